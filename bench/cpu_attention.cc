@@ -19,8 +19,8 @@ struct Model {
 };
 constexpr Model kModels[] = {{"0.5B 14/2x64", 14, 2, 64}, {"1B 32/8x64", 32, 8, 64}, {"8B 32/8x128", 32, 8, 128}};
 
-/// Sequences of `prefix` cached tokens that each compute `rows` more; all pages in random order, or as a pool gives
-/// them out that has been emptied.
+/// Sequences of `prefix` cached tokens that each compute `rows` more. Pages are in random order, or in the order of a
+/// fresh pool.
 struct Work {
   int32_t sequences, prefix, rows, page_size;
   bool shuffled = true;
@@ -31,7 +31,9 @@ struct Layout {
   std::vector<int32_t> prefix;
   std::vector<int32_t> page_begin = {0};
   std::vector<PageId> pages;
-  [[nodiscard]] tensor::BatchLayout view() const { return {row_begin, prefix, page_begin, pages}; }
+  [[nodiscard]] tensor::BatchLayout view() const {
+    return {.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
+  }
 };
 
 Layout make_layout(const Work& work) {
@@ -47,7 +49,7 @@ Layout make_layout(const Work& work) {
   return layout;
 }
 
-/// Writes every token of every layer: memory that was never written is one shared page of zeros.
+/// Writes every token of every layer: unwritten memory would be one shared page of zeros.
 void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const Layout& layout, tensor::KvCache& cache,
           int32_t layers) {
   Layout whole = layout;
@@ -65,9 +67,13 @@ void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const L
   const std::vector<float> frequencies(static_cast<size_t>(shape.head_dim / 2), 0.01f);
   const auto vector = backend.make_vector(frequencies);
   for (int32_t layer = 0; layer < layers; ++layer) {
-    backend.rotary_store_kv({qkv.data(), tensor::DType::kF32, rows, width}, shape, {vector.get(), shape.head_dim, 1.0f},
-                            nullptr, nullptr, 0.0f, backend.upload(whole.view()), cache, layer,
-                            {q.data(), backend.compute_dtype(), rows, int64_t{shape.head_count} * shape.head_dim});
+    backend.rotary_store_kv({.data = qkv.data(), .dtype = tensor::DType::kF32, .rows = rows, .cols = width}, shape,
+                            {vector.get(), shape.head_dim, 1.0f}, nullptr, nullptr, 0.0f, backend.upload(whole.view()),
+                            cache, layer,
+                            {.data = q.data(),
+                             .dtype = backend.compute_dtype(),
+                             .rows = rows,
+                             .cols = int64_t{shape.head_count} * shape.head_dim});
   }
 }
 
@@ -79,15 +85,18 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Model& mod
   const double layer_bytes = 2.0 * work.sequences * (work.prefix + work.rows) * model.kv_heads * model.head_dim *
                              static_cast<double>(tensor::size_of(options.dtype));
   const auto layers = static_cast<int32_t>(std::clamp(256e6 / layer_bytes, 1.0, 64.0));
-  const auto cache = backend.make_kv_cache(
-      {layers, model.kv_heads, model.head_dim, work.page_size, static_cast<int32_t>(layout.pages.size())});
+  const auto cache = backend.make_kv_cache({.layer_count = layers,
+                                            .kv_head_count = model.kv_heads,
+                                            .head_dim = model.head_dim,
+                                            .page_size = work.page_size,
+                                            .page_count = static_cast<int32_t>(layout.pages.size())});
   const int64_t rows = layout.row_begin.back();
   const int64_t width = int64_t{model.heads} * model.head_dim;
   const size_t bytes = static_cast<size_t>(rows * width) * tensor::size_of(options.dtype);
   const auto q = backend.allocate(bytes);
   const auto out = backend.allocate(bytes);
-  const tensor::Matrix q_matrix{q.data(), options.dtype, rows, width};
-  const tensor::Matrix out_matrix{out.data(), options.dtype, rows, width};
+  const tensor::Matrix q_matrix{.data = q.data(), .dtype = options.dtype, .rows = rows, .cols = width};
+  const tensor::Matrix out_matrix{.data = out.data(), .dtype = options.dtype, .rows = rows, .cols = width};
   backend.run_and_wait([&] {
     fill(backend, shape, layout, *cache, layers);
     int32_t layer = 0;

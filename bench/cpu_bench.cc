@@ -33,8 +33,8 @@ double now() {
 }
 
 constexpr int kPeakRounds = 200000;
-/// Sums that depend on nothing but themselves: more than an instruction takes cycles, and few enough for registers. The
-/// compiler keeps 16 of them for these functions, and would store the others.
+/// Independent sums: more than an instruction's latency in cycles, and few enough for registers. The compiler keeps 16
+/// of them in registers and would spill more.
 constexpr int kPeakChains = 12;
 
 #if defined(__x86_64__)
@@ -63,7 +63,7 @@ __attribute__((target("avx512f,avx512bf16"))) float peak_bf16() {
   return _mm512_cvtss_f32(acc[0]);
 }
 
-/// As tile_square() has it, but for the loads.
+/// Measures tile multiplications like tile_square(), without the loads.
 __attribute__((target("amx-tile,amx-bf16"))) float peak_tiles() {
   struct alignas(64) Config {
     uint8_t palette = 1;
@@ -101,7 +101,7 @@ bool has(cpu::Isa isa) {
   return std::find(isas.begin(), isas.end(), isa) != isas.end();
 }
 
-/// GFLOP/s of `peak` on every thread of the pool at once; one run is `operations` floating point operations.
+/// Returns GFLOP/s of `peak` on every thread of the pool at once. One run is `operations` floating-point operations.
 double peak_rate(cpu::ThreadPool& pool, int runs, double operations, float (*peak)()) {
   volatile float sink = 0.0f;
   const int chunks = 4 * pool.threads();

@@ -10,13 +10,13 @@
 
 #include "tensor/dtype.h"
 
-/// oneDNN's matmul as a baseline, in bf16, or in f32 on processors on which it has none in bf16: one primitive per row
-/// count, weights in the layout of its choice, one thread.
+/// oneDNN's matmul as a baseline, in bf16, or in f32 on processors without bf16 support. One primitive per row count,
+/// weights in oneDNN's layout, one thread.
 namespace millrace::bench {
 
 class DnnlProduct {
  public:
-  /// bf16 or f32.
+  /// Returns bf16 or f32.
   static tensor::DType dtype() {
     static const bool bf16 = [] {
       try {
@@ -29,8 +29,8 @@ class DnnlProduct {
     return bf16 ? tensor::DType::kBF16 : tensor::DType::kF32;
   }
 
-  /// x [rows, in] times the transpose of weight [out, in], both of dtype(); keeps `copies` of the weight that take
-  /// turns.
+  /// Prepares x [rows, in] · weightᵀ with weight [out, in], both of dtype(). It keeps `copies` of the weight, which
+  /// alternate.
   DnnlProduct(int64_t rows, int64_t in, int64_t out, std::span<std::byte> x, std::span<std::byte> weight,
               size_t copies) {
     const auto type = dtype() == tensor::DType::kBF16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -63,7 +63,7 @@ class DnnlProduct {
     return {dnnl::matmul::desc(left, right, result), engine};
   }
 
-  /// OpenMP, on which the library may run, counts threads for each thread that calls it.
+  /// Restricts OpenMP, which the library may use, to one thread. OpenMP counts per calling thread.
   static void use_one_thread() {
     thread_local bool done = false;
     if (done) return;

@@ -14,7 +14,7 @@ using tensor::DType;
 namespace {
 
 constexpr int64_t kRowCounts[] = {1, 4, 16, 64, 512};
-/// Sets of rows that take turns, each with experts of its own choice, so that no cache holds what one row chose.
+/// Alternating sets of rows, each with experts of its own, so that no cache holds the experts of one set.
 constexpr int64_t kTurns = 16;
 
 struct Shape {
@@ -32,7 +32,7 @@ std::vector<float> random_values(int64_t count, uint32_t seed) {
   return values;
 }
 
-/// A layer's experts: equal values, each in memory of its own.
+/// A layer's experts: equal values, each in its own memory.
 struct Layer {
   WeightFormat format = WeightFormat::kCompute;
   double expert_bytes = 0.0;
@@ -42,8 +42,10 @@ struct Layer {
 Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat format) {
   const std::vector<float> values = random_values(shape.inner * shape.hidden, 1);
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
-  const tensor::HostTensor wide{"gate", DType::kF32, {shape.inner, shape.hidden}, data};
-  const tensor::HostTensor tall{"down", DType::kF32, {shape.hidden, shape.inner}, data};
+  const tensor::HostTensor wide{
+      .name = "gate", .dtype = DType::kF32, .shape = {shape.inner, shape.hidden}, .data = data};
+  const tensor::HostTensor tall{
+      .name = "down", .dtype = DType::kF32, .shape = {shape.hidden, shape.inner}, .data = data};
   const bool plain = format == WeightFormat::kCompute;
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);
@@ -61,7 +63,7 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   return {format, 3 * bytes, packer->finish()};
 }
 
-/// How many experts the rows of one turn choose together.
+/// Returns the number of distinct experts that the rows of one turn choose.
 int64_t distinct_experts(const float* logits, int64_t rows, const Shape& shape) {
   std::set<int64_t> chosen;
   std::vector<int64_t> order(static_cast<size_t>(shape.experts));
@@ -74,7 +76,7 @@ int64_t distinct_experts(const float* logits, int64_t rows, const Shape& shape) 
   return static_cast<int64_t>(chosen.size());
 }
 
-/// Returns the peak of GEMMs in the compute dtype.
+/// Returns the ceiling of GEMMs in the compute dtype.
 double peak_gflops(const Ceilings& ceilings, cpu::Isa isa, DType dtype) {
   if (dtype == DType::kF32) return ceilings.fma_gflops;
   if (isa == cpu::Isa::kAmx) return ceilings.tile_gflops;
@@ -91,18 +93,19 @@ void run_rows(tensor::Backend& backend, const Shape& shape, std::vector<Layer>& 
   const DType compute = backend.compute_dtype();
   const auto x = backend.allocate(static_cast<size_t>(rows * shape.hidden) * tensor::size_of(compute));
   const auto hidden = backend.allocate(static_cast<size_t>(rows * shape.hidden) * sizeof(float));
-  const tensor::Matrix left{x.data(), compute, rows, shape.hidden};
-  const tensor::Matrix sums{hidden.data(), DType::kF32, rows, shape.hidden};
+  const tensor::Matrix left{.data = x.data(), .dtype = compute, .rows = rows, .cols = shape.hidden};
+  const tensor::Matrix sums{.data = hidden.data(), .dtype = DType::kF32, .rows = rows, .cols = shape.hidden};
   const auto routed = backend.allocate(logits.size() * sizeof(float));
   const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows)};
   const std::vector<int32_t> zeros(2);
-  const tensor::BatchLayout batch{row_begin, std::span(zeros).first(1), zeros, {}};
+  const tensor::BatchLayout batch{.row_begin = row_begin, .prefix = std::span(zeros).first(1), .page_begin = zeros};
   int64_t next = 0;
   std::vector<std::function<void()>> bodies;
   for (Layer& layer : layers) {
     bodies.emplace_back([&] {
       std::byte* const own = routed.data() + (next++ % kTurns) * rows * shape.experts * int64_t{sizeof(float)};
-      backend.fused_moe(left, {own, DType::kF32, rows, shape.experts}, *layer.experts, backend.upload(batch), sums);
+      backend.fused_moe(left, {.data = own, .dtype = DType::kF32, .rows = rows, .cols = shape.experts}, *layer.experts,
+                        backend.upload(batch), sums);
     });
   }
   std::vector<Timing> timings;

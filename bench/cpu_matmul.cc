@@ -19,7 +19,7 @@ struct Shape {
   int64_t in, out;
 };
 constexpr Shape kShapes[] = {{896, 9728}, {2048, 8192}, {8192, 2048}};
-/// Weights in use together, so that few rows read them from memory and not from a cache.
+/// Bytes of weights in use together, so that few rows read them from memory and not from a cache.
 constexpr double kWeightBytes = 384e6;
 
 std::vector<std::byte> random_elements(int64_t count, tensor::DType dtype) {
@@ -42,7 +42,7 @@ void print_header(const std::string& what, const std::vector<int>& row_counts) {
   fmt::print("\n");
 }
 
-/// Up to 8 rows in GB/s of weights too, since memory bounds them.
+/// Prints a figure; up to 8 rows also in GB/s of weights, since memory is their limit.
 void print_figure(int64_t rows, const Shape& shape, double weight_bytes, const Timing& timing) {
   const double operations = 2.0 * static_cast<double>(rows * shape.in * shape.out);
   fmt::print("{:>13}",
@@ -52,7 +52,7 @@ void print_figure(int64_t rows, const Shape& shape, double weight_bytes, const T
   std::fflush(stdout);
 }
 
-/// Weights of one shape in one format, more than the caches hold.
+/// Weights of one shape in one format, larger than the caches.
 struct Weights {
   WeightFormat format = WeightFormat::kCompute;
   double bytes = 0.0;  ///< of one
@@ -64,7 +64,7 @@ struct Weights {
 Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
-  const tensor::HostTensor host{"weight", dtype, {shape.out, shape.in}, bytes.data()};
+  const tensor::HostTensor host{.name = "weight", .dtype = dtype, .shape = {shape.out, shape.in}, .data = bytes.data()};
   Weights weights;
   weights.format = format;
   const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
@@ -80,7 +80,7 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   return weights;
 }
 
-/// One line of the table: what held the weights, and the time at each row count.
+/// One line of the table: the weights' format, and the time for each row count.
 struct Row {
   std::string name;
   double weight_bytes = 0.0;
@@ -103,7 +103,7 @@ void print_rows(const Shape& shape, const std::vector<int>& row_counts, const st
   }
 }
 
-/// All formats in turns, and oneDNN's product where `peer` asks for it and there is one.
+/// Measures all formats alternately, and oneDNN's matmul if `peer` requests it and it is available.
 void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Shape& shape, bool peer) {
   const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
   std::vector<Weights> formats;
@@ -126,8 +126,8 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
     auto x_bytes = random_elements(rows * shape.in, options.dtype);
     const auto x = backend->allocate(x_bytes.size());
     const auto out = backend->allocate(static_cast<size_t>(rows * shape.out) * 4);
-    const tensor::Matrix left{x.data(), options.dtype, rows, shape.in};
-    const tensor::Matrix right{out.data(), tensor::DType::kF32, rows, shape.out};
+    const tensor::Matrix left{.data = x.data(), .dtype = options.dtype, .rows = rows, .cols = shape.in};
+    const tensor::Matrix right{.data = out.data(), .dtype = tensor::DType::kF32, .rows = rows, .cols = shape.out};
     std::vector<std::function<void()>> bodies;
     for (Weights& weights : formats) {
       bodies.emplace_back([&] { backend->matmul(left, weights.take(), nullptr, right); });

@@ -59,7 +59,8 @@ int main(int argc, char** argv) {
           std::vector<tensor::SampleResult> results(kRows);
           backend->run_and_wait([&] {
             const Timing timing = measure(options.runs, [&] {
-              backend->sample({logits.data(), tensor::DType::kF32, kRows, kVocab}, kVocab, specs, results);
+              backend->sample({.data = logits.data(), .dtype = tensor::DType::kF32, .rows = kRows, .cols = kVocab},
+                              kVocab, specs, results);
             });
             fmt::print("  {:<28}{:>9.1f} us ±{:.0f}%\n", setting.name, timing.median / kRows * 1e6, timing.spread * 50);
           });

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-/// What the measurements on a GPU have in common: device memory, event timing, and the ceiling that is memory's.
+/// The shared parts of the GPU benchmarks: device memory, event timing, and the memory ceiling.
 namespace millrace::bench {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(status)));
 }
-/// For what comes before a measurement.
+/// The stream for preparations before a measurement.
 inline cudaStream_t preparing() {
   static const cudaStream_t kept = [] {
     cudaStream_t stream = nullptr;
@@ -58,7 +58,7 @@ class DeviceBytes {
   size_t bytes_ = 0;
 };
 
-/// Small random bf16 numbers: what zeros would let the device save is spent.
+/// Small random bf16 numbers. With zeros a device would save power and run faster.
 inline DeviceBytes random_bf16(size_t count) {
   std::vector<uint16_t> block(std::min<size_t>(count, size_t{1} << 22));
   std::minstd_rand engine(1);
@@ -73,8 +73,8 @@ inline DeviceBytes random_bf16(size_t count) {
   return bytes;
 }
 
-/// Seconds per call: the median of `runs`, each of `calls` calls between two events. A call is told how many came
-/// before it, in all runs.
+/// Returns seconds per call: the median of `runs`, each of `calls` calls between two events. Each call receives the
+/// number of earlier calls.
 inline double seconds(cudaStream_t stream, const std::function<void(int)>& call, int calls = 20, int runs = 7) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
@@ -96,9 +96,9 @@ inline double seconds(cudaStream_t stream, const std::function<void(int)>& call,
   return static_cast<double>(times[times.size() / 2]) * 1e-3 / calls;
 }
 
-inline constexpr size_t kColdBytes = size_t{512} << 20;  ///< more than any cache holds
+inline constexpr size_t kColdBytes = size_t{512} << 20;  ///< larger than any cache
 
-/// Bytes that a copy of `bytes` within the device's memory reads and writes per second, together.
+/// Returns the bytes per second that a copy within device memory reads and writes, added together.
 inline double copy_bandwidth(cudaStream_t stream, size_t bytes = kColdBytes) {
   const DeviceBytes from(bytes);
   const DeviceBytes to(bytes);

@@ -7,10 +7,10 @@
 
 #include "cuda_bench.h"
 
-/// cuBLASLt's product, the ceiling that ours are measured beside.
+/// cuBLASLt's GEMM, the ceiling for this project's GEMM.
 namespace millrace::bench {
 
-/// What is called of cuBLASLt. It is looked for at run time: where it is not, ours is measured alone.
+/// The functions of cuBLASLt in use, loaded at run time. Without the library only this project's GEMM is measured.
 struct LtLibrary {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
@@ -26,7 +26,7 @@ struct LtLibrary {
   decltype(&cublasLtMatmul) matmul = nullptr;
 };
 
-/// Null, and `missing` says why, where it does not load.
+/// Loads the library. Returns null, with the reason in `missing`, when it cannot be loaded.
 inline const LtLibrary* load_lt(std::string& missing) {
   static LtLibrary found;
   const std::string file = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
@@ -60,7 +60,8 @@ inline void check(cublasStatus_t status, const char* what) {
   }
 }
 
-/// out (f32) [rows, outputs] = x (bf16) [rows, inputs] · W (bf16) [outputs, inputs]ᵀ by cuBLASLt's first choice.
+/// Computes out (f32) [rows, outputs] = x (bf16) [rows, inputs] · W (bf16) [outputs, inputs]ᵀ with cuBLASLt's first
+/// choice.
 class LtProduct {
  public:
   LtProduct(const LtLibrary& lt, int rows, int inputs, int outputs) : lt_(lt), workspace_(size_t{32} << 20) {

@@ -16,7 +16,7 @@ using namespace millrace::bench;
 
 namespace {
 
-/// A product's figures: bytes of weights per second, and operations per second.
+/// Formats a GEMM's figures: bytes of weights per second, and operations per second.
 std::string product_figure(int rows, int inputs, int outputs, double time) {
   const double weights = static_cast<double>(inputs) * outputs;
   return fmt::format("{:8.1f} us {:6.0f} GB/s {:6.1f} TFLOP/s", time * 1e6, 2.0 * weights / time * 1e-9,
@@ -69,8 +69,11 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
       const auto ours = [&](cuda::MatrixInstruction by) -> std::string {
         if (by == cuda::MatrixInstruction::kWgmma && !options.has_wgmma()) return "-";
         const double time = seconds(stream, [&](int i) {
-          const cuda::DeviceWeight weight{packed[static_cast<size_t>(i) % copies].as<>(), shape.outputs, shape.inputs,
-                                          false, by};
+          const cuda::DeviceWeight weight{.data = packed[static_cast<size_t>(i) % copies].as<>(),
+                                          .out_features = shape.outputs,
+                                          .in_features = shape.inputs,
+                                          .gate_up = false,
+                                          .by = by};
           cuda::matmul(stream, x.as<>(), weight, nullptr, rows, out.as<>(), cuda::OutputType::kF32, workspace.as<>());
         });
         return product_figure(rows, shape.inputs, shape.outputs, time);
@@ -85,7 +88,7 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
 struct AttentionRun {
   AttentionRun(const OpsOptions& options, int32_t sequences, int32_t context, int32_t rows)
       : sizes{options.heads, 1.0f / std::sqrt(static_cast<float>(options.head_dim)), 0},
-        cache{nullptr, 1, options.kv_heads, options.head_dim, 16},
+        cache{.layer_count = 1, .kv_head_count = options.kv_heads, .head_dim = options.head_dim, .page_size = 16},
         pages((static_cast<size_t>(context) + 15) / 16 * static_cast<size_t>(sequences)),
         bytes(cuda::kv_page_bytes(cache) * pages),
         copies(options.cold_copies(bytes)),
@@ -96,7 +99,10 @@ struct AttentionRun {
         split_begin(steps(sequences, cuda::splits_of(rows, context))),
         page_begin(steps(sequences, static_cast<int32_t>(pages) / sequences)),
         page_table(page_list(pages)),
-        bounds{sequences * rows, sequences, rows, sequences * cuda::splits_of(rows, context)},
+        bounds{.rows = sequences * rows,
+               .sequences = sequences,
+               .sequence_rows = rows,
+               .splits = sequences * cuda::splits_of(rows, context)},
         q(random_bf16(static_cast<size_t>(sequences * rows) * static_cast<size_t>(options.heads * options.head_dim))),
         out(q.bytes()),
         workspace(cuda::attention_workspace_bytes(sizes, cache, bounds)) {}
@@ -111,8 +117,12 @@ struct AttentionRun {
     return values;
   }
   double run(cudaStream_t stream) const {
-    const cuda::DeviceBatch batch{count.as<int32_t>(),       row_begin.as<int32_t>(),  prefix.as<int32_t>(),
-                                  split_begin.as<int32_t>(), page_begin.as<int32_t>(), page_table.as<uint32_t>()};
+    const cuda::DeviceBatch batch{.sequence_count = count.as<int32_t>(),
+                                  .row_begin = row_begin.as<int32_t>(),
+                                  .prefix = prefix.as<int32_t>(),
+                                  .split_begin = split_begin.as<int32_t>(),
+                                  .page_begin = page_begin.as<int32_t>(),
+                                  .pages = page_table.as<uint32_t>()};
     return seconds(stream, [&](int i) {
       cuda::DeviceKvCache turn = cache;
       turn.data = kv.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;

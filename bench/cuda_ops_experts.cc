@@ -10,14 +10,14 @@
 namespace millrace::bench {
 namespace {
 
-/// Sets of rows that take turns, each with experts of its own choice, so that no cache holds what few rows chose.
+/// Alternating sets of rows, each with experts of its own, so that no cache holds the experts of few rows.
 constexpr int kTurns = 64;
 
 double expert_weights(const OpsOptions& options) {
   return 3.0 * options.expert_hidden * options.expert_intermediate;
 }
 
-/// A layer's experts, each of different memory and equal values.
+/// A layer's experts: equal values, each in its own memory.
 class Layer {
  public:
   Layer(cudaStream_t stream, const OpsOptions& options)
@@ -41,7 +41,14 @@ class Layer {
     check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // of the source
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {gate_up_.as<>(), down_.as<>(), experts_, per_row_, true, hidden_, intermediate_, by_};
+    return {.gate_up = gate_up_.as<>(),
+            .down = down_.as<>(),
+            .count = experts_,
+            .per_row = per_row_,
+            .renormalize = true,
+            .hidden = hidden_,
+            .intermediate = intermediate_,
+            .by = by_};
   }
 
  private:
@@ -53,7 +60,7 @@ class Layer {
   DeviceBytes down_;
 };
 
-/// [turns, rows, experts]: the row's experts are drawn, each as probable as any other.
+/// Returns router logits [turns, rows, experts] that choose each expert with equal probability.
 std::vector<float> random_logits(const OpsOptions& options, int rows, double& distinct) {
   const auto experts = static_cast<size_t>(options.experts);
   std::minstd_rand engine(3);
@@ -75,7 +82,7 @@ std::vector<float> random_logits(const OpsOptions& options, int rows, double& di
   return logits;
 }
 
-/// Seconds of a call with `rows` rows.
+/// Returns the seconds of a call with `rows` rows.
 double mixture_time(cudaStream_t stream, const Layer& layer, int rows, const std::vector<float>& all_logits) {
   const auto elements = static_cast<size_t>(rows) * static_cast<size_t>(layer.device().hidden);
   const auto experts = static_cast<size_t>(layer.device().count);
@@ -93,8 +100,8 @@ double mixture_time(cudaStream_t stream, const Layer& layer, int rows, const std
   });
 }
 
-/// Operations per second of cuBLASLt's product of many rows with a weight of a layer's gates, as one; 0 where there is
-/// none.
+/// Returns the operations per second of cuBLASLt's GEMM of many rows with one weight of a layer's gates; 0 when
+/// unavailable.
 double dense_rate(cudaStream_t stream, const OpsOptions& options, std::string& missing) {
   constexpr int kRows = 2048;
   const int inputs = options.expert_hidden;

@@ -8,7 +8,7 @@
 namespace millrace::bench {
 namespace {
 
-/// Pinned memory of the host, written to once so that it is there.
+/// Pinned host memory, written once so that it is resident.
 class PinnedBytes {
  public:
   explicit PinnedBytes(size_t bytes) {
@@ -29,7 +29,8 @@ void measure_pages(cudaStream_t stream, const OpsOptions& options) {
   constexpr int32_t kPages = 128;
   constexpr int32_t kPageSize = 64;
   const int32_t layers = options.layers;
-  cuda::DeviceKvCache cache{nullptr, layers, options.kv_heads, options.head_dim, kPageSize};
+  cuda::DeviceKvCache cache{
+      .layer_count = layers, .kv_head_count = options.kv_heads, .head_dim = options.head_dim, .page_size = kPageSize};
   const size_t page_bytes = cuda::kv_page_bytes(cache);
   const size_t bytes = page_bytes * kPages;
   const DeviceBytes device(bytes);

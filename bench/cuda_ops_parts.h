@@ -5,42 +5,42 @@
 #include "cuda/kernels.h"
 #include "cuda_bench.h"
 
-/// What the parts of bench/cuda_ops share.
+/// The shared parts of bench/cuda_ops.
 namespace millrace::bench {
 
-/// What is measured: shapes, and how large the operands are that take turns.
+/// The shapes to measure, and the total size of alternating operands.
 struct OpsOptions {
   int32_t hidden = 4096;
   int32_t intermediate = 14336;
   int32_t heads = 32;
   int32_t kv_heads = 8;
   int32_t head_dim = 128;
-  int32_t layers = 32;  ///< of a page that goes to the host
+  int32_t layers = 32;  ///< of a page that is copied to the host
   int32_t vocab = 128256;
   int32_t expert_hidden = 2048;
   int32_t expert_intermediate = 768;
   int32_t experts = 128;
   int32_t experts_per_row = 8;
-  std::vector<int> rows = {1, 8, 16, 32, 64, 128, 512, 2048};  ///< of products
-  std::vector<int> expert_rows = {1, 4, 16, 64, 512};          ///< of mixtures
+  std::vector<int> rows = {1, 8, 16, 32, 64, 128, 512, 2048};  ///< of GEMMs
+  std::vector<int> expert_rows = {1, 4, 16, 64, 512};          ///< of fused MoE
   std::vector<int32_t> sequences = {1, 16, 64, 256};           ///< that decode
-  std::vector<int32_t> contexts = {1024, 4096, 32768};         ///< of each
+  std::vector<int32_t> contexts = {1024, 4096, 32768};         ///< of each sequence
   std::vector<int32_t> prefixes = {0, 6144, 30720};            ///< before the rows of a prompt
   std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
   int32_t prompt_rows = 2048;
-  bool wgmma = true;               ///< products by it too, where the device has it
-  size_t cold_bytes = kColdBytes;  ///< more than any cache holds
+  bool wgmma = true;               ///< also measure wgmma where the device has it
+  size_t cold_bytes = kColdBytes;  ///< larger than any cache
 
   [[nodiscard]] bool has_wgmma() const { return wgmma && cuda::has_wgmma(); }
-  /// How many copies of `bytes` take turns, so that no cache holds what a call reads.
+  /// Returns how many copies of `bytes` must alternate so that no cache holds what a call reads.
   [[nodiscard]] size_t cold_copies(size_t bytes) const { return cold_bytes / bytes + 1; }
 };
 
-/// The experts of one layer, with rows that choose at random, beside what bounds them: reading the weights of the
-/// chosen at the rate of a copy (bytes per second), or a dense product's operations.
+/// Measures the experts of one layer with rows that choose at random. It compares with two ceilings: reading the chosen
+/// weights at `copy_rate` (bytes per second), and a dense GEMM's operations.
 void measure_experts(cudaStream_t stream, const OpsOptions& options, double copy_rate);
 
-/// Pages to pinned memory of the host and back, beside one copy of as many bytes.
+/// Measures copies of pages to pinned host memory and back, and one copy of as many bytes.
 void measure_pages(cudaStream_t stream, const OpsOptions& options);
 
 }  // namespace millrace::bench

@@ -14,8 +14,8 @@
 
 #include "cuda/cuda_backend.h"
 
-/// What waiting costs a pipeline that computes prompts: stages on equal parts of one GPU, against as many replicas that
-/// have a part and all the layers each, for the same prompts. Weights are random, and the same in every layer.
+/// Measures the cost of waiting in a pipeline that computes prompts. Stages on equal parts of one GPU compete with as
+/// many replicas, each with a part and all layers. Weights are random and equal in every layer.
 namespace {
 
 using namespace millrace;
@@ -40,7 +40,7 @@ struct Options {
   bool mma_only = false;
 };
 
-/// Small random numbers that every weight is made of.
+/// Returns small random numbers from which every weight is made.
 std::vector<uint16_t> random_numbers(const Options& options) {
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t longest = std::max({q_width + int64_t{2} * options.kv_heads * options.head_dim,
@@ -58,7 +58,8 @@ std::vector<uint16_t> random_numbers(const Options& options) {
 class Part {
  public:
   Part(const Options& options, int32_t index, int32_t layers, const std::vector<uint16_t>& numbers);
-  /// Rows [prefix, prefix + chunk) of a prompt, from `input` or what every prompt begins with, into result(turn).
+  /// Computes rows [prefix, prefix + chunk) of a prompt into result(turn). They come from `input` or, without one, from
+  /// the common start of prompts.
   void run(int32_t prefix, const std::byte* input, size_t turn);
   [[nodiscard]] const std::byte* result(size_t turn) const { return hidden_[turn % kBuffers].data(); }
   [[nodiscard]] std::string description() const { return backend_->description(); }
@@ -71,7 +72,7 @@ class Part {
  private:
   void run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix hidden);
   [[nodiscard]] Matrix matrix(const tensor::Buffer& buffer, DType dtype, int64_t cols) const {
-    return {buffer.data(), dtype, options_.chunk, cols};
+    return {.data = buffer.data(), .dtype = dtype, .rows = options_.chunk, .cols = cols};
   }
 
   const Options options_;
@@ -96,7 +97,10 @@ Part::Part(const Options& options, int32_t index, int32_t layers, const std::vec
   const int64_t q_width = int64_t{options.heads} * options.head_dim;
   const int64_t qkv_width = q_width + int64_t{2} * options.kv_heads * options.head_dim;
   const auto random = [&](int64_t rows, int64_t cols) {
-    return tensor::HostTensor{"random", DType::kBF16, {rows, cols}, reinterpret_cast<const std::byte*>(numbers.data())};
+    return tensor::HostTensor{.name = "random",
+                              .dtype = DType::kBF16,
+                              .shape = {rows, cols},
+                              .data = reinterpret_cast<const std::byte*>(numbers.data())};
   };
   const auto pack = [&](int64_t rows, int64_t cols) {
     const tensor::HostTensor whole = random(rows, cols);
@@ -151,7 +155,8 @@ void Part::run(int32_t prefix, const std::byte* input, size_t turn) {
     backend_->copy_in({input == nullptr ? first_.data() : input, hidden.bytes()}, hidden.data);
     const std::vector<int32_t> row_begin{0, options_.chunk};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages_.size())};
-    const tensor::UploadedBatch batch = backend_->upload({row_begin, std::span(&prefix, 1), page_begin, pages_});
+    const tensor::UploadedBatch batch = backend_->upload(
+        {.row_begin = row_begin, .prefix = std::span(&prefix, 1), .page_begin = page_begin, .pages = pages_});
     for (int32_t layer = 0; layer < layers_; ++layer) run_layer(layer, batch, hidden);
   });
   busy_ += Clock::now() - begin;
@@ -180,7 +185,7 @@ void Part::run_layer(int32_t layer, const tensor::UploadedBatch& batch, Matrix h
   backend_->matmul_add(activated, *down_, nullptr, hidden);
 }
 
-/// What one thread per part does; prints tokens per second over all prompts, and returns them.
+/// Runs `work` on one thread per part. Prints and returns the tokens per second over all prompts.
 template <class Work>
 double measure(const char* name, const Options& options, std::vector<std::unique_ptr<Part>>& parts, const Work& work) {
   const auto go = [&](int32_t prompts) {

@@ -5,16 +5,16 @@
 
 namespace millrace::bench {
 
-/// What bounds every model on a device, measured on it, per second.
+/// The ceilings of a device for every model, measured, per second.
 struct DeviceCeilings {
-  /// On a GPU of a copy, read and written; on a processor of reading.
+  /// Bytes: on a GPU of a copy, read and written; on a processor of reads.
   std::optional<double> bytes;
-  /// On a GPU of cuBLASLt's product of large matrices in bf16; on a processor of its fastest instructions.
+  /// Operations: on a GPU of cuBLASLt's large bf16 GEMM; on a processor of its fastest instructions.
   std::optional<double> operations;
-  std::string missing;  ///< why one of them is not known; empty: both are
+  std::string missing;  ///< why a figure is unknown; empty: both are known
 };
 
-/// Measures GPU 0 and takes 1.4 GB of its memory meanwhile.
+/// Measures GPU 0, which may have other users. It takes 1.4 GB of device memory for the time.
 [[nodiscard]] DeviceCeilings measure_gpu();
 /// Measures `threads` threads of this host.
 [[nodiscard]] DeviceCeilings measure_cpu(int threads);

@@ -19,13 +19,13 @@ namespace {
 struct Options {
   app::EngineOptions engine;
   std::vector<uint32_t> sequences = {1, 4, 16};
-  std::vector<double> right = {1, 0.9, 0.7, 0};  ///< parts of predicted tokens that are right
+  std::vector<double> right = {1, 0.9, 0.7, 0};  ///< fractions of predicted tokens that are right
   uint32_t prompt = 128;
   uint32_t output = 96;
   uint32_t rounds = 5;
 };
 
-/// The sum of what each sequence has from its first token on, tokens per second.
+/// Returns the sum over sequences of tokens per second after the first token.
 double decode_rate(const std::vector<Reply>& replies) {
   double rate = 0;
   for (const Reply& reply : replies) {

@@ -45,7 +45,7 @@ struct Options {
 struct Build {
   std::string name;
   const Kernels* kernels = nullptr;
-  size_t table_bytes = 0;  ///< less than here if the build is older
+  size_t table_bytes = 0;  ///< smaller than here for an older build
 };
 
 Build open_build(const std::string& path, const std::string& isa) {
@@ -65,12 +65,12 @@ Build open_build(const std::string& path, const std::string& isa) {
   return {path.substr(slash, path.find_last_of('.') - slash), kernels, entry->st_size};
 }
 
-/// What all builds compute in turns.
+/// The alternating measurements of all builds.
 class Turns {
  public:
   Turns(std::span<const Build> builds, int runs, uint32_t seed) : builds_(builds), runs_(runs), dice_(seed) {}
 
-  /// Prints GFLOP/s of each build, median and best, and the median ratio to the first with the least and the most.
+  /// Prints GFLOP/s of each build, median and best, and the median ratio to the first build with its range.
   void run(const std::string& name, double operations, const std::function<void(const Kernels&)>& body) {
     std::vector<std::vector<double>> seconds(builds_.size());
     std::vector<size_t> order(builds_.size());
@@ -107,8 +107,8 @@ class Turns {
   std::minstd_rand dice_;
 };
 
-/// Walks over the memory in steps of `bytes`, from its beginning again where they don't fit any more. Weights, keys and
-/// values are read from all over it, so that a cache holds them only if it holds all of it.
+/// Walks over the memory in steps of `bytes` and wraps around at its end. Weights, keys and values are read from all of
+/// it, so that only a cache as large would hold them.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> memory) : memory_(memory) {}
@@ -127,7 +127,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-/// LHS rows in the format that products and attention of a build read: bf16 or f32.
+/// Returns LHS rows in a build's format for GEMMs and attention: bf16 or f32.
 std::vector<std::byte> lhs_rows(const Kernels& kernels, const std::vector<float>& values) {
   std::vector<std::byte> rows(values.size() * sizeof(float));
   if (kernels.bf16_lhs) {
@@ -148,22 +148,22 @@ std::vector<float> random_values(size_t count) {
 enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel };
 constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8"};
 
-/// The LHS operand of a product as GemmTask has it, in pages as the backend's scratch.
+/// The LHS operand of a GemmTask, in memory pages like the backend's scratch.
 struct Lhs {
   tensor::Buffer data;
   size_t stride = 0;
   bool tiled = false;
-  std::vector<LhsQuantParams> quant_params = {};  ///< of channels
+  std::vector<LhsQuantParams> quant_params = {};  ///< for channel panels
 };
 
-/// Rows one after another.
+/// Returns rows that are contiguous.
 Lhs plain_rows(const std::vector<std::byte>& rows, size_t row_bytes) {
   Lhs lhs{.data = allocate_pages(rows.size()), .stride = row_bytes};
   std::ranges::copy(rows, lhs.data.data());
   return lhs;
 }
 
-/// Rows of `row_bytes` in tiles of 16 rows by 64 bytes, as kernels with tiles read more than 16 of them.
+/// Returns rows of `row_bytes` in tiles of 16 rows by 64 bytes, which kernels with tiles read from 17 rows on.
 Lhs tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   const size_t tiles = row_bytes / 64;
   Lhs lhs{.stride = tiles * kTileHeight * 64, .tiled = true};
@@ -177,7 +177,7 @@ Lhs tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   return lhs;
 }
 
-/// Packs 8-bit rows: the values of 16 rows and a group, then their scales and corrections.
+/// Returns 8-bit rows in tiles: per 16 rows and group the values, then scales and compensations.
 Lhs tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   const size_t group_bytes = kW8GroupElements + sizeof(LhsQuantParams);
   const size_t groups = row_bytes / group_bytes;
@@ -199,7 +199,7 @@ Lhs tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int cou
   return lhs;
 }
 
-/// `rows` LHS rows of products of that format.
+/// Returns `rows` LHS rows for GEMMs of that format.
 Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
   const bool tiled = kernels.tiles && rows > kTileHeight;
   const std::vector<float> values = random_values(static_cast<size_t>(rows) * kFeatures);
@@ -231,7 +231,7 @@ Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
 
-/// Summed elements of a step of a panel.
+/// Returns the summed elements per step of a panel.
 int64_t depth_of(const Kernels& kernels, Format format) {
   if (format == Format::kW8A8 || format == Format::kW8A8Channel) return kInt8Depth;
   return format == Format::kBf16 || kernels.bf16_lhs ? 2 : 1;
@@ -254,7 +254,7 @@ auto gemm_of(const Kernels& kernels, Format format) {
   }
 }
 
-/// Some panels times `rows` rows.
+/// Measures some panels times `rows` rows.
 void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Reader& memory) {
   const Lhs lhs = gemm_lhs(first, format, rows);
   const size_t panel = panel_bytes(format);
@@ -282,7 +282,7 @@ void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Read
             });
 }
 
-/// The block of keys at `key`, whose pages of 64 tokens lie one after another from `base`: K, then V.
+/// Returns the block of keys at `key`, whose pages of 64 tokens are contiguous from `base` on: K, then V.
 KvBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
   KvBlock block{.first_key = key, .is_first = key == 0, .is_last = key + kBlockKeys >= kKeys};
   const std::byte* page = base + static_cast<size_t>(key / kBlockKeys) * 2 * kBlockGroups * group_bytes;
@@ -293,7 +293,7 @@ KvBlock block_at(const std::byte* base, int32_t key, size_t group_bytes) {
   return block;
 }
 
-/// `rows` rows of queries over keys and values in bf16.
+/// Measures `rows` rows of queries over keys and values in bf16.
 void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, Reader& memory) {
   const auto dim = static_cast<size_t>(head_dim);
   const auto count = static_cast<size_t>(rows);
@@ -329,7 +329,7 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
             });
 }
 
-/// bf16 from -1 to 1, which 8-bit groups have as scales and values too.
+/// Returns bf16 numbers from -1 to 1, which also serve as scales and values of 8-bit groups.
 tensor::Buffer random_memory(size_t mebibytes) {
   auto memory = allocate_pages(mebibytes << 20);
   std::minstd_rand engine(1);

@@ -34,7 +34,7 @@ struct Options {
   uint32_t rounds = 5;
 };
 
-/// What one round of a load came to, per second.
+/// The result of one round of a load, per second.
 struct Figure {
   double tokens = 0;
   std::optional<double> bytes;  ///< read
@@ -45,8 +45,8 @@ double seconds_between(bench::Reply::Clock::time_point begin, bench::Reply::Cloc
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Returns the figure of the steps in which every sequence decodes, from the latest first token to the earliest last
-/// one.
+/// Returns the figure of the steps in which every sequence decodes: from the last one's first token to the first one's
+/// last.
 Figure decode_figure(const std::vector<bench::Reply>& replies, uint32_t prompt, const bench::ModelWork& work) {
   auto begin = replies.front().times.front();
   auto end = replies.front().times.back();
@@ -83,7 +83,7 @@ T value_or_throw(Result<T> result) {
   return std::move(*result);
 }
 
-/// The model held in one way, for one instruction set.
+/// The model in one weight format for one instruction set.
 struct Variant {
   std::string way;
   bench::ModelWork work;
@@ -100,7 +100,7 @@ Variant make_variant(app::EngineOptions options, const std::string& quantization
   return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
 }
 
-/// What the rounds of one load came to.
+/// The results of all rounds of one load.
 struct Figures {
   std::vector<double> tokens, times, bytes, byte_shares, operations, operation_shares;
 };
@@ -111,7 +111,7 @@ class Measurement {
   void run();
 
  private:
-  /// Rounds of a load, with the device's ceilings before each.
+  /// Measures rounds of a load, each after the device's ceilings.
   template <class Round>
   void measure(const std::string& load, const Round& round);
   void add(const Figure& figure, double first_tokens, const bench::DeviceCeilings& ceilings, Figures& figures);
@@ -236,7 +236,7 @@ void Measurement::run() {
   if (!missing_.empty()) fmt::print("not measured: {}\n", missing_);
 }
 
-/// Pools that have room for every load, and the longest of them alone.
+/// Sizes the pools for every load, and for the longest load alone.
 void fit(Options& options) {
   const auto page = options.engine.stage.page_size;
   const uint32_t decoded = options.context + page + options.output;

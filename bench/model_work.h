@@ -6,27 +6,27 @@
 
 namespace millrace::bench {
 
-/// What the forwards of a model read and compute, by its shape alone: bytes are those of the dtype that its checkpoint
-/// is stored in, or of 8 bits where its config says that projections are held so, an operation is a multiplication or
-/// an addition. Of a mixture, a row's own experts count.
+/// The bytes and operations of a model's forward passes, from its shape alone. Bytes count the checkpoint's dtype, or 8
+/// bits where its config quantizes projections. An operation is a multiplication or an addition. Of a sparse model, a
+/// row's own experts count.
 class ModelWork {
  public:
   explicit ModelWork(const model::ModelConfig& config);
 
-  /// Weights that a decode step reads, the embedding's table aside. Of a mixture that depends on what its rows choose:
-  /// see reads_all().
+  /// Returns the weights that a decode step reads, without the embedding table. For a sparse model the experts chosen
+  /// matter: see reads_all().
   [[nodiscard]] double weight_bytes() const { return weight_bytes_; }
-  /// Whether every step reads all weights.
+  /// Returns whether every step reads all weights.
   [[nodiscard]] bool reads_all() const { return reads_all_; }
-  /// Keys and values that the attention of one row over `keys` tokens reads, in all layers.
+  /// Returns the keys and values that the attention of one row over `keys` tokens reads, in all layers.
   [[nodiscard]] double kv_bytes(double keys) const;
-  /// Returns the operations of a decode row over `keys` tokens that is projected to logits.
+  /// Returns the operations of a row over `keys` tokens that is projected to logits, as in a decode step.
   [[nodiscard]] double drawn_operations(double keys) const;
-  /// Returns the operations of a prompt of `tokens`, whose last row alone is projected to logits.
+  /// Returns the operations of a prompt of `tokens`, of which only the last row is projected to logits.
   [[nodiscard]] double prompt_operations(double tokens) const;
 
  private:
-  /// Keys that a row behind `keys` others sees, over all layers.
+  /// Returns the keys that a row after `keys` others sees, over all layers.
   [[nodiscard]] double seen(double keys) const;
 
   double weight_bytes_ = 0;

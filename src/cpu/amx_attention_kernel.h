@@ -8,7 +8,8 @@
 namespace millrace::cpu {
 namespace {
 
-/// `rows` of LHS tile 4 and of the sums; tile 5 holds probabilities of 16 keys, tile 7 as many values.
+/// Configures `rows` rows of the LHS tile 4 and of the sums. Tile 5 holds probabilities of 16 keys, tile 7 as many
+/// values.
 MILLRACE_INLINE void configure_attention(int rows) {
   TileConfig config;
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
@@ -19,8 +20,8 @@ MILLRACE_INLINE void configure_attention(int rows) {
 
 static_assert(kBandRows == kTileHeight);
 
-/// Asks for the next block's keys and values in the order of memory, some lines each between the tiles' and the
-/// softmax's work: memory would be idle during what asks for nothing, and what asks for much at once waits.
+/// Prefetches the next block's keys and values in memory order, a few lines between steps of the tiles' and the
+/// softmax's work. Memory would idle without prefetches, and a burst of them would stall.
 class KvPrefetcher {
  public:
   MILLRACE_INLINE KvPrefetcher(const QueryTile& rows, const KvBlock& block)
@@ -34,18 +35,18 @@ class KvPrefetcher {
     begin_group(0);
   }
 
-  /// Before a tile product.
+  /// Prefetches before a tile multiplication.
   MILLRACE_INLINE void prefetch_at_gemm() {
     for (int turn = 0; turn < kPrefetchesPerGemm; ++turn) prefetch();
   }
 
-  /// Once for 16 probabilities.
+  /// Prefetches once per 16 probabilities.
   MILLRACE_INLINE void prefetch() {
     for (int line = 0; line < lines_; ++line) prefetch_line(64);
     due_ += rest_;
     const bool one_more = due_ >= turns_;
     due_ -= one_more ? turns_ : 0;
-    prefetch_line(one_more ? 64 : 0);  // or for one twice, which costs less than a branch that nothing foretells
+    prefetch_line(one_more ? 64 : 0);  // a repeated prefetch costs less than an unpredictable branch
   }
 
  private:
@@ -58,7 +59,7 @@ class KvPrefetcher {
   }
 
   MILLRACE_INLINE void begin_group(int group) {
-    if (group == 2 * kBlockGroups) {  // all is asked for
+    if (group == 2 * kBlockGroups) {  // all lines are prefetched
       lines_ = 0;
       rest_ = 0;
       group = 0;
@@ -72,7 +73,7 @@ class KvPrefetcher {
   const KvBlock& block_;
   int group_bytes_;
   int turns_;
-  int lines_;  // per turn, and so many more in all
+  int lines_;  // per turn, and `rest_` more in all
   int rest_;
   int due_ = 0;    // turns' parts of a line
   int group_ = 0;  // K, then V
@@ -80,20 +81,20 @@ class KvPrefetcher {
   const char* end_ = nullptr;
 };
 
-/// A group of keys, and the 64 channels from one.
+/// A group of keys, and the 64 channels from `channel` on.
 struct ValueStep {
   int channel = 0;
   int group = 0;
 };
 
-/// A band's products with a block. Tiles 0 to 3 hold the sums.
+/// The multiplications of a band with a block. Tiles 0 to 3 hold the sums.
 struct BandTiles {
   const QueryTile& rows;
   const KvBlock& block;
   KvPrefetcher& next;
   SoftmaxBand band = {};
 
-  /// Adds to the sums of a group the queries in tile 4 times its keys, 32 channels of both.
+  /// Adds to a group's sums the queries in tile 4 times the group's keys, 32 channels of both.
   template <int kGroup>
   MILLRACE_INLINE void score_group(size_t at) const {
     next.prefetch_at_gemm();
@@ -109,7 +110,7 @@ struct BandTiles {
     }
   }
 
-  /// Queries times keys.
+  /// Multiplies queries by keys.
   MILLRACE_INLINE void score() const {
     if (band.groups == 0) return;
     const size_t stride = static_cast<size_t>(rows.padded_dim) * 2;
@@ -129,8 +130,8 @@ struct BandTiles {
     store_scores<3>();
   }
 
-  /// Steps that add probabilities times values to the accumulators, a group of keys each for 64 channels at a time and
-  /// the 32 that may remain.
+  /// Returns the steps that add probabilities times values to the accumulators. A step covers a group of keys for 64
+  /// channels, or for the remaining 32.
   [[nodiscard]] MILLRACE_INLINE int value_steps() const { return (rows.padded_dim + 63) / 64 * band.groups; }
 
   MILLRACE_INLINE void add_values(ValueStep& step) const {
@@ -179,7 +180,7 @@ struct BandTiles {
     }
   }
 
-  /// Brings the accumulators to the new maxima.
+  /// Rescales the accumulators to the new maxima.
   MILLRACE_INLINE void scale_sums(const float* factor) const {
     if (!any_lane(load(factor) != splat(1.0f))) return;
     for (int r = 0; r < band.count; ++r) {
@@ -196,8 +197,8 @@ struct BandTiles {
   }
 };
 
-/// While a band's softmax keeps the vector units busy, tiles multiply the scores of the band after it and then the
-/// values of the one before.
+/// Overlaps a band's softmax, which uses the vector units, with tiles: scores of the next band, then values of the
+/// previous one.
 struct InterleavedBand {
   const BandTiles& before;
   const BandTiles& after;
@@ -212,7 +213,7 @@ struct InterleavedBand {
   MILLRACE_INLINE void at_vector() { before.next.prefetch(); }
 };
 
-/// Whole bands in the rows [begin, end), or one.
+/// Processes whole bands in the rows [begin, end), or one smaller band.
 MILLRACE_INLINE void attend_bands(const QueryTile& rows, const KvBlock& block, KvPrefetcher& next, int begin, int end) {
   BandTiles before{rows, block, next};
   BandTiles band{rows, block, next, band_at(rows, begin, block.first_key)};

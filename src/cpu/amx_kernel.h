@@ -1,9 +1,10 @@
 #pragma once
 
-// Products on tile registers (AMX). Included only by kernels.cc.
+// GEMM on tile registers (AMX). Included only by kernels.cc.
 //
-// One tile instruction sums 32 elements of a row with 16 columns in an order of its own, so every path must cut the
-// summed dimension at the same places: at 32 elements for products and scores, at the 16 keys of a group for values.
+//
+// A tile instruction sums 32 elements of a row with 16 columns in an order of its own. All paths therefore cut the
+// summed dimension at the same points: at 32 elements for GEMMs and scores, at the 16 keys of a group for values.
 // Panels and heads are padded to whole tiles (Kernels::step_multiple, head_multiple).
 
 #include "cpu/gemm_kernel.h"
@@ -14,7 +15,7 @@ namespace {
 constexpr int64_t kTileSteps = 16;
 constexpr size_t kTileBytes = kTileHeight * 64;
 
-/// Tiles 0-3: sums; 4, 5: LHS rows; 6, 7: columns.
+/// Tiles 0 to 3: sums; 4, 5: LHS rows; 6, 7: columns.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -29,26 +30,26 @@ MILLRACE_INLINE void configure_gemm(int rows) {
   _tile_loadconfig(&config);
 }
 
-/// For a tile_square() of 17 to 31 rows.
+/// Configures tiles for tile_square() with 17 to 31 rows.
 MILLRACE_INLINE void configure_square(int rows) {
   TileConfig config;
   config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(rows - kTileHeight);
   _tile_loadconfig(&config);
 }
 
-/// A panel is [steps / 16] times four such tiles, of 16 columns each.
+/// Bytes of 16 steps of a panel: four tiles of 16 columns each.
 constexpr size_t kStepTilesBytes = kPanelColumns / 16 * kTileBytes;
 constexpr size_t kTileStride = 64;  // bytes from row to row of a tile that lies in one piece
 constexpr size_t kSumStride = kPanelColumns * sizeof(float);
 
-/// Where the LHS tiles of a group of 16 rows are.
+/// The address of the LHS tiles of a group of 16 rows.
 struct LhsTiles {
   const char* data = nullptr;
   size_t row_stride = 0;
   size_t tile_stride = 0;  // from 16 steps to the next
 };
 
-/// The tiles of the 16 rows from `row`, a whole number of tiles, from `step` on.
+/// Returns the tiles of the 16 rows from `row` on, from `step` on. `row` is a multiple of 16.
 MILLRACE_INLINE LhsTiles lhs_tiles(const GemmTask& task, int row, int64_t step) {
   const auto* lhs = reinterpret_cast<const char*>(task.lhs);
   if (!task.tiled_lhs) return {lhs + static_cast<size_t>(row) * task.lhs_stride + step * 4, task.lhs_stride, 64};
@@ -57,7 +58,7 @@ MILLRACE_INLINE LhsTiles lhs_tiles(const GemmTask& task, int row, int64_t step) 
           kTileStride, kTileBytes};
 }
 
-/// What a tile of sums gets from an LHS tile and one of columns.
+/// Multiplies an LHS tile by a tile of columns into a tile of sums.
 struct Bf16Dot {
   template <int kSum, int kLeft, int kColumns>
   static MILLRACE_INLINE void add() {
@@ -65,7 +66,7 @@ struct Bf16Dot {
   }
 };
 
-/// Tiles 0 to 3 hold the sums of up to 16 rows by 64 columns.
+/// Clears tiles 0 to 3, the sums of up to 16 rows by 64 columns.
 MILLRACE_INLINE void clear_sums() {
   _tile_zero(0);
   _tile_zero(1);
@@ -94,7 +95,7 @@ MILLRACE_INLINE void multiply_tile(const char* b) {
   Dot::template add<kColumns, 4, 6 + kColumns % 2>();
 }
 
-/// Adds to the sums a tile of the LHS operand times 16 steps of a panel.
+/// Adds to the sums one LHS tile times 16 steps of a panel.
 template <class Dot>
 MILLRACE_INLINE void multiply_tiles(const LhsTiles& lhs, const char* b) {
   _tile_loadd(4, lhs.data, lhs.row_stride);
@@ -104,11 +105,11 @@ MILLRACE_INLINE void multiply_tiles(const LhsTiles& lhs, const char* b) {
   multiply_tile<Dot, 3>(b);
 }
 
-/// How far ahead of its use a panel is asked for that few rows stream, into the second-level cache: shortly, since the
-/// core reads ahead by itself from what was asked for last, and with more than a page between the two it does so worse.
+/// Bytes by which a panel that few rows stream is prefetched into the second-level cache. The distance is short: the
+/// hardware prefetcher continues from the latest prefetch, and does worse beyond a page.
 constexpr size_t kStreamPrefetchDistance = 768;
 
-/// Up to 16 rows by 64 columns over some steps, added to c unless `fresh`.
+/// Multiplies up to 16 rows by 64 columns over some steps. Adds to c unless `fresh`.
 template <class Dot, bool kPrefetch>
 MILLRACE_INLINE void tile_row(LhsTiles lhs, const char* panel, int64_t steps, float* c, bool fresh) {
   fresh ? clear_sums() : load_sums(c);
@@ -127,15 +128,15 @@ MILLRACE_INLINE void tile_row(LhsTiles lhs, const char* panel, int64_t steps, fl
 }
 
 constexpr int kSquareRows = 2 * kTileHeight;
-/// From so many rows on, computing with a panel takes longer than reading it.
+/// Rows from which computing with a panel takes longer than reading it.
 constexpr int kManySquareRows = 192;
-/// Steps that they pass over at a time. A block of 32 rows by so many steps (32 KB) is read twice, from the first-level
-/// cache the second time; the panel's (64 KB) lies in the second for all rows.
+/// Steps per block with that many rows. A block of 32 rows (32 KB) is read twice, the second time from the first-level
+/// cache. The panel's block (64 KB) stays in the second-level cache for all rows.
 constexpr int64_t kSquareSteps = 256;
-/// Steps that fewer rows pass over at a time: memory is the limit, and is read ahead in longer runs.
+/// Steps per block with fewer rows: memory is the limit and reads longer runs.
 constexpr int64_t kLongSquareSteps = 512;
 
-/// Asks for the next block of a panel, some lines with every tile of this one.
+/// Prefetches the next block of a panel, some lines with every tile of this one.
 struct PrefetchCursor {
   const char* at = nullptr;
   const char* end = nullptr;
@@ -146,13 +147,13 @@ struct PrefetchCursor {
   }
 };
 
-/// Asks for the lines of a tile that will be loaded soon.
+/// Prefetches the lines of a tile that will be loaded soon.
 MILLRACE_INLINE void prefetch_tile(const char* tile) {
 #pragma clang loop unroll(full)
   for (size_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(tile + line, 0, kPrefetchToL1);
 }
 
-/// What becomes of finished sums: nothing.
+/// An epilogue that leaves finished sums as they are.
 struct NoEpilogue {
   explicit NoEpilogue(const GemmTask&) {}
   MILLRACE_INLINE void finish_square(int, int) {}
@@ -161,10 +162,10 @@ struct NoEpilogue {
   MILLRACE_INLINE void finish_row(int, int) {}
 };
 
-/// 32 tiled rows by 32 columns, so that a tile that is loaded is multiplied twice, or without `kBoth` the upper 16;
-/// added to c unless `fresh`. From one step's tiles of columns to the next are `kStepBytes`. With `kPrefetch` the next
-/// ones are asked for, since loads that wait for the second-level cache would share its few slots with what comes from
-/// memory. Between the tiles, vectors go on with what `interleaved` has to do.
+/// Multiplies 32 tiled rows by 32 columns, so that each loaded tile is used twice. Without `kBoth` it multiplies only
+/// the upper 16 rows. Adds to c unless `fresh`. `kStepBytes` is the distance between the tiles of consecutive steps.
+/// With `kPrefetch` it prefetches the next tiles. Otherwise loads from the second-level cache would occupy the few
+/// slots that loads from memory need. Between the tiles, vector units run `interleaved`.
 template <class Dot, size_t kStepBytes, bool kBoth, bool kPrefetch, class InterleavedWork>
 MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const char* b, int64_t steps, float* c,
                                  bool fresh, PrefetchCursor& ahead, InterleavedWork& interleaved) {
@@ -206,14 +207,14 @@ MILLRACE_INLINE void tile_square(const char* upper, const char* lower, const cha
   }
 }
 
-/// Many rows over `count` steps from `step`, whose columns begin at `panel`; `next` as in GemmTask.
+/// Multiplies many rows over `count` steps from `step` on, whose columns begin at `panel`. `next` is as in GemmTask.
 template <class Dot, bool kPrefetch, class Epilogue>
 MILLRACE_INLINE void tile_rows(const GemmTask& task, int64_t step, int64_t count, const char* panel, const char* next,
                                bool fresh, Epilogue finish) {
-  const int squares = (task.rows + kTileHeight - 1) / kSquareRows;  // the last one may have 17 rows
+  const int squares = (task.rows + kTileHeight - 1) / kSquareRows;  // the last 32-row block may have 17 rows
   PrefetchCursor ahead;
   if (next != nullptr && squares > 0) {
-    // A block is 4 lines per step, walked twice a square in 16 steps each.
+    // A block is 4 lines per step; each 32-row block walks it twice in 16 steps each.
     ahead = {next, next + static_cast<size_t>(count) * (kStepTilesBytes / kTileSteps), (32 + squares - 1) / squares};
   }
   configure_gemm(kTileHeight);
@@ -243,7 +244,7 @@ MILLRACE_INLINE void tile_rows(const GemmTask& task, int64_t step, int64_t count
   }
 }
 
-/// What `Epilogue` makes of sums, it makes when the last steps have been added.
+/// Runs a GEMM and applies `Epilogue` to the sums after the last steps.
 template <class Dot, class Epilogue, bool kMany>
 MILLRACE_INLINE void blocked_rows(const GemmTask& task) {
   constexpr int64_t kSteps = kMany ? kSquareSteps : kLongSquareSteps;
@@ -278,7 +279,7 @@ MILLRACE_INLINE void gemm_by_tiles(const GemmTask& task) {
   _tile_release();
 }
 
-/// Calls a kernel that multiplies by vectors as tile instructions do, to which subnormal numbers are zeros.
+/// Calls a vector kernel with subnormal numbers flushed to zero, as tile instructions do.
 MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const GemmTask&), const GemmTask& task) {
   constexpr unsigned kFlush = 0x8040;
   asm volatile("" : "+r"(kernel));  // not to be inlined, so that no operation leaves it
@@ -288,8 +289,8 @@ MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const GemmTask&), const 
   _mm_setcsr(before);
 }
 
-/// R rows by vectors, bit for bit as tiles do: of each 16 steps the even and the odd elements on their own, from zero
-/// on, then both together, then that to the sums. One or two rows read memory some hundredths faster so than by tiles.
+/// Multiplies R rows by vectors, bit-identical to tiles: per 16 steps it sums even and odd elements separately from
+/// zero, then both, then adds that to the sums. One or two rows stream memory some percent faster this way.
 template <int R>
 void gemm_by_vectors(const GemmTask& task) {
   constexpr size_t kAhead = 8192;

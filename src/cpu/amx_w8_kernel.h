@@ -1,21 +1,20 @@
 #pragma once
 
-// Products of panels of 8 bits with rows of bf16 where there are tile registers (AMX): groups are written out in bf16,
-// in tiles, into scratch that stays in the first-level cache, and multiplied there, beside which the next ones are
-// written out; one row is multiplied by vectors.
-// Included only by kernels.cc.
+// GEMM of 8-bit panels with bf16 rows on tile registers (AMX). Groups are dequantized to bf16 tiles in scratch that
+// stays in the first-level cache. While tiles multiply them, the next groups are dequantized. One row is multiplied by
+// vectors. Included only by kernels.cc.
 
 #include "cpu/amx_kernel.h"
 
 namespace millrace::cpu {
 namespace {
 
-/// Which bytes of a vector go where, in each of the four quarters of its 64 values.
+/// The byte permutation for each of the four quarters of a vector's 64 values.
 struct ByteMoves {
   alignas(64) uint8_t from[4][64] = {};
 };
 
-/// A value to the second byte of each word.
+/// Moves a value to the second byte of each word.
 constexpr ByteMoves kValueMoves = [] {
   ByteMoves moves;
   for (int at = 0; at < 64; ++at) {
@@ -24,7 +23,7 @@ constexpr ByteMoves kValueMoves = [] {
   return moves;
 }();
 
-/// A column's scale to the upper half of each of its two words.
+/// Moves a column's scale to the upper half of each of its two words.
 constexpr ByteMoves kScaleMoves = [] {
   ByteMoves moves;
   for (int at = 0; at < 64; ++at) {
@@ -35,13 +34,12 @@ constexpr ByteMoves kScaleMoves = [] {
   return moves;
 }();
 
-/// How values are made of bytes: one of 128 more than its value in the second byte of 32768.0f makes 32768 + 128 +
-/// value of it, so that one multiply-add without rounding takes that away and scales, as long as a scale is at most
-/// kMaxTiledW8Scale. One quarter's bytes lie in that place already; the others are moved there by permutations, for
-/// which there is one port.
+/// Converts bytes to values. A byte of value + 128, as the second byte of 32768.0f, makes 32768 + 128 + value. One
+/// multiply-add without rounding subtracts the offset and scales, while the scale is at most kMaxTiledW8Scale. One
+/// quarter's bytes are in position already; permutations, limited to one port, move the others.
 class W8Dequantizer {
  public:
-  /// 32 values, of the 16 words of a quarter of the bytes.
+  /// Returns 32 values, from the 16 words of a quarter of the bytes.
   template <int kQuarter>
   [[nodiscard]] MILLRACE_INLINE Vec words(__m512i bytes) const {
     if constexpr (kQuarter == 0) {
@@ -59,11 +57,11 @@ class W8Dequantizer {
   __m512i second_bytes_ = _mm512_set1_epi32(0xFF00);
 };
 
-/// Of 32 columns of a group.
+/// The scales of 32 columns of a group.
 struct W8Scales {
   Vec scale[4];
-  Vec base[4];  // what must be added to words() times scale
-  bool exact;   // all are powers of two: a value times its scale is a bf16 as it is
+  Vec base[4];  // added to words() times scale
+  bool exact;   // all are powers of two: a value times its scale is exact in bf16
 
   W8Scales() = default;
   MILLRACE_INLINE explicit W8Scales(const char* scales) {
@@ -79,7 +77,7 @@ struct W8Scales {
     }
   }
 
-  /// The 64 values of a step, [4 quarters][16], a column's two beside each other.
+  /// Dequantizes the 64 values of a step, [4 quarters][16]. A column's two values are adjacent.
   MILLRACE_INLINE void widen(const W8Dequantizer& dequantizer, const char* from, Vec (&value)[4]) const {
     const auto bytes = load_as<__m512i>(from);
     value[0] = fma(dequantizer.words<0>(bytes), scale[0], base[0]);
@@ -98,10 +96,10 @@ constexpr size_t kW8HalfScaleBytes = kW8ScaleBytes / kW8Halves;
 constexpr size_t kW8StepBytes = kPanelColumns;  // of a half
 constexpr size_t kW8HalfBytes = kTileSteps * kW8StepBytes;
 
-constexpr size_t kTiledW8PrefetchDistance = 8192;  // bytes between what is read and what is asked for
+constexpr size_t kTiledW8PrefetchDistance = 8192;  // bytes
 
-/// Calls take(values, step) for the 16 steps of half a group, line after line. A second pass for every second line
-/// costs one row a quarter of the memory's speed, and 16 loads in a row cost some hundredths (bench/results).
+/// Calls take(values, step) for the 16 steps of half a group, line by line. A second pass for every second line costs
+/// one row a quarter of the memory bandwidth, and 16 loads in a row cost some percent (bench/results).
 template <class Step>
 MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
 #pragma clang loop unroll(disable)
@@ -111,7 +109,8 @@ MILLRACE_INLINE void for_each_w8_step(const char* values, const Step& take) {
   }
 }
 
-/// Writes out half a group in bf16, [2][16 steps][16][2], as kernels.h has tiles; calls between(step) after each step.
+/// Dequantizes half a group to bf16, [2][16 steps][16][2], in the tile layout of kernels.h. Calls between(step) after
+/// each step.
 template <class Between>
 MILLRACE_INLINE void dequantize_half_group(const char* group, int half, char* out, const Between& between) {
   const W8Dequantizer dequantizer;
@@ -133,8 +132,8 @@ MILLRACE_INLINE void dequantize_group(const char* group, char* out) {
   for (int half = 0; half < kW8Halves; ++half) dequantize_half_group(group, half, out, [](int) {});
 }
 
-/// A group is one tile deep. Few rows: it is written out some groups before the tiles read it, since they cannot take
-/// what is on its way to the cache, and the tiles of a group are multiplied between the steps of another one.
+/// Multiplies few rows. A group is one tile deep. It is dequantized some groups ahead, since tile loads cannot use
+/// lines still on their way to the cache. The tiles of a group run between the dequantization steps of another.
 void few_rows_w8_amx(const GemmTask& task) {
   constexpr int64_t kAhead = 2;
   constexpr int64_t kSlots = 4;
@@ -176,8 +175,8 @@ void few_rows_w8_amx(const GemmTask& task) {
 constexpr int64_t kOneRowElements = 2048;
 static_assert(kOneRowElements * sizeof(float) <= kW8ScratchBytes);
 
-/// Rounds to bf16 without leaving f32: of a sum with 65536 times itself 24 bits remain, 8 of them of x, which is at
-/// most 127 times kMaxTiledW8Scale.
+/// Rounds to bf16 within f32: adding 65536 times x and subtracting it keeps 8 bits of x. x is at most 127 times
+/// kMaxTiledW8Scale.
 MILLRACE_INLINE Vec rounded_to_bf16(Vec x) {
   const Vec factor = splat(65536.0f);
   return fma(-x, factor, fma(x, factor, x));
@@ -185,8 +184,8 @@ MILLRACE_INLINE Vec rounded_to_bf16(Vec x) {
 
 typedef double Doubles __attribute__((vector_size(64)));
 
-/// sums [32 columns] += an LHS row · half a group. As a tile instruction does it: the even and the odd elements on
-/// their own, from zero on, then both together, then that to the sums.
+/// Computes sums [32 columns] += an LHS row · half a group in the order of a tile instruction. It sums even and odd
+/// elements separately from zero, then both, then adds that to the sums.
 MILLRACE_INLINE void add_half_group(const float* lhs, const char* group, int half, const W8Dequantizer& dequantizer,
                                     Vec (&sums)[2]) {
   const W8Scales scales(group + half * kW8HalfScaleBytes);
@@ -216,8 +215,8 @@ MILLRACE_INLINE void add_half_group(const float* lhs, const char* group, int hal
   }
 }
 
-/// One row, by vectors, which widen what they read and multiply it in f32, bit for bit as tiles do: what is stored for
-/// tiles costs more than they save. From two rows on they win.
+/// Multiplies one row by vectors, which dequantize and multiply in f32, bit-identical to tiles. Storing tiles would
+/// cost more than tiles save; from two rows on tiles win.
 void one_row_w8_amx(const GemmTask& task) {
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   const auto* row = reinterpret_cast<const char*>(task.lhs);
@@ -237,16 +236,16 @@ void one_row_w8_amx(const GemmTask& task) {
   for (int v = 0; v < kW8Halves * 2; ++v) store(task.c + v * kLanes, sums[v / 2][v % 2]);
 }
 
-/// Half of the columns of some groups in bf16, [groups][2 tiles]: a unit.
+/// Bytes of half of a group's columns in bf16, [2 tiles].
 constexpr size_t kW8HalfTilesBytes = 2 * kTileBytes;
 constexpr int64_t kUnitGroups = 3;
 constexpr size_t kUnitBytes = kUnitGroups * kW8HalfTilesBytes;
 static_assert(2 * kUnitBytes <= kW8ScratchBytes);
 
-/// Writes out a unit some lines at a time, while tiles multiply the one before.
+/// Dequantizes a unit some lines at a time while tiles multiply the previous unit.
 class DequantizeUnit {
  public:
-  /// One half of `groups` groups, the first of them at `group`; `lines` of a half's 16 at a time.
+  /// Starts one half of `groups` groups, of which `group` is the first, with `lines` of a half's 16 lines at a time.
   MILLRACE_INLINE DequantizeUnit(const char* group, int half, int64_t groups, char* out, int lines)
       : scales_at_(group + half * kW8HalfScaleBytes),
         values_(group + kW8ScaleBytes + half * kW8HalfBytes),
@@ -289,9 +288,9 @@ class DequantizeUnit {
   int line_ = 0;
 };
 
-/// 17 rows and more, by squares: of a panel one unit after another, written out beside the tiles of the one before.
-/// Rows that do not fill tiles have sums of their own, since to configure tiles for each unit anew takes too long; the
-/// LHS tiles are whole.
+/// Multiplies 17 and more rows in 32-row blocks. A panel's units are dequantized one by one while tiles multiply the
+/// previous unit. Rows that do not fill tiles have sums of their own, since reconfiguring tiles for each unit is too
+/// slow. LHS tiles are always whole.
 void some_rows_w8_amx(const GemmTask& task) {
   alignas(64) float tail[kSquareRows * kPanelColumns];
   const int64_t groups = task.steps / kTileSteps;

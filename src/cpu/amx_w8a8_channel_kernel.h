@@ -1,7 +1,7 @@
 #pragma once
 
-// Products of panels of channels on tile registers (AMX), as those of bf16: a tile of 8 bits has as many bytes and
-// twice the summed elements. Included only by kernels.cc.
+// GEMM of channel panels on tile registers (AMX). An 8-bit tile has as many bytes as a bf16 tile and twice the summed
+// elements. Included only by kernels.cc.
 
 #include "cpu/amx_kernel.h"
 #include "cpu/w8a8_channel_kernel.h"
@@ -16,7 +16,7 @@ struct Int8Dot {
   }
 };
 
-/// Scales the sums of a square some rows at a time, while tiles multiply the next one.
+/// Scales the sums of a 32-row block some rows at a time while tiles multiply the next block.
 class ScaleEpilogue {
  public:
   explicit MILLRACE_INLINE ScaleEpilogue(const GemmTask& task) : task_(task) {}
@@ -53,7 +53,7 @@ class ScaleEpilogue {
   int column_ = 0;
 };
 
-/// One row, by vectors: a line of a tile holds 4 elements of 16 columns.
+/// Multiplies one row by vectors. A line of a tile holds 4 elements of 16 columns.
 void one_row_is_channel_format(const GemmTask& task) {
   constexpr size_t kAhead = 8192;
   constexpr int kVecs = kPanelColumns / kLanes;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Products of 8 bits by 8 bits on tile registers (AMX). Included only by kernels.cc.
+// GEMM of 8-bit panels with 8-bit rows on tile registers (AMX). Included only by kernels.cc.
 
 #include "cpu/amx_kernel.h"
 #include "cpu/w8a8_kernel.h"
@@ -8,7 +8,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// Of a group of 16 rows of tiled_lhs: the values, then scales and corrections.
+/// A group of 16 rows of tiled_lhs: the values, then scales and compensations.
 struct Int8LhsTile {
   int8_t values[kTileHeight][kW8GroupElements];
   float scale[kTileHeight];
@@ -16,7 +16,7 @@ struct Int8LhsTile {
 };
 static_assert(sizeof(Int8LhsTile) == kInt8LhsTileBytes);
 
-/// Tiles 0-3: sums; 4, 5: LHS rows of a group; 6, 7: its columns.
+/// Configures tiles 0 to 3 for sums, 4 and 5 for LHS rows of a group, 6 and 7 for its columns.
 MILLRACE_INLINE void configure_int8() {
   TileConfig config;
   config.row_bytes[4] = config.row_bytes[5] = kW8GroupElements;
@@ -26,7 +26,7 @@ MILLRACE_INLINE void configure_int8() {
 
 using Int8Sums = int32_t[kSquareRows][32];
 
-/// The sums of a group for 16 rows, or 32 if there is a `lower`, by 32 columns.
+/// Computes a group's sums for 16 rows, or 32 with a `lower` tile, by 32 columns.
 template <bool kBoth>
 MILLRACE_INLINE void int8_square(const Int8LhsTile* upper, const Int8LhsTile* lower, const char* b, Int8Sums& sums) {
   constexpr size_t kStride = sizeof(sums[0]);
@@ -64,15 +64,15 @@ MILLRACE_INLINE void add_int8_sums(const Int8LhsTile& lhs, int rows, const Vec (
   }
 }
 
-/// The sums of a group; the next ones lie half of 4096 bytes further, so that a load is not taken for what was just
-/// stored there.
+/// The sums of a group. The next group's sums are half of 4096 bytes away, so that a load is not mistaken for a recent
+/// store (4K aliasing).
 struct alignas(64) Int8Buffer {
   Int8Sums sums;
   char gap[2048];
 };
 
-/// `rows` rows, up to 32, by 32 columns from `column` over all groups. The tiles of a group are multiplied while the
-/// sums of the one before are added.
+/// Multiplies up to 32 rows by 32 columns from `column` on over all groups. The tiles of a group run while the previous
+/// group's sums are added.
 template <bool kBoth>
 MILLRACE_INLINE void int8_columns(const Int8LhsTile* upper, const Int8LhsTile* lower, int rows, const char* panel,
                                   int column, int64_t groups, float* c, PrefetchCursor& ahead) {

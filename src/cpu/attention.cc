@@ -9,14 +9,14 @@ namespace {
 
 using tensor::Matrix;
 
-/// Keys per split. Every row's softmax is computed split by split from key 0 and merged in order, whether or not the
-/// splits run in parallel, so that the result does not depend on how the work was shared.
+/// Keys per split. Every row's softmax is computed split by split from key 0 and merged in order, even on one thread.
+/// The result therefore does not depend on how the work is shared.
 constexpr int32_t kSplitKeys = 2048;
-/// Query rows (of one kv head) that walk over the keys together.
+/// Query rows of one kv head that share a pass over the keys.
 constexpr int32_t kTileRows = 48;
 static_assert(kTileRows <= kMaxQueryTileRows && kSplitKeys % kBlockKeys == 0);
 
-/// Readable zeros in place of groups beyond the last key: 16 keys of 256 f32 channels.
+/// Readable zeros for groups after the last key: 16 keys of 256 f32 channels.
 alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * 256 * 4] = {};
 
 struct AttentionOp {
@@ -30,9 +30,9 @@ struct AttentionOp {
   int32_t group;  ///< query heads per kv head
 };
 
-/// Virtual rows [first, first + count) of a sequence under each of some kv heads: virtual row r is query head r % group
-/// of row r / group. Walks splits [split_begin, split_end) of the keys, and of each block of keys those of all its
-/// heads, which lie side by side.
+/// Virtual rows [first, first + count) of a sequence under each of some kv heads. Virtual row r is query head r % group
+/// of row r / group. The unit walks splits [split_begin, split_end) of the keys. Of each block of keys it reads those
+/// of all its heads, which are contiguous.
 struct WorkUnit {
   size_t sequence = 0;
   int32_t first_head = 0;
@@ -41,13 +41,13 @@ struct WorkUnit {
   int32_t count = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
-  size_t states = 0;  ///< where those of its splits begin among all units', the first to become its total; in floats
+  size_t states = 0;  ///< offset of its splits' states among all units', in floats; the first state becomes the total
 
-  /// Of all its heads, one after another: kTileRows at most.
+  /// Returns the rows of all its heads together, at most kTileRows.
   [[nodiscard]] int32_t rows() const { return heads * count; }
 };
 
-/// Whole cache lines, since neighbours are written by other threads.
+/// Returns the floats of a state in whole cache lines, since other threads write the neighbouring states.
 size_t state_floats(int32_t rows, int32_t padded) {
   return static_cast<size_t>(attention_maxima(rows) + int64_t{rows} * (16 + padded));
 }
@@ -89,7 +89,7 @@ struct Workspace {
   int32_t* positions;
 };
 
-/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`; the other lanes are zeros.
+/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`. The other lanes are zeros.
 void gather_group(const AttentionOp& op, size_t sequence, int32_t head, int32_t token, int32_t count, std::byte* k,
                   std::byte* v) {
   const CpuKvCache& cache = op.cache;
@@ -112,15 +112,15 @@ void gather_group(const AttentionOp& op, size_t sequence, int32_t head, int32_t 
   }
 }
 
-/// Keys of one head that are passed over together.
+/// Keys of one head that share a pass.
 struct BlockPosition {
   size_t sequence = 0;
   int32_t head = 0;
   int32_t first_key = 0;
 };
 
-/// Where the keys of one block are; copies into the `turn % 2`th half of the workspace, which the block of the turn
-/// before does not read, only what has no groups of its own.
+/// Locates the keys of one block. Keys without groups are gathered into the `turn % 2`th half of the workspace, which
+/// the previous turn's block does not read.
 KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32_t turn, const Workspace& space) {
   const CpuKvCache& cache = op.cache;
   const int32_t page_size = cache.shape().page_size;
@@ -158,7 +158,7 @@ KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32
 }
 
 struct Query {
-  int32_t row = 0;  ///< of the sequence
+  int32_t row = 0;  ///< row of the sequence
   int32_t head = 0;
 };
 Query query_of(const AttentionOp& op, const WorkUnit& unit, int32_t index) {
@@ -196,7 +196,7 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
           .scores = space.scores};
 }
 
-/// Those of the `index`th head of the unit.
+/// Returns the rows of the unit's `index`th head.
 QueryTile rows_of_head(const AttentionOp& op, const QueryTile& all, int32_t index, int32_t count) {
   const int64_t first = int64_t{index} * count;
   QueryTile rows = all;
@@ -213,7 +213,7 @@ int32_t first_visible_key(const AttentionOp& op, int32_t position) {
   return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
 }
 
-/// One split of the unit's rows, from nothing, into rows.state.
+/// Computes one split of the unit's rows from an empty state into rows.state.
 void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile& rows, int32_t split,
                    const Workspace& space) {
   const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
@@ -254,7 +254,7 @@ void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionSt
   }
 }
 
-/// `max_heads`: of a unit.
+/// Divides the batch into units of at most `max_heads` kv heads.
 std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
   std::vector<WorkUnit> units;
   const int32_t kv_heads = op.shape.kv_head_count;
@@ -267,8 +267,13 @@ std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
         const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
         const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
-        units.push_back(
-            {s, head, std::min(heads, kv_heads - head), first, count, oldest / kSplitKeys, last / kSplitKeys + 1});
+        units.push_back({.sequence = s,
+                         .first_head = head,
+                         .heads = std::min(heads, kv_heads - head),
+                         .first = first,
+                         .count = count,
+                         .split_begin = oldest / kSplitKeys,
+                         .split_end = last / kSplitKeys + 1});
       }
     }
   }
@@ -281,7 +286,7 @@ size_t splits_of(const std::vector<WorkUnit>& units) {
   return splits;
 }
 
-/// Units of as many kv heads as leave each thread some splits of its own.
+/// Divides the batch into units of as many kv heads as leave each thread some splits.
 std::vector<WorkUnit> divide_among(const AttentionOp& op, int threads) {
   constexpr size_t kSplitsOfThread = 4;
   const size_t enough = threads == 1 ? 0 : kSplitsOfThread * static_cast<size_t>(threads);
@@ -294,7 +299,7 @@ std::vector<WorkUnit> divide_among(const AttentionOp& op, int threads) {
   return units;
 }
 
-/// Runs body(item, slot) for every item, each its own chunk where that is possible: items differ much in cost.
+/// Runs body(item, slot) for every item, one chunk per item where possible, since the costs of items differ widely.
 template <class Body>
 void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
   const size_t per_chunk = items / ThreadPool::kMaxChunks + 1;
@@ -303,7 +308,7 @@ void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
   });
 }
 
-/// Every unit on one thread, its splits one after another.
+/// Runs every unit on one thread, split by split.
 void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units) {
   for_each_item(op.device.pool, units.size(), [&](size_t i, int slot) {
     const WorkUnit& unit = units[i];
@@ -321,7 +326,7 @@ void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units
   });
 }
 
-/// Few units with long contexts: the splits run in parallel and are merged afterwards, in the same order.
+/// Runs few units with long contexts: their splits run in parallel and are merged in order afterwards.
 void run_split_units(const AttentionOp& op, std::vector<WorkUnit> units) {
   const int32_t padded = op.cache.padded_dim();
   std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
@@ -368,7 +373,14 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
             layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
-  const AttentionOp op{device, q, shape, batch, cache, layer, out, shape.head_count / shape.kv_head_count};
+  const AttentionOp op{.device = device,
+                       .q = q,
+                       .shape = shape,
+                       .batch = batch,
+                       .cache = cache,
+                       .layer = layer,
+                       .out = out,
+                       .group = shape.head_count / shape.kv_head_count};
   std::vector<WorkUnit> units = divide_among(op, device.pool.threads());
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
     run_unsplit_units(op, units);

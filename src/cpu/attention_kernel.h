@@ -8,7 +8,8 @@
 namespace millrace::cpu {
 namespace {
 
-/// Rows whose tiles all ask for a share of the next block; of more, the first tile does, a small part of the time.
+/// Rows whose tiles all prefetch a share of the next block. With more rows the first tile prefetches all, in a small
+/// part of the time.
 constexpr int kMaxSharedPrefetchRows = kTargetsIntel && kWideTiles ? kMaxQueryTileRows : 3 * kTileRows;
 
 template <int R>
@@ -18,7 +19,7 @@ MILLRACE_INLINE PrefetchShare prefetch_share_of_query_tile(const QueryTile& rows
                                              : PrefetchShare{0, full_step};
 }
 
-/// Scores of query rows against the block; with `kPrefetch` asks for the next block's keys on the way.
+/// Computes the scores of query rows against the block. With `kPrefetch` it prefetches the next block's keys.
 template <class Format, int R, bool kPrefetch>
 MILLRACE_INLINE void score_rows(const QueryTile& rows, const KvBlock& block, int row) {
   const int steps = rows.padded_dim / Format::kDepth;
@@ -51,8 +52,8 @@ MILLRACE_INLINE void score_rows(const QueryTile& rows, const KvBlock& block, int
   }
 }
 
-/// acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key], for `V` vectors of channels from `channel`; with
-/// `kPrefetch` asks for as much of the next block's values on the way, in the order of memory.
+/// Computes acc[row] = acc[row] · factor[row] + Σ_key p[row][key] · v[key] for `V` vectors of channels from `channel`
+/// on. With `kPrefetch` it prefetches as much of the next block's values, in memory order.
 template <class Format, int R, int V, bool kPrefetch>
 MILLRACE_INLINE void accumulate_values(const QueryTile& rows, const KvBlock& block, const float* factor, int row,
                                        int channel) {

@@ -1,4 +1,4 @@
-// By itself in this file, as the table of kernels is in its own: tests of other sets link their own in place of both.
+// These functions have a file of their own, like the table of kernels, so that tests can link replacements of both.
 
 #include "cpu/isa.h"
 
@@ -18,7 +18,8 @@ namespace millrace::cpu {
 namespace {
 
 #if defined(__x86_64__)
-/// Tile registers enlarge the saved state of threads, so Linux has a process ask before its first use of them.
+/// Requests permission to use tile registers. They enlarge the saved state of threads, so Linux requires a request
+/// before their first use.
 bool may_use_tiles() {
 #if defined(__linux__)
   static const bool granted = [] {
@@ -59,8 +60,8 @@ bool processor_has(Isa isa) {
   return isa == Isa::kPortable;
 }
 
-/// Whether bf16 dot products compute at half the rate of multiply-adds in f32, as on Intel's cores: where there is no
-/// AMX the set without them is the faster one (docs/cpu.md).
+/// Returns whether bf16 dot products run at half the rate of f32 multiply-adds, as on Intel's cores. Without AMX the
+/// set without them is then the faster one (docs/cpu.md).
 bool halves_bf16_dots() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("intel") != 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kVectorRows = 128;
 constexpr int64_t kMaxTiledRows = 512;
-constexpr int64_t kSharedPanels = 8;  // a power of two, so that blocks of any product nest
+constexpr int64_t kSharedPanels = 8;  // a power of two, so that blocks of any GEMM nest
 
 auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
   const Kernels& kernels = device.kernels;
@@ -38,9 +38,9 @@ size_t BlockedGemm::scratch_bytes() const {
   return static_cast<size_t>(blocking_.panels * blocking_.rows) * kPanelColumns * sizeof(float) + w8_bytes_;
 }
 
-/// Tiles multiply faster than memory brings panels, so as many rows share one as the second-level cache holds, but not
-/// all steps of them where those are many: then some panels share some steps of the rows, as many as it has room for
-/// their sums.
+/// Chooses blocks whose LHS rows fit the second-level cache. Tiles multiply faster than memory delivers panels, so as
+/// many rows as possible share a panel. When the rows have too many steps to fit, some panels share some of the steps,
+/// limited by the room for their sums.
 BlockedGemm::Blocking BlockedGemm::choose_blocking(bool tiled, int64_t rows, int64_t steps) {
   constexpr int64_t kLhsBytes = int64_t{1} << 20;
   if (!tiled) return {kVectorRows, steps, 1};

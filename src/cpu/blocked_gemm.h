@@ -6,34 +6,35 @@
 
 namespace millrace::cpu {
 
-/// The sums of some rows with one panel.
+/// The sums of some rows for one panel, passed to an epilogue.
 struct PanelResult {
   int64_t first_row = 0;
   int64_t rows = 0;
-  int64_t feature = 0;   ///< of the first column
-  int64_t features = 0;  ///< that the panel has
-  float* c = nullptr;    ///< [rows, 64], may be written to
+  int64_t feature = 0;   ///< output feature of the first column
+  int64_t features = 0;  ///< features in this panel, at most 64
+  float* c = nullptr;    ///< [rows, 64]; the epilogue may overwrite it
 
   [[nodiscard]] float* row(int64_t index) const { return c + index * kPanelColumns; }
 };
 
-/// A product of LHS rows with a packed weight, cut into blocks that any threads compute in any order: the bits of a
-/// sum do not depend on where it was cut. A view of both; lives on the stack of an op.
+/// A GEMM of an LHS with a packed weight, cut into blocks that any threads compute in any order. The bits of a sum do
+/// not depend on the cuts. A view of both operands; lives on the stack of an op.
 class BlockedGemm {
  public:
   BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight);
 
-  /// Blocks of rows, each of all blocks of panels one after another.
+  /// Returns the number of blocks. Blocks are numbered by row block first, then by panel block.
   [[nodiscard]] int64_t block_count() const { return row_blocks_ * panel_blocks_; }
   [[nodiscard]] int64_t row_blocks() const { return row_blocks_; }
   [[nodiscard]] int64_t panel_blocks() const { return panel_blocks_; }
-  /// Panels of a block.
+  /// Returns the panels per block.
   [[nodiscard]] int64_t panels() const { return blocking_.panels; }
-  /// Of run(): 64-byte aligned, and of any product at most.
+  /// Returns the bytes of scratch that run() needs, 64-byte aligned.
   [[nodiscard]] size_t scratch_bytes() const;
+  /// The maximum of scratch_bytes() over all GEMMs.
   static constexpr size_t kMaxScratchBytes = (size_t{1} << 19) + kW8ScratchBytes;
 
-  /// Computes a block and hands the sums of each of its panels to finish(PanelResult).
+  /// Computes a block and passes the sums of each of its panels to finish(PanelResult).
   template <class Epilogue>
   void run(int64_t block, std::byte* scratch, const Epilogue& finish) const {
     auto* const c = reinterpret_cast<float*>(scratch + w8_bytes_);  // [panels, rows of the block, 64]
@@ -45,13 +46,16 @@ class BlockedGemm {
     for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
       const int64_t feature = panel * weight_.panel_features();
       const int64_t features = std::min(weight_.panel_features(), weight_.out_features() - feature);
-      finish(
-          PanelResult{first_row, rows, feature, features, c + (panel - first_panel) * blocking_.rows * kPanelColumns});
+      finish(PanelResult{.first_row = first_row,
+                         .rows = rows,
+                         .feature = feature,
+                         .features = features,
+                         .c = c + (panel - first_panel) * blocking_.rows * kPanelColumns});
     }
   }
 
  private:
-  /// `rows` pass over `steps` of `panels` panels one after another.
+  /// A block: `rows` rows pass over `steps` steps of each of `panels` panels in turn.
   struct Blocking {
     int64_t rows = 0;
     int64_t steps = 0;

@@ -35,16 +35,6 @@ const Kernels& choose_kernels(const CpuOptions& options) {
   return *kernels_for(isa);
 }
 
-class EagerReplay final : public Replay {
- public:
-  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
-                   const std::function<void()>& ops) override {
-    if (fill) fill();
-    ops();
-    return GraphOutcome::kOff;
-  }
-};
-
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const CpuOptions& options)
@@ -66,8 +56,8 @@ class CpuBackend final : public Backend {
   bool is_host() const override { return true; }
   DeviceMemory memory() const override { return {"host", Machine().available_memory()}; }
 
-  /// Of experts alone, whose rows come in numbers that nobody knows before; what the others take they keep from the
-  /// first largest batch on.
+  /// Reserves scratch for experts only, since their row counts vary freely. The other ops keep the scratch of the first
+  /// largest batch.
   void reserve(const WorkBounds& bounds) override {
     for (const Experts* experts : bounds.experts) reserve_fused_moe(device_, as_cpu_experts(*experts), bounds.rows);
   }
@@ -183,12 +173,12 @@ class CpuBackend final : public Backend {
   void copy_to_device(std::span<const std::byte> host, void* to) override { copy_in(host, to); }
 
  private:
-  /// Of the channels that a cached head takes.
+  /// Returns the multiple of channels to which a cached head is padded.
   int head_multiple() const { return device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16; }
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;
-  // Last: they are joined before what their work uses goes away.
+  // Last: its destructor joins the worker before what its work uses is destroyed.
   Stream stream_;
   Stream load_stream_{"loads"};
   Stream store_stream_{"stores"};

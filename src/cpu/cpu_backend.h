@@ -9,22 +9,22 @@
 
 namespace millrace::cpu {
 
+/// Options of a CPU backend.
 struct CpuOptions {
-  /// Threads that compute, the backend's worker included; 0: one per CPU that the process may use.
+  /// Threads that compute, including the backend's worker. 0: one per CPU that the process may use.
   int threads = 0;
-  /// kBF16 or kF32: the dtype of packed weights, inputs of products, q, and the KV cache. Sums are always f32.
+  /// The dtype of packed weights, GEMM inputs, q and the KV cache: kBF16 or kF32. Sums are always f32.
   tensor::DType compute_dtype = tensor::DType::kBF16;
-  /// The fastest available one when empty. One that is not available is a programmer error.
+  /// The instruction set of the kernels; empty: the fastest available. An unavailable one is a programmer error.
   std::optional<Isa> isa;
-  /// Thread i runs on CPU pin[i % size]; unpinned when empty, which is better beside other load.
+  /// Thread i runs on CPU pin[i % size]. Empty: threads are not pinned, which is better when other processes run.
   std::vector<int> pin;
 };
 
-/// A Backend on this host's processor. It owns one worker thread, on which submitted work runs, `threads - 1`
-/// helpers for the parallel parts of ops, and one more thread per direction of copies, which sleeps most of the time;
-/// several backends in a process share nothing. The destructor runs what was submitted, then joins. Packing and
-/// allocation may be called from any thread and use the helpers too. Throws std::runtime_error when memory is short, or
-/// threads are.
+/// Makes a Backend on this host's processor. It owns a worker thread for submitted work, `threads - 1` helpers for the
+/// parallel parts of ops, and one thread per copy direction. Several backends in a process share nothing. The
+/// destructor finishes submitted work, then joins. Packing and allocation may be called from any thread and use the
+/// helpers too. Throws std::runtime_error when memory or threads run short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CpuOptions& options);
 
 }  // namespace millrace::cpu

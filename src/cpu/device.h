@@ -12,19 +12,21 @@
 #include "cpu/thread_pool.h"
 #include "tensor/backend.h"
 
-/// What the ops of one backend share, and the parts they agree on. Private to this folder.
+/// The state that the ops of one backend share. Private to this folder.
 namespace millrace::cpu {
 
+/// Rounds `value` up to a multiple of `multiple`.
 [[nodiscard]] inline int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// A vector of f32 in host memory.
 class CpuVector final : public tensor::DeviceVector {
  public:
   explicit CpuVector(std::span<const float> values);
   [[nodiscard]] int64_t size() const override { return static_cast<int64_t>(values_.size()); }
   [[nodiscard]] const float* data() const { return values_.data(); }
-  /// Differs between any two vectors of a process, unlike their addresses.
+  /// Returns a number that is unique among all vectors of the process, unlike their addresses.
   [[nodiscard]] uint64_t serial() const { return serial_; }
 
  private:
@@ -36,7 +38,7 @@ class CpuVector final : public tensor::DeviceVector {
   return static_cast<const CpuVector&>(vector);
 }
 
-/// cos and sin of every row's angles, kept from layer to layer since all layers of a batch have the same.
+/// The cos and sin of every row's angles, kept across layers, since all layers of a batch have the same ones.
 struct RotaryAngles {
   uint64_t frequencies = 0;  // CpuVector::serial
   int32_t rotary_dim = 0;
@@ -47,7 +49,7 @@ struct RotaryAngles {
   uint64_t last_use = 0;
 };
 
-/// One backend's kernels, threads and scratch memory. Ops run one at a time, so they share the scratch.
+/// The kernels, threads and scratch memory of one backend. Ops run one at a time, so they share the scratch.
 struct Device {
   Device(const Kernels& table, tensor::DType compute, int threads, const std::vector<int>& pin);
 
@@ -63,7 +65,7 @@ struct Device {
   Scratch expert_rows;
   Scratch expert_values;  // of down, where a whole row is wanted before it is encoded
 
-  /// body(begin, end, slot) until all rows are done: at once where they are too few to be worth a region.
+  /// Calls body(begin, end, slot) for ranges that cover all rows. Few rows run on the calling thread.
   template <class Body>
   void for_rows(int64_t rows, Body&& body) {
     constexpr int64_t kRowsAtOnce = 2;
@@ -71,19 +73,19 @@ struct Device {
     if (rows > 0) body(int64_t{0}, rows, 0);
   }
 
-  /// Whether LHS operands are bf16 rows rather than f32 rows (see kernels.h).
+  /// Returns whether LHS operands are bf16 rows rather than f32 rows (see kernels.h).
   [[nodiscard]] bool bf16_lhs() const { return compute_dtype == tensor::DType::kBF16 && kernels.bf16_lhs; }
-  /// Whether products take tiled rows (see GemmTask).
+  /// Returns whether GEMMs take tiled rows (see GemmTask).
   [[nodiscard]] bool tiles() const { return compute_dtype == tensor::DType::kBF16 && kernels.tiles; }
-  /// Summed elements per step.
+  /// Returns the summed elements per step.
   [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
-  /// Bytes of one element of an LHS operand.
+  /// Returns the bytes of one element of an LHS operand.
   [[nodiscard]] size_t lhs_element_bytes() const { return bf16_lhs() ? 2 : 4; }
-  /// Steps of a panel over `count` summed elements.
+  /// Returns the steps of a panel over `count` summed elements, padding included.
   [[nodiscard]] int64_t steps(int64_t count) const {
     return round_up(round_up(count, depth()) / depth(), depth() == 2 ? kernels.step_multiple : 1);
   }
-  /// out (f32 or compute) = values.
+  /// Converts a row: out (f32 or compute) [count] = values.
   void store_row(const float* values, std::byte* out, tensor::DType dtype, int64_t count) const;
 };
 

@@ -88,7 +88,7 @@ void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
   }
 }
 
-/// Rows of a panel's sums with all 32 results. Several rows at a time, whose steps do not wait for each other's.
+/// Processes rows of a panel's sums with all 32 results, several rows at a time to overlap their latencies.
 template <int R>
 MILLRACE_INLINE void silu_mul_panel(const float* sums, bool bf16, std::byte* out, size_t stride) {
   constexpr int kVecs = kPanelColumns / 2 / kLanes;

@@ -11,8 +11,9 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// One mixture: each expert's rows are brought together as the LHS operand of its gate and up, whose result is written
-/// as that of its down, whose result is added to the rows. The blocks of all experts' products share a region.
+/// One run of the op. Each expert's rows are gathered as the LHS of its gate and up GEMM. The activated result becomes
+/// the LHS of its down GEMM, whose result is added to the rows. The blocks of all experts' GEMMs share a parallel
+/// region.
 class FusedMoe {
  public:
   FusedMoe(Device& device, const CpuExperts& experts)
@@ -76,7 +77,7 @@ class FusedMoe {
     }
   }
 
-  /// An encoded row and, behind it, a widened one.
+  /// Returns the offset of the widened row, which follows the packed row.
   [[nodiscard]] size_t widened_at() const { return (x_packer_.row_bytes() + 63) / 64 * 64; }
   [[nodiscard]] size_t gather_bytes() const {
     return widened_at() + static_cast<size_t>(experts_.gate_up(0).in_features()) * sizeof(float);
@@ -98,7 +99,7 @@ class FusedMoe {
     });
   }
 
-  /// Hands the sums of all experts' gate and up to finish(ExpertGroup, PanelResult).
+  /// Passes the sums of all experts' gate and up GEMMs to finish(ExpertGroup, PanelResult).
   template <class Epilogue>
   void activate(const Epilogue& finish) const {
     device_.pool.run_ranges(block_count_, [&](int64_t begin, int64_t end, int slot) {
@@ -113,8 +114,8 @@ class FusedMoe {
       }
     });
   }
-  /// Up to 32 features, which are a group of the next product's row; behind the last one sums are zero, as the weights
-  /// are.
+  /// Packs up to 32 features: a group of the down GEMM's LHS row. Sums after the last feature are zero, like the
+  /// weights.
   void pack_activated(const ExpertGroup& group, const PanelResult& sums) const {
     constexpr int64_t kFeatures = kPanelColumns / 2;
     static_assert(kFeatures == kW8GroupElements);
@@ -127,14 +128,16 @@ class FusedMoe {
     }
   }
 
-  /// The inputs of down as values: [pairs, intermediate] in the compute dtype.
+  /// Returns the inputs of down as values: [pairs, intermediate] in the compute dtype.
   [[nodiscard]] Matrix activated_values(int64_t pairs) const {
     const int64_t cols = experts_.down(0).in_features();
     const DType dtype = device_.compute_dtype;
-    return {device_.expert_values.reserve(static_cast<size_t>(pairs * cols) * tensor::size_of(dtype)), dtype, pairs,
-            cols};
+    return {.data = device_.expert_values.reserve(static_cast<size_t>(pairs * cols) * tensor::size_of(dtype)),
+            .dtype = dtype,
+            .rows = pairs,
+            .cols = cols};
   }
-  /// A row's scale is that of all of it, so that all rows are there before the first is encoded.
+  /// Activates all rows before it packs the first, since a row's scale depends on the whole row.
   void activate_then_pack() const {
     const Matrix values = activated_values(std::ssize(routes_.pair_row));
     const bool bf16 = values.dtype == DType::kBF16;
@@ -156,8 +159,8 @@ class FusedMoe {
     });
   }
 
-  /// Each task has panels of its own and passes over the experts in their order, so that no two threads add to the same
-  /// elements and the order of a row's sum is that of its experts' numbers.
+  /// Runs the down GEMMs. Each task has panels of its own and visits experts in ascending order. No two threads add to
+  /// the same elements, and the order of a row's sum is fixed.
   void accumulate_down(const Matrix& hidden) const {
     int64_t unit = 1;  // panels of the largest block; of a smaller one a multiple
     for (const ExpertGroup& group : routes_.groups) unit = std::max(unit, down(group).panels());

@@ -5,12 +5,13 @@
 namespace millrace::cpu {
 
 /// The feed-forward of one expert, in packed weights of the CPU's.
+/// The packed weights of one expert.
 struct ExpertWeights {
   std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
   std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
 };
 
-/// The experts of a sparse layer, of one shape and one layout.
+/// The experts of a sparse layer, all of one shape and one layout.
 class CpuExperts final : public tensor::Experts {
  public:
   CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing);
@@ -28,6 +29,7 @@ class CpuExperts final : public tensor::Experts {
   tensor::Routing routing_;
 };
 
+/// Packs the experts of a layer for the CPU.
 class CpuExpertPacker final : public tensor::ExpertPacker {
  public:
   CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing)
@@ -44,9 +46,10 @@ class CpuExpertPacker final : public tensor::ExpertPacker {
   std::vector<ExpertWeights> weights_;
 };
 
+/// The op of tensor::Backend; `hidden` holds the rows of sequences only.
 void fused_moe(Device& device, tensor::Matrix x, tensor::Matrix router_logits, const CpuExperts& experts,
                tensor::Matrix hidden);
-/// Takes the scratch of fused_moe with so many rows.
+/// Reserves the scratch of fused_moe for `rows` rows.
 void reserve_fused_moe(Device& device, const CpuExperts& experts, int64_t rows);
 
 }  // namespace millrace::cpu

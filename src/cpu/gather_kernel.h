@@ -1,6 +1,6 @@
 #pragma once
 
-// Groups of 16 keys and values from tokens that lie anywhere. Included only by kernels.cc.
+// Gathers groups of 16 keys and values from tokens at any address. Included only by kernels.cc.
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
@@ -8,8 +8,8 @@
 namespace millrace::cpu {
 namespace {
 
-/// One step of a transpose: exchanges the lanes whose index has the bit, of `upper`, with those that lack it, of
-/// `lower`.
+/// Performs one step of a transpose. It exchanges the lanes of `upper` whose index has the bit with the lanes of
+/// `lower` that lack it.
 template <int kBit>
 MILLRACE_INLINE void exchange(Bits& upper, Bits& lower) {
   const Bits a = upper;
@@ -37,7 +37,7 @@ MILLRACE_INLINE void transpose_step(Bits (&rows)[kGroupKeys]) {
   }
 }
 
-/// out[word][lane] = keys[lane][word]; a word is one f32 channel or two bf16 ones.
+/// Computes out[word][lane] = keys[lane][word]. A word is one f32 channel or two bf16 channels.
 void gather_keys(const std::byte* const* keys, int words, std::byte* out) {
   for (int word = 0; word < words; word += kLanes) {
     Bits rows[kGroupKeys];
@@ -55,7 +55,7 @@ void gather_keys(const std::byte* const* keys, int words, std::byte* out) {
   }
 }
 
-/// out[pair of values][channel][2], in bf16.
+/// Computes out[pair of values][channel][2] in bf16.
 void gather_values_bf16(const std::byte* const* values, int padded_dim, std::byte* out) {
   for (int pair = 0; pair < kGroupKeys / 2; ++pair) {
     for (int channel = 0; channel < padded_dim; channel += kLanes) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Panels of packed weights times rows. Included only by kernels.cc.
+// GEMM of packed panels with rows. Included only by kernels.cc.
 
 #include <type_traits>
 
@@ -9,21 +9,22 @@
 namespace millrace::cpu {
 namespace {
 
-/// Steps of a panel that stay in the first-level cache while tiles of rows pass over them. Narrow tiles read a part of
-/// each step, whose lines fall into a part of that cache's sets: more steps would displace each other.
+/// Steps of a panel that stay in the first-level cache while row tiles pass over them. Narrow tiles read a part of each
+/// step, whose lines map to some of the cache's sets; more steps would evict each other.
 constexpr int64_t kL1Steps = kWideTiles || kTargetsIntel ? 32 : 64;
-/// Steps that stay in the second level while many wide tiles do.
+/// Steps that stay in the second-level cache while many wide tiles pass over them.
 constexpr int64_t kL2Steps = 1024;
-/// Up to so many rows reading a panel may take as long as computing with it.
+/// Rows up to which reading a panel may take as long as computing with it.
 #if defined(__AVX512BF16__)
 constexpr int kMaxMemoryBoundRows = 48;
 #else
 constexpr int kMaxMemoryBoundRows = 24;
 #endif
-/// How many blocks before its use a part of the next one is asked for.
+/// Blocks by which a part of a later block is prefetched ahead of its use.
 constexpr size_t kPrefetchBlocks = kWideTiles ? 2 : 1;
-/// Whether one tile of so many rows asks for nothing while it streams a panel: a core that reads ahead by itself, as
-/// Zen 4, is disturbed by it. One row leaves it too little time for that, and many rows enough for either.
+/// Returns whether a single tile of `rows` rows leaves the prefetching of a panel to the hardware. Software prefetches
+/// disturb a core that prefetches well by itself, such as Zen 4. One row leaves the hardware too little time, and many
+/// rows leave enough for either.
 MILLRACE_INLINE bool relies_on_hardware_prefetch(int rows) {
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
   return rows >= 2 && rows <= 4;
@@ -33,40 +34,39 @@ MILLRACE_INLINE bool relies_on_hardware_prefetch(int rows) {
 #endif
 }
 
-/// Vectors of columns in a tile of R rows. Few rows leave registers for more columns, so that a panel is read in its
-/// order.
+/// Vectors of columns in a tile of R rows. Few rows leave registers for more columns, so that a panel is read in order.
 template <int R>
 constexpr int kGemmVecs = kWideTiles || R == 1       ? 4
                           : R == 2 && !kTargetsIntel ? 2
                                                      : 1;
 
-/// Steps of one turn of the loop: a narrow tile has few instructions per step, of which those that move on count.
+/// Steps per loop iteration. Narrow tiles have few instructions per step, so the loop's own instructions matter.
 template <int R>
 constexpr int kStepUnroll = !kWideTiles && R > 2 ? 2 : 1;
 
-/// Steps between two stores of the sums.
+/// Returns the steps between two stores of the sums.
 MILLRACE_INLINE int64_t gemm_k_block(const GemmTask& task) {
   if (task.rows == 1 || (kWideTiles && task.rows <= kTileRows)) return task.steps;
   return !kWideTiles || task.rows <= kMaxMemoryBoundRows ? kL1Steps : kL2Steps;
 }
 
-/// What a tile asks memory for while it is computed.
+/// The memory that a tile prefetches while it is computed.
 enum class PrefetchKind : uint8_t {
   kNone,
-  kSamePanel,  ///< what it comes to itself, shortly
-  kNextBlock,  ///< its share of what all tiles come to after this block
+  kSamePanel,  ///< the steps that it will read itself soon
+  kNextBlock,  ///< its share of the next block, which all tiles will read
 };
 
-/// Where that lies: a line for each of its vectors of columns from `at`, which moves on by `step` bytes with every
-/// step.
+/// The address of the prefetches: one line for each vector of columns from `at` on. `at` advances by `step` bytes with
+/// every step.
 struct Prefetch {
   PrefetchKind what = PrefetchKind::kNone;
   const char* at = nullptr;
   size_t step = 0;
 };
 
-/// Whether the tiles of so many rows share the reading of a panel, block by block: not where there is but one, nor
-/// where reading takes no time beside computing, as for more than `few` rows.
+/// Returns whether the tiles of `rows` rows share the prefetching of a panel, block by block. A single tile does not,
+/// nor more than `few` rows, for which reading takes little time beside computing.
 MILLRACE_INLINE bool tiles_share_prefetch(int rows, int tile_rows, int few) {
   return !kWideTiles || (rows > tile_rows && rows <= few);
 }
@@ -81,7 +81,7 @@ MILLRACE_INLINE void with_prefetch_kind(PrefetchKind what, Body&& body) {
   }
 }
 
-/// Adds to c [R, V * 16] the products of LHS rows with columns `panel_step` bytes apart from step to step.
+/// Adds to c [R, V * 16] the GEMM of LHS rows with columns that are `panel_step` bytes apart per step.
 template <class Format, int R, int V, PrefetchKind kPrefetchKind>
 MILLRACE_INLINE void gemm_columns(const char* lhs, size_t lhs_stride, const char* columns, size_t panel_step,
                                   int64_t steps, float* c, bool fresh, Prefetch ahead) {
@@ -120,14 +120,14 @@ void gemm_tile(const char* lhs, size_t lhs_stride, const char* panel, int64_t st
   }
 }
 
-/// Whether tiles of so many rows, more than `few`, ask for the next panel while they multiply this one: the first would
-/// wait for all of it. Measured on Intel's processors alone.
+/// Returns whether tiles of more than `few` rows prefetch the next panel while they multiply this one. Otherwise the
+/// first tile would wait for all of it. Measured on Intel's processors only.
 MILLRACE_INLINE bool tiles_prefetch_next_panel(const GemmTask& task, int few) {
   return kTargetsIntel && kWideTiles && task.rows > few && task.next != nullptr;
 }
 
-/// The share of the next panel of the tile at `row`, which has passed over so many steps of this one. A step of a panel
-/// has `panel_step` bytes; a tile asks in steps of its own, each for `tile_step` bytes if it were the only one.
+/// Returns the share of the next panel for the tile at `row` after some steps of this panel. A step of a panel has
+/// `panel_step` bytes. A tile prefetches in steps of its own, `tile_step` bytes each if it were the only tile.
 MILLRACE_INLINE Prefetch prefetch_of_next_panel(const GemmTask& task, size_t panel_step, size_t tile_step, int row,
                                                 int tile_rows, size_t tile_steps_before) {
   const PrefetchShare share =
@@ -136,9 +136,9 @@ MILLRACE_INLINE Prefetch prefetch_of_next_panel(const GemmTask& task, size_t pan
   return {PrefetchKind::kNextBlock, next + share.first + tile_steps_before * share.step, share.step};
 }
 
-/// What a tile of R rows asks for while a block of a panel passes. Where tiles share the reading, each asks for a part
-/// of the next block: the first would wait for all of it while the memory were idle behind it. And in the order of
-/// memory, which reads half as fast with 64 bytes of every 256.
+/// Returns what a tile of R rows prefetches during a block of a panel. Where tiles share the reading, each prefetches a
+/// part of the next block. Otherwise the first tile would stall, and memory would idle afterwards. Prefetches follow
+/// memory order: 64 bytes of every 256 are read at half the speed.
 template <class Format, int R>
 MILLRACE_INLINE Prefetch prefetch_of_tile(const GemmTask& task, const char* block, int row) {
   constexpr size_t kPanelStep = kPanelColumns * Format::kColumnStep;
@@ -156,7 +156,8 @@ MILLRACE_INLINE Prefetch prefetch_of_tile(const GemmTask& task, const char* bloc
   return {PrefetchKind::kNextBlock, block + kPrefetchBlocks * kBlockBytes + share.first, share.step};
 }
 
-/// Sums run over all steps in order whatever the blocking: a block starts from the sums that the one before it stored.
+/// Runs a GEMM whose sums cover all steps in order whatever the blocking. A block continues from the sums that the
+/// previous block stored.
 template <class Format>
 void gemm(const GemmTask& task) {
   const int64_t block = gemm_k_block(task);

@@ -1,4 +1,4 @@
-// Compiled once per instruction set, with its flags and MILLRACE_ISA naming it (see meson.build).
+// Compiled once per instruction set, with its flags and with MILLRACE_ISA as its name (see meson.build).
 
 #include "cpu/kernels.h"
 

@@ -7,17 +7,17 @@
 namespace millrace::cpu {
 namespace {
 
-/// Where element `channel` of key `lane` lies in a K group, in elements; `depth` channels of a key are neighbours.
+/// Returns the element index in a K group of `channel` of key `lane`. `depth` channels of a key are adjacent.
 size_t key_index(int32_t lane, int32_t channel, int32_t depth) {
   return static_cast<size_t>((channel / depth * kGroupKeys + lane) * depth + channel % depth);
 }
 
-/// Where channel `channel` of value `lane` lies in a V group, in elements; `depth` values of a channel are neighbours.
+/// Returns the element index in a V group of `channel` of value `lane`. `depth` values of a channel are adjacent.
 size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_dim) {
   return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
 }
 
-/// Keys, or values, of a head and layer in a page.
+/// Returns the bytes of the keys, or of the values, of one head and layer in a page.
 size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
   return static_cast<size_t>(shape.page_size) * static_cast<size_t>(round_up(shape.head_dim, head_multiple)) *
          tensor::size_of(dtype);

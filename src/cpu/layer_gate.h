@@ -6,7 +6,7 @@
 
 namespace millrace::cpu {
 
-/// Counts the layers that the copy stream's worker has copied; whoever passes sleeps until the count suffices.
+/// Counts the layers that the copy stream's worker has copied. Waiters sleep until the count suffices.
 class CpuLayerGate final : public tensor::LayerGate {
  public:
   void open(int32_t layer) override;

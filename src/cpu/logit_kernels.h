@@ -82,7 +82,7 @@ void block_max(const float* logits, int64_t count, float* out) {
   }
 }
 
-/// Writes first + lane for each chosen lane, and anything up to 16 in all; returns how many were chosen.
+/// Writes first + lane for each chosen lane, and up to 16 entries in all. Returns the number of chosen lanes.
 MILLRACE_INLINE int64_t store_ids(Ints chosen, int32_t first, int32_t* ids) {
 #if defined(__AVX512F__)
   const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

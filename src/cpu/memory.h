@@ -7,15 +7,15 @@
 
 namespace millrace::cpu {
 
-/// Zeroed anonymous memory, page-aligned, with huge pages asked for from 2 MiB on. Throws std::runtime_error when the
-/// system refuses it, with what was wanted and what there is.
+/// Returns zeroed anonymous memory, page-aligned; from 2 MiB on it requests huge pages. Throws std::runtime_error with
+/// the wanted and available bytes when the system refuses.
 [[nodiscard]] tensor::Buffer allocate_pages(size_t bytes);
 
-/// 64-byte aligned scratch that only grows; its content does not survive `reserve`.
+/// Scratch memory, 64-byte aligned, that only grows. `reserve` discards its content.
 class Scratch {
  public:
   [[nodiscard]] std::byte* reserve(size_t bytes);
-  /// What it has taken so far.
+  /// Returns the bytes allocated so far.
   [[nodiscard]] size_t bytes() const { return buffer_.bytes(); }
   template <class T>
   [[nodiscard]] T* reserve_as(size_t count) {

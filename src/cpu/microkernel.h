@@ -1,6 +1,6 @@
 #pragma once
 
-// The inner product of a few LHS rows with columns of a panel, held in registers. Included only by kernels.cc.
+// The inner loop over a few LHS rows and columns of a panel, with sums in registers. Included only by kernels.cc.
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
@@ -19,40 +19,41 @@ constexpr int kTileRows = 2;
 constexpr int kTileVecs = 1;
 #endif
 
-/// Whether a tile has all columns of a panel, or keys of a block.
+/// Whether a tile has all columns of a panel, or all keys of a block.
 constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 
-/// Where what is asked for goes (__builtin_prefetch): into the first-level cache, or into the second, since a block and
-/// the next one may fill the first.
+/// Target of prefetches (__builtin_prefetch): the first-level cache, or the second, since a block and the next one may
+/// fill the first.
 constexpr int kPrefetchToL1 = 3;
 constexpr int kPrefetchToL2 = 2;
 
-/// The set is for processors of Intel's: AMD's that have AVX-512 or VNNI have both, and bf16. Intel's read ahead by
-/// themselves, and best of what is asked for shortly before.
+/// Whether the set targets Intel's processors. AMD's processors with AVX-512 or VNNI have both, and bf16. Intel's
+/// hardware prefetchers work best with a short prefetch distance.
 #if defined(__AMX_BF16__) || ((defined(__AVX512F__) || MILLRACE_VNNI) && !defined(__AVX512BF16__))
 constexpr bool kTargetsIntel = true;
 #else
 constexpr bool kTargetsIntel = false;
 #endif
-/// How far ahead of its use a streamed panel is asked for, and where to.
+/// Bytes by which a streamed panel is prefetched ahead of its use, and the target cache.
 constexpr int64_t kPrefetchDistance = kTargetsIntel ? 2048 : 4096;
 constexpr int kPanelPrefetchLevel = kTargetsIntel ? kPrefetchToL2 : kPrefetchToL1;
 
-/// Which bytes of what comes next a tile asks for: those from `first`, moving on by `step` with each of its steps.
+/// The bytes of the next block that a tile prefetches: those from `first` on, advancing by `step` with each of its
+/// steps.
 struct PrefetchShare {
   size_t first = 0;
   size_t step = 0;
 };
 
-/// The share of `bytes` of the tile at `row`, of `tile_rows` of `rows`: if the first tile asked for everything, it
-/// would wait, and the memory be idle afterwards. A tile of all rows moves on by `full_step`.
+/// Returns the share of `bytes` for the tile at `row`, of `tile_rows` of `rows` rows. If the first tile prefetched
+/// everything, it would stall, and memory would idle afterwards. A tile of all rows advances by `full_step`.
 MILLRACE_INLINE PrefetchShare prefetch_share_of_tile(size_t bytes, size_t full_step, int row, int tile_rows, int rows) {
   return {bytes * static_cast<size_t>(row) / static_cast<size_t>(rows),
           full_step * static_cast<size_t>(tile_rows) / static_cast<size_t>(rows)};
 }
 
-/// Where the rows of an LHS operand begin that lie so many bytes apart: at a multiple that an address can have, or at
-/// one that stays in a register, since the compiler would add up addresses in each step.
+/// The addresses of LHS rows at a fixed distance. Rows use a multiple that the address mode supports, or one that stays
+/// in a register, since the compiler would otherwise add addresses in each step.
 struct RowStrides {
   size_t one;
   size_t three;
@@ -65,14 +66,14 @@ struct RowStrides {
     return row == 3 ? three : row == 5 ? five : static_cast<size_t>(row) * one;
   }
 };
-/// The same for a distance that is known.
+/// The addresses of LHS rows at a distance that is known at compile time.
 template <size_t kStride>
 struct ConstantStrides {
   [[nodiscard]] static MILLRACE_INLINE size_t to(int row) { return static_cast<size_t>(row) * kStride; }
 };
 
-// Formats: what a panel holds, and how a step of it is multiplied. kStreamPrefetchLevel: where a panel is asked to that
-// one tile of rows streams.
+// Formats: the content of a panel, and how a step of it is multiplied. kStreamPrefetchLevel is the cache into which a
+// panel that one tile of rows streams is prefetched.
 
 /// f32 panels: a step is one element.
 struct F32Format {
@@ -98,7 +99,7 @@ struct F32Format {
 };
 
 #if defined(__AVX512BF16__)
-/// bf16 panels and bf16 LHS rows: a step is a pair, one dot instruction.
+/// bf16 panels and bf16 LHS rows: a step is a pair, multiplied by one dot instruction.
 struct Bf16Format {
   using Sums = Vec;
   static constexpr size_t kLhsStep = 4;
@@ -162,7 +163,7 @@ struct Bf16Format {
 };
 #endif
 
-/// Sums are f32, or int32 in the place of f32.
+/// Holds the sums of a tile: f32, or int32 stored in the memory of the f32 sums.
 template <class Sums, int R, int V>
 MILLRACE_INLINE void load_tile(Sums (&acc)[R][V], const float* c, size_t stride) {
 #pragma clang loop unroll(full)

@@ -11,6 +11,7 @@
 /// The ops of tensor::Backend, each in the file of its name. Contracts: tensor/backend.h.
 namespace millrace::cpu {
 
+/// An embedding table that reads its rows from the checkpoint's mapping.
 class CpuEmbeddingTable final : public tensor::EmbeddingTable {
  public:
   explicit CpuEmbeddingTable(const tensor::HostTensor& table) : table_(table) {}

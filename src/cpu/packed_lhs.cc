@@ -12,7 +12,7 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Copies rows into tiles (see GemmTask), which spares the kernels loads of 16 far apart lines.
+/// Copies rows into tiles (see GemmTask), so that kernels need not load 16 distant cache lines.
 PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
   const size_t tiles = static_cast<size_t>(steps) / kTileHeight;
   const size_t row_bytes = static_cast<size_t>(x.cols) * 2;
@@ -34,7 +34,7 @@ PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
   return {copy, tiles * 64 * kTileHeight, kTileHeight * 4};
 }
 
-/// Moves a row of 8 bits to its place in the tiles of its 16 rows.
+/// Moves an 8-bit row to its position in the tiles of its 16 rows.
 void scatter_row(const std::byte* row, int64_t groups, std::byte* tiles, int64_t place) {
   constexpr size_t kFactors = size_t{kTileHeight} * kW8GroupElements;
   const auto at = static_cast<size_t>(place);
@@ -49,7 +49,7 @@ void scatter_row(const std::byte* row, int64_t groups, std::byte* tiles, int64_t
   }
 }
 
-/// Rows of 8 bits, each group rounded by its own scale; tiled where many meet tiles.
+/// Quantizes rows to 8 bits with a scale per group; tiled when many rows meet tile kernels.
 PackedLhs quantize_lhs(Device& device, const Matrix& x) {
   const int64_t groups = tensor::w8_groups(x.cols);
   const size_t row_bytes = static_cast<size_t>(groups) * static_cast<size_t>(device.kernels.int8_lhs_group_bytes);
@@ -77,7 +77,7 @@ PackedLhs quantize_lhs(Device& device, const Matrix& x) {
   return {copy, stride, tiled ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{0}};
 }
 
-/// The quant_params of so many rows, and what aligns the rows behind them.
+/// Returns the bytes of the quant_params of `rows` rows, padded to align the rows that follow.
 size_t channel_quant_param_bytes(int64_t rows) {
   return (static_cast<size_t>(rows) * sizeof(LhsQuantParams) + 63) / 64 * 64;
 }
@@ -86,7 +86,7 @@ size_t channel_run_bytes(const Device& device) {
   return static_cast<size_t>(kChannelRunSteps * device.kernels.channel_step_bytes);
 }
 
-/// Rows of 8 bits, each rounded by its own scale; tiled where many meet tiles.
+/// Quantizes rows to 8 bits with a scale per row; tiled when many rows meet tile kernels.
 PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& layout) {
   const auto runs = static_cast<size_t>(layout.steps / kChannelRunSteps);
   const size_t run_bytes = channel_run_bytes(device);
@@ -106,7 +106,10 @@ PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& 
     }
   });
   if (!tiled) return {.data = rows, .stride = runs * run_bytes, .quant_params = quant_params};
-  return {rows, runs * run_bytes * kTileHeight, run_bytes * kTileHeight / kChannelRunSteps, quant_params};
+  return {.data = rows,
+          .stride = runs * run_bytes * kTileHeight,
+          .step_stride = run_bytes * kTileHeight / kChannelRunSteps,
+          .quant_params = quant_params};
 }
 
 }  // namespace
@@ -194,7 +197,10 @@ PackedLhs LhsPacker::view(LhsBuffer operand) const {
   }
   const size_t step_stride =
       format_ == PanelFormat::kW8A8 ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
-  return {rows, static_cast<size_t>(groups_) * tile_bytes_, step_stride, quant_params};
+  return {.data = rows,
+          .stride = static_cast<size_t>(groups_) * tile_bytes_,
+          .step_stride = step_stride,
+          .quant_params = quant_params};
 }
 
 void LhsPacker::encode_row(const Matrix& x, int64_t row, float* widened, std::byte* out) const {

@@ -6,12 +6,12 @@
 
 namespace millrace::cpu {
 
-/// The LHS operand of a product: rows of whole steps in the format that the kernels read.
+/// The LHS operand of a GEMM: rows of whole steps in the kernels' format.
 struct PackedLhs {
   const std::byte* data = nullptr;
-  size_t stride = 0;                             ///< tiled: of 16 rows, otherwise of one
-  size_t step_stride = 0;                        ///< of a step of 16 rows; 0: not tiled
-  const LhsQuantParams* quant_params = nullptr;  ///< [rows], for panels of channels
+  size_t stride = 0;                             ///< per 16 rows when tiled, otherwise per row
+  size_t step_stride = 0;                        ///< per step of 16 rows; 0: not tiled
+  const LhsQuantParams* quant_params = nullptr;  ///< [rows], for channel panels
 
   [[nodiscard]] bool tiled() const { return step_stride != 0; }
   [[nodiscard]] const std::byte* at(int64_t row, int64_t step) const {
@@ -20,8 +20,8 @@ struct PackedLhs {
   }
 };
 
-/// Uses x itself where it already is in the kernels' format; otherwise a copy in scratch that lasts until the next op:
-/// widened, padded with zeros, tiled, or rounded to 8 bits.
+/// Returns x in the kernels' format. It uses x itself where possible. Otherwise it makes a copy in scratch, widened,
+/// padded with zeros, tiled or quantized, that is valid until the next op.
 [[nodiscard]] PackedLhs pack_lhs(Device& device, const tensor::Matrix& x, const PanelLayout& layout);
 
 /// The memory of an LHS operand that is written piece by piece.
@@ -30,34 +30,34 @@ struct LhsBuffer {
   int64_t rows = 0;
 };
 
-/// LHS operands that are written row by row, or 32 elements of a row at a time, rather than made of a whole matrix;
-/// what they hold, products find as pack_lhs() would have made it. Encoded is what a row, or a group of it, is in
-/// the kernels' format, its padding included. Any threads write different rows or groups.
+/// Writes LHS operands row by row, or 32 elements of a row at a time, instead of from a whole matrix. The result equals
+/// that of pack_lhs(). An encoded row or group is in the kernels' format, padding included. Any threads may write
+/// different rows or groups.
 class LhsPacker {
  public:
-  /// For products with weights of `layout`, whose inputs have `cols` elements.
+  /// Prepares operands with `cols` elements per row for GEMMs with weights of `layout`.
   LhsPacker(const Device& device, const PanelLayout& layout, int64_t cols);
 
   [[nodiscard]] size_t row_bytes() const { return row_bytes_; }  ///< of an encoded row
   static constexpr size_t kMaxGroupBytes = 128;                  ///< of an encoded group
-  /// Whether a group can be encoded on its own: not where a row has one scale.
+  /// Returns whether a group can be encoded on its own; it cannot where a row has a single scale.
   [[nodiscard]] bool has_groups() const { return format_ != PanelFormat::kW8A8Channel; }
-  /// Of an operand of so many rows, a multiple of 64.
+  /// Returns the bytes of an operand of `rows` rows, a multiple of 64.
   [[nodiscard]] size_t bytes(int64_t rows) const;
-  /// At most, of operands that have so many rows together.
+  /// Returns the maximum bytes of `operands` operands with `rows` rows in total.
   [[nodiscard]] size_t max_bytes(int64_t rows, int64_t operands) const;
   [[nodiscard]] PackedLhs view(LhsBuffer operand) const;
 
-  /// Of a row of x, in the compute dtype. `widened`: scratch [cols].
+  /// Packs a row of x in the compute dtype. `widened` is scratch [cols].
   void encode_row(const tensor::Matrix& x, int64_t row, float* widened, std::byte* out) const;
-  /// Of a group, rounded to the compute dtype; `values` [32] are written to.
+  /// Packs a group of `values` [32], which it rounds to the compute dtype in place.
   void encode_group(float* values, std::byte* out) const;
   void put_row(const std::byte* encoded, LhsBuffer to, int64_t row) const;
   void put_group(const std::byte* encoded, LhsBuffer to, int64_t row, int64_t group) const;
 
  private:
   [[nodiscard]] bool tiles(int64_t rows) const { return may_tile_ && rows > kTileHeight; }
-  /// Of the quant_params of channels, which lie before the rows.
+  /// Returns the bytes of the quant_params of channel rows, which precede the rows.
   [[nodiscard]] size_t quant_param_bytes(int64_t rows) const;
 
   const Device& device_;

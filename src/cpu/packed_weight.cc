@@ -18,7 +18,7 @@ using tensor::HostTensor;
 using tensor::W8Activations;
 using tensor::W8Matrix;
 
-/// One row of a source, or none where a panel ends beyond the last feature.
+/// One row of a source; null where a panel ends after the last feature.
 template <class Matrix>
 struct SourceRow {
   const Matrix* matrix = nullptr;
@@ -39,7 +39,7 @@ int64_t in_features(const W8Matrix& matrix) {
   return matrix.cols;
 }
 
-/// Writes 64 rows as columns of a panel, a tile of the summed dimension at a time.
+/// Writes 64 rows as the columns of a panel, tile by tile along the summed dimension.
 void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
   std::byte* const panel = weight.panel(index);
@@ -76,7 +76,7 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
 
 using W8Group = std::byte[kW8GroupElements];
 
-/// What values of a turned panel are stored as: the magnitude, and the sign in the highest bit.
+/// Converts values to the storage of interleaved panels: the magnitude, with the sign in the highest bit.
 void to_sign_and_magnitude(W8Group& values) {
   for (std::byte& value : values) {
     const auto number = static_cast<int8_t>(value);
@@ -84,12 +84,12 @@ void to_sign_and_magnitude(W8Group& values) {
   }
 }
 
-/// For kernels that want values 128 larger, without a sign.
+/// Converts values to an offset of 128, for kernels that want unsigned values.
 void add_128(W8Group& values) {
   for (std::byte& value : values) value ^= std::byte{0x80};
 }
 
-/// Where a group of a panel of 8 bits has its values, counted from behind its scales, and as what.
+/// The byte offsets of a group's values in an 8-bit panel, after its scales, and the conversion of values.
 struct W8Layout {
   uint16_t at[kPanelColumns][kW8GroupElements] = {};
   void (*encode)(W8Group&) = [](W8Group&) {};
@@ -104,7 +104,7 @@ struct W8Layout {
 };
 
 W8Layout w8_layout(const Device& device, PanelFormat format) {
-  if (format == PanelFormat::kW8A8) {  // the dot instruction takes values without a sign on this side
+  if (format == PanelFormat::kW8A8) {  // the dot instruction takes unsigned values on this side
     W8Layout offsets([](int column, int i) {
       return i / kInt8Depth * kInt8Depth * kPanelColumns + column * kInt8Depth + i % kInt8Depth;
     });
@@ -123,7 +123,7 @@ W8Layout w8_layout(const Device& device, PanelFormat format) {
   return offsets;
 }
 
-/// Writes 64 rows of 8 bits with a scale each as columns of a panel, a step of a column at a time.
+/// Writes 64 8-bit rows with a scale each as the columns of a panel, step by step.
 void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                    int64_t index) {
   constexpr uint32_t kAdd128 = 0x80808080;
@@ -148,7 +148,7 @@ void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> ro
   }
 }
 
-/// Writes 64 rows of 8 bits as columns of a panel.
+/// Writes 64 8-bit rows as the columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
   if (weight.layout().format == PanelFormat::kW8A8Channel) return pack_channels(device, rows, weight, index);
@@ -165,13 +165,13 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
       tensor::BFloat16 scale;
       std::memcpy(&scale.bits, matrix->scales + (row * groups + group) * 2, 2);
       if (scale.to_float() > offsets.max_scale) {
-        throw std::runtime_error(fmt::format("{}: a scale of {:.3g} of 8 bits, at most {:.3g} with AMX", matrix->name,
-                                             scale.to_float(), offsets.max_scale));
+        throw std::runtime_error(fmt::format("{}: an 8-bit scale is {:.3g}, wanted at most {:.3g} with AMX",
+                                             matrix->name, scale.to_float(), offsets.max_scale));
       }
       std::memcpy(panel + column * 2, &scale.bits, 2);
       const std::byte* values = matrix->values + row * in_features + first;
       if (std::find(values, values + count, std::byte{0x80}) != values + count) {
-        throw std::runtime_error(fmt::format("{}: a weight of -128, wanted from -127 to 127", matrix->name));
+        throw std::runtime_error(fmt::format("{}: a weight is -128, wanted -127 to 127", matrix->name));
       }
       W8Group group_values = {};
       std::copy_n(values, count, group_values);
@@ -182,7 +182,7 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
   }
 }
 
-/// Packs a weight whose panel p, column c is given by source(p, c).
+/// Packs a weight. source(p, c) gives the row for column c of panel p.
 template <class Matrix, class Source>
 void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& source) {
   device.pool.run_ranges(weight.panel_count(), [&](int64_t begin, int64_t end, int) {
@@ -196,14 +196,14 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 
 using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
 
-/// Of parts that are packed together.
+/// Returns the layout for parts that are packed together.
 LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
   CHECK(!parts.empty(), "no matrix to pack");
   const bool per_channel_scales = parts.front().per_channel_scales;
   for (const W8Matrix& part : parts) {
     CHECK(part.per_channel_scales == per_channel_scales, "{} has other scales than {}", part.name, parts.front().name);
     if (per_channel_scales && part.cols > kMaxChannelElements) {
-      throw std::runtime_error(fmt::format("{}: {} inputs of 8 bits with a scale per channel, at most {}", part.name,
+      throw std::runtime_error(fmt::format("{}: has {} inputs with one scale per channel, wanted at most {}", part.name,
                                            part.cols, kMaxChannelElements));
     }
   }
@@ -293,7 +293,7 @@ PanelLayout w8a8_channel_panel_layout(const Device&, int64_t in_features, bool g
           .gate_up = gate_up};
 }
 
-/// Of channels their scales too.
+/// Returns the bytes of some panels, including the scales of channel panels.
 size_t bytes_of(const PanelLayout& layout, int64_t panels) {
   const size_t scales = layout.format == PanelFormat::kW8A8Channel ? kPanelColumns * sizeof(float) : 0;
   return static_cast<size_t>(panels) * (layout.bytes + scales);

@@ -7,26 +7,26 @@
 
 namespace millrace::cpu {
 
-/// What a panel holds (see kernels.h): the compute dtype, 8 bits for LHS rows of that dtype or of 8 bits, or 8 bits
-/// with a scale per column for LHS rows with a scale each.
+/// The content of a panel (see kernels.h). kW8 and kW8A8 have 8-bit groups for LHS rows of the compute dtype or of 8
+/// bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a scale each.
 enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel };
 
-/// How the panels of a weight are laid out.
+/// The layout of a weight's panels.
 struct PanelLayout {
   int64_t steps = 0;
   int64_t depth = 1;      ///< summed elements per step
-  size_t step_bytes = 0;  ///< on average, where the scales of 8 bits begin a group
-  size_t bytes = 0;       ///< of a panel; of channels whole pages of memory, since reading ahead ends at those
+  size_t step_bytes = 0;  ///< average where the scales of 8-bit groups count
+  size_t bytes = 0;       ///< per panel; of channel panels whole memory pages, where hardware prefetching ends
   PanelFormat format = PanelFormat::kCompute;
-  bool gate_up = false;  ///< a panel holds 32 gate features and the 32 up features that go with them
+  bool gate_up = false;  ///< a panel holds 32 gate features and the corresponding 32 up features
 };
 [[nodiscard]] PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8a8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 [[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
 
-/// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. Behind those of channels
-/// lie their scales, [panels][64] f32.
+/// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. The scales of channel
+/// panels follow, [panels][64] f32.
 class CpuPackedWeight final : public tensor::PackedWeight {
  public:
   CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout);
@@ -36,13 +36,13 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] bool gate_up() const { return layout_.gate_up; }
   [[nodiscard]] int64_t steps() const { return layout_.steps; }
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
-  /// Output features per panel: 64, or 32 of a gate-up weight.
+  /// Returns the output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up() ? kPanelColumns / 2 : kPanelColumns; }
-  /// From `step` on, with which a group begins where there are groups.
+  /// Returns a panel's data from `step` on. In 8-bit panels a group begins at `step`.
   [[nodiscard]] std::byte* panel(int64_t index, int64_t step = 0) const {
     return buffer_.data() + static_cast<size_t>(index) * layout_.bytes + static_cast<size_t>(step) * layout_.step_bytes;
   }
-  /// [64], of a panel of channels.
+  /// Returns the scales [64] of a channel panel.
   [[nodiscard]] float* column_scales(int64_t index) const {
     return reinterpret_cast<float*>(panel(panel_count_)) + index * kPanelColumns;
   }
@@ -55,11 +55,12 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   tensor::Buffer buffer_;
 };
 
-/// Stacks [out_i, in] parts along `out`.
+/// Stacks [out_i, in] parts along `out` and packs them.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const tensor::HostTensor> parts);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const tensor::HostTensor& gate,
                                                                    const tensor::HostTensor& up);
-/// The same of weights of 8 bits, which they stay. Those with a scale per row all have that, and rounded inputs.
+/// Packs 8-bit weights without dequantizing them. If one part has a scale per row, all parts must, and inputs are
+/// quantized.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts,
                                                               tensor::W8Activations inputs);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const tensor::W8Matrix& gate,

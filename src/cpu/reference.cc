@@ -155,7 +155,7 @@ std::vector<std::pair<size_t, double>> route(std::span<const float> logits, cons
 
 namespace {
 
-/// How far beyond `error` each value's rounding may move when the values are off by up to `error`.
+/// Returns how far, beyond `error`, each value's rounding can move when values are off by up to `error`.
 Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
   const auto width = static_cast<int64_t>(values.size());
   const Values rounded = round(values, width);

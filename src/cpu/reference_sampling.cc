@@ -39,7 +39,7 @@ std::vector<double> penalised(std::span<const float> logits, const tensor::Sampl
   return values;
 }
 
-/// Probabilities of the values that are not banned.
+/// Returns the probabilities of the values that are not banned.
 std::vector<double> softmax(const std::vector<double>& values) {
   const double max = *std::max_element(values.begin(), values.end());
   std::vector<double> probabilities;

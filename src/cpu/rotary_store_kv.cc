@@ -13,7 +13,7 @@ namespace {
 
 using tensor::Matrix;
 
-/// A model has one or two tables (global and local layers); more are recomputed.
+/// Tables that are kept: a model has one or two, for global and local layers. Further ones are recomputed.
 constexpr size_t kKeptAngles = 4;
 
 std::vector<int32_t> positions_of(const tensor::BatchLayout& batch) {
@@ -27,8 +27,8 @@ std::vector<int32_t> positions_of(const tensor::BatchLayout& batch) {
   return positions;
 }
 
-/// The angle is the f32 product position · frequency, as in the reference models; its cos and sin come from double
-/// precision, since at position 10^6 the argument is far outside what f32 reduction can do.
+/// Computes angles as the f32 product position · frequency, like the reference models. cos and sin use double
+/// precision, since f32 argument reduction fails at position 10^6.
 void compute_angles(Device& device, const float* frequencies, std::vector<int32_t> positions, RotaryAngles& angles) {
   const auto half = static_cast<size_t>(angles.rotary_dim / 2);
   angles.positions.clear();  // until the angles are there: memory may be short
@@ -72,9 +72,8 @@ const RotaryAngles& angles_for(Device& device, const tensor::RotaryTable& rotary
   return *found;
 }
 
-/// A position whose value is no number, or none once it is stored as `dtype`, must spoil those that attend to it and
-/// nobody else. Kernels multiply masked positions' values by zero, which a NaN survives; so the fault moves to the key,
-/// whose masked scores are left out.
+/// Moves a non-finite value, or one that overflows in `dtype`, to the key. Only rows that attend to this position may
+/// become NaN. Kernels multiply masked values by zero, which a NaN survives, but they ignore masked keys' scores.
 void confine_fault(tensor::DType dtype, std::span<float> key, std::span<float> value) {
   constexpr uint32_t kInfinity = 0x7F800000;
   constexpr uint32_t kRoundsToInfinity = 0x7F7F8000;  // in bf16

@@ -9,7 +9,7 @@
 namespace millrace::cpu {
 namespace {
 
-/// One row of logits, of its own memory.
+/// Routes one row of logits in memory of its own.
 struct RowRouter {
   const Kernels& kernels;
   const tensor::Routing& routing;
@@ -39,7 +39,7 @@ struct RowRouter {
   }
 };
 
-/// Numbers the pairs of each row and its experts, expert by expert.
+/// Numbers the pairs of rows and experts, expert by expert.
 void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) {
   std::vector<int32_t>& counts = routes.group_of;
   counts.assign(static_cast<size_t>(experts), 0);
@@ -90,7 +90,11 @@ void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& 
   routes.terms.resize(routes.order.size());
   device.for_rows(logits.rows, [&](int64_t begin, int64_t end, int slot) {
     const size_t own = experts * static_cast<size_t>(slot);
-    const RowRouter router{device.kernels, routing, logits.cols, routes.order.data() + own, routes.terms.data() + own};
+    const RowRouter router{.kernels = device.kernels,
+                           .routing = routing,
+                           .experts = logits.cols,
+                           .order = routes.order.data() + own,
+                           .terms = routes.terms.data() + own};
     for (int64_t row = begin; row < end; ++row) {
       router.run(row_of<float>(logits, row), routes.topk_ids.data() + row * per_row,
                  routes.weights.data() + row * per_row);

@@ -24,7 +24,7 @@ bool changes_logits(const SampleSpec& spec) {
          (spec.output_count < params.min_tokens && !params.stop_token_ids.empty());
 }
 
-/// Forbids what the mask does not have.
+/// Forbids the ids that the mask lacks.
 void apply_mask(std::span<const uint32_t> allowed, std::span<float> logits) {
   constexpr size_t kBits = 32;
   constexpr float kForbidden = -std::numeric_limits<float>::infinity();
@@ -67,7 +67,7 @@ void apply_penalties(const SampleSpec& spec, SamplerScratch& scratch) {
   }
 }
 
-/// The logits after mask, min_tokens, bias and penalties: the given ones when nothing applies.
+/// Returns the logits after mask, min_tokens, bias and penalties, or the given ones when none applies.
 std::span<const float> process(std::span<const float> logits, const SampleSpec& spec, SamplerScratch& scratch) {
   if (!changes_logits(spec)) return logits;
   const SamplingParams& params = *spec.params;
@@ -93,7 +93,7 @@ LogitFault fault_of(const LogitExtremes& extremes) {
   return extremes.max > 0 ? LogitFault::kInfinity : LogitFault::kAllNegativeInfinity;
 }
 
-/// Weighs scratch.candidates (relative to the maximum) and drops those below min_p.
+/// Weighs scratch.candidates relative to the maximum and drops those below min_p.
 void weigh(std::span<const float> logits, float max, float factor, float min_p, SamplerScratch& scratch) {
   std::vector<TokenId>& ids = scratch.candidates;
   scratch.weights.clear();
@@ -107,7 +107,8 @@ void weigh(std::span<const float> logits, float max, float factor, float min_p, 
   ids.resize(kept);
 }
 
-/// Keeps the most probable candidates, ties by lower id, while those before them sum to less than top_p · total.
+/// Keeps the most probable candidates while those before them sum to less than top_p · total. Of equal ones the lower
+/// id comes first.
 void cut_top_p(float top_p, double total, SamplerScratch& scratch) {
   std::vector<std::pair<float, TokenId>> order;  // descending weight, ascending id
   order.reserve(scratch.candidates.size());
@@ -139,7 +140,7 @@ Candidates listed(const SamplerScratch& scratch) {
   return {.ids = scratch.candidates, .weights = scratch.weights, .total = sum_of(scratch.weights)};
 }
 
-/// Counts logits by their distance from the maximum.
+/// A histogram of logits by their distance from the maximum.
 class NucleusBuckets {
  public:
   static constexpr int kCount = 2048;
@@ -151,10 +152,10 @@ class NucleusBuckets {
   void add(float logit, float weight) { sums_[of(logit)] += static_cast<double>(weight); }
   struct Place {
     int bucket = 0;
-    double before = 0.0;   ///< the sum of the buckets before it
-    bool reached = false;  ///< else the last that is not empty: what is wanted of a sum may be rounded to more than it
+    double before = 0.0;   ///< sum of the earlier buckets
+    bool reached = false;  ///< false: the last bucket that is not empty, since the target may be rounded above the sum
   };
-  /// Where the sum reaches `wanted`.
+  /// Returns the bucket in which the sum reaches `wanted`.
   [[nodiscard]] Place reaching(double wanted) const {
     Place last;
     double sum = 0.0;
@@ -165,7 +166,7 @@ class NucleusBuckets {
     }
     return last;
   }
-  /// About the smallest logit of a bucket.
+  /// Returns approximately the smallest logit of a bucket.
   [[nodiscard]] float floor_of(int bucket) const {
     return bucket < kCount - 1 ? max_ - static_cast<float>(bucket + 1) / kPerNat / factor_
                                : -std::numeric_limits<float>::infinity();
@@ -178,7 +179,7 @@ class NucleusBuckets {
   double sums_[kCount] = {};
 };
 
-/// A logit below which, by a sample of the vocabulary, no candidate of top_p lies.
+/// Returns a logit below which, by a sample of the vocabulary, no candidate of top_p lies.
 float guess_nucleus_floor(std::span<const float> logits, float max, float factor, double top_p,
                           const SamplerScratch& scratch) {
   constexpr size_t kStride = 16;
@@ -194,10 +195,9 @@ float guess_nucleus_floor(std::span<const float> logits, float max, float factor
       std::min(sampled.reaching(top_p * total).bucket + kMarginBuckets, NucleusBuckets::kCount - 1));
 }
 
-/// top_p without top_k, without sorting the vocabulary: logits are counted into buckets by their distance from the
-/// maximum, and only the bucket in which the sum reaches top_p is sorted. Only logits above a guessed floor are looked
-/// at; where that bucket is not wholly above it, all are. What lies below the bucket has no part in any sum, so that
-/// the guess changes no bit.
+/// Applies top_p without top_k, and without sorting the vocabulary. It counts logits into buckets and sorts only the
+/// bucket in which the sum reaches top_p. It looks only at logits above a guessed floor; if that bucket reaches below
+/// the floor, it looks at all. Smaller logits enter no sum, so the guess changes no bit.
 Candidates nucleus(const Kernels& kernels, std::span<const float> logits, float max, float factor,
                    const SamplingParams& params, SamplerScratch& scratch) {
   const auto vocab = static_cast<int64_t>(logits.size());

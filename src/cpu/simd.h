@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-/// The set multiplies int8 by four in one instruction (VNNI, of AVX-512 or of AVX).
+/// Whether the set multiplies four int8 pairs in one instruction (VNNI, of AVX-512 or of AVX).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define MILLRACE_VNNI 1
 #else
@@ -45,12 +45,12 @@ MILLRACE_INLINE Vec load(const float* from) {
 MILLRACE_INLINE void store(float* to, Vec value) {
   store_as(to, value);
 }
-/// Lane by lane, since 0 + value is an addition to the compiler: it makes -0 to 0.
+/// Broadcasts `v` lane by lane. The compiler would treat 0 + value as an addition, which turns -0 into 0.
 MILLRACE_INLINE Vec splat(float v) {
   return Vec{v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
 }
 
-/// The compiler computes the value before what it is told to finish, or to load anew, after this.
+/// Forces the compiler to compute the value before later instructions.
 MILLRACE_INLINE void pin_in_register(Vec& value) {
 #if defined(__AVX512F__) && !defined(MILLRACE_EMULATED_REGISTERS)
   asm volatile("" : "+v"(value));
@@ -70,7 +70,7 @@ MILLRACE_INLINE Vec max(Vec a, Vec b) {
   return a > b ? a : b;
 }
 
-/// The first `count` lanes (0 to 16), the others `fill`.
+/// Loads the first `count` lanes (0 to 16); the others are `fill`.
 MILLRACE_INLINE Vec load_part(const float* from, int64_t count, float fill) {
   if (count == kLanes) return load(from);
   Vec value = splat(fill);
@@ -82,7 +82,7 @@ MILLRACE_INLINE void store_part(float* to, Vec value, int64_t count) {
   __builtin_memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
 }
 
-/// Halves a vector three times by lane i with lane i + half; what remains are lanes 0 and 1.
+/// Halves a vector three times by combining lane i with lane i + half. Lanes 0 and 1 remain.
 template <class Combine>
 MILLRACE_INLINE float fold_lanes(Vec value, Combine combine) {
   typedef float Eight __attribute__((vector_size(32)));
@@ -119,7 +119,8 @@ MILLRACE_INLINE Halves narrow_bf16(Vec value) {
 #endif
 }
 
-/// e^x to about 1 ulp between -87 and 88; 0 below, e^88 above, exactly 1 at 0, NaN of NaN. Polynomial: Cephes' expf.
+/// Computes e^x to about 1 ulp between -87 and 88; 0 below, e^88 above, exactly 1 at 0, NaN of NaN. Polynomial: Cephes'
+/// expf.
 MILLRACE_INLINE Vec exp(Vec x) {
   const Vec below = x > splat(88.0f) ? splat(88.0f) : x;
   const Vec bounded = below < splat(-87.3f) ? splat(-87.3f) : below;
@@ -138,8 +139,8 @@ MILLRACE_INLINE Vec exp(Vec x) {
   return x < splat(-87.3f) ? Vec{} : value;
 }
 
-/// 2^x to about 2 ulp for x from -126 to 0 and what rounding puts above; 0 below, exactly 1 at 0, NaN of NaN. The
-/// polynomial is our own fit to 2^x on [0, 1], the least largest relative error (8e-8) of those that are 1 at 0.
+/// Computes 2^x to about 2 ulp for x from -126 to 0 plus rounding; 0 below, exactly 1 at 0, NaN of NaN. The polynomial
+/// is fitted to 2^x on [0, 1]. It minimises the largest relative error (8e-8) among those that are 1 at 0.
 MILLRACE_INLINE Vec exp2_nonpositive(Vec x) {
   const auto fraction_power = [](Vec r) __attribute__((always_inline)) {
     Vec p = splat(1.8671300495e-3f);
@@ -164,7 +165,7 @@ MILLRACE_INLINE Vec exp2_nonpositive(Vec x) {
 #endif
 }
 
-/// 1 / x to about 1 ulp where both are normal numbers.
+/// Computes 1 / x to about 1 ulp where both are normal numbers.
 MILLRACE_INLINE Vec reciprocal(Vec x) {
 #if defined(__AVX512F__)
   const Vec estimate = reinterpret_cast<Vec>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x)));

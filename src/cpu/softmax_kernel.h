@@ -7,24 +7,24 @@
 namespace millrace::cpu {
 namespace {
 
-/// The running maximum before any visible key; finite, so that differences of maxima are never NaN.
+/// The running maximum before any visible key. It is finite, so that differences of maxima are never NaN.
 constexpr float kInitialMax = -1e30f;
-/// The score of a key that a row cannot see; scaled, it is below kInitialMax still.
+/// The score of a key that a row cannot see. Even scaled it is below kInitialMax.
 constexpr float kMaskedScore = -3e38f;
-/// Maxima are held in units of ln 2, so that probabilities are powers of 2.
+/// Converts maxima to units of ln 2, so that probabilities are powers of 2.
 constexpr float kLog2E = 1.44269504088896341f;
 
 /// Rows that share a pass: their maxima fill a vector.
 constexpr int kBandRows = kLanes;
 
-/// Up to 16 rows against a block, of whose groups of keys the first `groups` are visible to some of them.
+/// Up to 16 rows against a block whose first `groups` groups of keys are visible to some of them.
 struct SoftmaxBand {
   int first = 0;  ///< row
   int count = 0;
   int groups = 0;
 };
 
-/// How many groups of the block are visible to rows up to `row`, whose positions do not fall.
+/// Returns the groups of the block that rows up to `row` can see. Positions of rows never decrease.
 MILLRACE_INLINE int visible_groups(const QueryTile& rows, int row, int32_t first_key) {
   const int32_t keys = rows.position[row] + 1 - first_key;
   if (keys >= kBlockKeys) return kBlockGroups;
@@ -42,7 +42,7 @@ MILLRACE_INLINE bool all_visible(const QueryTile& rows, const SoftmaxBand& band,
   return first_key + kBlockKeys - 1 <= rows.position[band.first] && (rows.window <= 0 || first_key >= oldest);
 }
 
-/// Lane i: the largest lane of rows[i].
+/// Returns in lane i the largest lane of rows[i].
 MILLRACE_INLINE Vec lane_maxima(const Vec (&rows)[kBandRows]) {
   Vec halves[8];  // lanes 0 to 7 of row i, then those of row i + 8
   for (int i = 0; i < 8; ++i) {
@@ -72,17 +72,17 @@ MILLRACE_INLINE Vec lane_maxima(const Vec (&rows)[kBandRows]) {
   return __builtin_shufflevector(mixed, mixed, 0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
 }
 
-/// The softmax of rows over the first groups of a block. Keys that a row cannot see weigh exactly nothing.
+/// The softmax of rows over the first groups of a block. Keys that a row cannot see weigh exactly zero.
 template <class Format, bool kAllVisible>
 struct BlockSoftmax {
   const QueryTile& rows;
   int32_t first_key;
-  int groups;  ///< all of them if kAllVisible
+  int groups;  ///< all groups if kAllVisible
 
   [[nodiscard]] MILLRACE_INLINE float* scores(int row) const { return rows.scores + row * kBlockKeys; }
   [[nodiscard]] MILLRACE_INLINE int vectors() const { return kAllVisible ? kBlockGroups : groups; }
 
-  /// Whether the row sees the keys of the `v`th vector.
+  /// Returns whether the row sees the keys of the `v`th vector.
   [[nodiscard]] MILLRACE_INLINE Ints visible(int row, int v) const {
     const int32_t position = rows.position[row];
     const int32_t oldest = rows.window > 0 ? position - rows.window + 1 : 0;
@@ -90,7 +90,7 @@ struct BlockSoftmax {
     return (key <= position) & (key >= oldest);
   }
 
-  /// In some lane is the largest of the scores that the row sees.
+  /// Returns a vector one of whose lanes is the largest score that the row sees.
   [[nodiscard]] MILLRACE_INLINE Vec largest_lanes(int row) const {
     const auto score = [&](int v) __attribute__((always_inline)) {
       const Vec all = load(scores(row) + v * kLanes);
@@ -101,8 +101,7 @@ struct BlockSoftmax {
     return largest;
   }
 
-  /// Turns the scores into probabilities relative to the maximum, which take their place as an LHS operand; what was
-  /// summed before is multiplied by `factor`.
+  /// Replaces the scores by probabilities relative to the maximum, as an LHS operand. `factor` scales the earlier sums.
   template <class InterleavedWork>
   MILLRACE_INLINE void apply_softmax(int row, float maximum, float factor, InterleavedWork& interleaved) const {
     constexpr size_t kLhsBytes = kLanes * (Format::kLhsStep / Format::kDepth);
@@ -125,13 +124,13 @@ struct BlockSoftmax {
   }
 };
 
-/// No work that is interleaved with the softmax.
+/// An empty work item to interleave with the softmax.
 struct NoInterleavedWork {
   MILLRACE_INLINE void at_row(int) {}
   MILLRACE_INLINE void at_vector() {}
 };
 
-/// All maxima first, then the rows.
+/// Computes all maxima first, then the rows.
 template <class Softmax, class InterleavedWork>
 MILLRACE_INLINE void softmax_rows(const Softmax& softmax, const SoftmaxBand& band, float* factor,
                                   InterleavedWork& interleaved) {
@@ -146,16 +145,16 @@ MILLRACE_INLINE void softmax_rows(const Softmax& softmax, const SoftmaxBand& ban
   store(factor, exp2_nonpositive(before - now));
   alignas(64) float maxima[kLanes];
   store(maxima, now);
-  for (int r = 0; r < band.count; ++r) state[r] = maxima[r];  // behind them may be another head's
+  for (int r = 0; r < band.count; ++r) state[r] = maxima[r];  // the next entries may be another head's
   for (int r = 0; r < band.count; ++r) {
     if (r > 0) interleaved.at_row(r);
     softmax.apply_softmax(band.first + r, maxima[r], factor[r], interleaved);
   }
 }
 
-/// Turns the scores of a band into probabilities relative to the new maxima. `factor` [16]: of what was summed before,
-/// 1 where the maximum stays. Calls interleaved.at_row(r) before the `r`th row and at_vector() before each 16
-/// probabilities, for work that is to overlap with this.
+/// Replaces the scores of a band by probabilities relative to the new maxima. `factor` [16] scales the earlier sums; it
+/// is 1 where the maximum stays. Calls interleaved.at_row(r) before the `r`th row and at_vector() before every 16
+/// probabilities, for work that overlaps with the softmax.
 template <class Format, class InterleavedWork>
 MILLRACE_INLINE void softmax_band(const QueryTile& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
                                   InterleavedWork& interleaved) {

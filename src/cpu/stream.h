@@ -11,20 +11,20 @@
 
 namespace millrace::cpu {
 
-/// The order of a backend's work: one worker thread runs what is submitted, first come first served. Owned by a
-/// backend; `submit` may be called from any thread. The destructor runs what was submitted, then joins.
+/// Runs submitted work in order on one worker thread. Owned by a backend; `submit` may be called from any thread. The
+/// destructor finishes submitted work, then joins.
 class Stream {
  public:
-  /// At most this much work waits; more is a programmer error, since the window of plans is far smaller.
+  /// Maximum of waiting work. More is a programmer error, since the window of plans is far smaller.
   static constexpr size_t kMaxQueued = 4096;
 
-  /// The worker's thread has this name, and runs on CPU `pin`, anywhere when negative.
+  /// Starts the worker thread with this name on CPU `pin`; negative: on any CPU.
   explicit Stream(std::string_view name, int pin = -1);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// `done` gets the exception that `work` threw, or null; it is called on the worker.
+  /// Queues `work`. `done` is called on the worker with the exception that `work` threw, or null.
   void submit(std::function<void()> work, std::function<void(std::exception_ptr)> done);
   [[nodiscard]] bool on_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kHelperSpins = 4000;
 constexpr int kCallerSpins = 2000;
-constexpr uint32_t kPartsOfRest = 4;  // a claim takes one of so many parts of what is left of a zone
+constexpr uint32_t kPartsOfRest = 4;  // a claim takes this fraction of the rest of a zone
 thread_local bool inside_region = false;
 
 struct Claims {
@@ -60,8 +60,8 @@ ThreadPool::ThreadPool(int threads, const std::vector<int>& pin) : zones_(static
   } catch (const std::system_error& refused) {
     const size_t started = helpers_.size() + 1;
     end_helpers();
-    throw ErrorException(make_error(ErrorCode::kExhausted, "of {} compute threads only {} can be started: {}", threads,
-                                    started, refused.code().message()));
+    throw ErrorException(make_error(ErrorCode::kExhausted, "only {} of {} compute threads can be started: {}", started,
+                                    threads, refused.code().message()));
   }
 }
 

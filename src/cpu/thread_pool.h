@@ -14,16 +14,17 @@ namespace millrace::cpu {
 /// Runs parallel regions: `run(chunks, body)` calls body(chunk, slot) once for every chunk in [0, chunks) and returns
 /// when all are complete.
 ///
-/// A region ends when its chunks are done, not when every thread has arrived: a helper that is late, or that the system
-/// has descheduled, costs nothing. Which thread runs a chunk is arbitrary, so a body's result must not depend on
-/// `slot`, which only names scratch memory. Owned by a backend; `run` may be called from any thread, one region at a
-/// time. Helpers spin for some microseconds after a region, then sleep.
+///
+/// A region ends when its chunks are done, not when every thread has arrived. A late or descheduled helper therefore
+/// costs nothing. Which thread runs a chunk is arbitrary: `slot` names scratch memory and must not affect results.
+/// Owned by a backend; `run` may be called from any thread, one region at a time. Helpers spin for some microseconds
+/// after a region, then sleep.
 class ThreadPool {
  public:
   static constexpr uint32_t kMaxChunks = 65535;
 
-  /// `threads` counts the calling thread. Helper i runs on CPU pin[i % pin.size()], anywhere when `pin` is empty.
-  /// Throws ErrorException (kExhausted) when the system refuses a thread.
+  /// Starts `threads - 1` helpers; the calling thread is the other one. Helper i runs on CPU pin[i % pin.size()], or on
+  /// any CPU when `pin` is empty. Throws ErrorException (kExhausted) when the system refuses a thread.
   ThreadPool(int threads, const std::vector<int>& pin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,7 +32,7 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  /// body(uint32_t chunk, int slot), 0 <= slot < threads(). Chunks begin in the order of their numbers. Rethrows the
+  /// Calls body(uint32_t chunk, int slot) with 0 <= slot < threads(). Chunks start in ascending order. Rethrows the
   /// first exception after all chunks have ended.
   template <class Body>
   void run(uint32_t chunks, Body&& body) {
@@ -40,9 +41,9 @@ class ThreadPool {
     });
   }
 
-  /// Cuts [0, items) into ranges and calls body(begin, end, slot) for each. A thread takes what follows its last range,
-  /// so that it reads one stretch of memory; one that has done its share takes from the end of another's. A range is a
-  /// part of what is left of a share, one item at last, so that all threads end within about an item of each other.
+  /// Cuts [0, items) into ranges and calls body(begin, end, slot) for each. A thread continues after its last range, so
+  /// that it reads contiguous memory; when its share is done it takes from the end of another's. Ranges shrink with the
+  /// rest of a share down to one item, so that threads end within about an item of each other.
   template <class Body>
   void run_ranges(int64_t items, Body&& body) {
     if (items <= 0) return;
@@ -55,8 +56,8 @@ class ThreadPool {
  private:
   using Erased = void (*)(void* context, uint32_t begin, uint32_t end, int slot);  // chunks [begin, end)
 
-  /// Chunks that are claimed from either end: generation of the region (32 bits) | end (16) | next (16). By a
-  /// compare-exchange on the whole word, so that a late helper can never act on a region other than the one it read.
+  /// Chunks that are claimed from either end: generation of the region (32 bits) | end (16) | next (16). A claim
+  /// exchanges the whole word, so that a late helper never acts on a newer region.
   struct alignas(64) Zone {
     std::atomic<uint64_t> word{0};
   };
@@ -92,7 +93,7 @@ class ThreadPool {
   std::vector<std::thread> helpers_;
 };
 
-/// Tells the core that it spins.
+/// Tells the core that the thread spins.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

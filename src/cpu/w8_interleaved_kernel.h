@@ -1,8 +1,8 @@
 #pragma once
 
-// Products of panels of 8 bits with rows of bf16. An int8 is a bf16 as it is, so sums are those of whole weights within
-// a group, in f32, and a group's sums times its scales are added up: nothing is rounded that the format does not round.
-// Bytes become bf16 by two look-ups. Included only by kernels.cc.
+// GEMM of 8-bit panels with bf16 rows. An int8 is exact in bf16, so a group's sum is one of integers times inputs in
+// f32. The group sums times their scales are added up. Nothing is rounded beyond the format. Two table look-ups convert
+// bytes to bf16. Included only by kernels.cc.
 
 #include "cpu/gemm_kernel.h"
 #include "cpu/w8_kernel.h"
@@ -31,7 +31,7 @@ struct Bf16Bytes {
 };
 constexpr Bf16Bytes kBf16Bytes;
 
-/// 64 bytes of a step of a turned panel as two vectors of bf16.
+/// Dequantizes 64 bytes of a step of an interleaved panel to two vectors of bf16.
 MILLRACE_INLINE void dequantize_interleaved(const char* from, __m512bh& first, __m512bh& second) {
   const auto table = [](const uint8_t* bytes) __attribute__((always_inline)) { return load_as<__m512i>(bytes); };
   constexpr int kOrWithSign = 0xF8;  // a | (b & c)
@@ -44,7 +44,7 @@ MILLRACE_INLINE void dequantize_interleaved(const char* from, __m512bh& first, _
   second = reinterpret_cast<__m512bh>(_mm512_unpackhi_epi8(low, high));
 }
 
-/// sum += LHS rows · two bf16 vectors, row by row; lhs(r) is where a row's pair of inputs lies.
+/// Computes sum += LHS rows · two bf16 vectors, row by row. lhs(r) is the address of a row's pair of inputs.
 template <int R, int V, class Lhs>
 MILLRACE_INLINE void add_dots(Vec (&sum)[R][V], const Lhs& lhs, const __m512bh (&b)[V]) {
 #pragma clang loop unroll(full)
@@ -62,21 +62,21 @@ constexpr int kInterleavedStepBytes = kPanelColumns * 2;
 constexpr int kDequantizedStepBytes = kPanelColumns * static_cast<int>(Bf16Format::kColumnStep);
 constexpr int64_t kLhsGroupBytes = kW8GroupSteps * static_cast<int64_t>(Bf16Format::kLhsStep);
 
-/// Rows of a tile that widens what it reads: the more, the fewer times that is done, so it takes fewer columns.
+/// Rows of a tile that dequantizes what it reads. More rows dequantize less often, so the tile takes fewer columns.
 constexpr int kInterleavedTileRows = 12;
 template <int R>
 constexpr int kInterleavedTileVecs = R <= 4 ? 4 : 2;
 /// Groups that stay in the first-level cache while such tiles pass over them.
 constexpr int64_t kInterleavedGroups = 4;
-/// Up to so many rows that pays; for more, groups are widened once.
+/// Rows up to which that pays. For more rows, groups are dequantized once.
 constexpr int kMaxInterleavedRows = 24;
-/// Rows of a tile over widened steps, which has room for the totals beside the sums of a group.
+/// Rows of a tile over dequantized steps, which has room for the totals in addition to a group's sums.
 constexpr int kDequantizedTileRows = 3;
-/// Groups that are widened at a time, 8 KB each.
+/// Groups that are dequantized at a time, 8 KB each.
 constexpr int64_t kDequantizedGroups = 4;
 static_assert(kDequantizedGroups * kW8GroupSteps <= kW8ScratchSteps);
 
-/// Adds to c [R, V * 16] the products of LHS rows with a group, widened as it is read.
+/// Adds to c [R, V * 16] the GEMM of LHS rows with a group that is dequantized as it is read.
 template <int R, int V, PrefetchKind kPrefetchKind>
 MILLRACE_INLINE void gemm_interleaved_group(const char* lhs, size_t lhs_stride, const char* steps, const char* scales,
                                             float* c, Prefetch& ahead) {
@@ -131,7 +131,7 @@ void gemm_interleaved_tile(const char* lhs, size_t lhs_stride, const char* panel
   }
 }
 
-/// Adds to c [R, 64] the products with groups whose widened steps lie one after another.
+/// Adds to c [R, 64] the GEMM with groups whose dequantized steps are contiguous.
 template <int R>
 void gemm_dequantized_tile(const char* lhs, size_t lhs_stride, const char* panel, const char* steps, int64_t groups,
                            float* c) {
@@ -172,7 +172,7 @@ MILLRACE_INLINE void dequantize_groups(const char* panel, int64_t groups, char* 
   }
 }
 
-/// A total is the fma of each group's sum and scale in their order, whatever the tiles.
+/// Runs a GEMM. A total is the fma of each group's sum and scale in order, whatever the tiles.
 void gemm_w8_interleaved(const GemmTask& task) {
   const int64_t groups = task.steps / kW8GroupSteps;
   const bool alone = task.rows <= kInterleavedTileRows;

@@ -1,8 +1,7 @@
 #pragma once
 
-// Products of panels of 8 bits with rows of f32: some steps are written out in f32 into scratch that stays in the
-// cache, and multiplied by the kernels for that format, so that sums and their order are theirs. Included only by
-// kernels.cc.
+// GEMM of 8-bit panels with f32 rows. Some steps are dequantized to f32 in scratch that stays in the cache and
+// multiplied by the f32 kernels. Sums and their order are therefore those of f32. Included only by kernels.cc.
 
 #include "cpu/gemm_kernel.h"
 
@@ -11,12 +10,12 @@ namespace {
 
 typedef int8_t Bytes __attribute__((vector_size(16)));
 
-/// Up to so many rows kL1Steps are written out at a time.
+/// Rows up to which kL1Steps are dequantized at a time.
 constexpr int kMaxShortBlockW8Rows = 24;
-/// Steps that are for more rows.
+/// Steps dequantized at a time for more rows.
 constexpr int64_t kL2W8Steps = kW8ScratchSteps;
 
-/// How far ahead of its use what is written out is asked for.
+/// Bytes by which dequantized data is prefetched ahead of its use.
 constexpr size_t kW8PrefetchDistance = kTargetsIntel ? kPrefetchDistance : 8192;
 
 MILLRACE_INLINE Vec widen_bytes(const char* from) {
@@ -27,7 +26,7 @@ MILLRACE_INLINE Vec group_scale(const char* group, int vec) {
   return widen_bf16(load_as<Halves>(group + vec * kLanes * 2));
 }
 
-/// A group of a panel as f32 [32][64].
+/// Dequantizes a group of a panel to f32 [32][64].
 MILLRACE_INLINE void dequantize_group_f32(const char* group, char* out) {
   constexpr int kVecs = kPanelColumns / kLanes;
   Vec scale[kVecs];
@@ -43,8 +42,8 @@ MILLRACE_INLINE void dequantize_group_f32(const char* group, char* out) {
   }
 }
 
-/// What a tile of R rows over the scratch asks for: a part of what is written out later on, while the memory would be
-/// idle. dequantize_group_f32() asks for what comes before that.
+/// Prefetches, for a tile of R rows over the scratch, a part of what is dequantized later, while memory would idle.
+/// dequantize_group_f32() prefetches the data before that.
 template <int R>
 MILLRACE_INLINE Prefetch prefetch_of_w8_tile(const GemmTask& task, const char* groups, int row) {
   constexpr int64_t kGroupSteps = kW8GroupElements;

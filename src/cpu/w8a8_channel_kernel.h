@@ -1,20 +1,19 @@
 #pragma once
 
-// Products of panels of 8 bits whose columns (output channels) have one scale each with rows of 8 bits that have one
-// each. Sums are whole numbers until all steps are added, so every path of every instruction set finds the same bits.
-// Included only by kernels.cc.
+// GEMM of 8-bit panels with one scale per column (output channel) and 8-bit rows with one scale each. Sums are integers
+// until all steps are added, so every path of every instruction set gives the same bits. Included only by kernels.cc.
 
 #include "cpu/w8a8_kernel.h"
 
 namespace millrace::cpu {
 namespace {
 
-/// What a sum stands for, of the column that `scale` is of.
+/// Returns the value of a sum in the column with scale `scale`.
 MILLRACE_INLINE Vec scaled_sum(Ints sum, const LhsQuantParams& quant_params, Vec scale) {
   return __builtin_convertvector(sum + quant_params.compensation, Vec) * (scale * quant_params.scale);
 }
 
-/// Puts what whole sums stand for in their place: [rows, kVecs * 16] of c from a column on, whose scales are given.
+/// Replaces integer sums by their values: [rows, kVecs * 16] of c from a column on, with the given scales.
 template <int kVecs>
 MILLRACE_INLINE void scale_sums(float* c, int rows, const LhsQuantParams* quant_params, const float* column_scales) {
   Vec scale[kVecs];
@@ -52,7 +51,7 @@ void gemm_w8a8_channel(const GemmTask& task) {
 }
 #endif
 
-/// 16 values of a row, zeros from `count` on.
+/// Loads 16 values of a row; zeros from `count` on.
 MILLRACE_INLINE Vec load_values(const std::byte* from, bool bf16, int64_t count) {
   if (!bf16) {
     Vec value = {};
@@ -66,7 +65,7 @@ MILLRACE_INLINE Vec load_values(const std::byte* from, bool bf16, int64_t count)
   return widen_bf16(value);
 }
 
-/// 16 whole numbers as an LHS row has them.
+/// Stores 16 integers in the layout of an LHS row.
 MILLRACE_INLINE void store_lhs_int8(std::byte* to, Ints values) {
 #if MILLRACE_VNNI
   store_as(to, __builtin_convertvector(values, Bytes));

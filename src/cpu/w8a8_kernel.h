@@ -1,7 +1,7 @@
 #pragma once
 
-// Products of panels of 8 bits with rows of 8 bits. Within a group of 32 the sums are whole numbers, which every
-// instruction set and every path finds alike; groups are added in f32 in their order. Included only by kernels.cc.
+// GEMM of 8-bit panels with 8-bit rows. Within a group of 32 the sums are integers, equal for every instruction set and
+// path. Groups are added in f32 in order. Included only by kernels.cc.
 
 #include "cpu/gemm_kernel.h"
 #include "cpu/w8_kernel.h"
@@ -10,14 +10,14 @@ namespace millrace::cpu {
 namespace {
 
 constexpr int kInt8GroupSteps = kW8GroupElements / kInt8Depth;
-/// A step of an LHS row: 4 int8 for the dot instruction; without it values 0 and 2, then 1 and 3, as int16.
+/// A step of an LHS row: 4 int8 for the dot instruction. Without it: values 0 and 2, then 1 and 3, as int16.
 #if MILLRACE_VNNI
 constexpr int kInt8StepBytes = 4;
 #else
 constexpr int kInt8StepBytes = 8;
 #endif
 constexpr int kInt8LhsGroupBytes = kInt8GroupSteps * kInt8StepBytes + static_cast<int>(sizeof(LhsQuantParams));
-/// Steps of a loop's body: with all of a group the compiler runs out of registers where there are 16 of them.
+/// Steps per loop iteration. With a whole group the compiler runs out of registers where there are 16 of them.
 constexpr int kInt8StepUnroll = kWideTiles ? kInt8GroupSteps : 1;
 constexpr int kInt8Columns = kInt8Depth * kPanelColumns;  // bytes of a step of a panel
 
@@ -28,9 +28,9 @@ constexpr int kInt8TileRows = 4;
 #else
 constexpr int kInt8TileRows = 2;
 #endif
-/// Up to so many rows, if they are wide, a tile has all columns of a panel.
+/// Rows up to which a wide tile has all columns of a panel.
 constexpr int kInt8WholeRows = 3;
-/// Vectors of columns beside R rows: each takes a register for its group and one for its sum.
+/// Vectors of columns with R rows. Each takes a register for its group and one for its sum.
 template <int R>
 constexpr int kInt8TileVecs = kTileVecs == 1        ? 1
                               : R <= kInt8WholeRows ? 4
@@ -40,7 +40,7 @@ MILLRACE_INLINE Ints splat_int(int32_t value) {
   return Ints{} + value;
 }
 
-/// 16 columns of a step.
+/// Loads 16 columns of a step.
 #if MILLRACE_VNNI
 struct Int8Step {
   Ints bytes;
@@ -64,7 +64,7 @@ struct Int8Step {
   }
 };
 #else
-/// Per lane a.low · b.low + a.high · b.high of int16.
+/// Computes a.low · b.low + a.high · b.high of int16 per lane.
 MILLRACE_INLINE Ints dot_pairs(Ints a, Ints b) {
 #if defined(__AVX512BW__)
   return reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
@@ -97,22 +97,23 @@ struct Int8Step {
 };
 #endif
 
-/// Groups of a panel, of 2 KB, that stay in the first-level cache while tiles of rows pass over them: of those that
-/// share its reading, and of many more.
+/// Groups of a panel (2 KB each) that stay in the first-level cache while row tiles pass over them: with tiles that
+/// share the prefetching, and with many more.
 constexpr int64_t kInt8SharedGroups = kWideTiles ? 4 : 8;
 constexpr int64_t kInt8BlockGroups = 8;
-/// As kMaxMemoryBoundRows; without the dot instruction computing takes longer than reading for any rows.
+/// Rows up to which memory is the limit, as kMaxMemoryBoundRows. Without the dot instruction computing always takes
+/// longer than reading.
 #if MILLRACE_VNNI
 constexpr int kMaxMemoryBoundW8A8Rows = kMaxMemoryBoundRows;
 #else
 constexpr int kMaxMemoryBoundW8A8Rows = 0;
 #endif
 
-/// Where a streamed panel is asked to. With the dot instruction one row has read what it asks for at once, at the rate
-/// of memory, and the first level has too few misses for that.
+/// The target of a streamed panel's prefetches. With the dot instruction one row consumes prefetched data at once, at
+/// memory bandwidth. The first-level cache has too few miss slots for that.
 constexpr int kW8A8StreamPrefetchLevel = kMaxMemoryBoundW8A8Rows > 0 ? kPrefetchToL2 : kPrefetchToL1;
 
-/// R rows over `groups` of a panel, added to c unless `fresh`.
+/// Multiplies R rows over `groups` groups of a panel. Adds to c unless `fresh`.
 template <int R, PrefetchKind kPrefetchKind>
 void int8_tile(const char* lhs, size_t lhs_stride, const char* panel, int64_t groups, float* c, bool fresh,
                Prefetch ahead) {
@@ -164,7 +165,7 @@ void int8_tile(const char* lhs, size_t lhs_stride, const char* panel, int64_t gr
   }
 }
 
-/// As prefetch_of_tile().
+/// Returns what a tile of R rows prefetches, as prefetch_of_tile() does.
 template <int R>
 MILLRACE_INLINE Prefetch prefetch_of_w8a8_tile(const GemmTask& task, const char* block, int row) {
   constexpr size_t kGroupTileSteps = kInt8GroupSteps * (kPanelColumns / kLanes) / kInt8TileVecs<R>;
@@ -206,8 +207,8 @@ void gemm_w8a8(const GemmTask& task) {
   }
 }
 
-/// The int8 values of a group of a row and their quant_params. A group that is not finite becomes NaN, one whose values
-/// are all below 2^-100 zero.
+/// Quantizes a group of a row to int8 values and returns their LhsQuantParams. A non-finite group becomes NaN; one
+/// whose values are all below 2^-100 becomes zero.
 MILLRACE_INLINE LhsQuantParams quantize_lhs_group(Vec low, Vec high, int8_t (&values)[kW8GroupElements]) {
   const auto magnitude = [](Vec value) __attribute__((always_inline)) {
     return reinterpret_cast<Ints>(reinterpret_cast<Bits>(value) & 0x7FFFFFFFu);  // ordered as magnitudes, NaN above all

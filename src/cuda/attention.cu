@@ -4,10 +4,11 @@ namespace millrace::cuda {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896341f;
-/// More partial results than this are not worth their memory: rows then walk over their splits one after another.
+/// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
 constexpr size_t kMaxPartialBytes = size_t{256} << 20;
 
-/// The `tile`-th tile of tile_rows virtual rows, counted over the sequences; a sequence of -1 beyond the last.
+/// Finds the `tile`-th tile of tile_rows virtual rows, counted over the sequences. The sequence is -1 after the last
+/// tile.
 __device__ QueryRows find_tile(const AttentionParams& a, int32_t tile, int32_t tile_rows, int32_t kv_head, int lane) {
   const int32_t count = *a.batch.sequence_count;
   for (int32_t first = 0; first < count; first += kLanes) {
@@ -30,7 +31,7 @@ __device__ QueryRows find_tile(const AttentionParams& a, int32_t tile, int32_t t
   return {.sequence = -1};
 }
 
-/// Sums over the splits so far; the accumulators in shared memory, [element][thread], since they are needed but once
+/// The sums over the earlier splits. The accumulators are in shared memory, [element][thread], since they are used once
 /// per split.
 struct Totals {
   float max[2] = {kInitialMax, kInitialMax};
@@ -61,14 +62,14 @@ constexpr size_t tile_shared_bytes() {
   return 2 * Tile::kStageBytes + kWarps * (Tile::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
 }
 
-/// Grid: [tiles, kv_heads]: 16 virtual rows per warp walk over all their keys, the block's warps together.
+/// Grid: [tiles, kv_heads]. Each warp's 16 virtual rows walk over all their keys; the warps of a block walk together.
 template <int kDim, int kWarps>
 __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
   constexpr int kThreads = kWarps * kLanes;
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
-  // The last tiles walk over the most keys, so they begin first.
+  // The last tiles have the most keys, so they start first.
   const QueryRows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kWarps * kWarpRows,
                                    static_cast<int32_t>(blockIdx.y), lane);
   if (tile.sequence < 0) return;
@@ -125,7 +126,7 @@ int32_t split_rows_wanted(const BatchBounds& bounds) {
   return bounds.sequence_rows < kMaxSplitKvRows ? bounds.sequence_rows : kMaxSplitKvRows;
 }
 
-/// What the widest heads leave room for.
+/// The stages and warps for which the widest heads leave room.
 template <int kDim>
 struct Blocks {
   static constexpr int kStages = kDim > 128 ? 2 : 3;  ///< of split_kernel
@@ -150,14 +151,18 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
                                                static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
     const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
-    launch<split_kernel<kDim, Block::kStages>>({"attention over splits", splits, dim3(kLanes), Block::kSplitBytes},
-                                               stream, a);
+    launch<split_kernel<kDim, Block::kStages>>(
+        {.name = "attention over splits", .grid = splits, .block = dim3(kLanes), .shared_bytes = Block::kSplitBytes},
+        stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (Block::kWarps * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, Block::kWarps>>(
-      {"attention", dim3(tiles, a.cache.kv_head_count), dim3(Block::kWarps * kLanes), Block::kTileBytes}, stream, a);
+  launch<tile_kernel<kDim, Block::kWarps>>({.name = "attention",
+                                            .grid = dim3(tiles, a.cache.kv_head_count),
+                                            .block = dim3(Block::kWarps * kLanes),
+                                            .shared_bytes = Block::kTileBytes},
+                                           stream, a);
 }
 
 int32_t padded_dim(int32_t head_dim) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One warp's share of attention: 16 rows against blocks of 32 keys. Both kernels of attention.cu are made of it, so
-// that a row's sums are the same instructions in the same order in either.
+// One warp's share of attention: 16 rows against blocks of 32 keys. Both kernels of attention.cu use it, so that a
+// row's sums are the same instructions in the same order in either.
 
 #include "cuda/batch.cuh"
 
@@ -12,21 +12,22 @@ constexpr int kBlockKeys = 32;
 // Every row's softmax is computed split by split from key 0 and merged in that order, whether or not different blocks
 // compute the splits.
 static_assert(kSplitKeys % kBlockKeys == 0);
-/// The maximum before any visible key; finite, so that differences of maxima are never NaN.
+/// The running maximum before any visible key. It is finite, so that differences of maxima are never NaN.
 constexpr float kInitialMax = -1e30f;
 
-/// Heads of up to kDim channels; further ones are zeros.
+/// The shared-memory layout for heads of up to kDim channels; further channels are zeros.
 template <int kDim>
 struct HeadTile {
-  static constexpr int kRowBytes = kDim * 2 + 16;  ///< in shared memory; eight rows' chunks meet different banks
-  static constexpr int kChunks = kDim / 8;         ///< of 16 bytes in a row
+  static constexpr int kRowBytes =
+      kDim * 2 + 16;                        ///< in shared memory; the chunks of eight rows fall into different banks
+  static constexpr int kChunks = kDim / 8;  ///< 16-byte chunks per row
   static constexpr int kKeyBytes = kBlockKeys * kRowBytes;
   static constexpr int kStageBytes = 2 * kKeyBytes;  ///< keys, then values
   static constexpr int kQueryBytes = kWarpRows * kRowBytes;
 };
 
-/// What one lane knows of its rows g and g + 8 (g = lane / 4): maxima in units of log2, its part of the sums, and the
-/// unnormalised output as mma leaves it.
+/// One lane's state for its rows g and g + 8 (g = lane / 4). It has maxima in units of log2, partial sums, and the
+/// unnormalised output in mma's layout.
 template <int kDim>
 struct RowState {
   float max[2] = {kInitialMax, kInitialMax};
@@ -36,20 +37,20 @@ struct RowState {
 
 struct Visibility {
   int32_t position[2] = {0, 0};       ///< of the lane's two rows
-  int32_t first_visible[2] = {0, 0};  ///< the first key that each sees
+  int32_t first_visible[2] = {0, 0};  ///< the first visible key of each
 };
 
-/// Keys of one head of one sequence.
+/// The keys of one head of one sequence.
 struct KvSource {
   const DeviceKvCache& cache;
   const uint32_t* pages;  // of the sequence
   int32_t layer = 0;
   int32_t head = 0;
-  int32_t limit = 0;  ///< keys from here on do not exist
+  int32_t limit = 0;  ///< number of keys
 };
 
-/// Where a token's key lies, in elements from the cache's beginning, its value being value_offset() further; kNoKey
-/// when there is none. The page table is read, so ask before the answer is needed.
+/// Returns the offset of a token's key in elements from the cache's start; its value is value_offset() further. kNoKey:
+/// there is no such key. It reads the page table, so call it well before the result is needed.
 constexpr size_t kNoKey = ~size_t{0};
 __device__ inline size_t key_offset(const KvSource& source, int32_t token) {
   if (token >= source.limit) return kNoKey;
@@ -62,8 +63,8 @@ __device__ inline size_t value_offset(const KvSource& source) {
   return kv_layer_bytes(source.cache) / 2 / sizeof(uint16_t);
 }
 
-/// Asks for 32 keys and their values, where each lane knows the offset of one; by `threads` threads, of which this is
-/// number `thread`. Keys that there are none of are zeros.
+/// Starts the copies of 32 keys and their values, where each lane knows the offset of one key. `threads` threads share
+/// the work; this one is number `thread`. Missing keys become zeros.
 template <int kDim>
 __device__ void load_keys(const KvSource& source, size_t own_offset, int thread, int threads, std::byte* stage) {
   using Tile = HeadTile<kDim>;
@@ -82,7 +83,7 @@ __device__ void load_keys(const KvSource& source, size_t own_offset, int thread,
   }
 }
 
-/// scores[n] = queries · keys of tile n, as mma leaves them.
+/// Computes scores[n] = queries · keys of tile n, in mma's layout.
 template <int kDim>
 __device__ void score_block(const std::byte* queries, const std::byte* keys, int lane, float (&scores)[4][4]) {
   using Tile = HeadTile<kDim>;
@@ -104,8 +105,8 @@ __device__ void score_block(const std::byte* queries, const std::byte* keys, int
   }
 }
 
-/// Turns scores into probabilities relative to the new maxima and returns the factors of what was summed before. Keys
-/// that a row cannot see weigh exactly nothing: a block without visible keys changes no bit of the row's state.
+/// Replaces scores by probabilities relative to the new maxima and returns the factors of the earlier sums. Invisible
+/// keys weigh exactly zero: a block without visible keys changes no bit of the row's state.
 template <int kDim>
 __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& sees, int32_t first_key, float scale_log2,
                                      int lane, RowState<kDim>& state, float (&factor)[2]) {
@@ -160,7 +161,7 @@ __device__ void add_values(const float (&p)[4][4], const std::byte* values, int 
   }
 }
 
-/// One block of keys; `stage` holds it as load_keys left it.
+/// Processes one block of keys; `stage` holds it as load_keys left it.
 template <int kDim>
 __device__ void attend_block(const std::byte* queries, const std::byte* stage, const Visibility& sees,
                              int32_t first_key, float scale_log2, int lane, RowState<kDim>& state) {
@@ -179,7 +180,7 @@ __device__ void attend_block(const std::byte* queries, const std::byte* stage, c
   add_values<kDim>(scores, stage + HeadTile<kDim>::kKeyBytes, lane, state);
 }
 
-/// Joins the lanes' parts of the sums, at the end of a split.
+/// Adds up the lanes' partial sums at the end of a split.
 template <int kDim>
 __device__ void reduce_row_sums(RowState<kDim>& state) {
 #pragma unroll
@@ -189,10 +190,10 @@ __device__ void reduce_row_sums(RowState<kDim>& state) {
   }
 }
 
-/// How the state of a further split joins what came before it. A split without visible keys changes no bit.
+/// The factors that merge the state of a further split. A split without visible keys changes no bit.
 struct SoftmaxMerge {
-  float keep;  ///< factor of what came before
-  float add;   ///< factor of the further split
+  float keep;  ///< of the earlier state
+  float add;   ///< of the further split
 };
 __device__ inline SoftmaxMerge merge_max(float& max, float further) {
   const float best = fmaxf(max, further);

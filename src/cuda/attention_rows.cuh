@@ -1,6 +1,6 @@
 #pragma once
 
-// Which rows a warp of attention works on, and where they lie. Included by attention.cu alone.
+// The rows of an attention warp and their addresses. Included by attention.cu only.
 
 #include "cuda/attention_block.cuh"
 
@@ -17,16 +17,16 @@ struct AttentionParams {
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
-  int32_t split_rows = 0;          ///< sequences of at most so many rows are for split_kernel
+  int32_t split_rows = 0;          ///< split_kernel takes sequences of at most so many rows
   float* partial_acc = nullptr;    // [split][kv_head][split_rows · group][kDim]
   float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };
 
-/// Virtual rows of one sequence under one kv head: virtual row r is query head r % group of row r / group.
+/// Virtual rows of one sequence and kv head. Virtual row r is query head r % group of row r / group.
 struct QueryRows {
   int32_t sequence = 0;
   int32_t kv_head = 0;
-  int32_t first = 0;  ///< virtual rows of a warp or a block begin here
+  int32_t first = 0;  ///< first virtual row of the warp or block
   int32_t total = 0;  ///< virtual rows of the sequence
   int32_t row_begin = 0;
   int32_t prefix = 0;
@@ -36,7 +36,7 @@ struct QueryRows {
   [[nodiscard]] __device__ int32_t first_visible(const AttentionParams& a, int32_t virtual_row) const {
     return a.sliding_window > 0 ? max(0, position(a, virtual_row) - a.sliding_window + 1) : 0;
   }
-  /// Index of a virtual row's first channel in q and out.
+  /// Returns the index of a virtual row's first channel in q and out.
   [[nodiscard]] __device__ size_t element(const AttentionParams& a, int32_t virtual_row) const {
     const auto row = static_cast<size_t>(row_begin + virtual_row / a.group);
     return (row * a.head_count + kv_head * a.group + virtual_row % a.group) * a.cache.head_dim;
@@ -45,22 +45,29 @@ struct QueryRows {
 
 __device__ QueryRows rows_of(const AttentionParams& a, int32_t sequence, int32_t kv_head, int32_t first) {
   const int32_t begin = a.batch.row_begin[sequence];
-  return {
-      sequence, kv_head, first, (a.batch.row_begin[sequence + 1] - begin) * a.group, begin, a.batch.prefix[sequence]};
+  return {.sequence = sequence,
+          .kv_head = kv_head,
+          .first = first,
+          .total = (a.batch.row_begin[sequence + 1] - begin) * a.group,
+          .row_begin = begin,
+          .prefix = a.batch.prefix[sequence]};
 }
 
 __device__ bool takes_splits(const AttentionParams& a, int32_t virtual_rows) {
   return virtual_rows > 0 && virtual_rows <= a.split_rows * a.group;
 }
-/// Where a split, of all sequences' splits, keeps the partial results of a virtual row.
+/// Returns the index of a virtual row's partial result in a split, counted over all sequences' splits.
 __device__ size_t partial_of(const AttentionParams& a, const QueryRows& rows, int32_t split, int32_t virtual_row) {
   const size_t head = static_cast<size_t>(split) * a.cache.kv_head_count + rows.kv_head;
   return head * (a.split_rows * a.group) + virtual_row;
 }
 
 __device__ KvSource keys_of(const AttentionParams& a, const QueryRows& rows) {
-  return {a.cache, a.batch.pages + a.batch.page_begin[rows.sequence], a.layer, rows.kv_head,
-          rows.prefix + rows.total / a.group};
+  return {.cache = a.cache,
+          .pages = a.batch.pages + a.batch.page_begin[rows.sequence],
+          .layer = a.layer,
+          .head = rows.kv_head,
+          .limit = rows.prefix + rows.total / a.group};
 }
 
 __device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& rows, int lane) {
@@ -72,7 +79,7 @@ __device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& r
   return sees;
 }
 
-/// A warp's 16 queries into shared memory; zeros beyond the last row and channel.
+/// Loads a warp's 16 queries into shared memory; zeros after the last row and channel.
 template <int kDim>
 __device__ void load_queries(const AttentionParams& a, const QueryRows& rows, int lane, std::byte* queries) {
   using Tile = HeadTile<kDim>;

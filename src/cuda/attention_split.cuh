@@ -1,14 +1,14 @@
 #pragma once
 
-// Attention of few rows over many keys: a block per split, and the merging of the splits. Included by attention.cu
-// alone.
+// Attention of few rows over many keys: one block per split, and the merge of the splits. Included by attention.cu
+// only.
 
 #include "cuda/attention_rows.cuh"
 
 namespace millrace::cuda {
 namespace {
 
-/// The sequence that a split, of all sequences' splits, belongs to; -1 beyond the last.
+/// Returns the sequence of a split, counted over all sequences' splits; -1 after the last.
 __device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, int lane) {
   const int32_t count = *batch.sequence_count;
   for (int32_t first = 0; first < count; first += kLanes) {
@@ -19,8 +19,8 @@ __device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, in
   return -1;
 }
 
-/// Grid: [splits of all sequences, kv_heads · row tiles], a warp each: one split of 16 virtual rows of a sequence of
-/// few.
+/// Grid: [splits of all sequences, kv_heads · row tiles], one warp each: one split of 16 virtual rows. It serves
+/// sequences of few rows.
 template <int kDim, int kStages>
 __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   }
 }
 
-/// Grid: [kv_heads · split_rows · group, sequences], a warp each: merges the splits of one virtual row in order.
+/// Grid: [kv_heads · split_rows · group, sequences], one warp each: merges the splits of one virtual row in order.
 template <int kDim>
 __global__ void __launch_bounds__(kLanes) merge_kernel(AttentionParams a) {
   const auto sequence = static_cast<int32_t>(blockIdx.y);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kLanes) merge_kernel(AttentionParams a) {
   float best = kInitialMax;
   float sum = 0.0f;
   float acc[kDim / kLanes] = {};
-  // What the row's tile has walked over: splits that this row sees nothing of change no bit of it.
+  // The splits of the row's tile. Those without a key that this row sees change no bit of it.
   const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
 #pragma unroll 4
   for (int32_t split = rows.first_visible(a, rows.first) / kSplitKeys; split < end; ++split) {

@@ -3,15 +3,15 @@
 #include "cuda/kernels.h"
 #include "cuda/mma.cuh"
 
-/// How kernels find their way in a ragged batch and its pages.
+/// Access to a ragged batch and its pages in kernels.
 namespace millrace::cuda {
 
-/// Of the rows [first, first + limit), so many belong to sequences, the first ones.
+/// Returns how many of the rows [first, first + limit) belong to sequences; these come first.
 __device__ inline int32_t valid_rows(const DeviceBatch& batch, int32_t first, int32_t limit) {
   return max(0, min(limit, batch.row_begin[*batch.sequence_count] - first));
 }
 
-/// The sequence that owns a row; -1 beyond the last.
+/// Returns the sequence of a row; -1 for padding.
 __device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
   const int32_t count = *batch.sequence_count;
   if (row >= batch.row_begin[count]) return -1;
@@ -30,7 +30,7 @@ __device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
 
 enum class KeyOrValue : int32_t { kKey, kValue };
 
-/// Token 0 of a head in a page; tokens follow channel_stride elements apart.
+/// Returns token 0 of a head in a page. Tokens are channel_stride elements apart.
 __device__ inline uint16_t* head_in_page(const DeviceKvCache& cache, uint32_t page, int32_t layer, KeyOrValue which,
                                          int32_t head) {
   const size_t head_elements = static_cast<size_t>(cache.page_size) * channel_stride(cache.head_dim);

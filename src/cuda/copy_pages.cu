@@ -5,16 +5,16 @@ namespace millrace::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-/// Enough to fill the way to the host; few, since products run beside them.
+/// Blocks of a copy: enough to saturate the link to the host, and few, since GEMMs run at the same time.
 constexpr uint32_t kMaxBlocks = 32;
-constexpr int kWordsAtOnce = 4;  ///< 16-byte words of a thread that are on their way together
+constexpr int kWordsAtOnce = 4;  ///< 16-byte words in flight per thread
 constexpr int32_t kTaskWords = kThreads * kWordsAtOnce;
 
-/// One launch: the same part of many pages.
+/// One launch, which copies the same part of many pages.
 struct PageCopies {
   PageCopyDirection way = PageCopyDirection::kToHost;
   int32_t words = 0;  ///< of 16 bytes, in the part
-  size_t offset = 0;  ///< of the part in a page, as in its host_page
+  size_t offset = 0;  ///< of the part within a page
   std::byte* pages = nullptr;
   size_t page_bytes = 0;
   PageCopyList pairs;
@@ -55,8 +55,12 @@ void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache&
   }
   launch<copy_pages_kernel>(
       {"copy_pages", dim3(tasks < kMaxBlocks ? static_cast<uint32_t>(tasks) : kMaxBlocks), dim3(kThreads)}, stream,
-      PageCopies{way, static_cast<int32_t>(words), static_cast<size_t>(first_layer) * kv_layer_bytes(cache),
-                 static_cast<std::byte*>(cache.data), kv_page_bytes(cache), pairs});
+      PageCopies{.way = way,
+                 .words = static_cast<int32_t>(words),
+                 .offset = static_cast<size_t>(first_layer) * kv_layer_bytes(cache),
+                 .pages = static_cast<std::byte*>(cache.data),
+                 .page_bytes = kv_page_bytes(cache),
+                 .pairs = pairs});
 }
 
 }  // namespace millrace::cuda

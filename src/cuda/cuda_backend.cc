@@ -47,17 +47,6 @@ void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t r
         name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
 }
 
-/// Calls each time.
-class EagerReplay final : public Replay {
- public:
-  GraphOutcome run(const ReplayKey&, const UploadedBatch&, const std::function<void()>& fill,
-                   const std::function<void()>& ops) override {
-    if (fill) fill();
-    ops();
-    return GraphOutcome::kOff;
-  }
-};
-
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {}
@@ -180,7 +169,7 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.compute.get()), "cudaMemcpyAsync");
   }
-  /// Scratch of a product of `rows` rows.
+  /// Returns the scratch of a GEMM of `rows` rows.
   [[nodiscard]] std::byte* gemm_scratch(const DeviceWeight& weight, int32_t rows) {
     return device_.scratch(device_.gemm_scratch,
                            matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));

@@ -27,20 +27,20 @@ struct CudaOptions {
   GemmChoice products = GemmChoice::kAuto;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
-  /// Run on one of several equal parts of the GPU's multiprocessors. Where that cannot be, on all of them, and the
-  /// backend's description says why.
+  /// Runs on one of `part_count` equal parts of the GPU's multiprocessors. Where division is impossible it uses all of
+  /// them, and the backend's description says why.
   int part = 0;
   int part_count = 1;
-  /// Called once, on a thread of the backend's, after a failure that the device does not recover from: whatever this
-  /// process asks of it from now on fails. What failed has been told before.
+  /// Called once, on a thread of the backend, after a failure from which the device does not recover. All later calls
+  /// of this process then fail. The failed work has been reported before.
   std::function<void(const std::string& reason)> lost;
-  /// Called with what is worth a line in the log, as steps that go slower than they could, on a thread that submits.
+  /// Called on the submitting thread with text for the log, such as a reason why steps are slower than they could be.
   std::function<void(const std::string& what)> warn;
 };
 
-/// A Backend on a GPU: computes in bf16, keeps the residual stream in f32. It owns streams, scratch and one thread that
-/// looks for what is complete; several backends may share a GPU. Work is launched by the thread that submits it.
-/// Throws std::runtime_error when the device cannot be used or its memory is short.
+/// Makes a Backend on a GPU that computes in bf16 and keeps the residual stream in f32. It owns streams, scratch and
+/// one thread that polls for completion. Several backends may share a GPU. The submitting thread launches the work.
+/// Throws std::runtime_error when the device is unusable or its memory is short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CudaOptions& options);
 
 }  // namespace millrace::cuda

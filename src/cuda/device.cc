@@ -11,9 +11,9 @@
 namespace millrace::cuda {
 namespace {
 
-/// The first architecture with the instructions that the ops are made of.
+/// The first architecture with the instructions that the ops use.
 constexpr int kMinMajor = 8;
-/// Drivers of one major version serve all runtimes of it.
+/// The minimum driver: drivers of one major version serve all of its runtimes.
 constexpr int kMinDriver = CUDART_VERSION / 1000 * 1000;
 
 int make_device_current(int ordinal) {
@@ -27,7 +27,7 @@ cudaDeviceProp properties(int ordinal) {
   return found;
 }
 
-/// A GPU that the ops can run on, made current.
+/// Makes a GPU current and checks that the ops can run on it.
 int checked(int ordinal) {
   make_device_current(ordinal);  // says what is wrong with the number
   if (properties(ordinal).major < kMinMajor) {
@@ -37,7 +37,7 @@ int checked(int ordinal) {
   return ordinal;
 }
 
-/// That a part does what the whole GPU does: memory, a kernel and an event that are not its own. Throws.
+/// Throws unless a part works like the whole GPU: with memory, a kernel and an event that are not its own.
 void probe_device(int ordinal, const Partition& part) {
   constexpr size_t kCount = 64;
   const Stream stream{{.partition = &part}};
@@ -95,7 +95,7 @@ Result<std::vector<GpuInfo>> list_gpus() {
                       version(kMinDriver));
   }
   if (outcome == cudaErrorNoDevice || (outcome == cudaSuccess && count == 0)) {
-    return make_error(ErrorCode::kUnavailable, "a CUDA driver, but no GPU that it can use");
+    return make_error(ErrorCode::kUnavailable, "the CUDA driver finds no usable GPU");
   }
   if (outcome != cudaSuccess) return make_error(ErrorCode::kUnavailable, "CUDA: {}", describe_error(outcome));
   std::vector<GpuInfo> gpus;

@@ -5,7 +5,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// The versions of CUDA with which calls came in the form that is declared here.
+/// The CUDA versions that introduced the calls with the signatures declared here.
 constexpr unsigned kErrors = 6000;
 constexpr unsigned kDevices = 2000;
 constexpr unsigned kGreenContexts = 12040;
@@ -15,7 +15,7 @@ std::string version_text(unsigned number) {
   return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
-/// Empty, or what is missing.
+/// Finds one function. Returns empty text, or why it is missing.
 template <class Function>
 std::string find(const char* name, unsigned since, Function*& function) {
   void* found = nullptr;
@@ -28,7 +28,7 @@ std::string find(const char* name, unsigned since, Function*& function) {
   (void)cudaGetLastError();
   int version = 0;
   (void)cudaDriverGetVersion(&version);
-  return fmt::format("the driver, which is for CUDA {}, has no {}, which came with {}",
+  return fmt::format("the driver (CUDA {}) lacks {}, wanted a driver for CUDA {} or later",
                      version_text(static_cast<unsigned>(version)), name, version_text(since));
 }
 

@@ -8,7 +8,7 @@
 
 namespace millrace::cuda {
 
-/// What is called of the driver itself; the runtime, which has loaded it, says where it is.
+/// The driver's functions in use. The runtime, which has loaded the driver, provides their addresses.
 struct DriverCalls {
   decltype(&cuGetErrorString) get_error_string = nullptr;
   decltype(&cuDeviceGet) device_get = nullptr;
@@ -22,7 +22,8 @@ struct DriverCalls {
   [[nodiscard]] std::string describe(CUresult outcome) const;
 };
 
-/// Found once per process. kUnavailable names the first call that the driver does not have, and its version.
+/// Finds the functions once per process. Error: kUnavailable, naming the first missing function and the driver's
+/// version.
 [[nodiscard]] Result<const DriverCalls*> driver_calls();
 
 }  // namespace millrace::cuda

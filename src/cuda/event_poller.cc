@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Looks without a pause after something was complete; beyond them the thread sleeps between looks.
+/// Polls without a pause after a completion. Beyond them the thread sleeps between polls.
 constexpr int kSpinPolls = 200;
 constexpr std::chrono::microseconds kPollInterval = 10us;
 constexpr unsigned long kTimerSlackNs = 1000;
@@ -42,7 +42,7 @@ void EventPoller::finish() {
 }
 
 void EventPoller::watch(size_t lane, const Stream& stream, Callback done) {
-  Pending pending{std::nullopt, nullptr, &stream, std::move(done)};
+  Pending pending{.event = std::nullopt, .record_error = nullptr, .stream = &stream, .done = std::move(done)};
   try {
     Event event = events_.take();
     event.record(stream);
@@ -85,7 +85,7 @@ bool EventPoller::complete_some(std::unique_lock<std::mutex>& lock) {
   return any;
 }
 
-/// A fault of a kernel or of the device ends its context: every later call returns the error, in this process.
+/// Calls `lost` when a fault has ended the device's context. Every later call of this process then returns the error.
 void EventPoller::report_if_lost() {
   size_t free = 0;
   size_t total = 0;

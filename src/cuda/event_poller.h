@@ -14,29 +14,29 @@
 
 namespace millrace::cuda {
 
-/// Tells when submitted work is complete: one thread asks the events of what is pending, and sleeps while nothing is.
-/// A callback gets null only if its event has come to pass without an error, so a fault never looks like success.
-/// Owned by a backend; watch() from any thread. The destructor finishes it.
+/// Reports the completion of submitted work. One thread polls the events of pending work and sleeps when none is
+/// pending. A callback receives null only if its event completed without an error, so a fault never looks like success.
+/// Owned by a backend; watch() may be called from any thread. The destructor finishes.
 class EventPoller {
  public:
-  /// Streams whose work completes in order, each with a queue.
+  /// Streams whose work completes in order, each with a queue of its own.
   static constexpr size_t kLanes = 3;
-  /// More pending work is a programmer error, since the window of plans is far smaller.
+  /// Maximum of pending work. More is a programmer error, since the window of plans is far smaller.
   static constexpr size_t kMaxPending = 4096;
   using Callback = std::function<void(std::exception_ptr)>;
   using Lost = std::function<void(const std::string& reason)>;
 
-  /// `lost` is called on the poller's thread, once at most, behind the callback of a failure after which the device
-  /// answers with errors only; may be empty.
+  /// Starts the thread. `lost`, unless empty, is called on it at most once, after the callback of a failure from which
+  /// the device does not recover.
   EventPoller(int device, Lost lost);
   ~EventPoller() { finish(); }
   EventPoller(const EventPoller&) = delete;
   EventPoller& operator=(const EventPoller&) = delete;
 
-  /// Calls `done` on the poller's thread when all that `stream` was given so far is complete, after those of the same
-  /// lane before it. Never throws: what fails is told to `done`.
+  /// Calls `done` on the poller's thread when all earlier work of `stream` is complete, in order within the lane. Never
+  /// throws: `done` receives failures.
   void watch(size_t lane, const Stream& stream, Callback done);
-  /// Returns when nothing is pending any more, callbacks included; the poller is of no use then.
+  /// Waits until nothing is pending, callbacks included. The poller accepts no work afterwards.
   void finish();
 
  private:
@@ -47,7 +47,7 @@ class EventPoller {
     Callback done;
   };
   void poll_loop();
-  /// One look at the oldest of each lane; whether any was complete.
+  /// Polls the oldest entry of each lane. Returns whether any was complete.
   [[nodiscard]] bool complete_some(std::unique_lock<std::mutex>& lock);
 
   void report_if_lost();

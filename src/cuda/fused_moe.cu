@@ -4,12 +4,12 @@
 namespace millrace::cuda {
 namespace {
 
-/// What more rows would take is taken in parts.
+/// Maximum scratch; larger batches are processed in parts.
 constexpr size_t kMaxScratchBytes = size_t{256} << 20;
 constexpr int kSumThreads = 128;
-constexpr int kSumFeatures = 4;  ///< of a thread
+constexpr int kSumFeatures = 4;  ///< per thread
 
-/// Grid: a warp per row. The block that comes last makes the lists. For up to 32 · kPerLane experts.
+/// Grid: one warp per row. The last block to finish builds the lists. Serves up to 32 · kPerLane experts.
 template <int kPerLane>
 __global__ void __launch_bounds__(kRouteThreads, 1) route_kernel(RouteParams route) {
   const int32_t rows = valid_rows(route.batch, route.first_row, route.row_stride);
@@ -33,19 +33,19 @@ struct ListedRows {
 
 struct ExpertGemmParams {
   RouteLists lists;
-  int32_t row_stride = 0;     ///< RouteParams's
-  int32_t pairs_per_row = 1;  ///< of pair p, x has the row p / pairs_per_row, and out the row p
+  int32_t row_stride = 0;     ///< RouteParams::row_stride
+  int32_t pairs_per_row = 1;  ///< pair p reads row p / pairs_per_row of x and writes row p of out
   int32_t feature_tiles = 0;
 };
 
-/// Grid: [bound of tiles · feature tiles]. Products of each expert with its rows. The blocks of one expert follow one
-/// another, those that read the same weights first, so that these, and the expert's rows, come from the cache. One
-/// block adds all splits of a sum: experts are many.
+/// Grid: [bound of tiles · feature tiles]. Multiplies each expert's rows. The blocks of an expert are consecutive,
+/// ordered by the weights they read, so that weights and rows come from the cache. One block adds all splits of a sum,
+/// since experts are many.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel(GemmParams p, ExpertGemmParams which) {
   const auto block = static_cast<int32_t>(blockIdx.x);
   const int32_t listed = block / which.feature_tiles;
-  const ExpertTiles tiles = which.lists.tiles[listed];  // read beside the count, not after it
+  const ExpertTiles tiles = which.lists.tiles[listed];  // read together with the count, not after it
   if (listed >= *which.lists.tile_count) return;
   const int32_t own_block = block - tiles.first * which.feature_tiles;
   const int32_t first_panel = own_block / tiles.count * T::kPanelCount;
@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
 }
 
-/// Grid: [rows, blocks of features]. Adds what a row's experts made to its residual, in the order of their numbers.
+/// Grid: [rows, blocks of features]. Adds the outputs of a row's experts to its residual, in ascending order of
+/// experts.
 __global__ void __launch_bounds__(kSumThreads)
     sum_experts_kernel(const float* outputs, const float* weights, int32_t per_row, int32_t width, DeviceBatch batch,
                        int32_t first_row, float* hidden) {
@@ -95,21 +96,21 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-/// The most tiles that `pairs` pairs make, however they are spread over the experts.
+/// Returns the maximum of tiles for `pairs` pairs, whatever their distribution over the experts.
 size_t max_tiles(const DeviceExperts& experts, size_t pairs, int32_t tokens) {
   const auto count = static_cast<size_t>(experts.count);
   const size_t busy = count < pairs ? count : pairs;
   return busy + (pairs - busy) / static_cast<size_t>(tokens);
 }
 
-/// Wide enough that most experts' rows make one tile, so that its weight is read once: twice the mean.
+/// Returns a tile width of twice the mean, so that most experts' rows fill one tile and its weight is read once.
 int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
   const int32_t twice = 2 * ceil_div(rows * experts.per_row, experts.count);
   return tile_tokens(twice < rows ? twice : rows);
 }
 
-/// Where the parts of the scratch of `rows` rows lie. The counter is first, where nothing else is ever written,
-/// whatever the experts and rows.
+/// The offsets of the parts of the scratch for `rows` rows. The counter is first, at an offset that no other part ever
+/// uses.
 struct Layout {
   Layout(const DeviceExperts& experts, int32_t rows) {
     const auto of_rows = static_cast<size_t>(rows);
@@ -135,7 +136,7 @@ struct Layout {
   }
 };
 
-/// How many of `rows` rows have room in so many bytes.
+/// Returns the rows, at most `rows`, that fit in `bytes` of scratch.
 int32_t rows_in(const DeviceExperts& experts, int32_t rows, size_t bytes) {
   if (Layout(experts, rows).bytes <= bytes) return rows;
   int32_t fit = 0;
@@ -154,7 +155,7 @@ void check_experts(const DeviceExperts& experts) {
   }
 }
 
-/// What one part is computed from, and in what.
+/// The inputs and buffers of one part.
 struct MoePart {
   cudaStream_t stream = nullptr;
   const uint16_t* x = nullptr;    // [rows, hidden]
@@ -193,7 +194,7 @@ void launch_route(const MoePart& part, int32_t tokens) {
                           .experts_per_warp = per_warp,
                           .lists = part.lists};
   const LaunchShape shape{"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)};
-  constexpr int kFew = 4;  // in registers; more steps cost each row time
+  constexpr int kFew = 4;  // kept in registers; more would slow down each row
   if (part.experts.count <= kFew * kLanes) {
     launch<route_kernel<kFew>>(shape, part.stream, route);
   } else {
@@ -201,7 +202,7 @@ void launch_route(const MoePart& part, int32_t tokens) {
   }
 }
 
-/// With `gate_up`, gated features of x; else the outputs of what they are.
+/// Multiplies with `gate_up` to the gated features of x, or multiplies those by down to the outputs.
 template <class T>
 void launch_gemm(const MoePart& part, bool gate_up) {
   const DeviceExperts& experts = part.experts;
@@ -221,11 +222,13 @@ void launch_gemm(const MoePart& part, bool gate_up) {
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
   const int32_t feature_tiles = ceil_div(panels, T::kPanelCount);
   const auto blocks = static_cast<uint32_t>(max_tiles(experts, pairs, T::kTokenCount)) * feature_tiles;
-  launch<expert_gemm_kernel<T>>({"expert_gemm", dim3(blocks), dim3(T::kThreads), kShared}, part.stream, product,
-                                ExpertGemmParams{.lists = part.lists,
-                                                 .row_stride = part.rows,
-                                                 .pairs_per_row = gate_up ? experts.per_row : 1,
-                                                 .feature_tiles = feature_tiles});
+  launch<expert_gemm_kernel<T>>(
+      {.name = "expert_gemm", .grid = dim3(blocks), .block = dim3(T::kThreads), .shared_bytes = kShared}, part.stream,
+      product,
+      ExpertGemmParams{.lists = part.lists,
+                       .row_stride = part.rows,
+                       .pairs_per_row = gate_up ? experts.per_row : 1,
+                       .feature_tiles = feature_tiles});
 }
 
 void run_part(const MoePart& part) {

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Row by row in pieces of type T.
+/// Copies row by row in pieces of type T.
 template <class T>
 __device__ void copy_row(const std::byte* in, bool known, size_t bytes, std::byte* out) {
   for (size_t i = threadIdx.x; i < bytes / sizeof(T); i += kThreads) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Packed weights times rows on tensor cores: features are the tile's rows, tokens its columns.
+// GEMM of packed weights and rows on tensor cores: features are the tile's rows, tokens its columns.
 
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
@@ -25,19 +25,18 @@ struct GemmParams {
   Epilogue epilogue = Epilogue::kStoreF32;
 };
 
-/// The rows of a tile, token by token, where they follow one another.
+/// The rows of a tile when they are consecutive.
 struct RowRange {
   int32_t first = 0;
   int32_t end = 0;
   __device__ bool has(int token) const { return first + token < end; }
-  /// The row of x that a token is, and that of out.
+  /// Returns the row of x and of out for a token.
   __device__ int32_t source(int token) const { return first + token; }
   __device__ int32_t target(int token) const { return first + token; }
 };
 
-/// A tile of kPanels · 64 features × kTokens tokens by kWarpsM × kWarpsN warps, with room for kStages steps. The order
-/// of additions into one sum is the same for all tiles of one instruction: 16 inputs at a time, from the first of the
-/// split.
+/// A tile of kPanels · 64 features × kTokens tokens for kWarpsM × kWarpsN warps, with kStages steps in shared memory.
+/// All tiles of one instruction add into a sum in the same order: 16 inputs at a time, from the split's first.
 template <MatrixInstruction kBy, int kPanels, int kTokens, int kWarpsM, int kWarpsN, int kStages, int kBlocksPerSm>
 struct Tiling {
   static constexpr bool kByWarpgroup = kBy == MatrixInstruction::kWgmma;
@@ -45,27 +44,27 @@ struct Tiling {
   static constexpr int kTokenCount = kTokens;
   static constexpr int kPanelCount = kPanels;
   static constexpr int kStageCount = kStages;
-  /// Steps under way beside the one that is computed. wgmma still reads the one before that.
+  /// Steps in flight in addition to the one being computed. wgmma still reads the step before that.
   static constexpr int kStagesInFlight = kByWarpgroup ? kStages - 2 : kStages - 1;
   static constexpr int kThreads = kWarpsM * kWarpsN * kLanes;
   static constexpr int kMinBlocks = kBlocksPerSm;
   static constexpr int kWarpsAlongTokens = kWarpsN;
   static constexpr int kRowTiles = kFeatures / 16 / kWarpsM;  // per warp
   static constexpr int kColumnTiles = kTokens / 8 / kWarpsN;  // per warp
-  /// Room in registers for the sums of earlier splits. The widest tile has none, and takes whole sums only.
+  /// Whether registers have room for the sums of earlier splits. The widest tile has none and takes whole sums only.
   static constexpr bool kCanReduceSplits = kRowTiles * kColumnTiles <= 16;
   static constexpr int kWeightBytes = kPanels * kPanelStepBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kStepRowBytes;
   static constexpr int kSumStride = kFeatures + 4;  // floats; spreads tokens over the banks
   static constexpr int kSumBytes = kTokens * kSumStride * 4;
   static constexpr int kSharedBytes = kStages * kStageBytes > kSumBytes ? kStages* kStageBytes : kSumBytes;
-  /// The most that a block may have where the instruction is.
+  /// Maximum of shared memory per block on devices with the instruction.
   static constexpr size_t kMaxSharedBytes = kByWarpgroup ? kHopperSharedBytes : kPortableSharedBytes;
   static_assert(kRowTiles >= 1 && kColumnTiles >= 1 && kStagesInFlight >= 1);
   static_assert(!kByWarpgroup || (kWarpsM == kPanels * 4 && kWarpsN == 1 && kStageBytes % kSwizzleBytes == 0));
 };
 
-/// Few tokens: what bounds it is reading the weight. Many: the tensor cores.
+/// Tilings: few tokens are limited by reading the weight, many by the tensor cores.
 template <MatrixInstruction kBy>
 struct Tilings;
 template <>
@@ -89,16 +88,16 @@ struct Tilings<MatrixInstruction::kWgmma> {
   using Tokens256 = Tiling<kBy, 2, 256, 8, 1, 4, 1>;
 };
 
-/// Tokens of the tiles that `rows` rows of one weight are best cut into; results do not depend on it.
+/// Returns the tokens per tile that suit `rows` rows of one weight. Results do not depend on it.
 constexpr int32_t tile_tokens(int32_t rows) {
   return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
-/// The same where one block computes a whole sum: wide tiles read less for each product.
+/// Returns the tokens per tile when one block computes a whole sum. Wide tiles read less per operation.
 constexpr int32_t tile_tokens_without_split_k(int32_t rows) {
   constexpr int32_t kEnough = 512;  // fewer would fill tiles of 128 better
   return rows >= kEnough ? 256 : tile_tokens(rows);
 }
-/// Calls use(tiling) with the tiling of so many tokens; with 256, of as many as the instruction has.
+/// Calls use(tiling) with the tiling for so many tokens; for 256 with the widest of the instruction.
 template <class Use>
 void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
   const auto choose = [&](auto tilings) {
@@ -116,12 +115,12 @@ void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
   choose(Tilings<MatrixInstruction::kMma>{});
 }
 
-/// Accumulators of one warp: as mma leaves them, and wgmma.
+/// The accumulators of one warp, in the layout of mma or wgmma.
 template <class T>
 using Accumulators = float[T::kRowTiles][T::kColumnTiles][4];
 
-/// Asks for steps of a tile's panels and tokens: of both each thread copies the same chunks in every step. Inputs
-/// beyond the last are zeros, as are panels and tokens beyond theirs.
+/// Starts the copies of steps of a tile's panels and tokens. Each thread copies the same chunks in every step. Inputs,
+/// panels and tokens outside the operands become zeros.
 template <class T, class Rows>
 class TileLoader {
  public:
@@ -172,7 +171,7 @@ class TileLoader {
   __device__ bool has_token(int i) const {
     return T::kTokenCount * kChunks % T::kThreads == 0 || token(i) < T::kTokenCount;
   }
-  /// Rows that do not begin at multiples of 16 bytes.
+  /// Copies rows that are not aligned to 16 bytes.
   __device__ void copy_tokens(int32_t input, std::byte* to) const {
     for (int i = 0; i < kTokenLoads; ++i) {
       if (!has_token(i)) continue;
@@ -191,9 +190,9 @@ class TileLoader {
   const bool aligned_;
   const std::byte* weights_;  // this thread's first chunk of step 0
   size_t panel_bytes_;        // from one panel to the next; 0 where there is no next
-  int32_t panels_;            // from this tile's first on
+  int32_t panels_;            // from this tile's first panel on
   const uint16_t* tokens_[kTokenLoads];
-  uint32_t there_ = 0;  // a bit for each of these
+  uint32_t there_ = 0;  // one bit per pointer: set if the token exists
 };
 
 template <class T>
@@ -224,7 +223,7 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
   }
 }
 
-/// The same by warpgroups, each of a panel: begins it.
+/// Starts the multiplication by warpgroups, each with a panel of its own.
 template <class T>
 __device__ void begin_step(const std::byte* stage, Accumulators<T>& sums) {
   constexpr int kColumns = T::kTokenCount < kMaxWgmmaColumns ? T::kTokenCount : kMaxWgmmaColumns;
@@ -243,7 +242,7 @@ __device__ void begin_step(const std::byte* stage, Accumulators<T>& sums) {
   wgmma_commit();
 }
 
-/// Walks over the steps [first, last) of a tile, in stretches, with up to kStagesInFlight further ones on their way.
+/// Walks over the steps [first, last) of a tile in stretches, with up to kStagesInFlight further steps in flight.
 template <class T, class Rows>
 class GemmMainloop {
  public:
@@ -252,7 +251,7 @@ class GemmMainloop {
 #pragma unroll
     for (int32_t s = 0; s < T::kStagesInFlight; ++s) load_step(first + s, s);
   }
-  /// Adds the products of all steps before `end` to the sums; wgmma's are complete behind it.
+  /// Adds the products of all steps before `end` to the sums. wgmma's sums are complete on return.
   __device__ void run_until(int32_t end, Accumulators<T>& sums) {
     for (; step_ < end; ++step_) {
       wait_copies<T::kStagesInFlight - 1>();
@@ -264,7 +263,7 @@ class GemmMainloop {
       if constexpr (T::kByWarpgroup) {
         begin_step<T>(stage, sums);
         load_step(step_ + T::kStagesInFlight, free);
-        wgmma_wait<1>();  // behind the next barrier nobody reads the stage that goes before this one
+        wgmma_wait<1>();  // after the next barrier no thread reads the previous stage
       } else {
         load_step(step_ + T::kStagesInFlight, free);
         const int warp = threadIdx.x / kLanes;
@@ -287,7 +286,7 @@ class GemmMainloop {
   int32_t stage_ = 0;  // of step_
 };
 
-/// Lays a warp's sums into tile [token][feature], in shared memory.
+/// Stores a warp's sums to tile [token][feature] in shared memory.
 template <class T>
 __device__ void store_accumulators(const Accumulators<T>& sums, float* tile) {
   const int lane = threadIdx.x % kLanes;
@@ -305,7 +304,8 @@ __device__ void store_accumulators(const Accumulators<T>& sums, float* tile) {
   }
 }
 
-/// Hands this split's tile over; true in the block that came last, whose tile then holds the sum over the splits.
+/// Publishes this split's tile. Returns true in the last block to arrive, whose tile then holds the sum over the
+/// splits.
 template <class T>
 __device__ bool reduce_splits(const GemmParams& p, int32_t tile_index, int32_t tiles, int32_t split, float* tile) {
   constexpr int kSums = T::kTokenCount * T::kFeatures;
@@ -338,7 +338,7 @@ __device__ inline float silu(float gate) {
   return gate / (expf(-gate) + 1.0f);
 }
 
-/// Stores up to four neighbouring features of a row.
+/// Applies the epilogue to up to four adjacent features of a row and stores them.
 __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4], int32_t row, int32_t feature) {
   const int32_t count = min(4, p.features - feature);
   const size_t at = static_cast<size_t>(row) * p.features + feature;
@@ -385,8 +385,7 @@ __device__ void run_epilogue(const GemmParams& p, const Rows& rows, int32_t firs
   }
 }
 
-/// Lays a tile's sums into shared memory: those of one split, or, `alone`, of all of them, added in their order as they
-/// are done.
+/// Stores a tile's sums to shared memory: those of one split or, when `alone`, the sum over all splits in order.
 template <class T, class Rows>
 __device__ void compute_tile(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t split, bool alone,
                              float* tile) {
@@ -416,8 +415,8 @@ __device__ void compute_tile(const GemmParams& p, const Rows& rows, int32_t firs
   __syncthreads();
 }
 
-/// Grid: [token tiles, feature tiles, splits or 1]. With one block for all splits, their sums are added as they are
-/// done; the other way the last block of a tile adds them. Both add in the order of the splits.
+/// Grid: [token tiles, feature tiles, splits or 1]. With one block for all splits it adds their sums itself; otherwise
+/// the last block of a tile does. Both add in the order of the splits.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) gemm_kernel(GemmParams p) {
   const RowRange rows{static_cast<int32_t>(blockIdx.x) * T::kTokenCount, p.rows};

@@ -47,11 +47,12 @@ tensor::GraphOutcome GraphCache::run(const tensor::ReplayKey& key, const tensor:
     graphs_.clear();
   }
   relocations_ = device_.relocations;
-  const Key whole{key, bounds.sequences, bounds.sequence_rows, bounds.splits};
+  const Key whole{
+      .ops = key, .sequences = bounds.sequences, .sequence_rows = bounds.sequence_rows, .splits = bounds.splits};
   const auto found = by_key_.find(whole);
   if (found == by_key_.end()) {
     ops();
-    if (relocations_ == device_.relocations) remember(whole);  // else the scratch has grown: this time does not count
+    if (relocations_ == device_.relocations) remember(whole);  // otherwise the scratch has moved: not counted
     return GraphOutcome::kNew;
   }
   graphs_.splice(graphs_.begin(), graphs_, found->second);
@@ -67,7 +68,7 @@ tensor::GraphOutcome GraphCache::run(const tensor::ReplayKey& key, const tensor:
     if (!is_made) failures_ = 0;
     return GraphOutcome::kReplayed;
   }
-  ops();  // where these fail too, as they do on a device that is lost, the graph was not the matter
+  ops();  // if these fail too, as on a lost device, the graph was not the cause
   disable(graph, reason);
   return GraphOutcome::kFailed;
 }
@@ -80,7 +81,8 @@ void GraphCache::remember(const Key& key) {
   graphs_.pop_back();
 }
 
-/// The ops as a graph that is ready on the device. Whatever fails, the stream takes work again, and none was done.
+/// Captures the ops as a graph that is ready on the device. On failure the stream accepts work again, and no op has
+/// run.
 GraphCache::Executable GraphCache::capture(const std::function<void()>& ops) const {
   const cudaStream_t stream = device_.compute.get();
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -94,7 +96,7 @@ GraphCache::Executable GraphCache::capture(const std::function<void()>& ops) con
   const cudaError_t ended = cudaStreamEndCapture(stream, &made);
   const std::unique_ptr<CUgraph_st, DestroyCaptured> captured(made);
   if (failure) {
-    (void)cudaGetLastError();  // of the end, which follows from what has failed
+    (void)cudaGetLastError();  // the error of ending the capture, which follows from the failure
     std::rethrow_exception(failure);
   }
   check(ended, "cudaStreamEndCapture");
@@ -124,7 +126,8 @@ std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) 
     disable(graph, reason);
     throw std::runtime_error(reason);
   }
-  // What of it has begun is not known. It goes first on the stream, and what it has changed in place is brought again.
+  // Unknown work of the graph has begun. Stream order lets it finish first, and `fill` restores what it changed in
+  // place.
   fill();
   return reason;
 }
@@ -138,7 +141,7 @@ void GraphCache::disable(Graph& graph, const std::string& reason) {
       fmt::format("device {}: decode steps of up to {} rows{} and {} tokens of all contexts run without a graph: {}{}",
                   device_.ordinal, key.ops.row_count, each, int64_t{key.splits} * kSplitKeys, reason,
                   failures_ == kMaxFailures ? "; no further graph is tried" : "");
-  if (!warn_ || what == last_warning_) return;  // each output buffer has a graph of its own
+  if (!warn_ || what == last_warning_) return;  // each output buffer has its own graph, and so its own warning
   last_warning_ = std::move(what);
   warn_(last_warning_);
 }

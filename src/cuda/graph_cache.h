@@ -11,27 +11,28 @@
 
 namespace millrace::cuda {
 
-/// Decode steps, with drafts or without, as graphs: ops of a key run as they come the first time, are captured the
-/// second, and are replayed from then on over what the uploaded batch holds. Batches are padded to one of few sizes, so
-/// there are few keys; the graph that was used least recently goes when there are too many all the same. A key whose
-/// graph cannot be made or launched stays with its ops as they come, that step included.
+/// Decode steps, with or without drafts, as graphs. The ops of a key run one by one the first time, are captured the
+/// second, and are replayed from then on. A replay reads the contents of the uploaded batch. Batches are padded to one
+/// of few sizes, so there are few keys; the least recently used graph is evicted when there are too many. A key whose
+/// graph cannot be made or launched runs op by op from that step on.
 class GraphCache final : public tensor::Replay {
  public:
-  /// Larger batches spend little of their time on launches.
+  /// Maximum of rows; larger batches spend little of their time on launches.
   static constexpr int32_t kMaxRows = 512;
   static constexpr size_t kMaxGraphs = 128;
-  /// When so many in a row could not be made and launched, no further one is tried.
+  /// Consecutive failures to make or launch a graph after which no more are tried.
   static constexpr int kMaxFailures = 4;
   using Warn = std::function<void(const std::string& what)>;
 
-  /// `warn`, which may be empty, is told of each graph that there is none of, and why.
+  /// `warn`, which may be empty, receives the reason for each graph that cannot be used.
   GraphCache(Device& device, const Submissions& submissions, Warn warn)
       : device_(device), submissions_(submissions), warn_(std::move(warn)) {}
-  /// What rows of a batch are padded to: a power of two up to 128, then a multiple of 64. Tiles of products are as wide
-  /// as that, and 128 or, with 512 rows, 256 at most: padding adds none, where the next power of two beyond 128 could
-  /// double them. The ops that go row by row do compute it, and so it has no more than 63 rows there.
+  /// Returns the padded number of rows: a power of two up to 128, then a multiple of 64. GEMM tiles have these widths,
+  /// and at most 128 or, with 512 rows, 256. Padding therefore adds no tile, whereas the next power of two after 128
+  /// could double them. Ops that work row by row compute the padding, which is at most 63 rows there.
   [[nodiscard]] static int32_t bucket(int32_t rows);
-  /// Sequences as rows, since some ops have blocks for each, and rows of one to a power of two up to kMaxSplitKvRows.
+  /// Returns the padded bounds. Sequences are padded like rows, since some ops have blocks for each. Rows of one
+  /// sequence are padded to a power of two up to kMaxSplitKvRows.
   [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size) const override;
   tensor::GraphOutcome run(const tensor::ReplayKey& key, const tensor::UploadedBatch& batch,
                            const std::function<void()>& fill, const std::function<void()>& ops) override;
@@ -39,7 +40,7 @@ class GraphCache final : public tensor::Replay {
  private:
   struct Key {
     tensor::ReplayKey ops;
-    int32_t sequences = 0;  // as the next, of BatchBounds; of the rows that go on, the same
+    int32_t sequences = 0;  // from BatchBounds, like the next two
     int32_t sequence_rows = 0;
     int32_t splits = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
@@ -56,7 +57,7 @@ class GraphCache final : public tensor::Replay {
   using Graphs = std::list<Graph>;  // most recently used first
   void remember(const Key& key);
   [[nodiscard]] Executable capture(const std::function<void()>& ops) const;
-  // Both give why not; empty: it is done.
+  // Both return the reason of a failure; empty: success.
   [[nodiscard]] std::string make(Graph& graph, const std::function<void()>& ops);
   [[nodiscard]] std::string launch(Graph& graph, const std::function<void()>& fill);
   void disable(Graph& graph, const std::string& reason);

@@ -10,12 +10,13 @@ namespace millrace::cuda {
 
 class Partition;
 
+/// Options of a stream.
 struct StreamOptions {
-  bool urgent = false;                   ///< its kernels' blocks go before those that wait on other streams
+  bool urgent = false;                   ///< blocks of its kernels precede waiting blocks of other streams
   const Partition* partition = nullptr;  ///< where its kernels run; null: everywhere
 };
 
-/// A stream that waits for no other one.
+/// A stream that does not synchronise with others.
 class Stream {
  public:
   explicit Stream(const StreamOptions& options = {});
@@ -23,14 +24,14 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   [[nodiscard]] cudaStream_t get() const { return stream_; }
-  /// Returns when everything so far is complete. At start-up and in tests only.
+  /// Waits until all work so far is complete. For start-up and tests.
   void synchronize() const;
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-/// An event that measures no time.
+/// An event without timing.
 class Event {
  public:
   Event();
@@ -44,7 +45,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Events to be used again, since making one takes the driver's lock. Thread-safe.
+/// Events for reuse, since creating one takes the driver's lock. Thread-safe.
 class EventPool {
  public:
   explicit EventPool(size_t count) : free_(count) {}

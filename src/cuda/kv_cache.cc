@@ -7,11 +7,14 @@
 namespace millrace::cuda {
 namespace {
 
-/// Of the words that copy_pages moves.
+/// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
 DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
-  return {nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  return {.layer_count = shape.layer_count,
+          .kv_head_count = shape.kv_head_count,
+          .head_dim = shape.head_dim,
+          .page_size = shape.page_size};
 }
 
 }  // namespace

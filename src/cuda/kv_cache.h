@@ -6,12 +6,12 @@
 
 namespace millrace::cuda {
 
-/// Pages one after another, and in each its layers. However many pages go to the host, or a layer of them comes from
-/// there, one launch of copy_pages takes up to PageCopyList::kMaxPages of them.
+/// The KV cache in device memory: page by page, and layer by layer within a page. One launch of copy_pages copies up to
+/// PageCopyList::kMaxPages pages to the host, or one layer of them back.
 class CudaKvCache final : public tensor::KvCache {
  public:
   CudaKvCache(Device& device, const tensor::KvCacheShape& shape);
-  /// page_bytes() of such a cache, whatever its page_count.
+  /// Returns page_bytes() of such a cache. page_count is ignored.
   [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return kv_page_bytes(layout_); }

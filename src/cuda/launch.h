@@ -1,6 +1,6 @@
 #pragma once
 
-// How kernels are launched, by nvcc or, with MILLRACE_EMULATED_CUDA, under the emulator of tests/cuda.
+// Launches kernels: compiled by nvcc or, with MILLRACE_EMULATED_CUDA, under the emulator of tests/cuda.
 
 #include <cuda_runtime_api.h>
 
@@ -24,12 +24,13 @@ namespace millrace::cuda {
   return ceil_div(a, b) * b;
 }
 
-/// Shared memory that a block may have on every device from compute capability 8.0 on; 8.6 and 8.9 have the least.
+/// Shared memory, in bytes, that a block may have on every device from compute capability 8.0 on; 8.6 and 8.9 have the
+/// least.
 inline constexpr size_t kPortableSharedBytes = 99 << 10;
-/// The same of compute capability 9.0.
+/// Shared memory, in bytes, that a block may have at compute capability 9.0.
 inline constexpr size_t kHopperSharedBytes = 227 << 10;
 
-/// One stretch of work on a stream. A grid without blocks is no launch.
+/// The dimensions of one kernel launch. A grid without blocks launches nothing.
 struct LaunchShape {
   const char* name = "";  ///< of the kernel, for messages
   dim3 grid;
@@ -39,7 +40,7 @@ struct LaunchShape {
 
 #ifdef MILLRACE_EMULATED_CUDA
 
-/// The block's dynamic shared memory, at an address that is a multiple of 1024.
+/// Returns the block's dynamic shared memory, aligned to 1024 bytes.
 inline std::byte* shared_memory() {
   return emulator::current_block().shared;
 }
@@ -67,11 +68,11 @@ __device__ inline std::byte* shared_memory() {
 
 inline void check_launch(const char* kernel, const char* step, cudaError_t status) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // it is told here, and must not be told again by a later call
+  cudaGetLastError();  // clears the error, so that no later call reports it again
   throw std::runtime_error(std::string("CUDA kernel ") + kernel + ": " + step + ": " + cudaGetErrorString(status));
 }
 
-/// Lets `entry` have more shared memory than every kernel may.
+/// Allows `entry` more shared memory than the default limit.
 inline void opt_in_shared_memory(const void* entry, const LaunchShape& shape, SharedMemoryLimits& limits) {
   int device = 0;
   check_launch(shape.name, "cudaGetDevice", cudaGetDevice(&device));
@@ -101,7 +102,7 @@ void launch_kernel(void (*kernel)(Parameters...), SharedMemoryLimits& limits, co
   pass(arguments...);
 }
 
-/// A kernel that something launches; they are known before main begins.
+/// A kernel that some code launches. All are registered before main begins.
 struct KernelEntry {
   explicit KernelEntry(const void* its_function) : function(its_function), before(newest) { newest = this; }
   const void* const function;

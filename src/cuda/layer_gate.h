@@ -5,8 +5,8 @@
 
 namespace millrace::cuda {
 
-/// An event per layer on the stream of loads. Loads are launched before the work that passes is, both on one thread,
-/// so nobody ever waits for a gate on the host.
+/// One event per layer on the stream of loads. One thread launches both, loads before the work that waits, so that the
+/// host never waits for a gate.
 class CudaLayerGate final : public tensor::LayerGate {
  public:
   explicit CudaLayerGate(Device& device) : device_(device) {}

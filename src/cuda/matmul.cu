@@ -3,7 +3,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Up to so many rows the splits of a sum may go to different blocks; it bounds the workspace.
+/// Rows up to which the splits of a sum may go to different blocks. It bounds the workspace.
 constexpr int32_t kMaxSplitRows = 256;
 constexpr size_t kCounterBytes = 2048;
 static_assert(kCounterBytes >= kFullOccupancyBlocks * sizeof(uint32_t));
@@ -39,11 +39,14 @@ void launch_gemm(cudaStream_t stream, const Operands& given) {
       .panels = panels,
       .splits = splits,
       .epilogue = given.epilogue};
-  // The word behind the tile of sums tells a block's threads whether they came last.
+  // The word after the tile of sums tells a block's threads whether they are the last block.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
   static_assert(kShared <= T::kMaxSharedBytes);
-  launch<gemm_kernel<T>>(
-      {"product", dim3(token_tiles, feature_tiles, divides ? splits : 1), dim3(T::kThreads), kShared}, stream, product);
+  launch<gemm_kernel<T>>({.name = "product",
+                          .grid = dim3(token_tiles, feature_tiles, divides ? splits : 1),
+                          .block = dim3(T::kThreads),
+                          .shared_bytes = kShared},
+                         stream, product);
 }
 
 void run_gemm(cudaStream_t stream, const Operands& given) {
@@ -92,19 +95,33 @@ void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, cons
             OutputType type, void* workspace) {
   check_gate_up("matmul", weight, false);
   const Epilogue epilogue = type == OutputType::kF32 ? Epilogue::kStoreF32 : Epilogue::kStoreBf16;
-  run_gemm(stream, {x, weight, bias, rows, out, epilogue, workspace});
+  run_gemm(
+      stream,
+      {.x = x, .weight = weight, .bias = bias, .rows = rows, .out = out, .epilogue = epilogue, .workspace = workspace});
 }
 
 void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                 float* hidden, void* workspace) {
   check_gate_up("matmul_add", weight, false);
-  run_gemm(stream, {x, weight, bias, rows, hidden, Epilogue::kAddF32, workspace});
+  run_gemm(stream, {.x = x,
+                    .weight = weight,
+                    .bias = bias,
+                    .rows = rows,
+                    .out = hidden,
+                    .epilogue = Epilogue::kAddF32,
+                    .workspace = workspace});
 }
 
 void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
                      void* workspace) {
   check_gate_up("matmul_silu_mul", weight, true);
-  run_gemm(stream, {x, weight, nullptr, rows, out, Epilogue::kSiluMul, workspace});
+  run_gemm(stream, {.x = x,
+                    .weight = weight,
+                    .bias = nullptr,
+                    .rows = rows,
+                    .out = out,
+                    .epilogue = Epilogue::kSiluMul,
+                    .workspace = workspace});
 }
 
 }  // namespace millrace::cuda

@@ -56,7 +56,7 @@ tensor::Buffer allocate_pinned(size_t bytes) {
 std::byte* GrowingBuffer::reserve(int device, size_t bytes, const Stream& stream, bool& grown) {
   if (bytes > buffer_.bytes()) {
     tensor::Buffer larger = allocate_device(device, std::max({bytes, 2 * buffer_.bytes(), kMinGrowthBytes}), stream);
-    ring_builder_.push_back(std::exchange(buffer_, std::move(larger)));
+    outgrown_.push_back(std::exchange(buffer_, std::move(larger)));
     grown = true;
   }
   return buffer_.data();

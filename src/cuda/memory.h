@@ -5,22 +5,22 @@
 
 namespace millrace::cuda {
 
-/// Memory of device `device`; zeroed when the call returns. Throws when it is short, naming what was wanted and what is
-/// left. Waits, as does freeing it.
+/// Returns memory of device `device`, zeroed. Throws std::runtime_error with the wanted and available bytes when it is
+/// short. Allocating and freeing wait for the device.
 [[nodiscard]] tensor::Buffer allocate_device(int device, size_t bytes, const Stream& stream);
-/// Pinned memory of the host, zeroed; kernels reach it at the same address.
+/// Returns pinned host memory, zeroed, which kernels reach at the same address.
 [[nodiscard]] tensor::Buffer allocate_pinned(size_t bytes);
 
-/// Device memory that only grows, at least to twice its size: what it was before stays valid for work in flight. Its
-/// content does not survive.
+/// Device memory that only grows, to at least twice its size. The previous memory stays valid for work in flight.
+/// Growing discards the content.
 class GrowingBuffer {
  public:
-  /// At least `bytes` of zeroed memory if this call grew it; `grown` is then set.
+  /// Returns at least `bytes`. If this call grew the buffer, the memory is zeroed and `grown` is set.
   [[nodiscard]] std::byte* reserve(int device, size_t bytes, const Stream& stream, bool& grown);
 
  private:
   tensor::Buffer buffer_;
-  std::vector<tensor::Buffer> ring_builder_;
+  std::vector<tensor::Buffer> outgrown_;
 };
 
 }  // namespace millrace::cuda

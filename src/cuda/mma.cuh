@@ -1,6 +1,6 @@
 #pragma once
 
-// Instructions that CUDA C++ has no name for, as inline PTX; under the emulator, with the same register layouts.
+// Instructions without a name in CUDA C++, as inline PTX; under the emulator, functions with the same register layouts.
 
 #include "cuda/launch.h"
 
@@ -29,7 +29,7 @@ inline float exp2_fast(float x) {
 inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   emulator::mma_m16n8k16(d, a, b);
 }
-/// Where it lies in the block's shared memory, in bytes.
+/// Returns the byte address within the block's shared memory.
 inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(static_cast<const std::byte*>(shared) - emulator::current_block().shared);
 }
@@ -52,7 +52,7 @@ void wait_copies() {
 
 #else
 
-/// Rounded to nearest even; the low half of the word is the first element.
+/// Packs two floats to bf16, rounded to nearest even. The low half of the word is the first element.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
@@ -62,16 +62,16 @@ __device__ inline uint16_t float_to_bf16(float value) {
   return static_cast<uint16_t>(pack_bf16(value, 0.0f));
 }
 
-/// 2^x to 2 ulp; 0 of what is far below, exactly 1 of 0.
+/// Computes 2^x to 2 ulp; 0 for very negative x, exactly 1 at 0.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// d += a · b over m16n8k16, bf16 into f32. With g = lane / 4 and c = 2 · (lane % 4): a holds rows g, g + 8, g, g + 8
-/// at inputs c, c, c + 8, c + 8; b holds inputs c, c + 8 of column g; d rows g, g, g + 8, g + 8 at columns c, c + 1, c,
-/// c + 1.
+/// Computes d += a · b over m16n8k16, bf16 into f32. With g = lane / 4 and c = 2 · (lane % 4): a holds rows g, g + 8,
+/// g, g + 8 at inputs c, c, c + 8, c + 8. b holds inputs c, c + 8 of column g. d holds rows g, g, g + 8, g + 8 at
+/// columns c, c + 1, c, c + 1.
 __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   // volatile: all lanes take part, so it must not move to where only some of them need the result.
   asm volatile(
@@ -84,8 +84,8 @@ __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-/// Four 8×8 matrices of 16-bit elements: lane i names row i % 8 of matrix i / 8, and gets of each matrix the elements c
-/// and c + 1 of row g (transposed: rows c and c + 1 of column g).
+/// Loads four 8×8 matrices of 16-bit elements. Lane i gives the address of row i % 8 of matrix i / 8. It receives, of
+/// each matrix, elements c and c + 1 of row g (transposed: rows c and c + 1 of column g).
 __device__ inline void load_matrix(uint32_t (&registers)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
@@ -97,7 +97,8 @@ __device__ inline void load_matrix_transposed(uint32_t (&registers)[4], const vo
                : "r"(shared_address(row)));
 }
 
-/// 16 bytes into shared memory, past the first-level cache; those from `bytes` on are zeros. Done after a wait.
+/// Starts a copy of 16 bytes to shared memory that bypasses the first-level cache. Bytes from `bytes` on are zeros.
+/// Complete after a wait.
 __device__ inline void copy_async(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -107,7 +108,7 @@ __device__ inline void copy_async(void* shared, const void* global, int bytes) {
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most kPending of this thread's latest groups are under way.
+/// Waits until at most kPending of this thread's latest groups are in flight.
 template <int kPending>
 __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -115,7 +116,7 @@ __device__ void wait_copies() {
 
 #endif
 
-/// The sum over the lanes in a fixed order, in every lane.
+/// Returns the sum over the lanes, in a fixed order, to every lane.
 __device__ inline float warp_sum(float value) {
   for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
   return value;

@@ -8,8 +8,8 @@
 extern "C" __attribute__((visibility("default"))) const millrace::cuda::Module* millrace_cuda_module(
     uint32_t interface_number, const char* version) {
   using namespace millrace::cuda;
-  // Streams that share one of the runtime's queues to the device wait for each other: let no two share one. Read when
-  // the runtime begins.
+  // Streams that share a hardware queue wait for each other, so no two may share one. The runtime reads this when it
+  // starts.
   (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   static constexpr Module kModule{list_gpus, free_bytes, make_backend};
   const bool fits = interface_number == kModuleInterface && std::strcmp(version, MILLRACE_VERSION) == 0;

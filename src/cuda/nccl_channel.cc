@@ -20,16 +20,16 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using Handler = tensor::DeviceChannel::Handler;
 
-/// Looks without a pause after something has moved; beyond them the thread sleeps between looks.
-constexpr int kSpinPolls = 200;
-constexpr auto kPollInterval = 10us;
-/// With nothing under way the thread asks so often whether the communicator still stands.
+/// Polls without a pause after progress. Beyond them the thread sleeps between polls.
+constexpr int kChannelSpinPolls = 200;
+constexpr auto kChannelPollInterval = 10us;
+/// Interval of checks of an idle communicator.
 constexpr auto kIdlePollInterval = 100ms;
-/// Whoever ends a generation says why over the link between the hosts: a failure of NCCL waits for that. Whoever is
-/// told of a lost channel aborts the others: its end waits for that.
+/// Delay before a failure is reported. A failure of NCCL waits for the peer's explanation, which comes over the link
+/// between the hosts. The end of a lost channel waits until the others are aborted.
 constexpr auto kGrace = 100ms;
 
-/// abort() was called.
+/// Thrown after a call of abort().
 class Aborted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -44,11 +44,19 @@ class NcclChannel final : public tensor::DeviceChannel {
   }
   void send(std::span<const std::byte> from, std::string what, Handler done) override {
     CHECK(options_.sending, "{}: a send at the receiving end", options_.name);
-    want({{const_cast<std::byte*>(from.data()), from.size()}, std::move(what), nullptr, {}, std::move(done)});
+    want({.memory = {const_cast<std::byte*>(from.data()), from.size()},
+          .what = std::move(what),
+          .event = nullptr,
+          .launched = {},
+          .done = std::move(done)});
   }
   void receive(std::span<std::byte> into, std::string what, Handler launched, Handler done) override {
     CHECK(!options_.sending, "{}: a receive at the sending end", options_.name);
-    want({into, std::move(what), nullptr, std::move(launched), std::move(done)});
+    want({.memory = into,
+          .what = std::move(what),
+          .event = nullptr,
+          .launched = std::move(launched),
+          .done = std::move(done)});
   }
   void abort(std::string reason) override {
     const std::lock_guard lock(mutex_);
@@ -60,7 +68,7 @@ class NcclChannel final : public tensor::DeviceChannel {
   struct Transfer {
     std::span<std::byte> memory;
     std::string what;
-    std::shared_ptr<const Event> event;  // behind it on the stream; null: not launched
+    std::shared_ptr<const Event> event;  // follows it on the stream; null: not launched
     Handler launched;
     Handler done;
   };
@@ -79,7 +87,7 @@ class NcclChannel final : public tensor::DeviceChannel {
   void wait_for_abort();
   void end(const std::exception_ptr& failure);
   void pause(int& looks) const {
-    if (++looks > kSpinPolls) std::this_thread::sleep_for(kPollInterval);
+    if (++looks > kChannelSpinPolls) std::this_thread::sleep_for(kChannelPollInterval);
   }
 
   Device& device_;
@@ -89,10 +97,10 @@ class NcclChannel final : public tensor::DeviceChannel {
   std::condition_variable changed_;
   std::deque<Transfer> wanted_;  // guarded by mutex_, as the next two
   std::optional<std::string> abort_reason_;
-  std::exception_ptr ended_;  // set: nothing is taken any more
-  // The thread's own.
+  std::exception_ptr ended_;  // set: no more transfers are accepted
+  // Used by the thread only.
   std::optional<NcclEnd> end_;
-  std::deque<Transfer> under_way_;  // oldest first; the newest may not have been launched
+  std::deque<Transfer> under_way_;  // oldest first; the newest may not be launched yet
   Clock::time_point oldest_since_;  // when the first of them became the oldest
   std::thread thread_;
 };
@@ -114,8 +122,8 @@ void NcclChannel::run() {
   bool opened = false;
   const std::exception_ptr failure = run_to_the_end(opened);
   if (opened && options_.lost) {
-    // The end frees memory, which waits for all that runs on the device, also for other channels' receives, whose data
-    // may never come: they are aborted first.
+    // Freeing memory waits for all work on the device, including other channels' receives, whose data may never come.
+    // Those are aborted first.
     options_.lost(failure);
     wait_for_abort();
   }
@@ -123,7 +131,7 @@ void NcclChannel::run() {
   if (!opened) options_.opened(failure);
 }
 
-/// Why the channel has ended; `lost` is gone when it was told to.
+/// Runs the channel and returns why it has ended. After abort() it drops `lost`, which is then not called.
 std::exception_ptr NcclChannel::run_to_the_end(bool& opened) {
   try {
     try {
@@ -153,7 +161,7 @@ void NcclChannel::open() {
   exchange_id(deadline);
 }
 
-/// The first transfer makes the connections, and shows that bytes come through.
+/// Sends the id as the first transfer, which makes the connections and proves that bytes arrive.
 void NcclChannel::exchange_id(Clock::time_point deadline) {
   const tensor::Buffer memory = allocate_device(device_.ordinal, options_.id.size(), end_->stream());
   const auto copy = [&](void* to, const void* from) {
@@ -173,23 +181,23 @@ void NcclChannel::exchange_id(Clock::time_point deadline) {
       if (outcome != cudaErrorNotReady) check(outcome, "the first transfer");
     }
   } catch (...) {
-    end_->abort();  // until then the device may write to `memory`
+    end_->abort();  // before this the device may still write to `memory`
     throw;
   }
   if (options_.sending) return;
   std::vector<std::byte> found(options_.id.size());
   copy(found.data(), memory.data());
-  if (found != options_.id) throw std::runtime_error("NCCL: the first transfer brought other bytes than were sent");
+  if (found != options_.id) throw std::runtime_error("NCCL: the first transfer received other bytes than were sent");
 }
 
-/// Returns when what was called last is under way on the device.
+/// Waits until the last call is under way on the device.
 void NcclChannel::settle(const std::optional<Clock::time_point>& open_deadline) {
   for (int looks = 0;; pause(looks)) {
     throw_if_aborted();
     if (end_->settled()) return;
     if (open_deadline && Clock::now() > *open_deadline) {
       throw std::runtime_error(
-          fmt::format("NCCL: {} is not there after {} ms", options_.peer, options_.open_timeout.count()));
+          fmt::format("NCCL: {} did not connect within {} ms", options_.peer, options_.open_timeout.count()));
     }
     (void)complete_oldest();
     check_oldest();
@@ -207,7 +215,7 @@ void NcclChannel::serve() {
   }
 }
 
-/// Waits a while for a transfer where there is nothing else to look after.
+/// Returns the next transfer, and waits for it a while when nothing else is pending.
 std::optional<NcclChannel::Transfer> NcclChannel::next_wanted() {
   throw_if_aborted();
   std::unique_lock lock(mutex_);
@@ -225,7 +233,7 @@ void NcclChannel::launch(Transfer transfer) {
   under_way_.push_back(std::move(transfer));
   Transfer& newest = under_way_.back();
   end_->transfer(newest.memory);
-  // Not before: until then nothing of it is on the stream.
+  // Not earlier: nothing of it is on the stream before.
   settle({});
   Event event = device_.events.take();
   event.record(end_->stream());
@@ -252,7 +260,7 @@ bool NcclChannel::complete_oldest() {
   return true;
 }
 
-/// Transfers are complete in their order, so the oldest alone can be late.
+/// Checks the oldest transfer for its deadline. Transfers complete in order, so only the oldest can be late.
 void NcclChannel::check_oldest() const {
   if (under_way_.empty() || Clock::now() - oldest_since_ < options_.transfer_timeout) return;
   const Transfer& oldest = under_way_.front();
@@ -273,7 +281,7 @@ void NcclChannel::throw_if_aborted() {
   if (abort_reason_) throw Aborted(*abort_reason_);
 }
 
-/// No transfer is reported before the device has let go of all memory.
+/// Ends the channel. No transfer is reported before the device has released all memory.
 void NcclChannel::end(const std::exception_ptr& failure) {
   end_.reset();
   std::deque<Transfer> left = std::move(under_way_);

@@ -9,13 +9,13 @@
 
 namespace millrace::cuda {
 
-/// NCCL has failed: what was called, and NCCL's text.
+/// A failure of NCCL: the call and NCCL's text.
 class NcclFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One rank of a communicator of two that never blocks the host, with a stream of its own: one end of a channel. Made,
-/// used and destroyed on one thread, its device current.
+/// One end of a channel: a rank in a communicator of two that never blocks the host, with a stream of its own. Made,
+/// used and destroyed on one thread with its device current.
 class NcclEnd {
  public:
   NcclEnd(const NcclLibrary& nccl, bool sending) : nccl_(nccl), sending_(sending) {}
@@ -23,12 +23,13 @@ class NcclEnd {
   NcclEnd(const NcclEnd&) = delete;
   NcclEnd& operator=(const NcclEnd&) = delete;
 
-  /// Calls that are under way on the stream once settled(); until then nothing else may be called. Throw NcclFailure.
+  /// These calls are under way on the stream once settled() is true. No other call may be made before. They throw
+  /// NcclFailure.
   void begin(std::span<const std::byte> id);
   void transfer(std::span<std::byte> memory);
-  /// Whether what was called last is under way. Throws NcclFailure when the communicator has failed, at whatever time.
+  /// Returns whether the last call is under way. Throws NcclFailure when the communicator has failed.
   [[nodiscard]] bool settled() const;
-  /// Ends what is under way, and all use of this end; returns when the device has let go of all memory.
+  /// Aborts all pending work and ends the use of this end. Returns when the device has released all memory.
   void abort() noexcept;
   [[nodiscard]] const Stream& stream() const { return stream_; }
 

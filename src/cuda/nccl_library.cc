@@ -10,9 +10,9 @@ namespace {
 
 constexpr const char* kFile = "libnccl.so.2";
 constexpr const char* kVariable = "MILLRACE_NCCL_LIBRARY";
-/// The first with communicators that neither block nor take more blocks of the GPU than they are told.
+/// The first version whose communicators neither block nor use more blocks of the GPU than configured.
 constexpr int kMinVersion = NCCL_VERSION(2, 18, 0);
-/// Blocks of a transfer. A receive that waits for its data holds them, and products run beside it.
+/// Blocks of a transfer. A receive that waits for data occupies them while GEMMs run.
 constexpr int kMaxBlocks = 4;
 
 template <class Function>
@@ -29,7 +29,7 @@ Result<const NcclLibrary*> load() {
   const char* given = std::getenv(kVariable);
   const std::string file = given != nullptr ? given : kFile;
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return make_error(ErrorCode::kUnavailable, "NCCL does not load: {}", dlerror());
+  if (library == nullptr) return make_error(ErrorCode::kUnavailable, "NCCL cannot be loaded: {}", dlerror());
   static NcclLibrary found;
   std::string missing;
   find(library, "ncclGetVersion", found.get_version, missing);
@@ -73,7 +73,7 @@ ncclComm_t begin_communicator(const NcclLibrary& nccl, const ncclUniqueId& id, i
   config.maxCTAs = kMaxBlocks;
   ncclComm_t comm = nullptr;
   const ncclResult_t result = nccl.comm_init_rank_config(&comm, rank_count, id, rank, &config);
-  // One that has failed by now is there as well, to be asked why and to be aborted.
+  // A failed communicator exists as well, so that its state can be read and it can be aborted.
   if (result == ncclSuccess || result == ncclInProgress || comm != nullptr) return comm;
   throw std::runtime_error("NCCL: ncclCommInitRankConfig: " + describe_nccl(nccl, result, nullptr));
 }

@@ -8,8 +8,8 @@
 
 namespace millrace::cuda {
 
-/// What is called of NCCL. It is looked for at run time (libnccl.so.2, or what MILLRACE_NCCL_LIBRARY names), so
-/// that neither the server nor its module needs it.
+/// The functions of NCCL in use. The library (libnccl.so.2, or the value of MILLRACE_NCCL_LIBRARY) is loaded at run
+/// time, so that neither the server nor its module links it.
 struct NcclLibrary {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -22,17 +22,17 @@ struct NcclLibrary {
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
-  std::string version;  ///< "2.28.9"
+  std::string version;  ///< e.g. "2.28.9"
 };
 
-/// Loaded once per process, and stays. Errors: not there, without a function that is needed, too old.
+/// Loads the library once per process, for good. Errors: it is missing, lacks a function, or is too old.
 [[nodiscard]] Result<const NcclLibrary*> nccl_library();
 
-/// What a result says: NCCL's text for it, and for the last failure where there is more to say. `comm` may be null.
+/// Returns NCCL's text for a result, and for the last failure if there is one. `comm` may be null.
 [[nodiscard]] std::string describe_nccl(const NcclLibrary& nccl, ncclResult_t result, ncclComm_t comm);
 
-/// Begins a communicator that never blocks the host: what is called returns at once and is under way when its state is
-/// no longer ncclInProgress; its state also says that it has failed. Throws std::runtime_error where there is none.
+/// Creates a communicator that never blocks the host. Its calls return at once and are under way when its state is no
+/// longer ncclInProgress. The state also reports failures. Throws std::runtime_error when it cannot be created.
 [[nodiscard]] ncclComm_t begin_communicator(const NcclLibrary& nccl, const ncclUniqueId& id, int rank, int rank_count);
 
 }  // namespace millrace::cuda

@@ -2,10 +2,10 @@
 
 #include "cuda/launch.h"
 
-/// Floats as words of the same order. NaNs have none.
+/// Maps floats to words of the same order. NaNs have none.
 namespace millrace::cuda {
 
-/// Orders as the floats do; both zeros are one.
+/// Returns a word that orders like the float; both zeros are equal.
 __device__ inline uint32_t order_key(float value) {
   const uint32_t bits = __float_as_uint(value + 0.0f);
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);

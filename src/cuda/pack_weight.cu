@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// An IEEE binary16 as f32: exact, subnormals, infinities and NaNs included.
+/// Converts an IEEE binary16 to f32: exact, with subnormals, infinities and NaNs.
 __device__ float binary16_to_float(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = (half & 0x7FFFu) << 13;
@@ -24,7 +24,7 @@ __device__ uint16_t read_as_bf16(const void* source, SourceType type, size_t at)
   return 0;
 }
 
-/// Where an element of the packed matrix lies, in elements.
+/// Returns the element index in the packed matrix.
 __device__ size_t packed_index(int32_t row, int32_t input, int32_t steps) {
   const size_t step = static_cast<size_t>(row / kPanelRows) * steps + input / kStepInputs;
   const int32_t offset = chunk_offset(row % kPanelRows, input % kStepInputs / 8);

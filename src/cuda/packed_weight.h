@@ -3,7 +3,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
-/// The packed layout of weights (kernels.h) and what a weight's shape alone decides about its products.
+/// The packed layout of weights (kernels.h), and properties of GEMMs that the weight's shape determines.
 namespace millrace::cuda {
 
 constexpr int32_t kPanelRows = 64;
@@ -11,15 +11,15 @@ constexpr int32_t kStepInputs = 64;
 constexpr int32_t kStepRowBytes = kStepInputs * 2;  ///< of one row in one step
 constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
 
-/// Where the 16 bytes of chunk `chunk` of a row lie among steps of rows that follow one another, packed weights and
-/// tokens in shared memory alike: the order turns with the row, so that one chunk of eight rows meets all banks. It is
-/// the 128-byte swizzle that wgmma reads, where row 0 lies at a multiple of kSwizzleBytes.
+/// Returns the byte offset of the 16-byte chunk `chunk` of a row. The layout is the same for packed weights and tokens
+/// in shared memory. The order of chunks rotates with the row, so that one chunk of eight rows covers all banks. It is
+/// the 128-byte swizzle of wgmma, where row 0 is aligned to kSwizzleBytes.
 constexpr int32_t kSwizzleBytes = 8 * kStepRowBytes;
 constexpr __host__ __device__ int32_t chunk_offset(int32_t row, int32_t chunk) {
   return row * kStepRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
-/// Rows of the packed matrix before padding to whole panels.
+/// Returns the rows of the packed matrix before padding to whole panels.
 constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {
   return gate_up ? round_up(out_features, 8) * 2 : out_features;
 }
@@ -30,11 +30,11 @@ constexpr int32_t step_count(int32_t in_features) {
   return ceil_div(in_features, kStepInputs);
 }
 
-/// Blocks that keep a large device busy; with fewer, a product's sums are worth splitting.
+/// Blocks that keep a large device busy. With fewer blocks, splitting a GEMM's sums pays.
 constexpr int32_t kFullOccupancyBlocks = 264;
 
-/// Into how many ranges of steps the sum of every product with this weight is divided; the ranges' sums are added in
-/// order. Whether they are computed by different blocks depends on the rows; the result does not.
+/// Returns the number of ranges of steps into which every sum with this weight is split. The ranges' sums are added in
+/// order. The number of rows decides whether different blocks compute them; the result does not depend on that.
 constexpr int32_t split_count(int32_t panels, int32_t steps) {
   constexpr int32_t kMaxSplits = 16;
   constexpr int32_t kMinSteps = 4;
@@ -43,7 +43,7 @@ constexpr int32_t split_count(int32_t panels, int32_t steps) {
   if (splits > kMaxSplits) splits = kMaxSplits;
   return splits < 1 ? 1 : splits;
 }
-/// First step of a split; that of split `splits` is the end.
+/// Returns the first step of a split; for `splits` it is the end.
 constexpr __host__ __device__ int32_t split_begin(int32_t split, int32_t splits, int32_t steps) {
   return static_cast<int32_t>(static_cast<int64_t>(steps) * split / splits);
 }

@@ -14,8 +14,8 @@
 namespace millrace::cuda {
 namespace {
 
-/// The parts of each GPU and each number of them. Parts are disjoint where they come from one division, so that all
-/// backends of a process share it.
+/// The parts of each GPU for each number of parts. Only parts of one division are disjoint, so all backends of a
+/// process share it.
 struct Divisions {
   std::mutex mutex;
   std::map<std::pair<CUdevice, int>, std::vector<CUdevResource>> parts;
@@ -30,7 +30,7 @@ Error refused(const DriverCalls& driver, const char* call, CUresult outcome) {
   return make_error(ErrorCode::kUnavailable, "{}: {}", call, driver.describe(outcome));
 }
 
-/// As many equal parts, each as large as the driver makes them: it rounds up what a part shall have.
+/// Divides a device into `count` equal parts of the largest size that the driver allows; it rounds sizes up.
 Result<std::vector<CUdevResource>> divide(const DriverCalls& driver, CUdevice device, int count) {
   CUdevResource whole{};
   CUresult outcome = driver.device_get_dev_resource(device, &whole, CU_DEV_RESOURCE_TYPE_SM);
@@ -47,7 +47,8 @@ Result<std::vector<CUdevResource>> divide(const DriverCalls& driver, CUdevice de
     if (outcome != CUDA_SUCCESS) return refused(driver, "cuDevSmResourceSplitByCount", outcome);
     if (found == wanted) return parts;
   }
-  return make_error(ErrorCode::kUnavailable, "{} multiprocessors do not make {} equal parts", whole.sm.smCount, count);
+  return make_error(ErrorCode::kUnavailable, "{} multiprocessors cannot be divided into {} equal parts",
+                    whole.sm.smCount, count);
 }
 
 Result<CUdevResource> part_of(const DriverCalls& driver, CUdevice device, int index, int count) {

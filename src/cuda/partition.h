@@ -10,19 +10,19 @@ struct CUgreenCtx_st;
 
 namespace millrace::cuda {
 
-/// One of the equal parts that a GPU's multiprocessors are divided into (a green context): kernels on its streams run
-/// there and nowhere else; memory and events are the whole GPU's. Owned by a backend, outlives its streams.
+/// One of the equal parts of a GPU's multiprocessors (a green context). Kernels of its streams run only there; memory
+/// and events belong to the whole GPU. Owned by a backend; outlives its streams.
 class Partition {
  public:
-  /// Part `index` of `count` of GPU `device`, which is current. Errors (kUnavailable) say why driver or GPU do not
-  /// divide so.
+  /// Makes part `index` of `count` of GPU `device`, which is current. Error: kUnavailable with the reason why the
+  /// driver or GPU cannot be divided so.
   [[nodiscard]] static Result<std::unique_ptr<const Partition>> make(int device, int index, int count);
   ~Partition();
   Partition(const Partition&) = delete;
   Partition& operator=(const Partition&) = delete;
 
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
-  /// A stream that waits for no other one. Throws std::runtime_error.
+  /// Returns a stream that does not synchronise with others. Throws std::runtime_error.
   [[nodiscard]] cudaStream_t make_stream(int priority) const;
 
  private:

@@ -9,14 +9,14 @@
 
 namespace millrace::cuda {
 
-/// Where a channel is about to write, so that work which reads there comes after it. Thread-safe.
+/// The memory that channels are about to write, so that work that reads it is ordered after the write. Thread-safe.
 class PendingReceives {
  public:
-  /// `event` stands behind the write of `memory` on the channel's stream.
+  /// Registers a write of `memory`; `event` follows it on the channel's stream.
   void add(std::span<const std::byte> memory, std::shared_ptr<const Event> event);
-  /// The write is complete, or has been given up.
+  /// Removes a write that is complete or abandoned.
   void remove(const void* memory);
-  /// What `stream` is given from now on comes after the write of the memory that `from` is in, if there is one.
+  /// Orders later work of `stream` after the pending write of the memory that contains `from`, if there is one.
   void order_after(const void* from, const Stream& stream);
 
  private:

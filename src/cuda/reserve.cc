@@ -15,13 +15,12 @@
 namespace millrace::cuda {
 namespace {
 
-/// What each drawn row may bring along of biases, banned tokens and, with penalties, of its history; beside that, one
-/// row's history of full length has room.
+/// List entries per sampled row: biases, banned tokens and, with penalties, history. One full-length history also has
+/// room.
 constexpr size_t kListEntries = 1024;
-/// Of what is brought to the device in one piece of work, so many come before the logits: a batch, its tokens, the rows
-/// that go on, their batch.
+/// Uploads of one piece of work before the logits: a batch, its tokens, the tail rows, their batch.
 constexpr size_t kBatchUploads = 4;
-/// And so many for each block of logits: its rows, what is drawn, what is scored.
+/// Uploads per block of logits: its rows, the sampling inputs, the scoring inputs.
 constexpr size_t kBlockUploads = 3;
 constexpr size_t kBlockDownloads = 2;
 
@@ -29,7 +28,7 @@ size_t max_gemm_scratch(const tensor::WorkBounds& bounds) {
   size_t most = 0;
   for (const tensor::PackedWeight* weight : bounds.weights) {
     const DeviceWeight& found = static_cast<const CudaWeight*>(weight)->get();
-    // Not only of the largest batch: what few rows need is not less in every case.
+    // Smaller batches count too, since few rows sometimes need more than many.
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
       most = std::max(most, matmul_workspace_bytes(found.out_features, found.in_features, found.gate_up, rows));
     }
@@ -39,14 +38,17 @@ size_t max_gemm_scratch(const tensor::WorkBounds& bounds) {
 
 size_t max_attention_scratch(const tensor::WorkBounds& bounds) {
   const tensor::KvCacheShape& shape = bounds.cache;
-  const DeviceKvCache cache{nullptr, shape.layer_count, shape.kv_head_count, shape.head_dim, shape.page_size};
+  const DeviceKvCache cache{.layer_count = shape.layer_count,
+                            .kv_head_count = shape.kv_head_count,
+                            .head_dim = shape.head_dim,
+                            .page_size = shape.page_size};
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
   size_t most = 0;
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      const BatchBounds batch{bounds.rows, sequences, rows, splits};
+      const BatchBounds batch{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
       most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
     }
   }
@@ -62,7 +64,7 @@ size_t max_expert_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
-/// At the start, not when the first prompt comes.
+/// Checks the model's sizes at start rather than at the first prompt.
 void check_model(const Device& device, const tensor::WorkBounds& bounds) {
   if (bounds.vocab > kMaxVocab) {
     throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMaxVocab));

@@ -6,10 +6,10 @@
 
 namespace millrace::cuda {
 
-/// Backend::reserve: the scratch of every op, what batches are brought to the device in, and what comes back. Lists
-/// that clients make as long as they like (biases, what penalties look at) get room for ordinary ones. Throws
-/// std::runtime_error where memory is short, or where heads or vocabulary are larger than the ops, or a block's shared
-/// memory, can take.
+/// Implements Backend::reserve: allocates the scratch of every op and the memory for uploads and downloads. Lists whose
+/// length clients choose (biases, history under penalties) get room for ordinary lengths. Throws std::runtime_error
+/// when memory is short. It also throws when heads or the vocabulary exceed what the ops, or a block's shared memory,
+/// support.
 void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds);
 
 }  // namespace millrace::cuda

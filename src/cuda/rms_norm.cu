@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 
-/// The sum over the block in a fixed order, in every thread.
+/// Returns the sum over the block, in a fixed order, to every thread.
 __device__ float block_sum(float value) {
   auto* sums = reinterpret_cast<float*>(shared_memory());  // [warps]
   const float warp = warp_sum(value);
@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(kThreads)
 
 void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, float epsilon, int32_t rows, int32_t width,
               void* out) {
-  launch<rms_norm_kernel>({"rms_norm", dim3(rows), dim3(kThreads), kWarps * sizeof(float)}, stream, hidden, weight,
-                          epsilon, width, static_cast<uint16_t*>(out));
+  launch<rms_norm_kernel>(
+      {.name = "rms_norm", .grid = dim3(rows), .block = dim3(kThreads), .shared_bytes = kWarps * sizeof(float)}, stream,
+      hidden, weight, epsilon, width, static_cast<uint16_t*>(out));
 }
 
 }  // namespace millrace::cuda

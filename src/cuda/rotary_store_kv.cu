@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kLanes;
-/// Heads of a row that share one computation of its angles.
+/// Heads of a row that share the computation of its angles.
 constexpr int kBlockHeads = 16;
 constexpr uint32_t kNan = 0x7FC0;
 
@@ -22,7 +22,7 @@ struct RotaryParams {
   uint16_t* q = nullptr;
 };
 
-/// What scales a head before the norm's weights: 1 without a norm.
+/// Returns the factor of a head before the norm's weights; 1 without a norm.
 __device__ float norm_factor(const float* head, const float* norm, float epsilon, int32_t dim, int lane) {
   if (norm == nullptr) return 1.0f;
   float squares = 0.0f;
@@ -30,7 +30,7 @@ __device__ float norm_factor(const float* head, const float* norm, float epsilon
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
-/// One head, normalised and turned, as bf16.
+/// Normalises and rotates one head, to bf16.
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
                             const float* sin, int lane, uint16_t* out) {
   const int32_t dim = r.cache.head_dim;
@@ -46,8 +46,8 @@ __device__ void rotate_head(const RotaryParams& r, const float* head, const floa
   for (int32_t i = 2 * half + lane; i < dim; i += kLanes) out[i] = float_to_bf16(value(i));
 }
 
-/// A position whose value is no number must spoil those that attend to it and nobody else. Masked positions' values are
-/// multiplied by zero, which a NaN survives; so the fault moves to the key, whose masked scores are left out.
+/// Returns whether a value is non-finite. Only rows that attend to this position may become NaN. Masked values are
+/// multiplied by zero, which a NaN survives; so the fault moves to the key, whose masked scores are ignored.
 __device__ bool has_fault(const float* value, int32_t dim, int lane) {
   bool fault = false;
   for (int32_t i = lane; i < dim; i += kLanes) fault = fault || (float_to_bf16(value[i]) & 0x7F80u) == 0x7F80u;
@@ -111,10 +111,21 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
-  launch<rotary_store_kv_kernel>(
-      {"rotary_store_kv", dim3(bounds.rows, units), dim3(kThreads), rotary.rotary_dim * sizeof(float)}, stream,
-      RotaryParams{qkv, head_count, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer,
-                   static_cast<uint16_t*>(q)});
+  launch<rotary_store_kv_kernel>({.name = "rotary_store_kv",
+                                  .grid = dim3(bounds.rows, units),
+                                  .block = dim3(kThreads),
+                                  .shared_bytes = rotary.rotary_dim * sizeof(float)},
+                                 stream,
+                                 RotaryParams{.qkv = qkv,
+                                              .head_count = head_count,
+                                              .rotary = rotary,
+                                              .q_norm = q_norm,
+                                              .k_norm = k_norm,
+                                              .epsilon = norm_epsilon,
+                                              .batch = batch,
+                                              .cache = cache,
+                                              .layer = layer,
+                                              .q = static_cast<uint16_t*>(q)});
 }
 
 }  // namespace millrace::cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which experts each row goes to, and which rows each expert computes.
+// Routing: the experts of each row, and the rows of each expert.
 
 #include "cuda/batch.cuh"
 #include "cuda/order_key.cuh"
@@ -11,12 +11,12 @@ constexpr int kRouteThreads = 1024;
 constexpr int kRouteWarps = kRouteThreads / kLanes;
 static_assert(kMaxExperts <= kRouteThreads);
 
-/// What a row chose of 32 experts that follow one another.
+/// The choices of a row among 32 consecutive experts.
 struct ExpertMask {
-  uint32_t bits = 0;    ///< an expert each, the lowest first
-  uint32_t before = 0;  ///< how many the row chose of lower number
+  uint32_t bits = 0;    ///< one bit per expert, the lowest first
+  uint32_t before = 0;  ///< choices among lower experts
 };
-/// The tiles of one expert's products, which follow one another in the list.
+/// The tiles of one expert's GEMMs, consecutive in the list.
 struct alignas(16) ExpertTiles {
   int32_t expert = 0;
   int32_t first = 0;  ///< in the list
@@ -24,8 +24,8 @@ struct alignas(16) ExpertTiles {
   int32_t pairs = 0;
 };
 
-/// A pair is a row and one of its experts: row · per_row + how many the row chose of lower number. So the pairs of a
-/// row follow one another in the order in which they are added.
+/// The lists of pairs. A pair is a row with one of its experts: row · per_row + the number of its lower experts. The
+/// pairs of a row are thus consecutive, in the order in which they are added.
 struct RouteLists {
   uint32_t* arrived = nullptr;    // [1] zero between calls
   int32_t* tile_count = nullptr;  // [1]
@@ -39,10 +39,10 @@ struct RouteParams {
   const float* logits = nullptr;  // [rows, experts]
   DeviceExperts experts;
   DeviceBatch batch;
-  int32_t first_row = 0;   ///< of the batch, that is row 0 here
-  int32_t row_stride = 0;  ///< the most rows
+  int32_t first_row = 0;   ///< row 0 here is this row of the batch
+  int32_t row_stride = 0;  ///< maximum of rows
   int32_t tile_tokens = 0;
-  int32_t experts_per_warp = 0;  ///< when rows are listed: a power of two
+  int32_t experts_per_warp = 0;  ///< a power of two
   RouteLists lists;
 };
 
@@ -55,8 +55,8 @@ __device__ inline RouteShared& route_shared() {
   return *reinterpret_cast<RouteShared*>(shared_memory());
 }
 
-/// The experts of one row, which a warp finds: a bit per expert that this lane has, which are lane, lane + 32, … Keys
-/// are those of their logits, 0 where there is none.
+/// The experts of one row, found by a warp: one bit per expert of this lane, which are lane, lane + 32, …. Keys order
+/// like the logits; 0: no expert.
 template <int kPerLane>
 __device__ uint32_t select_topk_experts(const uint32_t (&keys)[kPerLane], int32_t per_row) {
   const uint32_t lane = threadIdx.x % kLanes;
@@ -80,8 +80,8 @@ __device__ uint32_t select_topk_experts(const uint32_t (&keys)[kPerLane], int32_
   return chosen;
 }
 
-/// Finds one row's experts and their weights, by one warp. A row with a NaN goes to the first experts, with weights
-/// that are NaN, as infinities make them too.
+/// Finds one row's experts and their weights with one warp. A row with a NaN goes to the first experts with NaN
+/// weights, as do infinities.
 template <int kPerLane>
 __device__ void route_row(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
@@ -130,7 +130,7 @@ __device__ void route_row(const RouteParams& route, int32_t row) {
   }
 }
 
-/// True in the block that came last, which then sees what all of them wrote.
+/// Returns true in the last block to arrive, which then sees all blocks' writes.
 __device__ inline bool is_last_block(uint32_t* arrived) {
   RouteShared& shared = route_shared();
   __threadfence();
@@ -143,8 +143,7 @@ __device__ inline bool is_last_block(uint32_t* arrived) {
   return true;
 }
 
-/// Lists the pairs of each expert by row; a warp has up to kPerWarp experts that follow one another, of one word of the
-/// choices.
+/// Lists the pairs of each expert by row. A warp serves up to kPerWarp consecutive experts of one word of the choices.
 template <int kPerWarp>
 __device__ void group_pairs_by_expert(const RouteParams& route, int32_t rows) {
   constexpr int kAtOnce = 4;  // reads of choices
@@ -187,7 +186,7 @@ __device__ void group_pairs_by_expert(const RouteParams& route, int32_t rows) {
   }
 }
 
-/// Cuts each expert's pairs into tiles; a thread per expert.
+/// Cuts each expert's pairs into tiles, with one thread per expert.
 __device__ inline void list_tiles(const RouteParams& route) {
   RouteShared& shared = route_shared();
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
@@ -203,7 +202,8 @@ __device__ inline void list_tiles(const RouteParams& route) {
   if (lane == kLanes - 1) shared.tile_sums[warp] = end;
   __syncthreads();
   for (int32_t i = 0; i < warp; ++i) end += shared.tile_sums[i];
-  for (int32_t i = end - tiles; i < end; ++i) route.lists.tiles[i] = {expert, end - tiles, tiles, count};
+  for (int32_t i = end - tiles; i < end; ++i)
+    route.lists.tiles[i] = {.expert = expert, .first = end - tiles, .count = tiles, .pairs = count};
   if (threadIdx.x == kRouteThreads - 1) *route.lists.tile_count = end;
 }
 

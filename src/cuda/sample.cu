@@ -11,7 +11,7 @@ __device__ bool in_vocab(int32_t token, int32_t vocab) {
   return token >= 0 && token < vocab;
 }
 
-/// Adds the biases; those of one token in the order of the list, by the thread that has the first of them.
+/// Adds the biases. The thread with the first bias of a token adds all of that token's, in list order.
 __device__ void add_biases(const SampleInputs& in, const SampleRow& spec, int32_t vocab, float* logits) {
   for (int32_t i = spec.bias_begin + static_cast<int32_t>(threadIdx.x); i < spec.bias_end; i += kSamplerThreads) {
     const int32_t token = in.bias_tokens[i];
@@ -27,7 +27,7 @@ __device__ void add_biases(const SampleInputs& in, const SampleRow& spec, int32_
   }
 }
 
-/// Counts the history's tokens, then lets whoever takes a token's count first apply it.
+/// Counts the history's tokens. The thread that takes a token's count first applies its penalties.
 __device__ void apply_penalties(const SampleInputs& in, const SampleRow& spec, int32_t vocab, const SamplerSlot& slot) {
   const int32_t first = spec.prompt_begin + static_cast<int32_t>(threadIdx.x);
   for (int32_t i = first; i < spec.output_end; i += kSamplerThreads) {
@@ -51,7 +51,7 @@ __device__ void apply_penalties(const SampleInputs& in, const SampleRow& spec, i
   }
 }
 
-/// The logits after mask, bans, bias and penalties: the given ones when nothing applies.
+/// Returns the logits after mask, bans, bias and penalties, or the given ones when none applies.
 __device__ const float* apply_logit_processors(const SampleInputs& in, const SampleRow& spec, const float* raw,
                                                int32_t vocab, const SamplerSlot& slot) {
   const bool changes = spec.mask_begin >= 0 || spec.banned_begin < spec.banned_end || spec.bias_begin < spec.bias_end ||
@@ -76,7 +76,7 @@ __device__ const float* apply_logit_processors(const SampleInputs& in, const Sam
   return slot.logits;
 }
 
-/// The weight of a logit relative to the most probable, as an integer.
+/// The integer weight of a logit relative to the most probable one.
 struct TokenWeight {
   float max = 0.0f;
   float factor = 1.0f;  ///< 1 / temperature
@@ -87,7 +87,7 @@ struct TokenWeight {
   }
 };
 
-/// What top_k, then top_p leave.
+/// Returns the cutoff of top_k followed by top_p.
 __device__ Cutoff apply_top_k_top_p(const SampleRow& spec, const float* logits, int32_t vocab, const TokenWeight& weigh,
                                     int32_t* list) {
   constexpr float kBinsPerNat = 80.0f;
@@ -112,7 +112,7 @@ __device__ Cutoff apply_top_k_top_p(const SampleRow& spec, const float* logits, 
   return cut;
 }
 
-/// The inverse of the cumulative distribution of what the cut keeps, by ascending id.
+/// Returns the token at the drawn position of the cumulative distribution over the kept ids, ascending.
 __device__ int32_t draw(const float* logits, int32_t vocab, const TokenWeight& weigh, const Cutoff& cut,
                         double uniform) {
   SamplerShared& shared = sampler_shared();
@@ -156,7 +156,8 @@ __device__ void sample_row(const float* raw, int32_t vocab, int32_t row, const S
     token = draw(logits, vocab, weigh, cut, uniform_at(spec.seed, spec.position));
   }
   if (spec.top_logprobs >= 0) {
-    score_row({raw, vocab, row, token, spec.top_logprobs}, slot.list, outputs);
+    score_row({.logits = raw, .vocab = vocab, .row = row, .token = token, .top_count = spec.top_logprobs}, slot.list,
+              outputs);
   } else if (threadIdx.x == 0) {
     outputs.rows[row] = {.fault = 0, .token = token};
   }

@@ -5,7 +5,7 @@
 
 namespace millrace::cuda {
 
-/// A draw in the ops' form, all but the ranges of its lists.
+/// Converts sampling parameters to the ops' format, except the ranges of its lists.
 [[nodiscard]] inline SampleRow sample_row(const tensor::SamplingParams& params, uint64_t position) {
   return {.temperature = params.temperature,
           .top_p = params.top_p,

@@ -1,7 +1,7 @@
 #pragma once
 
-// One block per row of logits: what sample and score share. Weights are summed as integers, so that no sum depends on
-// the order in which threads come.
+// The part that sample and score share: one block per row of logits. Weights are summed as integers, so that no sum
+// depends on the order of threads.
 
 #include "cuda/kernels.h"
 #include "cuda/mma.cuh"
@@ -11,20 +11,20 @@ namespace millrace::cuda {
 
 constexpr int kSamplerThreads = 1024;
 constexpr int kBins = 2048;
-/// Ids that a draw looks at together.
+/// Ids per segment of a draw.
 constexpr int kSegmentIds = 1024;
 static_assert(kSegmentIds <= kBins && kMaxVocab <= kBins * kSegmentIds);
-/// Rows that are worked on at a time; each has scratch in the workspace.
+/// Rows processed at a time; each has scratch in the workspace.
 constexpr int32_t kMaxSlots = 128;
 
 using FixedPoint = unsigned long long;  // what atomicAdd takes
 
-/// The fixed-point weight of the most probable token: what is less than e^-29 of it is nothing, and a whole vocabulary
-/// of equals does not overflow.
+/// The fixed-point weight of the most probable token. Weights below e^-29 of it become zero, and a whole vocabulary of
+/// equal weights does not overflow.
 constexpr float kFullWeight = 0x1p42f;
 static_assert(static_cast<double>(kFullWeight) * kMaxVocab < 0x1p64);
 
-/// Throws where the vocabulary or the top lists are beyond what the kernels can do.
+/// Throws when the vocabulary or the top lists exceed what the kernels support.
 void check_sampler(const char* op, int32_t vocab, const SampleOutputs& outputs);
 
 struct SamplerShared {
@@ -38,7 +38,7 @@ struct SamplerShared {
   uint32_t listed;
 };
 
-/// Scratch of one slot. Counts lie first, where nothing else is ever written, whatever the number of rows.
+/// The scratch of one slot. Counts are first, at an offset that no other part ever uses.
 struct SamplerSlot {
   float* logits = nullptr;     // [vocab] after bans, bias and penalties
   uint32_t* counts = nullptr;  // [vocab] zeros between rows
@@ -54,14 +54,14 @@ __device__ inline SamplerShared& sampler_shared() {
   return *reinterpret_cast<SamplerShared*>(shared_memory());
 }
 
-/// Calls f(id, logit) for every id, spread over the block.
+/// Calls f(id, logit) for every id, distributed over the block.
 template <class F>
 __device__ void for_each_logit(const float* logits, int32_t vocab, const F& f) {
 #pragma unroll 4
   for (int32_t id = threadIdx.x; id < vocab; id += kSamplerThreads) f(id, logits[id]);
 }
 
-/// The sum over the block, in every thread.
+/// Returns the sum over the block to every thread.
 __device__ inline FixedPoint block_sum(FixedPoint value) {
   SamplerShared& shared = sampler_shared();
   for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
@@ -75,7 +75,7 @@ __device__ inline FixedPoint block_sum(FixedPoint value) {
 
 struct Extremes {
   float max = 0.0f;
-  int32_t id = 0;  ///< the lowest with the maximum
+  int32_t id = 0;  ///< the lowest id with the maximum
   int32_t fault = 0;
 };
 __device__ inline Extremes find_extremes(const float* logits, int32_t vocab) {
@@ -113,13 +113,13 @@ __device__ inline Extremes find_extremes(const float* logits, int32_t vocab) {
   return found;
 }
 
-/// Where a running sum over shared.values[0, count) reaches what is wanted.
+/// The point where a running sum over shared.values[0, count) reaches a target.
 struct Threshold {
   int32_t index = 0;
-  FixedPoint before = 0;  ///< sum of the values before it
+  FixedPoint before = 0;  ///< sum of the earlier values
   FixedPoint wanted = 0;
 };
-/// `wanted_of(total)` is from 1 to the total.
+/// Finds the threshold for a target `wanted_of(total)` between 1 and the total.
 template <class WantedOf>
 __device__ Threshold find_threshold(int32_t count, const WantedOf& wanted_of) {
   SamplerShared& shared = sampler_shared();
@@ -158,11 +158,11 @@ __device__ inline void clear_values(int32_t count) {
   __syncthreads();
 }
 
-/// Keeps what is larger than the key, and of its equals those up to an id.
+/// Keeps everything larger than the key, and of equals those up to an id.
 struct Cutoff {
   uint32_t key = 0;
   int32_t last_id = 0x7FFFFFFF;
-  FixedPoint before = 0;  ///< measure of what is larger than the key
+  FixedPoint before = 0;  ///< measure of everything larger than the key
   FixedPoint wanted = 0;
   [[nodiscard]] __device__ bool keeps(float logit, int32_t id) const {
     const uint32_t own = order_key(logit);
@@ -170,8 +170,8 @@ struct Cutoff {
   }
 };
 
-/// Among the listed ids with the given logits, by 8 bits at a time of word(id): the word at which the running measure
-/// over ascending words reaches what is wanted.
+/// Finds, among the listed ids with the given logits, the word at which the running measure over ascending words
+/// reaches the target. It examines word(id) 8 bits at a time.
 template <class Word, class Measure>
 __device__ Threshold radix_select(const int32_t* list, int32_t listed, FixedPoint wanted, const Word& word,
                                   const Measure& measure) {
@@ -193,8 +193,8 @@ __device__ Threshold radix_select(const int32_t* list, int32_t listed, FixedPoin
   return {static_cast<int32_t>(prefix), before, wanted};
 }
 
-/// The largest key such that the measure of what is not below it reaches wanted_of(measure of all). Ids measure
-/// measure(id, logit), nothing where they do not count. Every equal of the key is kept.
+/// Finds the largest key such that ids at or above it reach the target wanted_of(measure of all). An id has measure(id,
+/// logit), or zero when it does not count. All equals of the key are kept.
 template <class Measure, class WantedOf>
 __device__ Cutoff select_largest(const float* logits, int32_t vocab, float max_logit, float bins_per_unit,
                                  int32_t* list, const Measure& measure, const WantedOf& wanted_of) {
@@ -220,11 +220,14 @@ __device__ Cutoff select_largest(const float* logits, int32_t vocab, float max_l
   const Threshold found = radix_select(
       list, listed, bin.wanted - bin.before, [&](int32_t id) { return ~order_key(logits[id]); },
       [&](int32_t id) { return measure(id, logits[id]); });
-  return {~static_cast<uint32_t>(found.index), 0x7FFFFFFF, bin.before + found.before, bin.wanted};
+  return {.key = ~static_cast<uint32_t>(found.index),
+          .last_id = 0x7FFFFFFF,
+          .before = bin.before + found.before,
+          .wanted = bin.wanted};
 }
 
-/// Of the equals of the cut's key, each of which measures `each`, keeps the lowest ids that are needed to reach what
-/// the cut wanted. Right after select_largest, whose list it reads.
+/// Keeps, of the equals of the cut's key, only the lowest ids that the target needs; each has the measure `each`. Call
+/// it right after select_largest, whose list it reads.
 __device__ inline void keep_needed_ties(const float* logits, const int32_t* list, FixedPoint each, Cutoff& cut) {
   SamplerShared& shared = sampler_shared();
   const FixedPoint needed = (cut.wanted - cut.before + each - 1) / each;

@@ -19,13 +19,13 @@ constexpr size_t align_up(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-/// The parts of SampleInputs, one after another.
+/// The offsets of SampleInputs' parts in one block of memory.
 struct InputLayout {
   size_t bias_count = 0;
   size_t banned_count = 0;
   size_t history_count = 0;
   size_t masked_rows = 0;
-  size_t mask_words = 0;  // of one row
+  size_t mask_words = 0;  // per row
   size_t bias_tokens = 0, bias_values = 0, banned = 0, history = 0, masks = 0,
          bytes = 0;  // offsets; the rows are first
 
@@ -88,7 +88,7 @@ void write_inputs(std::span<const SampleSpec> specs, const InputLayout& layout, 
   }
 }
 
-/// SampleOutputs in one piece of device memory.
+/// SampleOutputs in one block of device memory.
 struct OutputLayout {
   size_t rows = 0;
   size_t capacity = 0;
@@ -96,8 +96,10 @@ struct OutputLayout {
   [[nodiscard]] size_t logprobs() const { return tokens() + align_up(rows * capacity * sizeof(int32_t)); }
   [[nodiscard]] size_t bytes() const { return logprobs() + align_up(rows * capacity * sizeof(float)); }
   [[nodiscard]] SampleOutputs at(std::byte* data) const {
-    return {reinterpret_cast<SampleOutput*>(data), reinterpret_cast<int32_t*>(data + tokens()),
-            reinterpret_cast<float*>(data + logprobs()), static_cast<int32_t>(capacity)};
+    return {.rows = reinterpret_cast<SampleOutput*>(data),
+            .top_tokens = reinterpret_cast<int32_t*>(data + tokens()),
+            .top_logprobs = reinterpret_cast<float*>(data + logprobs()),
+            .top_capacity = static_cast<int32_t>(capacity)};
   }
 };
 
@@ -105,14 +107,14 @@ OutputLayout output_layout(size_t rows, int32_t max_top) {
   return {rows, static_cast<size_t>(std::clamp(max_top, 0, kMaxTopLogprobs))};
 }
 
-/// Row `row` of what has come back.
+/// Row `row` of the results on the host.
 struct ReturnedRow {
   SampleOutput output;
   tensor::TokenLogprobs logprobs;
 
   ReturnedRow(const std::byte* data, const OutputLayout& layout, size_t row) {
     std::memcpy(&output, data + row * sizeof output, sizeof output);
-    logprobs = {output.token, output.logprob, output.rank, {}};
+    logprobs = {.token = output.token, .logprob = output.logprob, .rank = output.rank};
     const auto* tokens = reinterpret_cast<const int32_t*>(data + layout.tokens()) + row * layout.capacity;
     const auto* values = reinterpret_cast<const float*>(data + layout.logprobs()) + row * layout.capacity;
     for (int32_t i = 0; i < output.top_count; ++i) logprobs.top.emplace_back(tokens[i], values[i]);
@@ -156,13 +158,14 @@ void draw_rows(Device& device, Submissions& submissions, const tensor::Matrix& l
   const OutputLayout out = output_layout(specs.size(), *std::ranges::max_element(top_counts));
   std::byte* scratch = device.scratch(device.sample_scratch, sample_workspace_bytes(rows, vocab));
   std::byte* told = device.scratch(device.sample_results, out.bytes());
-  sample(
-      device.compute.get(), reinterpret_cast<const float*>(logits.data), logits.cols, vocab, rows,
-      {reinterpret_cast<const SampleRow*>(uploaded), reinterpret_cast<const int32_t*>(uploaded + in.bias_tokens),
-       reinterpret_cast<const float*>(uploaded + in.bias_values),
-       reinterpret_cast<const int32_t*>(uploaded + in.banned), reinterpret_cast<const int32_t*>(uploaded + in.history),
-       reinterpret_cast<const uint32_t*>(uploaded + in.masks)},
-      out.at(told), scratch);
+  sample(device.compute.get(), reinterpret_cast<const float*>(logits.data), logits.cols, vocab, rows,
+         {.rows = reinterpret_cast<const SampleRow*>(uploaded),
+          .bias_tokens = reinterpret_cast<const int32_t*>(uploaded + in.bias_tokens),
+          .bias_values = reinterpret_cast<const float*>(uploaded + in.bias_values),
+          .banned_tokens = reinterpret_cast<const int32_t*>(uploaded + in.banned),
+          .history_tokens = reinterpret_cast<const int32_t*>(uploaded + in.history),
+          .mask_words = reinterpret_cast<const uint32_t*>(uploaded + in.masks)},
+         out.at(told), scratch);
   submissions.download(told, out.bytes(), [out, results, top_counts = std::move(top_counts)](const std::byte* data) {
     for (size_t row = 0; row < results.size(); ++row) {
       ReturnedRow returned(data, out, row);

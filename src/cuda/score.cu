@@ -8,7 +8,12 @@ __global__ void __launch_bounds__(kSamplerThreads)
                  const int32_t* top_counts, SampleOutputs outputs, void* workspace) {
   const SamplerSlot slot = slot_at(workspace, static_cast<int32_t>(blockIdx.x), vocab);
   for (auto row = static_cast<int32_t>(blockIdx.x); row < rows; row += static_cast<int32_t>(gridDim.x)) {
-    score_row({logits + row * stride, vocab, row, targets[row], top_counts[row]}, slot.list, outputs);
+    score_row({.logits = logits + row * stride,
+               .vocab = vocab,
+               .row = row,
+               .token = targets[row],
+               .top_count = top_counts[row]},
+              slot.list, outputs);
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace millrace::cuda {
 
-/// The row's log-probabilities, of its raw logits, for `token`.
+/// The log-probabilities of a row's raw logits, with those of `token`.
 struct ScoredRow {
   const float* logits = nullptr;
   int32_t vocab = 0;
@@ -15,7 +15,7 @@ struct ScoredRow {
   int32_t top_count = 0;
 };
 
-/// Collects what the cut keeps, `count` of them, and writes them in order.
+/// Collects the `count` ids that the cut keeps and writes them in order.
 __device__ inline void write_top(const ScoredRow& scored, const Cutoff& cut, int32_t count, double normaliser,
                                  const SampleOutputs& outputs) {
   SamplerShared& shared = sampler_shared();

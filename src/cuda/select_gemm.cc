@@ -16,17 +16,18 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr const char* kMmaHint = "--cuda-products mma does without it";
+constexpr const char* kMmaHint = "use --cuda-products mma instead";
 
-/// Sums in several splits, in tiles of 8 to 128 tokens; and whole ones, in tiles of up to 256.
+/// The shapes of the self-test: sums in several splits in tiles of 8 to 128 tokens, and whole sums in tiles of up to
+/// 256.
 struct ProbeShape {
   int32_t features;
   int32_t inputs;
-  std::vector<int32_t> rows;  // the last is the most
+  std::vector<int32_t> rows;  // the last is the maximum
 };
 const std::array kProbeShapes = {ProbeShape{72, 520, {1, 9, 17, 33, 70}}, ProbeShape{24, 72, {1, 9, 17, 33, 70, 520}}};
 
-/// bf16 numbers of both signs, between 2⁻⁸ and 1 in size.
+/// Returns bf16 numbers of both signs with magnitudes between 2⁻⁸ and 1.
 std::vector<uint16_t> random_numbers(size_t count) {
   constexpr uint32_t kMantissaAndExponent = 0x3FF;
   std::vector<uint16_t> numbers(count);
@@ -38,7 +39,7 @@ std::vector<uint16_t> random_numbers(size_t count) {
   return numbers;
 }
 
-/// What products of one kind make of a trial, for each number of rows.
+/// Runs the GEMMs of one shape for each number of rows.
 class GemmProbe {
  public:
   GemmProbe(const ProbeShape& trial, int device, const Stream& stream)
@@ -60,9 +61,13 @@ class GemmProbe {
     const std::vector<uint16_t> x = random_numbers(x_.bytes() / sizeof(uint16_t));
     copy(x_.data(), x.data(), x_.bytes());
   }
-  /// [rows, features]
+  /// Returns the results [rows, features].
   [[nodiscard]] std::vector<float> of(MatrixInstruction by, int32_t rows) const {
-    const DeviceWeight weight{packed_.data(), trial_.features, trial_.inputs, false, by};
+    const DeviceWeight weight{.data = packed_.data(),
+                              .out_features = trial_.features,
+                              .in_features = trial_.inputs,
+                              .gate_up = false,
+                              .by = by};
     matmul(stream_.get(), x_.data(), weight, nullptr, rows, out_.data(), OutputType::kF32, scratch_.data());
     std::vector<float> values(elements(rows, trial_.features));
     copy(values.data(), out_.data(), values.size() * sizeof(float));
@@ -84,9 +89,9 @@ class GemmProbe {
   tensor::Buffer scratch_;
 };
 
-/// How wgmma differs from what is wanted of it; empty: in nothing.
+/// Returns how wgmma deviates from the requirements; empty: not at all.
 std::string find_mismatch(const ProbeShape& trial, int device, const Stream& stream) {
-  // Of the terms' sizes together: what a sum of f32 that is cut off instead of rounded can lose, and more.
+  // Relative to the sum of the terms' magnitudes. It exceeds the loss of f32 sums that truncate instead of round.
   constexpr float kTolerance = 0x1p-14f;
   const GemmProbe products(trial, device, stream);
   const std::vector<float> wanted = products.of(MatrixInstruction::kMma, trial.rows.back());
@@ -98,7 +103,7 @@ std::string find_mismatch(const ProbeShape& trial, int device, const Stream& str
   for (const int32_t rows : trial.rows) {
     const std::vector<float> some = products.of(MatrixInstruction::kWgmma, rows);
     if (std::memcmp(some.data(), most.data(), some.size() * sizeof(float)) == 0) continue;
-    return fmt::format("rows among {} have not the bits that they have among {}", rows, trial.rows.back());
+    return fmt::format("rows in a batch of {} differ from the same rows in a batch of {}", rows, trial.rows.back());
   }
   return {};
 }
@@ -111,7 +116,7 @@ std::string find_mismatch(int device, const Stream& stream) {
     return {};
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(
-        fmt::format("device {}: trying out products by wgmma ({}): {}", device, kMmaHint, error.what()));
+        fmt::format("device {}: the self-test of wgmma failed ({}): {}", device, kMmaHint, error.what()));
   }
 }
 
@@ -129,9 +134,9 @@ MatrixInstruction select_gemm(GemmChoice wanted, int device, const Stream& strea
   const std::string found = find_mismatch(device, stream);
   if (found.empty()) return MatrixInstruction::kWgmma;
   if (wanted == GemmChoice::kWgmma) {
-    throw std::runtime_error(fmt::format("--cuda-products wgmma: device {}: {}", device, found));
+    throw std::runtime_error(fmt::format("--cuda-products wgmma: device {} fails the self-test: {}", device, found));
   }
-  if (warn) warn(fmt::format("device {}: products go by mma, as wgmma's are not as they should be: {}", device, found));
+  if (warn) warn(fmt::format("device {}: wgmma fails its self-test, GEMMs use mma instead: {}", device, found));
   return MatrixInstruction::kMma;
 }
 

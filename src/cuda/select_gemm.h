@@ -9,10 +9,10 @@
 
 namespace millrace::cuda {
 
-/// What the products of a backend go by. wgmma is taken where the device has it and where products of random numbers
-/// agree with mma's to rounding and have, row by row, the same bits in tiles of each width: a device on which they do
-/// not, which is not known to exist, would give answers that depend on their company. Such a device is a warning, and
-/// an error where wgmma is asked for by name. Runs on `stream`, and waits for it; `device` is current.
+/// Returns the instruction for all GEMMs of a backend. It is wgmma where the device has it and passes a self-test on
+/// random numbers. The results must agree with mma's to rounding, and each row must have the same bits in tiles of
+/// every width. A device that fails (none is known) would not be batch-invariant. Failing is a warning, or an error
+/// when wgmma was requested by name. It runs on `stream` and waits; `device` is current.
 [[nodiscard]] MatrixInstruction select_gemm(GemmChoice wanted, int device, const Stream& stream,
                                             const std::function<void(const std::string& what)>& warn);
 [[nodiscard]] constexpr const char* to_string(MatrixInstruction by) {

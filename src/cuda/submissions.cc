@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kComputeLane = 0;
 constexpr size_t kMinBlockBytes = 16 << 10;
-/// Pieces of work that are not complete, where each is awaited before the next: one is told of while one begins.
+/// Pieces of work in flight when each is awaited before the next: one is being reported while another begins.
 constexpr size_t kWorkInFlight = 2;
 
 }  // namespace
@@ -21,7 +21,7 @@ std::byte* PinnedBlocks::take(size_t bytes) {
   tensor::Buffer& block = blocks_[next_++];
   if (bytes > block.bytes()) {
     tensor::Buffer larger = allocate_pinned(std::max({bytes, 2 * block.bytes(), kMinBlockBytes}));
-    ring_builder_.push_back(std::exchange(block, std::move(larger)));
+    outgrown_.push_back(std::exchange(block, std::move(larger)));
   }
   return block.data();
 }

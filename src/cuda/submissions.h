@@ -15,50 +15,53 @@
 
 namespace millrace::cuda {
 
-/// An uploaded batch: UploadedBatch::handle points to one.
+/// An uploaded batch. UploadedBatch::handle points to one.
 struct CudaBatch {
   DeviceBatch device;
   BatchBounds bounds;
 };
 
-/// Pinned blocks that are handed out in order, again from the first after rewind(). A block that is too small is
-/// replaced by one of at least twice its size, and stays: freeing it would wait for all that runs on the device.
+/// Pinned blocks that are handed out in order, and again from the first one after rewind(). A block that is too small
+/// is replaced by one of at least twice its size and kept. Freeing it would wait for all work on the device.
 class PinnedBlocks {
  public:
+  /// Returns the next block, of at least `bytes`.
   [[nodiscard]] std::byte* take(size_t bytes);
-  /// Makes the blocks that are handed out first so large at least.
+  /// Enlarges the first blocks to at least these sizes.
   void reserve(std::span<const size_t> bytes);
   void rewind() { next_ = 0; }
 
  private:
   std::vector<tensor::Buffer> blocks_;
-  std::vector<tensor::Buffer> ring_builder_;
+  std::vector<tensor::Buffer> outgrown_;
   size_t next_ = 0;
 };
 
-/// The work of the compute stream: runs what is submitted at once, since ops only launch, and keeps for each piece of
-/// work the host memory that the device reads and writes until it is complete. Owned by a backend. submit() may be
-/// called from any thread; the rest inside submitted work only.
+/// The work of the compute stream. It runs submitted work at once, since ops only launch. For each piece of work it
+/// keeps the host memory that the device reads and writes until completion. Owned by a backend. submit() may be called
+/// from any thread, the other methods only inside submitted work.
 class Submissions {
  public:
   explicit Submissions(Device& device) : device_(device) {}
 
+  /// Runs `work` and calls `done` when all that it launched is complete.
   void submit(const std::function<void()>& work, tensor::CompletionHandler done);
-  /// Takes the memory for uploads and downloads of these sizes, in the order of one piece of work. Before any work.
+  /// Reserves memory for uploads and downloads of these sizes, in the order of one piece of work. Called before any
+  /// work.
   void reserve(std::span<const size_t> uploads, std::span<const size_t> downloads);
-  /// Whether the calling thread is inside submitted work.
+  /// Returns whether the calling thread is inside submitted work.
   [[nodiscard]] bool inside() const { return thread_.load() == std::this_thread::get_id(); }
 
-  /// Brings `bytes` that `fill` writes to the device. What is brought nth in a piece of work has the same address in
-  /// each one, until it has to be moved because it grows (Device::relocations).
+  /// Copies `bytes` that `fill` writes to the device. The nth upload of each piece of work has the same address, until
+  /// it grows and moves (Device::relocations).
   [[nodiscard]] const std::byte* upload(size_t bytes, const std::function<void(std::byte*)>& fill);
-  /// A batch whose parts are uploaded; its address is good as long as the work runs.
+  /// Keeps an uploaded batch. Its address is valid while the work runs.
   [[nodiscard]] const CudaBatch* keep(const CudaBatch& batch);
-  /// Copies `bytes` to the host; `finish` reads them there when the work is complete, unless it failed.
+  /// Copies `bytes` to the host. `finish` reads them there when the work is complete, unless it failed.
   void download(const void* from, size_t bytes, std::function<void(const std::byte*)> finish);
 
  private:
-  /// What one piece of work uses until it is complete.
+  /// The memory that one piece of work uses until it is complete.
   struct InFlightWork {
     PinnedBlocks uploads;
     PinnedBlocks downloads;

@@ -9,7 +9,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// The least splits of a sequence that a bound leaves room for, and the most of any batch.
+/// The minimum splits per sequence for which a bound has room, and the maximum of any batch.
 constexpr uint64_t kMinSplits = 2;
 constexpr uint64_t kMaxSplits = uint64_t{1} << 30;
 
@@ -17,7 +17,7 @@ constexpr size_t aligned(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-/// Where the parts of an uploaded batch begin, behind the number of sequences.
+/// The offsets of the parts of an uploaded batch, after the number of sequences.
 struct Offsets {
   explicit Offsets(size_t sequences)
       : row_begin(aligned(sizeof(int32_t))),
@@ -28,8 +28,8 @@ struct Offsets {
   size_t row_begin, prefix, split_begin, page_begin, page_ids;
 };
 
-/// DeviceBatch::split_begin. Also sequences of no row count: of a decode step, those that go on from the last layer
-/// have the bound of all, which a graph is known by.
+/// Writes DeviceBatch::split_begin. Sequences without rows count too: the tail rows of a decode step use the bound of
+/// all rows, which identifies a graph.
 void put_splits(const tensor::BatchLayout& batch, int32_t* to) {
   to[0] = 0;
   for (size_t s = 0; s < batch.sequence_count(); ++s) {
@@ -40,6 +40,7 @@ void put_splits(const tensor::BatchLayout& batch, int32_t* to) {
 
 }  // namespace
 
+/// Rounds bounds to powers of two, so that one graph serves many steps.
 // Powers of two, so that graphs serve many steps.
 int32_t split_bound(int64_t splits, size_t sequences) {
   const uint64_t wanted = std::max(static_cast<uint64_t>(splits), kMinSplits * sequences);
@@ -53,7 +54,7 @@ size_t uploaded_batch_bytes(size_t sequences, size_t pages) {
 
 tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::BatchLayout& batch) {
   const size_t count = batch.sequence_count();
-  // What is padded alike lies at the same addresses, so that one graph reads it.
+  // Batches that are padded alike use the same addresses, so that one graph reads them.
   const size_t bound = std::max(count, static_cast<size_t>(batch.padded_sequences));
   const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
   const auto [row_begin, prefix, split_begin, page_begin, page_ids] = Offsets(bound);
@@ -73,9 +74,16 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
     put(page_ids, pages);
   });
   const auto ints = [at](size_t offset) { return reinterpret_cast<const int32_t*>(at + offset); };
-  CudaBatch handle{{ints(0), ints(row_begin), ints(prefix), ints(split_begin), ints(page_begin),
-                    reinterpret_cast<const uint32_t*>(at + page_ids)},
-                   {batch.row_count(), static_cast<int32_t>(bound), 0, splits == 0 ? 0 : split_bound(splits, bound)}};
+  CudaBatch handle{{.sequence_count = ints(0),
+                    .row_begin = ints(row_begin),
+                    .prefix = ints(prefix),
+                    .split_begin = ints(split_begin),
+                    .page_begin = ints(page_begin),
+                    .pages = reinterpret_cast<const uint32_t*>(at + page_ids)},
+                   {.rows = batch.row_count(),
+                    .sequences = static_cast<int32_t>(bound),
+                    .sequence_rows = 0,
+                    .splits = splits == 0 ? 0 : split_bound(splits, bound)}};
   handle.bounds.sequence_rows = batch.padded_sequence_rows;
   for (size_t s = 0; s < count; ++s) {
     handle.bounds.sequence_rows = std::max(handle.bounds.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);

@@ -10,7 +10,7 @@
 namespace millrace::cuda {
 namespace {
 
-/// Of one block of rows.
+/// Bytes of one block of rows.
 constexpr size_t kBlockBytes = 8 << 20;
 
 SourceType source_type(tensor::DType dtype) {
@@ -43,7 +43,7 @@ void WeightLoader::stream_rows(const tensor::HostTensor& matrix, const UseRows& 
   if (row_bytes == 0) return;
   if (row_bytes > kBlockBytes) {
     throw std::runtime_error(
-        fmt::format("{}: a row of {} bytes, wanted at most {}", matrix.name, row_bytes, kBlockBytes));
+        fmt::format("{}: a row has {} bytes, wanted at most {}", matrix.name, row_bytes, kBlockBytes));
   }
   const auto rows_per_block = static_cast<int64_t>(kBlockBytes / row_bytes);
   const cudaStream_t stream = device_.set_up.get();
@@ -145,7 +145,7 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
   return std::make_unique<CudaEmbedding>(std::move(buffer), table.shape[0], width);
 }
 
-/// A layer's experts have two allocations, of which each is packed into its part.
+/// Packs a layer's experts into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
   ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing)
@@ -209,7 +209,7 @@ std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, 
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
         routing.experts_per_row, count);
   if (count > kMaxExperts) {
-    throw std::runtime_error(fmt::format("CUDA: a mixture of {} experts, wanted at most {}", count, kMaxExperts));
+    throw std::runtime_error(fmt::format("CUDA: a layer has {} experts, wanted at most {}", count, kMaxExperts));
   }
   return std::make_unique<ExpertPacker>(*this, count, routing);
 }

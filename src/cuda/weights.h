@@ -8,6 +8,7 @@
 
 namespace millrace::cuda {
 
+/// A vector of f32 in device memory.
 class CudaVector final : public tensor::DeviceVector {
  public:
   CudaVector(tensor::Buffer values, int64_t size) : values_(std::move(values)), size_(size) {}
@@ -19,6 +20,7 @@ class CudaVector final : public tensor::DeviceVector {
   int64_t size_;
 };
 
+/// A packed weight in device memory.
 class CudaWeight final : public tensor::PackedWeight {
  public:
   CudaWeight(tensor::Buffer packed, DeviceWeight weight) : packed_(std::move(packed)), weight_(weight) {}
@@ -31,6 +33,7 @@ class CudaWeight final : public tensor::PackedWeight {
   DeviceWeight weight_;
 };
 
+/// The experts of a sparse layer in device memory.
 class CudaExperts final : public tensor::Experts {
  public:
   CudaExperts(tensor::Buffer gate_up, tensor::Buffer down, const tensor::Routing& routing, const DeviceExperts& device)
@@ -46,6 +49,7 @@ class CudaExperts final : public tensor::Experts {
   DeviceExperts device_;
 };
 
+/// An embedding table in device memory.
 class CudaEmbedding final : public tensor::EmbeddingTable {
  public:
   CudaEmbedding(tensor::Buffer table, int64_t vocab, int64_t width)
@@ -60,17 +64,19 @@ class CudaEmbedding final : public tensor::EmbeddingTable {
   int64_t width_;
 };
 
-/// Brings tensors of a checkpoint to the device in the layout of its kernels: blocks of rows are read from the file
-/// into pinned memory while earlier ones travel and are packed. Owned by a backend; thread-safe.
+/// Loads tensors of a checkpoint onto the device in its kernels' layout. Blocks of rows are read from the file into
+/// pinned memory while earlier blocks are copied and packed. Owned by a backend; thread-safe.
 class WeightLoader {
  public:
   explicit WeightLoader(Device& device) : device_(device) {}
   [[nodiscard]] std::unique_ptr<CudaVector> load_vector(std::span<const float> values);
-  /// Contracts: Backend::pack, pack_gate_up, make_embedding.
+  /// Implements Backend::pack.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
+  /// Implements Backend::pack_gate_up.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
+  /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
-  /// Contract: Backend::pack_experts.
+  /// Implements Backend::pack_experts.
   [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing);
 
  private:
@@ -80,10 +86,10 @@ class WeightLoader {
     tensor::Buffer on_device;  // [block bytes]
     Event free;                // set when both may be written to
   };
-  // All of these with mutex_ held; what is packed is there when the stream for it, Device::set_up, has come so far.
-  /// Room for so many packed weights, one after another.
+  // All of these run with mutex_ held. Packed data is ready when the stream Device::set_up has reached it.
+  /// Allocates `count` packed weights, contiguous.
   [[nodiscard]] tensor::Buffer allocate_packed(const DeviceWeight& weight, int64_t count);
-  /// Calls use(rows on the device, first row, count) for one block of rows after another.
+  /// Receives one block of rows after another: use(rows on the device, first row, count).
   using UseRows = std::function<void(const std::byte* rows, int64_t first, int64_t count)>;
   void stream_rows(const tensor::HostTensor& matrix, const UseRows& use);
   void pack_part(const tensor::HostTensor& part, int64_t first_feature, PackAs as, std::byte* packed);

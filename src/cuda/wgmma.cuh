@@ -1,7 +1,7 @@
 #pragma once
 
-// Products by a warpgroup, four warps that begin at a multiple of four, whose operands lie in shared memory: compute
-// capability 9.0 alone has these instructions, and only code compiled for sm_90a may name them.
+// GEMM by a warpgroup: four consecutive warps from a multiple of four, with operands in shared memory. Only compute
+// capability 9.0 has these instructions, and only code for sm_90a may use them.
 
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
@@ -11,13 +11,13 @@ namespace millrace::cuda {
 constexpr int kWarpgroupRows = 64;
 constexpr int kMaxWgmmaColumns = 128;
 
-/// Tells wgmma of an operand in rows of kStepRowBytes at chunk_offset, of which it takes 16 inputs: the address of row
-/// 0, at a multiple of kSwizzleBytes, plus 32 bytes for each 16 inputs that go before. PTX ISA, "Matrix descriptor":
-/// bits 0…13 hold the address over 16, 32…45 the distance of groups of eight rows over 16, and 62…63 name the swizzle.
+/// Returns the descriptor of an operand in rows of kStepRowBytes at chunk_offset. Its address is that of row 0, a
+/// multiple of kSwizzleBytes, plus 32 bytes per 16 earlier inputs. PTX ISA, "Matrix descriptor": bits 0…13 are the
+/// address over 16. Bits 32…45 are the distance of groups of eight rows over 16, and 62…63 the swizzle.
 __device__ inline uint64_t swizzled_operand(uint32_t address) {
   constexpr uint64_t kGroupDistance = kSwizzleBytes >> 4;
   constexpr uint64_t kSwizzle128 = 1;
-  constexpr uint64_t kUnused = 1;  // the other distance has no meaning here
+  constexpr uint64_t kUnused = 1;  // the other distance has no effect here
   return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | kUnused << 16 | kGroupDistance << 32 | kSwizzle128 << 62;
 }
 
@@ -46,32 +46,32 @@ void wgmma(float (*d)[4], uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MILLRACE_ON_SM_90A(...) __VA_ARGS__
 #else
-// Never run: the host launches what is made of these on compute capability 9.0 only, and only if sm_90a was compiled.
+// Never runs: the host launches such kernels only on compute capability 9.0, and only if sm_90a was compiled.
 #define MILLRACE_ON_SM_90A(...) __trap()
 #endif
 
-/// Makes what this thread has written to shared memory, copies that it has waited for too, visible to wgmma behind the
+/// Makes this thread's writes to shared memory, including copies that it has waited for, visible to wgmma after the
 /// next barrier.
 __device__ inline void fence_async_proxy() {
   MILLRACE_ON_SM_90A(asm volatile("fence.proxy.async.shared::cta;" :: : "memory"));
 }
-/// Goes before the first wgmma, and before each that follows other instructions on its sums.
+/// Precedes the first wgmma, and each one that follows other instructions on its sums.
 __device__ inline void wgmma_fence() {
   MILLRACE_ON_SM_90A(asm volatile("wgmma.fence.sync.aligned;" :: : "memory"));
 }
-/// What has been asked for since the last call is one group.
+/// Closes a group of all wgmma since the last call.
 __device__ inline void wgmma_commit() {
   MILLRACE_ON_SM_90A(asm volatile("wgmma.commit_group.sync.aligned;" :: : "memory"));
 }
-/// Waits until at most kPending of the latest groups are under way. Until then their sums and what they read are
-/// theirs.
+/// Waits until at most kPending of the latest groups are in flight. Until then their sums and operands must not be
+/// touched.
 template <int kPending>
 __device__ void wgmma_wait() {
   MILLRACE_ON_SM_90A(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"));
 }
 
-/// d += a · bᵀ of m64nNk16, bf16 into f32, N = kColumns: begins; the warpgroup's threads all come. With g and c as in
-/// mma(), warp w of the four holds of d[j] what mma leaves of rows 16w… at columns 8j….
+/// Starts d += a · bᵀ of m64nNk16, bf16 into f32, N = kColumns; all threads of the warpgroup take part. With g and c as
+/// in mma(), d[j] of warp w is mma's result for rows 16w… at columns 8j….
 template <int kColumns>
 __device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
 

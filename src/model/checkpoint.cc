@@ -7,12 +7,12 @@
 namespace millrace::model {
 namespace {
 
-constexpr size_t kLargestIndex = size_t{64} << 20;
+constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 constexpr size_t kMaxIndexNesting = 16;
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
-/// An index may name files of its own folder only.
+/// Returns whether an index may name this file: only files of its own folder are allowed.
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
 }
@@ -34,7 +34,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
 }
 
 Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
-  const Result<std::string> text = read_file(path, kLargestIndex);
+  const Result<std::string> text = read_file(path, kMaxIndexBytes);
   if (!text) return text.error();
   JsonDocument document;
   const auto object = parse_object(document, path.string(), *text, kMaxIndexNesting);

@@ -17,28 +17,28 @@
 namespace millrace::model {
 
 /// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
-/// mapped when the first of its tensors is asked for, so a stage needs only the shards of its own layers. `find` is
-/// thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
+/// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. All const methods
+/// are thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
-  /// Errors begin with the path: kNotFound when the folder holds neither file, kData for a malformed one.
+  /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one.
   [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder);
 
-  /// Errors: kNotFound for an unknown name; kData for a missing, truncated or malformed shard, or a tensor that the
-  /// index names but the shard lacks.
+  /// Finds a tensor. Errors: kNotFound for an unknown name; kData for a missing, truncated or malformed shard, or a
+  /// shard without the tensor that the index promises.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
-  /// As above, and kData when the shape is not `wanted`.
+  /// Finds a tensor of shape `wanted`. Errors: those of find(), and kData for another shape.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name, const tensor::Shape& wanted) const;
-  /// As SafetensorsFile::find_stored. Errors as above.
+  /// Finds a tensor of any dtype and rank, as stored. Errors: those of find().
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
-  /// A matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors as above.
+  /// Finds a matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors: those of find().
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted,
                                                  bool per_channel_scales) const;
-  /// As SafetensorsFile::release, of a tensor and, stored in 8 bits, of its scales.
+  /// Releases the page cache of a tensor and, if it is stored in 8 bits, of its scales. See SafetensorsFile::release.
   void release(std::string_view name) const;
-  /// Listed in the index, or held by the single file.
+  /// Returns whether the index lists the tensor, or the single file holds it.
   [[nodiscard]] bool contains(std::string_view name) const;
-  /// Of all tensors, in any order.
+  /// Returns the names of all tensors, in any order.
   [[nodiscard]] std::vector<std::string_view> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
@@ -46,7 +46,7 @@ class Checkpoint {
   explicit Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
-  /// The file that holds a tensor.
+  /// Returns the file that holds a tensor, mapped.
   [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view name) const;
   [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
                                                               const tensor::Shape& shape) const;

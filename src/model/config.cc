@@ -11,14 +11,14 @@
 namespace millrace::model {
 namespace {
 
-// Far above any model, far below what could overflow a product of two.
-constexpr int32_t kLargestVocab = 1 << 22;
-constexpr int32_t kLargestWidth = 1 << 18;
-constexpr int32_t kLargestIntermediate = 1 << 20;
-constexpr int32_t kLargestLayerCount = 1024;
-constexpr int32_t kLargestHeadCount = 4096;
-constexpr int32_t kLargestHeadDim = 256;  // what the attention kernels hold
-constexpr int32_t kLargestPosition = 1 << 28;
+// Far above any model, and far below numbers whose product overflows.
+constexpr int32_t kMaxVocab = 1 << 22;
+constexpr int32_t kMaxWidth = 1 << 18;
+constexpr int32_t kMaxIntermediate = 1 << 20;
+constexpr int32_t kMaxLayerCount = 1024;
+constexpr int32_t kMaxHeadCount = 4096;
+constexpr int32_t kMaxHeadDim = 256;  // limit of the attention kernels
+constexpr int32_t kMaxPosition = 1 << 28;
 
 enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };
 
@@ -27,7 +27,7 @@ struct KnownArchitecture {
   Family family;
 };
 
-constexpr std::array kKnown{
+constexpr std::array kKnownArchitectures{
     KnownArchitecture{"LlamaForCausalLM", Family::kLlama},
     KnownArchitecture{"MistralForCausalLM", Family::kMistral},
     KnownArchitecture{"Qwen2ForCausalLM", Family::kQwen2},
@@ -39,7 +39,7 @@ constexpr std::array kKnown{
 std::optional<Family> read_architecture(FieldReader& fields, std::string& name) {
   const std::vector<std::string> names = fields.strings("architectures");
   std::string known;
-  for (const KnownArchitecture& entry : kKnown) {
+  for (const KnownArchitecture& entry : kKnownArchitectures) {
     if (!names.empty() && names.front() == entry.name) {
       name = entry.name;
       return entry.family;
@@ -54,19 +54,19 @@ std::optional<Family> read_architecture(FieldReader& fields, std::string& name) 
 }
 
 void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
-  config.vocab_size = fields.integer("vocab_size", 1, kLargestVocab);
-  config.hidden_size = fields.integer("hidden_size", 1, kLargestWidth);
-  config.intermediate_size = fields.integer("intermediate_size", 1, kLargestIntermediate);
-  config.layer_count = fields.integer("num_hidden_layers", 1, kLargestLayerCount);
-  config.head_count = fields.integer("num_attention_heads", 1, kLargestHeadCount);
-  config.kv_head_count = fields.integer_or("num_key_value_heads", config.head_count, 1, kLargestHeadCount);
-  config.max_position = fields.integer("max_position_embeddings", 1, kLargestPosition);
+  config.vocab_size = fields.integer("vocab_size", 1, kMaxVocab);
+  config.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
+  config.intermediate_size = fields.integer("intermediate_size", 1, kMaxIntermediate);
+  config.layer_count = fields.integer("num_hidden_layers", 1, kMaxLayerCount);
+  config.head_count = fields.integer("num_attention_heads", 1, kMaxHeadCount);
+  config.kv_head_count = fields.integer_or("num_key_value_heads", config.head_count, 1, kMaxHeadCount);
+  config.max_position = fields.integer("max_position_embeddings", 1, kMaxPosition);
   const double norm_epsilon = family == Family::kMixtral ? 1e-5 : 1e-6;
   config.norm_epsilon = static_cast<float>(fields.number_or("rms_norm_eps", norm_epsilon, 0.0, 1.0));
   if (config.head_count % config.kv_head_count != 0)
     fields.fail_with("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.head_count,
                      config.kv_head_count);
-  const std::optional<int32_t> head_dim = fields.optional_integer("head_dim", 2, kLargestHeadDim);
+  const std::optional<int32_t> head_dim = fields.optional_integer("head_dim", 2, kMaxHeadDim);
   if (head_dim) {
     config.head_dim = *head_dim;
   } else if (family == Family::kQwen3) {
@@ -77,14 +77,14 @@ void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
                        config.hidden_size, config.head_count);
     config.head_dim = std::max(config.hidden_size / config.head_count, 1);
   }
-  if (config.head_dim % 2 != 0 || config.head_dim > kLargestHeadDim)
-    fields.fail_with("head_dim {} is not an even number from 2 to {}", config.head_dim, kLargestHeadDim);
-  if (config.query_width() > kLargestWidth)
+  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim)
+    fields.fail_with("head_dim {} is not an even number from 2 to {}", config.head_dim, kMaxHeadDim);
+  if (config.query_width() > kMaxWidth)
     fields.fail_with("num_attention_heads {} times head_dim {} is above {}", config.head_count, config.head_dim,
-                     kLargestWidth);
+                     kMaxWidth);
 }
 
-/// What changes the arithmetic of the families that have it. A member that is absent, null, false, 0, 1 or empty
+/// Switches that change the arithmetic of the families that have them. An absent, null, false, 0, 1 or empty member
 /// changes nothing.
 constexpr std::array<std::string_view, 22> kOtherArithmetic{"attention_multiplier",
                                                             "attn_logit_softcapping",
@@ -117,7 +117,7 @@ bool changes_nothing(JsonValue value) {
   return value.get(number) && (number == 0.0 || number == 1.0);
 }
 
-/// Whether a key of kOtherArithmetic is one that the family computes.
+/// Returns whether the family computes what a key of kOtherArithmetic names.
 bool computes(Family family, std::string_view key) {
   switch (family) {
     case Family::kQwen3Moe: return key == "num_experts" || key == "num_local_experts" || key == "moe_intermediate_size";
@@ -154,11 +154,11 @@ void read_experts(FieldReader& fields, Family family, ModelConfig& config) {
   if (family == Family::kMixtral) read_mixtral(fields, config);
 }
 
-/// The window of the layers that slide, 0 where none may.
+/// Returns the window of the layers that slide; 0 where none may.
 int32_t read_window(FieldReader& fields, Family family) {
   // The families' default, which Mistral 7B v0.1 leaves out; an explicit null is a later Mistral without a window.
   const int32_t fallback = fields.has_key("sliding_window") || family == Family::kMixtral ? 0 : 4096;
-  const int32_t window = fields.integer_or("sliding_window", fallback, 1, kLargestPosition);
+  const int32_t window = fields.integer_or("sliding_window", fallback, 1, kMaxPosition);
   const bool always = family == Family::kMistral || family == Family::kMixtral;
   const bool used = always || fields.flag_or("use_sliding_window", false);
   return used ? window : 0;
@@ -191,19 +191,19 @@ void read_windows(FieldReader& fields, Family family, ModelConfig& config) {
   }
   int32_t first = 0;  // the others slide on every layer, if at all
   if (family == Family::kQwen2 || family == Family::kQwen3)
-    first = std::min(fields.integer_or("max_window_layers", 28, 0, kLargestPosition), config.layer_count);
+    first = std::min(fields.integer_or("max_window_layers", 28, 0, kMaxPosition), config.layer_count);
   std::fill(config.sliding_windows.begin() + first, config.sliding_windows.end(), window);
 }
 
-/// Dual chunk attention is plain attention up to the context that the model was trained on.
+/// Returns the context up to which dual chunk attention equals plain attention: the one that the model was trained on.
 void read_dual_chunks(FieldReader& fields, ModelConfig& config) {
   constexpr const char* kKey = "dual_chunk_attention_config";
   const auto object = fields.object(kKey);
   if (!object) return;
   FieldReader chunks(fields.source() + ": " + kKey, *object);
-  const auto trained = chunks.optional_integer("original_max_position_embeddings", 1, kLargestPosition);
-  const int32_t chunk = chunks.integer_or("chunk_size", config.max_position, 1, kLargestPosition);
-  const int32_t local = chunks.integer_or("local_size", 0, 0, kLargestPosition);
+  const auto trained = chunks.optional_integer("original_max_position_embeddings", 1, kMaxPosition);
+  const int32_t chunk = chunks.integer_or("chunk_size", config.max_position, 1, kMaxPosition);
+  const int32_t local = chunks.integer_or("local_size", 0, 0, kMaxPosition);
   if (!trained && local >= chunk) chunks.fail_with("local_size {} is not below chunk_size {}", local, chunk);
   config.max_plain_attention_context = trained.value_or(chunk - local);
   fields.take_error_of(chunks);
@@ -222,7 +222,7 @@ void read_dtype(FieldReader& fields, ModelConfig& config) {
 
 int32_t ModelConfig::context_length() const {
   const double stretched = rope.kind == RopeKind::kYarn ? rope.factor * rope.original_max_position : 0.0;
-  const int32_t reached = std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kLargestPosition)));
+  const int32_t reached = std::max(max_position, static_cast<int32_t>(std::min<double>(stretched, kMaxPosition)));
   return std::min(reached, max_plain_attention_context);
 }
 

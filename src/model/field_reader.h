@@ -12,21 +12,21 @@
 
 namespace millrace::model {
 
-/// Bounds of config.json, generation_config.json and their like.
+/// Bounds of config.json, generation_config.json and similar files, in bytes and levels.
 inline constexpr size_t kMaxConfigBytes = size_t{1} << 24;
 inline constexpr size_t kMaxConfigNesting = 32;
 
-/// Typed reads of the fields of one JSON object. The first fault is kept and every later read still returns a value
-/// within its range, so that a parser reads straight down and asks `error()` once at the end. A field that is null
-/// counts as absent.
+/// Typed reads of the fields of one JSON object. The first fault is kept; every later read still returns a value within
+/// its range. A parser therefore reads straight down and checks `error()` once at the end. A null field counts as
+/// absent.
 class FieldReader {
  public:
-  /// `source` leads every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
+  /// `source` begins every message ("config.json", "config.json: rope_scaling"). `object` must outlive the reader.
   FieldReader(std::string source, JsonObject object) : source_(std::move(source)), object_(object) {}
 
   [[nodiscard]] bool has(std::string_view key) const;
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
-  /// Present, even when null.
+  /// Returns whether the field is present, even when null.
   [[nodiscard]] bool has_key(std::string_view key) const;
   int32_t integer(std::string_view key, int32_t low, int32_t high);
   int32_t integer_or(std::string_view key, int32_t fallback, int32_t low, int32_t high);
@@ -37,21 +37,21 @@ class FieldReader {
   bool flag_or(std::string_view key, bool fallback);
   std::string text(std::string_view key);
   std::string text_or(std::string_view key, std::string_view fallback);
-  /// One id or a list of ids, none negative; empty when absent.
+  /// Reads one id or a list of ids, none negative; empty when absent.
   std::vector<TokenId> token_ids(std::string_view key);
   std::vector<std::string> strings(std::string_view key);
-  /// A list; empty when absent.
+  /// Reads a list of integers; empty when absent.
   std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
-  /// Absent, or not an object (which is a fault): nothing.
+  /// Reads a nested object; none when absent. A field of another type is a fault.
   std::optional<JsonObject> object(std::string_view key);
 
-  /// Records a fault of the caller's finding; `message` follows the source.
+  /// Records a fault that the caller has found; `message` follows the source.
   void fail(std::string message);
   template <class... Args>
   void fail_with(fmt::format_string<Args...> format, Args&&... args) {
     fail(fmt::format(format, std::forward<Args>(args)...));
   }
-  /// Takes over the fault of a reader of a nested object.
+  /// Takes over the fault of a nested object's reader.
   void take_error_of(const FieldReader& nested) {
     if (!error_) error_ = nested.error_;
   }
@@ -66,15 +66,15 @@ class FieldReader {
   std::optional<Error> error_;
 };
 
-/// An element as JSON text for a message, cut after 60 bytes.
+/// Returns an element as JSON text for a message, cut after 60 bytes.
 [[nodiscard]] std::string json_excerpt(JsonValue element);
 
-/// Parses `json`, which a model file holds, as one object. Nesting is bounded by `max_depth`. The object lives as long
-/// as `document` and `json`.
+/// Parses `json`, the text of a model file, as one object with at most `max_depth` levels. The object lives as long as
+/// `document` and `json`. Errors are kData.
 [[nodiscard]] Result<JsonObject> parse_object(JsonDocument& document, std::string_view source, std::string_view json,
                                               size_t max_depth);
 
-/// A key that one of its objects holds twice, at any depth, is kData: which of the two counts differs by parser.
+/// Refuses (kData) an object that repeats a key at any depth, since parsers differ in the value that they use.
 [[nodiscard]] Result<void> reject_duplicate_keys(std::string_view source, JsonObject object);
 
 }  // namespace millrace::model

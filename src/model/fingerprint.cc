@@ -52,7 +52,7 @@ void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
   hash.add(double{frequencies.attention_factor});
 }
 
-/// A model without experts has the fingerprint that it had before there were any.
+/// Adds the experts. Models without experts skip it, which keeps their fingerprints equal across versions.
 void add_experts(Hash& hash, const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.expert_count == 0) return;

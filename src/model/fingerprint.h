@@ -13,7 +13,7 @@
 
 namespace millrace::model {
 
-/// 128 bits that tell checkpoints, configs and spans of layers apart. Not a defence against forgery.
+/// A 128-bit hash that distinguishes checkpoints, configs and ranges of layers. It does not protect against forgery.
 struct Fingerprint {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -21,19 +21,20 @@ struct Fingerprint {
   friend auto operator<=>(const Fingerprint&, const Fingerprint&) = default;
 };
 
-/// Of everything in config.json that the forward pass depends on: equal on all stages of a ring.
+/// Returns the fingerprint of everything in config.json that the forward pass depends on. It is equal on all stages of
+/// a ring.
 [[nodiscard]] Fingerprint fingerprint(const ModelConfig& config);
-/// Of all stages of a ring, from a text about each, in order.
+/// Returns the fingerprint of a ring from one text per stage, in order.
 [[nodiscard]] Fingerprint fingerprint(std::span<const std::string> stages);
 
-/// Gathers the fingerprint of a stage's weights from its tensors, in whatever order they are packed, so that their
-/// bytes are read from the disk once. Owned by whoever loads them, on one thread.
+/// Computes the fingerprint of a stage's weights from its tensors, in any order. It hashes each tensor while the loader
+/// packs it, so that the disk is read once. Owned by the loader, on one thread.
 class WeightsFingerprint {
  public:
-  /// Once each, while its bytes can be read.
+  /// Adds a tensor, once, while its bytes can be read.
   void add(const tensor::HostTensor& tensor);
   void add(const tensor::W8Matrix& matrix);
-  /// Of the config, the span, and the name, dtype, shape and every byte of each tensor added.
+  /// Returns the fingerprint of the config, the span, and the name, dtype, shape and bytes of every added tensor.
   [[nodiscard]] Fingerprint finish(const ModelConfig& config, StageSpan span) const;
 
  private:

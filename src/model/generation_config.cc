@@ -11,7 +11,7 @@
 namespace millrace::model {
 namespace {
 
-constexpr double kSmallestPositive = 1e-6;
+constexpr double kMinPositive = 1e-6;
 
 std::optional<float> to_float(std::optional<double> value) {
   if (!value) return std::nullopt;
@@ -49,9 +49,9 @@ Result<GenerationConfig> parse_generation_config(std::string_view json, std::str
   GenerationConfig config;
   config.eos_token_ids = fields.token_ids("eos_token_id");
   config.temperature = to_float(fields.optional_number("temperature", 0.0, 100.0));
-  config.top_p = to_float(fields.optional_number("top_p", kSmallestPositive, 1.0));
+  config.top_p = to_float(fields.optional_number("top_p", kMinPositive, 1.0));
   config.min_p = to_float(fields.optional_number("min_p", 0.0, 1.0));
-  config.repetition_penalty = to_float(fields.optional_number("repetition_penalty", kSmallestPositive, 100.0));
+  config.repetition_penalty = to_float(fields.optional_number("repetition_penalty", kMinPositive, 100.0));
   // Some checkpoints write -1 for "off".
   config.top_k = fields.optional_integer("top_k", -1, INT32_MAX);
   if (config.top_k == -1) config.top_k = 0;

@@ -11,9 +11,9 @@
 
 namespace millrace::model {
 
-/// What a checkpoint's generation_config.json suggests where a request is silent.
+/// The defaults of generation_config.json for parameters that a request leaves out.
 struct GenerationConfig {
-  std::vector<TokenId> eos_token_ids;  ///< empty: those of config.json
+  std::vector<TokenId> eos_token_ids;  ///< empty: use those of config.json
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<float> min_p;
@@ -21,14 +21,14 @@ struct GenerationConfig {
   std::optional<float> repetition_penalty;
 };
 
-/// Errors are kData and begin with `source`.
+/// Parses the text of a generation_config.json. Errors are kData and begin with `source`.
 [[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view json,
                                                                std::string_view source = "generation_config.json");
-/// Replaces what `json` names: only fields that are read of such a file. Errors are kInvalidArgument and begin with
-/// `source`.
+/// Replaces the fields that `json` names. Only fields of GenerationConfig are allowed. Errors are kInvalidArgument and
+/// begin with `source`.
 [[nodiscard]] Result<void> override_generation_config(GenerationConfig& config, std::string_view json,
                                                       std::string_view source);
-/// Reads `folder`/generation_config.json; an absent file gives an empty config.
+/// Reads `folder`/generation_config.json. An absent file gives an empty config.
 [[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder);
 
 }  // namespace millrace::model

@@ -7,10 +7,10 @@ namespace millrace::model {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-/// Costs that differ by rounding alone are equal.
+/// Relative difference below which costs count as equal, since it is rounding.
 constexpr double kSlack = 1e-12;
 
-/// Contiguous divisions of one model, by dynamic programming over (stages, layers) from the front.
+/// The contiguous divisions of one model, by dynamic programming over (stages, layers) from the front.
 class Divisions {
  public:
   Divisions(const PartCosts& costs, int32_t stage_count)
@@ -18,7 +18,7 @@ class Divisions {
     for (size_t i = 0; i < costs.layers.size(); ++i) sums_[i + 1] = sums_[i] + costs.layers[i];
   }
 
-  /// The cost of `stage` when it holds `layers`.
+  /// Returns the cost of `stage` when it holds `layers`.
   [[nodiscard]] double stage_cost(int32_t stage, LayerRange layers) const {
     double cost = sums_[static_cast<size_t>(layers.end)] - sums_[static_cast<size_t>(layers.begin)];
     if (stage == 0) cost += costs_.embedding;
@@ -26,8 +26,8 @@ class Divisions {
     return cost;
   }
 
-  /// The least `total` of all divisions, where `add(total of the stages before, stage, its layers)` is monotonic in the
-  /// former, and the division that has it.
+  /// Returns the minimum `total` over all divisions and a division that has it. `add(total of the earlier stages,
+  /// stage, its layers)` must be monotonic in its first argument.
   template <class Add>
   [[nodiscard]] std::pair<double, std::vector<LayerRange>> least(const Add& add) const {
     const auto layers = static_cast<int32_t>(costs_.layers.size());

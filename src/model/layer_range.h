@@ -17,15 +17,16 @@ struct LayerRange {
   friend bool operator==(LayerRange, LayerRange) = default;
 };
 
-/// What one stage holds: its layers, and the ends of the model.
+/// The part of a model that one stage holds: its layers, and the ends of the model.
 struct StageSpan {
   LayerRange layers;
-  bool first = true;  ///< also embeds
-  bool last = true;   ///< also normalises and projects to logits
+  bool first = true;  ///< the stage also embeds
+  bool last = true;   ///< the stage also normalises and projects to logits
   friend bool operator==(StageSpan, StageSpan) = default;
 };
 
-/// Evenly, the remainder to the later stages: 22 layers over 4 stages are 5, 5, 6, 6. Error: more stages than layers.
+/// Divides layers evenly, with the remainder on the later stages: 22 layers over 4 stages are 5, 5, 6, 6. Error: more
+/// stages than layers.
 [[nodiscard]] Result<std::vector<LayerRange>> divide_layers(int32_t layer_count, int32_t stage_count);
 /// How the layers are divided over the stages, as `--pp-layer-partition` says.
 struct LayerPartition {
@@ -40,7 +41,7 @@ struct LayerPartition {
 /// Returns the ranges of `sizes`. Errors: not `stage_count` parts, or a sum other than `layer_count`.
 [[nodiscard]] Result<std::vector<LayerRange>> divide_by_hand(const std::vector<int32_t>& sizes, int32_t layer_count,
                                                              int32_t stage_count);
-/// The spans of a whole division, first and last marked.
+/// Returns the spans of a whole division, with the first and the last marked.
 [[nodiscard]] std::vector<StageSpan> stage_spans(const std::vector<LayerRange>& ranges);
 
 }  // namespace millrace::model

@@ -70,7 +70,7 @@ Result<std::string> read_file(const std::filesystem::path& path, size_t limit) {
   const Result<size_t> size = open_regular(path, file);
   if (!size) return size.error();
   if (*size > limit)
-    return make_error(ErrorCode::kTooLarge, "{}: has {} bytes, at most {} are read", path.string(), *size, limit);
+    return make_error(ErrorCode::kTooLarge, "{}: has {} bytes, wanted at most {}", path.string(), *size, limit);
   std::string text(*size, '\0');
   size_t done = 0;
   while (done < text.size()) {

@@ -5,10 +5,11 @@
 
 namespace millrace::model {
 
-/// Of Qwen3-MoE: its experts, and which of `layer_count` layers are sparse: those that mlp_only_layers does not name
-/// and whose number, counted from 1, is a multiple of decoder_sparse_step.
+/// Reads the experts of Qwen3-MoE and its sparse layers. A layer is sparse when its number, counted from 1, is a
+/// multiple of decoder_sparse_step and mlp_only_layers does not name it. Faults are recorded in `fields`.
 void read_qwen3_moe(FieldReader& fields, ModelConfig& config);
-/// Of Mixtral, whose layers are all sparse and whose experts have intermediate_size.
+/// Reads the experts of Mixtral: all layers are sparse, and experts have intermediate_size. Faults are recorded in
+/// `fields`.
 void read_mixtral(FieldReader& fields, ModelConfig& config);
 
 }  // namespace millrace::model

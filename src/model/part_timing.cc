@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kPageSize = 64;
-/// Layers timed per kind. More than one, so that weights of one are not in the cache all the time.
+/// Layers timed per kind: several, so that the weights of one do not stay in the cache.
 constexpr int32_t kLayersPerKind = 3;
 constexpr size_t kMinRounds = 3;
 constexpr size_t kMaxRounds = 25;
@@ -25,7 +25,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// What layers cost alike that have it in common: the sliding window, and whether they are sparse.
+/// The properties by which layers cost the same: the sliding window, and whether they are sparse.
 using LayerKind = std::pair<int32_t, bool>;
 
 LayerKind kind_of(const ModelConfig& config, int32_t layer) {
@@ -36,7 +36,7 @@ int32_t pages_for(int32_t tokens) {
   return (tokens + kPageSize - 1) / kPageSize;
 }
 
-/// `sequences` sequences of `rows` new tokens each after `prefix` others, with pages of their own.
+/// A batch of `sequences` sequences with `rows` new tokens each after `prefix` others, each with pages of its own.
 class Batch {
  public:
   Batch(int32_t sequences, int32_t rows, int32_t prefix, int32_t vocab_size)
@@ -51,7 +51,9 @@ class Batch {
     for (int32_t page = 0; page < sequences * pages_each; ++page) pages_.emplace_back(static_cast<uint32_t>(page));
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i) % vocab_size;
   }
-  [[nodiscard]] tensor::BatchLayout layout() const { return {row_begin_, prefix_, page_begin_, pages_}; }
+  [[nodiscard]] tensor::BatchLayout layout() const {
+    return {.row_begin = row_begin_, .prefix = prefix_, .page_begin = page_begin_, .pages = pages_};
+  }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] std::span<const int32_t> last_rows() const { return last_rows_; }
   [[nodiscard]] int32_t page_count() const { return page_begin_.back(); }
@@ -68,7 +70,7 @@ class Batch {
 /// The parts of a model, each loaded by itself, and the seconds that they take.
 class PartTimer {
  public:
-  /// Seconds of one batch, per round.
+  /// Seconds of one batch, one entry per round.
   struct Times {
     std::vector<double> embedding;
     std::vector<double> head;
@@ -99,7 +101,7 @@ class PartTimer {
   }
 
   Times time(const Batch& batch) {
-    Times unsteady;  // the first round touches memory that nobody has used yet
+    Times unsteady;  // the first round touches fresh memory
     run_round(batch, unsteady);
     Times times;
     const Clock::time_point end = Clock::now() + kRoundsBudget;

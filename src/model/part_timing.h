@@ -11,19 +11,18 @@ namespace millrace::model {
 
 /// The load whose cost per request time_parts() measures.
 struct ReferenceLoad {
-  int32_t prompt_tokens = 256;  ///< computed as one chunk; also the context while decoding
+  int32_t prompt_tokens = 256;  ///< computed as one chunk; also the context of decode steps
   int32_t output_tokens = 128;
-  int32_t decode_rows = 16;  ///< sequences that share a decode step
+  int32_t decode_rows = 16;  ///< sequences per decode step
 };
 
-/// Seconds that each part of the model takes on `backend` per request of `load`. Loads the embedding, the head and, for
-/// each kind of layer that the model has (a sliding window, sparse or not), the first few of it; runs prompts and
-/// decode steps through them one part after another, so that no part finds its weights still in the cache, and takes
-/// medians. Layers of a kind cost the same, though the experts of one may be chosen more evenly than those of another:
-/// rows are of as many different tokens, whose experts are what the model's router makes of them. Takes about a second
-/// beyond the loading, or three rounds if those are longer; never call it inside Backend::submit. Errors: those of
-/// StageModel::load.
-/// `between` is called between tensors and between runs of parts; what it throws ends the measuring.
+/// Returns the seconds per request of `load` that each part of the model takes on `backend`. It loads the embedding,
+/// the head and the first few layers of each kind (sliding window, sparse or not). Prompts and decode steps run through
+/// the parts in turn, so that no part finds its weights in the cache; medians count. Layers of a kind are assumed to
+/// cost the same. The experts of some layers may be chosen more evenly than those of others: rows hold distinct tokens,
+/// which the model's own router routes. Measuring takes about a second, or three rounds if those are longer. Never call
+/// it inside Backend::submit. `between` is called between tensors and between runs; its exceptions end the measurement.
+/// Errors: those of StageModel::load.
 [[nodiscard]] Result<PartCosts> time_parts(
     const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend, const ReferenceLoad& load,
     const std::function<void()>& between = [] {});

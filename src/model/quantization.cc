@@ -19,16 +19,16 @@ Quantization read_own(FieldReader& fields) {
   const int32_t group_size = fields.integer("group_size", 1, 1 << 20);
   const std::string scales = fields.text_or(kScalesKey, std::string(kOfLargest));
   if (fields.error()) return Quantization::kNone;
-  if (bits != kBits) fields.fail_with("bits {}, wanted {}", bits, kBits);
-  if (group_size != tensor::kW8Group) fields.fail_with("group_size {}, wanted {}", group_size, tensor::kW8Group);
-  if (!fields.flag_or("sym", true)) fields.fail("sym false, wanted true");
+  if (bits != kBits) fields.fail_with("bits is {}, wanted {}", bits, kBits);
+  if (group_size != tensor::kW8Group) fields.fail_with("group_size is {}, wanted {}", group_size, tensor::kW8Group);
+  if (!fields.flag_or("sym", true)) fields.fail("sym is false, wanted true");
   if (scales == kPowersOfTwo) return Quantization::kMxInt8;
-  if (scales != kOfLargest) fields.fail_with("scales '{}', wanted '{}' or '{}'", scales, kOfLargest, kPowersOfTwo);
+  if (scales != kOfLargest) fields.fail_with("scales is '{}', wanted '{}' or '{}'", scales, kOfLargest, kPowersOfTwo);
   return Quantization::kW8;
 }
 
-/// "weights" or "input_activations" of a group of compressed-tensors: wanted are signed whole numbers of 8 bits without
-/// a zero point, scaled by `strategy`, inputs by what they are at the time.
+/// Checks "weights" or "input_activations" of a compressed-tensors group. Supported are signed 8-bit integers without a
+/// zero point, scaled by `strategy`, with inputs scaled dynamically.
 void check_scheme(FieldReader& group, std::string_view key, std::string_view strategy, bool dynamic) {
   const auto object = group.object(key);
   if (!object) return group.fail_with("{} is missing, wanted int 8, {}", key, strategy);
@@ -39,16 +39,17 @@ void check_scheme(FieldReader& group, std::string_view key, std::string_view str
   const bool symmetric = scheme.flag_or("symmetric", true);
   const bool is_dynamic = scheme.flag_or("dynamic", false);
   if (bits != kBits || type != "int") scheme.fail_with("{} of {} bits, wanted int of {}", type, bits, kBits);
-  if (found != strategy) scheme.fail_with("strategy '{}', wanted '{}'", found, strategy);
-  if (!symmetric) scheme.fail("symmetric false, wanted true");
-  if (is_dynamic != dynamic) scheme.fail_with("dynamic {}, wanted {}", is_dynamic, dynamic);
+  if (found != strategy) scheme.fail_with("strategy is '{}', wanted '{}'", found, strategy);
+  if (!symmetric) scheme.fail("symmetric is false, wanted true");
+  if (is_dynamic != dynamic) scheme.fail_with("dynamic is {}, wanted {}", is_dynamic, dynamic);
   group.take_error_of(scheme);
 }
 
-/// Of compressed-tensors: weights by channel, inputs by token, of all linear layers but those that are to be ignored.
+/// Reads the format of compressed-tensors: weights by channel and inputs by token, for all linear layers that are not
+/// ignored.
 StoredQuantization read_compressed_tensors(FieldReader& own) {
   const std::string format = own.text_or("format", kCompressedFormat);
-  if (format != kCompressedFormat) own.fail_with("format '{}', wanted '{}'", format, kCompressedFormat);
+  if (format != kCompressedFormat) own.fail_with("format is '{}', wanted '{}'", format, kCompressedFormat);
   if (own.has("kv_cache_scheme")) own.fail("a kv_cache_scheme is not supported, wanted none");
   const bool has_unquantized_projections = !own.strings("ignore").empty();
   const auto groups = own.object("config_groups");
@@ -62,7 +63,8 @@ StoredQuantization read_compressed_tensors(FieldReader& own) {
   if (const auto object = all.object(name)) {
     FieldReader group(all.source() + ": " + std::string(name), *object);
     const std::vector<std::string> targets = group.strings("targets");
-    if (targets.size() != 1 || targets.front() != kLinear) group.fail_with("targets others than [\"{}\"]", kLinear);
+    if (targets.size() != 1 || targets.front() != kLinear)
+      group.fail_with("targets [{}], wanted [{}]", fmt::join(targets, ", "), kLinear);
     check_scheme(group, "weights", "channel", false);
     check_scheme(group, "input_activations", "token", true);
     all.take_error_of(group);
@@ -152,9 +154,10 @@ std::string quantization_config_json(Quantization quantization, std::span<const 
 Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted) {
   if (wanted == Quantization::kNone) return stored;
   if (stored != Quantization::kNone && w8_scaling_of(stored) != w8_scaling_of(wanted)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--quantization {}: the model's weights are stored as {}, whose scales are other ones",
-                      to_string(wanted), to_string(stored));
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--quantization {}: the model is stored as {}, whose scales differ; wanted a format with the same scales",
+        to_string(wanted), to_string(stored));
   }
   return wanted;
 }

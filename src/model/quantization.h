@@ -9,14 +9,17 @@
 #include "model/field_reader.h"
 #include "tensor/w8.h"
 
-/// How a model's projections are held and multiplied: as its checkpoint stores them, rounded to the compute dtype; in 8
-/// bits (tensor/w8.h); in 8 bits with inputs of 8 bits; in 8 bits with scales that are powers of two; in 8 bits with
-/// one scale per output channel, and inputs with one per token. A checkpoint of 8 bits holds an I8 [out, in] under a
-/// projection's own name and its scales under the name with "_scale" behind it: BF16 [out, groups], or of the last kind
-/// [out, 1], also F16 or F32. Its config.json says so in quantization_config: in a form of our own how scales were
-/// chosen, or of the last kind in the form of compressed-tensors, which vLLM and SGLang read too.
+/// How a model's projections are stored and multiplied. They keep the checkpoint's dtype, rounded to the compute dtype,
+/// or have 8 bits (tensor/w8.h). The 8-bit formats differ in their scales and in whether inputs are quantized too.
+///
+/// An 8-bit checkpoint holds an I8 [out, in] under the projection's name and its scales under the name plus "_scale".
+/// Scales are BF16 [out, groups]; per channel they are [out, 1] and may be F16 or F32. quantization_config in
+/// config.json says so: in a format of this project, which names the choice of scales, or per channel in that of
+/// compressed-tensors, which vLLM and SGLang also read.
 namespace millrace::model {
 
+/// The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
+/// scales per channel with inputs scaled per token.
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
 inline constexpr EnumName<Quantization> kQuantizationNames[] = {
@@ -27,36 +30,36 @@ constexpr std::span<const EnumName<Quantization>> enum_names(Quantization) {
   return kQuantizationNames;
 }
 
-/// Where config.json says it; the older name is read where the newer one is missing.
+/// The member of config.json that describes quantization. The older name is read when the newer one is absent.
 inline constexpr std::string_view kQuantizationKey = "quantization_config";
 inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 
 [[nodiscard]] std::string_view to_string(Quantization quantization);
-/// Parses one of the names. Errors: kInvalidArgument, which names them all.
+/// Parses one of kQuantizationNames. Error: kInvalidArgument, which lists them all.
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
-/// How weights that are rounded for it get their scales.
+/// Returns how scales are chosen when weights are quantized to this format.
 [[nodiscard]] tensor::W8Scaling w8_scaling_of(Quantization quantization);
-/// Whether its products round their inputs.
+/// Returns whether GEMMs of this format quantize their inputs.
 [[nodiscard]] tensor::W8Activations activations_of(Quantization quantization);
-/// Whether weights are stored so: the others are ways to multiply what is stored as one of these.
+/// Returns whether checkpoints can store this format. The other formats are ways to multiply a storable one.
 [[nodiscard]] bool is_storable(Quantization quantization);
 
-/// What a config.json says of its weights.
+/// The quantization that a config.json states for its weights.
 struct StoredQuantization {
   Quantization quantization = Quantization::kNone;  ///< storable, or kNone
   bool has_unquantized_projections = false;         ///< some projections were left out on purpose
 };
-/// kNone without quantization_config; a form that is not served is a fault that names it.
+/// Reads quantization_config; kNone without one. An unsupported format is a fault that names it.
 [[nodiscard]] StoredQuantization read_quantization(FieldReader& fields);
-/// The quantization_config of a checkpoint whose projections were rounded for a storable one. `ignored`: linear layers
-/// that were not, which only the form of compressed-tensors names.
+/// Returns the quantization_config of a checkpoint quantized to a storable format. `ignored` are the unquantized linear
+/// layers, which only the format of compressed-tensors lists.
 [[nodiscard]] std::string quantization_config_json(Quantization quantization,
                                                    std::span<const std::string> ignored = {});
-/// What a model is served with that is stored as `stored`. Errors: kInvalidArgument where other scales are wanted than
-/// those that its weights have.
+/// Returns the format for serving weights that are stored as `stored`. Error: kInvalidArgument when `wanted` needs
+/// other scales than the stored ones.
 [[nodiscard]] Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted);
-/// The scales of a projection by its name.
+/// Returns the name of a projection's scales.
 [[nodiscard]] std::string scale_name(std::string_view tensor_name);
 
 }  // namespace millrace::model

@@ -24,10 +24,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kTiedKey = "tie_word_embeddings";
-constexpr size_t kLargestConfig = size_t{1} << 24;
 constexpr size_t kHeaderAlignment = 8;
 
-/// A tensor of the model, and whether it becomes one of 8 bits.
+/// A tensor of the model, and whether it is quantized to 8 bits.
 struct Source {
   tensor::HostTensor tensor;
   bool projection = false;
@@ -46,13 +45,13 @@ std::string_view stored_name(tensor::DType dtype) {
   return "";
 }
 
-/// What other servers expect to find as it was in a model of this kind.
+/// Returns whether a tensor stays unquantized, as other servers expect in a model of this kind.
 bool stays(const TensorSpec& spec, Quantization quantization) {
   return quantization == Quantization::kW8A8Int8 && spec.name == kHeadName;
 }
 
-/// The linear layers that stay, by the names that compressed-tensors knows them by: the head, which may be tied and
-/// have no tensor, and routers.
+/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, and the head, which may
+/// be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
@@ -75,7 +74,7 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
   return sources;
 }
 
-/// Writes the header of a safetensors file, whose tensors follow one another.
+/// Writes the header of a safetensors file whose tensors follow one another.
 class Header {
  public:
   Header() { json_.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object(); }
@@ -89,7 +88,7 @@ class Header {
     end_ += bytes;
   }
   [[nodiscard]] size_t data_bytes() const { return end_; }
-  /// The length and the text, padded with blanks.
+  /// Returns the header's length and its text, padded with blanks.
   [[nodiscard]] std::string take() {
     json_.end_object();
     text_.resize((text_.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
@@ -143,7 +142,7 @@ Result<void> write_weights(const std::vector<Source>& sources, Quantization quan
   return {};
 }
 
-/// The tokenizer and whatever else lies beside the weights.
+/// Copies the tokenizer and all other files that are not weights.
 Result<void> copy_others(const fs::path& folder, const fs::path& output) {
   static constexpr std::array<std::string_view, 8> kWeightFiles = {".safetensors", ".bin",  ".pt",      ".pth",
                                                                    ".gguf",        ".onnx", ".msgpack", ".h5"};
@@ -161,11 +160,11 @@ Result<void> copy_others(const fs::path& folder, const fs::path& output) {
   return {};
 }
 
-/// config.json as it is, but for what has become known or has changed; one member per line.
+/// Returns config.json with the members that quantization adds or changes, one member per line.
 Result<void> write_config(const fs::path& folder, const ModelConfig& config, Quantization quantization,
                           const fs::path& output) {
   const fs::path path = folder / kConfigName;
-  const auto source = read_file(path, kLargestConfig);
+  const auto source = read_file(path, kMaxConfigBytes);
   if (!source) return source.error();
   JsonDocument document;
   const auto object = parse_object(document, path.string(), *source, kMaxConfigNesting);
@@ -196,8 +195,10 @@ Result<void> make_empty_folder(const fs::path& path) {
   std::error_code failure;
   fs::create_directories(path, failure);
   if (failure || !fs::is_directory(path))
-    return make_error(ErrorCode::kInvalidArgument, "{}: cannot be made a folder: {}", path.string(), failure.message());
-  if (!fs::is_empty(path)) return make_error(ErrorCode::kConflict, "{}: is not empty", path.string());
+    return make_error(ErrorCode::kInvalidArgument, "{}: cannot be created as a folder: {}", path.string(),
+                      failure.message());
+  if (!fs::is_empty(path))
+    return make_error(ErrorCode::kConflict, "{}: is not empty, wanted a new or empty folder", path.string());
   return {};
 }
 
@@ -208,7 +209,8 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   auto config = read_config(folder);
   if (!config) return config.error();
   if (config->quantization != Quantization::kNone)
-    return make_error(ErrorCode::kConflict, "{}: holds weights of 8 bits already", folder.string());
+    return make_error(ErrorCode::kConflict, "{}: has 8-bit weights already, wanted a model that is not quantized",
+                      folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
   RETURN_IF_ERROR(untie_separate_head(**checkpoint, *config));

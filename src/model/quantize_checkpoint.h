@@ -9,19 +9,25 @@
 
 namespace millrace::model {
 
+/// Sizes before and after quantization.
 struct QuantizeReport {
-  size_t tensors = 0;         ///< that were rounded to 8 bits
+  size_t tensors = 0;         ///< quantized to 8 bits
   uint64_t bytes_before = 0;  ///< of all tensors of the model
   uint64_t bytes_after = 0;
 };
 
-/// Writes the model in `folder` with its projections in 8 bits into `output`, a folder that is made, or is empty: one
-/// model.safetensors, config.json with its quantization_config and whether the head is tied, and the files beside them
-/// as they are, weights in other formats left out. config.json comes last, so that what was cut short is not taken for
-/// a model. The same values come from serving `folder` with quantization; a tied head has no tensor of its own and is
-/// rounded when it is loaded. With a scale per channel the head stays as it is, as in such models of other makers.
-/// `quantization`: a storable one. Errors: those of read_config and Checkpoint; kConflict when there is something in
-/// `output`, or the model is of 8 bits already; kInternal when a file cannot be written.
+/// Writes the model in `folder` with 8-bit projections to `output`, a new or empty folder. It writes one
+/// model.safetensors and a config.json with quantization_config, and states whether the head is tied. Other files are
+/// copied unchanged, except weights in other formats. config.json comes last, so that an interrupted run leaves no
+/// loadable model.
+///
+///
+/// Serving `folder` with the same quantization gives the same values. A tied head has no tensor of its own and is
+/// quantized when it is loaded. With a scale per channel the head stays unquantized, as is usual for such checkpoints.
+///
+///
+/// `quantization` is storable. Errors: those of read_config and Checkpoint; kConflict when `output` is not empty or the
+/// model has 8 bits already; kInternal when a file cannot be written.
 [[nodiscard]] Result<QuantizeReport> quantize_checkpoint(const std::filesystem::path& folder,
                                                          const std::filesystem::path& output,
                                                          Quantization quantization = Quantization::kW8);

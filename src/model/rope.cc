@@ -25,7 +25,7 @@ struct YarnRamp {
   double high = 0.0;
 };
 
-/// The channels that turn beta_fast and beta_slow times over the original context.
+/// Returns the channels that turn beta_fast and beta_slow times over the original context.
 YarnRamp yarn_ramp(const RopeConfig& rope, int32_t rotary_dim) {
   const auto channel = [&](double rotations) {
     return rotary_dim * std::log(rope.original_max_position / (rotations * kTwoPi)) / (2.0 * std::log(rope.theta));

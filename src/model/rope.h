@@ -6,9 +6,10 @@
 
 namespace millrace::model {
 
+/// The rule by which rotary frequencies are scaled.
 enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
-/// How rotary frequencies derive from the base; fields that a kind doesn't use keep their defaults.
+/// How rotary frequencies derive from the base. Members that a kind does not use keep their defaults.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
@@ -19,18 +20,20 @@ struct RopeConfig {
   double beta_fast = 32.0;                 ///< yarn
   double beta_slow = 1.0;                  ///< yarn
   std::optional<double> attention_factor;  ///< yarn
-  std::optional<double> mscale;            ///< yarn; counts only together with mscale_all_dim
+  std::optional<double> mscale;            ///< yarn; used only together with mscale_all_dim
   std::optional<double> mscale_all_dim;    ///< yarn
-  bool truncate = true;                    ///< yarn: ramp bounds rounded outwards to whole channels
+  bool truncate = true;                    ///< yarn: round the ramp's bounds outwards to whole channels
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
+/// The frequencies of one model and the factor of its attention.
 struct RotaryFrequencies {
   std::vector<float> inverse;     // [rotary_dim / 2], radians per position
   float attention_factor = 1.0f;  ///< multiplies cos and sin
 };
 
-/// `rotary_dim` is even. llama3: Llama 3.1 report; yarn: Peng et al., "YaRN", arXiv 2309.00071.
+/// Computes the frequencies for an even `rotary_dim`. Sources: llama3, the Llama 3.1 report; yarn, Peng et al., "YaRN",
+/// arXiv 2309.00071.
 [[nodiscard]] RotaryFrequencies rotary_frequencies(const RopeConfig& rope, int32_t rotary_dim);
 
 }  // namespace millrace::model

@@ -5,7 +5,7 @@
 
 namespace millrace::model {
 
-/// The rotary part of config.json, in either spelling; `theta` is the family's default. Faults are recorded in
+/// Reads the rotary part of config.json in either spelling. `theta` is the family's default. Faults are recorded in
 /// `fields`.
 [[nodiscard]] RopeConfig parse_rope(FieldReader& fields, int32_t max_position, double theta);
 

@@ -15,7 +15,7 @@ namespace millrace::model {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
-constexpr size_t kLargestHeader = size_t{100} << 20;  // the format's own limit is 100 MB
+constexpr size_t kMaxHeaderBytes = size_t{100} << 20;  // the format's own limit is 100 MB
 constexpr size_t kMaxHeaderNesting = 8;
 constexpr size_t kHighestRank = 16;
 
@@ -26,21 +26,22 @@ struct KnownDType {
   size_t bytes;
 };
 
-constexpr std::array kKnown{
+constexpr std::array kKnownDtypes{
     KnownDType{"F32", 4},     KnownDType{"BF16", 2},    KnownDType{"F16", 2},  KnownDType{"F64", 8},
     KnownDType{"I64", 8},     KnownDType{"I32", 4},     KnownDType{"I16", 2},  KnownDType{"I8", 1},
     KnownDType{"U64", 8},     KnownDType{"U32", 4},     KnownDType{"U16", 2},  KnownDType{"U8", 1},
     KnownDType{"F8_E4M3", 1}, KnownDType{"F8_E5M2", 1}, KnownDType{"BOOL", 1},
 };
 
-/// Nothing for a dtype whose size is not known; `find` refuses it.
+/// Returns the bytes of an element; none for an unknown dtype, which `find` refuses.
 std::optional<size_t> element_bytes(std::string_view dtype) {
-  const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const KnownDType& k) { return k.name == dtype; });
-  if (known == kKnown.end()) return std::nullopt;
+  const auto known =
+      std::find_if(kKnownDtypes.begin(), kKnownDtypes.end(), [&](const KnownDType& k) { return k.name == dtype; });
+  if (known == kKnownDtypes.end()) return std::nullopt;
   return known->bytes;
 }
 
-/// Bytes of a dense tensor, nothing when they overflow.
+/// Returns the bytes of a dense tensor; none when they overflow.
 std::optional<size_t> dense_bytes(const std::vector<int64_t>& shape, size_t element) {
   size_t bytes = element;
   for (const int64_t dim : shape)
@@ -68,7 +69,7 @@ struct SafetensorsFile::HeaderParser {
     if (length > bytes.size() - kLengthBytes)
       return bad("header length {} is above the {} bytes that follow it (truncated, or not a safetensors file)", length,
                  bytes.size() - kLengthBytes);
-    if (length > kLargestHeader) return bad("header length {} is above the limit of {}", length, kLargestHeader);
+    if (length > kMaxHeaderBytes) return bad("header length {} is above the limit of {}", length, kMaxHeaderBytes);
     data_begin = kLengthBytes + length;
     const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
     JsonDocument document;

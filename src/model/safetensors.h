@@ -14,30 +14,29 @@
 
 namespace millrace::model {
 
-/// A tensor as a file stores it, of any dtype.
+/// A tensor of any dtype, as a file stores it.
 struct StoredTensor {
-  std::string_view dtype;  ///< "I8"
+  std::string_view dtype;  ///< e.g. "I8"
   std::span<const int64_t> shape;
   std::span<const std::byte> bytes;
 };
 
-/// One safetensors file, mapped: a little-endian u64 header length, that many bytes of JSON
-/// {name: {dtype, shape, data_offsets}}, then the data. The header is checked in full when the file is opened (bounds,
-/// byte counts, overlaps, duplicates), so `find` hands out only bytes that lie within the file. Opening reads the
-/// header alone; weights are read when their pages are touched. Immutable, hence safe to share between threads. A file
-/// that is truncated by someone else while it is mapped ends the process with SIGBUS.
+/// One mapped safetensors file: a little-endian u64 header length, that many bytes of JSON {name: {dtype, shape,
+/// data_offsets}}, then the data. Opening checks the whole header (bounds, byte counts, overlaps, duplicates), so
+/// `find` returns only bytes within the file. Opening reads the header alone; the first access to weights reads them.
+/// Immutable, hence safe to share between threads. If another process truncates the mapped file, this process ends with
+/// SIGBUS.
 class SafetensorsFile {
  public:
-  /// Errors (kNotFound, kData) begin with the path.
+  /// Opens `path`. Errors (kNotFound, kData) begin with the path.
   [[nodiscard]] static Result<std::unique_ptr<SafetensorsFile>> open(const std::filesystem::path& path);
 
   [[nodiscard]] bool contains(std::string_view name) const { return entries_.contains(std::string(name)); }
-  /// The tensor borrows this file's mapping. Errors: kNotFound; kData for a dtype or rank that is not computed with.
+  /// Finds a tensor, which borrows this file's mapping. Errors: kNotFound; kData for an unsupported dtype or rank.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
-  /// As stored, borrowed too. Errors: kNotFound.
+  /// Finds a tensor as stored, which borrows the mapping too. Error: kNotFound.
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
-  /// Lets go of the memory that a tensor was read into; reading it again brings it back. Of a name that is not here,
-  /// nothing.
+  /// Releases the memory that caches a tensor's bytes; a later access reads them again. An unknown name has no effect.
   void release(std::string_view name) const;
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] size_t tensor_count() const { return entries_.size(); }
@@ -45,9 +44,9 @@ class SafetensorsFile {
 
  private:
   struct Entry {
-    std::string dtype;  ///< as written; may be one that is not known here
+    std::string dtype;  ///< as written; may be an unsupported one
     std::vector<int64_t> shape;
-    size_t begin = 0;  ///< of the file
+    size_t begin = 0;  ///< offset in the file
     size_t end = 0;
   };
   struct HeaderParser;

@@ -22,7 +22,7 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
 
 }  // namespace
 
-/// The rows that alone go on from the last layer's keys and values.
+/// The rows that go on from the last layer's keys and values.
 struct StageModel::Tails {
   std::vector<int32_t> row_numbers;   // -1 for padding
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
@@ -33,7 +33,7 @@ struct StageModel::Tails {
   int64_t count = 0;  // of its rows, without padding
 };
 
-/// One forward, placed.
+/// One forward pass with its inputs uploaded.
 struct StageModel::ForwardPass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
   std::span<const std::byte> received;
@@ -68,7 +68,7 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
 void StageModel::allocate_activations() {
   const DType compute = backend_.compute_dtype();
   const auto batch = [&](DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{nullptr, dtype, limits_.max_batch_tokens, cols}.bytes());
+    return backend_.allocate(Matrix{.dtype = dtype, .rows = limits_.max_batch_tokens, .cols = cols}.bytes());
   };
   activations_.normed = batch(compute, config_.hidden_size);
   activations_.qkv = batch(DType::kF32, config_.query_width() + 2 * config_.kv_width());
@@ -78,7 +78,7 @@ void StageModel::allocate_activations() {
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{nullptr, dtype, count, cols}.bytes());
+    return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
   activations_.tail_query = rows(limits_.max_tail_rows, compute, config_.query_width());
   activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
@@ -141,7 +141,7 @@ uint64_t StageModel::page_bytes(int32_t page_size) const {
 }
 
 void StageModel::free_cache() {
-  replay_ = backend_.make_replay();  // what was recorded names the cache
+  replay_ = backend_.make_replay();  // recorded graphs hold addresses of the old cache
   cache_.reset();
 }
 
@@ -152,11 +152,11 @@ tensor::KvCache& StageModel::cache() const {
 
 tensor::Buffer StageModel::allocate_hidden() {
   return backend_.allocate(
-      Matrix{nullptr, backend_.hidden_dtype(), limits_.max_batch_tokens, config_.hidden_size}.bytes());
+      Matrix{.dtype = backend_.hidden_dtype(), .rows = limits_.max_batch_tokens, .cols = config_.hidden_size}.bytes());
 }
 
 Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const {
-  const Matrix view{buffer.data(), backend_.hidden_dtype(), rows, config_.hidden_size};
+  const Matrix view{.data = buffer.data(), .dtype = backend_.hidden_dtype(), .rows = rows, .cols = config_.hidden_size};
   CHECK(view.bytes() <= buffer.bytes(), "{} rows of hidden are {} bytes, the buffer has {}", rows, view.bytes(),
         buffer.bytes());
   return view;
@@ -208,7 +208,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   tensor::BatchLayout batch = input.batch;
   std::span<const TokenId> tokens = input.tokens;
   if (pass.replays) {
-    // The hidden rows behind the batch's are of the same buffer, and nobody's.
+    // The buffer has unused rows after the batch's.
     const tensor::BatchSize size = padded(batch_size(batch), limits_.max_batch_tokens);
     pass.hidden.rows = batch.padded_rows = size.rows;
     batch.padded_sequences = size.sequences;
@@ -224,7 +224,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   if (!input.tails.empty() && span_.layers.size() > 0) upload_tails(input, pass);
 }
 
-/// What the first layer begins with, but for the embedding.
+/// Initialises the residual stream, except for the embedding.
 void StageModel::fill(const ForwardPass& pass) {
   if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
@@ -253,14 +253,17 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
           .sliding_window = config_.sliding_windows[model_layer]};
 }
 
-/// The queries of all rows; their keys and values go to the pages.
+/// Returns the queries of all rows; their keys and values go to the pages.
 Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass) {
   const int64_t rows = pass.hidden.rows;
   const DType compute = backend_.compute_dtype();
   const int64_t query_width = config_.query_width();
-  const Matrix normed{activations_.normed.data(), compute, rows, config_.hidden_size};
-  const Matrix qkv{activations_.qkv.data(), DType::kF32, rows, query_width + 2 * config_.kv_width()};
-  const Matrix query{activations_.query.data(), compute, rows, query_width};
+  const Matrix normed{.data = activations_.normed.data(), .dtype = compute, .rows = rows, .cols = config_.hidden_size};
+  const Matrix qkv{.data = activations_.qkv.data(),
+                   .dtype = DType::kF32,
+                   .rows = rows,
+                   .cols = query_width + 2 * config_.kv_width()};
+  const Matrix query{.data = activations_.query.data(), .dtype = compute, .rows = rows, .cols = query_width};
   const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
                                    .rotary_dim = config_.head_dim,
                                    .attention_factor = attention_factor_};
@@ -273,7 +276,8 @@ Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const F
 
 void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::UploadedBatch& batch,
                         Matrix hidden) {
-  const Matrix attended{activations_.attended.data(), backend_.compute_dtype(), query.rows, query.cols};
+  const Matrix attended{
+      .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
   backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
   backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
 }
@@ -292,11 +296,17 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   }
   tails.count = static_cast<int64_t>(tails.row_numbers.size());
   CHECK(tails.count <= limits_.max_tail_rows, "{} rows go on, wanted at most {}", tails.count, limits_.max_tail_rows);
-  tails.hidden = {activations_.tail_hidden.data(), backend_.hidden_dtype(), tails.count, config_.hidden_size};
+  tails.hidden = {.data = activations_.tail_hidden.data(),
+                  .dtype = backend_.hidden_dtype(),
+                  .rows = tails.count,
+                  .cols = config_.hidden_size};
   if (tails.count == 0) return;
-  tensor::BatchLayout batch{tails.row_begin, tails.prefix, input.batch.page_begin, input.batch.pages};
+  tensor::BatchLayout batch{.row_begin = tails.row_begin,
+                            .prefix = tails.prefix,
+                            .page_begin = input.batch.page_begin,
+                            .pages = input.batch.pages};
   if (pass.replays) {
-    // The bounds of all rows but for their number, so that all have one key.
+    // The bounds of all rows except their count, so that all steps share one key.
     batch.padded_sequences = pass.batch.layout.padded_sequences;
     batch.padded_sequence_rows = pass.batch.layout.padded_sequence_rows;
     const auto count = static_cast<int32_t>(tails.count);
@@ -308,11 +318,12 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   tails.batch = backend_.upload(batch);
 }
 
-/// The rest of the last layer for the last rows of each sequence.
+/// Finishes the last layer for the last rows of each sequence.
 void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, Matrix query) {
   const Tails& tails = *pass.tails;
   if (tails.hidden.rows == 0) return;
-  const Matrix tail_query{activations_.tail_query.data(), query.dtype, tails.hidden.rows, query.cols};
+  const Matrix tail_query{
+      .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.hidden.rows, .cols = query.cols};
   backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
   backend_.gather_rows(query, tails.rows, tail_query);
   attend(layer, index, tail_query, tails.batch, tails.hidden);
@@ -321,15 +332,20 @@ void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Fo
 
 void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, Matrix hidden) {
   const DType compute = backend_.compute_dtype();
-  const Matrix normed{activations_.normed.data(), compute, hidden.rows, config_.hidden_size};
+  const Matrix normed{
+      .data = activations_.normed.data(), .dtype = compute, .rows = hidden.rows, .cols = config_.hidden_size};
   backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
   if (layer.experts) {
-    const Matrix routed{activations_.routed.data(), DType::kF32, hidden.rows, config_.moe.expert_count};
+    const Matrix routed{.data = activations_.routed.data(),
+                        .dtype = DType::kF32,
+                        .rows = hidden.rows,
+                        .cols = config_.moe.expert_count};
     backend_.matmul(normed, *layer.router, nullptr, routed);
     backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
     return;
   }
-  const Matrix activated{activations_.activated.data(), compute, hidden.rows, config_.intermediate_size};
+  const Matrix activated{
+      .data = activations_.activated.data(), .dtype = compute, .rows = hidden.rows, .cols = config_.intermediate_size};
   backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
   backend_.matmul_add(activated, *layer.down, nullptr, hidden);
 }
@@ -340,9 +356,16 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Logi
   for (size_t first = 0; first < rows.size(); first += largest) {
     const auto part = rows.subspan(first, std::min(largest, rows.size() - first));
     const auto count = static_cast<int64_t>(part.size());
-    const Matrix gathered{activations_.row_hidden.data(), backend_.hidden_dtype(), count, config_.hidden_size};
-    const Matrix normed{activations_.row_normed.data(), backend_.compute_dtype(), count, config_.hidden_size};
-    const Matrix logits{activations_.logits.data(), DType::kF32, count, config_.vocab_size};
+    const Matrix gathered{.data = activations_.row_hidden.data(),
+                          .dtype = backend_.hidden_dtype(),
+                          .rows = count,
+                          .cols = config_.hidden_size};
+    const Matrix normed{.data = activations_.row_normed.data(),
+                        .dtype = backend_.compute_dtype(),
+                        .rows = count,
+                        .cols = config_.hidden_size};
+    const Matrix logits{
+        .data = activations_.logits.data(), .dtype = DType::kF32, .rows = count, .cols = config_.vocab_size};
     backend_.gather_rows(hidden, backend_.upload(part), gathered);
     backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
     backend_.matmul(normed, *weights_.head, nullptr, logits);

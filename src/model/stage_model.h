@@ -15,62 +15,66 @@
 
 namespace millrace::model {
 
+/// Upper bounds of one forward pass, by which activations are allocated.
 struct StageLimits {
-  int32_t max_batch_tokens = 0;  ///< rows of one forward
+  int32_t max_batch_tokens = 0;  ///< rows of one forward pass
   int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
-  int32_t max_tail_rows = 0;     ///< rows that ForwardInput::tails may name
+  int32_t max_tail_rows = 0;     ///< total of ForwardInput::tails
 };
 
-/// One forward. Everything is borrowed for the length of the call.
+/// The inputs of one forward pass, borrowed for the duration of the call.
 struct ForwardInput {
   std::span<const TokenId> tokens;   ///< [T], first stage only
   const tensor::BatchLayout& batch;  ///< of T rows
-  /// Hidden dtype, computed in place: the first stage writes it from the tokens, the others from what the stage before
-  /// sent. On return it holds what goes on to the next stage, or into `logits`. In a buffer from
-  /// allocate_hidden, whose rows behind these may be written to.
+  /// The residual stream, computed in place, in a buffer from allocate_hidden. The first stage computes it from the
+  /// tokens; the others start from what the previous stage sent. On return it holds the input of the next stage, or of
+  /// `logits`. Buffer rows after these may be overwritten.
   tensor::Matrix hidden;  // [T, hidden]
-  /// Copies under way into pages of the batch: a layer's attention comes after their copies of that layer.
+  /// Pending copies into pages of the batch. A layer's attention waits for the copies of that layer.
   std::span<const std::shared_ptr<tensor::LayerGate>> loads = {};
-  /// Last stage: how many of each sequence's last rows go on to `logits`; the last layer computes no more of the others
-  /// than their keys and values. Empty: all rows.
+  /// Last stage: how many of each sequence's last rows go on to `logits`. For the other rows the last layer computes
+  /// keys and values only. Empty: all rows.
   std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
-  /// Not the first stage: what the stage before sent, which is copied into `hidden`. Empty: it is there already.
+  /// Later stages: what the previous stage sent, to be copied into `hidden`. Empty: `hidden` holds it already.
   std::span<const std::byte> received = {};  // [T, hidden]
-  /// Each sequence takes a decode step; its rows behind the first are drafts. Rows of one each are that anyway.
+  /// Whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per sequence
+  /// always is.
   bool is_decode = false;
 };
 
-/// The layers [begin, end) of a model on a backend; the first stage also embeds, the last also normalises and projects.
-/// Owned by a stage. Loading runs on any thread; `forward` and `logits` are called inside Backend::submit only, one at
-/// a time. Activations are allocated when it is loaded, the cache once its size is agreed: nothing at run time. The
-/// checkpoint and the backend outlive it.
+/// The layers [begin, end) of a model on a backend. The first stage also embeds; the last also normalises and projects.
+/// Owned by a stage. Loading runs on any thread; `forward` and `logits` run inside Backend::submit only, one at a time.
+/// Activations are allocated on loading and the cache by allocate_cache(): nothing at run time. The checkpoint and the
+/// backend outlive it.
 class StageModel {
  public:
-  /// Errors: those of Checkpoint::find. Throws what the backend throws when memory is short.
+  /// Loads the span's weights. Errors: those of load_weights. Rethrows what the backend throws when memory is short.
   [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint, const ModelConfig& config,
                                                                 StageSpan span, tensor::Backend& backend,
                                                                 StageLimits limits, const LoadOptions& options = {});
 
-  /// Takes the device's scratch for everything within the limits and sequences of up to `context` tokens; before the
-  /// memory that is left is divided into pages.
+  /// Reserves the device's scratch for all work within the limits, with sequences of up to `context` tokens. Call it
+  /// before the remaining memory is divided into pages.
   void reserve(int32_t sequences, int32_t context, int32_t page_size);
-  /// Before the first forward, and between any two: the cache is new then, and what the one before held is gone.
+  /// Replaces the cache by a new one, which discards its contents. Call it before the first forward pass, or between
+  /// two.
   void allocate_cache(int32_t page_size, int32_t page_count);
   void free_cache();
-  /// Bytes that a page takes of a cache that allocate_cache() makes.
+  /// Returns the bytes per page of a cache that allocate_cache() makes.
   [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
 
-  /// Computes the stage's layers for a batch of at most max_batch_tokens rows; their keys and values go to the pages.
-  /// Returns what goes on: `hidden`, or the rows that `tails` names, in order, valid until the next forward.
+  /// Computes the stage's layers for at most max_batch_tokens rows and stores their keys and values in the pages.
+  /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
   tensor::Matrix forward(const ForwardInput& input);
 
-  /// Logits (f32) [R, vocab] of the rows `rows[first, first + R)`, R at most max_logit_rows, valid during the call.
+  /// Receives logits (f32) [R, vocab] of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
   using LogitsFn = std::function<void(size_t first, tensor::Matrix logits)>;
-  /// Last stage: projects the given rows of a `hidden` that `forward` has returned, block by block.
+  /// Last stage: projects the given rows of a matrix that `forward` returned, block by block.
   void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block);
 
-  /// A buffer for `hidden` of the largest batch, and the matrix of its first `rows`.
+  /// Returns a buffer for `hidden` of the largest batch.
   [[nodiscard]] tensor::Buffer allocate_hidden();
+  /// Returns the matrix of a buffer's first `rows` rows.
   [[nodiscard]] tensor::Matrix hidden_view(const tensor::Buffer& buffer, int64_t rows) const;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -78,15 +82,15 @@ class StageModel {
   [[nodiscard]] StageLimits limits() const { return limits_; }
   [[nodiscard]] tensor::Backend& backend() const { return backend_; }
   [[nodiscard]] tensor::KvCache& cache() const;
-  /// Bytes of the stage's weights as stored in the checkpoint.
+  /// Returns the bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
-  /// Outlives the model.
+  /// Returns the counts of decode steps. They outlive the model.
   [[nodiscard]] std::shared_ptr<const tensor::GraphStats> graph_stats() const { return graph_stats_; }
-  /// Of the stage's weights, if it was loaded with it.
+  /// Returns the fingerprint of the stage's weights, if LoadOptions requested it.
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
  private:
-  /// Scratch of one forward; each is overwritten by every layer.
+  /// Scratch of one forward pass. Every layer overwrites it.
   struct Activations {
     tensor::Buffer normed;       // compute [max_batch_tokens, hidden]
     tensor::Buffer qkv;          // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
@@ -108,7 +112,7 @@ class StageModel {
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
   struct ForwardPass;
-  /// What a replay pads a batch to, where the buffers hold `max_rows`.
+  /// Returns the size to which a replay pads a batch when the buffers hold `max_rows`.
   [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size, int32_t max_rows) const;
   void upload_inputs(const ForwardInput& input, ForwardPass& pass);
   void upload_tails(const ForwardInput& input, ForwardPass& pass);
@@ -119,7 +123,7 @@ class StageModel {
               tensor::Matrix hidden);
   void finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, tensor::Matrix query);
   void feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
-  /// Whether the stage has a layer with experts, or one without.
+  /// Returns whether the stage has a layer of the given kind: with experts, or without.
   [[nodiscard]] bool has_layer(bool sparse) const;
 
   ModelConfig config_;

@@ -55,12 +55,12 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   add("mlp.down_proj.weight", {hidden, intermediate});
 }
 
-/// Of a layer, and derived from config.json, so that what a checkpoint holds of them counts nowhere: old checkpoints of
-/// Llama have the first, those of some trainers the others.
+/// Tensors of a layer that derive from config.json, so that a checkpoint's copies are ignored. Old checkpoints of Llama
+/// have the first, those of some trainers the others.
 constexpr std::array<std::string_view, 3> kDerived = {
     ".self_attn.rotary_emb.inv_freq", ".self_attn.rotary_emb.cos_cached", ".self_attn.rotary_emb.sin_cached"};
 
-/// Whether a tensor is of the span's layers, or of its embedding, last norm or head beside the weight.
+/// Returns whether a tensor belongs to the span's layers, or to its embedding, last norm or head besides the weight.
 bool is_of_span(std::string_view name, StageSpan span) {
   constexpr std::string_view kLayers = "model.layers.";
   if (name.starts_with("model.embed_tokens.")) return span.first && name != kEmbeddingName;
@@ -147,7 +147,7 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};
-  return make_error(ErrorCode::kData, "{}: tensor '{}' has no part in the {} that config.json describes",
+  return make_error(ErrorCode::kData, "{}: tensor '{}' is unknown to {}, the architecture in config.json",
                     checkpoint.folder().string(), unknown, config.architecture);
 }
 

@@ -17,7 +17,7 @@ using tensor::HostTensor;
 using tensor::W8Matrix;
 using tensor::W8Storage;
 
-/// Hands out the tensors of a span and keeps count.
+/// Finds the tensors of a span and counts progress.
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
@@ -65,7 +65,7 @@ class Loader {
     return vector;
   }
 
-  /// Whether weights that are packed together are of 8 bits then.
+  /// Returns whether weights that are packed together are packed in 8 bits.
   [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const {
     if (quantization_ == Quantization::kNone) return false;
     const auto is_stored_so = [this](const std::string& name) { return entry(name).matrix.has_value(); };
@@ -90,7 +90,7 @@ class Loader {
     return backend_.pack_w8(parts, activations_of(quantization_));
   }
 
-  /// As it is stored, whatever the quantization.
+  /// Finds a tensor as stored, whatever the quantization.
   std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
     auto weight = backend_.pack({&tensor(name), 1});
     count(name);
@@ -124,8 +124,7 @@ class Loader {
     for (const std::string& name : {gate, up, down}) count(name);
   }
 
-  /// Marks a tensor as done: what the backend made of it is its own, and memory need not hold it twice. It is hashed
-  /// while it is there.
+  /// Marks a tensor as packed, hashes it while its bytes are in memory, and then releases them.
   void count(std::string_view name) {
     const Entry& done = entry(name);
     if (options_.with_fingerprint) {
@@ -139,11 +138,11 @@ class Loader {
   void release(std::string_view name) const { checkpoint_.release(name); }
 
   [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
-  /// Of what has been counted.
+  /// Returns the fingerprint of the tensors counted so far.
   [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
 
  private:
-  /// A tensor, or a matrix that is stored in 8 bits.
+  /// Finds a tensor, or a matrix that is stored in 8 bits.
   struct Entry {
     HostTensor tensor;
     std::optional<W8Matrix> matrix;
@@ -156,7 +155,7 @@ class Loader {
     return found->second;
   }
 
-  /// As stored, or rounded to 8 bits, kept in `storage`.
+  /// Finds a matrix in 8 bits: as stored, or quantized into `storage`.
   W8Matrix matrix(const std::string& name, std::vector<W8Storage>& storage) const {
     const Entry& found = entry(name);
     if (found.matrix) return *found.matrix;
@@ -223,8 +222,10 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   if (config.quantization != Quantization::kNone && !backend.packs_w8())
-    return make_error(ErrorCode::kInvalidArgument, "{} cannot hold weights of 8 bits (quantization {})",
-                      backend.description(), to_string(config.quantization));
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
+        backend.description(), to_string(config.quantization));
   return {};
 }
 

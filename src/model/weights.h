@@ -16,6 +16,7 @@
 
 namespace millrace::model {
 
+/// Progress of loading a stage's weights.
 struct LoadProgress {
   size_t tensors_done = 0;
   size_t tensors_total = 0;
@@ -25,13 +26,14 @@ struct LoadProgress {
 /// Called on the loading thread after each step; may be empty.
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
+/// Options of load_weights.
 struct LoadOptions {
   ProgressFn progress;
-  int32_t threads = 0;            ///< that round weights to 8 bits, where they are not yet; 0: one per processor
-  bool with_fingerprint = false;  ///< takes StageWeights::fingerprint, which costs a hash of all bytes
+  int32_t threads = 0;            ///< for quantizing weights to 8 bits on loading; 0: one per processor
+  bool with_fingerprint = false;  ///< compute StageWeights::fingerprint, which hashes all bytes
 };
 
-/// One decoder layer on the device; what a family, or this layer, lacks is null.
+/// One decoder layer on the device. Weights that the family or the layer lacks are null.
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
   std::unique_ptr<tensor::PackedWeight> qkv;          // [(heads + 2·kv_heads)·head_dim, hidden]
@@ -48,21 +50,22 @@ struct LayerWeights {
   std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
 };
 
+/// The weights of one stage on its device.
 struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::vector<LayerWeights> layers;
   std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
   std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage
   uint64_t checkpoint_bytes = 0;                     ///< of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, if it was asked for
+  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, on request
 };
 
-/// What the backend lacks that the model wants is kInvalidArgument, with the backend's name.
+/// Refuses a model that needs what the backend lacks. Error: kInvalidArgument with the backend's name.
 [[nodiscard]] Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend);
 
-/// Every tensor of the span is found and its shape checked before the first is packed, so that a bad checkpoint fails
-/// at once. Nothing outside the span is touched. Errors: those of Checkpoint::find; kData for a tensor of the span that
-/// the config gives no meaning to; those of check_backend.
+/// Loads the tensors of a span. All are found and their shapes checked before the first is packed, so that a bad
+/// checkpoint fails at once. Nothing outside the span is touched. Errors: those of Checkpoint::find,
+/// reject_unknown_tensors and check_backend.
 [[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                                 tensor::Backend& backend, const LoadOptions& options);
 

@@ -8,45 +8,46 @@
 #include <string>
 #include <vector>
 
-/// One direction between devices of two processes: bytes go from the memory of one to the memory of the other, past
-/// both hosts.
+/// One-way transfers from the memory of one process's device to another's, bypassing both hosts.
 namespace millrace::tensor {
 
-/// What a device has to offer as an end of a channel.
+/// Describes a device as an end of a channel.
 struct ChannelSupport {
-  std::string device;    ///< its name among all of a ring; two ends need different devices. Empty: memory of the host
-  std::string protocol;  ///< "NCCL 2.28.9"; two ends need the same
-  std::string unavailable_reason;  ///< why there is no channel from and to this device; empty: there may be
+  std::string device;              ///< unique in a ring; two ends need different devices. Empty: host memory
+  std::string protocol;            ///< e.g. "NCCL 2.28.9"; both ends need the same
+  std::string unavailable_reason;  ///< why this device can have no channel; empty: it can
 };
 
+/// What one end of a channel needs to open.
 struct ChannelOptions {
-  bool sending = false;       ///< which end this is
-  std::vector<std::byte> id;  ///< Backend::make_channel_id of the sending end, the same on both
-  std::string name;           ///< of the link, for errors: "stage 0 -> stage 1"
-  std::string peer;           ///< who is at the other end, for errors: "stage 1"
+  bool sending = false;       ///< whether this end sends
+  std::vector<std::byte> id;  ///< Backend::make_channel_id of the sending end, equal on both
+  std::string name;           ///< of the link, for error messages: "stage 0 -> stage 1"
+  std::string peer;           ///< the other end, for error messages: "stage 1"
   std::chrono::milliseconds open_timeout{30'000};
-  /// Of each transfer, from its launch or the end of the one before; a channel with one that is later ends.
+  /// Limits each transfer, from its launch or the end of the previous one. A channel with a later transfer ends.
   std::chrono::milliseconds transfer_timeout{60'000};
-  /// Each is called on a thread of the channel's. Once: both ends are there, or why they are not.
+  /// Called once, on a thread of the channel: with null when both ends are connected, else with the failure.
   std::function<void(std::exception_ptr)> opened;
-  /// At most once, after `opened` without a failure, unless abort() comes first: the channel ends by itself. It comes
-  /// before the ends of what is under way, which may wait for other channels on the device until those are aborted.
+  /// Called at most once when the channel ends by itself after a successful `opened`, on a thread of the channel.
+  /// abort() suppresses it. It precedes the failures of pending transfers, which may wait for other channels on the
+  /// device until those are aborted.
   std::function<void(std::exception_ptr)> lost;
 };
 
-/// One end of a channel. What is sent nth lands in what is received nth, which has its size; `what` it is, errors say.
-/// From any thread; nothing here blocks but the destructor, which aborts: then no memory of the user's is touched any
-/// more.
+/// One end of a channel. The nth send arrives in the nth receive, which has the same size; `what` names it in errors.
+/// All methods may be called from any thread. Only the destructor blocks: it aborts, and no caller's memory is touched
+/// afterwards.
 class DeviceChannel {
  public:
   using Handler = std::function<void(std::exception_ptr)>;
   virtual ~DeviceChannel() = default;
-  /// `from` holds what to send when the call is made, and stays as it is until `done`.
+  /// Sends `from`, which holds its data at the call and stays unchanged until `done`.
   virtual void send(std::span<const std::byte> from, std::string what, Handler done) = 0;
-  /// `launched`: ops may be submitted that read `into` (Backend::copy_in); they come after what arrives. `done`: it has
-  /// arrived. Each is called once, with a failure when the channel ends before.
+  /// Receives into `into`. After `launched`, ops that read `into` (Backend::copy_in) may be submitted; they wait for
+  /// the data. `done` reports the arrival. Each is called once, with a failure when the channel ends first.
   virtual void receive(std::span<std::byte> into, std::string what, Handler launched, Handler done) = 0;
-  /// Ends what is under way with `reason`, and all that follows.
+  /// Fails all pending and later transfers with `reason`.
   virtual void abort(std::string reason) = 0;
 };
 

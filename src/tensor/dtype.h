@@ -10,6 +10,7 @@
 
 namespace millrace::tensor {
 
+/// The floating-point types that are computed with.
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
 inline constexpr EnumName<DType> kDTypeNames[] = {
@@ -21,14 +22,15 @@ constexpr std::span<const EnumName<DType>> enum_names(DType) {
   return kDTypeNames;
 }
 
+/// Returns the bytes of one element.
 [[nodiscard]] constexpr size_t size_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }
 [[nodiscard]] std::string_view to_string(DType dtype);
-/// Accepts the names of config.json ("bfloat16"), of safetensors ("BF16") and of flags ("bf16").
+/// Parses a dtype name of config.json ("bfloat16"), safetensors ("BF16") or a flag ("bf16").
 [[nodiscard]] Result<DType> parse_dtype(std::string_view name);
 
-/// A bfloat16 as its bits; arithmetic happens in f32.
+/// A bfloat16 as its bits. Arithmetic happens in f32.
 struct BFloat16 {
   uint16_t bits = 0;
   [[nodiscard]] static constexpr BFloat16 from_float(float value) {
@@ -39,7 +41,7 @@ struct BFloat16 {
   [[nodiscard]] constexpr float to_float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 };
 
-/// An IEEE binary16 as its bits; only read, from checkpoints.
+/// An IEEE binary16 as its bits. Checkpoints hold it; it is only read.
 struct Float16 {
   uint16_t bits = 0;
   [[nodiscard]] float to_float() const;

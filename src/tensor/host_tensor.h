@@ -10,7 +10,7 @@
 
 namespace millrace::tensor {
 
-/// Dimensions of a dense row-major tensor, at most four.
+/// The dimensions of a dense row-major tensor, at most four.
 class Shape {
  public:
   Shape() = default;
@@ -19,7 +19,7 @@ class Shape {
   [[nodiscard]] size_t rank() const { return rank_; }
   [[nodiscard]] int64_t operator[](size_t axis) const { return dims_[axis]; }
   [[nodiscard]] int64_t elements() const;
-  [[nodiscard]] std::string to_string() const;  ///< "[896, 4864]"
+  [[nodiscard]] std::string to_string() const;  ///< e.g. "[896, 4864]"
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
@@ -27,7 +27,7 @@ class Shape {
   size_t rank_ = 0;
 };
 
-/// A named tensor of a checkpoint in host memory (usually a mapped file), borrowed from whoever maps it.
+/// A named tensor of a checkpoint in host memory, usually in a mapped file, borrowed from the owner of the memory.
 struct HostTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -36,7 +36,7 @@ struct HostTensor {
   [[nodiscard]] size_t bytes() const { return static_cast<size_t>(shape.elements()) * size_of(dtype); }
 };
 
-/// Reads `count` elements from element `first` as f32.
+/// Reads `count` elements from element `first` on as f32 into `out`.
 void read_floats(const HostTensor& tensor, int64_t first, int64_t count, float* out);
 
 }  // namespace millrace::tensor

@@ -12,35 +12,35 @@ namespace millrace::tensor {
 
 struct UploadedBatch;
 
-/// What the launches of a batch's ops are sized by.
+/// Upper bounds of a batch that determine the launch sizes of its ops.
 struct BatchSize {
   int32_t rows = 0;
   int32_t sequences = 0;
-  int32_t sequence_rows = 0;  ///< the most of one sequence
+  int32_t sequence_rows = 0;  ///< upper bound of the rows of any one sequence
 };
 
-/// What a sequence of ops launches, besides what an uploaded batch holds: ops called with equal keys, after the same
-/// calls of upload, of batches of equal bounds, launch the same.
+/// Identifies what a sequence of ops launches, apart from the contents of an uploaded batch. Ops launch the same when
+/// their keys, the preceding calls of upload and the bounds of the batch are equal.
 struct ReplayKey {
   const std::byte* hidden = nullptr;
-  int64_t row_count = 0;  ///< with padding, as the next
-  int64_t tail_count = 0;
+  int64_t row_count = 0;   ///< padded rows of the batch
+  int64_t tail_count = 0;  ///< padded rows that go on from the last layer's keys and values
   friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
 };
 
-/// How a decode step came to the device: as one recorded piece, or op by op, and why.
+/// How the ops of a decode step were launched: as one recorded graph, or one by one, with the reason.
 enum class GraphOutcome : uint8_t {
   kReplayed,
-  kNew,       ///< the first of its kind; the second is recorded
-  kFailed,    ///< it could not be recorded, or what was recorded could not be launched
-  kTooLarge,  ///< more rows, in all or of one sequence, than are recorded
-  kLoading,   ///< it waits for pages, layer by layer
-  kOff,       ///< nothing is recorded
+  kNew,       ///< the first step of its shape, launched op by op; the second is recorded
+  kFailed,    ///< recording it, or launching the recorded graph, failed
+  kTooLarge,  ///< it has more rows, in all or of one sequence, than the largest graph
+  kLoading,   ///< it waits for page copies, layer by layer
+  kOff,       ///< graphs are off
 };
 inline constexpr std::array<std::string_view, 6> kGraphOutcomeNames = {"replayed",  "new",     "failed",
                                                                        "too_large", "loading", "off"};
 
-/// Decode steps since the start. Counted on one thread, read on any.
+/// Counts decode steps since the start by GraphOutcome. One thread counts, any thread reads.
 class GraphStats {
  public:
   using Counts = std::array<uint64_t, kGraphOutcomeNames.size()>;  // by GraphOutcome
@@ -55,18 +55,30 @@ class GraphStats {
   std::array<std::atomic<uint64_t>, kGraphOutcomeNames.size()> counts_{};
 };
 
-/// Launches again at once what a sequence of ops has launched before (a graph on a GPU; on the CPU the ops are called
-/// each time). Owned by a model; destroyed before its backend and after the work that used it.
+/// Launches a recorded sequence of ops again as one graph. The CPU records nothing and calls the ops each time. Owned
+/// by a model; destroyed before its backend and after the work that used it.
 class Replay {
  public:
   virtual ~Replay() = default;
-  /// What a batch of that size is padded to for run(); one that is too large stays as it is.
+  /// Returns the size to which run() wants a batch padded. A batch too large to be recorded keeps its size.
   [[nodiscard]] virtual BatchSize padded(const BatchSize& size) const { return size; }
-  /// Inside submitted work: what `fill`, then `ops` do for `batch`. `ops` neither uploads nor copies to or from the
-  /// host. `fill` brings what ops change in place; it is called again where they have to begin anew. Empty: they
-  /// cannot, and a failure that wants it fails the work.
+  /// Performs `fill`, then `ops`, for `batch`; called inside submitted work. `ops` neither upload nor copy to or from
+  /// the host. `fill` initialises what the ops change in place; a failed graph calls it again before it starts anew. An
+  /// empty `fill` means that the ops cannot start anew: such a failure then fails the work.
   virtual GraphOutcome run(const ReplayKey& key, const UploadedBatch& batch, const std::function<void()>& fill,
                            const std::function<void()>& ops) = 0;
+};
+
+/// A Replay that records nothing: each run() calls `fill` and `ops`. For devices without graphs, and where graphs are
+/// switched off.
+class EagerReplay final : public Replay {
+ public:
+  GraphOutcome run(const ReplayKey& /*key*/, const UploadedBatch& /*batch*/, const std::function<void()>& fill,
+                   const std::function<void()>& ops) override {
+    if (fill) fill();
+    ops();
+    return GraphOutcome::kOff;
+  }
 };
 
 }  // namespace millrace::tensor

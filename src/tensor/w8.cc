@@ -13,30 +13,30 @@
 namespace millrace::tensor {
 namespace {
 
-constexpr float kLargestValue = 127.0f;
-constexpr float kLeastMagnitude = 0x1p-100f;
-/// Below so many weights another thread costs more than it brings.
+constexpr float kMaxW8Value = 127.0f;
+constexpr float kMinMagnitude = 0x1p-100f;
+/// Weights below which another thread costs more than it saves.
 constexpr int64_t kWeightsPerThread = 1 << 20;
 
-/// Adding and subtracting it rounds a small f32 to the nearest integer, ties to even.
+/// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
 constexpr float kRounder = 12582912.0f;
 
-/// `largest`: magnitude of the group, finite.
+/// Returns the scale of a group whose largest magnitude is `largest`, finite.
 BFloat16 scale_of(float largest, W8Scaling scaling) {
   if (scaling == W8Scaling::kPerGroupPowerOfTwo)
     return BFloat16::from_float(std::ldexp(1.0f, std::ilogb(largest)) / 64.0f);
-  return BFloat16::from_float(largest / kLargestValue);
+  return BFloat16::from_float(largest / kMaxW8Value);
 }
 
-/// The same from the bits of the largest magnitude of all weights that share it, which may not be finite.
+/// Returns the scale of weights from the bits of their largest magnitude, which may not be finite.
 BFloat16 scale_of_bits(int32_t largest_bits, W8Scaling scaling) {
   if (largest_bits >= 0x7F800000) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
   const auto largest = std::bit_cast<float>(largest_bits);
-  return largest < kLeastMagnitude ? BFloat16() : scale_of(largest, scaling);
+  return largest < kMinMagnitude ? BFloat16() : scale_of(largest, scaling);
 }
 
-/// A whole group, so that the compiler knows its length and takes vectors. Magnitudes are ordered as their bits, NaN
-/// above all.
+/// Returns the bits of the largest magnitude of a whole group, whose fixed length lets the compiler vectorize.
+/// Magnitudes are ordered like their bits, with NaN on top.
 int32_t largest_magnitude_bits(const float (&weights)[kW8Group]) {
   int32_t largest_bits = 0;
   for (const float weight : weights) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(weight) & 0x7FFFFFFF);
@@ -49,7 +49,7 @@ void quantize_group(const float (&weights)[kW8Group], BFloat16 scale, int8_t (&v
   if (!(divisor > 0.0f)) return;  // of nothing but zeros, or not finite
   for (int64_t i = 0; i < kW8Group; ++i) {
     const float rounded = weights[i] / divisor + kRounder - kRounder;
-    const float bounded = rounded > kLargestValue ? kLargestValue : rounded < -kLargestValue ? -kLargestValue : rounded;
+    const float bounded = rounded > kMaxW8Value ? kMaxW8Value : rounded < -kMaxW8Value ? -kMaxW8Value : rounded;
     values[i] = static_cast<int8_t>(static_cast<int32_t>(bounded));
   }
 }
@@ -98,7 +98,7 @@ W8Matrix W8Storage::view() const {
 }
 
 float W8Matrix::scale(int64_t row, int64_t group) const {
-  const HostTensor all{{}, scale_dtype, {rows, groups()}, scales};
+  const HostTensor all{.dtype = scale_dtype, .shape = {rows, groups()}, .data = scales};
   float value = 0.0f;
   read_floats(all, row * groups() + group, 1, &value);
   return value;

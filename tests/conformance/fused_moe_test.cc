@@ -12,36 +12,36 @@ using tensor::Routing;
 
 namespace {
 
-/// A feature is silu(gate) · up, each a sum of up to 150 products of about 1 / sqrt(150) in size.
+/// The error of a feature: silu(gate) · up, each a sum of up to 150 terms of about 1 / sqrt(150) in size.
 constexpr float kFeatureError = 2e-5f;
 
-enum class Format { kCompute, kW8, kW8A8, kW8A8Int8 };
+enum class ExpertFormat { kCompute, kW8, kW8A8, kW8A8Int8 };
 
-struct Sizes {
+struct ExpertSizes {
   int64_t hidden = 0;
   int64_t inner = 0;
   int32_t experts = 0;
   Routing routing;
 };
 
-std::string shown(const BackendCase& backend_case, const Sizes& sizes, Format format, int64_t rows) {
+std::string shown(const BackendCase& backend_case, const ExpertSizes& sizes, ExpertFormat format, int64_t rows) {
   const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8"};
   return fmt::format("{}, {}: {} rows of {}, {} of {} experts of {}, renormalize {}", backend_case.name,
                      names[static_cast<size_t>(format)], rows, sizes.hidden, sizes.routing.experts_per_row,
                      sizes.experts, sizes.inner, sizes.routing.renormalize);
 }
 
-Sizes random_sizes(Random& random) {
-  Sizes sizes{.hidden = random.integer(1, 150), .inner = random.integer(1, 90)};
+ExpertSizes random_sizes(Random& random) {
+  ExpertSizes sizes{.hidden = random.integer(1, 150), .inner = random.integer(1, 90)};
   sizes.experts = static_cast<int32_t>(random.integer(1, 11));
   sizes.routing = {static_cast<int32_t>(random.integer(1, sizes.experts)), random.integer(0, 1) != 0};
   return sizes;
 }
 
-/// Experts on a backend, and what their weights stand for.
+/// Experts on a backend, with their dequantized weights.
 class RandomExperts {
  public:
-  RandomExperts(Random& random, tensor::Backend& backend, const Sizes& sizes, Format format, DType w8_dtype)
+  RandomExperts(Random& random, tensor::Backend& backend, const ExpertSizes& sizes, ExpertFormat format, DType w8_dtype)
       : backend_(backend), sizes_(sizes), format_(format), w8_dtype_(w8_dtype) {
     const auto packer = backend.pack_experts(sizes.experts, sizes.routing);
     for (int32_t expert = 0; expert < sizes.experts; ++expert) {
@@ -54,7 +54,7 @@ class RandomExperts {
     packed = packer->finish();
   }
 
-  /// before + the mixture; of the rows, the last `padding` belong to no sequence.
+  /// Returns before + the op's result. The last `padding` rows belong to no sequence.
   [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before, int32_t padding = 0) const {
     const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
     const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
@@ -79,7 +79,7 @@ class RandomExperts {
     return result;
   }
 
-  /// For the op: x, router logits, and what the residual is before.
+  /// The inputs of the op: x, router logits, and the residual before.
   struct Inputs {
     Values x, logits, before;
   };
@@ -88,14 +88,16 @@ class RandomExperts {
             random.normal(rows * sizes_.experts), random.normal(rows * sizes_.hidden)};
   }
 
-  /// What the reference's products read in place of rows.
+  /// Returns rows as the reference's GEMMs read them.
   [[nodiscard]] Values round(const Values& rows, int64_t width) const {
     Values rounded = reference::rounded(rows, backend_.compute_dtype());
     if (!rounds_inputs()) return rounded;
-    return reference::rounded_to_int8(rounded, width, format_ == Format::kW8A8Int8 ? width : tensor::kW8Group);
+    return reference::rounded_to_int8(rounded, width, format_ == ExpertFormat::kW8A8Int8 ? width : tensor::kW8Group);
   }
 
-  [[nodiscard]] bool rounds_inputs() const { return format_ == Format::kW8A8 || format_ == Format::kW8A8Int8; }
+  [[nodiscard]] bool rounds_inputs() const {
+    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8;
+  }
 
   struct Dense {
     std::unique_ptr<tensor::PackedWeight> gate_up, down;
@@ -109,10 +111,10 @@ class RandomExperts {
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
     return {random.normal(rows * cols, deviation), backend_.compute_dtype(), rows, cols};
   }
-  /// As the next expert, and for the ops of dense layers.
+  /// Packs the next expert, for the op and for the ops of dense layers.
   void pack(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down,
             tensor::ExpertPacker& packer) {
-    if (format_ == Format::kCompute) {
+    if (format_ == ExpertFormat::kCompute) {
       packer.add(gate, up, down);
       dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
       return;
@@ -127,23 +129,23 @@ class RandomExperts {
         {backend_.pack_gate_up_w8(small_gate.view(), small_up.view(), inputs), backend_.pack_w8({&view, 1}, inputs)});
   }
   [[nodiscard]] Values stood_for(const tensor::HostTensor& tensor) const {
-    if (format_ == Format::kCompute) return reference::to_floats(tensor);
+    if (format_ == ExpertFormat::kCompute) return reference::to_floats(tensor);
     const Values exact = reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
     return rounds_inputs() ? exact : reference::rounded(exact, w8_dtype_);
   }
   [[nodiscard]] tensor::W8Scaling scaling() const {
-    return format_ == Format::kW8A8Int8 ? tensor::W8Scaling::kPerChannel : tensor::W8Scaling::kPerGroup;
+    return format_ == ExpertFormat::kW8A8Int8 ? tensor::W8Scaling::kPerChannel : tensor::W8Scaling::kPerGroup;
   }
 
   tensor::Backend& backend_;
-  const Sizes sizes_;
-  const Format format_;
+  const ExpertSizes sizes_;
+  const ExpertFormat format_;
   const DType w8_dtype_;
 };
 
-std::vector<Format> formats_of(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {Format::kCompute};
-  return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8};
+std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
+  if (!backend.packs_w8()) return {ExpertFormat::kCompute};
+  return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8};
 }
 
 Values rows_of(const Values& all, int64_t width, const std::vector<int64_t>& rows) {
@@ -165,10 +167,10 @@ TEST_CASE("fused_moe agrees with the reference") {
   Random random(test_seed() + 40);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    std::vector<Sizes> all = {{1, 1, 1, {1, false}}, {64, 32, 8, {2, true}}, {130, 33, 9, {9, false}}};
+    std::vector<ExpertSizes> all = {{1, 1, 1, {1, false}}, {64, 32, 8, {2, true}}, {130, 33, 9, {9, false}}};
     for (int i = 0; i < 3; ++i) all.push_back(random_sizes(random));
-    for (const Sizes& sizes : all) {
-      for (const Format format : formats_of(*backend)) {
+    for (const ExpertSizes& sizes : all) {
+      for (const ExpertFormat format : expert_formats_of(*backend)) {
         const int64_t rows = random.integer(1, 60);
         INFO(shown(backend_case, sizes, format, rows));
         const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
@@ -187,12 +189,12 @@ TEST_CASE("fused_moe agrees with the reference") {
 TEST_CASE("of equal logits the lower expert is chosen") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 41);
-  const Sizes sizes{20, 12, 5, {2, true}};
+  const ExpertSizes sizes{20, 12, 5, {2, true}};
   const Values x = reference::rounded(random.normal(20), DType::kBF16);
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
-    const RandomExperts experts(random, *backend, sizes, Format::kCompute, backend_case.w8_dtype());
+    const RandomExperts experts(random, *backend, sizes, ExpertFormat::kCompute, backend_case.w8_dtype());
     const Values before(20, 0.0f);
     const float far = -200.0f;  // so far below that its weight is zero
     const Values wanted = experts.mix(x, {far, 1.0f, 1.0f, far, far}, before);
@@ -208,9 +210,10 @@ TEST_CASE("a row alone at an expert has the bits of a dense layer") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     // The second and third have sums that are divided.
-    for (Sizes sizes : {Sizes{96, 64, 3, {}}, Sizes{530, 40, 2, {}}, Sizes{24, 520, 2, {}}, random_sizes(random)}) {
+    for (ExpertSizes sizes :
+         {ExpertSizes{96, 64, 3, {}}, ExpertSizes{530, 40, 2, {}}, ExpertSizes{24, 520, 2, {}}, random_sizes(random)}) {
       sizes.routing = {1, true};
-      for (const Format format : formats_of(*backend)) {
+      for (const ExpertFormat format : expert_formats_of(*backend)) {
         const int64_t rows = random.integer(1, 80);
         INFO(shown(backend_case, sizes, format, rows));
         const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
@@ -245,8 +248,8 @@ TEST_CASE("a row of a mixture does not depend on the other rows") {
   Random random(test_seed() + 43);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Format format : formats_of(*backend)) {
-      const Sizes sizes = random_sizes(random);
+    for (const ExpertFormat format : expert_formats_of(*backend)) {
+      const ExpertSizes sizes = random_sizes(random);
       const int64_t rows = 70;
       INFO(shown(backend_case, sizes, format, rows));
       const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
@@ -271,11 +274,11 @@ TEST_CASE("a row of a mixture does not depend on the other rows") {
 TEST_CASE("rows of one expert set are blocked without a trace") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 44);
-  const Sizes sizes{70, 40, 6, {2, false}};
+  const ExpertSizes sizes{70, 40, 6, {2, false}};
   constexpr int64_t kRows = 545;
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Format format : formats_of(*backend)) {
+    for (const ExpertFormat format : expert_formats_of(*backend)) {
       INFO(shown(backend_case, sizes, format, kRows));
       const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const Values x = reference::rounded(random.normal(kRows * sizes.hidden), backend->compute_dtype());
@@ -297,13 +300,13 @@ TEST_CASE("rows of one expert set are blocked without a trace") {
 TEST_CASE("a row that is not finite spoils no other") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 45);
-  const Sizes sizes{48, 40, 6, {3, true}};
+  const ExpertSizes sizes{48, 40, 6, {3, true}};
   constexpr int64_t kRows = 21;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Format format : formats_of(*backend)) {
+    for (const ExpertFormat format : expert_formats_of(*backend)) {
       INFO(shown(backend_case, sizes, format, kRows));
       const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const auto [x, logits, before] = experts.random_inputs(random, kRows);
@@ -332,11 +335,11 @@ TEST_CASE("a row that is not finite spoils no other") {
 TEST_CASE("rows of no sequence stay as they are and change no other") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 46);
-  const Sizes sizes{48, 40, 6, {3, true}};
+  const ExpertSizes sizes{48, 40, 6, {3, true}};
   constexpr int64_t kRows = 16;
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Format format : formats_of(*backend)) {
+    for (const ExpertFormat format : expert_formats_of(*backend)) {
       const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
       const auto [x, logits, before] = experts.random_inputs(random, kRows);
       const Values alone = experts.mix(x, logits, before);
@@ -362,7 +365,8 @@ TEST_CASE("no rows are no work") {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
     Random random(1);
-    const RandomExperts experts(random, *backend, {8, 8, 2, {1, true}}, Format::kCompute, backend_case.w8_dtype());
+    const RandomExperts experts(random, *backend, {8, 8, 2, {1, true}}, ExpertFormat::kCompute,
+                                backend_case.w8_dtype());
     REQUIRE(experts.mix({}, {}, {}).empty());
   }
 }

@@ -11,7 +11,7 @@ using tensor::DType;
 DeviceMatrix make_matrix(tensor::Backend& backend, DType dtype, int64_t rows, int64_t cols) {
   DeviceMatrix result;
   result.buffer = backend.allocate(static_cast<size_t>(rows * cols) * tensor::size_of(dtype));
-  result.matrix = {result.buffer.data(), dtype, rows, cols};
+  result.matrix = {.data = result.buffer.data(), .dtype = dtype, .rows = rows, .cols = cols};
   return result;
 }
 
@@ -23,7 +23,7 @@ void upload(tensor::Backend& backend, const Values& values, const DeviceMatrix& 
 Values download(tensor::Backend& backend, const tensor::Matrix& from) {
   std::vector<std::byte> bytes(from.bytes());
   backend.copy_to_host(from.data, bytes);
-  return reference::to_floats({"", from.dtype, {from.rows, from.cols}, bytes.data()});
+  return reference::to_floats({.name = "", .dtype = from.dtype, .shape = {from.rows, from.cols}, .data = bytes.data()});
 }
 
 HostMatrix::HostMatrix(const Values& values, DType dtype, int64_t rows, int64_t cols)
@@ -43,7 +43,7 @@ HostMatrix::HostMatrix(const Values& values, DType dtype, int64_t rows, int64_t 
 }
 
 tensor::HostTensor HostMatrix::tensor() const {
-  return {"test", dtype_, shape_, bytes_.data() + 1};
+  return {.name = "test", .dtype = dtype_, .shape = shape_, .data = bytes_.data() + 1};
 }
 
 void check_close(const Values& got, const Values& wanted, double relative, double absolute) {

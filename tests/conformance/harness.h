@@ -12,7 +12,7 @@
 #include "support/test_seed.h"
 #include "tensor/backend.h"
 
-/// What the conformance tests share: the backends to test, and matrices that move between host and device.
+/// The shared parts of the conformance tests: the backends to test, and matrices that move between host and device.
 namespace millrace::test {
 
 using reference::Values;
@@ -20,18 +20,18 @@ using reference::Values;
 struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<tensor::Backend>()> make;
-  /// What products' inputs are rounded to: the compute dtype, or f32 where there is no bf16 dot product.
+  /// The dtype of GEMM inputs: the compute dtype, or f32 without a bf16 dot product.
   tensor::DType product_dtype = tensor::DType::kF32;
-  /// Products with weights of 8 bits take these as they are, and scale the sums of their groups. Else the weights are
-  /// rounded to `product_dtype` and the products have the bits of those with such weights.
+  /// Whether GEMMs with 8-bit weights keep them and scale the sums of groups. Otherwise the weights are rounded to
+  /// `product_dtype`, and results have the bits of GEMMs with such weights.
   bool scales_sums = false;
   [[nodiscard]] tensor::DType w8_dtype() const { return scales_sums ? tensor::DType::kF32 : product_dtype; }
-  /// A backend with the same kernels that packs weights of `product_dtype` as they are.
+  /// Makes a backend with the same kernels that packs weights of `product_dtype` unchanged.
   std::function<std::unique_ptr<tensor::Backend>()> make_plain = {};
-  tensor::DType table_dtype = tensor::DType::kF32;  ///< what an embedding table is rounded to
+  tensor::DType table_dtype = tensor::DType::kF32;  ///< dtype of embedding tables
 };
 
-/// The backends that a program tests, each in every compute dtype that it has; defined by that program.
+/// Returns the backends that a program tests, each in every compute dtype that it has. The program defines it.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
 
 class Random {
@@ -58,11 +58,11 @@ struct DeviceMatrix {
   tensor::Matrix matrix;
 };
 [[nodiscard]] DeviceMatrix make_matrix(tensor::Backend& backend, tensor::DType dtype, int64_t rows, int64_t cols);
-/// Inside submitted work only.
+/// Copies values to the device. Called inside submitted work only.
 void upload(tensor::Backend& backend, const Values& values, const DeviceMatrix& to);
 [[nodiscard]] Values download(tensor::Backend& backend, const tensor::Matrix& from);
 
-/// Values in a checkpoint's form, at an address that is odd on purpose.
+/// Values in a checkpoint's format, at an odd address on purpose.
 class HostMatrix {
  public:
   HostMatrix(const Values& values, tensor::DType dtype, int64_t rows, int64_t cols);
@@ -76,10 +76,10 @@ class HostMatrix {
 
 /// Fails unless |got - wanted| <= absolute + relative · |wanted| everywhere.
 void check_close(const Values& got, const Values& wanted, double relative, double absolute);
-/// The same with a further bound for each value: + further[i].
+/// Fails unless |got - wanted| <= absolute + relative · |wanted| + further[i] everywhere.
 void check_close(const Values& got, const Values& wanted, double relative, double absolute, const Values& further);
 
-/// The relative rounding error that a compute dtype brings.
+/// Returns the relative rounding error of a compute dtype.
 [[nodiscard]] inline double unit(tensor::DType dtype) {
   return dtype == tensor::DType::kBF16 ? 0x1p-8 : 0x1p-21;
 }

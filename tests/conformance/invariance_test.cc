@@ -16,7 +16,7 @@ using tensor::DType;
 
 namespace {
 
-/// The rows of `x` named by `rows`, times the weight.
+/// Returns the GEMM of the chosen rows of `x` with the weight.
 Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x,
                        const std::vector<int64_t>& rows) {
   const int64_t in = weight.in_features();
@@ -39,23 +39,23 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
   return result;
 }
 
-/// How a weight is held.
-struct Format {
+/// A weight format to test.
+struct WeightFormat {
   std::string_view name;
   bool is_plain = false;
   tensor::W8Activations inputs = tensor::W8Activations::kUnquantized;
   tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup;
 };
 
-constexpr Format kFormats[] = {
-    {"plain", true},
-    {"w8"},
-    {"mxint8", false, tensor::W8Activations::kUnquantized, tensor::W8Scaling::kPerGroupPowerOfTwo},
-    {"w8a8", false, tensor::W8Activations::kInt8},
-    {"w8a8_int8", false, tensor::W8Activations::kInt8, tensor::W8Scaling::kPerChannel}};
+constexpr WeightFormat kWeightFormats[] = {
+    {.name = "plain", .is_plain = true},
+    {.name = "w8"},
+    {.name = "mxint8", .scaling = tensor::W8Scaling::kPerGroupPowerOfTwo},
+    {.name = "w8a8", .inputs = tensor::W8Activations::kInt8},
+    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel}};
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
-                                               const Format& format) {
+                                               const WeightFormat& format) {
   if (format.is_plain) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
   const tensor::W8Storage storage = tensor::quantize_w8(part, format.scaling);
   const tensor::W8Matrix matrix = storage.view();
@@ -63,12 +63,12 @@ std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const t
                  : backend.pack_w8({&matrix, 1}, format.inputs);
 }
 
-std::span<const Format> formats(const tensor::Backend& backend) {
-  return std::span(kFormats).first(backend.packs_w8() ? std::size(kFormats) : 1);
+std::span<const WeightFormat> weight_formats(const tensor::Backend& backend) {
+  return std::span(kWeightFormats).first(backend.packs_w8() ? std::size(kWeightFormats) : 1);
 }
 
-const Format& any_format(Random& random, const tensor::Backend& backend) {
-  const auto all = formats(backend);
+const WeightFormat& any_weight_format(Random& random, const tensor::Backend& backend) {
+  const auto all = weight_formats(backend);
   return all[static_cast<size_t>(random.integer(0, static_cast<int64_t>(all.size()) - 1))];
 }
 
@@ -82,7 +82,7 @@ TEST_CASE("a row of a product does not depend on the other rows") {
     for (const int64_t in : {int64_t{130}, int64_t{2300}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 140);
       const bool gate_up = random.integer(0, 1) != 0;
-      const Format& format = any_format(random, *backend);
+      const WeightFormat& format = any_weight_format(random, *backend);
       INFO(backend_case.name << ": in " << in << ", out " << out << ", gate-up " << gate_up << ", " << format.name);
       const HostMatrix stored(random.normal(out * in), backend->compute_dtype(), out, in);
       const tensor::HostTensor part = stored.tensor();
@@ -128,7 +128,7 @@ TEST_CASE("a GEMM row has the same bits alone for all sizes") {
       const Values x = reference::rounded(of_any_size(kRows * kIn, -50, -40), backend->compute_dtype());
       std::vector<int64_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
-      for (const Format& format : formats(*backend)) {
+      for (const WeightFormat& format : weight_formats(*backend)) {
         INFO(backend_case.name << ", " << format.name << ", from 2^" << least << " to 2^" << most);
         const auto weight = pack_any(*backend, stored.tensor(), false, format);
         const Values together = product_of_rows(*backend, *weight, false, x, rows);
@@ -149,7 +149,7 @@ TEST_CASE("a row of a large GEMM does not depend on its blocking") {
   constexpr int64_t kRows = 545;  // two blocks and a short one
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    const Format& format = any_format(random, *backend);
+    const WeightFormat& format = any_weight_format(random, *backend);
     INFO(backend_case.name << ", " << format.name);
     const HostMatrix stored(random.normal(kOut * kIn), backend->compute_dtype(), kOut, kIn);
     const tensor::HostTensor part = stored.tensor();

@@ -8,20 +8,20 @@ using tensor::DType;
 
 namespace {
 
-struct Sizes {
+struct MatmulSizes {
   int64_t rows, in, out;
 };
 
-/// Ragged, odd and ordinary shapes, and some drawn at random.
-std::vector<Sizes> product_sizes(Random& random) {
-  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},  {2, 896, 130},
-                              {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
+/// Returns ragged, odd and ordinary shapes, and some random ones.
+std::vector<MatmulSizes> matmul_sizes(Random& random) {
+  std::vector<MatmulSizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},  {2, 896, 130},
+                                    {25, 257, 31}, {130, 300, 70}, {1, 2500, 64}};
   for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
   return sizes;
 }
 
-/// The rounding error that a sum of k products of unit scale may collect in f32: k additions each round a partial sum
-/// of about sqrt(k) by 2^-24, and the errors add like a walk; ten times that.
+/// Returns the rounding error of an f32 sum of k terms of unit scale. Each of k additions rounds a partial sum of about
+/// sqrt(k) by 2^-24, and errors add like a random walk; times ten.
 double sum_error(int64_t k) {
   return 10.0 * static_cast<double>(k) * 0x1p-24 + 1e-6;
 }
@@ -34,7 +34,7 @@ TEST_CASE("matmul agrees with the reference") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     const DType compute = backend->compute_dtype();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : matmul_sizes(random)) {
       const DType stored =
           std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<size_t>(random.integer(0, 2))];
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << " from " << tensor::to_string(stored));
@@ -73,7 +73,7 @@ TEST_CASE("matmul_add adds the product and its bias to the hidden state") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     const DType compute = backend->compute_dtype();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : matmul_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const HostMatrix stored(random.normal(out * in), compute, out, in);
       const tensor::HostTensor part = stored.tensor();
@@ -104,7 +104,7 @@ TEST_CASE("matmul_silu_mul agrees with the reference") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     const DType compute = backend->compute_dtype();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : matmul_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const HostMatrix gate(random.normal(out * in), compute, out, in);
       const HostMatrix up(random.normal(out * in), compute, out, in);

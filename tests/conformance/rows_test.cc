@@ -32,7 +32,10 @@ TEST_CASE("f16 tables are read exactly with subnormals and infinities") {
   for (uint32_t word = 0; word < 0x7C01; ++word) bits.push_back(static_cast<uint16_t>(word));
   for (uint32_t word = 0x8000; word < 0xFC01; ++word) bits.push_back(static_cast<uint16_t>(word));
   const auto width = static_cast<int64_t>(bits.size());
-  const tensor::HostTensor table{"all", DType::kF16, {1, width}, reinterpret_cast<const std::byte*>(bits.data())};
+  const tensor::HostTensor table{.name = "all",
+                                 .dtype = DType::kF16,
+                                 .shape = {1, width},
+                                 .data = reinterpret_cast<const std::byte*>(bits.data())};
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();

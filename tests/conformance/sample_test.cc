@@ -22,7 +22,14 @@ struct Draw {
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
   std::vector<uint32_t> allowed;
-  [[nodiscard]] SampleSpec spec() const { return {&params, position, output_count, prompt, output, allowed}; }
+  [[nodiscard]] SampleSpec spec() const {
+    return {.params = &params,
+            .position = position,
+            .output_count = output_count,
+            .prompt = prompt,
+            .output = output,
+            .allowed = allowed};
+  }
 };
 
 DeviceMatrix upload_rows(tensor::Backend& backend, const std::vector<Values>& rows) {
@@ -34,7 +41,7 @@ DeviceMatrix upload_rows(tensor::Backend& backend, const std::vector<Values>& ro
   return matrix;
 }
 
-/// Draws once per row; `rows` are [logits of one row each].
+/// Samples once per row; `rows` holds the logits of one row each.
 std::vector<SampleResult> draw_rows(tensor::Backend& backend, const std::vector<Values>& rows, int32_t vocab,
                                     const std::vector<Draw>& draws) {
   std::vector<SampleSpec> specs;

@@ -43,7 +43,7 @@ Weights random_weights(Random& random, const AttentionCase& sizes) {
 
 namespace {
 
-/// A cache of so many pages, and the two ops around it.
+/// A cache of `page_count` pages, and the two ops that use it.
 class Feeder {
  public:
   Feeder(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights, const Feeding& feeding,
@@ -51,12 +51,16 @@ class Feeder {
       : backend_(backend),
         sizes_(sizes),
         layer_(feeding.layer),
-        cache_(backend.make_kv_cache({kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size, page_count})),
+        cache_(backend.make_kv_cache({.layer_count = kLayers,
+                                      .kv_head_count = sizes.kv_head_count,
+                                      .head_dim = sizes.head_dim,
+                                      .page_size = sizes.page_size,
+                                      .page_count = page_count})),
         frequencies_(backend.make_vector(weights.inverse_frequency)),
         q_norm_(backend.make_vector(weights.q_norm)),
         k_norm_(backend.make_vector(weights.k_norm)) {}
 
-  /// One sequence in all pages.
+  /// Fills all pages with one random sequence.
   void leave_noise(uint64_t seed) {
     const int32_t page_count = cache_->shape().page_count;
     const int32_t rows = page_count * sizes_.page_size;
@@ -74,10 +78,10 @@ class Feeder {
     const std::vector<int32_t> row_begin = {0, rows};
     const std::vector<int32_t> prefix = {0};
     const std::vector<int32_t> page_begin = {0, page_count};
-    (void)run({row_begin, prefix, page_begin, pages}, qkv, false);
+    (void)run({.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages}, qkv, false);
   }
 
-  /// out [rows, heads·head_dim], of zeros unless it shall attend.
+  /// Returns out [rows, heads·head_dim]; zeros when it does not attend.
   Values run(const tensor::BatchLayout& batch, const Values& qkv, bool attends = true) {
     const tensor::AttentionShape shape{sizes_.head_count, sizes_.kv_head_count, sizes_.head_dim,
                                        1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.sliding_window};
@@ -113,7 +117,7 @@ class Feeder {
   std::unique_ptr<tensor::DeviceVector> k_norm_;
 };
 
-/// Each sequence's pages, in a shuffled order, of a cache that has some more.
+/// Each sequence's pages, in a shuffled order, of a cache with spare pages.
 struct PageTables {
   std::vector<std::vector<PageId>> pages;
   int32_t page_count = 3;
@@ -167,7 +171,8 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
       page_begin.push_back(static_cast<int32_t>(page_table.size()));
     }
     if (members.empty()) return outputs;
-    const Values result = feeder.run({row_begin, prefix, page_begin, page_table}, qkv);
+    const Values result =
+        feeder.run({.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = page_table}, qkv);
     for (size_t m = 0; m < members.size(); ++m) {
       outputs[members[m]].insert(outputs[members[m]].end(), result.begin() + row_begin[m] * feeder.q_width(),
                                  result.begin() + row_begin[m + 1] * feeder.q_width());
@@ -202,8 +207,11 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
     history.keys.insert(history.keys.end(), k.begin(), k.end());
     history.values.insert(history.values.end(), v.begin(), v.end());
     const Values out = reference::attention(q, position, history,
-                                            {sizes.head_count, sizes.kv_head_count, sizes.head_dim,
-                                             1.0 / std::sqrt(static_cast<double>(dim)), sizes.sliding_window});
+                                            {.head_count = sizes.head_count,
+                                             .kv_head_count = sizes.kv_head_count,
+                                             .head_dim = sizes.head_dim,
+                                             .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
+                                             .sliding_window = sizes.sliding_window});
     outputs.insert(outputs.end(), out.begin(), out.end());
   }
   return outputs;

@@ -2,7 +2,7 @@
 
 #include "conformance/harness.h"
 
-/// Random paged sequences that are fed to rotary_store_kv and attention in chunks, and what the reference says of them.
+/// Random paged sequences that are fed to rotary_store_kv and attention in chunks, and the reference's results.
 namespace millrace::test {
 
 struct AttentionCase {
@@ -17,7 +17,7 @@ struct AttentionCase {
   [[nodiscard]] std::string to_string() const;
 };
 
-/// The tokens of one sequence before rotation, and the order in which they are fed.
+/// The tokens of one sequence before rotation, and the chunks in which they are fed.
 struct TestSequence {
   int32_t length = 0;
   Values qkv;                   // [length, (heads + 2·kv_heads)·head_dim]
@@ -33,8 +33,8 @@ struct Weights {
 };
 [[nodiscard]] Weights random_weights(Random& random, const AttentionCase& sizes);
 
-/// How the sequences are batched: `page_seed` shuffles the page tables, `noise` fills the cache with what others leave
-/// behind first, keys that are no numbers among it.
+/// How the sequences are batched. `page_seed` shuffles the page tables. `noise` first fills the cache with stale data,
+/// non-finite keys included.
 struct Feeding {
   uint64_t page_seed = 0;
   int32_t layer = 1;
@@ -45,7 +45,7 @@ struct Feeding {
 [[nodiscard]] std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
                                        const std::vector<TestSequence>& sequences, const Feeding& feeding);
 
-/// The same by the reference, with q, k and v rounded to `dtype`.
+/// Returns the reference's outputs, with q, k and v rounded to `dtype`.
 [[nodiscard]] Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
                                       tensor::DType dtype);
 

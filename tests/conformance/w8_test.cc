@@ -14,18 +14,18 @@ using tensor::W8Storage;
 
 namespace {
 
-struct Sizes {
+struct W8Sizes {
   int64_t rows, in, out;
 };
 
-std::vector<Sizes> product_sizes(Random& random) {
-  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},   {2, 896, 130}, {25, 257, 31},
-                              {55, 300, 70}, {130, 300, 70}, {1, 2500, 64}, {40, 1100, 64}};
+std::vector<W8Sizes> w8_sizes(Random& random) {
+  std::vector<W8Sizes> sizes = {{1, 1, 1},     {1, 64, 64},    {7, 33, 65},   {2, 896, 130}, {25, 257, 31},
+                                {55, 300, 70}, {130, 300, 70}, {1, 2500, 64}, {40, 1100, 64}};
   for (int i = 0; i < 4; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
   return sizes;
 }
 
-/// Rows of unlike magnitudes.
+/// Returns a matrix whose rows differ in magnitude.
 W8Storage random_matrix(Random& random, int64_t rows, int64_t cols,
                         tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup) {
   Values values = random.normal(rows * cols);
@@ -66,7 +66,7 @@ TEST_CASE("a GEMM with 8-bit weights equals one with their real values") {
     const auto backend = backend_case.make();
     const auto plain = backend_case.make_plain();
     REQUIRE(backend->packs_w8());
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : w8_sizes(random)) {
       const int64_t split = random.integer(0, out - 1);
       const Op op = split % 2 == 0 ? Op::kMatmul : Op::kMatmulAdd;
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
@@ -104,7 +104,7 @@ TEST_CASE("matmul_silu_mul with 8-bit weights equals its real values") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     const auto plain = backend_case.make_plain();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : w8_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const W8Storage gate = random_matrix(random, out, in);
       const W8Storage up = random_matrix(random, out, in);
@@ -143,7 +143,8 @@ TEST_CASE("8-bit weights too large for the kernels are refused") {
     try {
       weight = backend->pack_w8({&matrix, 1}, W8Activations::kUnquantized);
     } catch (const std::runtime_error& error) {
-      REQUIRE(std::string(error.what()) == "layer.weight: a scale of 2.36e+36 of 8 bits, at most 2.03e+31 with AMX");
+      REQUIRE(std::string(error.what()) ==
+              "layer.weight: an 8-bit scale is 2.36e+36, wanted at most 2.03e+31 with AMX");
       continue;
     }
     const Values one = run(*backend, Op::kMatmul, *weight, Values(32, 0x1p-20f), {});
@@ -160,7 +161,7 @@ TEST_CASE("a weight of -128 is refused by the name of its matrix") {
       INFO(backend_case.name);
       const W8Matrix matrix = storage.view();
       REQUIRE_THROWS_WITH(backend_case.make()->pack_w8({&matrix, 1}, inputs),
-                          "layer.weight: a weight of -128, wanted from -127 to 127");
+                          "layer.weight: a weight is -128, wanted -127 to 127");
     }
   }
 }
@@ -170,7 +171,7 @@ TEST_CASE("an 8-bit by 8-bit GEMM equals one with the real values") {
   Random random(test_seed() + 33);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : w8_sizes(random)) {
       const Op op = random.integer(0, 1) == 0 ? Op::kMatmul : Op::kMatmulAdd;
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out << ", adds " << (op == Op::kMatmulAdd));
       const W8Storage storage = random_matrix(random, out, in);
@@ -248,7 +249,7 @@ TEST_CASE("per-channel GEMMs have equal bits on every ISA") {
   Random random(test_seed() + 36);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    auto sizes = product_sizes(random);
+    auto sizes = w8_sizes(random);
     sizes.insert(sizes.end(), {{2, 64, 64}, {3, 70, 64}, {16, 896, 70}, {17, 64, 33}, {33, 4900, 70}, {300, 130, 65}});
     for (const auto& [rows, in, out] : sizes) {
       const int64_t split = random.integer(0, out - 1);
@@ -289,7 +290,7 @@ TEST_CASE("matmul_silu_mul with channel scales equals its real values") {
   Random random(test_seed() + 37);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const auto& [rows, in, out] : product_sizes(random)) {
+    for (const auto& [rows, in, out] : w8_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const W8Storage gate = random_matrix(random, out, in, tensor::W8Scaling::kPerChannel);
       const W8Storage up = random_matrix(random, out, in, tensor::W8Scaling::kPerChannel);
@@ -321,7 +322,7 @@ TEST_CASE("the largest channel sums fit and more inputs are refused") {
     }
     const W8Matrix too_long = longer.view();
     REQUIRE_THROWS_WITH(backend->pack_w8({&too_long, 1}, W8Activations::kInt8),
-                        "layer.weight: 65537 inputs of 8 bits with a scale per channel, at most 65536");
+                        "layer.weight: has 65537 inputs with one scale per channel, wanted at most 65536");
   }
 }
 

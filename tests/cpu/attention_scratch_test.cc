@@ -16,7 +16,12 @@ TEST_CASE("attention over KV splits takes scratch for its rows only") {
   for (const cpu::Isa isa : cpu::available_isas()) {
     INFO(cpu::to_string(isa));
     cpu::Device device(*cpu::kernels_for(isa), DType::kF32, 4, {});
-    const cpu::CpuKvCache cache({1, kKvHeads, kDim, kPageSize, kPrefix / kPageSize + 1}, DType::kF32, 16);
+    const cpu::CpuKvCache cache({.layer_count = 1,
+                                 .kv_head_count = kKvHeads,
+                                 .head_dim = kDim,
+                                 .page_size = kPageSize,
+                                 .page_count = kPrefix / kPageSize + 1},
+                                DType::kF32, 16);
     std::vector<PageId> pages;
     std::vector<int32_t> row_begin = {0};
     std::vector<int32_t> page_begin = {0};
@@ -29,10 +34,14 @@ TEST_CASE("attention over KV splits takes scratch for its rows only") {
     std::vector<float> q(kSequences * kHeads * kDim, 1.0f);
     std::vector<float> out(q.size(), 1.0f);
     const auto matrix = [&](std::vector<float>& values) {
-      return tensor::Matrix{reinterpret_cast<std::byte*>(values.data()), DType::kF32, kSequences, kHeads * kDim};
+      return tensor::Matrix{.data = reinterpret_cast<std::byte*>(values.data()),
+                            .dtype = DType::kF32,
+                            .rows = kSequences,
+                            .cols = kHeads * kDim};
     };
-    cpu::attention(device, matrix(q), {kHeads, kKvHeads, kDim, 0.125f}, {row_begin, prefix, page_begin, pages}, cache,
-                   0, matrix(out));
+    cpu::attention(
+        device, matrix(q), {.head_count = kHeads, .kv_head_count = kKvHeads, .head_dim = kDim, .scale = 0.125f},
+        {.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages}, cache, 0, matrix(out));
     REQUIRE(out == std::vector<float>(q.size(), 0.0f));
     // Per head nine splits, of two rows with 16 sums and the channels, and beside them some maxima.
     constexpr size_t kWanted = kSequences * kKvHeads * 9 * 2 * (16 + kDim) * sizeof(float);

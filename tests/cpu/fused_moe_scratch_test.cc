@@ -15,14 +15,14 @@ constexpr int64_t kInner = 40;
 constexpr int32_t kExperts = 9;
 constexpr int64_t kRows = 300;
 
-/// Weights and inputs of 8 bits by their scales, or none of 8 bits.
+/// The scaling of 8-bit weights and inputs; none: not quantized.
 using Scaling = std::optional<tensor::W8Scaling>;
 
 cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_row) {
   const std::vector<float> values(static_cast<size_t>(kInner * kHidden), 0.125f);
   const auto* data = reinterpret_cast<const std::byte*>(values.data());
-  const tensor::HostTensor wide{"gate", DType::kF32, {kInner, kHidden}, data};
-  const tensor::HostTensor tall{"down", DType::kF32, {kHidden, kInner}, data};
+  const tensor::HostTensor wide{.name = "gate", .dtype = DType::kF32, .shape = {kInner, kHidden}, .data = data};
+  const tensor::HostTensor tall{.name = "down", .dtype = DType::kF32, .shape = {kHidden, kInner}, .data = data};
   std::vector<cpu::ExpertWeights> weights;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
     if (scaling) {
@@ -39,7 +39,7 @@ cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_r
   return {std::move(weights), {.experts_per_row = per_row}};
 }
 
-/// What a device has taken so far.
+/// Returns the bytes that a device has allocated so far.
 std::vector<size_t> taken(const cpu::Device& device) {
   const cpu::Routes& routes = device.routes;
   std::vector<size_t> sizes{device.expert_values.bytes(), device.expert_rows.bytes(),    routes.topk_ids.capacity(),
@@ -75,7 +75,8 @@ TEST_CASE("fused MoE reserves its scratch for any spread of rows") {
               for (size_t i = 0; i < logits.size(); ++i)
                 logits[i] = noise(random) - slope * static_cast<float>(i % kExperts);
               const auto matrix = [&](std::vector<float>& values, DType type, int64_t cols) {
-                return tensor::Matrix{reinterpret_cast<std::byte*>(values.data()), type, rows, cols};
+                return tensor::Matrix{
+                    .data = reinterpret_cast<std::byte*>(values.data()), .dtype = type, .rows = rows, .cols = cols};
               };
               cpu::fused_moe(device, matrix(x, dtype, kHidden), matrix(logits, DType::kF32, kExperts), experts,
                              matrix(hidden, DType::kF32, kHidden));

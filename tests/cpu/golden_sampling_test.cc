@@ -30,7 +30,11 @@ TEST_CASE("the sampling distribution is the golden one") {
     const tensor::SamplingParams params = test::params_of(test_case["params"]);
     const auto prompt = test::tokens_of(test_case["prompt"]);
     const auto output = test::tokens_of(test_case["output"]);
-    const tensor::SampleSpec spec{&params, 0, static_cast<uint32_t>(output.size()), prompt, output};
+    const tensor::SampleSpec spec{.params = &params,
+                                  .position = 0,
+                                  .output_count = static_cast<uint32_t>(output.size()),
+                                  .prompt = prompt,
+                                  .output = output};
     std::map<TokenId, double> wanted;
     for (const auto& [token, p] : test_case["probs"].get_object())
       wanted[std::stoi(std::string(token))] = p.get_double();

@@ -22,8 +22,8 @@ std::vector<float> random_logits(size_t vocab, float deviation, uint64_t seed) {
   return logits;
 }
 
-/// Compares with the reference. Rounding may move tokens over a threshold of min_p or top_p: a token on one side only
-/// is accepted when it is improbable enough to be the last of many.
+/// Compares with the reference. Rounding may move tokens over a threshold of min_p or top_p. A token on one side only
+/// passes when it is improbable enough to be the last of many.
 void check_distribution(const std::vector<float>& logits, const SampleSpec& spec) {
   const auto got = cpu::sampling_distribution(logits, static_cast<int32_t>(logits.size()), spec);
   const auto wanted = reference::sampling_distribution(logits, spec);
@@ -75,7 +75,8 @@ TEST_CASE("penalties and bias and bans follow the documented order") {
   params.stop_token_ids = {5, 77};
   const std::vector<TokenId> prompt = {1, 0, 99, -4};
   const std::vector<TokenId> output = {2, 2};
-  const auto got = cpu::sampling_distribution(logits, 6, {&params, 0, 1, prompt, output});
+  const auto got = cpu::sampling_distribution(
+      logits, 6, {.params = &params, .position = 0, .output_count = 1, .prompt = prompt, .output = output});
   // 0: (1 + 1) / 2; 1: -1 · 2; 2: 2 / 2 - 0.5 · 2 - 0.25; 3, 4: untouched; 5: banned.
   const std::vector<double> processed = {1.0, -2.0, -0.25, 0.5, 0.0};
   double sum = 0.0;
@@ -85,7 +86,8 @@ TEST_CASE("penalties and bias and bans follow the documented order") {
     REQUIRE(got[i].first == static_cast<TokenId>(i));
     REQUIRE(got[i].second == Approx(std::exp(processed[i]) / sum).epsilon(1e-5));
   }
-  const auto later = cpu::sampling_distribution(logits, 6, {&params, 0, 2, prompt, output});
+  const auto later = cpu::sampling_distribution(
+      logits, 6, {.params = &params, .position = 0, .output_count = 2, .prompt = prompt, .output = output});
   REQUIRE(later.size() == 6);
 }
 

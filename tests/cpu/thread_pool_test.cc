@@ -19,8 +19,8 @@ using cpu::ThreadPool;
 
 namespace {
 
-/// A region of as many chunks as there are threads, none of which ends before all have begun. Runs body(slot) in each;
-/// false if a thread does not come.
+/// Runs body(slot) in a region of one chunk per thread, in which no chunk ends before all have begun. Returns false if
+/// a thread does not arrive.
 template <class Body>
 bool run_together(ThreadPool& pool, const Body& body) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -40,7 +40,7 @@ size_t thread_count() {
   return static_cast<size_t>(std::distance(begin(threads), end(threads)));
 }
 
-/// While it lives, threads take much of the address space each, and there is room for fewer than `threads` of them.
+/// Makes threads reserve much of the address space each while it lives, so that fewer than `threads` fit.
 class LittleAddressSpace {
  public:
   explicit LittleAddressSpace(size_t threads) {
@@ -169,7 +169,7 @@ TEST_CASE("a thread that cannot start is reported and others are joined") {
   const size_t before = thread_count();
   {
     const LittleAddressSpace few(5);
-    REQUIRE_THROWS_WITH(ThreadPool(64, {}), Catch::Contains("of 64 compute threads only"));
+    REQUIRE_THROWS_WITH(ThreadPool(64, {}), Catch::Contains("of 64 compute threads can be started"));
   }
   // A thread is listed a little longer than it takes to join it.
   for (int look = 0; look < 1000 && thread_count() > before; ++look) std::this_thread::sleep_for(10ms);

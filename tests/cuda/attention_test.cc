@@ -12,15 +12,18 @@ using namespace millrace::test;
 namespace {
 
 constexpr float kEpsilon = 1e-6f;
-constexpr int32_t kLayers = 2;
-constexpr int32_t kLayer = 1;
+constexpr int32_t kCacheLayers = 2;
+constexpr int32_t kCacheLayer = 1;
 
-/// Keys and values of many sequences, and the ops over them.
+/// The keys and values of many sequences, and the ops over them.
 class Cache {
  public:
   Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
       : sizes_(sizes),
-        shape_{nullptr, kLayers, sizes.kv_head_count, sizes.head_dim, sizes.page_size},
+        shape_{.layer_count = kCacheLayers,
+               .kv_head_count = sizes.kv_head_count,
+               .head_dim = sizes.head_dim,
+               .page_size = sizes.page_size},
         frequency_(weights.inverse_frequency),
         q_norm_(weights.q_norm),
         k_norm_(weights.k_norm),
@@ -36,7 +39,7 @@ class Cache {
     std::vector<uint32_t> pages;
     Values qkv;
   };
-  /// Stores the rows' keys and values and attends; `slack` is added to every bound. Without `divides` there is no room
+  /// Stores the rows' keys and values and attends. `slack` is added to every bound. Without `divides` there is no room
   /// for partial results.
   Values step(const Batch& given, int32_t slack, bool divides) const {
     const auto sequences = static_cast<int32_t>(given.prefix.size());
@@ -45,7 +48,8 @@ class Cache {
     const DeviceArray<int32_t> prefix(given.prefix);
     const DeviceArray<int32_t> page_begin(given.page_begin);
     std::vector<int32_t> splits{0};
-    cuda::BatchBounds bounds{given.row_begin.back() + slack, sequences + slack, slack, 0};
+    cuda::BatchBounds bounds{
+        .rows = given.row_begin.back() + slack, .sequences = sequences + slack, .sequence_rows = slack, .splits = 0};
     for (size_t s = 0; s < given.prefix.size(); ++s) {
       const int32_t rows = given.row_begin[s + 1] - given.row_begin[s];
       bounds.sequence_rows = std::max(bounds.sequence_rows, rows);
@@ -54,8 +58,12 @@ class Cache {
     if (divides) bounds.splits = splits.back() + slack;
     const DeviceArray<int32_t> split_begin(splits);
     const DeviceArray<uint32_t> pages(given.pages);
-    const cuda::DeviceBatch batch{count.get(),       row_begin.get(),  prefix.get(),
-                                  split_begin.get(), page_begin.get(), pages.get()};
+    const cuda::DeviceBatch batch{.sequence_count = count.get(),
+                                  .row_begin = row_begin.get(),
+                                  .prefix = prefix.get(),
+                                  .split_begin = split_begin.get(),
+                                  .page_begin = page_begin.get(),
+                                  .pages = pages.get()};
     const auto width = static_cast<size_t>(sizes_.head_count) * static_cast<size_t>(sizes_.head_dim);
     const size_t count_q = static_cast<size_t>(given.row_begin.back()) * width;
     const DeviceArray<float> qkv(given.qkv);
@@ -63,11 +71,12 @@ class Cache {
     const DeviceArray<uint16_t> out(count_q, 0xFF);
     const cuda::DeviceRotary rotary{frequency_.get(), sizes_.rotary_dim, sizes_.attention_factor};
     cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, sizes_.norms ? q_norm_.get() : nullptr,
-                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kLayer, q.get());
+                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kCacheLayer,
+                          q.get());
     const cuda::AttentionSizes attention{sizes_.head_count, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                          sizes_.sliding_window};
     const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(attention, shape_, bounds), 0xFF);
-    cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kLayer, out.get(), workspace.get());
+    cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kCacheLayer, out.get(), workspace.get());
     return bf16_values(out.values());
   }
 
@@ -126,7 +135,7 @@ std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weigh
   }
 }
 
-bool same_bits(const Values& a, const Values& b) {
+bool same_outputs(const Values& a, const Values& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -187,10 +196,10 @@ TEST_CASE("CUDA attention over KV splits has the bits of any chunking") {
     const auto slack = static_cast<int32_t>(random.integer(0, 3));
     INFO("bounds beyond by " << slack);
     const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed() + 1, slack);
-    REQUIRE(same_bits(got[1], whole));
-    REQUIRE(same_bits(got[0], got[2]));
+    REQUIRE(same_outputs(got[1], whole));
+    REQUIRE(same_outputs(got[0], got[2]));
     const auto walked = feed_device(sizes, weights, {sequence, other}, test_seed(), slack, false);
-    REQUIRE((same_bits(walked[0], whole) && same_bits(walked[1], got[0])));
+    REQUIRE((same_outputs(walked[0], whole) && same_outputs(walked[1], got[0])));
   }
 }
 
@@ -214,16 +223,17 @@ TEST_CASE("CUDA attention splits keys of sequences of many lengths") {
     CAPTURE(s, sequences[s].length);
     TestSequence alone = sequences[s];
     alone.chunks = {alone.length};
-    REQUIRE(same_bits(feed_device(sizes, weights, {alone}, test_seed(), 0, false)[0], together[s]));
+    REQUIRE(same_outputs(feed_device(sizes, weights, {alone}, test_seed(), 0, false)[0], together[s]));
   }
 }
 
 TEST_CASE("one long context costs only its own partial results") {
   const cuda::AttentionSizes sizes{32, 1.0f, 0};
-  const cuda::DeviceKvCache cache{nullptr, 1, 8, 128, 16};
+  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 8, .head_dim = 128, .page_size = 16};
   constexpr int32_t kSequences = 128;
   const int32_t splits = kSequences * cuda::splits_of(1, 2000) + cuda::splits_of(1, 128 << 10);
-  const size_t bytes = cuda::attention_workspace_bytes(sizes, cache, {kSequences, kSequences, 1, splits});
+  const size_t bytes = cuda::attention_workspace_bytes(
+      sizes, cache, {.rows = kSequences, .sequences = kSequences, .sequence_rows = 1, .splits = splits});
   REQUIRE(bytes == size_t{1536} * 32 * (128 + 2) * sizeof(float));
 }
 
@@ -239,7 +249,7 @@ TEST_CASE("CUDA attention by token has the bits of the whole prompt") {
     INFO("pages of " << page_size);
     sizes.page_size = page_size;
     sequence.chunks.assign(90, 1);
-    REQUIRE(same_bits(feed_device(sizes, weights, {sequence}, test_seed())[0], whole));
+    REQUIRE(same_outputs(feed_device(sizes, weights, {sequence}, test_seed())[0], whole));
   }
 }
 
@@ -263,7 +273,7 @@ TEST_CASE("a NaN position spoils only the rows that see it") {
 }
 
 TEST_CASE("attention says which heads it cannot do") {
-  const cuda::DeviceKvCache cache{nullptr, 1, 2, 300, 16};
+  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 2, .head_dim = 300, .page_size = 16};
   REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 0}, cache, 0, nullptr, nullptr),
                       "attention: found 4 heads over 2 of 300 channels, wanted a multiple and at most 256 channels");
 }

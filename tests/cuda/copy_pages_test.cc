@@ -16,7 +16,7 @@ std::vector<uint8_t> noise(Random& random, size_t count) {
   return bytes;
 }
 
-/// Pages of a cache and a place for each, both in a random order; every byte is noise.
+/// The pages of a cache and a host address for each, both in random order and filled with noise.
 struct Tiers {
   Tiers(Random& random, cuda::DeviceKvCache shape, size_t page_count, int32_t copied)
       : cache(shape),

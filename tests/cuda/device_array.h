@@ -8,10 +8,10 @@
 #include "cuda/kernels.h"
 #include "conformance/harness.h"
 
-/// What the tests of the CUDA ops share: "device" memory, which under the emulator is the heap's.
+/// The shared parts of the CUDA op tests: "device" memory, which under the emulator is heap memory.
 namespace millrace::test {
 
-/// An allocation of exactly `count` elements, so that the address sanitizer sees any access beside it.
+/// An allocation of exactly `count` elements, so that the address sanitizer detects any access outside.
 template <class T>
 class DeviceArray {
  public:

@@ -3,7 +3,7 @@
 #include "cuda/device_array.h"
 #include "cuda/sample_row.h"
 
-/// Draws and scores of the CUDA ops, from host values to host values.
+/// Sampling and scoring by the CUDA ops, from host values to host values.
 namespace millrace::test {
 
 struct Draw {
@@ -13,7 +13,14 @@ struct Draw {
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
   std::vector<uint32_t> allowed;
-  [[nodiscard]] tensor::SampleSpec spec() const { return {&params, position, output_count, prompt, output, allowed}; }
+  [[nodiscard]] tensor::SampleSpec spec() const {
+    return {.params = &params,
+            .position = position,
+            .output_count = output_count,
+            .prompt = prompt,
+            .output = output,
+            .allowed = allowed};
+  }
 };
 
 struct Drawn {
@@ -42,7 +49,7 @@ struct Drawn {
   return logits;
 }
 
-/// The device's form of a batch of draws.
+/// A batch of draws in the device's format.
 struct DrawLists {
   explicit DrawLists(const std::vector<Draw>& draws) {
     for (const Draw& draw : draws) {
@@ -81,7 +88,7 @@ struct DrawLists {
   std::vector<uint32_t> masks;
 };
 
-/// Draws once per row; logits are [rows, stride], of which `vocab` can be drawn.
+/// Samples once per row; logits are [rows, stride], of which `vocab` can be sampled.
 [[nodiscard]] inline std::vector<Drawn> draw_rows(const std::vector<Values>& rows, int32_t vocab,
                                                   const std::vector<Draw>& draws, int32_t capacity = 0) {
   const DrawLists lists(draws);
@@ -98,8 +105,17 @@ struct DrawLists {
   const auto count = static_cast<int32_t>(rows.size());
   const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
   cuda::sample(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count,
-               {specs.get(), bias_tokens.get(), bias_values.get(), banned.get(), history.get(), masks.get()},
-               {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+               {.rows = specs.get(),
+                .bias_tokens = bias_tokens.get(),
+                .bias_values = bias_values.get(),
+                .banned_tokens = banned.get(),
+                .history_tokens = history.get(),
+                .mask_words = masks.get()},
+               {.rows = outputs.get(),
+                .top_tokens = top_tokens.get(),
+                .top_logprobs = top_logprobs.get(),
+                .top_capacity = capacity},
+               workspace.get());
   const Values given = joined(rows);
   REQUIRE(std::memcmp(logits.get(), given.data(), given.size() * sizeof(float)) == 0);
   return results_of(outputs, top_tokens, top_logprobs, capacity);
@@ -117,12 +133,16 @@ struct DrawLists {
   const auto count = static_cast<int32_t>(rows.size());
   const DeviceArray<uint8_t> workspace(cuda::sample_workspace_bytes(count, vocab));
   cuda::score(nullptr, logits.get(), static_cast<int64_t>(rows[0].size()), vocab, count, device_targets.get(),
-              device_counts.get(), {outputs.get(), top_tokens.get(), top_logprobs.get(), capacity}, workspace.get());
+              device_counts.get(),
+              {.rows = outputs.get(),
+               .top_tokens = top_tokens.get(),
+               .top_logprobs = top_logprobs.get(),
+               .top_capacity = capacity},
+              workspace.get());
   return results_of(outputs, top_tokens, top_logprobs, capacity);
 }
 
-/// A draw is right when its uniform number falls into its token's part of the cumulative distribution, within what
-/// rounding may move.
+/// Checks that a draw's uniform number falls into its token's part of the cumulative distribution, within rounding.
 inline void check_draw(TokenId token, double uniform, const std::vector<std::pair<TokenId, double>>& distribution) {
   constexpr double kSlack = 2e-5;
   double before = 0.0;

@@ -60,7 +60,7 @@ void partial_mask(int* out) {
   *out = __shfl_xor_sync(0xFFFFu, 1, 1);
 }
 
-/// Reads a neighbour's word without a barrier: right or wrong by the order of turns.
+/// Reads a neighbour's word without a barrier: the result depends on the order of turns.
 void race(int* out) {
   auto* shared = reinterpret_cast<int*>(cuda::shared_memory());
   shared[threadIdx.x] = 7;
@@ -88,7 +88,7 @@ struct Fragments {
   float* d;           // [16, 8]
 };
 
-/// One product through ldmatrix, for the A side and the B side.
+/// Multiplies through ldmatrix, for the A side and the B side.
 void multiply_fragments(Fragments f) {
   auto* shared = reinterpret_cast<uint16_t*>(cuda::shared_memory());
   const auto lane = static_cast<int>(threadIdx.x);

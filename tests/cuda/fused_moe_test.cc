@@ -16,7 +16,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// What a feature, silu(gate) · up of sums in f32, may be off by before it is rounded to bf16.
+/// The error of a feature, silu(gate) · up of sums in f32, before it is rounded to bf16.
 constexpr float kFeatureError = 2e-5f;
 
 struct Sizes {
@@ -32,7 +32,7 @@ struct Sizes {
   }
 };
 
-/// Memory of whole pages, of which parts can be taken away.
+/// Memory in whole pages, whose access can be forbidden in parts.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -42,7 +42,7 @@ class Pages {
   Pages(const Pages&) = delete;
   ~Pages() { munmap(data_, bytes_); }
   [[nodiscard]] std::byte* get() const { return static_cast<std::byte*>(data_); }
-  /// Whoever reads there ends the program.
+  /// Forbids access: a read there ends the program.
   void forbid(size_t begin, size_t count) const { REQUIRE(mprotect(get() + begin, count, PROT_NONE) == 0); }
 
  private:
@@ -50,7 +50,7 @@ class Pages {
   void* data_;
 };
 
-/// Packed experts, and what the reference reads.
+/// Packed experts, and their values for the reference.
 class Layer {
  public:
   Layer(Random& random, const Sizes& sizes, cuda::MatrixInstruction by = cuda::MatrixInstruction::kMma)
@@ -68,10 +68,16 @@ class Layer {
     }
   }
   [[nodiscard]] cuda::DeviceExperts device() const {
-    return {gate_up_.get(),     down_.get(),   sizes_.experts,      sizes_.per_row,
-            sizes_.renormalize, sizes_.hidden, sizes_.intermediate, by_};
+    return {.gate_up = gate_up_.get(),
+            .down = down_.get(),
+            .count = sizes_.experts,
+            .per_row = sizes_.per_row,
+            .renormalize = sizes_.renormalize,
+            .hidden = sizes_.hidden,
+            .intermediate = sizes_.intermediate,
+            .by = by_};
   }
-  /// Nobody may read this expert from now on.
+  /// Forbids access to this expert from now on.
   void forbid(size_t expert) const {
     gate_up_.forbid(expert * gate_up_bytes_, gate_up_bytes_);
     down_.forbid(expert * down_bytes_, down_bytes_);
@@ -116,7 +122,7 @@ std::vector<int64_t> numbers(int64_t begin, int64_t end) {
   return all;
 }
 
-/// What the rows become, of which the last `padding` are nobody's.
+/// Returns the rows after the op; the last `padding` rows belong to no sequence.
 Values mix(const cuda::DeviceExperts& experts, const Rows& rows, const DeviceArray<uint8_t>& workspace,
            int32_t padding = 0) {
   const auto count = static_cast<int32_t>(rows.logits.size()) / experts.count;
@@ -220,8 +226,16 @@ TEST_CASE("an expert alone has the bits of a dense GEMM with splits") {
     const Layer layer(random, sizes, by);
     Rows rows = random_rows(random, sizes);
     std::ranges::fill(rows.hidden, 0.0f);
-    const cuda::DeviceWeight gate_up{layer.device().gate_up, sizes.intermediate, sizes.hidden, true, by};
-    const cuda::DeviceWeight down{layer.device().down, sizes.hidden, sizes.intermediate, false, by};
+    const cuda::DeviceWeight gate_up{.data = layer.device().gate_up,
+                                     .out_features = sizes.intermediate,
+                                     .in_features = sizes.hidden,
+                                     .gate_up = true,
+                                     .by = by};
+    const cuda::DeviceWeight down{.data = layer.device().down,
+                                  .out_features = sizes.hidden,
+                                  .in_features = sizes.intermediate,
+                                  .gate_up = false,
+                                  .by = by};
     const DeviceArray<uint8_t> workspace(
         std::max(cuda::matmul_workspace_bytes(sizes.intermediate, sizes.hidden, true, count),
                  cuda::matmul_workspace_bytes(sizes.hidden, sizes.intermediate, false, count)));
@@ -383,7 +397,13 @@ TEST_CASE("scratch serves layers of any sizes and grows to 256 MiB") {
     const Rows rows = random_rows(random, sizes);
     REQUIRE(same_bits(mix(layer.device(), rows, workspace), mix(layer, rows)));
   }
-  const cuda::DeviceExperts large{nullptr, nullptr, 128, 8, true, 2048, 768};
+  const cuda::DeviceExperts large{.gate_up = nullptr,
+                                  .down = nullptr,
+                                  .count = 128,
+                                  .per_row = 8,
+                                  .renormalize = true,
+                                  .hidden = 2048,
+                                  .intermediate = 768};
   size_t last = 0;
   for (int32_t rows = 1; rows <= 1 << 20; rows *= 2) {
     const size_t bytes = cuda::fused_moe_workspace_bytes(large, rows);
@@ -395,13 +415,26 @@ TEST_CASE("scratch serves layers of any sizes and grows to 256 MiB") {
 
 TEST_CASE("unsupported experts and missing scratch are refused") {
   const auto bytes_of = [](int32_t count, int32_t per_row) {
-    return cuda::fused_moe_workspace_bytes({nullptr, nullptr, count, per_row, true, 8, 8}, 1);
+    return cuda::fused_moe_workspace_bytes({.gate_up = nullptr,
+                                            .down = nullptr,
+                                            .count = count,
+                                            .per_row = per_row,
+                                            .renormalize = true,
+                                            .hidden = 8,
+                                            .intermediate = 8},
+                                           1);
   };
   REQUIRE(bytes_of(cuda::kMaxExperts, cuda::kMaxExperts) > 0);
   REQUIRE_THROWS_WITH(bytes_of(513, 8), "fused_moe: 8 of 513 experts per row, wanted at least one of at most 512");
   REQUIRE_THROWS_AS(bytes_of(8, 9), std::invalid_argument);
   REQUIRE_THROWS_AS(bytes_of(8, 0), std::invalid_argument);
-  const cuda::DeviceExperts experts{nullptr, nullptr, 4, 2, true, 8, 8};
+  const cuda::DeviceExperts experts{.gate_up = nullptr,
+                                    .down = nullptr,
+                                    .count = 4,
+                                    .per_row = 2,
+                                    .renormalize = true,
+                                    .hidden = 8,
+                                    .intermediate = 8};
   const size_t one = cuda::fused_moe_workspace_bytes(experts, 1);
   REQUIRE_THROWS_WITH(cuda::fused_moe(nullptr, nullptr, nullptr, experts, {}, 1, nullptr, nullptr, one - 1),
                       fmt::format("fused_moe: scratch of {} bytes, wanted {} for one row", one - 1, one));

@@ -21,8 +21,8 @@ constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;
 constexpr int64_t kQkvWidth = int64_t{kHeads + 2 * kKvHeads} * kHeadDim;
 
-/// Pages at whatever numbers: only what is written to takes memory. Keys are not turned, so that what a row sees
-/// depends on no position.
+/// A cache with pages at arbitrary numbers, in which only written pages take memory. Keys are not rotated, so that
+/// results do not depend on positions.
 class LargeCache {
  public:
   explicit LargeCache(uint32_t page_count)
@@ -34,7 +34,7 @@ class LargeCache {
   LargeCache(const LargeCache&) = delete;
   ~LargeCache() { munmap(memory_, bytes_); }
 
-  /// Attention of `rows` rows behind `prefix` others, of which those within the window are there.
+  /// Returns the attention of `rows` rows after `prefix` others, of which only those within the window exist.
   [[nodiscard]] std::vector<uint16_t> step(const Values& qkv, int32_t prefix, const std::vector<uint32_t>& table,
                                            int32_t window) const {
     const auto rows = static_cast<int32_t>(static_cast<int64_t>(qkv.size()) / kQkvWidth);
@@ -49,9 +49,13 @@ class LargeCache {
     const DeviceArray<float> frequency(static_cast<size_t>(kHeadDim / 2));
     const DeviceArray<uint16_t> q(static_cast<size_t>(rows) * kHeads * kHeadDim, 0xFF);
     const DeviceArray<uint16_t> out(q.size(), 0xFF);
-    const cuda::DeviceBatch batch{one.get(),         row_begin.get(),  before.get(),
-                                  split_begin.get(), page_begin.get(), pages.get()};
-    const cuda::BatchBounds bounds{rows, 1, rows, splits};
+    const cuda::DeviceBatch batch{.sequence_count = one.get(),
+                                  .row_begin = row_begin.get(),
+                                  .prefix = before.get(),
+                                  .split_begin = split_begin.get(),
+                                  .page_begin = page_begin.get(),
+                                  .pages = pages.get()};
+    const cuda::BatchBounds bounds{.rows = rows, .sequences = 1, .sequence_rows = rows, .splits = splits};
     const cuda::AttentionSizes sizes{kHeads, 0.125f, window};
     cuda::rotary_store_kv(nullptr, values.get(), kHeads, {frequency.get(), kHeadDim}, nullptr, nullptr, 0.0f, batch,
                           bounds, shape_, kLayer, q.get());
@@ -59,7 +63,7 @@ class LargeCache {
     cuda::attention(nullptr, q.get(), sizes, batch, bounds, shape_, kLayer, out.get(), workspace.get());
     return out.values();
   }
-  /// The pages by way of copy_pages, one after another.
+  /// Reads the pages through copy_pages, one by one.
   [[nodiscard]] std::vector<uint8_t> read(const std::vector<uint32_t>& table) const {
     const DeviceArray<uint8_t> host(table.size() * cuda::kv_page_bytes(shape_), 0xFF);
     cuda::PageCopyList pairs;
@@ -73,12 +77,13 @@ class LargeCache {
   }
 
  private:
-  cuda::DeviceKvCache shape_{nullptr, kLayers, kKvHeads, kHeadDim, kPageSize};
+  cuda::DeviceKvCache shape_{
+      .layer_count = kLayers, .kv_head_count = kKvHeads, .head_dim = kHeadDim, .page_size = kPageSize};
   size_t bytes_;
   void* memory_;
 };
 
-Values rows_of(const Values& all, int64_t first, int64_t count) {
+Values take_range(const Values& all, int64_t first, int64_t count) {
   return {all.begin() + first * kQkvWidth, all.begin() + (first + count) * kQkvWidth};
 }
 
@@ -99,7 +104,7 @@ TEST_CASE("pages beyond 4 GiB and 2^31 elements are addressed right") {
   const LargeCache small(static_cast<uint32_t>(near.size()));
   const LargeCache large((1 << 19) + static_cast<uint32_t>(near.size()));
   for (const auto& [first, count] : {std::pair{0, kRows - 1}, std::pair{kRows - 1, 1}}) {
-    const Values rows = rows_of(qkv, first, count);
+    const Values rows = take_range(qkv, first, count);
     REQUIRE(large.step(rows, first, far, 0) == small.step(rows, first, near, 0));
   }
   REQUIRE(large.read(far) == small.read(near));
@@ -118,9 +123,9 @@ TEST_CASE("a row after a million others has the bits of one after 1000") {
     std::vector<uint32_t> table(static_cast<size_t>(prefix / kPageSize), 0);
     for (uint32_t page = 1; page <= kRows / kPageSize + 1; ++page) table.push_back(page);
     // The first rows of the chunk see some of it.
-    std::vector<uint16_t> out = cache.step(rows_of(qkv, 0, kRows), prefix, table, kWindow);
+    std::vector<uint16_t> out = cache.step(take_range(qkv, 0, kRows), prefix, table, kWindow);
     out.erase(out.begin(), out.begin() + int64_t{kWindow} * kHeads * kHeadDim);
-    const auto last = cache.step(rows_of(qkv, kRows, 1), prefix + kRows, table, kWindow);
+    const auto last = cache.step(take_range(qkv, kRows, 1), prefix + kRows, table, kWindow);
     out.insert(out.end(), last.begin(), last.end());
     outputs.push_back(std::move(out));
   }

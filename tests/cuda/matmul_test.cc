@@ -14,7 +14,7 @@ struct Weight {
   cuda::DeviceWeight device;
 };
 
-/// Packs the parts one below the other.
+/// Packs the parts, stacked.
 Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type, cuda::MatrixInstruction by) {
   const auto in = static_cast<int32_t>(parts.front().tensor().shape[1]);
   int32_t out = 0;
@@ -29,7 +29,7 @@ Weight pack(const std::vector<HostMatrix>& parts, cuda::SourceType type, cuda::M
     cuda::pack_weight(nullptr, source.get(), type, rows, in, first, cuda::PackAs::kRows, weight.packed.get());
     first += rows;
   }
-  weight.device = {weight.packed.get(), out, in, false, by};
+  weight.device = {.data = weight.packed.get(), .out_features = out, .in_features = in, .gate_up = false, .by = by};
   return weight;
 }
 
@@ -41,7 +41,7 @@ Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t i
                     weight.packed.get());
   cuda::pack_weight(nullptr, device_up.get(), cuda::SourceType::kBF16, out, in, 0, cuda::PackAs::kUp,
                     weight.packed.get());
-  weight.device = {weight.packed.get(), out, in, true, by};
+  weight.device = {.data = weight.packed.get(), .out_features = out, .in_features = in, .gate_up = true, .by = by};
   return weight;
 }
 
@@ -50,7 +50,7 @@ DeviceArray<uint8_t> workspace_for(const cuda::DeviceWeight& weight, int32_t row
       cuda::matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));
 }
 
-/// x (bf16 values) [rows, in] times the weight; with a gate_up weight, gated.
+/// Returns x (bf16 values) [rows, in] times the weight; with a gate_up weight the gated result.
 Values product(const Weight& weight, const Values& x, const Values& bias, const DeviceArray<uint8_t>& workspace) {
   const auto rows = static_cast<int32_t>(x.size()) / weight.device.in_features;
   const DeviceArray<uint16_t> device_x(bf16_bits(x));
@@ -67,7 +67,7 @@ Values product(const Weight& weight, const Values& x, const Values& bias, const 
   return out.values();
 }
 
-/// One after another.
+/// Generates each instruction in turn.
 cuda::MatrixInstruction each_instruction() {
   return GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
 }
@@ -79,7 +79,7 @@ double sum_error(int64_t in) {
   return 1e-5 * std::sqrt(static_cast<double>(in));
 }
 
-/// Rows chosen from x.
+/// Returns the chosen rows of x.
 Values take_rows(const Values& x, int64_t width, const std::vector<int64_t>& rows) {
   Values chosen;
   for (const int64_t row : rows) chosen.insert(chosen.end(), x.begin() + row * width, x.begin() + (row + 1) * width);

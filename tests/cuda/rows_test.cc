@@ -27,19 +27,19 @@ TEST_CASE("rms_norm agrees with the reference and rows are independent") {
   for (const int32_t width : {1, 6, 96, 257, 4100}) {
     INFO("width " << width);
     constexpr int32_t kRows = 5;
-    constexpr float kEpsilon = 1e-5f;
+    constexpr float kNormEpsilon = 1e-5f;
     const Values in = random.normal(int64_t{kRows} * width, 3.0f);
     const Values weight = random.normal(width);
     const DeviceArray<float> device_in(in);
     const DeviceArray<float> device_weight(weight);
     const DeviceArray<uint16_t> out(in.size(), 0xFF);
-    cuda::rms_norm(nullptr, device_in.get(), device_weight.get(), kEpsilon, kRows, width, out.get());
-    check_close(bf16_values(out.values()), reference::rms_norm(in, weight, double{kEpsilon}), 0x1p-8, 1e-6);
+    cuda::rms_norm(nullptr, device_in.get(), device_weight.get(), kNormEpsilon, kRows, width, out.get());
+    check_close(bf16_values(out.values()), reference::rms_norm(in, weight, double{kNormEpsilon}), 0x1p-8, 1e-6);
     for (int32_t row = 0; row < kRows; ++row) {
       const auto first = static_cast<size_t>(row * width);
       const DeviceArray<float> one(Values(in.begin() + row * width, in.begin() + (row + 1) * width));
       const DeviceArray<uint16_t> alone(static_cast<size_t>(width), 0xFF);
-      cuda::rms_norm(nullptr, one.get(), device_weight.get(), kEpsilon, 1, width, alone.get());
+      cuda::rms_norm(nullptr, one.get(), device_weight.get(), kNormEpsilon, 1, width, alone.get());
       REQUIRE(std::memcmp(alone.get(), out.get() + first, static_cast<size_t>(width) * 2) == 0);
     }
   }

@@ -169,7 +169,7 @@ TEST_CASE("CUDA logprobs and ranks and alternatives follow raw logits") {
 TEST_CASE("a CUDA row without a distribution says why") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 143);
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kPlusInfinity = std::numeric_limits<float>::infinity();
   constexpr int32_t kVocab = 300;
   const Values healthy = random.normal(kVocab, 2.0f);
   const auto spoilt = [&](float poison) {
@@ -177,8 +177,8 @@ TEST_CASE("a CUDA row without a distribution says why") {
     logits[static_cast<size_t>(random.integer(0, kVocab - 1))] = poison;
     return logits;
   };
-  const std::vector<Values> rows = {spoilt(std::nanf("")), spoilt(kInfinity), healthy, Values(kVocab, -kInfinity),
-                                    spoilt(-kInfinity)};
+  const std::vector<Values> rows = {spoilt(std::nanf("")), spoilt(kPlusInfinity), healthy,
+                                    Values(kVocab, -kPlusInfinity), spoilt(-kPlusInfinity)};
   const std::vector<LogitFault> faults = {LogitFault::kNan, LogitFault::kInfinity, LogitFault::kNone,
                                           LogitFault::kAllNegativeInfinity, LogitFault::kNone};
   Draw draw = random_draw(random, kVocab);

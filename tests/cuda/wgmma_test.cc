@@ -22,7 +22,7 @@ struct Case {
   Mistake mistake;
 };
 
-/// d = a · bᵀ in two groups of 32 inputs each.
+/// Computes d = a · bᵀ in two groups of 32 inputs each.
 void multiply_swizzled(Case c) {
   std::byte* const shared = cuda::shared_memory();
   const auto thread = static_cast<int>(threadIdx.x);

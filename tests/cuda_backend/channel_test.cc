@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Receives into `memory` and submits work that copies it on, before anything is sent.
+/// Receives into `memory` and submits work that copies it onward, before anything is sent.
 struct EarlyWork {
   EarlyWork(End& end, tensor::Backend& gpu, std::span<std::byte> memory) : copy(gpu.allocate(memory.size())) {
     Completion launched;
@@ -80,7 +80,7 @@ TEST_CASE("a transfer blocks no thread and creates nothing") {
 TEST_CASE("an end that finds no other gives up and says so") {
   const TwoGpus both;
   End sender(*both.gpus[0], true, both.gpus[0]->make_channel_id(), 50ms);
-  REQUIRE_THROWS_WITH(sender.opened.wait(), "stage 0 -> stage 1: NCCL: stage 1 is not there after 50 ms");
+  REQUIRE_THROWS_WITH(sender.opened.wait(), "stage 0 -> stage 1: NCCL: stage 1 did not connect within 50 ms");
   Completion sent;
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   sender.channel->send(piece(from, 0, 64), "x", sent.handler());

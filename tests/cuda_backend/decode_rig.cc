@@ -9,7 +9,7 @@
 namespace millrace::test {
 namespace {
 
-/// Greedy, random, and with all that needs lists on the device.
+/// Returns the parameters of a sequence: greedy, random, and with every kind of list on the device.
 tensor::SamplingParams sampling_of(size_t sequence) {
   if (sequence % 3 == 0) return {.temperature = 0.0f, .top_logprobs = 2};
   if (sequence % 3 == 1) return {.temperature = 0.9f, .top_p = 0.9f, .seed = 17};
@@ -115,7 +115,7 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens, const std::
                                     .prompt = std::span(history).first(before + draw)});
     }
   }
-  batch.layout = {row_begin, prefix, page_begin, pages};
+  batch.layout = {.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
   batch.tokens = flat;
   batch.slices = slices;
   sched::StageRunner::Result result;

@@ -12,7 +12,7 @@
 
 namespace millrace::test {
 
-/// A golden model over ModelRunners, one per backend, joined as the stages of one process are: each hands over what its
+/// A golden model over ModelRunners, one per backend, joined like the stages of one process: each passes on what its
 /// run returns. Prompts are computed whole, then all sequences take decode steps together.
 class DecodeRig {
  public:
@@ -23,40 +23,40 @@ class DecodeRig {
     bool activations_to_host = false;
     size_t sequence_count = 3;
     size_t first_prompt = 11;   ///< tokens
-    size_t prompt_growth = 23;  ///< tokens by which each prompt is longer than the one before
+    size_t prompt_growth = 23;  ///< tokens by which each prompt exceeds the previous one
     int32_t max_batch_tokens = 2048;
-    int32_t draft_rows = 0;  ///< beside those of the sequences, that go on from the last layer alone
+    int32_t draft_rows = 0;  ///< rows for drafts, beyond those of the sequences
   };
-  /// Everything that was drawn: [sequences, steps].
+  /// All sampled results, [sequences, steps].
   using Drawn = std::vector<std::vector<tensor::SampleResult>>;
   static constexpr int32_t kPagesEach = 20;
 
   DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, const Options& options);
 
-  /// Computes the prompts and draws one token each.
+  /// Computes the prompts and samples one token each.
   void prefill();
-  /// One token more for each sequence, or the first `count` of them. Throws what a run throws.
+  /// Samples one more token for each sequence, or for the first `count` of them. Rethrows what a run throws.
   void decode() { decode(drawn_.size()); }
   void decode(size_t count);
-  /// A step of the first sequences, each with as many drafts; what is drawn behind those that are right stays.
+  /// Runs a step of the first sequences, each with its drafts. Results after accepted drafts are kept.
   void decode(const std::vector<std::vector<TokenId>>& drafts);
-  /// A step in which the first sequence computes these behind its last token, the others a token each.
+  /// Runs a step in which the first sequence computes `tokens` after its last token, the others one token each.
   void extend(const std::vector<TokenId>& tokens);
   [[nodiscard]] const Drawn& drawn() const { return drawn_; }
-  /// Of the last stage.
+  /// Returns the counts of the last stage.
   [[nodiscard]] tensor::GraphStats::Counts graph_stats() const { return runners_.back()->graph_stats()->counts(); }
-  /// Copies the full device pages of all stages and sequences to the host tier and back to others, which are used from
-  /// then on; the loads are awaited layer by layer by the next step alone. Calls `before_load` in between.
+  /// Copies the full device pages of all stages and sequences to the host tier and back to other pages, which are used
+  /// from then on. Only the next step waits for the loads, layer by layer. Calls `before_load` in between.
   void move_pages(const std::function<void()>& before_load = {});
-  /// As a stage loop does at its end.
+  /// Drops the loads, like a stage loop at its end.
   void drop_loads() {
     for (const auto& runner : runners_) runner->drop_loads();
   }
-  /// All pages of all stages, read through the host tier, which has kPagesEach · 2 for each sequence.
+  /// Returns all pages of all stages, read through the host tier, which has kPagesEach · 2 per sequence.
   [[nodiscard]] std::vector<std::byte> pages();
 
  private:
-  /// The tokens of each sequence that follow what is in the cache, the last `drafts[s]` of which are drafts.
+  /// Runs the given tokens of each sequence, which follow its cached ones. The last `drafts[s]` of them are drafts.
   void run(const std::vector<std::vector<TokenId>>& tokens, const std::vector<size_t>& drafts);
   [[nodiscard]] sched::StageRunner::Result run_stage(size_t stage, const sched::StageBatch& batch,
                                                      std::span<const std::byte> input);
@@ -72,8 +72,8 @@ class DecodeRig {
   Drawn drawn_;
 };
 
-/// Up to `most` drafts for each of the first `count` sequences, of which `drawn` is there: what is drawn without
-/// drafts, and in some of them a token that is not.
+/// Returns up to `most` drafts for each of the first `count` sequences, of which `drawn` are sampled. They are the
+/// tokens sampled without drafts; some contain a wrong token.
 [[nodiscard]] std::vector<std::vector<TokenId>> random_drafts(const DecodeRig::Drawn& without_drafts,
                                                               const DecodeRig::Drawn& drawn, size_t count, size_t most,
                                                               std::minstd_rand& random);

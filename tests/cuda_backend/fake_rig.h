@@ -11,10 +11,10 @@
 #include "cuda/emulator/fake_runtime.h"
 #include "cuda_backend/decode_rig.h"
 
-/// Rigs over the fake runtime, and whether two have drawn the same.
+/// Rigs over the fake runtime, and the comparison of their results.
 namespace millrace::test {
 
-/// Ends what a test has asked of the fake runtime, also when the test fails.
+/// Resets the fake runtime at the end of a test, even when it fails.
 struct CleanRuntime {
   CleanRuntime() { emulator::reset(); }
   ~CleanRuntime() { emulator::reset(); }
@@ -53,7 +53,7 @@ inline bool same(const DecodeRig::Drawn& a, const DecodeRig::Drawn& b) {
 
 inline constexpr size_t kSteps = 12;
 
-/// What every other way must give: one stage, each op launched by itself.
+/// Returns the results that every other configuration must reproduce: one stage, each op launched by itself.
 inline DecodeRig::Drawn wanted_draws() {
   DecodeRig rig = make_rig(1, false, {});
   return generate(rig, kSteps);

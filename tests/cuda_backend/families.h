@@ -8,7 +8,7 @@
 
 namespace millrace::test {
 
-/// Logits, logprobs and greedy choices of a family on the CUDA backend at one, two and four stages, in bf16.
+/// Checks logits, logprobs and greedy choices of a family on the CUDA backend with one, two and four stages, in bf16.
 inline void require_agreement(const GoldenFamily& family) {
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();

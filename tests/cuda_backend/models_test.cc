@@ -12,10 +12,10 @@ using namespace millrace;
 
 namespace {
 
-/// Of a prompt and its continuation: each costs 10 to 100 ms.
+/// Maximum of tokens of a prompt with its continuation: each costs 10 to 100 ms.
 constexpr size_t kMaxTokens = 40;
 
-/// A GPU of another compute capability, as long as it lives.
+/// Emulates a GPU of another compute capability while it lives.
 struct OtherGpu {
   explicit OtherGpu(int capability) { emulator::set_capability(capability); }
   ~OtherGpu() { emulator::set_capability(90); }

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Returns when what was called last is under way. A test that waits for ever is ended by its runner.
+/// Waits until the last call is under way. The test's time limit ends a wait that never returns.
 void settle(const NcclLibrary& nccl, ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {

@@ -26,7 +26,8 @@ TEST_CASE("pages hold what was loaded into them layer by layer") {
   constexpr int32_t kLayers = 3;
   constexpr uint32_t kPages = 300;
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
-  const auto cache = backend->make_kv_cache({kLayers, 2, 20, 3, 2 * kPages});
+  const auto cache = backend->make_kv_cache(
+      {.layer_count = kLayers, .kv_head_count = 2, .head_dim = 20, .page_size = 3, .page_count = 2 * kPages});
   const size_t bytes = cache->page_bytes();
   const tensor::Buffer first = backend->allocate_host(kPages * bytes);
   const tensor::Buffer second = backend->allocate_host(kPages * bytes);

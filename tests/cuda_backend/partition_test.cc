@@ -56,8 +56,9 @@ TEST_CASE("a GPU that cannot be partitioned is used whole with a reason") {
           "cuda Emulated GPU, sm_90, 4 SMs, wgmma, part 2 of 2, 2 SMs");
   emulator::reset();
   const auto whole = cuda::make_backend({.part = 4, .part_count = 5});
-  REQUIRE(whole->description() ==
-          "cuda Emulated GPU, sm_90, 4 SMs, wgmma, not divided: 4 multiprocessors do not make 5 equal parts");
+  REQUIRE(
+      whole->description() ==
+      "cuda Emulated GPU, sm_90, 4 SMs, wgmma, not divided: 4 multiprocessors cannot be divided into 5 equal parts");
   REQUIRE(emulator::counts().divided_streams == 0);
 }
 

@@ -18,7 +18,7 @@ struct Choice {
   float weight = 0.0f;
 };
 
-/// By rising number.
+/// Returns the choices in ascending order of experts.
 std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts) {
   const auto per_row = static_cast<size_t>(experts.per_row);
   std::vector<size_t> order(static_cast<size_t>(experts.count));
@@ -42,7 +42,7 @@ std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts
   return chosen;
 }
 
-/// hidden [hidden] += weight · expert(x [hidden]).
+/// Adds to hidden [hidden] the weight · expert(x [hidden]).
 void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& choice, float* hidden) {
   const auto width = static_cast<size_t>(experts.hidden);
   const auto intermediate = static_cast<size_t>(experts.intermediate);

@@ -22,14 +22,14 @@ float element(const void* source, SourceType type, size_t index) {
   return type == SourceType::kBF16 ? to_float(bits) : tensor::Float16{bits}.to_float();
 }
 
-/// What MILLRACE_EMULATED_WGMMA makes of wgmma: absent, wrong (sums that are no sums), uneven (the bits of a row differ
-/// among many), or, where nothing is said, right.
+/// Returns the behaviour of wgmma from MILLRACE_EMULATED_WGMMA: absent, wrong (sums are wrong), uneven (a row's bits
+/// vary with the batch), or, by default, right.
 std::string wgmma_of_the_device() {
   const char* given = std::getenv("MILLRACE_EMULATED_WGMMA");
   return given == nullptr ? "right" : given;
 }
 
-/// Calls each(row, feature, x · w) for all rows and rows of the packed matrix.
+/// Calls each(row, feature, x · w) for all rows and all rows of the packed matrix.
 template <class Each>
 void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t packed_rows, const Each& each) {
   constexpr int32_t kMany = 64;
@@ -47,7 +47,7 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
   }
 }
 
-/// The K, or V, of one token and head in a page.
+/// Returns the K, or V, of one token and head in a page.
 uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool value, int32_t head, int32_t token) {
   const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
   const auto side = static_cast<size_t>(cache.kv_head_count * cache.page_size) * stride;
@@ -57,7 +57,7 @@ uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool v
          static_cast<size_t>(head * cache.page_size + token) * stride;
 }
 
-/// Calls each(row, sequence, position) for every row that a sequence owns.
+/// Calls each(row, sequence, position) for every row of a sequence.
 template <class Each>
 void each_row(const DeviceBatch& batch, const Each& each) {
   for (int32_t s = 0; s < *batch.sequence_count; ++s) {
@@ -67,7 +67,7 @@ void each_row(const DeviceBatch& batch, const Each& each) {
   }
 }
 
-/// What sizes a grid must hold the batch that is there when it runs.
+/// Checks that the bounds, which size grids, hold the batch at the time of running.
 void check_bounds(const char* op, const DeviceBatch& batch, const BatchBounds& bounds) {
   const int32_t count = *batch.sequence_count;
   int32_t longest = 0;
@@ -83,7 +83,7 @@ uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t s
   return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
 }
 
-/// One head [head_dim], normalised and turned to its position.
+/// Returns one head [head_dim], normalised and rotated to its position.
 std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotary& rotary, const float* norm,
                           float epsilon, int32_t position) {
   std::vector<float> values(head, head + head_dim);
@@ -110,7 +110,7 @@ void store(const std::vector<float>& values, uint16_t* to) {
   std::transform(values.begin(), values.end(), to, to_bf16);
 }
 
-/// One query head over its keys, in the order of their positions.
+/// Computes one query head over its keys, in the order of positions.
 void attend(const uint16_t* q, const AttentionSizes& sizes, const DeviceBatch& batch, const DeviceKvCache& cache,
             int32_t layer, int32_t sequence, int32_t position, int32_t kv_head, uint16_t* out) {
   const auto dim = static_cast<size_t>(cache.head_dim);

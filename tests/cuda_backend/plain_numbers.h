@@ -6,7 +6,7 @@
 
 #include "tensor/dtype.h"
 
-/// What the plain loops over bf16 share.
+/// The shared parts of the plain loops over bf16.
 namespace millrace::cuda {
 
 inline float to_float(uint16_t bits) {

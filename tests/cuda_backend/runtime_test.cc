@@ -100,7 +100,8 @@ TEST_CASE("pages are stored by one launch and loaded by one per layer") {
   constexpr int32_t kPages = 300;
   static_assert(kPages > cuda::PageCopyList::kMaxPages && kPages <= 2 * cuda::PageCopyList::kMaxPages);
   const auto backend = cuda::make_backend({});
-  const auto cache = backend->make_kv_cache({kLayers, 1, 8, 2, kPages});
+  const auto cache = backend->make_kv_cache(
+      {.layer_count = kLayers, .kv_head_count = 1, .head_dim = 8, .page_size = 2, .page_count = kPages});
   const tensor::Buffer host = backend->allocate_host(kPages * cache->page_bytes());
   std::vector<tensor::PageTransfer> places;
   for (uint32_t i = 0; i < kPages; ++i) places.push_back({PageId(i), host.data() + i * cache->page_bytes()});
@@ -329,5 +330,5 @@ TEST_CASE("too many experts are refused at load with their number") {
     return packer->finish();
   };
   REQUIRE(experts_of(cuda::kMaxExperts)->count() == cuda::kMaxExperts);
-  REQUIRE_THROWS_WITH(experts_of(cuda::kMaxExperts + 1), "CUDA: a mixture of 513 experts, wanted at most 512");
+  REQUIRE_THROWS_WITH(experts_of(cuda::kMaxExperts + 1), "CUDA: a layer has 513 experts, wanted at most 512");
 }

@@ -11,7 +11,7 @@ using cuda::GemmChoice;
 
 namespace {
 
-/// A device whose wgmma is as the plain kernels take it from the environment.
+/// A device whose wgmma behaves as the environment tells the plain kernels.
 struct Gpu {
   explicit Gpu(const char* wgmma, int capability = 90) {
     emulator::reset();
@@ -63,15 +63,16 @@ TEST_CASE("a GPU or build without wgmma uses mma and refuses wgmma") {
 }
 
 TEST_CASE("wgmma with other sums or company-dependent bits is refused") {
-  const auto [kind, reason] = GENERATE(table<const char*, std::string>(
-      {{"wrong", "a sum of 520 products is"}, {"uneven", "rows among 1 have not the bits that they have among 70"}}));
+  const auto [kind, reason] = GENERATE(
+      table<const char*, std::string>({{"wrong", "a sum of 520 products is"},
+                                       {"uneven", "rows in a batch of 1 differ from the same rows in a batch of 70"}}));
   const Gpu gpu(kind);
   const Made made = make(GemmChoice::kAuto);
   REQUIRE(made.format == "bf16 cuda sm_90 mma");
   REQUIRE(made.warnings.size() == 1);
-  REQUIRE_THAT(made.warnings.front(), Catch::StartsWith("device 0: products go by mma, as wgmma's are not as they "
-                                                        "should be: " +
-                                                        reason));
-  REQUIRE_THROWS_WITH(make(GemmChoice::kWgmma), Catch::StartsWith("--cuda-products wgmma: device 0: " + reason));
+  REQUIRE_THAT(made.warnings.front(),
+               Catch::StartsWith("device 0: wgmma fails its self-test, GEMMs use mma instead: " + reason));
+  REQUIRE_THROWS_WITH(make(GemmChoice::kWgmma),
+                      Catch::StartsWith("--cuda-products wgmma: device 0 fails the self-test: " + reason));
   REQUIRE(make(GemmChoice::kMma).format == "bf16 cuda sm_90 mma");
 }

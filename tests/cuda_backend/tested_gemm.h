@@ -7,7 +7,7 @@
 
 namespace millrace::test {
 
-/// What tests that also run on a GPU multiply by: MILLRACE_TEST_PRODUCTS, auto where nothing is said.
+/// Returns the instruction for tests that also run on a GPU: MILLRACE_TEST_PRODUCTS, by default auto.
 inline cuda::GemmChoice tested_gemm() {
   const char* given = std::getenv("MILLRACE_TEST_PRODUCTS");
   const std::string name = given == nullptr ? "auto" : given;

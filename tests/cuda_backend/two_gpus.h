@@ -13,10 +13,10 @@
 #include "cuda/emulator/fake_runtime.h"
 #include "tensor/backend.h"
 
-/// What the tests of channels share: two GPUs of the fake runtime, and both ends of a channel between them.
+/// The shared parts of the channel tests: two GPUs of the fake runtime, and both ends of a channel between them.
 namespace millrace::test {
 
-/// Two GPUs, and NCCL's fake for whoever loads the library first.
+/// Two GPUs, and the fake NCCL for the first load of the library.
 struct TwoGpus {
   TwoGpus() {
     emulator::reset();
@@ -35,7 +35,7 @@ struct TwoGpus {
   std::vector<std::unique_ptr<tensor::Backend>> gpus;
 };
 
-/// An outcome that is told once.
+/// An outcome that is set once.
 class Completion {
  public:
   [[nodiscard]] std::function<void(std::exception_ptr)> handler() {
@@ -50,7 +50,7 @@ class Completion {
   std::future<void> outcome_ = promise_->get_future();
 };
 
-/// One end, with what it is told.
+/// One end of a channel, with the calls of its handlers.
 struct End {
   End(tensor::Backend& gpu, bool sending, std::vector<std::byte> id,
       std::chrono::milliseconds open_timeout = std::chrono::seconds(30),

@@ -121,7 +121,7 @@ def test_the_gemm_kernels_are_chosen_at_start_and_logged():
         assert completion(server) == wanted  # the fake computes both as plain sums
         assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 mma"
     with serve("--device", "cuda", environment=["MILLRACE_EMULATED_WGMMA=wrong"]) as server:
-        assert re.search(r"warning +device 0: products go by mma, as wgmma's are not as they should be: a sum of \d+ "
+        assert re.search(r"warning +device 0: wgmma fails its self-test, GEMMs use mma instead: a sum of \d+ "
                          r"products is \S+, by mma \S+", server.log())
         assert completion(server) == wanted
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--cuda-products", "wgmma",
@@ -168,8 +168,8 @@ def test_without_green_contexts_stages_share_the_whole_gpu():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
                environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
         assert completion(server)["text"]
-        assert ("4 SMs, wgmma, not divided: the driver, which is for CUDA 12.2, has no cuDeviceGetDevResource, which came with "
-                "12.4") in server.log()
+        assert ("4 SMs, wgmma, not divided: the driver (CUDA 12.2) lacks cuDeviceGetDevResource, wanted a driver for "
+                "CUDA 12.4 or later") in server.log()
 
 
 def test_prefixes_go_to_the_host_tier_and_come_back():
@@ -322,7 +322,7 @@ def test_a_missing_transfer_ends_its_request_at_the_deadline():
 
 @needs_nccl
 @pytest.mark.parametrize("environment,flags,reason", [
-    (["MILLRACE_NCCL_LIBRARY=/nowhere/libnccl.so"], GPU, "at the receiver, NCCL does not load: /nowhere/libnccl.so"),
+    (["MILLRACE_NCCL_LIBRARY=/nowhere/libnccl.so"], GPU, "at the receiver, NCCL cannot be loaded: /nowhere/libnccl.so"),
     (["MILLRACE_EMULATED_FIRST_SERIAL=0"], GPU, "both stages are on one device, GPU-00"),
     (["MILLRACE_FAKE_NCCL_VERSION=22105"], GPU, ", the receiver NCCL 2.21.5"),
     (["MILLRACE_FAKE_NCCL_VERSION=21003"], GPU, "is NCCL 2.10.3, wanted 2.18.0 or later"),
@@ -344,4 +344,4 @@ def test_channels_that_are_required_and_missing_are_an_error():
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", "--nccl", "on",
                   MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_NCCL_LIBRARY="/nowhere/libnccl.so")
     assert refused.returncode == 1
-    assert "--nccl on: stage 0: NCCL does not load: /nowhere/libnccl.so" in refused.stderr
+    assert "--nccl on: stage 0: NCCL cannot be loaded: /nowhere/libnccl.so" in refused.stderr

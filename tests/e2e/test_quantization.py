@@ -120,7 +120,7 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
     stored["config_groups"]["group_0"]["weights"]["strategy"] = "group"
     config = {**json.loads((folder / "config.json").read_text()), "quantization_config": stored}
     (folder / "config.json").write_text(json.dumps(config))
-    check_refusal(run_binary("serve", "--model-path", folder, "--port", 0), "strategy 'group', wanted 'channel'")
+    check_refusal(run_binary("serve", "--model-path", folder, "--port", 0), "strategy is 'group', wanted 'channel'")
 
 
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):

@@ -5,7 +5,7 @@
 namespace millrace::test {
 namespace {
 
-/// Logprobs of a sequence's tokens from the second on, through Backend::score.
+/// Returns the logprobs of a sequence's tokens from the second on, through Backend::score.
 std::vector<tensor::TokenLogprobs> score(TestPipeline& pipeline, const Piece& piece, int32_t vocab) {
   std::vector<tensor::ScoreResult> results(piece.tokens.size());
   pipeline.run({piece}, [&](size_t first, tensor::Matrix logits) {

@@ -7,15 +7,15 @@
 
 namespace millrace::test {
 
-/// How a model's outputs compare with a golden file's; every figure is over all its prompts.
+/// The comparison of a model's outputs with a golden file, over all its prompts.
 struct Agreement {
-  LogitDistance logits;       ///< those that are stored
+  LogitDistance logits;       ///< the stored ones
   double logprob_max = 0.0;   ///< of the prompts' logprobs, nats
-  size_t greedy_checked = 0;  ///< steps whose margin leaves no doubt
+  size_t greedy_checked = 0;  ///< steps whose margin is not doubtful
   size_t greedy_wrong = 0;    ///< of those, under teacher forcing
 };
 
-/// Runs each prompt and its golden continuation through `pipeline`, alone and in one piece. Steps whose margin is at
+/// Runs each prompt and its golden continuation through `pipeline`, alone and in one piece. Steps with a margin of at
 /// most `doubtful_margin` are not counted.
 [[nodiscard]] Agreement measure_agreement(TestPipeline& pipeline, const GoldenFamily& family, double doubtful_margin);
 

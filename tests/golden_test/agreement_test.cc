@@ -23,8 +23,8 @@ Loaded load(const GoldenFamily& family, tensor::DType dtype) {
           cpu::make_backend({.threads = 2, .compute_dtype = dtype})};
 }
 
-/// Draws each prompt's golden count of tokens, through Backend::sample. Sequence s joins the batch in turn 3·s and
-/// leaves it when it has all its tokens.
+/// Samples as many tokens as each golden continuation has, through Backend::sample. Sequence s joins the batch in turn
+/// 3·s and leaves when it is complete.
 std::vector<std::vector<TokenId>> decode_greedily(TestPipeline& pipeline, const GoldenFamily& family) {
   const size_t count = family.prompts.size();
   std::vector<int32_t> room;

@@ -8,12 +8,12 @@
 namespace millrace::test {
 
 using Sequences = std::vector<std::vector<TokenId>>;
-/// Logits of each sequence, f32 [tokens, vocab].
+/// The logits of each sequence, f32 [tokens, vocab].
 using Logits = std::vector<std::vector<float>>;
 
-/// One sequence after another, in chunks; `seed` shuffles pages.
+/// Runs the sequences one by one, in chunks; `seed` shuffles pages.
 [[nodiscard]] Logits run_alone(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
-/// All sequences at once; three join each turn, and the chunks of sequence s are chunk + s tokens, so that chunks of
+/// Runs the sequences together; three join each turn. The chunks of sequence s are chunk + s tokens, so that chunks of
 /// several lengths and prefixes meet.
 [[nodiscard]] Logits run_batched(TestPipeline& pipeline, const Sequences& sequences, size_t chunk, uint32_t seed);
 [[nodiscard]] bool same_bits(const Logits& left, const Logits& right);

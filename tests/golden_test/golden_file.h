@@ -12,18 +12,18 @@
 
 namespace millrace::test {
 
-/// What another implementation computes for one prompt, in f32.
+/// The f32 results of another implementation for one prompt.
 struct GoldenPrompt {
   std::vector<TokenId> ids;
   std::vector<int32_t> positions;  ///< of `ids`, whose logits are stored
   std::vector<float> logits;       // [positions, vocab]
-  /// The small model's file has these in place of `positions` and `logits`.
+  /// The small model's file has the following in place of `positions` and `logits`.
   std::vector<TokenId> top_ids;   ///< most probable after the last of `ids`
   std::vector<float> top_logits;  // [top_ids]
   std::vector<double> logprobs;   // [ids], nats; NaN for the first
   std::vector<TokenId> greedy;    ///< continuation, eos ignored
   std::vector<double> margins;    // [greedy], between the two best logits
-  /// The prompt and its continuation but for the last token: what is to be computed to see every greedy choice.
+  /// Returns the prompt and its continuation without the last token: the input that yields every greedy choice.
   [[nodiscard]] std::vector<TokenId> sequence() const;
 };
 
@@ -36,26 +36,26 @@ struct GoldenTolerance {
 
 struct GoldenFamily {
   std::string name;
-  std::filesystem::path folder;  ///< the checkpoint's
+  std::filesystem::path folder;  ///< of the checkpoint
   GoldenTolerance tolerance;
   std::vector<GoldenPrompt> prompts;
 };
 
-/// tests/golden of the source tree.
+/// Returns tests/golden of the source tree.
 [[nodiscard]] std::filesystem::path golden_dir();
-/// Returns the names of the tiny models, and of the shipped model where it is present.
+/// Returns the families of the tiny models, and of the small one that ships if it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
 inline constexpr const char* kSmallModelName = "books-4m";
-/// Throws when the golden file is missing or malformed.
+/// Reads a family. Throws when its golden file is missing or malformed.
 [[nodiscard]] GoldenFamily read_golden_family(const std::string& name);
 
-/// The distance of logits from a reference, gathered over any number of rows.
+/// The distance of logits from a reference, over any number of rows.
 class LogitDistance {
  public:
   void add_row(std::span<const float> found, std::span<const float> wanted);
   [[nodiscard]] double max() const { return max_; }
   [[nodiscard]] double rms() const { return std::sqrt(squares_ / static_cast<double>(count_)); }
-  /// KL(wanted ‖ found) of the worst row, nats.
+  /// Returns KL(wanted ‖ found) of the worst row, in nats.
   [[nodiscard]] double kl() const { return kl_; }
 
  private:
@@ -65,7 +65,7 @@ class LogitDistance {
   uint64_t count_ = 0;
 };
 
-/// log_softmax of a row, in double precision.
+/// Returns log_softmax of a row in double precision.
 [[nodiscard]] std::vector<double> log_softmax(std::span<const float> logits);
 
 }  // namespace millrace::test

@@ -12,7 +12,7 @@
 
 namespace millrace::test {
 
-/// A folder of its own for one test, removed at its end.
+/// A folder for one test, removed at its end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -37,7 +37,7 @@ struct TensorToWrite {
   std::vector<float> values;
 };
 
-/// A safetensors file of any header and data, well formed or not.
+/// Returns a safetensors file of any header and data, well formed or not.
 inline std::string safetensors_text(std::string_view header, std::string_view data) {
   const uint64_t length = header.size();
   std::string file(sizeof length, '\0');
@@ -47,7 +47,7 @@ inline std::string safetensors_text(std::string_view header, std::string_view da
   return file;
 }
 
-/// A well-formed file of F32 tensors.
+/// Returns a well-formed file of F32 tensors.
 inline std::string safetensors_text(const std::vector<TensorToWrite>& tensors) {
   std::string header;
   std::string data;

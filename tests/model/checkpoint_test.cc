@@ -17,7 +17,7 @@ using test::safetensors_text;
 
 namespace {
 
-/// The message with which a file of this header and data is refused, without its path.
+/// Returns the message, without its path, that refuses a file of this header and data.
 std::string refused(std::string_view file_text) {
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", file_text);
@@ -41,7 +41,7 @@ std::vector<float> values_of(const tensor::HostTensor& tensor) {
   return values;
 }
 
-/// Resident bytes of the mapping that `address` lies in.
+/// Returns the resident bytes of the mapping that contains `address`.
 size_t resident_around(const void* address) {
   std::ifstream maps("/proc/self/smaps");
   bool inside = false;

@@ -14,7 +14,7 @@ using millrace::test::Mentions;
 
 namespace {
 
-/// A small valid config with fields replaced (raw JSON), or removed (empty text).
+/// Returns a small valid config with fields replaced (raw JSON) or removed (empty text).
 std::string config_text(const std::map<std::string, std::string>& changes = {}) {
   std::map<std::string, std::string> fields{{"architectures", R"(["LlamaForCausalLM"])"},
                                             {"vocab_size", "512"},

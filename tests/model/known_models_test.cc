@@ -7,7 +7,7 @@ using namespace millrace::model;
 
 namespace {
 
-/// The fields of published checkpoints' config.json that count, and the parameters that their model cards give.
+/// The relevant fields of published checkpoints' config.json, and the parameter counts of their model cards.
 struct KnownModel {
   const char* name;
   const char* config;

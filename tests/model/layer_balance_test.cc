@@ -18,7 +18,7 @@ struct Quality {
   double moved = 0;  // layers, squared, from the even division
 };
 
-/// Returns the quality of a partition from the costs of its stages, added up layer by layer.
+/// Returns the quality of a division from the stages' costs, added up layer by layer.
 Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   Quality found;
   const auto even = *divide_layers(static_cast<int32_t>(costs.layers.size()), static_cast<int32_t>(ranges.size()));
@@ -34,7 +34,7 @@ Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   return found;
 }
 
-/// Returns the quality of every partition.
+/// Returns the quality of every division.
 std::vector<Quality> qualities(const PartCosts& costs, std::vector<LayerRange> ranges, int32_t stage_count) {
   const auto layers = static_cast<int32_t>(costs.layers.size());
   const int32_t begin = ranges.empty() ? 0 : ranges.back().end;
@@ -49,7 +49,7 @@ std::vector<Quality> qualities(const PartCosts& costs, std::vector<LayerRange> r
   return all;
 }
 
-/// The least that a division as fast as the fastest but for `noise` moves.
+/// Returns the minimum move among the divisions that are within `noise` of the fastest.
 Quality nearest_of_fastest(const std::vector<Quality>& all, double noise) {
   Quality least{1e300, 1e300};
   for (const Quality& each : all) least.slowest = std::min(least.slowest, each.slowest);

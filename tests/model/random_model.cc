@@ -51,7 +51,7 @@ RandomModel::Row RandomModel::norm(const Row& x, const std::string& name) const 
   return out;
 }
 
-/// Applies the norm to each head if the model has one, then the rotation to `position`.
+/// Applies to each head the norm, if the model has one, then the rotation to `position`.
 void RandomModel::prepare_head(Row& heads, const std::string& norm_name, size_t position) const {
   const auto dim = static_cast<size_t>(config_.head_dim);
   const model::RotaryFrequencies rope = model::rotary_frequencies(config_.rope, config_.head_dim);
@@ -112,7 +112,7 @@ RandomModel::Row RandomModel::feed_forward(const Row& x, const std::string& gate
   return linear(activated, down);
 }
 
-/// The most probable experts one after another, by their definition.
+/// Adds the most probable experts one by one, by their definition.
 RandomModel::Row RandomModel::fused_moe(const Row& x, int32_t layer) const {
   const bool qwen = config_.moe.names == model::ExpertNaming::kMlp;
   const std::string place = model::layer_tensor_name(layer, qwen ? "mlp." : "block_sparse_moe.");

@@ -10,15 +10,15 @@
 
 namespace millrace::test {
 
-/// Random F32 weights of a config, by name, and the forward pass over them in plain loops and double precision, written
-/// from the definition of the block alone.
+/// Random F32 weights of a config by name, and the forward pass over them as plain loops in double precision. It
+/// follows the definition of the block alone.
 class RandomModel {
  public:
   RandomModel(const model::ModelConfig& config, uint32_t seed);
 
-  /// Every tensor, in the order of their names.
+  /// Returns every tensor in the order of names.
   [[nodiscard]] std::vector<TensorToWrite> tensors() const;
-  /// [tokens, vocab].
+  /// Returns logits [tokens, vocab].
   [[nodiscard]] std::vector<double> logits(const std::vector<TokenId>& tokens) const;
 
  private:
@@ -28,7 +28,7 @@ class RandomModel {
   [[nodiscard]] Row norm(const Row& x, const std::string& name) const;
   void prepare_head(Row& heads, const std::string& norm_name, size_t position) const;
   void attend(std::vector<Row>& hidden, int32_t layer) const;
-  /// down(silu(gate(x)) · up(x)), of tensors by their names without ".weight".
+  /// Returns down(silu(gate(x)) · up(x)) for tensors by their names without ".weight".
   [[nodiscard]] Row feed_forward(const Row& x, const std::string& gate, const std::string& up,
                                  const std::string& down) const;
   [[nodiscard]] Row fused_moe(const Row& x, int32_t layer) const;

@@ -37,7 +37,7 @@ ModelConfig small_config() {
   return config;
 }
 
-/// Layers 0, 2 and 4 have seven experts, of which each token takes three.
+/// Returns a config whose layers 0, 2 and 4 have seven experts, of which each token takes three.
 ModelConfig sparse_config() {
   ModelConfig config = small_config();
   config.moe = {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20};
@@ -84,7 +84,7 @@ void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& confi
 
 constexpr StageLimits kLimits{.max_batch_tokens = 8, .max_logit_rows = 4};
 
-/// Copies a layer of pages when the forward pass asks for it, and no sooner.
+/// Copies a layer of pages when the forward pass waits for it, and no sooner.
 class LazyGate final : public tensor::LayerGate {
  public:
   LazyGate(tensor::KvCache& cache, std::vector<tensor::PageTransfer> pages) : cache_(cache), pages_(std::move(pages)) {}
@@ -117,7 +117,8 @@ TEST_CASE("the attention of a layer waits only for copies of its layer") {
   const auto forward = [&](std::vector<PageId> pages, int32_t prefix, ForwardInput input) {
     const std::vector<int32_t> row_begin{0, static_cast<int32_t>(input.tokens.size())};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages.size())};
-    const tensor::BatchLayout layout{row_begin, std::span(&prefix, 1), page_begin, pages};
+    const tensor::BatchLayout layout{
+        .row_begin = row_begin, .prefix = std::span(&prefix, 1), .page_begin = page_begin, .pages = pages};
     const tensor::Matrix rows = model->hidden_view(hidden, layout.row_count());
     std::vector<float> out(static_cast<size_t>(rows.rows * rows.cols));
     backend->run_and_wait([&] {
@@ -160,7 +161,8 @@ TEST_CASE("tail rows have equal bits with or without the other rows") {
   const std::vector<int32_t> page_begin{0, 2, 4, 6};
   const auto forward = [&](const std::vector<TokenId>& tokens, const std::vector<int32_t>& row_begin,
                            const std::vector<int32_t>& prefix, std::vector<int32_t> tails) {
-    const tensor::BatchLayout layout{row_begin, prefix, page_begin, pages};
+    const tensor::BatchLayout layout{
+        .row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
     std::vector<float> out;
     backend->run_and_wait([&] {
       const auto kept = model->forward({tokens, layout, model->hidden_view(hidden, layout.row_count()), {}, tails});
@@ -476,7 +478,7 @@ TEST_CASE("extra tensors of a layer are refused by name") {
   const StageSpan last{.layers = {3, 5}, .first = false, .last = true};
   const std::string bias = "model.layers.2.self_attn.q_proj.bias";
   REQUIRE(message(bias, first) ==
-          ": tensor '" + bias + "' has no part in the LlamaForCausalLM that config.json describes");
+          ": tensor '" + bias + "' is unknown to LlamaForCausalLM, the architecture in config.json");
   REQUIRE(message(bias, last) == "loaded");
   const auto refusal = [](const std::string& name) { return fmt::format(": tensor '{}' has no part", name); };
   for (const char* other : {"lm_head.bias", "model.norm.bias", "model.layers.4.self_attn.o_proj.bias"})

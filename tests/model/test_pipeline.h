@@ -19,8 +19,8 @@ struct Piece {
   size_t sequence = 0;
 };
 
-/// A whole model cut into stages in one process, on one backend. Hidden states are copied from stage to stage through
-/// host memory and fresh buffers, as over a wire. Used on one thread.
+/// A whole model cut into stages in one process, on one backend. Hidden states travel from stage to stage through host
+/// memory and fresh buffers, as over a wire. Used on one thread.
 class TestPipeline {
  public:
   struct Options {
@@ -29,18 +29,19 @@ class TestPipeline {
     int32_t page_count = 64;
     model::StageLimits limits{.max_batch_tokens = 1024, .max_logit_rows = 37};
   };
-  /// Throws ErrorException when the checkpoint cannot be loaded.
+  /// Loads the stages. Throws ErrorException when the checkpoint cannot be loaded.
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config, tensor::Backend& backend,
                Options options);
 
-  /// Gives the sequences of the next `run`s their pages: `tokens[s]` of room each, in a scattered order that depends on
-  /// `seed`. What the pages held before is stale.
+  /// Gives the sequences of later runs their pages, with room for `tokens[s]` tokens each, in a scattered order that
+  /// depends on `seed`. Earlier contents become stale.
   void start(const std::vector<int32_t>& tokens, uint32_t seed);
 
   using LogitsFn = std::function<void(size_t first_row, tensor::Matrix logits)>;
-  /// One micro-batch; logits of all rows, in order of the pieces, block by block on the backend's thread.
+  /// Runs one micro-batch. Passes the logits of all rows, in order of the pieces, block by block on the backend's
+  /// thread.
   void run(const std::vector<Piece>& pieces, const LogitsFn& block);
-  /// One micro-batch; f32 logits [rows, vocab].
+  /// Runs one micro-batch and returns f32 logits [rows, vocab].
   [[nodiscard]] std::vector<float> run(const std::vector<Piece>& pieces);
 
   [[nodiscard]] const model::StageModel& stage(size_t index) const { return *stages_[index]; }

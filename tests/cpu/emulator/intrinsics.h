@@ -14,7 +14,7 @@
 #include <cstdint>
 
 namespace millrace::test {
-/// Says what would have faulted and ends the program.
+/// Reports an instruction that would have faulted and ends the program.
 [[noreturn]] void emulated_fault(const char* instruction);
 }  // namespace millrace::test
 
@@ -44,7 +44,7 @@ EMULATED Floats splat(float value) {
   return Floats{} + value;
 }
 
-/// The high product first, each sum rounded.
+/// Adds the high product first and rounds each sum.
 EMULATED __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
   const auto x = reinterpret_cast<Words>(a), y = reinterpret_cast<Words>(b);
   Floats acc = reinterpret_cast<Floats>(sum);
@@ -52,7 +52,7 @@ EMULATED __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
   return reinterpret_cast<__m512>(__builtin_elementwise_fma(low_bf16(x), low_bf16(y), acc));
 }
 
-/// To nearest, ties to even; a NaN is made quiet.
+/// Rounds to nearest, ties to even; NaNs become quiet.
 EMULATED Halves to_bf16(Floats value) {
   const auto word = reinterpret_cast<Words>(value);
   const Words rounded = (word + 0x7FFFu + (word >> 16 & 1u)) >> 16;
@@ -61,7 +61,7 @@ EMULATED Halves to_bf16(Floats value) {
 EMULATED __m256bh cvtneps_pbh(__m512 value) {
   return reinterpret_cast<__m256bh>(to_bf16(reinterpret_cast<Floats>(value)));
 }
-/// The second operand goes to the lower half.
+/// Puts the second operand into the lower half.
 EMULATED __m512bh cvtne2ps_pbh(__m512 high, __m512 low) {
   const Halves parts[2] = {to_bf16(reinterpret_cast<Floats>(low)), to_bf16(reinterpret_cast<Floats>(high))};
   __m512bh both;
@@ -72,7 +72,7 @@ EMULATED __m512 cvtph_ps(__m256i half) {
   return reinterpret_cast<__m512>(__builtin_convertvector(reinterpret_cast<Binary16>(half), Floats));
 }
 
-/// Unsigned bytes of `a` times signed ones of `b`.
+/// Multiplies unsigned bytes of `a` by signed bytes of `b`.
 EMULATED __m512i dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
   auto acc = reinterpret_cast<SignedWords>(sum);
   const auto x = reinterpret_cast<Bytes>(a);
@@ -97,7 +97,7 @@ EMULATED __m512i madd_epi16(__m512i a, __m512i b) {
   return reinterpret_cast<__m512i>(sums);
 }
 
-/// As coarse as the instruction may be: the reciprocal to 14 bits.
+/// Computes the reciprocal to 14 bits, as coarse as the instruction may be.
 EMULATED __m512 rcp14_ps(__m512 value) {
   const auto exact = reinterpret_cast<Words>(1.0f / reinterpret_cast<Floats>(value));
   return reinterpret_cast<__m512>(exact & ~((1u << 9) - 1));
@@ -141,7 +141,7 @@ EMULATED __m512i maskz_compress_epi32(__mmask16 mask, __m512i value) {
   }
   return reinterpret_cast<__m512i>(out);
 }
-/// Bytes of two tables, looked up by the low seven bits of each index.
+/// Looks up bytes of two tables by the low seven bits of each index.
 EMULATED __m512i permutex2var_epi8(__m512i first, __m512i index, __m512i second) {
   const auto low = reinterpret_cast<Bytes>(first), high = reinterpret_cast<Bytes>(second);
   const auto at = reinterpret_cast<Bytes>(index);
@@ -162,7 +162,7 @@ EMULATED __m512i ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int functio
   return reinterpret_cast<__m512i>(reinterpret_cast<Words>(a) |
                                    (reinterpret_cast<Words>(b) & reinterpret_cast<Words>(c)));
 }
-/// Of each 16 bytes the lower or the upper eight of both, in turns.
+/// Interleaves, in each 16 bytes, the lower or the upper eight bytes of both operands.
 EMULATED __m512i unpack_epi8(__m512i a, __m512i b, int first) {
   const auto x = reinterpret_cast<Bytes>(a), y = reinterpret_cast<Bytes>(b);
   Bytes out{};
@@ -206,7 +206,7 @@ inline Tile& tile_at(int number, const char* instruction) {
   return tiles.tile[number];
 }
 
-/// The fields of palette 1: 16 bytes, then 16 widths and 16 heights, those of missing tiles 0.
+/// Reads the fields of palette 1: 16 bytes, then 16 widths and 16 heights. Missing tiles have zeros.
 inline void tile_loadconfig(const void* from) {
   uint8_t bytes[64];
   __builtin_memcpy(bytes, from, sizeof bytes);
@@ -249,7 +249,7 @@ inline void tile_stored(int number, void* to, size_t stride) {
   }
 }
 
-/// The tiles of a product, whose shapes have to fit.
+/// The tiles of a multiplication, whose shapes must fit.
 struct Operands {
   Tile& sum;
   const Tile& a;
@@ -275,8 +275,8 @@ EMULATED Words word_of(const Tile& tile, int row, int word) {
   return Words{} + value;
 }
 
-/// The low and the high products are summed apart, then together, then to the tile.
-/// Not inlined, so that no operation leaves what is around the call.
+/// Sums the low and the high products separately, then together, then adds them to the tile. Not inlined, so that no
+/// operation moves out of the surrounding code.
 __attribute__((noinline)) inline void add_bf16_products(const Operands& tile) {
   for (int row = 0; row < tile.sum.rows; ++row) {
     Floats low{}, high{};
@@ -296,7 +296,7 @@ inline void tile_dpbf16ps(int sum, int a, int b) {
   add_bf16_products(operands(sum, a, b, "tdpbf16ps"));
   _mm_setcsr(before);
 }
-/// Signed bytes of `a` times unsigned ones of `b`.
+/// Multiplies signed bytes of `a` by unsigned bytes of `b`.
 inline void tile_dpbsud(int sum, int a, int b) {
   const Operands tile = operands(sum, a, b, "tdpbsud");
   for (int row = 0; row < tile.sum.rows; ++row) {

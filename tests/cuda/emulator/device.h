@@ -32,7 +32,7 @@ inline void __threadfence() {}
 
 namespace millrace::emulator {
 
-/// Each lane's result is the value of the lane that source(lane) names.
+/// Gives each lane the value of the lane that source(lane) names.
 template <class T, class Source>
 T shuffle(const char* operation, uint32_t mask, T value, Source source) {
   static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
@@ -86,7 +86,7 @@ inline uint32_t __ballot_sync(uint32_t mask, int condition) {
 
 namespace millrace::emulator {
 
-/// Every lane's result is `pick` over the values of all.
+/// Gives every lane the result of `pick` over the values of all lanes.
 template <class Pick>
 uint32_t reduce(const char* operation, uint32_t mask, uint32_t value, Pick pick) {
   uint32_t result = 0;

@@ -39,12 +39,12 @@ constexpr uint32_t kMaxBlocksInX = 0x7FFFFFFF;
 constexpr uint32_t kMaxBlocksInYOrZ = 65535;
 constexpr size_t kMaxSharedBytes = 227 << 10;  // of compute capability 9.0
 constexpr uint32_t kFullMask = 0xFFFFFFFFu;
-/// What shared memory holds before anything is written: NaNs in every floating-point type.
+/// The content of unwritten shared memory: NaNs in every floating-point type.
 constexpr int kUnwritten = 0xFF;
 
 std::atomic<uint64_t> order_seed{1};
 
-/// xorshift64*: the order of turns need only be varied.
+/// A xorshift64* generator, which suffices to vary the order of turns.
 class Order {
  public:
   explicit Order(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u | 1) {}
@@ -59,7 +59,7 @@ class Order {
   uint64_t state_;
 };
 
-/// Stacks of one host thread's fibers; mapped once, pages come with use.
+/// The stacks of one host thread's fibers, mapped once; pages become resident with use.
 class Stacks {
  public:
   Stacks()
@@ -127,7 +127,7 @@ void end_switch([[maybe_unused]] void* saved, [[maybe_unused]] const void** bott
 #endif
 }
 
-/// Back to the scheduler; returns when it is this fiber's turn again, never for the last time.
+/// Switches to the scheduler. Returns at this fiber's next turn; with `for_good` never.
 void leave(RunningBlock& block, bool for_good) {
   Fiber& fiber = *block.running;
   begin_switch(for_good ? nullptr : &fiber.fake_stack, block.scheduler_stack, block.scheduler_stack_bytes);

@@ -16,7 +16,7 @@ using namespace millrace::emulator;
 
 namespace {
 
-/// What a resource says of itself where the driver keeps what is its own: no two divisions make the same parts.
+/// The identity of a resource, stored where the driver keeps private data. No two divisions make the same parts.
 struct PartName {
   int device = 0;
   int division = 0;
@@ -62,7 +62,7 @@ Parts& parts() {
   return *kept;
 }
 
-/// Large GPUs are divided by eights.
+/// Returns the granularity of parts: large GPUs are divided by eights.
 unsigned granularity() {
   return state().multiprocessors >= 16 ? 8 : 1;
 }

@@ -3,21 +3,21 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the fake runtime has handed out: device memory of each device and pinned host memory. Thread-safe.
+/// The allocations of the fake runtime: each device's memory and pinned host memory. Thread-safe.
 namespace millrace::emulator {
 
 enum class MemoryKind : uint8_t { kPageable, kPinned, kDevice };
 
-/// Memory of each device: MILLRACE_EMULATED_GPU_MIB, or a GiB.
+/// Returns the memory of each device: MILLRACE_EMULATED_GPU_MIB, or a GiB.
 [[nodiscard]] size_t device_bytes();
 
-/// Null when the device has not so much left, or nobody would pin so much at once. The content is noise.
+/// Allocates memory filled with noise. Returns null when the device is short, or when pinned memory exceeds its limit.
 [[nodiscard]] void* allocate_device(int device, size_t bytes);
 [[nodiscard]] void* allocate_pinned(size_t bytes);
-/// False: nobody allocated that there.
+/// Frees an allocation. Returns false when there is none at `data`.
 [[nodiscard]] bool release(void* data, MemoryKind kind);
 [[nodiscard]] size_t free_bytes(int device);
-/// Where `bytes` from `data` on lie; false when they leave an allocation.
+/// Finds the kind of memory of `bytes` bytes from `data` on. Returns false when they leave an allocation.
 [[nodiscard]] bool find_memory_kind(const void* data, size_t bytes, MemoryKind& kind);
 
 }  // namespace millrace::emulator

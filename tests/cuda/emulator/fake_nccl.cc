@@ -42,7 +42,7 @@ struct Descriptor {
   const int fd;
 };
 
-/// A send or a receive as it was called.
+/// The arguments of a send or a receive.
 struct Call {
   bool sends = false;
   std::byte* memory = nullptr;
@@ -50,7 +50,7 @@ struct Call {
   CUstream_st* stream = nullptr;
 };
 
-/// Of a communicator, kept by whatever still runs for it.
+/// The state of a communicator, shared with all work that still runs for it.
 struct Shared {
   int rank = 0;
   int rank_count = 0;
@@ -67,7 +67,7 @@ struct Shared {
     }
     return false;
   }
-  /// False: aborted, or the peer is gone, which is then the state.
+  /// Transfers all bytes. Returns false when aborted, or when the peer is gone, which is then the state.
   template <class Byte>
   bool move_all(ssize_t (*move)(int, Byte*, size_t), short what, Byte* data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
@@ -90,7 +90,7 @@ struct Shared {
     return move_all<std::byte>([](int fd, std::byte* to, size_t size) { return recv(fd, to, size, 0); }, POLLIN, data,
                                bytes);
   }
-  /// What a kernel does that cannot go on.
+  /// Blocks like a kernel that cannot proceed.
   void hang() const {
     while (!aborted) std::this_thread::sleep_for(1ms);
   }
@@ -126,7 +126,7 @@ sockaddr_un address_of(const std::string& place) {
   return address;
 }
 
-/// Both ranks meet, or the state says why not.
+/// Connects both ranks, or sets the state to the failure.
 void meet(Shared& shared) {
   const sockaddr_un address = address_of(shared.place);
   if (shared.rank == 0) {
@@ -152,7 +152,7 @@ void meet(Shared& shared) {
   shared.state = shared.peer->fd >= 0 ? ncclSuccess : ncclSystemError;
 }
 
-/// Whether this is the transfer of this process that MILLRACE_FAKE_NCCL_SILENT_TRANSFER counts down to.
+/// Returns whether this is the transfer to which MILLRACE_FAKE_NCCL_SILENT_TRANSFER counts down in this process.
 bool is_silent() {
   static const char* const given = std::getenv("MILLRACE_FAKE_NCCL_SILENT_TRANSFER");
   static std::atomic<int> left{given == nullptr ? 0 : std::atoi(given)};
@@ -184,7 +184,7 @@ void enqueue(const std::shared_ptr<Shared>& shared, const Call& call) {
   });
 }
 
-/// The calls of a group; outside of one, of a single call.
+/// Nesting of groups. Outside of a group every call is launched by itself.
 thread_local int group_depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, Call>> group_calls;
 
@@ -197,7 +197,7 @@ struct ncclComm {
 
 namespace {
 
-/// One rank: what it sends is what it receives, pair by pair.
+/// Launches the calls of a single rank, which receives what it sends, pair by pair.
 void launch_self(const std::vector<Call>& calls) {
   for (size_t i = 0; i + 1 < calls.size(); i += 2) {
     const Call& from = calls[i].sends ? calls[i] : calls[i + 1];

@@ -13,8 +13,8 @@
 namespace millrace::emulator {
 namespace {
 
-/// The first that a runtime of a toolkit with all that the backend uses works over.
-constexpr int kLeastDriver = 12000;
+/// The minimum driver for a runtime with all features that the backend uses.
+constexpr int kMinDriver = 12000;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int device_of_thread = 0;
@@ -30,14 +30,14 @@ void wait_for_all_streams() {
   for (const auto& signal : signals) (void)signal->wait();
 }
 
-/// What a kernel may be allowed, by the CUDA programming guide's table of compute capabilities.
+/// Returns the maximum shared memory of a kernel, from the CUDA programming guide's table of compute capabilities.
 int shared_bytes_per_block() {
   const int capability = state().capability;
   if (capability == 80 || capability == 87) return 163 << 10;
   return capability == 86 || capability == 89 ? 99 << 10 : 227 << 10;
 }
 
-/// It waits for the device, which a thread that captures may not. After an error that sticks, memory goes all the same.
+/// Waits for the device, which a capturing thread may not do. After a sticky error memory is freed all the same.
 cudaError_t before_freeing() {
   if (!thread_captures()) return cudaSuccess;
   spoil_captures();
@@ -182,7 +182,7 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = state().device_count;
-  const bool served = *count > 0 && state().driver_version >= kLeastDriver;
+  const bool served = *count > 0 && state().driver_version >= kMinDriver;
   return returned(served ? cudaSuccess : cudaErrorInsufficientDriver);
 }
 

@@ -14,14 +14,14 @@
 
 struct CUgreenCtx_st;
 
-/// What the parts of the fake runtime share. Private to it.
+/// The state that the parts of the fake runtime share. Private to it.
 namespace millrace::emulator {
 
-/// What a process starts with, where no test can call in: MILLRACE_EMULATED_GPUS, the first one's serial number in
-/// MILLRACE_EMULATED_FIRST_SERIAL, the number of one that another process has for itself in
-/// MILLRACE_EMULATED_BUSY_GPU, the version of the driver in MILLRACE_EMULATED_DRIVER, and
-/// MILLRACE_EMULATED_FAILING_CALL and …_EVENT for fail_call and fail_event, whose error sticks with
-/// MILLRACE_EMULATED_FAILURE_STICKS=1, and MILLRACE_EMULATED_REFUSED_GRAPHS=1 for refuse_graphs.
+/// Returns an initial setting from the environment, for processes that no test can call into. MILLRACE_EMULATED_GPUS
+/// sets the number of GPUs and MILLRACE_EMULATED_FIRST_SERIAL the first one's serial number. MILLRACE_EMULATED_BUSY_GPU
+/// names a GPU that another process occupies; MILLRACE_EMULATED_DRIVER sets the driver's version.
+/// MILLRACE_EMULATED_FAILING_CALL and …_EVENT serve fail_call and fail_event, whose error sticks with
+/// MILLRACE_EMULATED_FAILURE_STICKS=1. MILLRACE_EMULATED_REFUSED_GRAPHS=1 serves refuse_graphs.
 inline int initial(const char* name, int otherwise) {
   const char* given = std::getenv(name);
   return given == nullptr ? otherwise : std::atoi(given);
@@ -50,18 +50,18 @@ struct State {
 };
 [[nodiscard]] State& state();
 
-/// What a call returns, for cudaGetLastError too.
+/// Returns a call's result and records it for cudaGetLastError.
 cudaError_t returned(cudaError_t error);
-/// Whether the nth event of a countdown is this one.
+/// Returns whether the nth event of a countdown is this one.
 [[nodiscard]] bool is_nth(std::atomic<int64_t>& countdown);
-/// The calling thread's.
+/// Returns the calling thread's device.
 [[nodiscard]] int current_device();
-/// What a call that brings work to a stream ends in before it does anything. In a graph that is being captured, an
-/// error spoils all of it.
+/// Returns the injected failure of a call that enqueues work, before it does anything. During a capture a failure
+/// invalidates the graph.
 [[nodiscard]] cudaError_t before_work(cudaStream_t stream);
-/// What a call that a graph is made by ends in, before it does anything.
+/// Returns the injected failure of a call that builds a graph, before it does anything.
 [[nodiscard]] cudaError_t before_graph_call();
-/// The same for calls that must not happen while this thread captures.
+/// Returns the failure of a call that must not happen while this thread captures.
 [[nodiscard]] cudaError_t before_other();
 [[nodiscard]] CUstream_st* make_stream(int device);
 

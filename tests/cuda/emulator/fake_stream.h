@@ -11,18 +11,18 @@
 #include <thread>
 #include <vector>
 
-/// What the opaque handles of the runtime stand for. Threads synchronise from the host to the stream when work is
-/// submitted, and back only through a Signal, so that the thread sanitizer sees no order which a device would not give.
+/// The objects behind the runtime's opaque handles. Threads synchronise from the host to the stream when work is
+/// submitted, and back only through a Signal. The thread sanitizer thus sees no order that a device would not give.
 namespace millrace::emulator {
 
-/// Set once by a stream's thread.
+/// A flag that a stream's thread sets once.
 class Signal {
  public:
   void set(cudaError_t outcome);
-  /// cudaErrorNotReady until it is set.
+  /// Returns cudaErrorNotReady until it is set.
   [[nodiscard]] cudaError_t query() const;
   [[nodiscard]] cudaError_t wait() const;
-  /// When it was set.
+  /// Returns when it was set.
   [[nodiscard]] std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
@@ -33,12 +33,12 @@ class Signal {
 using Work = std::function<void()>;
 using WorkList = std::vector<Work>;
 
-/// Whether the calling thread is capturing a stream.
+/// Returns whether the calling thread is capturing a stream.
 [[nodiscard]] bool thread_captures();
-/// A call that may not happen meanwhile has happened: the graphs that this thread captures are of no use.
+/// Invalidates the graphs that this thread captures, after a call that is forbidden meanwhile.
 void spoil_captures();
 
-/// How long work waits before it runs.
+/// The random delays of work.
 struct Delays {
   std::atomic<uint64_t> seed{0};
   std::atomic<int64_t> most_us{0};
@@ -52,18 +52,18 @@ struct CUstream_st {
  public:
   explicit CUstream_st(int its_device);
   ~CUstream_st();
-  /// Runs `work` later, or adds it to the graph that is being captured.
+  /// Runs `work` later, or adds it to the graph being captured.
   void enqueue(millrace::emulator::Work work);
   [[nodiscard]] bool capturing() const { return captured_ != nullptr; }
   void begin_capture();
-  /// Null: the capture was spoilt.
+  /// Ends the capture. Returns null when it was invalidated.
   [[nodiscard]] std::unique_ptr<millrace::emulator::WorkList> end_capture();
   void spoil_capture() { spoilt_ = true; }
-  /// Of the capture under way, while it is.
+  /// Returns whether the capture in progress was invalidated.
   [[nodiscard]] bool spoilt() const { return spoilt_; }
   [[nodiscard]] std::thread::id capturer() const { return capturer_; }
   [[nodiscard]] uint64_t capture_number() const { return capture_number_; }
-  /// Set when all work so far has run.
+  /// Returns a signal that is set when all work so far has run.
   [[nodiscard]] std::shared_ptr<millrace::emulator::Signal> mark();
 
   const int device;

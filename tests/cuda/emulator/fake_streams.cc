@@ -11,7 +11,7 @@
 namespace millrace::emulator {
 namespace {
 
-constexpr int kLeastPriority = 0;
+constexpr int kMinPriority = 0;
 constexpr int kGreatestPriority = -5;
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
@@ -54,14 +54,14 @@ using namespace millrace::emulator;
 extern "C" {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = kLeastPriority;
+  *least = kMinPriority;
   *greatest = kGreatestPriority;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
-  const bool known = priority <= kLeastPriority && priority >= kGreatestPriority;
+  const bool known = priority <= kMinPriority && priority >= kGreatestPriority;
   if (flags != cudaStreamNonBlocking || !known) return returned(cudaErrorInvalidValue);
   *stream = make_stream(current_device());
   return cudaSuccess;

@@ -11,7 +11,7 @@
 namespace millrace::emulator {
 namespace {
 
-constexpr uint32_t kFullMask = 0xFFFFFFFFu;
+constexpr uint32_t kFullWarp = 0xFFFFFFFFu;
 constexpr uintptr_t kVectorBytes = 16;
 
 float low(uint32_t pair) {
@@ -33,7 +33,7 @@ void check_aligned(const char* operation, const void* address) {
   }
 }
 
-void multiply(const Collective& lanes) {
+void multiply_in_warp(const Collective& lanes) {
   float a[16][16];
   float b[16][8];
   float c[16][8];
@@ -85,7 +85,7 @@ void copy(const AsyncCopy& copy) {
   std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, kVectorBytes - copy.bytes);
 }
 
-/// A copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
+/// Notes that a copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
 void note_unfenced(const void* to) {
   Block& block = current_block();
   const auto at = static_cast<size_t>(static_cast<const std::byte*>(to) - block.shared) / kVectorBytes;
@@ -99,12 +99,12 @@ void note_unfenced(const void* to) {
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const float c[4] = {d[0], d[1], d[2], d[3]};
   const MmaOperands operands{a, b, c};
-  synchronize_warp("mma", kFullMask, &operands, d, multiply);
+  synchronize_warp("mma", kFullWarp, &operands, d, multiply_in_warp);
 }
 
 void load_matrix(uint32_t (&registers)[4], const void* row, bool transposed) {
   check_aligned("ldmatrix", row);
-  synchronize_warp(transposed ? "ldmatrix.trans" : "ldmatrix", kFullMask, row, registers,
+  synchronize_warp(transposed ? "ldmatrix.trans" : "ldmatrix", kFullWarp, row, registers,
                    transposed ? gather_matrices<true> : gather_matrices<false>);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kRows = 64;
 constexpr size_t kInputs = 16;
-constexpr size_t kChunkBytes = 16;
+constexpr size_t kOperandChunkBytes = 16;
 constexpr size_t kChunkInputs = 8;
 constexpr size_t kRowBytes = 128;
 constexpr uint64_t kSwizzle128 = 1;
@@ -32,7 +32,7 @@ uint64_t field(uint64_t descriptor, int shift) {
   return descriptor >> shift & 0x3FFF;
 }
 
-/// What a descriptor tells of, row by row, 16 inputs each.
+/// Reads the operand of a descriptor, row by row, 16 inputs each.
 std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_be_fenced) {
   const Block& block = current_block();
   if (descriptor >> 62 != kSwizzle128) fault("wgmma: an operand without the 128-byte swizzle");
@@ -42,15 +42,15 @@ std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_b
   std::vector<uint16_t> values(rows * kInputs);
   for (size_t row = 0; row < rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
-      const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kChunkBytes;
-      const size_t at = plain ^ ((plain / kRowBytes & 7) * kChunkBytes);
-      if (at + kChunkBytes > block.shared_bytes) {
+      const size_t plain = start + row / 8 * group_distance + row % 8 * kRowBytes + half * kOperandChunkBytes;
+      const size_t at = plain ^ ((plain / kRowBytes & 7) * kOperandChunkBytes);
+      if (at + kOperandChunkBytes > block.shared_bytes) {
         fault(fmt::format("wgmma: an operand at {} of {} bytes of shared memory", at, block.shared_bytes));
       }
-      if (must_be_fenced && block.unfenced[at / kChunkBytes] != 0) {
+      if (must_be_fenced && block.unfenced[at / kOperandChunkBytes] != 0) {
         fault(fmt::format("wgmma: reads at {} what a copy has written, without fence.proxy.async between", at));
       }
-      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kChunkBytes);
+      std::memcpy(values.data() + row * kInputs + half * kChunkInputs, block.shared + at, kOperandChunkBytes);
     }
   }
   return values;
@@ -60,7 +60,7 @@ float widen(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
 }
 
-/// The sums that are under way in these registers, or those that lie in them.
+/// Returns the sums in flight in these registers, or starts new ones from their values.
 OpenSums& open_sums(const Operands& own) {
   std::vector<OpenSums>& all = own.thread->open_sums;
   const auto found = std::find_if(all.begin(), all.end(), [&](const OpenSums& one) { return one.registers == own.d; });
@@ -76,7 +76,7 @@ OpenSums& open_sums(const Operands& own) {
   return all.back();
 }
 
-void multiply(const WarpgroupCollective& threads) {
+void multiply_in_warpgroup(const WarpgroupCollective& threads) {
   const auto at = [&](size_t i) { return *static_cast<const Operands*>(threads.in[i]); };
   const Operands first = at(0);
   const auto columns = static_cast<size_t>(first.columns);
@@ -130,7 +130,7 @@ void wgmma_fence() {
 void wgmma(float* d, int columns, uint64_t a, uint64_t b) {
   if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
   const Operands operands{&current_thread(), d, columns, a, b};
-  synchronize_warpgroup("wgmma", &operands, multiply);
+  synchronize_warpgroup("wgmma", &operands, multiply_in_warpgroup);
 }
 
 void wgmma_commit() {
