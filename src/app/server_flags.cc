@@ -16,7 +16,9 @@ constexpr NumberRange kConnectionTimeout{0.01, 86400};
 void add_server_flags(CLI::App& serve, ServeFlags& flags) {
   server::ServerOptions& server = flags.server;
   serve.option_defaults()->group("HTTP");
-  serve.add_option("--host", server.http.host, "Sets the address to listen on.")->type_name("HOST")->capture_default_str();
+  serve.add_option("--host", server.http.host, "Sets the address to listen on.")
+      ->type_name("HOST")
+      ->capture_default_str();
   add_number(serve, "--port", server.http.port, {0, 65535}, "Sets the port to listen on; 0: any free one.");
   serve
       .add_option(

@@ -29,20 +29,20 @@ constexpr std::span<const EnumName<ReasoningParser>> enum_names(ReasoningParser)
 /// How the server listens, whom it serves, and the bound of everything that a client could make grow.
 struct ServerOptions {
   HttpOptions http;
-  std::string served_model_name = "default";   ///< in answers to requests that name no model
-  std::vector<std::string> other_model_names;  ///< accepted in requests as well
-  std::string admin_api_key;                   ///< opens every route; required by routes that change the server
-  std::vector<std::string> api_keys;           ///< each opens the clients' routes; none: no authorisation
-  bool metrics_public = false;                 ///< /metrics requires no key
-  std::string profile_dir = ".";               ///< where /start_profile writes
-  std::string cors_origin = "*";               ///< empty: no CORS headers
-  std::string default_chat_template_kwargs;    ///< a JSON object, or empty; those of a request override them
-  bool allow_request_chat_template = false;    ///< a request may bring its own template
-  bool detect_tool_format = true;              ///< the chat template decides how tool calls are written
+  std::string served_model_name = "default";    ///< in answers to requests that name no model
+  std::vector<std::string> other_model_names;   ///< accepted in requests as well
+  std::string admin_api_key;                    ///< opens every route; required by routes that change the server
+  std::vector<std::string> api_keys;            ///< each opens the clients' routes; none: no authorisation
+  bool metrics_public = false;                  ///< /metrics requires no key
+  std::string profile_dir = ".";                ///< where /start_profile writes
+  std::string cors_origin = "*";                ///< empty: no CORS headers
+  std::string default_chat_template_kwargs;     ///< a JSON object, or empty; those of a request override them
+  bool allow_request_chat_template = false;     ///< a request may bring its own template
+  bool detect_tool_format = true;               ///< the chat template decides how tool calls are written
   std::optional<text::ToolFormat> tool_format;  ///< without detection; empty: no tools
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
-  bool has_priorities = false;                 ///< the queue is ordered by them; else a request that has one is refused
-  bool low_priority_first = false;             ///< a smaller number is scheduled first
+  bool has_priorities = false;      ///< the queue is ordered by them; else a request that has one is refused
+  bool low_priority_first = false;  ///< a smaller number is scheduled first
 
   std::optional<uint64_t> random_seed;  ///< draws the seeds of requests that bring none, in order of arrival
 

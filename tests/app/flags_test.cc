@@ -64,13 +64,13 @@ TEST_CASE("names arrive as enums") {
   CHECK(engine.node.device == app::DeviceChoice::kCpu);
   CHECK(engine.node.nccl == app::NcclMode::kOff);
   CHECK(engine.head.scheduler.chunking == sched::Chunking::kPublished);
-  CHECK(engine.head.scheduler.policy == sched::QueuePolicy::kLongestPrefix);
+  CHECK(engine.head.scheduler.policy == sched::QueuePolicy::kLpm);
   CHECK(engine.head.scheduler.write_policy == cache::WritePolicy::kWriteBack);
   CHECK(engine.draft_algorithm == app::DraftAlgorithm::kNgram);
   CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
 }
 
-TEST_CASE("auto is no instruction set, and bf16") {
+TEST_CASE("auto is no instruction set and bf16") {
   const app::EngineOptions engine = served({"--dtype", "auto", "--cpu-isa", "auto"}).engine;
   CHECK(engine.stage.dtype == tensor::DType::kBF16);
   CHECK_FALSE(engine.stage.isa.has_value());
@@ -81,12 +81,12 @@ TEST_CASE("times and sizes arrive in their units") {
                                         "--max-body-mib", "2", "--max-header-kib", "4"});
   CHECK(flags.engine.head.queue_timeout == 1500ms);
   CHECK(flags.engine.node.ring_timeout == 3s);
-  CHECK(flags.server.body_timeout == 250ms);
-  CHECK(flags.server.max_body_bytes == 2u << 20);
-  CHECK(flags.server.max_header_bytes == 4096);
+  CHECK(flags.server.http.body_timeout == 250ms);
+  CHECK(flags.server.http.max_body_bytes == 2u << 20);
+  CHECK(flags.server.http.max_header_bytes == 4096);
 }
 
-TEST_CASE("a tool format may be detected, fixed or none") {
+TEST_CASE("a tool format may be detected or fixed or none") {
   CHECK(served({}).server.detect_tool_format);
   const server::ServerOptions hermes = served({"--tool-call-parser", "hermes"}).server;
   CHECK_FALSE(hermes.detect_tool_format);

@@ -17,7 +17,7 @@ TEST_CASE("bytes hash to the values that xxHash documents") {
   REQUIRE(hash_bytes(bytes) != hash_bytes(bytes.first(7)));
 }
 
-TEST_CASE("mixed words are distinct, also in their low bits") {
+TEST_CASE("mixed words are distinct even in their low bits") {
   std::set<uint64_t> whole;
   std::array<int, 16> buckets{};
   for (uint64_t i = 0; i < 16'000; ++i) {

@@ -19,7 +19,7 @@ PendingCopy copy_of(CopyKind kind, size_t pages, uint64_t request = 0) {
 
 }  // namespace
 
-TEST_CASE("copies leave in order with numbers from the first id on, and end once") {
+TEST_CASE("copies leave in order of their ids and end once") {
   CopyTracker tracker(7);
   tracker.request(copy_of(CopyKind::kFetch, 3, 5));
   tracker.request(copy_of(CopyKind::kStore, 2));
@@ -40,10 +40,10 @@ TEST_CASE("copies leave in order with numbers from the first id on, and end once
   REQUIRE(tracker.acknowledge({CopyId(8), 0}).has_value());
 }
 
-TEST_CASE("a plan's copies are bounded, loads apart, and the rest follows in order") {
+TEST_CASE("copies of a plan are bounded and the rest follows in order") {
   CopyTracker tracker(1);
-  constexpr size_t kMost = CopyTracker::kPagesPerPlan;
-  tracker.request(copy_of(CopyKind::kFetch, kMost));
+  constexpr size_t kMaxCopies = CopyTracker::kPagesPerPlan;
+  tracker.request(copy_of(CopyKind::kFetch, kMaxCopies));
   tracker.request(copy_of(CopyKind::kStore, 1));
   tracker.request(copy_of(CopyKind::kLoad, 1));
   tracker.request(copy_of(CopyKind::kPersist, 1));
@@ -57,7 +57,7 @@ TEST_CASE("a plan's copies are bounded, loads apart, and the rest follows in ord
   REQUIRE(tracker.take().empty());
 }
 
-TEST_CASE("a probe is withdrawn before a plan carries it, not after") {
+TEST_CASE("a probe is withdrawn only before a plan carries it") {
   CopyTracker tracker(1);
   tracker.request(copy_of(CopyKind::kProbe, 4, 1));
   tracker.request(copy_of(CopyKind::kProbe, 4, 2));
@@ -68,7 +68,7 @@ TEST_CASE("a probe is withdrawn before a plan carries it, not after") {
   REQUIRE_FALSE(tracker.withdraw_probe(SequenceId(2)));
 }
 
-TEST_CASE("each verification names the one that a plan carried before it") {
+TEST_CASE("each verification names the one sent before it") {
   CopyTracker tracker(3);
   tracker.request(copy_of(CopyKind::kVerify, 0));
   REQUIRE(tracker.take()[0].previous_verify == CopyId(0));

@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::cache;
 
-TEST_CASE("the least recently used node goes first, of one use the deepest") {
+TEST_CASE("the oldest node goes first and the deepest of equals") {
   EvictionOrder order;
   REQUIRE(order.next() == kNoNode);
   order.insert(NodeId(1), 5, 1);
@@ -19,7 +19,7 @@ TEST_CASE("the least recently used node goes first, of one use the deepest") {
   REQUIRE(order.empty());
 }
 
-TEST_CASE("a node is a member once, at its last use") {
+TEST_CASE("a node is a member once at its last use") {
   EvictionOrder order;
   order.insert(NodeId(7), 1, 1);
   order.insert(NodeId(8), 2, 1);

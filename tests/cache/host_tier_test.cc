@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using millrace::test::TierParts;
 
-TEST_CASE("room on the host comes from free pages, then from the least recently used one") {
+TEST_CASE("host room comes from free pages and then from the oldest") {
   TierParts parts(2);
   const auto nodes = parts.compute({1, 2});
   for (const NodeId node : nodes) parts.tree.set_host(node, parts.host.allocate().value());
@@ -22,7 +22,7 @@ TEST_CASE("room on the host comes from free pages, then from the least recently 
   REQUIRE(parts.host.allocate().has_value());
 }
 
-TEST_CASE("a page that is persisted when the tree gives it up is free when the persist ends") {
+TEST_CASE("a page under persist becomes free when the persist ends") {
   TierParts parts(1);
   const NodeId node = parts.compute({1})[0];
   const HostPageId page = parts.host.allocate().value();

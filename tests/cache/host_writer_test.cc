@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using millrace::test::TierParts;
 
-TEST_CASE("a page is stored once, and is on the host when its copy is good") {
+TEST_CASE("a page is stored once and on the host after its copy") {
   TierParts parts(4);
   const auto nodes = parts.compute({1, 2, 3});
   for (const NodeId node : {nodes[0], nodes[1], nodes[0], nodes[2]}) parts.writer.note(node);
@@ -28,7 +28,7 @@ TEST_CASE("a page is stored once, and is on the host when its copy is good") {
   REQUIRE(parts.writer.noted_pages() == 1);
 }
 
-TEST_CASE("noted pages without room on the host are dropped and unpinned") {
+TEST_CASE("noted pages without host room are dropped and unpinned") {
   TierParts parts(1);
   const auto nodes = parts.compute({1, 2});
   for (const NodeId node : nodes) parts.writer.note(node);
@@ -38,7 +38,7 @@ TEST_CASE("noted pages without room on the host are dropped and unpinned") {
   REQUIRE(parts.copies.pending_count(CopyKind::kStore) == 1);
 }
 
-TEST_CASE("write-back saves a victim and the pages whose turn comes after it") {
+TEST_CASE("write-back saves a victim and the pages that follow it") {
   TierParts parts(2);
   const auto nodes = parts.compute({1, 2, 3, 4});
   REQUIRE(parts.tree.next_device_victim() == nodes[3]);

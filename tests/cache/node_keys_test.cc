@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::cache;
 
-TEST_CASE("keys are chained along the tree, hashed or taken from a page table") {
+TEST_CASE("keys are chained along the tree or a page table") {
   RadixTree tree(2);
   NodeKeys keys(tree, 2, true);
   const std::vector<TokenId> tokens{1, 2, 3, 4};

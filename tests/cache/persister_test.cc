@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using millrace::test::TierParts;
 
-TEST_CASE("a quarter of the host tier may wait for the store, under the keys of its pages") {
+TEST_CASE("a quarter of the host tier may wait for the store") {
   TierParts parts(8);
   const auto nodes = parts.compute({1, 2, 3});
   for (const NodeId node : nodes) parts.tree.set_host(node, parts.host.allocate().value());

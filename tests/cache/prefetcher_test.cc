@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using millrace::test::TierParts;
 
-TEST_CASE("a prefetch asks for what no tier has and brings what the store has") {
+TEST_CASE("a prefetch probes missing pages and fetches stored ones") {
   TierParts parts(8);
   (void)parts.compute({1, 2});
   const std::vector<TokenId> tokens{1, 2, 3, 4, 5};
@@ -29,7 +29,7 @@ TEST_CASE("a prefetch asks for what no tier has and brings what the store has") 
   REQUIRE_FALSE(parts.tree.locked());
 }
 
-TEST_CASE("a second prompt waits for the pages that a fetch brings already") {
+TEST_CASE("a second prompt waits for pages already being fetched") {
   TierParts parts(8);
   const std::vector<TokenId> tokens{1, 2, 3};
   PageTable tables[2];
@@ -43,7 +43,7 @@ TEST_CASE("a second prompt waits for the pages that a fetch brings already") {
   REQUIRE(parts.prefetcher.filled_pages() == 3);
 }
 
-TEST_CASE("a stopped prefetch leaves no lock, and fetches fill half of the host at most") {
+TEST_CASE("a stopped prefetch leaves no lock") {
   TierParts parts(4);
   const std::vector<TokenId> tokens{1, 2, 3};
   PageTable table;

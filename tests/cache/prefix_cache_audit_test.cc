@@ -65,7 +65,7 @@ TEST_CASE("a consistent account passes the audit") {
   world.check();
 }
 
-TEST_CASE("the audit finds lost pages, pages in two places, and claims without an owner") {
+TEST_CASE("the audit finds lost and doubled pages and ownerless claims") {
   Audited world;
   const auto spoil = [&](const std::function<void()>& change) {
     return aborts([&] {

@@ -384,7 +384,7 @@ TEST_CASE("a break gives back the host pages of every copy under way") {
   REQUIRE(world.cache.cached_host_pages() == 16);
 }
 
-TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {
+TEST_CASE("a break during verification makes the next ring verify") {
   const auto broken = broken_cache();
   PrefixCache& cache = *broken;
   const CopyId first = cache.take_copies().front().id;

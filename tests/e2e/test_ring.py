@@ -146,7 +146,7 @@ def test_health_names_a_dead_or_silent_node_within_two_seconds(ring, how):
     assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
 
 
-def test_a_ring_whose_processes_all_get_sigterm_finishes_its_requests():
+def test_a_ring_that_gets_sigterm_finishes_its_requests():
     """As Kubernetes, Slurm and a terminal end a ring."""
     with Ring(3, 4, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
         ring.wait_until_whole()
@@ -164,7 +164,7 @@ def test_a_ring_whose_processes_all_get_sigterm_finishes_its_requests():
             assert "serving until the head ends it" in node.log()
 
 
-def test_an_idle_node_leaves_soon_after_sigterm_and_a_second_signal_ends_a_busy_one(ring):
+def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):
     """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
     ring.wait_until_whole()
     wait_until(lambda: ring.server.get("/load").json()["running"] == 0, "idleness")
@@ -191,7 +191,7 @@ def test_an_idle_node_leaves_soon_after_sigterm_and_a_second_signal_ends_a_busy_
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_process_that_answers_again_within_the_ring_timeout_breaks_nothing(who, pp1):
+def test_a_process_back_within_the_ring_timeout_breaks_nothing(who, pp1):
     with Ring(2, 2, "--ring-timeout", PATIENCE_S, node_flags=("--ring-timeout", PATIENCE_S)) as ring:
         ring.wait_until_whole()
         stream = Stream(ring)

@@ -31,7 +31,7 @@ TEST_CASE("zero stages and more stages than layers are refused") {
   REQUIRE(divide_layers(3, 0).error().message == "0 pipeline stages, wanted at least 1");
 }
 
-TEST_CASE("a partition by hand is taken as written, or refused") {
+TEST_CASE("a partition by hand is taken as written or refused") {
   const auto divide = [](std::string_view text, int32_t layer_count, int32_t stage_count) {
     const auto partition = parse_layer_partition(text);
     REQUIRE(partition->rule == LayerPartition::Rule::kByHand);
@@ -47,7 +47,7 @@ TEST_CASE("a partition by hand is taken as written, or refused") {
   REQUIRE(message("2147483647,9") == "layer partition '2147483647,9' sums to 2147483656, the model has 8 layers");
 }
 
-TEST_CASE("a partition is even, auto or positive numbers") {
+TEST_CASE("a partition is even or auto or positive numbers") {
   for (const std::string_view text : {"even", "auto"}) REQUIRE(to_string(*parse_layer_partition(text)) == text);
   struct Sample {
     std::string_view text;

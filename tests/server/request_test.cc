@@ -317,8 +317,8 @@ TEST_CASE("Rendering refuses the same prompt options as chat") {
 
 /// The message of the refusal, or "ok".
 std::string chat_message(const std::string& members) {
-  const auto parsed =
-      parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members), kRequestLimits);
+  const auto parsed = parse_chat_request(fmt::format(R"({{"messages":[{{"role":"user","content":"c"}}],{}}})", members),
+                                         kRequestLimits);
   return parsed.has_error() ? parsed.error().message : "ok";
 }
 

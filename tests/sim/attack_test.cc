@@ -86,7 +86,7 @@ Stream unfair_stream(Dice& dice, const sched::SchedulerOptions& scheduler) {
     const bool favourite = i >= stream.first_favourite;
     Job& job = stream.jobs[i];
     job.request.id = std::to_string(i);
-    if (favourite && scheduler.policy == sched::QueuePolicy::kLongestPrefix) job.request.prompt = common;
+    if (favourite && scheduler.policy == sched::QueuePolicy::kLpm) job.request.prompt = common;
     const uint32_t length = favourite ? dice.range(1, 4) : dice.range(30, 60);
     for (uint32_t token = 0; token < length; ++token) {
       job.request.prompt.push_back(static_cast<TokenId>(dice.range(4, 49)));

@@ -17,7 +17,7 @@ void PrefillPlanner::plan() {
   BatchShape decodes;
   for (const PlanSlice& slice : builder_.slices()) decodes.add(slice);
   chunker_.begin(decodes, chunker_.is_balanced() ? backlog() : std::vector<uint32_t>());
-  const std::vector<Sequence*> begun = begun_prompts();
+  const std::vector<Sequence*> begun = partial_prompts();
   add_short_prompts(begun);
   for (Sequence* sequence : begun) {
     while (add_first_chunk(sequence)) {
@@ -39,7 +39,7 @@ std::vector<uint32_t> PrefillPlanner::backlog() const {
   return lengths;
 }
 
-std::vector<Sequence*> PrefillPlanner::begun_prompts() const {
+std::vector<Sequence*> PrefillPlanner::partial_prompts() const {
   std::vector<Sequence*> begun;
   for (Sequence* sequence : state_.running) {
     if (sequence->prefilling()) insert_by_rank(state_.options.policy, begun, sequence);

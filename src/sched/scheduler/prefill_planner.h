@@ -24,7 +24,7 @@ class PrefillPlanner {
 
  private:
   [[nodiscard]] std::vector<uint32_t> backlog() const;
-  [[nodiscard]] std::vector<Sequence*> begun_prompts() const;
+  [[nodiscard]] std::vector<Sequence*> partial_prompts() const;
   void add_short_prompts(const std::vector<Sequence*>& begun);
   void admit_short_prompts(uint32_t budget);
   [[nodiscard]] uint32_t add_whole(Sequence& sequence);

@@ -10,7 +10,7 @@ bool precedes(QueuePolicy policy, const Sequence& a, const Sequence& b) {
   const bool b_overdue = b.bypasses >= kMaxBypasses;
   if (a_overdue || b_overdue) return a_overdue && !b_overdue;
   if (policy == QueuePolicy::kPriority) return a.request.priority > b.request.priority;
-  if (policy == QueuePolicy::kLongestPrefix) return a.computed() > b.computed();
+  if (policy == QueuePolicy::kLpm) return a.computed() > b.computed();
   return a.tokens.size() - a.computed() < b.tokens.size() - b.computed();
 }
 

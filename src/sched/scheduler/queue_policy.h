@@ -11,15 +11,15 @@ namespace millrace::sched {
 
 /// The order in which waiting requests are admitted. Requests that are equal under it keep the order of arrival.
 enum class QueuePolicy : uint8_t {
-  kFcfs,           ///< first come, first served
-  kPriority,       ///< larger GenerateRequest::priority first; may preempt running requests of smaller priority
-  kShortest,       ///< fewest tokens to prefill first
-  kLongestPrefix,  ///< most cached tokens first
+  kFcfs,      ///< first come, first served
+  kPriority,  ///< larger GenerateRequest::priority first; may preempt running requests of smaller priority
+  kShortest,  ///< fewest tokens to prefill first
+  kLpm,       ///< most cached tokens first
 };
 
 inline constexpr EnumName<QueuePolicy> kQueuePolicyNames[] = {
     {QueuePolicy::kFcfs, "fcfs"},
-    {QueuePolicy::kLongestPrefix, "lpm"},
+    {QueuePolicy::kLpm, "lpm"},
     {QueuePolicy::kPriority, "priority"},
     {QueuePolicy::kShortest, "shortest"},
 };

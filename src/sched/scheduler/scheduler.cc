@@ -36,7 +36,7 @@ std::optional<Plan> Scheduler::next() {
   if (paused_ || state_.cache.verifying()) return std::nullopt;
   ++state_.turn;
   builder_.begin();
-  if (state_.options.policy == QueuePolicy::kLongestPrefix) queue_.refresh_matches();
+  if (state_.options.policy == QueuePolicy::kLpm) queue_.refresh_matches();
   preemptor_.make_room_for_next();
   decodes_.plan();
   prefills_.plan();

@@ -32,8 +32,8 @@ class Connection {
   /// Reads the next request; `handler` judges its header section and words the errors.
   [[nodiscard]] asio::awaitable<Incoming> read_request(HttpHandler& handler);
 
-  /// Sends a whole response to the request that was read last; without its body if that is a HEAD, or for a 204. Returns
-  /// false when the client is gone or takes nothing for `write_timeout`, as all writes do.
+  /// Sends a whole response to the request that was read last; without its body if that is a HEAD, or for a 204.
+  /// Returns false when the client is gone or takes nothing for `write_timeout`, as all writes do.
   [[nodiscard]] asio::awaitable<bool> send(const HttpResponse& response);
   /// Sends the head of a response whose body follows by write_stream.
   [[nodiscard]] asio::awaitable<bool> begin_stream(const HttpResponse& head);

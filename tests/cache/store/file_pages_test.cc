@@ -212,7 +212,7 @@ TEST_CASE("a victim that cannot be removed stays and the put is refused") {
   REQUIRE(world.counters.evicted == 1);
 }
 
-TEST_CASE("a page that cannot be removed is passed over, and goes when it can be removed and no other is left") {
+TEST_CASE("a page that cannot be removed is passed over until it can") {
   Pages world;
   for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
   world.io.unremovable = {StoreFolder::page_name(make_key(0)), StoreFolder::page_name(make_key(2))};
@@ -238,7 +238,7 @@ TEST_CASE("a page that cannot be removed is passed over, and goes when it can be
   REQUIRE(world.files() == 10);
 }
 
-TEST_CASE("a put is refused when no page can be removed, however many there are") {
+TEST_CASE("a put is refused when no page can be removed") {
   Pages world(200);
   for (uint64_t number = 0; number < 200; ++number) {
     REQUIRE(world.put(number));
@@ -255,7 +255,7 @@ TEST_CASE("a put is refused when no page can be removed, however many there are"
   REQUIRE(world.files() == 200);
 }
 
-TEST_CASE("a put that a removed directory fails has no line of its own, and the directory is made anew once") {
+TEST_CASE("a removed directory is recreated once without a log line") {
   Pages world;
   REQUIRE(world.put(1));
   const bool is_noticed_meanwhile = GENERATE(true, false);

@@ -216,7 +216,7 @@ TEST_CASE("a directory that forbids writing refuses puts") {
   REQUIRE(log.count("Operation not permitted") == 1);
 }
 
-TEST_CASE("a page that is immutable or a mount point stops no other page from being written") {
+TEST_CASE("an immutable page or mount point stops no other write") {
   const bool is_mounted = GENERATE(true, false);
   CAPTURE(is_mounted);
   if (is_mounted && !enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
@@ -244,7 +244,7 @@ TEST_CASE("a page that is immutable or a mount point stops no other page from be
   if (is_mounted) umount2(oldest.c_str(), MNT_DETACH);
 }
 
-TEST_CASE("a limit on the size of files refuses puts and does not end the process") {
+TEST_CASE("a file size limit refuses puts and ends no process") {
   const bool with_ring = GENERATE(true, false);
   CAPTURE(with_ring);
   std::signal(SIGXFSZ, SIG_DFL);  // what a process has before it opens a store
@@ -267,7 +267,7 @@ TEST_CASE("a limit on the size of files refuses puts and does not end the proces
   REQUIRE(world.put_all(*store, 2, 20) == 20);
 }
 
-TEST_CASE("a directory in a page's place is a miss and a refused put") {
+TEST_CASE("a directory in place of a page is a miss and a refused put") {
   const TempFolder folder;
   StoreWorld world;
   const auto store = open_store(world, folder.path(), true);

@@ -114,7 +114,7 @@ TEST_CASE("access times are drained once and only of present pages") {
   REQUIRE(index.take_touched().empty());
 }
 
-TEST_CASE("a page set aside counts, and is taken when no other victim is left") {
+TEST_CASE("a page set aside is the last victim") {
   PageIndex index(30);
   for (uint64_t i = 1; i <= 3; ++i) index.add({make_key(i), 10, static_cast<int64_t>(i)});
   REQUIRE(index.try_reserve(20));

@@ -60,7 +60,7 @@ TEST_CASE("a prediction is drafted up to the bound of one step") {
   REQUIRE(drafts[0].source == DraftSource::kPrediction);
 }
 
-TEST_CASE("drafts end with max_tokens and the plan's rows") {
+TEST_CASE("drafts end with max_tokens and the rows of the plan") {
   auto options = draft_options();
   options.max_running = 2;  // 8 rows of drafts
   SchedulerParts parts(options);

@@ -31,7 +31,7 @@ TEST_CASE("chunks continue one another and only the last one samples") {
   parts.state.check_invariants();
 }
 
-TEST_CASE("a plan's digest follows from its pages") {
+TEST_CASE("the digest of a plan follows from its pages") {
   SchedulerParts parts(small_options());
   Sequence& sequence = parts.add(1, 10);
   const Plan plan = parts.run(sequence);

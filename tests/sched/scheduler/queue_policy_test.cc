@@ -26,11 +26,11 @@ TEST_CASE("each policy compares its own measure") {
   REQUIRE(precedes(QueuePolicy::kPriority, small, large));
   REQUIRE_FALSE(precedes(QueuePolicy::kPriority, large, small));
   REQUIRE(precedes(QueuePolicy::kShortest, large, small));  // 10 tokens to prefill against 16
-  REQUIRE(precedes(QueuePolicy::kLongestPrefix, large, small));
+  REQUIRE(precedes(QueuePolicy::kLpm, large, small));
 }
 
 TEST_CASE("a sequence with too many bypasses precedes all but its like") {
-  const auto policy = GENERATE(QueuePolicy::kPriority, QueuePolicy::kShortest, QueuePolicy::kLongestPrefix);
+  const auto policy = GENERATE(QueuePolicy::kPriority, QueuePolicy::kShortest, QueuePolicy::kLpm);
   Sequence overdue = waiting(100, 0);
   const Sequence favoured = waiting(10, 5, 8);
   overdue.bypasses = kMaxBypasses - 1;
@@ -63,6 +63,6 @@ TEST_CASE("policies are parsed by the names of the flag") {
   REQUIRE(parse_enum<QueuePolicy>("fcfs") == QueuePolicy::kFcfs);
   REQUIRE(parse_enum<QueuePolicy>("priority") == QueuePolicy::kPriority);
   REQUIRE(parse_enum<QueuePolicy>("shortest") == QueuePolicy::kShortest);
-  REQUIRE(parse_enum<QueuePolicy>("lpm") == QueuePolicy::kLongestPrefix);
+  REQUIRE(parse_enum<QueuePolicy>("lpm") == QueuePolicy::kLpm);
   REQUIRE_FALSE(parse_enum<QueuePolicy>("LPM").has_value());
 }

@@ -234,7 +234,7 @@ TEST_CASE("cached pages of a priority preempt nobody") {
   world.run_out();
 }
 
-TEST_CASE("the histories of a plan's opens fit its message") {
+TEST_CASE("the histories that a plan opens fit its message") {
   SchedulerOptions options = options_with(QueuePolicy::kFcfs, 2048);
   options.page_size = 64;
   options.max_running = 128;
