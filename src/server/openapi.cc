@@ -115,7 +115,8 @@ void append_openapi(std::string& out, const ServerOptions& options, const openai
     }
     write_operation(json, *operation, has_key);
   }
-  json.end_object().end_object();
+  if (!path.empty()) json.end_object();
+  json.end_object();
   if (has_key) json.key("security").raw(R"([{"key":[]}])");
   json.key("components").begin_object();
   if (has_key) json.key("securitySchemes").raw(R"({"key":{"type":"http","scheme":"bearer"}})");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
 #include <optional>
@@ -37,7 +38,7 @@ class Connection {
   [[nodiscard]] asio::awaitable<bool> send(const HttpResponse& response);
   /// Sends the head of a response whose body follows by write_stream.
   [[nodiscard]] asio::awaitable<bool> begin_stream(const HttpResponse& head);
-  /// Sends `events` as one chunk and clears it.
+  /// Sends `events` as one chunk, and clears it.
   [[nodiscard]] asio::awaitable<bool> write_stream(std::string& events);
   [[nodiscard]] asio::awaitable<bool> end_stream();
   /// Sends what the socket takes at once: for a connection that is not wanted.
@@ -75,8 +76,7 @@ class Connection {
   /// Calls `write_some(failure)`, which returns whether all is written, as often as the socket takes bytes.
   template <class WriteSome>
   asio::awaitable<bool> write_all(WriteSome write_some);
-  template <class Buffers>
-  asio::awaitable<bool> write_buffers(Buffers buffers);
+  asio::awaitable<bool> write_bytes(asio::const_buffer bytes);
   asio::awaitable<bool> write_head(const HttpResponse& response, BodyFraming framing);
 
   asio::ip::tcp::socket socket_;
