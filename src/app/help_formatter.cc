@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace millrace::app {
@@ -10,10 +11,17 @@ namespace {
 constexpr size_t kLeftColumns = 34;
 constexpr size_t kColumns = 110;
 
-/// Returns "[1 to 64; default 8; or $NAME]", or nothing where there is nothing to say.
+/// Stands for a space at which a line does not break.
+constexpr char kFixedSpace = '\x1f';
+
+/// Returns "[1 to 64; default 8; or $NAME]", or nothing where there is nothing to say. Its parts do not break.
 std::string details(const CLI::Option& option, const std::string& bounds) {
-  std::string text = bounds;
-  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  std::string text;
+  const auto add = [&text](std::string part) {
+    std::ranges::replace(part, ' ', kFixedSpace);
+    text += (text.empty() ? "" : "; ") + part;
+  };
+  if (!bounds.empty()) add(bounds);
   if (option.get_required()) add("required");
   if (!option.get_default_str().empty()) add("default " + option.get_default_str());
   if (!option.get_envname().empty()) add("or $" + option.get_envname());
@@ -36,6 +44,7 @@ std::string wrap(const std::string& text) {
     lines += word;
     column += word.size();
   }
+  std::ranges::replace(lines, kFixedSpace, ' ');
   return lines;
 }
 
@@ -47,7 +56,7 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
   if (option->get_type_size() != 0 && !is_positional) {
     const std::string type = option->get_type_name();  // the placeholder, and after a colon what the check says
     const size_t colon = std::min(type.find(':'), type.size());
-    left += " " + type.substr(0, colon);
+    if (colon > 0) left += " " + type.substr(0, colon);
     if (colon < type.size()) bounds = type.substr(colon + 1);
   }
   const std::string right = wrap(option->get_description() + details(*option, bounds));

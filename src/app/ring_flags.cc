@@ -54,8 +54,8 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
              "Sets this node's number; node 0 hosts the head and serves HTTP.");
   serve
       .add_option("--dist-init-addr", unresolved.dist_init_addr,
-                  "Sets the address where node 0 listens for the other nodes.")
-      ->type_name("HOST:PORT")
+                  "Sets the address, HOST:PORT, where node 0 listens for the other nodes.")
+      ->type_name("ADDRESS")
       ->default_str("from torchrun, Slurm, Open MPI or LeaderWorkerSet");
 }
 
