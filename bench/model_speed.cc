@@ -44,8 +44,8 @@ double seconds_between(bench::Reply::Clock::time_point begin, bench::Reply::Cloc
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Returns the figure of the steps in which every sequence decodes: from the last one's first token to the first one's
-/// last.
+/// Returns the figure of the steps in which every sequence decodes, from the latest first token to the earliest last
+/// one.
 Figure decode_figure(const std::vector<bench::Reply>& replies, uint32_t prompt, const bench::ModelWork& work) {
   auto begin = replies.front().times.front();
   auto end = replies.front().times.back();

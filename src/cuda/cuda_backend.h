@@ -9,7 +9,7 @@
 
 namespace millrace::cuda {
 
-/// The instruction of GEMMs. kAuto is wgmma where the GPU has it and a self-test confirms it, otherwise mma.
+/// The instruction of GEMMs. kAuto is wgmma where the GPU has it and it agrees with mma at the start, else mma.
 enum class GemmChoice : uint8_t { kAuto, kWgmma, kMma };
 
 /// Options of a CUDA backend.

@@ -13,7 +13,8 @@
 namespace millrace::model {
 namespace {
 
-/// Two independent chains of multiply and xor-shift over 64-bit words. Byte strings enter by their XXH3-128.
+/// Two independent chains of multiply and xor-shift over 64-bit words; bytes enter as their XXH3-128. The chains are
+/// not xxhash's, since their value is part of stored pages' names: another mixer would orphan every page store.
 class Hash {
  public:
   void add(uint64_t word) {

@@ -27,8 +27,7 @@ struct StageSpan {
 /// Divides layers evenly, with the remainder on the later stages: 22 layers over 4 stages are 5, 5, 6, 6. Error: more
 /// stages than layers.
 [[nodiscard]] Result<std::vector<LayerRange>> divide_layers(int32_t layer_count, int32_t stage_count);
-/// Parses an explicit division such as "15,15,15,16". Errors: not `stage_count` positive numbers, or a sum other than
-/// `layer_count`.
+/// By hand: "15,15,15,16". Errors: not `stage_count` positive numbers, or a sum other than `layer_count`.
 [[nodiscard]] Result<std::vector<LayerRange>> parse_partition(std::string_view text, int32_t layer_count,
                                                               int32_t stage_count);
 /// Returns the spans of a whole division, with the first and the last marked.

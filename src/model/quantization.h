@@ -18,8 +18,6 @@
 /// compressed-tensors, which vLLM and SGLang also read.
 namespace millrace::model {
 
-/// The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
-/// scales per channel with inputs scaled per token.
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
 /// The member of config.json that describes quantization. The older name is read when the newer one is absent.
@@ -29,7 +27,7 @@ inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
 
 [[nodiscard]] std::string_view to_string(Quantization quantization);
-/// Parses one of kQuantizationNames. Error: kInvalidArgument.
+/// One of kQuantizationNames.
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
 /// Returns how scales are chosen when weights are quantized to this format.

@@ -9,7 +9,6 @@
 
 namespace millrace::tensor {
 
-/// The floating-point types that are computed with.
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
 /// Returns the bytes of one element.

@@ -39,7 +39,7 @@ Made make(GemmChoice products) {
 
 }  // namespace
 
-TEST_CASE("products go by wgmma where a GPU has it, unless mma is asked for") {
+TEST_CASE("GEMMs use wgmma where a GPU has it unless mma is set") {
   const Gpu gpu("right");
   for (const GemmChoice choice : {GemmChoice::kAuto, GemmChoice::kWgmma}) {
     const Made made = make(choice);
@@ -49,7 +49,7 @@ TEST_CASE("products go by wgmma where a GPU has it, unless mma is asked for") {
   REQUIRE(make(GemmChoice::kMma).format == "bf16 cuda sm_90 mma");
 }
 
-TEST_CASE("a GPU without wgmma, or kernels without it, multiply by mma, and cannot be asked for it") {
+TEST_CASE("a GPU or build without wgmma uses mma and refuses wgmma") {
   for (const int capability : {80, 90}) {
     const Gpu gpu(capability == 80 ? "right" : "absent", capability);
     CAPTURE(capability);
@@ -62,7 +62,7 @@ TEST_CASE("a GPU without wgmma, or kernels without it, multiply by mma, and cann
   }
 }
 
-TEST_CASE("wgmma that gives other sums than mma, or other bits by the company of a row, is not taken") {
+TEST_CASE("wgmma with other sums or company-dependent bits is refused") {
   const auto [kind, reason] = GENERATE(
       table<const char*, std::string>({{"wrong", "a sum of 520 products is"},
                                        {"uneven", "rows in a batch of 1 differ from the same rows in a batch of 70"}}));
