@@ -12,7 +12,6 @@ namespace millrace::cuda {
 /// The instruction of GEMMs. kAuto is wgmma where the GPU has it and it agrees with mma at the start, else mma.
 enum class GemmChoice : uint8_t { kAuto, kWgmma, kMma };
 
-/// Options of a CUDA backend.
 struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;

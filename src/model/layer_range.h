@@ -30,7 +30,7 @@ struct StageSpan {
 /// By hand: "15,15,15,16". Errors: not `stage_count` positive numbers, or a sum other than `layer_count`.
 [[nodiscard]] Result<std::vector<LayerRange>> parse_partition(std::string_view text, int32_t layer_count,
                                                               int32_t stage_count);
-/// Returns the spans of a whole division, with the first and the last marked.
+/// The spans of a whole division, first and last marked.
 [[nodiscard]] std::vector<StageSpan> stage_spans(const std::vector<LayerRange>& ranges);
 
 }  // namespace millrace::model

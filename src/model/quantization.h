@@ -20,7 +20,7 @@ namespace millrace::model {
 
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
-/// The member of config.json that describes quantization. The older name is read when the newer one is absent.
+/// Where config.json says it; the older name is read where the newer one is missing.
 inline constexpr std::string_view kQuantizationKey = "quantization_config";
 inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 

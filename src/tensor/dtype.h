@@ -11,7 +11,6 @@ namespace millrace::tensor {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-/// Returns the bytes of one element.
 [[nodiscard]] constexpr size_t size_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }

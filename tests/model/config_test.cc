@@ -51,7 +51,7 @@ const std::string kKnown =
 
 using Changes = std::map<std::string, std::string>;
 
-/// Returns the fields of a Qwen3-MoE, with further changes.
+/// Returns the fields of a Qwen3-MoE config with further changes.
 Changes qwen3_moe(const Changes& changes = {}) {
   Changes all{{"architectures", R"(["Qwen3MoeForCausalLM"])"},
               {"num_experts", "8"},
@@ -386,8 +386,7 @@ TEST_CASE("the original context may stand beside the scaling, but not be another
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + "}"}}) == wanted);
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + within + "}"}}) == wanted);
     REQUIRE(refused({{beside, "128"}, {"rope_scaling", "{" + scaling + within + "}"}}) ==
-            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 outside of it in config.json, "
-            "wanted equal values");
+            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 beside it in config.json");
   }
   REQUIRE(parsed({{"original_max_position_embeddings", "64"}}) == parsed());
 }

@@ -18,7 +18,7 @@ struct Quality {
   double moved = 0;  // layers, squared, from the even division
 };
 
-/// Returns the quality of a division from the stages' costs, added up layer by layer.
+/// Returns the quality of a partition from the costs of its stages, added up layer by layer.
 Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   Quality found;
   const auto even = *divide_layers(static_cast<int32_t>(costs.layers.size()), static_cast<int32_t>(ranges.size()));
@@ -34,7 +34,7 @@ Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   return found;
 }
 
-/// Returns the quality of every division.
+/// Returns the quality of every partition.
 std::vector<Quality> qualities(const PartCosts& costs, std::vector<LayerRange> ranges, int32_t stage_count) {
   const auto layers = static_cast<int32_t>(costs.layers.size());
   const int32_t begin = ranges.empty() ? 0 : ranges.back().end;
