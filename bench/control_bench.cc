@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr RingEpoch kEpoch{1};
 constexpr size_t kWindow = 2;
-constexpr sched::StageBounds kBounds{1, 16, 1, 1, 2};
+constexpr sched::StageBounds kBounds{
+    .slot_count = 1, .page_size = 16, .page_count = 1, .max_batch_tokens = 1, .vocab_size = 2};
 
 /// Stages that no plan with work ever reaches.
 class IdleRunner final : public sched::StageRunner {

@@ -23,8 +23,8 @@ struct Timing {
 /// Runs `body` at least `runs` times and for at least 0.2 s, after one uncounted run.
 [[nodiscard]] Timing measure(int runs, const std::function<void()>& body);
 
-/// Times several bodies that take turns in a new random order each time. Other load of the machine, and what each body
-/// leaves in the caches, then affects all of them alike.
+/// Measures several bodies that alternate in an order drawn anew each round. Other load on the machine, and what one
+/// body leaves in the caches, then affect all alike.
 [[nodiscard]] std::vector<Timing> measure_in_turns(int runs, const std::vector<std::function<void()>>& bodies);
 
 /// Draws uniformly from -1 to 1. std::uniform_real_distribution is too slow for hundreds of millions of numbers.
@@ -36,7 +36,7 @@ struct Timing {
 /// The format of a GEMM's weights.
 enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
-/// Quantizes a matrix to any format except kCompute.
+/// Quantizes a matrix to any format but kCompute.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
 [[nodiscard]] tensor::W8Activations activations_of(WeightFormat format);
 

@@ -76,7 +76,7 @@ int64_t distinct_experts(const float* logits, int64_t rows, const Shape& shape) 
   return static_cast<int64_t>(chosen.size());
 }
 
-/// Returns the peak of GEMMs in the compute dtype.
+/// Returns the ceiling of GEMMs in the compute dtype.
 double peak_gflops(const Ceilings& ceilings, cpu::Isa isa, DType dtype) {
   if (dtype == DType::kF32) return ceilings.fma_gflops;
   if (isa == cpu::Isa::kAmx) return ceilings.tile_gflops;

@@ -14,7 +14,7 @@ struct DeviceCeilings {
   std::string missing;  ///< why a figure is unknown; empty: both are known
 };
 
-/// Measures GPU 0 and takes 1.4 GB of its memory meanwhile.
+/// Measures GPU 0, which may have other users. It takes 1.4 GB of device memory for the time.
 [[nodiscard]] DeviceCeilings measure_gpu();
 /// Measures `threads` threads of this host.
 [[nodiscard]] DeviceCeilings measure_cpu(int threads);

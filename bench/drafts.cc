@@ -7,6 +7,7 @@
 #include <chrono>
 #include <random>
 
+#include "app/flag_types.h"
 #include "base/random.h"
 #include "local_clients.h"
 
@@ -103,9 +104,10 @@ int main(int argc, char** argv) {
   CLI::App app("Tokens per second with predicted answers, over those without, in turns on one engine");
   app.add_option("--model-path", options.engine.model_path, "A model folder")->required();
   app.add_option("--pp-size", options.engine.pp_size, "Stages")->capture_default_str();
-  app.add_option("--threads", options.engine.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
-  app.add_option("--chunking", options.engine.chunking, "fixed, balanced")->capture_default_str();
-  app.add_option("--speculative-num-draft-tokens", options.engine.draft_tokens, "Drafts per step")
+  app.add_option("--threads", options.engine.node.threads, "Of the whole process; 0: one per CPU")
+      ->capture_default_str();
+  app::add_choice(app, "--chunking", options.engine.head.scheduler.chunking, "fixed, balanced");
+  app.add_option("--speculative-num-draft-tokens", options.engine.head.scheduler.draft_tokens, "Drafts per step")
       ->capture_default_str();
   app.add_option("--sequences", options.sequences, "That are answered at once")->capture_default_str();
   app.add_option("--right", options.right, "Parts of predicted tokens that are right")->capture_default_str();

@@ -257,7 +257,7 @@ class Clients {
   void open(uint16_t port, size_t streams) { call({Order::kOpen, port, streams, 0}); }
   /// Asks the last `streams` for so many tokens, and reads until each has ended.
   void exchange(size_t streams, uint32_t tokens) { call({Order::kExchange, 0, streams, tokens}); }
-  /// The same; how late the events came.
+  /// Asks the last `streams` for `tokens` each and returns how late the events came.
   Quantiles measure_delays(size_t streams, uint32_t tokens) { return call({Order::kDelays, 0, streams, tokens}); }
   /// Asks the last `streams`, and reads until each has a token.
   void begin(size_t streams) { call({Order::kBegin, 0, streams, 10}); }
@@ -333,7 +333,7 @@ bool can_open(size_t streams) {
 
 server::ServerOptions options_for(size_t streams) {
   constexpr size_t kOthers = 16;
-  return {.port = 0, .max_connections = streams + kOthers, .max_requests_in_flight = streams + kOthers};
+  return {.http = {.port = 0, .max_connections = streams + kOthers}, .max_requests_in_flight = streams + kOthers};
 }
 
 void measure_events(size_t streams, uint32_t tokens, int rounds) {

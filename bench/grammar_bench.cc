@@ -57,7 +57,7 @@ Result<std::shared_ptr<const grammar::Grammar>> compile(const GrammarCase& form,
   return grammar::Grammar::compile(definition, vocabulary, {});
 }
 
-/// Of each token: the mask and the step, us.
+/// Returns the time of the mask and of the step of each token in us.
 std::vector<double> write_answer(const std::shared_ptr<const grammar::Grammar>& grammar, size_t most, uint64_t seed) {
   std::mt19937_64 random(seed);
   grammar::Matcher matcher(grammar, false);

@@ -177,7 +177,7 @@ Lhs tile_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   return lhs;
 }
 
-/// Packs 8-bit rows: the values of 16 rows and a group, then their scales and corrections.
+/// Returns 8-bit rows in tiles: per 16 rows and group the values, then scales and compensations.
 Lhs tile_int8_rows(const std::vector<std::byte>& rows, size_t row_bytes, int count) {
   const size_t group_bytes = kW8GroupElements + sizeof(LhsQuantParams);
   const size_t groups = row_bytes / group_bytes;

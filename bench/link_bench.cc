@@ -144,7 +144,7 @@ class PlainSockets : public Wire {
   std::vector<std::byte> buffer_;
 };
 
-/// The same, but whoever receives waits in epoll: what an event loop cannot do without.
+/// Sockets whose receiver waits in epoll, as an event loop must.
 class PolledSockets final : public PlainSockets {
  public:
   PolledSockets() {
@@ -216,7 +216,7 @@ class LinkWire : public Wire {
       (void)co_await back_.receiver->receive(comm::MessageKind::kOutput);
     }
   }
-  /// As a stage does: the next tensors may come to one buffer while the one before is still looked at.
+  /// Receives like a stage: the next tensors may arrive in one buffer while the other is in use.
   asio::awaitable<void> take_tensors(size_t size, size_t count) {
     for (auto& buffer : buffers_) buffer.resize(forth_.receiver->fills_posted() ? size : 0);
     for (size_t i = 0; i < std::min(count, buffers_.size()); ++i) forth_.receiver->post(PlanId(i), buffers_[i]);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "app/devices.h"
+#include "app/flag_types.h"
 #include "base/log.h"
 #include "cpu/isa.h"
 #include "device_ceilings.h"
@@ -44,8 +45,8 @@ double seconds_between(bench::Reply::Clock::time_point begin, bench::Reply::Cloc
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Returns the figure of the steps in which every sequence decodes, from the latest first token to the earliest last
-/// one.
+/// Returns the figure of the steps in which every sequence decodes: from the last one's first token to the first one's
+/// last.
 Figure decode_figure(const std::vector<bench::Reply>& replies, uint32_t prompt, const bench::ModelWork& work) {
   auto begin = replies.front().times.front();
   auto end = replies.front().times.back();
@@ -90,12 +91,12 @@ struct Variant {
 };
 
 Variant make_variant(app::EngineOptions options, const std::string& quantization) {
-  options.quantization = quantization;
   model::ModelConfig config = value_or_throw(model::read_config(options.model_path));
   const auto wanted = value_or_throw(model::parse_quantization(quantization));
   config.quantization = value_or_throw(model::resolve_quantization(config.quantization, wanted));
+  options.stage.quantization = wanted;
   std::string way(model::to_string(config.quantization));
-  if (options.cpu_isa != "auto") way += " on " + options.cpu_isa;
+  if (options.stage.isa) way += fmt::format(" on {}", enum_name(*options.stage.isa));
   return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
 }
 
@@ -128,10 +129,11 @@ class Measurement {
 
 Measurement::Measurement(const Options& options)
     : options_(options),
-      gpu_(value_or_throw(app::choose_device(options.engine.device, options.engine.dtype)) == app::DeviceKind::kCuda) {
+      gpu_(value_or_throw(app::choose_device(options.engine.node.device, options.engine.stage.dtype)) ==
+           app::DeviceKind::kCuda) {
   for (const std::string& isa : options.cpu_isas) {
     app::EngineOptions engine = options.engine;
-    engine.cpu_isa = isa;
+    if (isa != "auto") engine.stage.isa = value_or_throw(cpu::parse_isa(isa));
     for (const std::string& quantization : options.quantizations)
       variants_.push_back(make_variant(engine, quantization));
   }
@@ -149,8 +151,8 @@ void Measurement::add(const Figure& figure, double first_tokens, const bench::De
 
 template <class Round>
 void Measurement::measure(const std::string& load, const Round& round) {
-  const int threads =
-      options_.engine.threads > 0 ? options_.engine.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options_.engine.node.threads > 0 ? options_.engine.node.threads
+                                                       : static_cast<int>(std::thread::hardware_concurrency());
   std::vector<Figures> all(variants_.size());
   for (uint32_t i = 0; i < options_.rounds; ++i) {
     const bench::DeviceCeilings ceilings = gpu_ ? bench::measure_gpu() : bench::measure_cpu(threads);
@@ -180,7 +182,7 @@ void Measurement::measure(const std::string& load, const Round& round) {
 }
 
 void Measurement::decode(uint32_t count) {
-  const auto page = static_cast<uint32_t>(options_.engine.page_size);
+  const auto page = options_.engine.stage.page_size;
   // All but one token of such a prompt is in the cache once it has been asked.
   const uint32_t prompt = std::max(options_.context / page, 1u) * page + 1;
   std::vector<sched::GenerateRequest> requests;
@@ -210,7 +212,8 @@ void Measurement::prefill(uint32_t tokens) {
   };
   for (const Variant& held : variants_) (void)round(held);  // the prefix is in the cache then
   const std::string behind = prefix > 0 ? fmt::format(" behind {}", prefix) : "";
-  measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind, options_.engine.chunked_prefill_size),
+  measure(fmt::format("prompt of {} tokens{}, in chunks of {}", tokens, behind,
+                      options_.engine.head.scheduler.chunked_prefill_size),
           round);
 }
 
@@ -235,13 +238,13 @@ void Measurement::run() {
 
 /// Sizes the pools for every load, and for the longest load alone.
 void fit(Options& options) {
-  const auto page = static_cast<uint32_t>(options.engine.page_size);
+  const auto page = options.engine.stage.page_size;
   const uint32_t decoded = options.context + page + options.output;
   uint32_t context = options.decode.empty() ? 0 : decoded;
   int64_t tokens = 0;
   for (const uint32_t count : options.decode) {
     tokens = std::max(tokens, int64_t{count} * (decoded + page));
-    options.engine.max_running_requests = std::max(options.engine.max_running_requests, static_cast<int32_t>(count));
+    options.engine.stage.max_running = std::max(options.engine.stage.max_running, count);
   }
   for (const uint32_t prompt : options.prefill) {
     context = std::max(context, options.prefix + prompt + page);
@@ -249,8 +252,7 @@ void fit(Options& options) {
   }
   options.engine.context_length = static_cast<int32_t>(context);
   options.engine.max_total_tokens = tokens;
-  options.engine.max_queued_requests =
-      std::max(options.engine.max_queued_requests, options.engine.max_running_requests);
+  options.engine.head.max_queued = std::max(options.engine.head.max_queued, options.engine.stage.max_running);
 }
 
 }  // namespace
@@ -258,26 +260,29 @@ void fit(Options& options) {
 int main(int argc, char** argv) {
   Options options;
   app::EngineOptions& engine = options.engine;
-  engine.chunked_prefill_size = 2048;
+  engine.head.scheduler.chunked_prefill_size = 2048;
   CLI::App app("Decode steps and prompts of a whole model on one stage, beside what bounds them in the same run");
   app.add_option("--model-path", engine.model_path, "A model folder; no tokenizer is needed")->required();
-  app.add_option("--device", engine.device, "auto, cpu, cuda")->capture_default_str();
-  app.add_option("--dtype", engine.dtype, "auto, bf16, f32")->capture_default_str();
+  app::add_choice(app, "--device", engine.node.device, "auto, cpu, cuda");
+  const auto set_dtype = [&engine](const std::string& name) {
+    engine.stage.dtype = parse_enum<tensor::DType>(name).value_or(tensor::DType::kBF16);
+  };
+  app::add_name(app, "--dtype", {"auto", "bf16", "f32"}, set_dtype, "auto (bf16), bf16, f32")->default_str("auto");
   app.add_option("--cpu-isa", options.cpu_isas, "Instruction sets, in turns: auto, " + cpu::isa_names())
       ->capture_default_str();
   app.add_option("--quantization", options.quantizations,
                  "How weights are held, in turns: none, w8, …, as serve has it")
       ->capture_default_str();
-  app.add_option("--threads", engine.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
-  app.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "Tokens")->capture_default_str();
-  app.add_flag("--disable-cuda-graph{false}", engine.cuda_graphs, "Decode steps on a GPU op by op");
-  app.add_option("--cuda-products", engine.cuda_products, "auto, wgmma, mma")->capture_default_str();
+  app.add_option("--threads", engine.node.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
+  app.add_option("--chunked-prefill-size", engine.head.scheduler.chunked_prefill_size, "Tokens")->capture_default_str();
+  app.add_flag("--disable-cuda-graph{false}", engine.node.cuda_graphs, "Decode steps on a GPU op by op");
+  app::add_choice(app, "--cuda-products", engine.node.gemm, "auto, wgmma, mma");
   app.add_option("--decode", options.decode, "Sequences at once; 0: none")->capture_default_str();
   app.add_option("--context", options.context, "Tokens of a sequence that decodes")->capture_default_str();
   app.add_option("--output-len", options.output, "Tokens of its answer")->capture_default_str();
   app.add_option("--prefill", options.prefill, "Tokens of a prompt")->capture_default_str();
   app.add_option("--prefix", options.prefix, "Tokens before each prompt that the cache holds; whole pages")
-      ->check([page = engine.page_size](const std::string& text) {
+      ->check([page = engine.stage.page_size](const std::string& text) {
         return std::atoll(text.c_str()) % page == 0 ? "" : fmt::format("wanted a multiple of {}", page);
       })
       ->capture_default_str();

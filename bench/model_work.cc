@@ -9,7 +9,7 @@ namespace millrace::bench {
 
 namespace {
 
-/// Returns the bytes of one weight of a matrix with `cols` inputs, with its part of the scales.
+/// Returns the bytes of one weight of a matrix with `cols` inputs, its share of the scales included.
 double bytes_in_8_bits(model::Quantization quantization, int64_t cols) {
   const bool by_row = model::w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
   return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);

@@ -20,9 +20,9 @@ class ModelWork {
   [[nodiscard]] bool reads_all() const { return reads_all_; }
   /// Returns the keys and values that the attention of one row over `keys` tokens reads, in all layers.
   [[nodiscard]] double kv_bytes(double keys) const;
-  /// Returns the operations of a decode row over `keys` tokens that is projected to logits.
+  /// Returns the operations of a row over `keys` tokens that is projected to logits, as in a decode step.
   [[nodiscard]] double drawn_operations(double keys) const;
-  /// Returns the operations of a prompt of `tokens`, whose last row alone is projected to logits.
+  /// Returns the operations of a prompt of `tokens`, of which only the last row is projected to logits.
   [[nodiscard]] double prompt_operations(double tokens) const;
 
  private:

@@ -20,17 +20,24 @@ double measure_turns() {
   RingStats stats(kStages, kStages);
   stats.ring_attached(RingEpoch(1), 0);
   Plan plan;
-  for (uint32_t i = 0; i < 8; ++i) plan.slices.push_back({SlotId(i), 100, 1, 0, true, -1, -1});
+  for (uint32_t i = 0; i < 8; ++i)
+    plan.slices.push_back({.slot = SlotId(i), .prefix = 100, .token_count = 1, .sample = true});
   PlanOutput output;
   output.reports.resize(kStages);
   const auto begin = std::chrono::steady_clock::now();
   for (uint64_t turn = 0; turn < kTurns; ++turn) {
     const auto now = static_cast<int64_t>(turn) * 1'000'000;
     plan.id = output.id = PlanId(turn);
-    stats.plan_sent(plan, {now, now, 8, 0, 100, 400});
+    stats.plan_sent(plan, {.schedule_ns = now, .sent_ns = now, .running = 8, .free_pages = 100, .bytes = 400});
     for (uint32_t s = 0; s < kStages; ++s) {
       const int64_t at = now + 100'000 * (s + 1);
-      output.reports[s] = {StageId(s), PlanId(turn), now + 10, at, at + 10, at + 90'000, 4096};
+      output.reports[s] = {.stage = StageId(s),
+                           .plan = PlanId(turn),
+                           .plan_ns = now + 10,
+                           .input_ns = at,
+                           .begin_ns = at + 10,
+                           .end_ns = at + 90'000,
+                           .sent_bytes = 4096};
     }
     stats.output_booked(output, 400, now + 600'000, now + 600'100);
   }

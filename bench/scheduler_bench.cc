@@ -7,8 +7,8 @@
 
 #include "sched/scheduler/scheduler.h"
 
-/// The head's own time per turn: Scheduler::next() and complete(), with the plan's and the output's wire forms, over
-/// decode steps of many sequences, and next() and complete() alone over the chunks of one long prompt.
+/// Measures the head's own time per turn. Decode steps of many sequences: Scheduler::next() and complete(), and the
+/// plan's and output's wire forms. Chunks of one long prompt: next() and complete() alone.
 namespace {
 
 using namespace millrace;
@@ -20,7 +20,7 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// What stages would answer whose time follows the cost model's formula.
+/// Returns the output of stages whose times follow the cost model's formula.
 PlanOutput output_of(const Plan& plan, uint64_t id) {
   PlanOutput output;
   output.id = PlanId(id);
@@ -30,7 +30,7 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
     made.samples.resize(slice.sample_count(), {.token = 9});
     shape.add_prefill(slice.prefix, slice.token_count);
   }
-  const CostCoefficients cost{10000, 10, 2e-4, 0, 0};
+  const CostCoefficients cost{.fixed_us = 10000, .per_token_us = 10, .per_pair_us = 2e-4};
   for (uint32_t stage = 0; stage < 8; ++stage) {
     const auto run_ns = static_cast<int64_t>(cost.predict_us(shape) * 1e3);
     output.reports.push_back({.stage = StageId(stage), .plan = PlanId(id), .end_ns = run_ns});
@@ -38,7 +38,7 @@ PlanOutput output_of(const Plan& plan, uint64_t id) {
   return output;
 }
 
-void answer(Scheduler& scheduler, const Plan& plan, uint64_t id) {
+void complete(Scheduler& scheduler, const Plan& plan, uint64_t id) {
   (void)scheduler.complete(output_of(plan, id));
 }
 
@@ -54,7 +54,7 @@ SchedulerOptions options() {
   return made;
 }
 
-/// A prompt that shares no page with those made before.
+/// Returns a request whose prompt shares no page with earlier ones.
 GenerateRequest request(uint32_t prompt, uint32_t max_tokens) {
   static TokenId next = 1;
   GenerateRequest made;
@@ -66,7 +66,7 @@ GenerateRequest request(uint32_t prompt, uint32_t max_tokens) {
 void bench_long_prompt() {
   Scheduler scheduler(options());
   uint64_t plan_id = 0;
-  while (scheduler.profiling()) answer(scheduler, *scheduler.next(), plan_id++);
+  while (scheduler.profiling()) complete(scheduler, *scheduler.next(), plan_id++);
   scheduler.add(SequenceId(1), request((1 << 20) - 10, 2));
   fmt::print("one prompt of a million tokens, 8 stages\n{:>10} {:>8} {:>12}\n", "context", "plans", "us per plan");
   uint32_t reported = 0;
@@ -76,7 +76,7 @@ void bench_long_prompt() {
   while (!scheduler.empty()) {
     const auto start = Clock::now();
     const auto plan = scheduler.next();
-    answer(scheduler, *plan, plan_id++);
+    complete(scheduler, *plan, plan_id++);
     total_us += microseconds_since(start);
     ++plans;
     context = plan->slices[0].prefix + plan->slices[0].token_count;
@@ -88,15 +88,15 @@ void bench_long_prompt() {
   }
 }
 
-/// Microseconds per turn while all of `count` sequences decode, with a window of 8 plans in flight.
+/// Returns microseconds per turn while all of `count` sequences decode, with a window of 8 plans in flight.
 double decode_turn_us(uint32_t count, uint32_t turns) {
   Scheduler scheduler(options());
   uint64_t plan_id = 0;
-  while (scheduler.profiling()) answer(scheduler, *scheduler.next(), plan_id++);
+  while (scheduler.profiling()) complete(scheduler, *scheduler.next(), plan_id++);
   for (uint32_t id = 1; id <= count; ++id) scheduler.add(SequenceId(id), request(4, 1000));
   std::vector<Plan> in_flight;  // the oldest first
   double total_us = 0;
-  // The first turns prefill: with every sequence's first token drawn, the plans that follow hold decode steps only.
+  // The first turns prefill. Once every sequence has its first token, plans have decode steps only.
   const uint32_t skipped = 64 + count / 8;
   for (uint32_t turn = 0; turn < skipped + turns; ++turn) {
     auto start = Clock::now();
@@ -124,7 +124,7 @@ void bench_decodes(const std::vector<uint32_t>& counts, uint32_t turns, uint32_t
   for (uint32_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < counts.size(); ++i) values[i].push_back(decode_turn_us(counts[i], turns));
   }
-  fmt::print("decode steps, window 8: us per turn, median [least, most] of {} rounds\n", rounds);
+  fmt::print("decode steps, window 8: us per turn, median [min, max] of {} rounds\n", rounds);
   for (size_t i = 0; i < counts.size(); ++i) {
     std::sort(values[i].begin(), values[i].end());
     fmt::print("{:>6} running sequences: {:8.1f} [{:.1f}, {:.1f}]\n", counts[i], values[i][values[i].size() / 2],

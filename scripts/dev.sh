@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2086
-# What ./run and ./test share: packages, configuration, build, Python environment. Sourced by bash, never run.
+# Functions that ./run and ./test share: packages, configuration, build, Python environment. Sourced by bash, never run.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -8,12 +8,14 @@ packages=(
   libboost1.81-dev libsimdjson-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev libcli11-dev libdnnl-dev catch2
   liburing-dev libxxhash-dev libssl-dev
 )
-test_packages=(python3 python3-venv curl iproute2 chromium redis-server openssl openmpi-bin libboost-context1.81-dev)
+test_packages=(
+  python3 python3-venv clang-format-19 curl iproute2 chromium redis-server openssl openmpi-bin libboost-context1.81-dev
+)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 
-# alone NAME COMMAND...: while no other ./run or ./test of this folder does anything of that name.
+# alone NAME COMMAND...: runs COMMAND while no other ./run or ./test of this folder runs a command of that NAME.
 alone() {
   local name="$1" lock status=0
   shift
@@ -24,7 +26,7 @@ alone() {
     flock "$lock"
   fi
   "$@" || status=$?
-  flock --unlock "$lock" # whoever has inherited it and lives on
+  flock --unlock "$lock" # a child that outlives the command may have inherited it
   exec {lock}>&-
   return "$status"
 }
@@ -34,10 +36,10 @@ missing_packages() {
     <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2> /dev/null | sed -n 's/^installed //p' | sort -u)
 }
 
-# Installs the Debian packages that are missing, and asks for nothing when none is.
+# Installs the Debian packages that are missing. Needs no rights when none is.
 ensure_packages() {
   if ! command -v dpkg-query > /dev/null; then
-    say "This is not a Debian system: what these packages hold must be there already: $*"
+    say "This is not a Debian system. Install the equivalents of these packages: $*"
     return
   fi
   [[ -z $(missing_packages "$@") ]] && return
@@ -50,7 +52,7 @@ install_packages() {
   [[ -z $missing ]] && return
   local as_root=()
   if [[ $(id -u) != 0 ]]; then
-    command -v sudo > /dev/null || die "neither root nor sudo is there to install what is missing:" $missing
+    command -v sudo > /dev/null || die "installing packages needs root or sudo; missing:" $missing
     as_root=(sudo)
   fi
   say "Installing:" $missing
@@ -65,18 +67,18 @@ install_packages() {
   rm -f "$log"
 }
 
-# What Meson builds more with, and less without: it keeps what it has found, and what it has not.
+# Prints the optional tools and headers that are installed. Meson builds more with them, and remembers what it found.
 optional_parts() {
   local part
-  # Without links, since the same nvcc may be in one shell's PATH and not in another's.
+  # Links are resolved, since the same nvcc may have another path in another shell.
   for part in "$(command -v nvcc)" "$(command -v g++)" /usr/local/cuda/bin/nvcc /usr/lib/*/libboost_context.* \
     {/usr,/usr/local,/usr/local/cuda}/include/{cuda_runtime_api,nccl,cublasLt}.h; do
     [[ ! -e $part ]] || readlink -f "$part"
   done | sort -u
 }
 
-# configure FOLDER [MESON OPTION...]: once per build folder, and anew when parts have come or gone that it may use; ninja
-# itself runs Meson again when a meson.build changes.
+# configure FOLDER [MESON OPTION...]: configures a build folder once, and again when optional parts have come or gone.
+# Ninja itself runs Meson again when a meson.build changes.
 configure() { alone "${1##*/}" configure_alone "$@"; }
 
 configure_alone() {
@@ -85,7 +87,7 @@ configure_alone() {
   if [[ -f $folder/build.ninja ]]; then
     [[ -f $folder/optional-parts ]] || optional_parts > "$folder/optional-parts"
     [[ $(cat "$folder/optional-parts") == "$(optional_parts)" ]] && return
-    # Options that `meson configure` has set since.
+    # Keeps options that `meson configure` has set.
     mapfile -t options < <(sed -n '/^\[options\]/,/^\[prop/s/^\(\w*\) = \(.*\)/-D\1=\2/p' "$folder/meson-private/cmd_line.txt")
     rm "$folder/build.ninja"
   fi
@@ -104,13 +106,13 @@ configure_alone() {
   optional_parts > "$folder/optional-parts"
 }
 
-# build FOLDER [TARGET...]: shows how far it is, on a terminal in one line, elsewhere at each tenth, and any errors.
+# build FOLDER [TARGET...]: builds and shows progress, on a terminal in one line, elsewhere at each tenth, and errors.
 build() { alone "${1##*/}" build_alone "$@"; }
 
 build_alone() {
   local folder="$1" name="${1#"$root"/}/" start=$SECONDS
   shift
-  # Nothing to do is the usual case and should say nothing.
+  # Prints nothing when everything is built, the usual case.
   if ninja -C "$folder" -n "$@" 2> /dev/null | grep -q 'no work to do'; then return; fi
   say "Building $name ..."
   if [[ -t 2 && ${TERM:-dumb} != dumb ]]; then
@@ -124,7 +126,7 @@ build_alone() {
   say "Built $name in $((SECONDS - start)) s."
 }
 
-# Replaces ninja's line per step ("@step DONE TOTAL ...") by one line per tenth of them; other lines pass.
+# Replaces ninja's line per step ("@step DONE TOTAL ...") by one line per tenth. Other lines pass.
 show_tenths() {
   local name="$1" word finished total rest shown=0 start=$SECONDS
   while IFS= read -r line || [[ -n $line ]]; do
@@ -140,14 +142,14 @@ show_tenths() {
   done
 }
 
-# Whether this machine can use the CUDA module, or MILLRACE_BUILD_CUDA says that another one will.
+# Tells whether this machine can use the CUDA module, or MILLRACE_BUILD_CUDA says that another one will.
 has_nvidia_driver() {
   [[ -n ${MILLRACE_BUILD_CUDA:-} || -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]] ||
     { command -v ldconfig > /dev/null && ldconfig -p | grep -q 'libcuda\.so\.1'; }
 }
 
-# server_targets FOLDER: the files of the server, which are all programs and modules but tests and benchmarks. Without an
-# NVIDIA driver the CUDA module is left out: nvcc takes a good part of the build.
+# server_targets FOLDER: prints the files of the server, all programs and modules except tests and benchmarks. Without an
+# NVIDIA driver it leaves out the CUDA module, since nvcc takes a good part of the build.
 server_targets() {
   local kinds='"executable", "shared module", "shared library"'
   has_nvidia_driver || kinds='"executable",'
@@ -162,7 +164,7 @@ for target in json.load(sys.stdin):
 ' "$root" "$1"
 }
 
-# The Python environment of the end-to-end tests, made anew when its requirements change. Fails without a network.
+# Makes the Python environment of the end-to-end tests, again when its requirements change. Fails without a network.
 ensure_venv() { alone venv make_venv; }
 
 make_venv() {

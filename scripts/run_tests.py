@@ -1,12 +1,13 @@
 """Runs the test groups of one build folder and counts their cases; called by ./test.
 
 A group is a Catch2 program that Meson knows, the style checks, or the end-to-end tests. Each case of a group is passed,
-failed or skipped; a program that crashes, hangs or reports nothing is a failed case of its own.
+failed or skipped. A program that crashes, hangs or reports nothing is a failed case named "(program)".
 """
 
 import argparse
 import concurrent.futures
 import dataclasses
+import fnmatch
 import json
 import os
 import re
@@ -27,7 +28,7 @@ SANITIZER_OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-running = set()  # process groups in flight, to be ended with this script
+running = set()  # process groups in flight, which end with this script
 
 
 @dataclasses.dataclass
@@ -41,7 +42,7 @@ class Case:
 class Group:
     name: str
     command: list
-    kind: str  # catch2, plain, tap, gpu, pytest; absent: meson has left it out, for a reason that `command` tells
+    kind: str  # catch2, plain, tap, gpu, pytest; absent: not built, and `command` holds the reason
     environment: dict
     timeout_s: float
     cases: list = dataclasses.field(default_factory=list)
@@ -65,7 +66,7 @@ def end_processes(process_group):
 
 
 def run_command(group, extra):
-    """Runs the group's command in a process group of its own; returns (exit code or None when late, output)."""
+    """Runs the group's command in a process group of its own. Returns (exit code or None at the time-out, output)."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             group.command + extra, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
@@ -75,7 +76,7 @@ def run_command(group, extra):
             code = process.wait(timeout=group.timeout_s)
         except subprocess.TimeoutExpired:
             code = None
-        end_processes(process.pid)  # the late program, or what it has left behind
+        end_processes(process.pid)  # a program past its time-out, and children that outlive their program
         running.discard(process.pid)
         process.wait()
         output.seek(0)
@@ -94,7 +95,7 @@ def ending(code, timeout_s):
 
 
 def read_catch2_report(path):
-    """The cases of a Catch2 XML report, which may end early: [(name, success or None, detail)]."""
+    """Returns [(name, success or None, detail)] of a Catch2 XML report, which may be cut short."""
     parser = ElementTree.XMLPullParser(events=("start", "end"))
     cases, name, success, detail, text = [], None, None, [], ""
     try:
@@ -131,9 +132,21 @@ def read_catch2_report(path):
     return cases
 
 
+def catch2_names(group):
+    """Returns the names of a Catch2 program's cases."""
+    _, output = run_command(group, ["--list-test-names-only"])
+    return output.splitlines()
+
+
+def catch2_filter(group, selection):
+    """Returns the test specification that selects one case by its whole name, or else by the given Catch2 pattern."""
+    return re.sub(r'([\\,\["~])', r"\\\1", selection) if selection in catch2_names(group) else selection
+
+
 def run_catch2(group, selection, folder):
     report = Path(folder) / f"{group.name}.xml"
-    code, output = run_command(group, ["-r", "xml", "-o", str(report)] + ([selection] if selection else []))
+    chosen = [catch2_filter(group, selection)] if selection else []
+    code, output = run_command(group, ["-r", "xml", "-o", str(report)] + chosen)
     skips = [line[len("[skipped] "):] for line in output.splitlines() if line.startswith("[skipped] ")]
     output = "\n".join(line for line in output.splitlines() if not line.startswith("[skipped] "))
     cases = read_catch2_report(report)
@@ -162,7 +175,7 @@ def run_plain(group):
 
 
 def run_tap(group):
-    """Test Anything Protocol: "ok 1 - NAME", "not ok 2 - NAME", "ok 3 - NAME # SKIP reason", "# detail" lines."""
+    """Reads the Test Anything Protocol: "ok 1 - NAME", "not ok 2 - NAME", "ok 3 - NAME # SKIP reason", "# detail"."""
     code, output = run_command(group, [])
     for line in output.splitlines():
         match = re.match(r"(not )?ok \d+ - (.*?)(?: # SKIP (.*))?$", line)
@@ -176,7 +189,7 @@ def run_tap(group):
 
 
 def run_gpu(group):
-    """The table of tests/gpu/run, or its line "skipped: reason"."""
+    """Reads the table of tests/gpu/run, or its line "skipped: reason"."""
     code, output = run_command(group, [])
     if output.startswith("skipped: "):
         group.cases.append(Case("(all)", "skipped", output.splitlines()[0][len("skipped: "):]))
@@ -187,10 +200,17 @@ def run_gpu(group):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
 
+def pytest_selection(selection):
+    """Returns pytest's arguments for one case, "FILE::CASE", or for an expression of -k."""
+    file, separator, case = selection.partition("::")
+    if separator:
+        return [str(ROOT / "tests/e2e" / f"{file}.py") + f"::{case}"]
+    return [str(ROOT / "tests/e2e")] + (["-k", selection] if selection else [])
+
+
 def run_pytest(group, selection, folder):
     report = Path(folder) / f"{group.name}.xml"
-    extra = ["--junitxml", str(report)] + (["-k", selection] if selection else [])
-    code, output = run_command(group, extra)
+    code, output = run_command(group, ["--junitxml", str(report)] + pytest_selection(selection))
     try:
         cases = list(ElementTree.parse(report).iter("testcase"))
     except (ElementTree.ParseError, FileNotFoundError):
@@ -205,7 +225,7 @@ def run_pytest(group, selection, folder):
             group.cases.append(Case(name, "skipped", skip.get("message") or ""))
         else:
             group.cases.append(Case(name, "passed"))
-    nothing_selected = selection and code == 5
+    nothing_selected = selection and not cases and (code == 5 or (code == 4 and "::" in selection))  # pytest's codes
     if not nothing_selected and (not cases or (code != 0 and not group.count("failed"))):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
@@ -239,20 +259,44 @@ def find_groups(arguments):
         groups.append(Group("gpu", ["the build has no millrace_cuda.so: nvcc was not found"], "absent", {}, 0))
     groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
     python = str(ROOT / ".venv/bin/python")
-    groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/e2e")],
+    groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
                         "pytest", environment, 5 * arguments.timeout_s * factor))
     return groups
 
 
+def list_cases(group, selection):
+    """Returns the names of a group's chosen cases, without running them if that is possible."""
+    if group.kind == "catch2":
+        chosen = [catch2_filter(group, selection)] if selection else []
+        return run_command(group, ["--list-test-names-only"] + chosen)[1].splitlines()
+    if group.kind == "pytest":
+        code, output = run_command(group, ["--collect-only"] + pytest_selection(selection))
+        if code != 0:
+            print(f"{group.name}: {tail(output)}", file=sys.stderr)
+        return [file + case for file, case in re.findall(r"^(?:.*/)?(\w+)\.py(::.*)$", output, re.MULTILINE)]
+    if group.kind == "tap":
+        run_tap(group)
+        return [case.name for case in keep_selected(group.cases, selection)]
+    return [group.name] if group.kind == "plain" else []
+
+
+def keep_selected(cases, selection):
+    """Returns the cases that a selection names, for groups that always run whole."""
+    return [case for case in cases if not selection or selection == case.name or fnmatch.fnmatch(case.name, selection)
+            or case.name == "(program)"]
+
+
 def select(groups, filters):
-    """[(group, selection within it)]; every group when there is no filter."""
+    """Returns [(group, selection within it)], with every group when there is no filter. A filter that is a group's whole
+    name selects that group alone."""
     if not filters:
         return [(group, "") for group in groups]
+    names = {group.name for group in groups}
     chosen = []
     for group in groups:
         for text in filters:
             name, _, selection = text.partition("/")
-            if name in group.name:
+            if name == group.name or (name in group.name and name not in names):
                 chosen.append((group, selection))
                 break
     return chosen
@@ -283,6 +327,8 @@ def run_group(group, selection, folder, arguments):
         run_gpu(group)
     else:
         run_pytest(group, selection, folder)
+    if group.kind in ("plain", "tap", "gpu"):
+        group.cases = keep_selected(group.cases, selection)
     group.wall_s = time.monotonic() - start
     failed, skipped = group.count("failed"), group.count("skipped")
     print(f"{group.name:<16}{group.count('passed'):>6} passed"
@@ -318,9 +364,10 @@ def main():
     parser.add_argument("--jobs", type=positive, default=2)
     parser.add_argument("--timeout-s", type=float, default=600.0)
     parser.add_argument("--sanitized", action="store_true")
-    parser.add_argument("--effort-percent", type=int, help="the part of their random repetitions that tests make")
+    parser.add_argument("--effort-percent", type=int, help="how many of their random repetitions tests make")
     parser.add_argument("--no-e2e", default="")
     parser.add_argument("--list", action="store_true", help="print the chosen groups")
+    parser.add_argument("--list-cases", action="store_true", help="print the chosen cases, as --filter takes them")
     parser.add_argument("--targets", action="store_true", help="print what ninja must build for the chosen groups")
     arguments = parser.parse_args()
     chosen = select(find_groups(arguments), arguments.filter)
@@ -331,13 +378,20 @@ def main():
     if arguments.list:
         print("\n".join(group.name for group, _ in chosen))
         return 0
+    if arguments.list_cases:
+        for group, selection in chosen:
+            for case in list_cases(group, selection):
+                print(f"{group.name}/{case}")
+        return 0
     if not chosen:
         print(f"no test group matches {arguments.filter}")
         print("\n0 passed, 0 failed, 0 skipped")
         return 1
     run_groups(chosen, arguments)
-    _, failed, _ = print_report([group for group, _ in chosen])
-    return 1 if failed else 0
+    counts = print_report([group for group, _ in chosen])
+    if not any(counts):
+        print(f"no test case matches {arguments.filter}", file=sys.stderr)
+    return 1 if counts[1] or not any(counts) else 0
 
 
 def run_groups(chosen, arguments):

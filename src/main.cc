@@ -37,9 +37,7 @@ Result<int> run(const app::SimulateFlags& flags) {
 }
 
 Result<int> run(const app::QuantizeFlags& flags) {
-  const auto quantization = model::parse_quantization(flags.quantization);
-  if (quantization.has_error()) return quantization.error();
-  const auto report = model::quantize_checkpoint(flags.model_path, flags.output, *quantization);
+  const auto report = model::quantize_checkpoint(flags.model_path, flags.output, flags.quantization);
   if (report.has_error()) return report.error();
   std::printf("%s: %zu tensors in 8 bits, %.1f MB instead of %.1f\n", flags.output.c_str(), report->tensors,
               static_cast<double>(report->bytes_after) / 1e6, static_cast<double>(report->bytes_before) / 1e6);

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "app/stage_backend.h"
 #include "base/log.h"
 #include "model/part_timing.h"
 
 namespace millrace::app {
 namespace {
 
-/// By so much of itself a stage's measured cost differs from start to start.
+/// The relative difference between two measurements of one stage's cost.
 constexpr double kTimingNoise = 0.05;
 
 std::string sizes(const std::vector<model::LayerRange>& ranges) {
@@ -18,7 +19,7 @@ std::string sizes(const std::vector<model::LayerRange>& ranges) {
   return text;
 }
 
-/// Mean over slowest of the stages' costs: 1 when they are equal.
+/// Returns the mean over the largest of the stages' costs: 1 when they are equal.
 double balance(const std::vector<double>& costs) {
   const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
   return sum / static_cast<double>(costs.size()) / *std::ranges::max_element(costs);
@@ -27,7 +28,7 @@ double balance(const std::vector<double>& costs) {
 Result<model::PartCosts> measure(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
                                  const NodeStagesOptions& node, tensor::Backend& backend,
                                  const model::ReferenceLoad& load) {
-  const auto loaded_config = stage_config(config, node);
+  const auto loaded_config = quantized_config(config, node.stage.quantization);
   if (loaded_config.has_error()) return loaded_config.error();
   try {
     return model::time_parts(checkpoint, *loaded_config, backend, load, [&node] { node.check_interrupted(); });
@@ -44,10 +45,10 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
                                                       int32_t node_stage_count, int32_t stage_count) {
   const auto even = model::divide_layers(config.layer_count, stage_count);
   if (even.has_error() || stage_count == 1) return even;
-  const auto backend = make_stage_backend(node, node_stage_count, 0);
+  const auto backend = make_stage_backend(node.device, node.stage, node.node, node_stage_count, 0);
   if (backend.has_error()) return backend.error();
   model::ReferenceLoad load;
-  load.decode_rows = std::clamp(node.max_running / stage_count, 1, load.decode_rows);
+  load.decode_rows = std::clamp(static_cast<int32_t>(node.stage.max_running) / stage_count, 1, load.decode_rows);
   const auto costs = measure(checkpoint, config, node, **backend, load);
   if (costs.has_error()) return costs.error();
   const auto chosen = model::balance_layers(*costs, stage_count, kTimingNoise);

@@ -20,18 +20,13 @@ namespace {
 constexpr const char* kModuleFile = "millrace_cuda.so";
 constexpr const char* kModuleVariable = "MILLRACE_CUDA_MODULE";
 
-cuda::GemmChoice product_choice(const std::string& name) {
-  if (name == "wgmma") return cuda::GemmChoice::kWgmma;
-  return name == "mma" ? cuda::GemmChoice::kMma : cuda::GemmChoice::kAuto;
-}
-
 std::filesystem::path module_path() {
   if (const char* given = std::getenv(kModuleVariable)) return given;
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / kModuleFile;
 }
 
-/// The module stays loaded: backends are made of its code.
+/// Loads the module for good, since backends are made of its code.
 Result<const cuda::Module*> load_module() {
   const std::filesystem::path path = module_path();
   if (!std::filesystem::exists(path)) {
@@ -65,7 +60,7 @@ double gigabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
 }
 
-/// "79.2 of 85.0 GB of memory free", or why it cannot be used now: another process may have it for itself.
+/// Returns "79.2 of 85.0 GB of memory free", or why the GPU cannot be used: another process may have it exclusively.
 std::string memory_of(const cuda::Module& module, int device, uint64_t total_bytes) {
   try {
     return fmt::format("{:.1f} of {:.1f} GB of memory free", gigabytes(module.free_bytes(device)),
@@ -75,7 +70,7 @@ std::string memory_of(const cuda::Module& module, int device, uint64_t total_byt
   }
 }
 
-/// Of the process: it is all of it that a device is lost to.
+/// Why a device is lost. A device is lost to the whole process.
 struct LostDevice {
   std::mutex mutex;
   std::optional<std::string> reason;
@@ -98,14 +93,14 @@ void on_device_lost(const std::string& reason) {
 
 }  // namespace
 
-Result<DeviceKind> choose_device(const std::string& device, const std::string& dtype) {
-  if (device == "cpu") return DeviceKind::kCpu;
-  if (device == "auto" && dtype == "f32") {
+Result<DeviceKind> choose_device(DeviceChoice device, tensor::DType dtype) {
+  if (device == DeviceChoice::kCpu) return DeviceKind::kCpu;
+  if (device == DeviceChoice::kAuto && dtype == tensor::DType::kF32) {
     log::info("--device auto: cpu (--dtype f32)");
     return DeviceKind::kCpu;
   }
   const auto gpus = list_gpus();
-  if (device == "cuda") {
+  if (device == DeviceChoice::kCuda) {
     if (gpus.has_value()) return DeviceKind::kCuda;
     return make_error(ErrorCode::kUnavailable, "--device cuda: {}", gpus.error().message);
   }
@@ -118,7 +113,7 @@ Result<DeviceKind> choose_device(const std::string& device, const std::string& d
 }
 
 Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
-                                                          const GpuOptions& options) {
+                                                          const NodeOptions& options) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
@@ -126,12 +121,12 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, i
   const auto gpu_count = static_cast<int32_t>(gpus->size());
   const int32_t gpu = index % gpu_count;
   cuda::CudaOptions backend{.device = gpu,
-                            .products = product_choice(options.products),
-                            .graphs = options.graphs,
-                            .channels = options.channels,
+                            .products = options.gemm,
+                            .graphs = options.cuda_graphs,
+                            .channels = options.nccl != NcclMode::kOff,
                             .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
-  if (options.divide) {
+  if (options.divide_gpu) {
     backend.part = index / gpu_count;
     backend.part_count = (stage_count - gpu + gpu_count - 1) / gpu_count;
   }

@@ -9,36 +9,34 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr async::Duration kHeartbeat = 500ms;
-/// Cached prefixes are kept up to so many times what the running requests can hold.
+/// Cached prefixes are kept up to this multiple of what the running requests can use.
 constexpr uint64_t kCachedPerRunning = 8;
 
-}  // namespace
-
-async::Duration duration_of(double seconds) {
-  return std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(seconds));
-}
-
-uint32_t window(const EngineOptions& options) {
+uint32_t window_of(const EngineOptions& options) {
   return static_cast<uint32_t>(options.pp_size + options.async_batch_depth);
 }
 
-uint32_t max_batch_tokens(const EngineOptions& options) {
-  const auto size = static_cast<uint32_t>(options.chunked_prefill_size);
-  return sched::max_prompt_tokens(*sched::parse_chunking(options.chunking), size) +
-         static_cast<uint32_t>(options.max_running_requests) + max_draft_rows(options);
-}
+}  // namespace
 
-uint32_t max_draft_rows(const EngineOptions& options) {
-  return sched::max_draft_rows(static_cast<uint32_t>(options.draft_tokens),
-                               static_cast<uint32_t>(options.max_running_requests));
+sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab) {
+  const sched::SchedulerOptions& scheduler = options.head.scheduler;
+  sched::StageConfig stage = options.stage;
+  stage.max_draft_rows = sched::max_draft_rows(scheduler.draft_tokens, stage.max_running);
+  stage.max_batch_tokens = sched::max_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size) +
+                           stage.max_running + stage.max_draft_rows;
+  stage.window = window_of(options);
+  stage.sampling_vocab = sampling_vocab;
+  stage.watchdog = options.head.watchdog;
+  stage.has_store = options.node.storage.enabled();
+  return stage;
 }
 
 uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity) {
-  const auto page_size = static_cast<uint64_t>(options.page_size);
+  const uint64_t page_size = options.stage.page_size;
   // More than every running request at full length is of use to the prefix cache only, and soon to nobody.
   const uint64_t pages_each = (static_cast<uint64_t>(longest) + page_size - 1) / page_size;
-  uint64_t useful = pages_each * static_cast<uint64_t>(options.max_running_requests);
-  if (options.radix_cache) useful *= kCachedPerRunning;
+  uint64_t useful = pages_each * options.stage.max_running;
+  if (options.head.scheduler.share_prefixes) useful *= kCachedPerRunning;
   const uint64_t wanted =
       options.max_total_tokens > 0 ? static_cast<uint64_t>(options.max_total_tokens) / page_size : capacity;
   return static_cast<uint32_t>(std::min({wanted, useful, uint64_t{INT32_MAX}}));
@@ -46,36 +44,23 @@ uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capa
 
 sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config, uint32_t page_count,
                                 uint32_t host_page_count, uint32_t context_length) {
-  sched::HeadOptions head;
-  head.scheduler = {static_cast<uint32_t>(options.page_size),
-                    page_count,
-                    static_cast<uint32_t>(options.max_running_requests),
-                    window(options),
-                    static_cast<uint32_t>(options.chunked_prefill_size),
-                    context_length,
-                    static_cast<uint32_t>(options.pp_size),
-                    static_cast<uint32_t>(config.vocab_size)};
-  head.scheduler.chunking = *sched::parse_chunking(options.chunking);
-  head.scheduler.chunk_smoothing = options.chunk_smoothing;
-  head.scheduler.policy = *sched::parse_queue_policy(options.schedule_policy);
-  head.scheduler.share_prefixes = options.radix_cache;
-  head.scheduler.host_page_count = host_page_count;
-  head.scheduler.has_store = options.storage.enabled();
-  head.scheduler.draft_tokens = static_cast<uint32_t>(options.draft_tokens);
-  head.scheduler.draft_history = options.draft_algorithm == "ngram";
+  sched::HeadOptions head = options.head;
+  sched::SchedulerOptions& scheduler = head.scheduler;
+  scheduler.page_size = options.stage.page_size;
+  scheduler.page_count = page_count;
+  scheduler.host_page_count = host_page_count;
+  scheduler.max_running = options.stage.max_running;
+  scheduler.window = window_of(options);
+  scheduler.context_length = context_length;
+  scheduler.stage_count = static_cast<uint32_t>(options.pp_size);
+  scheduler.vocab_size = static_cast<uint32_t>(config.vocab_size);
+  scheduler.has_store = options.node.storage.enabled();
+  scheduler.draft_history = options.draft_algorithm == DraftAlgorithm::kNgram;
   // Nodes outlive heads, and know by the ids of copies which head asked them last.
   std::random_device random;
-  head.scheduler.first_copy_id = (uint64_t{random()} << 31 | random()) + 1;
-  head.scheduler.write_policy = *cache::parse_write_policy(options.write_policy);
-  head.scheduler.prefetch_policy = *sched::parse_prefetch_policy(options.prefetch_policy);
-  if (head.scheduler.prefetch_policy == sched::PrefetchPolicy::kTimeout) {
-    head.prefetch_timeout = duration_of(options.prefetch_timeout_s);
-  }
-  head.queue_timeout = duration_of(options.queue_timeout_s);
-  head.run_timeout = duration_of(options.run_timeout_s);
-  head.max_queued = static_cast<uint32_t>(options.max_queued_requests);
+  scheduler.first_copy_id = (uint64_t{random()} << 31 | random()) + 1;
+  if (scheduler.prefetch_policy != sched::PrefetchPolicy::kTimeout) head.prefetch_timeout = {};
   head.heartbeat = kHeartbeat;
-  head.watchdog = duration_of(options.watchdog_timeout_s);
   return head;
 }
 

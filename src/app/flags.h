@@ -10,44 +10,47 @@
 #include "app/local_engine.h"
 #include "app/simulate.h"
 #include "base/log.h"
+#include "model/quantization.h"
 #include "server/options.h"
 
 namespace millrace::app {
 
+/// The flags of `millrace serve`, parsed and checked.
 struct ServeFlags {
   EngineOptions engine;
   ClusterOptions cluster;
   server::ServerOptions server;
   std::string chat_template;      ///< a file; empty: the model's own
-  std::string api_key_file;       ///< of one key per line; empty: none
-  std::string generation_config;  ///< a JSON object that goes before the model's; empty: none
+  std::string api_key_file;       ///< a file with one key per line; empty: none
+  std::string generation_config;  ///< a JSON object that overrides the model's; empty: none
   std::chrono::milliseconds drain_timeout{30'000};
   log::Level log_level = log::Level::kInfo;
   bool log_json = false;
 };
 
-/// `millrace trace FILE`.
+/// The flags of `millrace trace FILE`.
 struct TraceFlags {
   std::filesystem::path file;
 };
 
-/// `millrace quantize`.
+/// The flags of `millrace quantize`.
 struct QuantizeFlags {
   std::filesystem::path model_path;
   std::filesystem::path output;
-  std::string quantization = "w8";  ///< or mxint8, w8a8_int8
+  model::Quantization quantization = model::Quantization::kW8;  ///< one that is_storable()
 };
 
-/// `millrace devices`.
+/// `millrace devices` has no flags.
 struct DevicesFlags {};
 
-/// The command line was wrong (code 2), or asked for help or the version (code 0).
+/// The end of the program after parsing: the command line was wrong (code 2), or asked for help or the version (0).
 struct EarlyExit {
   int code = 0;
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
 using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, DevicesFlags, EarlyExit>;
+/// Parses the command line. Values arrive as enums, durations and bounded numbers.
 [[nodiscard]] Command parse_command_line(int argc, char** argv);
 
 }  // namespace millrace::app

@@ -11,18 +11,24 @@ struct Launcher {
   const char* name;
   const char* rank;
   const char* count;
-  const char* host;        // null: it does not tell
-  const char* port;        // null: it does not tell
-  const char* port_taken;  // "True" there: the launcher itself listens on the port; null: it never does
+  const char* host = nullptr;        // null: the launcher sets none
+  const char* port = nullptr;        // null: the launcher sets none
+  const char* port_taken = nullptr;  // "True": the launcher itself listens on the port; null: it never does
 };
 
 constexpr std::array kLaunchers{
-    Launcher{"torchrun", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"},
+    Launcher{.name = "torchrun",
+             .rank = "RANK",
+             .count = "WORLD_SIZE",
+             .host = "MASTER_ADDR",
+             .port = "MASTER_PORT",
+             .port_taken = "TORCHELASTIC_USE_AGENT_STORE"},
     // Before Slurm: mpirun within an allocation hands its processes the variables of the batch script or of its
     // daemons.
-    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, nullptr, nullptr},
-    Launcher{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LAUNCH_NODE_IPADDR", nullptr, nullptr},
-    Launcher{"LeaderWorkerSet", "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", nullptr, nullptr},
+    Launcher{.name = "Open MPI", .rank = "OMPI_COMM_WORLD_RANK", .count = "OMPI_COMM_WORLD_SIZE"},
+    Launcher{.name = "Slurm", .rank = "SLURM_PROCID", .count = "SLURM_NTASKS", .host = "SLURM_LAUNCH_NODE_IPADDR"},
+    Launcher{
+        .name = "LeaderWorkerSet", .rank = "LWS_WORKER_INDEX", .count = "LWS_GROUP_SIZE", .host = "LWS_LEADER_ADDRESS"},
 };
 
 std::optional<int32_t> number(const char* text) {
@@ -41,7 +47,7 @@ std::optional<LauncherInfo> find_launcher(const Environment& environment) {
     const auto rank = number(environment(launcher.rank));
     const auto count = number(environment(launcher.count));
     if (!rank || !count || *count < 2 || *rank < 0 || *rank >= *count) continue;
-    LauncherInfo info{launcher.name, *rank, *count, std::nullopt, std::nullopt};
+    LauncherInfo info{.launcher = launcher.name, .node_rank = *rank, .node_count = *count};
     if (launcher.host != nullptr) {
       if (const char* host = environment(launcher.host)) info.head_host = host;
     }

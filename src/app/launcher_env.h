@@ -7,16 +7,16 @@
 
 namespace millrace::app {
 
-/// What a launcher's environment says of this process's place among the nodes.
+/// This process among the nodes, as a launcher's environment says.
 struct LauncherInfo {
-  std::string launcher;  ///< for the log
+  std::string launcher;  ///< its name, for the log
   int32_t node_rank = 0;
   int32_t node_count = 1;
-  std::optional<std::string> head_host;  ///< of the node of rank 0, if the launcher tells
-  std::optional<uint16_t> head_port;     ///< one that is free there
+  std::optional<std::string> head_host;  ///< of the node of rank 0, if the launcher sets it
+  std::optional<uint16_t> head_port;     ///< a port that is free there
 };
 
-/// Value of an environment variable; null when it is not set.
+/// Returns the value of an environment variable, or null when it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
 /// Looks for torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_RANK,

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,31 +9,25 @@
 #include <string>
 #include <vector>
 
+#include "app/cluster_head.h"
 #include "app/engine_options.h"
 #include "app/node_stages.h"
 #include "app/starting_engine.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
-#include "cluster/coordinator.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "sched/head/ring.h"
+#include "sched/ring/in_process_ring_builder.h"
+#include "sched/ring/ring.h"
 
 namespace millrace::app {
 
-/// Where this process stands among the nodes of a ring.
-struct ClusterOptions {
-  int32_t node_count = 1;
-  int32_t node_rank = 0;
-  comm::TcpEndpoint address;  ///< where the node of the head listens for the others
-};
-
-/// The node of the head: the head's thread, the stages of this node, and, with several nodes, the coordinator that
-/// brings them together. main builds one. The destructor stops the ring and joins every thread.
+/// The engine on the head's node: the head's thread, the stages of this node, and with several nodes the ClusterHead.
+/// serve() builds one; start() blocks the thread that calls it. The destructor stops the ring and joins every thread.
 class LocalEngine {
  public:
-  /// Of the model in `options.model_path`; nothing is loaded yet. `vocab_size`: ids that the tokenizer knows. Errors
-  /// name the file or flag at fault.
+  /// Makes the engine of the model in `options.model_path`, which is not loaded yet. `vocab_size`: ids that the
+  /// tokenizer knows. Errors name the file or flag at fault.
   [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options,
                                                                    const ClusterOptions& cluster_options,
                                                                    size_t vocab_size);
@@ -42,8 +35,8 @@ class LocalEngine {
   LocalEngine(const LocalEngine&) = delete;
   LocalEngine& operator=(const LocalEngine&) = delete;
 
-  /// Once: loads the weights, waits for the other nodes and starts the ring; the engine is ready a moment later. Errors
-  /// name the tensor or flag at fault; kAborted after interrupt().
+  /// Loads the weights, waits for the other nodes and starts the ring. The engine is ready a moment later. Called once.
+  /// Errors name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
   /// From any thread: ends loading, or a wait for other nodes.
   void interrupt();
@@ -57,25 +50,22 @@ class LocalEngine {
   [[nodiscard]] std::optional<uint64_t> control_refusals() const;
   /// From any thread: the nodes of the ring, by rank; none before they are known.
   [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
-  /// From the first moment; not ready, and says why, until the ring turns.
+  /// Returns the engine, which is not ready, with a reason, until the ring runs.
   [[nodiscard]] sched::Engine& engine() { return engine_proxy_; }
 
  private:
   LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
               size_t vocab_size);
   [[nodiscard]] Result<void> load();
-  [[nodiscard]] Result<std::vector<model::LayerRange>> layer_ranges(const NodeStagesOptions& node) const;
-  [[nodiscard]] std::vector<model::LayerRange> stages_of_nodes() const;
-  [[nodiscard]] std::vector<cluster::Assignment> assignments() const;
-  [[nodiscard]] Result<void> open_coordinator();
-  void send_layers(const std::vector<model::LayerRange>& ranges);
+  [[nodiscard]] Result<void> open_cluster();
+  [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
+  void note_largest_node(const std::vector<model::LayerRange>& ranges);
+  [[nodiscard]] int32_t own_stage_count() const;
   [[nodiscard]] sched::ModelInfo model_info() const;
-  using LoadedRing = cluster::Coordinator::LoadedRing;
-  [[nodiscard]] asio::awaitable<void> await_nodes(std::promise<Result<LoadedRing>>& loaded);
-  [[nodiscard]] Result<LoadedRing> wait_for_nodes();
   [[nodiscard]] Result<uint32_t> page_count();
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
   [[nodiscard]] Result<void> start_ring(uint32_t page_count);
+  void make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape);
 
   const EngineOptions options_;
   const ClusterOptions cluster_options_;
@@ -91,9 +81,8 @@ class LocalEngine {
   std::string fingerprint_;  // of all stages of the ring; empty: there is no store
   double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   async::IoThread head_thread_{"head"};
-  async::TaskGroup head_tasks_{head_thread_.runtime()};
-  std::stop_source interruption_;                              // of the lookup of this node's own name
-  std::unique_ptr<cluster::Coordinator> coordinator_;          // null with one node; made under interrupt_mutex_
+  std::stop_source interruption_;                              // ends the lookup of this node's own name
+  std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_
   std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
   std::unique_ptr<sched::Ring> ring_;
 };

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kPlainScheme = "redis://";
 constexpr std::string_view kTlsScheme = "rediss://";
 
-/// PATH, HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
+/// Parses PATH, HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT. Returns whether `text` is one of them.
 bool parse_address(std::string_view text, cache::RedisStoreOptions& redis) {
   size_t end = text.size();
   if (text.starts_with('[')) {
@@ -39,7 +39,7 @@ Result<cache::RedisStoreOptions> redis_options(const StorageOptions& options) {
   redis.user = options.user;
   redis.password = options.password;
   redis.db = options.db;
-  redis.ttl_s = static_cast<int64_t>(std::ceil(options.ttl_s));  // 0 would be for ever
+  redis.ttl_s = static_cast<int64_t>(std::ceil(options.ttl_s));  // rounded up: 0 means no limit
   redis.tls = options.tls;
   redis.tls.enabled = options.wants_tls();
   std::string_view address = options.address;
@@ -56,7 +56,7 @@ Result<cache::RedisStoreOptions> redis_options(const StorageOptions& options) {
 Result<std::unique_ptr<cache::PageStore>> open_page_store(async::Runtime& runtime, const StorageOptions& options,
                                                           const cache::StoreIdentity& identity) {
   if (!options.enabled()) return std::unique_ptr<cache::PageStore>();
-  if (options.backend == "redis") {
+  if (options.backend == StoreBackend::kRedis) {
     auto redis = redis_options(options);
     if (redis.has_error()) return redis.error();
     return cache::open_redis_store(runtime, identity, std::move(*redis));

@@ -10,7 +10,6 @@
 #include "base/text_file.h"
 #include "model/generation_config.h"
 #include "server/observe/link_metrics.h"
-#include "server/observe/observer.h"
 #include "server/observe/stage_metrics.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
@@ -20,12 +19,12 @@ namespace millrace::app {
 namespace {
 
 using namespace std::chrono_literals;
-/// For the clients of requests that a lost device has ended to hear of it.
+/// Time for clients to receive the errors of requests that a lost device has ended.
 constexpr auto kStopTimeout = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
-/// Those that the model's tokenizer_config.json names, if there is one.
+/// Returns the special tokens that the model's tokenizer_config.json names, if there is one.
 Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
   const auto config = read_optional_text_file(folder / "tokenizer_config.json");
   if (config.has_error()) return config.error();
@@ -34,7 +33,7 @@ Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
   return tokens;
 }
 
-/// The template of --chat-template, or the model's own; null when the model has none.
+/// Returns the template of --chat-template, or the model's own; null when the model has none.
 Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const SpecialTokens& tokens) {
   if (!flags.chat_template.empty()) {
     const auto source = read_text_file(flags.chat_template);
@@ -78,7 +77,7 @@ std::string model_name(const ServeFlags& flags) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Those of --api-key-file, without the white space around them.
+/// Returns the keys of --api-key-file, without the white space around them.
 Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   const auto text = read_text_file(path);
   if (text.has_error()) return make_error(ErrorCode::kInvalidArgument, "--api-key-file {}", text.error().message);
@@ -102,7 +101,7 @@ void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) 
   json.end_array();
 }
 
-/// Each connection is a descriptor, and so are links, files and the rest.
+/// Raises the limit of descriptors: each connection takes one, and so do links and files.
 void raise_descriptor_limit(size_t max_connections) {
   constexpr rlim_t kOtherDescriptors = 256;
   rlimit limit{};
@@ -110,10 +109,11 @@ void raise_descriptor_limit(size_t max_connections) {
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_max >= max_connections + kOtherDescriptors) return;
-  log::warn("--max-connections {} is more than {} descriptors allow (ulimit -Hn)", max_connections, limit.rlim_max);
+  log::warn("--max-connections {} is more than {} descriptors allow: raise ulimit -Hn or lower the flag",
+            max_connections, limit.rlim_max);
 }
 
-/// Starts the engine behind a front that is up already, and serves until a signal.
+/// Starts the engine once the front is up, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model) {
   std::stop_source interruption;
@@ -123,7 +123,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
     signals.on_first({});
     return port.error().code == ErrorCode::kAborted ? Result<void>() : port.error();
   }
-  const std::string& host = flags.server.host;
+  const std::string& host = flags.server.http.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
   signals.on_first([&engine] { engine.interrupt(); });
@@ -162,7 +162,7 @@ Result<void> serve(const ServeFlags& flags) {
   if (config.has_error()) return config.error();
   if (flags.cluster.node_rank > 0) return run_worker(flags);
   Signals signals;
-  raise_descriptor_limit(flags.server.max_connections);
+  raise_descriptor_limit(flags.server.http.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) return tokenizer.error();
   const auto special_tokens = load_special_tokens(folder);
@@ -194,7 +194,6 @@ Result<void> serve(const ServeFlags& flags) {
     server::append_decode_metrics(out, parts->graph_stats());
   };
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
-  server::add_observer_routes(service, options);
   {
     server::Server front(options, std::move(service));
     RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));

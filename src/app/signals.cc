@@ -8,7 +8,7 @@
 namespace millrace::app {
 namespace {
 
-/// What the default action is, which the system keeps from the first process of a container.
+/// Ends the process as the default action would, which the system withholds from the first process of a container.
 void exit_immediately(int signal) {
   _exit(128 + signal);
 }

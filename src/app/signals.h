@@ -9,18 +9,18 @@
 
 namespace millrace::app {
 
-/// Hears SIGTERM and SIGINT, on a thread of its own, and has the process ignore SIGPIPE. A process makes one, before
+/// Receives SIGTERM and SIGINT on a thread of its own and makes the process ignore SIGPIPE. A process makes one, before
 /// its other threads. After the first signal the next one ends the process at once.
 class Signals {
  public:
   Signals();
   ~Signals();
 
-  /// Called from the thread of the signals when the first one comes, or at once if it has. Replaces the one before.
+  /// Sets what the thread of the signals calls when the first one comes, or at once if it has come.
   void on_first(std::function<void()> action);
   /// Returns the first signal, once it has come.
   [[nodiscard]] int wait() { return first_.get(); }
-  /// Whether it has come, after waiting for so long at most.
+  /// Waits for up to `limit` and returns whether the first signal has come.
   [[nodiscard]] bool wait_for(std::chrono::milliseconds limit) {
     return first_.wait_for(limit) == std::future_status::ready;
   }

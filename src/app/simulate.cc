@@ -14,10 +14,10 @@
 namespace millrace::app {
 namespace {
 
-/// The chunk sizes of the published measurements; the one that serves one stage best is what efficiency refers to.
+/// The chunk sizes of the published measurements. Efficiency refers to the one that is the fastest on one stage.
 constexpr uint32_t kBaselineChunks[] = {6144, 12288, 18432};
 
-/// With a value in every list.
+/// Returns the flags with a value in every list.
 SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   const auto fill = [&flags](auto& list, auto usual, auto swept) {
     if (list.empty()) list = flags.sweep ? swept : usual;
@@ -28,8 +28,9 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   Sizes possible{1, 2, 4, 8};
   std::erase_if(possible, [&](int32_t size) { return cluster.divide(size).has_error(); });
   fill(flags.pp_sizes, Sizes{1}, possible);
-  using Names = std::vector<std::string>;
-  fill(flags.chunkings, Names{"fixed"}, Names{"fixed", "published", "balanced"});
+  using sched::Chunking;
+  fill(flags.chunkings, std::vector{Chunking::kFixed},
+       std::vector{Chunking::kFixed, Chunking::kPublished, Chunking::kBalanced});
   fill(flags.chunk_sizes, std::vector{8192U}, std::vector{2048U, 4096U, 8192U, 16384U});
   fill(flags.smoothings, std::vector{0.75}, std::vector{0.5, 0.75, 1.0});
   return flags;
@@ -38,14 +39,19 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
 std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
   std::vector<sim::ExperimentConfig> settings;
   for (const int32_t pp_size : flags.pp_sizes) {
-    for (const std::string& chunking : flags.chunkings) {
+    for (const sched::Chunking chunking : flags.chunkings) {
       for (const uint32_t chunk_size : flags.chunk_sizes) {
         for (const double smoothing : flags.smoothings) {
           // Fixed chunks follow nothing.
-          if (flags.sweep && chunking == "fixed" && smoothing != flags.smoothings.front()) continue;
+          if (flags.sweep && chunking == sched::Chunking::kFixed && smoothing != flags.smoothings.front()) continue;
           for (const int32_t depth : flags.async_batch_depths) {
-            settings.push_back({pp_size, depth, *sched::parse_chunking(chunking), chunk_size, smoothing,
-                                *sched::parse_queue_policy(flags.policy), !flags.plain_batch_queue});
+            settings.push_back({.pp_size = pp_size,
+                                .async_batch_depth = depth,
+                                .chunking = chunking,
+                                .chunk_size = chunk_size,
+                                .smoothing = smoothing,
+                                .policy = flags.policy,
+                                .spread_decodes = !flags.plain_batch_queue});
           }
         }
       }
@@ -54,8 +60,8 @@ std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
   return settings;
 }
 
-/// The least makespan of the workload on one stage with fixed chunks; 0 where whole stages were measured, of which one
-/// alone can't be made.
+/// Returns the smallest makespan of the workload on one stage with fixed chunks. 0 where whole stages were measured,
+/// which cannot be merged into one.
 Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
   double best = 0;
   if (!cluster.measured_stages.empty()) return best;
@@ -67,15 +73,6 @@ Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flag
     if (best == 0 || result->makespan_s < best) best = result->makespan_s;
   }
   return best;
-}
-
-std::string_view name_of(sched::Chunking chunking) {
-  switch (chunking) {
-    case sched::Chunking::kFixed: return "fixed";
-    case sched::Chunking::kPublished: return "published";
-    case sched::Chunking::kBalanced: return "balanced";
-  }
-  return "";
 }
 
 void print_header(const SimulateFlags& flags) {
@@ -93,7 +90,7 @@ void print_row(const SimulateFlags& flags, const sim::ExperimentConfig& setting,
   fmt::print(
       "{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
       "{:>8.4f} {:>7}",
-      setting.pp_size, setting.async_batch_depth, name_of(setting.chunking), setting.chunk_size, setting.smoothing,
+      setting.pp_size, setting.async_batch_depth, enum_name(setting.chunking), setting.chunk_size, setting.smoothing,
       result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
       efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5),
       result.ttft_s(0.99), result.tpot_s(0.5), result.preemptions);
@@ -109,7 +106,7 @@ void print_row(const SimulateFlags& flags, const sim::ExperimentConfig& setting,
 void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::ExperimentConfig& setting,
                const sim::ExperimentResult& result, double efficiency) {
   json.begin_object().member("pp_size", setting.pp_size).member("async_batch_depth", setting.async_batch_depth);
-  json.member("chunking", name_of(setting.chunking)).member("chunk_size", setting.chunk_size);
+  json.member("chunking", enum_name(setting.chunking)).member("chunk_size", setting.chunk_size);
   json.member("smoothing", setting.smoothing).member("duration", result.makespan_s);
   json.member("input_throughput", result.input_tokens_per_s).member("output_throughput", result.output_tokens_per_s);
   json.member("plans", result.plans).member("bubble_ratio", result.bubble_ratio);
@@ -123,7 +120,7 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Experime
   json.member("goodput", result.goodput(flags.goal)).member("preemptions", result.preemptions).end_object();
 }
 
-/// Of each pp size, where there was a choice.
+/// Prints the fastest setting of each pp size that has several.
 void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& makespans) {
   std::map<int32_t, std::pair<const sim::ExperimentConfig*, double>> fastest;
   std::map<int32_t, size_t> count;
@@ -135,7 +132,7 @@ void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& 
   for (const auto& [pp_size, best] : fastest) {
     if (count[pp_size] < 2) continue;
     fmt::print("fastest at pp {}: {:.2f} s with --chunking {} --chunked-prefill-size {}", pp_size, best.second,
-               name_of(best.first->chunking), best.first->chunk_size);
+               enum_name(best.first->chunking), best.first->chunk_size);
     if (best.first->chunking != sched::Chunking::kFixed) {
       fmt::print(" --dynamic-chunking-smoothing {}", best.first->smoothing);
     }
@@ -143,24 +140,29 @@ void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& 
   }
 }
 
-/// What a setting's line in the plot is called: all that varies but the horizontal axis; in a whole sweep, which has
-/// too much of that, each way of chunking at its best.
+/// Returns the name of a setting's line in the plot: all that varies but the horizontal axis. A whole sweep has too
+/// much of that, so there each way of chunking has one line with its best settings.
 std::string series_name(const SimulateFlags& flags, const sim::ExperimentConfig& setting) {
-  std::string name(name_of(setting.chunking));
+  std::string name(enum_name(setting.chunking));
   if (flags.sweep) return name + " at its best";
-  if (flags.plot_x != "pp" && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
-  if (flags.plot_x != "chunk" && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
-  if (flags.plot_x != "smoothing" && flags.smoothings.size() > 1) name += fmt::format(", σ {}", setting.smoothing);
+  if (flags.plot_x != PlotAxis::kPp && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
+  if (flags.plot_x != PlotAxis::kChunk && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
+  if (flags.plot_x != PlotAxis::kSmoothing && flags.smoothings.size() > 1)
+    name += fmt::format(", σ {}", setting.smoothing);
   if (flags.async_batch_depths.size() > 1) name += fmt::format(", depth {}", setting.async_batch_depth);
   return name;
 }
 
 double plot_position(const SimulateFlags& flags, const sim::ExperimentConfig& setting) {
-  if (flags.plot_x == "pp") return setting.pp_size;
-  return flags.plot_x == "chunk" ? setting.chunk_size : setting.smoothing;
+  switch (flags.plot_x) {
+    case PlotAxis::kPp: return setting.pp_size;
+    case PlotAxis::kChunk: return setting.chunk_size;
+    case PlotAxis::kSmoothing: break;
+  }
+  return setting.smoothing;
 }
 
-/// As /stop_profile leaves it.
+/// Returns the trace that /stop_profile would have written.
 std::string trace_of(const sim::ExperimentConfig& setting, const sim::PlanRecords& records) {
   std::string out;
   server::TraceWriter writer(setting.pp_size, setting.pp_size + setting.async_batch_depth);
@@ -178,7 +180,7 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
   return {};
 }
 
-/// What would stop the sweep half way, or leave it without its files at the end.
+/// Checks what would stop the sweep half way, or leave it without its files at the end.
 Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
   for (const int32_t pp_size : flags.pp_sizes) {
     const auto stages = cluster.divide(pp_size);
@@ -192,7 +194,7 @@ Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& fl
   }
   if (!flags.plot.empty() && !cluster.measured_stages.empty()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "--plot draws the efficiency against one stage, which measured stages don't give"};
+                 "--plot draws the efficiency against one stage, which measured stages do not give"};
   }
   for (const auto* path : {&flags.result_file, &flags.plot, &flags.trace}) {
     if (!path->empty() && !std::ofstream(*path, std::ios::app)) {
@@ -252,8 +254,8 @@ Result<void> simulate(const SimulateFlags& given) {
   if (!flags.plot.empty()) {
     std::vector<sim::PlotSeries> series;
     for (const auto& [name, points] : lines) series.push_back({name, {points.begin(), points.end()}});
-    RETURN_IF_ERROR(write_file(
-        flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency", flags.plot_x, "%", series)));
+    RETURN_IF_ERROR(write_file(flags.plot, sim::plot_svg(cluster->name + ": strong-scaling efficiency",
+                                                         std::string(enum_name(flags.plot_x)), "%", series)));
   }
   if (!flags.trace.empty()) RETURN_IF_ERROR(write_file(flags.trace, trace));
   if (failed == 0) return {};

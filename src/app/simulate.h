@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/result.h"
 #include "sim/experiment.h"
 
@@ -13,26 +14,38 @@ class App;
 
 namespace millrace::app {
 
-/// `millrace simulate`. Lists make a sweep over every combination; of those that are empty simulate() fills in what is
-/// usual, or with `sweep` what is worth a look.
+/// What the plot of a sweep has on its horizontal axis.
+enum class PlotAxis : uint8_t { kPp, kChunk, kSmoothing };
+
+inline constexpr EnumName<PlotAxis> kPlotAxisNames[] = {
+    {PlotAxis::kPp, "pp"},
+    {PlotAxis::kChunk, "chunk"},
+    {PlotAxis::kSmoothing, "smoothing"},
+};
+constexpr std::span<const EnumName<PlotAxis>> enum_names(PlotAxis) {
+  return kPlotAxisNames;
+}
+
+/// The flags of `millrace simulate`. Lists make a sweep over every combination. simulate() fills the empty ones with
+/// the default value, or for a `sweep` with values that are worth comparing.
 struct SimulateFlags {
   std::filesystem::path cluster;
   bool sweep = false;
   std::vector<int32_t> pp_sizes;
-  std::vector<std::string> chunkings;
+  std::vector<sched::Chunking> chunkings;
   std::vector<uint32_t> chunk_sizes;
   std::vector<double> smoothings;
   std::vector<int32_t> async_batch_depths{0};
-  std::string policy = "fcfs";
+  sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
   bool plain_batch_queue = false;  ///< decode is not spread over the window
   sim::WorkloadOptions workload;
-  std::filesystem::path requests;  ///< of bench/load, instead of workload's; empty: none
-  double client_latency_ms = 1;    ///< with a limit of concurrency: Workload::client_latency_s
+  std::filesystem::path requests;  ///< a result file of bench/load that replaces `workload`; empty: none
+  double client_latency_ms = 1;    ///< with a limit of concurrency; see Workload::client_latency_s
   sim::ServiceGoal goal;
   std::filesystem::path result_file;  ///< the table as JSON; empty: none
   std::filesystem::path plot;         ///< empty: none
-  std::filesystem::path trace;        ///< of the last combination; empty: none
-  std::string plot_x = "pp";          ///< pp, chunk, smoothing
+  std::filesystem::path trace;        ///< the last combination for Perfetto; empty: none
+  PlotAxis plot_x = PlotAxis::kPp;
 };
 
 /// Declares the flags on the subcommand.

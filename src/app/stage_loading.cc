@@ -66,14 +66,14 @@ class StageLoading {
     done_[index] = done;
     model::LoadProgress all;
     for (const model::LoadProgress& each : done_) {
-      if (each.bytes_total == 0) return;  // it has not said yet how much it will be
+      if (each.bytes_total == 0) return;  // a stage whose size is not known yet
       all.bytes_done += each.bytes_done;
       all.bytes_total += each.bytes_total;
     }
     progress_.update(all);
   }
 
-  /// The first one counts: the others may be its consequence.
+  /// Records the first failure. Later ones may be its consequence.
   void fail(Error error) {
     const std::lock_guard lock(mutex_);
     if (!failed_.exchange(true)) error_ = std::move(error);
@@ -88,7 +88,7 @@ class StageLoading {
   const std::vector<StageToLoad>& stages_;
   const StageLoadingOptions& options_;
   std::atomic<bool> failed_ = false;
-  std::mutex mutex_;  // of what follows but the models, of which each thread makes one
+  std::mutex mutex_;  // guards the members below except models_, of which each thread sets one
   LoadProgress progress_;
   std::vector<model::LoadProgress> done_;
   std::optional<Error> error_;

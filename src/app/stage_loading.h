@@ -11,22 +11,24 @@
 
 namespace millrace::app {
 
+/// One stage whose weights are to be loaded.
 struct StageToLoad {
   std::string name;  ///< in errors: "stage 2"
   model::StageSpan span;
   tensor::Backend* backend = nullptr;  ///< outlives what is loaded
 };
 
+/// How the stages of a node are loaded.
 struct StageLoadingOptions {
-  std::string what;  ///< all of them, for people: "stages 0 to 3"
+  std::string what;  ///< in progress lines: "stages 0 to 3"
   model::StageLimits limits;
-  int32_t threads = 0;                      ///< per stage, that round weights to 8 bits; 0: one per CPU
-  bool with_fingerprint = false;            ///< as LoadOptions
-  std::function<void()> check_interrupted;  ///< called between two tensors, by every thread; what it throws ends all
+  int32_t threads = 0;                      ///< of each stage, to round weights to 8 bits; 0: one per CPU
+  bool with_fingerprint = false;            ///< computes the fingerprint of the weights
+  std::function<void()> check_interrupted;  ///< called between two tensors, by every thread; throws to end
 };
 
-/// Loads the stages of a node side by side, a thread each, and shows how far they are together. The first error ends
-/// all: it names the tensor; kExhausted when memory is short, kAborted when interrupted.
+/// Loads the stages of a node in parallel, a thread each, and shows their common progress. The first error, which names
+/// the tensor, ends all: kExhausted when memory is short, kAborted when interrupted.
 [[nodiscard]] Result<std::vector<std::unique_ptr<model::StageModel>>> load_stages(
     const model::Checkpoint& checkpoint, const model::ModelConfig& config, const std::vector<StageToLoad>& stages,
     const StageLoadingOptions& options);

@@ -8,16 +8,17 @@
 
 namespace millrace::app {
 
-/// The engine as the front sees it from the first moment on: not ready, for a reason that says what is awaited, until
-/// the engine proper is there; that one from then on. Thread-safe, as Engine is.
+/// The engine that the front uses from the first moment on. It is not ready, with a reason that says what is awaited,
+/// until set_engine(); then it passes every call on. Owned by LocalEngine; thread-safe.
 class StartingEngine final : public sched::Engine {
  public:
-  /// `info`: what is known before the start; the capacity of the cache is not.
+  /// Makes an engine that is not ready. `info` is what is known before the start, which lacks the cache's capacity.
   explicit StartingEngine(sched::ModelInfo info) : info_(std::move(info)) {}
 
-  /// What is awaited, e.g. "forming: waiting for node 1 of 2"; empty: nothing. A ring that forms again says it too.
+  /// Sets what is awaited, e.g. "forming: waiting for node 1 of 2"; empty: nothing. It shows while the engine is not
+  /// ready, also when a ring is built again.
   void set_awaited(std::string what);
-  /// Once; `engine` lives as long as anybody uses this one.
+  /// Passes calls on to `engine` from now on, which outlives every use of this one. Called once.
   void set_engine(sched::Engine& engine) { engine_.store(&engine); }
 
   [[nodiscard]] const sched::ModelInfo& model_info() const override;

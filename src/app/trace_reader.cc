@@ -32,7 +32,7 @@ std::string_view text_of(const JsonObject& from, std::string_view key) {
   return from[key].get(value) ? value : std::string_view();
 }
 
-/// Traces count in microseconds with three decimals; what lies further off is no time.
+/// Converts the microseconds of a trace, which have three decimals. A value beyond thirty years is no time.
 int64_t nanoseconds(double us) {
   constexpr double kFurthestUs = 1e15;  // thirty years
   return std::llround(std::clamp(us, -kFurthestUs, kFurthestUs) * 1000);
@@ -70,7 +70,7 @@ class Reader {
   RecordedRing ring;
 
  private:
-  /// The stages as they come: room for all of them is not worth one event.
+  /// The times of one plan. The stages are a map, since one event must not claim room for all of them.
   struct Found {
     sched::PlanRecord record;
     std::map<size_t, sched::StageSpan> stages;
@@ -87,14 +87,13 @@ class Reader {
       record.output_ns = begin;
       record.booked_ns = end;
     } else if (args["stage"].get(stage) && stage < ring.stage_count) {
-      found_of(args).stages[stage] = {true,
-                                      time_ns(args, "plan_arrived"),
-                                      time_ns(args, "input_arrived"),
-                                      begin,
-                                      end,
-                                      count(args, "sent_bytes"),
-                                      begin,
-                                      {}};
+      found_of(args).stages[stage] = {.known = true,
+                                      .plan_ns = time_ns(args, "plan_arrived"),
+                                      .input_ns = time_ns(args, "input_arrived"),
+                                      .begin_ns = begin,
+                                      .end_ns = end,
+                                      .sent_bytes = count(args, "sent_bytes"),
+                                      .free_ns = begin};
     }
   }
 
@@ -122,7 +121,7 @@ class Reader {
   std::map<std::pair<uint32_t, uint64_t>, Found> records_;
 };
 
-/// A file that ends early lacks the end of its last event and of the array.
+/// Completes the text of a file that ends early: drops its last event if cut, and ends the array.
 void close_truncated_json(std::string& text) {
   const size_t last_whole = text.rfind("},\n");
   text.resize(last_whole == std::string::npos ? 0 : last_whole + 1);

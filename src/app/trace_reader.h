@@ -8,7 +8,7 @@
 
 namespace millrace::app {
 
-/// What a trace of /start_profile holds.
+/// The content of a trace of /start_profile.
 struct RecordedRing {
   size_t stage_count = 0;
   size_t window = 0;
@@ -17,7 +17,7 @@ struct RecordedRing {
   std::vector<sched::PlanRecord> records;  ///< in order of epoch and plan, each with every stage's times
 };
 
-/// Errors: kData, when the text is not JSON or not such a trace.
+/// Parses the text of a trace. Errors: kData, when it is not JSON or not such a trace.
 [[nodiscard]] Result<RecordedRing> read_trace(std::string text);
 
 }  // namespace millrace::app

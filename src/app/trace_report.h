@@ -11,13 +11,13 @@ namespace millrace::app {
 struct Bubble {
   size_t stage = 0;
   RingEpoch epoch;
-  PlanId plan;  ///< the one that ended it
+  PlanId plan;  ///< the plan that ended it
   int64_t begin_ns = 0;
   sched::WaitTimes wait;
 };
 
-/// Where the stages' time went. Per stage: span_ns = busy_ns + wait.total_ns() + unexplained_ns, and the last is 0 but
-/// for the error of clocks that were estimated.
+/// The use of the stages' time. Per stage, span_ns = busy_ns + wait.total_ns() + unexplained_ns. The last is 0 except
+/// for the error of estimated clocks.
 struct TraceSummary {
   struct Stage {
     int64_t busy_ns = 0;
@@ -35,11 +35,12 @@ struct TraceSummary {
   std::vector<Bubble> longest;  ///< longest first; idle time does not count
 };
 
-/// Recomputes the waits from the times in the trace (sched/bubbles.h).
+/// Recomputes the waits from the times in the trace (sched/head/bubbles.h).
 [[nodiscard]] TraceSummary summarize(RecordedRing ring, size_t longest_count = 10);
+/// Returns the summary as text.
 [[nodiscard]] std::string format_report(const RecordedRing& ring, const TraceSummary& summary);
 
-/// What `millrace trace FILE` prints. Errors name the file.
+/// Returns what `millrace trace FILE` prints. Errors name the file.
 [[nodiscard]] Result<std::string> report_trace(const std::filesystem::path& file);
 
 }  // namespace millrace::app

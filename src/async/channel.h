@@ -9,8 +9,8 @@
 
 namespace millrace::async {
 
-/// A bounded queue between coroutines of one executor. Nothing accepted is ever lost: after close() the receiver drains
-/// what is buffered, and a cancelled or timed-out receive takes nothing.
+/// A bounded queue between coroutines of one executor, owned by one of them. It loses nothing that it accepted: after
+/// close() the receiver drains what is buffered, and a cancelled receive takes nothing.
 template <class T>
 class Channel {
  public:
@@ -18,13 +18,13 @@ class Channel {
     CHECK(capacity > 0);
   }
 
-  /// Waits for room. False when the channel is or becomes closed; the value is dropped then.
+  /// Waits for room. Returns false, and drops the value, when the channel is or becomes closed.
   [[nodiscard]] asio::awaitable<bool> send(T value) {
     while (!closed_ && queue_.size() >= capacity_) co_await not_full_.wait();
     co_return try_send(std::move(value));
   }
 
-  /// False when closed or full.
+  /// Returns false when the channel is closed or full.
   [[nodiscard]] bool try_send(T value) {
     if (closed_ || queue_.size() >= capacity_) return false;
     queue_.push_back(std::move(value));
@@ -32,8 +32,8 @@ class Channel {
     return true;
   }
 
-  /// As try_send(), but a receiver that waits goes on within the call (WaitList::resume_one). The channel must outlive
-  /// that.
+  /// Acts as try_send(), but resumes a waiting receiver within the call (WaitList::resume_one), which the channel must
+  /// outlive.
   [[nodiscard]] bool hand_over(T value) {
     if (closed_ || queue_.size() >= capacity_) return false;
     queue_.push_back(std::move(value));
@@ -41,7 +41,7 @@ class Channel {
     return true;
   }
 
-  /// The next value; nothing once the channel is closed and drained.
+  /// Waits for the next value; returns nothing once the channel is closed and drained.
   [[nodiscard]] asio::awaitable<std::optional<T>> receive() {
     while (queue_.empty() && !closed_) co_await not_empty_.wait();
     co_return try_receive();

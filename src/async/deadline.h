@@ -7,7 +7,8 @@
 
 namespace millrace::async {
 
-/// Calls `action` at `when` unless destroyed before: closes what a coroutine waits for. On the Runtime's executor.
+/// Calls `action` at `when`, unless it is destroyed before. Its owner is a coroutine that waits for something that the
+/// action closes. Used on the Runtime's executor.
 class Deadline {
  public:
   Deadline(Runtime& runtime, TimePoint when, std::function<void()> action)

@@ -13,12 +13,12 @@ class Event {
  public:
   explicit Event(Runtime& runtime);
 
-  /// From any thread; a non-null exception is rethrown by wait(). Only the first call counts.
+  /// Completes the event, from any thread. wait() rethrows a non-null exception. Only the first call counts.
   void set(std::exception_ptr failure = nullptr) const;
-  /// Returns when set; cancellable without losing the event.
+  /// Returns when the event is set. A cancelled wait does not lose the event.
   [[nodiscard]] asio::awaitable<void> wait() const;
-  /// As wait(), but a cancellation meanwhile is only felt at the caller's next suspension: for memory that is in use
-  /// until the event.
+  /// Returns when the event is set, even if cancelled meanwhile: the cancellation takes effect at the caller's next
+  /// suspension. Callers own memory that is in use until the event.
   [[nodiscard]] asio::awaitable<void> wait_uncancelled() const;
   [[nodiscard]] bool is_set() const;
 

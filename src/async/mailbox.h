@@ -11,15 +11,15 @@
 
 namespace millrace::async {
 
-/// A bounded queue from any thread to the coroutines of one Runtime: the only way across threads besides `post`.
-/// Copies share one queue. The receiver's Runtime must outlive its last receive and the mailbox's being closed, and no
-/// more: a receiver that leaves before the senders closes it.
+/// A bounded queue from any thread to the coroutines of one Runtime: the only way across threads besides `post`. Copies
+/// share one queue. The receiver's Runtime must outlive the last receive and the close. A receiver that leaves before
+/// the senders closes the mailbox.
 template <class T>
 class Mailbox {
  public:
   Mailbox(Runtime& runtime, size_t capacity) : state_(std::make_shared<State>(runtime, capacity)) {}
 
-  /// From any thread. False when the mailbox is full or closed.
+  /// Appends a value, from any thread. Returns false when the mailbox is full or closed.
   [[nodiscard]] bool try_push(T value) const {
     const std::lock_guard lock(state_->mutex);
     if (state_->closed || state_->queue.size() >= state_->capacity) return false;
@@ -28,21 +28,21 @@ class Mailbox {
     return true;
   }
 
-  /// From any thread: nothing is accepted any more, the receiver drains and then gets nothing. When it returns, nobody
-  /// touches the receiver's Runtime any more. Idempotent.
+  /// Accepts no more values, from any thread; the receiver drains the rest and then gets nothing. After the return
+  /// nobody touches the receiver's Runtime. Idempotent.
   void close() const {
     const std::lock_guard lock(state_->mutex);
     if (std::exchange(state_->closed, true)) return;
     wake();
   }
 
-  /// From any thread.
+  /// Returns whether close() has been called, from any thread.
   [[nodiscard]] bool closed() const {
     const std::lock_guard lock(state_->mutex);
     return state_->closed;
   }
 
-  /// On the receiver's executor: the next value; nothing once closed and drained.
+  /// Waits for the next value, on the receiver's executor. Returns nothing once closed and drained.
   [[nodiscard]] asio::awaitable<std::optional<T>> receive() const {
     const auto state = state_;
     for (;;) {
@@ -75,7 +75,7 @@ class Mailbox {
     WaitList not_empty;  // touched on the receiver's executor only
   };
 
-  /// With the mutex locked, so that close() waits for a post under way.
+  /// Wakes the receiver. The caller holds the mutex, so that close() waits for a post under way.
   void wake() const {
     if (std::exchange(state_->wake_posted, true)) return;
     asio::post(state_->executor, [state = state_] {

@@ -14,7 +14,7 @@
 namespace millrace::async {
 namespace {
 
-/// Blocks for as long as the resolver likes, unless `flags` has AI_NUMERICHOST.
+/// Runs getaddrinfo(3), which blocks without a limit unless `flags` has AI_NUMERICHOST.
 Result<SocketAddresses> run_query(const std::string& host, uint16_t port, int flags) {
   addrinfo hints{};
   hints.ai_flags = flags | AI_NUMERICSERV;

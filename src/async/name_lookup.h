@@ -14,7 +14,7 @@
 
 namespace millrace::async {
 
-/// An address with its port, as the calls of sockets take it.
+/// An address with its port, in the form that socket calls take.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
@@ -23,18 +23,17 @@ struct SocketAddress {
 };
 using SocketAddresses = std::vector<SocketAddress>;
 
-/// The addresses of one host, looked up anew whenever they are asked for, without a wait for the system's resolver that
-/// the caller cannot end. The resolver can be neither interrupted nor given a limit, so each lookup has a thread of its
-/// own, which nobody joins: it owns all that it touches, knows no executor, and may outlive the NameLookup. From any
-/// thread.
+/// Looks up the addresses of one host, anew for each call, with a wait that the caller can end. The system's resolver
+/// can be neither interrupted nor limited. So each lookup has a thread of its own that nobody joins. It owns all that
+/// it touches and may outlive the NameLookup. Thread-safe.
 class NameLookup {
  public:
-  /// `flags`: of getaddrinfo(3), for what is no address itself.
+  /// `flags` go to getaddrinfo(3) when the host is not an address itself.
   NameLookup(std::string host, uint16_t port, int flags = 0) : host_(std::move(host)), port_(port), flags_(flags) {}
 
-  /// One address at least; at once where the host is an address itself. Errors: kTimeout, no answer has come within
-  /// `timeout`, and the next call waits for the same one; kAborted, `stop` was requested; kUnavailable, there is none,
-  /// and why.
+  /// Returns at least one address, at once if the host is an address itself. Errors: kTimeout (no answer within
+  /// `timeout`; the next call waits for the same one), kAborted (`stop` was requested), kUnavailable (there is no
+  /// address, and why).
   [[nodiscard]] Result<SocketAddresses> wait_for(std::chrono::milliseconds timeout, const std::stop_token& stop = {});
 
  private:
@@ -45,7 +44,7 @@ class NameLookup {
   const uint16_t port_;
   const int flags_;
   std::mutex mutex_;
-  std::shared_ptr<Query> query_;  // under way, or answered and not taken; guarded by mutex_
+  std::shared_ptr<Query> query_;  // under way, or finished and not taken; guarded by mutex_
 };
 
 }  // namespace millrace::async

@@ -12,7 +12,7 @@ namespace asio = boost::asio;
 
 namespace millrace::async {
 
-/// Nanoseconds since an origin that the runtime chooses; monotonic.
+/// Nanoseconds on a monotonic clock, whose origin the runtime chooses.
 using Duration = std::chrono::nanoseconds;
 struct RuntimeClock {
   using rep = Duration::rep;
@@ -24,7 +24,9 @@ struct RuntimeClock {
 using TimePoint = RuntimeClock::time_point;
 
 /// Returns nanoseconds since the clock's epoch.
-inline int64_t nanoseconds(TimePoint at) { return at.time_since_epoch().count(); }
+inline int64_t nanoseconds(TimePoint at) {
+  return at.time_since_epoch().count();
+}
 
 enum class TimerId : uint64_t {};
 
@@ -37,7 +39,7 @@ class Runtime {
   [[nodiscard]] virtual asio::any_io_executor executor() = 0;
   /// Calls `callback` once on the executor at `when` or soon after.
   virtual TimerId arm(TimePoint when, std::function<void()> callback) = 0;
-  /// A timer that has fired already, or is firing, is ignored.
+  /// Cancels a timer. Ignores one that has fired already or is firing.
   virtual void disarm(TimerId timer) = 0;
 };
 

@@ -11,28 +11,28 @@
 
 namespace millrace::async {
 
-/// Owns coroutines spawned on one executor: each has its own cancellation wait list, and join() awaits them all. The
-/// destructor checks that nobody is left. All calls come from the executor.
+/// Owns the coroutines that it spawns on one executor: each has its own cancellation signal, and join() awaits them
+/// all. The destructor CHECKs that none is left. All calls come from the executor.
 class TaskGroup {
  public:
-  /// `on_error` hears of a task that ended with an exception other than its own cancellation.
+  /// Receives the exception of a task that ended with another one than its own cancellation.
   using ErrorHandler = std::function<void(const std::string& task, std::exception_ptr error)>;
 
-  /// Without a handler an error is logged.
+  /// Creates a group that logs errors if it has no handler.
   explicit TaskGroup(Runtime& runtime, ErrorHandler on_error = {});
   TaskGroup(const TaskGroup&) = delete;
   TaskGroup& operator=(const TaskGroup&) = delete;
   ~TaskGroup();
 
-  /// Starts `task` from the executor's queue, never inline. After close() it is dropped unstarted and false returned.
+  /// Starts `task` from the executor's queue, never inline. After close() it drops the task and returns false.
   bool spawn(std::string name, asio::awaitable<void> task);
-  /// No further spawn is accepted.
+  /// Refuses every later spawn().
   void close() { closed_ = true; }
   /// Cancels every running task (terminal cancellation: pending operations end with operation_aborted).
   void cancel();
   /// Returns when no task is left.
   [[nodiscard]] asio::awaitable<void> join();
-  /// As join(); false when `deadline` came first.
+  /// Acts as join(), but returns false when `deadline` comes first.
   [[nodiscard]] asio::awaitable<bool> join_until(TimePoint deadline);
   [[nodiscard]] size_t size() const { return tasks_.size(); }
 
@@ -51,7 +51,7 @@ class TaskGroup {
   bool closed_ = false;
 };
 
-/// what() of an exception, for logs.
+/// Returns the what() of an exception, for logs.
 [[nodiscard]] std::string describe(const std::exception_ptr& error);
 
 }  // namespace millrace::async

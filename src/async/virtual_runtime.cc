@@ -1,6 +1,7 @@
 #include "async/virtual_runtime.h"
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace millrace::async {
@@ -50,8 +51,7 @@ bool VirtualWorld::step() {
     runnable_.pop_back();
   }
   ++steps_;
-  trace_hash_ = (trace_hash_ ^ (thread.index_ + 1) ^ static_cast<uint64_t>(now_.time_since_epoch().count())) *
-                0x9E3779B97F4A7C15ull;
+  trace_hash_ = mix_bits(trace_hash_ ^ (thread.index_ + 1) ^ static_cast<uint64_t>(now_.time_since_epoch().count()));
   task->run();
   return true;
 }

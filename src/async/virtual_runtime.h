@@ -15,23 +15,23 @@ namespace millrace::async {
 
 class VirtualThread;
 
-/// Simulated threads under virtual time, all on the calling thread. Each thread is a queue of tasks in order; a
-/// generator seeded by the caller picks whose task runs next; time moves to the next timer only when nobody has one.
-/// One seed gives one history, whose hash tells two histories apart.
+/// Simulates threads under virtual time, all on the calling thread. Each thread is a queue of tasks in order, and a
+/// seeded generator picks whose task runs next. Time moves to the next timer only when no thread has a task. One seed
+/// gives one history, and the hash tells two histories apart. Owned by a test or a simulation.
 class VirtualWorld {
  public:
   explicit VirtualWorld(uint64_t seed);
-  /// Tasks left over are destroyed unrun, coroutines that still wait with them.
+  /// Destroys remaining tasks unrun, together with the coroutines that still wait.
   ~VirtualWorld();
 
-  /// A new thread's Runtime, owned by the world.
+  /// Creates a thread and returns its Runtime, which the world owns.
   [[nodiscard]] Runtime& add_thread();
   /// Runs until no task and no timer is left, or until the next timer lies after `until`. Exceptions pass through.
   void run(TimePoint until = TimePoint::max());
   [[nodiscard]] TimePoint now() const { return now_; }
   [[nodiscard]] uint64_t step_count() const { return steps_; }
   [[nodiscard]] uint64_t trace_hash() const { return trace_hash_; }
-  /// A draw from the world's generator: chance in simulated parts comes from here alone.
+  /// Returns the next number of the world's generator, the only source of chance in simulated parts.
   [[nodiscard]] uint64_t random();
 
  private:
@@ -57,7 +57,7 @@ class VirtualWorld {
   std::unordered_map<uint64_t, TimePoint> timer_deadlines_;
 };
 
-/// One simulated thread; handed out as a Runtime.
+/// One simulated thread, which its users see as a Runtime.
 class VirtualThread final : public Runtime, public asio::execution_context {
  public:
   struct Task {
@@ -81,7 +81,7 @@ class VirtualThread final : public Runtime, public asio::execution_context {
   std::deque<std::unique_ptr<Task>> queue_;
 };
 
-/// The executor of a VirtualThread: never runs anything inline.
+/// The executor of a VirtualThread, which never runs anything inline.
 class VirtualExecutor {
  public:
   explicit VirtualExecutor(VirtualThread& thread) : thread_(&thread) {}

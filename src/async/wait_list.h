@@ -14,9 +14,9 @@
 
 namespace millrace::async {
 
-/// The one suspension primitive: coroutines wait, plain code notifies. It has no memory: a notification without a
-/// waiter is nothing, so waiting stands in a loop over the condition. Used on one executor; it must outlive the waits,
-/// and destroying it destroys the coroutines that still wait.
+/// The one suspension primitive: coroutines wait, plain code notifies. A notification without a waiter is lost, so
+/// waiting stands in a loop over the condition. Used on one executor. It must outlive the waits; destroying it destroys
+/// the coroutines that still wait.
 class WaitList {
  public:
   explicit WaitList(Runtime& runtime) : runtime_(runtime) {}
@@ -24,17 +24,17 @@ class WaitList {
   WaitList& operator=(const WaitList&) = delete;
   ~WaitList();
 
-  /// Resumes after a notification, with true. A cancelled wait throws operation_aborted.
+  /// Returns true after a notification. A cancelled wait throws operation_aborted.
   [[nodiscard]] asio::awaitable<bool> wait();
-  /// As wait(); false when `deadline` came first.
+  /// Acts as wait(), but returns false when `deadline` comes first.
   [[nodiscard]] asio::awaitable<bool> wait_until(TimePoint deadline);
 
   void notify_one();
   void notify_all();
-  /// As notify_one(), but the coroutine goes on within the call where the executor allows it, which saves a turn of the
-  /// executor. For a caller that relies on nothing afterwards which the coroutine may change, this list included.
+  /// Acts as notify_one(), but resumes the coroutine within the call where the executor allows it, which saves a turn
+  /// of the executor. The caller may then rely on nothing that the coroutine may change, including this list.
   void resume_one();
-  /// The same for one that waits; several go on from the executor's queue, as after notify_all().
+  /// Resumes a single waiter within the call, and several from the executor's queue, as notify_all() does.
   void resume_all();
   [[nodiscard]] bool has_waiters() const { return head_ != nullptr; }
 

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kMostPointerDigits = 9;
+constexpr size_t kMaxPointerDigits = 9;
 
 template <class Integer>
 bool read_integer(std::string_view text, Integer& out) {
@@ -124,7 +124,7 @@ JsonValue JsonValue::at_pointer(std::string_view pointer) const {
       value = object[step];
     } else if (value.get(array)) {
       uint64_t index = 0;
-      const bool is_index = step.size() <= kMostPointerDigits && (step == "0" || !step.starts_with('0')) &&
+      const bool is_index = step.size() <= kMaxPointerDigits && (step == "0" || !step.starts_with('0')) &&
                             read_integer<uint64_t>(step, index);
       value = is_index ? array.at(index) : JsonValue();
     } else {

@@ -36,17 +36,6 @@ spdlog::logger& logger() {
 
 }  // namespace
 
-Result<Level> parse_level(std::string_view name) {
-  if (name == "trace") return Level::kTrace;
-  if (name == "debug") return Level::kDebug;
-  if (name == "info") return Level::kInfo;
-  if (name == "warn" || name == "warning") return Level::kWarn;
-  if (name == "error") return Level::kError;
-  if (name == "off") return Level::kOff;
-  return make_error(ErrorCode::kInvalidArgument, "log level '{}' is not one of trace, debug, info, warn, error, off",
-                    name);
-}
-
 void configure(Level level, bool json_lines) {
   logger().set_level(to_spdlog(level));
   json_lines_enabled = json_lines;

@@ -4,15 +4,20 @@
 
 #include <string_view>
 
-#include "base/result.h"
+#include "base/enum_names.h"
 
 /// Process-wide structured logging. spdlog stands behind it in one translation unit; callers pay for fmt only.
 namespace millrace::log {
 
 enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kOff };
 
-/// Parses "trace", "debug", "info", "warn"/"warning", "error", "off".
-[[nodiscard]] Result<Level> parse_level(std::string_view name);
+inline constexpr EnumName<Level> kLevelNames[] = {
+    {Level::kTrace, "trace"}, {Level::kDebug, "debug"}, {Level::kInfo, "info"},
+    {Level::kWarn, "warn"},   {Level::kError, "error"}, {Level::kOff, "off"},
+};
+constexpr std::span<const EnumName<Level>> enum_names(Level) {
+  return kLevelNames;
+}
 
 /// Sets level and form. `json_lines` writes one JSON object per line. Call once, before other threads log.
 void configure(Level level, bool json_lines);

@@ -8,7 +8,7 @@
 
 namespace millrace::cache {
 
-/// What a PrefixCache has done, in pages since the start; for metrics.
+/// Counts of what a PrefixCache has done, in pages since the start; for metrics.
 struct PrefixCacheCounts {
   uint64_t device_hit_pages = 0;
   uint64_t host_hit_pages = 0;  ///< loaded back for a sequence
@@ -37,7 +37,7 @@ struct StoreStats {
   uint64_t bytes_stored = 0;   ///< now, of this identity, with headers; 0 where the store cannot know
 };
 
-/// The same as a table, for whoever passes all of them on: under which name, and what it counts.
+/// One counter of StoreStats: its name in metrics, its field, and its help text.
 struct StoreCounter {
   std::string_view name;
   uint64_t StoreStats::* value;
@@ -58,7 +58,7 @@ inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
     {"stored_bytes", &StoreStats::bytes_stored, "Bytes that a stage's stored pages take, where the store knows."},
 }};
 
-/// What one stage's store counts.
+/// The counts of one stage's store.
 struct StageStoreStats {
   StageId stage;
   StoreStats store;

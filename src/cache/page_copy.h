@@ -28,7 +28,7 @@ struct PageCopy {
   std::vector<PageId> device;    ///< load and store
   std::vector<HostPageId> host;  ///< all but probe
   std::vector<PageKey> keys;     ///< persist, probe and fetch
-  CopyId previous_verify{0};     ///< hold: the hold before; who has answered another one last was not there meanwhile
+  CopyId previous_verify{0};     ///< verify: the one before; a stage that last answered another one has missed some
 
   [[nodiscard]] size_t page_count() const { return kind == CopyKind::kProbe ? keys.size() : host.size(); }
 };

@@ -40,7 +40,7 @@ class BasicPagePool {
   }
 
   [[nodiscard]] size_t free_count() const { return free_.size(); }
-  /// In no order that means anything.
+  /// Returns the free pages, in no particular order.
   [[nodiscard]] std::span<const PageIdType> free_pages() const { return free_; }
   [[nodiscard]] size_t page_count() const { return is_free_.size(); }
 

@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <utility>
 
-namespace millrace::cache {
+#include "base/check.h"
+#include "cache/prefix_cache_audit.h"
 
-std::optional<WritePolicy> parse_write_policy(std::string_view name) {
-  if (name == "write_through") return WritePolicy::kWriteThrough;
-  if (name == "write_through_selective") return WritePolicy::kWriteThroughSelective;
-  if (name == "write_back") return WritePolicy::kWriteBack;
-  return std::nullopt;
-}
+namespace millrace::cache {
 
 PrefixCache::PrefixCache(const PrefixCacheOptions& options)
     : options_(options),
       pool_(options.page_count),
-      host_pool_(options.host_page_count),
       tree_(options.page_size),
-      next_copy_(options.first_copy_id) {
+      keys_(tree_, options.page_size, options.has_store),
+      host_(options.host_page_count, tree_, counts_),
+      copies_(options.first_copy_id),
+      writer_(tree_, host_, copies_, counts_),
+      persister_(tree_, keys_, host_, copies_, counts_),
+      prefetcher_(tree_, keys_, host_, copies_, counts_, options.page_size) {
   CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");
   CHECK(options.host_page_count > 0 || !options.has_store, "a store without host pages");
   if (options.host_page_count > 0) request_verification();
@@ -28,13 +28,13 @@ RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const Token
 }
 
 bool PrefixCache::make_room(size_t count) {
-  while (pool_.free_count() + write_back_pages_ < count) {
+  while (pool_.free_count() + writer_.write_back_pages() < count) {
     const NodeId victim = tree_.next_device_victim();
     if (victim == kNoNode) break;
     if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage) {
-      if (write_back(victim, count - pool_.free_count() - write_back_pages_)) continue;
+      if (writer_.write_back(victim, count - pool_.free_count() - writer_.write_back_pages())) continue;
       // What is being saved is colder than this one and will make way for it on the host.
-      if (write_back_pages_ > 0) break;
+      if (writing_back()) break;
     }
     std::vector<PageId> device;
     std::vector<HostPageId> host;
@@ -42,57 +42,9 @@ bool PrefixCache::make_room(size_t count) {
     counts_.evicted_device_pages += device.size();
     counts_.evicted_host_pages += host.size();
     pool_.release(device);
-    release_host(host);
+    host_.release(host);
   }
   return pool_.free_count() >= count;
-}
-
-// A victim, and those above it whose turn comes when it is gone, go to the host first; their device pages can be had
-// when all stages have stored them. False when the host has no room.
-bool PrefixCache::write_back(NodeId victim, size_t count) {
-  PageCopy copy{.kind = CopyKind::kStore};
-  std::vector<NodeId> nodes;
-  for (NodeId node = victim; node != kNoNode && nodes.size() < count;) {
-    if (tree_.host_page(node) != kNoHostPage) break;
-    tree_.pin(node);
-    const auto page = allocate_host_page();
-    if (!page) {
-      tree_.unpin(node);
-      break;
-    }
-    copy.device.push_back(tree_.device_page(node));
-    copy.host.push_back(*page);
-    nodes.push_back(node);
-    storing_.insert(node);
-    node = tree_.device_victim_above(node);
-  }
-  if (nodes.empty()) return false;
-  write_back_pages_ += nodes.size();
-  request_copy(std::move(copy), std::move(nodes), true);
-  return true;
-}
-
-std::optional<HostPageId> PrefixCache::allocate_host_page() {
-  std::vector<HostPageId> pages;
-  while (!host_pool_.allocate(1, pages)) {
-    tree_.evict_host(1, pages);
-    if (pages.empty()) return std::nullopt;
-    ++counts_.evicted_host_pages;
-    release_host(std::exchange(pages, {}));
-  }
-  return pages.front();
-}
-
-// A page on its way to the store stays as it is until it is there.
-void PrefixCache::release_host(std::span<const HostPageId> pages) {
-  for (const HostPageId& page : pages) {
-    const auto found = persisting_.find(page);
-    if (found == persisting_.end()) {
-      host_pool_.release({&page, 1});
-    } else {
-      found->second = true;
-    }
-  }
 }
 
 bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const RadixTree::Match& match,
@@ -100,7 +52,7 @@ bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const Ra
   CHECK(page_table.node == kNoNode && page_table.pages.empty(), "a holder acquires twice");
   CHECK(page_count >= match.pages, "{} pages for a match of {}", page_count, match.pages);
   if (options_.share_prefixes) {
-    page_table.node = match.node == kNoNode ? root_of(salt) : match.node;
+    page_table.node = match.node == kNoNode ? keys_.root(salt) : match.node;
     tree_.lock(page_table.node);
   }
   page_table.pages.resize(match.device_pages);
@@ -120,7 +72,7 @@ bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const Ra
   counts_.missed_pages += page_count - match.pages;
   if (options_.write_policy == WritePolicy::kWriteThroughSelective) {
     for (node = match.node; match.pages > 0 && tree_.depth(node) > 0; node = tree_.parent(node)) {
-      if (tree_.use_count(node) > 1) on_page_inserted(node);
+      if (tree_.use_count(node) > 1) writer_.note(node);
     }
   }
   return true;
@@ -129,16 +81,16 @@ bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const Ra
 // The nodes count as on the device from here on: whoever uses them rides in this plan or a later one, behind the load.
 void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pages) {
   if (pages.empty()) return;
-  std::vector<NodeId> nodes;
-  for (NodeId node = match.node; node != match.device_node; node = tree_.parent(node)) nodes.push_back(node);
-  std::ranges::reverse(nodes);
-  PageCopy copy{.kind = CopyKind::kLoad, .device = {pages.begin(), pages.end()}};
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    copy.host.push_back(tree_.host_page(nodes[i]));
-    tree_.set_device(nodes[i], pages[i]);
-    tree_.pin(nodes[i]);
+  PendingCopy request{.copy = {.kind = CopyKind::kLoad, .device = {pages.begin(), pages.end()}}};
+  for (NodeId node = match.node; node != match.device_node; node = tree_.parent(node)) request.nodes.push_back(node);
+  std::ranges::reverse(request.nodes);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const NodeId node = request.nodes[i];
+    request.copy.host.push_back(tree_.host_page(node));
+    tree_.set_device(node, pages[i]);
+    tree_.pin(node);
   }
-  request_copy(std::move(copy), std::move(nodes));
+  copies_.request(std::move(request));
 }
 
 bool PrefixCache::extend(PageTable& page_table) {
@@ -153,10 +105,10 @@ void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens
     const auto page_tokens = tokens.subspan(page_table.indexed_pages * page_size, page_size);
     const size_t nodes_before = tree_.node_count();
     const NodeId next = tree_.insert(page_table.node, page_tokens, page);
-    if (tree_.node_count() > nodes_before) set_key(next, page_table, page_tokens);
+    if (tree_.node_count() > nodes_before) keys_.set_computed(next, page_table, page_tokens);
     tree_.extend_lock(std::exchange(page_table.node, next), next);
     const bool taken = tree_.device_page(next) == page;
-    if (taken && options_.write_policy == WritePolicy::kWriteThrough) on_page_inserted(next);
+    if (taken && options_.write_policy == WritePolicy::kWriteThrough) writer_.note(next);
   }
 }
 
@@ -176,11 +128,57 @@ size_t PrefixCache::exclusively_held(const PageTable& page_table, const RadixTre
   return page_table.node == kNoNode ? own : own + tree_.exclusively_locked(page_table.node, match.device_node);
 }
 
+void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const TokenId> tokens,
+                           PageTable& page_table) {
+  if (options_.has_store) prefetcher_.start(id, salt, tokens, page_table);
+}
+
 bool PrefixCache::copies_pin_pages() const {
-  return !to_store_.empty() || std::ranges::any_of(pending_copies_, [](const auto& entry) {
-    const CopyKind kind = entry.second.copy.kind;
-    return kind == CopyKind::kLoad || kind == CopyKind::kStore;
-  });
+  return writer_.noted_pages() + copies_.pending_count(CopyKind::kLoad) + copies_.pending_count(CopyKind::kStore) > 0;
+}
+
+std::vector<PageCopy> PrefixCache::take_copies() {
+  writer_.request_noted();
+  return copies_.take();
+}
+
+Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
+  const auto ended = copies_.acknowledge(ack);
+  if (!ended) return ended.error();
+  finish(*ended);
+  return {};
+}
+
+void PrefixCache::finish(const PendingCopy& ended) {
+  switch (ended.copy.kind) {
+    case CopyKind::kLoad:
+      for (const NodeId node : ended.nodes) tree_.unpin(node);
+      break;
+    case CopyKind::kStore: {
+      for (const NodeId node : ended.nodes) tree_.unpin(node);
+      const std::vector<NodeId> stored = writer_.finish(ended);
+      if (options_.has_store) persister_.request(stored);
+      break;
+    }
+    case CopyKind::kPersist: persister_.finish(ended); break;
+    case CopyKind::kProbe: prefetcher_.finish_probe(ended); break;
+    case CopyKind::kFetch: prefetcher_.finish_fetch(ended); break;
+    case CopyKind::kVerify:
+      // A stage that was started anew holds nothing, and then the others hold their pages for nothing.
+      if (ended.done < ended.copy.page_count()) clear_tree();
+      break;
+  }
+}
+
+// Asked also when nothing is known: who answers the next time must have been there from now on.
+void PrefixCache::request_verification() {
+  const std::vector<HostPageId> pages = tree_.host_pages();
+  std::span<const HostPageId> left(pages);
+  do {
+    const auto part = left.first(std::min(left.size(), CopyTracker::kPagesPerPlan));
+    copies_.request({.copy = {.kind = CopyKind::kVerify, .host = {part.begin(), part.end()}}});
+    left = left.subspan(part.size());
+  } while (!left.empty());
 }
 
 void PrefixCache::clear_tree() {
@@ -188,10 +186,10 @@ void PrefixCache::clear_tree() {
   std::vector<HostPageId> host;
   tree_.clear(device, host);
   pool_.release(device);
-  host_pool_.release(host);
+  host_.release(host);
 }
 
-// While the stages are asked what they hold nothing else is under way, and of nothing it does not matter.
+// While the stages verify what they hold, nothing else is under way, and a verification outlives the tree.
 bool PrefixCache::flush() {
   const bool copies = has_pending_copies() || has_copies();
   if (tree_.locked() || (copies && !verifying())) return false;
@@ -202,29 +200,31 @@ bool PrefixCache::flush() {
 // A host page that the tree knows was filled on all stages before the ring broke, and nothing has been writing to it
 // since: only copies whose pages are not in the tree yet write to the host.
 void PrefixCache::on_ring_lost() {
-  while (!prefetches_.empty()) end_prefetch(prefetches_.begin()->first);
-  for (const auto& [id, way] : pending_copies_) {
-    if (way.copy.kind == CopyKind::kStore || way.copy.kind == CopyKind::kFetch) host_pool_.release(way.copy.host);
+  prefetcher_.clear();
+  for (const auto& [id, pending] : copies_.pending()) {
+    const CopyKind kind = pending.copy.kind;
+    if (kind == CopyKind::kStore || kind == CopyKind::kFetch) host_.release(pending.copy.host);
   }
-  for (const auto& [page, given_up] : persisting_) {
-    if (given_up) host_pool_.release(std::span(&page, 1));
-  }
+  host_.abandon_persists();
   std::vector<PageId> device;
   std::vector<HostPageId> host;
   tree_.clear_device(device, host);
-  host_pool_.release(host);
+  host_.release(host);
   pool_ = PagePool(options_.page_count);
-  to_store_.clear();
+  writer_.clear();
   copies_.clear();
-  pending_copies_.clear();
-  fetching_.clear();
-  after_fetches_.clear();
-  storing_.clear();
-  persisting_.clear();
-  write_back_pages_ = 0;
-  prefetch_pages_ = 0;
-  verifying_ = 0;
   if (options_.host_page_count > 0) request_verification();
+}
+
+void PrefixCache::check_invariants(std::span<const PageTable* const> holders) const {
+  const PrefixCacheAudit audit({.pool = pool_,
+                                .tree = tree_,
+                                .keys = keys_,
+                                .host = host_,
+                                .copies = copies_,
+                                .writer = writer_,
+                                .prefetcher = prefetcher_});
+  audit.check(holders);
 }
 
 }  // namespace millrace::cache

@@ -1,49 +1,20 @@
 #include "cache/radix_tree.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace millrace::cache {
-namespace {
 
-uint64_t hash_of(NodeId parent, std::span<const TokenId> tokens) {
-  const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
-  return std::hash<std::string_view>{}(bytes) ^ (uint64_t{parent.value()} + 1) * 0x9E3779B97F4A7C15u;
-}
-
-}  // namespace
-
-RadixTree::RadixTree(uint32_t page_size) : page_size_(page_size) {
-  CHECK(page_size > 0);
-}
-
-std::span<const TokenId> RadixTree::tokens(NodeId node) const {
-  return std::span(tokens_).subspan(size_t{node.value()} * page_size_, page_size_);
-}
-
-// The first child is looked at before the table: most pages have one child only.
-NodeId RadixTree::child(NodeId parent, std::span<const TokenId> tokens) const {
-  const NodeId first = at(parent).first_child;
-  if (first == kNoNode) return kNoNode;
-  if (std::ranges::equal(this->tokens(first), tokens)) return first;
-  if (at(first).next_sibling == kNoNode) return kNoNode;
-  const auto [begin, end] = by_hash_.equal_range(hash_of(parent, tokens));
-  for (auto found = begin; found != end; ++found) {
-    if (at(found->second).parent == parent && std::ranges::equal(this->tokens(found->second), tokens)) {
-      return found->second;
-    }
-  }
-  return kNoNode;
-}
+RadixTree::RadixTree(uint32_t page_size) : trie_(page_size) {}
 
 RadixTree::Match RadixTree::match(std::string_view salt, std::span<const TokenId> tokens) const {
   Match match;
-  const auto found = roots_.find(std::string(salt));
-  if (found == roots_.end()) return match;
-  match.device_node = match.node = found->second;
-  for (; tokens.size() >= page_size_; tokens = tokens.subspan(page_size_)) {
-    const NodeId next = child(match.node, tokens.first(page_size_));
+  match.device_node = match.node = trie_.find_root(salt);
+  if (match.node == kNoNode) return match;
+  const uint32_t page_size = trie_.page_size();
+  for (; tokens.size() >= page_size; tokens = tokens.subspan(page_size)) {
+    const NodeId next = trie_.child(match.node, tokens.first(page_size));
     if (next == kNoNode) break;
     match.node = next;
     ++match.pages;
@@ -55,82 +26,62 @@ RadixTree::Match RadixTree::match(std::string_view salt, std::span<const TokenId
 }
 
 NodeId RadixTree::follow(NodeId node, std::span<const TokenId> tokens) const {
-  for (; tokens.size() >= page_size_; tokens = tokens.subspan(page_size_)) {
-    const NodeId next = child(node, tokens.first(page_size_));
+  const uint32_t page_size = trie_.page_size();
+  for (; tokens.size() >= page_size; tokens = tokens.subspan(page_size)) {
+    const NodeId next = trie_.child(node, tokens.first(page_size));
     if (next == kNoNode) break;
     node = next;
   }
   return node;
 }
 
-NodeId RadixTree::allocate() {
-  NodeId id;
-  if (free_.empty()) {
-    id = NodeId(static_cast<uint32_t>(nodes_.size()));
-    nodes_.emplace_back();
-    tokens_.resize(tokens_.size() + page_size_);
-  } else {
-    id = free_.back();
-    free_.pop_back();
-    at(id) = {};
-  }
-  at(id).used = clock_;
-  return id;
+void RadixTree::reset(NodeId id) {
+  if (residency_.size() <= id.value()) residency_.resize(id.value() + 1);
+  at(id) = {.used = clock_};
 }
 
 NodeId RadixTree::root(std::string_view salt) {
-  const auto [entry, is_new] = roots_.try_emplace(std::string(salt), kNoNode);
-  if (is_new) {
-    entry->second = allocate();
-    at(entry->second).salt = &entry->first;
-  }
-  return entry->second;
+  const NodeId known = trie_.find_root(salt);
+  if (known != kNoNode) return known;
+  const NodeId root = trie_.add_root(salt);
+  reset(root);
+  return root;
 }
 
-NodeId RadixTree::add(NodeId parent, std::span<const TokenId> tokens) {
-  CHECK(tokens.size() == page_size_, "a page of {} tokens, wanted {}", tokens.size(), page_size_);
-  const NodeId id = allocate();
-  std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{id.value()} * page_size_));
-  Node& node = at(id);
-  Node& above = at(parent);
-  node.parent = parent;
-  node.depth = above.depth + 1;
-  node.hash = hash_of(parent, tokens);
-  node.next_sibling = above.first_child;
-  if (above.first_child != kNoNode) at(above.first_child).previous_sibling = id;
-  above.first_child = id;
-  by_hash_.emplace(node.hash, id);
+NodeId RadixTree::find_or_add(NodeId parent, std::span<const TokenId> tokens) {
+  const NodeId known = trie_.child(parent, tokens);
+  if (known != kNoNode) return known;
+  const NodeId added = trie_.add(parent, tokens);
+  reset(added);
   ++version_;
   refresh(parent);
-  return id;
+  return added;
 }
 
 NodeId RadixTree::insert(NodeId parent, std::span<const TokenId> tokens, PageId page) {
-  NodeId id = child(parent, tokens);
-  if (id == kNoNode) id = add(parent, tokens);
+  const NodeId id = find_or_add(parent, tokens);
   if (at(id).device == kNoPage) set_device(id, page);
   return id;
 }
 
 NodeId RadixTree::insert_host(NodeId parent, std::span<const TokenId> tokens, HostPageId host_page) {
-  NodeId id = child(parent, tokens);
-  if (id == kNoNode) id = add(parent, tokens);
+  const NodeId id = find_or_add(parent, tokens);
   if (at(id).host == kNoHostPage) set_host(id, host_page);
   return id;
 }
 
 void RadixTree::set_device(NodeId id, PageId page) {
-  Node& node = at(id);
-  Node& above = at(node.parent);
+  const NodeId parent = trie_.parent(id);
+  Residency& node = at(id);
   CHECK(node.device == kNoPage, "node {} is on the device already", id.value());
-  CHECK(above.device != kNoPage || above.salt != nullptr, "node {}'s parent is not on the device", id.value());
+  CHECK(at(parent).device != kNoPage || trie_.is_root(parent), "node {}'s parent is not on the device", id.value());
   node.device = page;
-  ++above.device_children;
+  ++at(parent).device_children;
   ++device_page_count_;
   if (!node.is_pinned()) ++evictable_device_pages_;
   ++version_;
   refresh(id);
-  refresh(node.parent);
+  refresh(parent);
 }
 
 void RadixTree::set_host(NodeId id, HostPageId page) {
@@ -141,7 +92,7 @@ void RadixTree::set_host(NodeId id, HostPageId page) {
   refresh(id);
 }
 
-void RadixTree::count_evictable(const Node& node, bool was_pinned) {
+void RadixTree::count_evictable(const Residency& node, bool was_pinned) {
   if (node.device == kNoPage || was_pinned == node.is_pinned()) return;
   if (was_pinned) {
     ++evictable_device_pages_;
@@ -151,9 +102,9 @@ void RadixTree::count_evictable(const Node& node, bool was_pinned) {
 }
 
 void RadixTree::change_locks(NodeId from, NodeId until, int change) {
-  for (NodeId id = from; id != until; id = at(id).parent) {
+  for (NodeId id = from; id != until; id = trie_.parent(id)) {
     CHECK(id != kNoNode, "node {} is not below node {}", from.value(), until.value());
-    Node& node = at(id);
+    Residency& node = at(id);
     CHECK(change > 0 || node.locks > 0, "node {} was unlocked too often", id.value());
     const bool was_pinned = node.is_pinned();
     node.locks += static_cast<uint32_t>(change);
@@ -175,13 +126,13 @@ void RadixTree::unlock(NodeId node) {
   --locks_;
   ++clock_;
   NodeId root = node;
-  while (at(root).parent != kNoNode) root = at(root).parent;
+  while (trie_.parent(root) != kNoNode) root = trie_.parent(root);
   change_locks(node, kNoNode, -1);
   drop_root_if_unused(root);
 }
 
 void RadixTree::pin(NodeId id) {
-  Node& node = at(id);
+  Residency& node = at(id);
   CHECK(node.device != kNoPage, "node {} is pinned off the device", id.value());
   const bool was_pinned = node.is_pinned();
   ++node.pins;
@@ -190,7 +141,7 @@ void RadixTree::pin(NodeId id) {
 }
 
 void RadixTree::unpin(NodeId id) {
-  Node& node = at(id);
+  Residency& node = at(id);
   CHECK(node.pins > 0, "node {} was unpinned too often", id.value());
   --node.pins;
   count_evictable(node, true);
@@ -216,35 +167,206 @@ void RadixTree::extend_lock(NodeId from, NodeId to) {
 // What is locked has its ancestors locked.
 size_t RadixTree::evictable_above(NodeId id) const {
   size_t count = 0;
-  for (; at(id).parent != kNoNode && at(id).locks == 0; id = at(id).parent) count += at(id).is_pinned() ? 0 : 1;
+  for (; !trie_.is_root(id) && at(id).locks == 0; id = trie_.parent(id)) count += at(id).is_pinned() ? 0 : 1;
   return count;
 }
 
 uint32_t RadixTree::exclusively_locked(NodeId id, NodeId other) const {
   uint32_t count = 0;
-  for (; at(id).parent != kNoNode && at(id).locks == 1; id = at(id).parent) {
-    while (other != kNoNode && at(other).depth > at(id).depth) other = at(other).parent;
+  for (; !trie_.is_root(id) && at(id).locks == 1; id = trie_.parent(id)) {
+    while (other != kNoNode && depth(other) > depth(id)) other = trie_.parent(other);
     if (other == id) break;
     if (at(id).pins == 0) ++count;
   }
   return count;
 }
 
-void RadixTree::reorder(EvictionOrder& order, uint64_t& rank, NodeId id, bool member) {
-  const uint64_t wanted = member ? at(id).used + 1 : 0;
-  if (rank == wanted) return;
-  if (rank != 0) order.erase({rank, at(id).depth, id});
-  if (wanted != 0) order.insert({wanted, at(id).depth, id});
-  rank = wanted;
+bool RadixTree::is_device_victim(NodeId id) const {
+  const Residency& node = at(id);
+  return node.device != kNoPage && !node.is_pinned() && node.device_children == 0;
+}
+
+bool RadixTree::is_host_victim(NodeId id) const {
+  const Residency& node = at(id);
+  return node.host != kNoHostPage && !node.is_pinned() && node.host_pins == 0 &&
+         (node.device != kNoPage || trie_.first_child(id) == kNoNode);
 }
 
 void RadixTree::refresh(NodeId id) {
-  Node& node = at(id);
-  const bool free = !node.is_pinned() && node.salt == nullptr;
-  reorder(device_order_, node.device_rank, id, free && node.device != kNoPage && node.device_children == 0);
-  reorder(host_order_, node.host_rank, id,
-          free && node.host != kNoHostPage && node.host_pins == 0 &&
-              (node.device != kNoPage || node.first_child == kNoNode));
+  if (is_device_victim(id)) {
+    device_order_.insert(id, at(id).used, depth(id));
+  } else {
+    device_order_.erase(id);
+  }
+  if (is_host_victim(id)) {
+    host_order_.insert(id, at(id).used, depth(id));
+  } else {
+    host_order_.erase(id);
+  }
+}
+
+void RadixTree::drop_device(NodeId id, std::vector<PageId>& device) {
+  const NodeId parent = trie_.parent(id);
+  device.push_back(std::exchange(at(id).device, kNoPage));
+  --device_page_count_;
+  --evictable_device_pages_;
+  --at(parent).device_children;
+  ++version_;
+  refresh(id);
+  refresh(parent);
+}
+
+void RadixTree::evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host) {
+  for (; count > 0 && !device_order_.empty(); --count) {
+    const NodeId id = device_order_.next();
+    drop_device(id, device);
+    if (at(id).host == kNoHostPage) remove_subtree(id, host);
+  }
+}
+
+void RadixTree::evict_host(size_t count, std::vector<HostPageId>& host) {
+  for (; count > 0 && !host_order_.empty(); --count) {
+    const NodeId id = host_order_.next();
+    host.push_back(std::exchange(at(id).host, kNoHostPage));
+    --host_page_count_;
+    ++version_;
+    refresh(id);
+    if (at(id).device == kNoPage) remove(id);
+  }
+}
+
+NodeId RadixTree::device_victim_above(NodeId node) const {
+  const NodeId above = trie_.parent(node);
+  const bool is_next = !trie_.is_root(above) && !at(above).is_pinned() && at(above).device_children == 1;
+  return is_next ? above : kNoNode;
+}
+
+// `id` is off the device and unlocked, hence so is everything below it.
+void RadixTree::remove_subtree(NodeId id, std::vector<HostPageId>& host) {
+  for (NodeId leaf = id;;) {
+    while (trie_.first_child(leaf) != kNoNode) leaf = trie_.first_child(leaf);
+    if (at(leaf).host != kNoHostPage) {
+      host.push_back(std::exchange(at(leaf).host, kNoHostPage));
+      --host_page_count_;
+    }
+    const NodeId above = trie_.parent(leaf);
+    const bool was_last = leaf == id;
+    remove(leaf);
+    if (was_last) return;
+    leaf = above;
+  }
+}
+
+void RadixTree::remove(NodeId id) {
+  const Residency& node = at(id);
+  CHECK(!node.is_pinned() && node.device == kNoPage && node.host == kNoHostPage, "node {} is in use", id.value());
+  refresh(id);
+  const NodeId parent = trie_.parent(id);
+  trie_.remove(id);
+  at(id) = {};
+  ++version_;
+  refresh(parent);
+  drop_root_if_unused(parent);
+}
+
+void RadixTree::drop_root_if_unused(NodeId id) {
+  if (!trie_.is_root(id) || at(id).locks > 0 || trie_.first_child(id) != kNoNode) return;
+  trie_.remove_root(id);
+  at(id) = {};
+  ++version_;
+}
+
+void RadixTree::clear(std::vector<PageId>& device, std::vector<HostPageId>& host) {
+  for (const Residency& node : residency_) {
+    if (node.device != kNoPage) device.push_back(node.device);
+    if (node.host != kNoHostPage) host.push_back(node.host);
+  }
+  trie_.clear();
+  residency_.clear();
+  device_order_.clear();
+  host_order_.clear();
+  evictable_device_pages_ = device_page_count_ = host_page_count_ = locks_ = 0;
+  ++version_;
+}
+
+void RadixTree::clear_device(std::vector<PageId>& device, std::vector<HostPageId>& host) {
+  CHECK(!locked(), "{} locks are held when the device is forgotten", locks_);
+  for (Residency& node : residency_) {
+    if (node.device != kNoPage) device.push_back(std::exchange(node.device, kNoPage));
+    node.device_children = node.pins = node.host_pins = 0;
+  }
+  evictable_device_pages_ = device_page_count_ = 0;
+  std::vector<NodeId> pending = trie_.roots();
+  std::vector<NodeId> unreachable;
+  while (!pending.empty()) {
+    const NodeId id = pending.back();
+    pending.pop_back();
+    for (NodeId below = trie_.first_child(id); below != kNoNode; below = trie_.next_sibling(below)) {
+      (at(below).host != kNoHostPage ? pending : unreachable).push_back(below);
+    }
+    refresh(id);
+  }
+  for (const NodeId id : unreachable) remove_subtree(id, host);
+  ++version_;
+}
+
+std::vector<PageId> RadixTree::device_pages() const {
+  std::vector<PageId> pages;
+  for (const Residency& node : residency_) {
+    if (node.device != kNoPage) pages.push_back(node.device);
+  }
+  return pages;
+}
+
+std::vector<HostPageId> RadixTree::host_pages() const {
+  std::vector<HostPageId> pages;
+  for (const Residency& node : residency_) {
+    if (node.host != kNoHostPage) pages.push_back(node.host);
+  }
+  return pages;
+}
+
+// A node that has gone from the host has taken its pins there along.
+RadixTree::PinCounts RadixTree::pin_counts() const {
+  PinCounts counts{.locks = locks_};
+  for (const Residency& node : residency_) {
+    counts.pins += node.pins;
+    if (node.host != kNoHostPage) counts.host_pins += node.host_pins;
+  }
+  return counts;
+}
+
+void RadixTree::check_invariants() const {
+  trie_.check_invariants();
+  size_t device = 0;
+  size_t host = 0;
+  size_t evictable = 0;
+  size_t device_victims = 0;
+  size_t host_victims = 0;
+  std::vector<NodeId> pending = trie_.roots();
+  while (!pending.empty()) {
+    const NodeId id = pending.back();
+    pending.pop_back();
+    const Residency& node = at(id);
+    uint32_t device_children = 0;
+    for (NodeId below = trie_.first_child(id); below != kNoNode; below = trie_.next_sibling(below)) {
+      CHECK(at(below).locks <= node.locks, "node {} has more locks than the one above", below.value());
+      device_children += at(below).device != kNoPage ? 1 : 0;
+      pending.push_back(below);
+    }
+    CHECK(device_children == node.device_children, "node {}", id.value());
+    if (trie_.is_root(id)) continue;
+    const bool is_below_device = at(trie_.parent(id)).device != kNoPage || trie_.is_root(trie_.parent(id));
+    CHECK(node.device != kNoPage || node.host != kNoHostPage, "node {} has no page", id.value());
+    CHECK(node.device == kNoPage || is_below_device, "node {} is on the device, the one above is not", id.value());
+    device += node.device != kNoPage ? 1 : 0;
+    host += node.host != kNoHostPage ? 1 : 0;
+    evictable += node.device != kNoPage && !node.is_pinned() ? 1 : 0;
+    device_victims += is_device_victim(id) ? 1 : 0;
+    host_victims += is_host_victim(id) ? 1 : 0;
+  }
+  CHECK(device == device_page_count_ && host == host_page_count_ && evictable == evictable_device_pages_);
+  CHECK(device_victims == device_order_.size() && host_victims == host_order_.size());
 }
 
 }  // namespace millrace::cache

@@ -1,31 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <span>
-#include <string>
 #include <string_view>
-#include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
+#include "cache/eviction_order.h"
+#include "cache/token_trie.h"
 
 namespace millrace::cache {
 
-/// A page's place in the tree; valid until the page is evicted from every tier, which a lock prevents.
-using NodeId = Id<struct RadixNodeTag, uint32_t>;
-inline constexpr NodeId kNoNode{UINT32_MAX};
 inline constexpr PageId kNoPage{UINT32_MAX};
 inline constexpr HostPageId kNoHostPage{UINT32_MAX};
 
-/// Which prefixes of tokens are in the cache, and where: a tree with one node per full page, so that sequences share
-/// what they have in common and nothing is ever split or copied. Prompts of different salts have different roots.
+/// The index of known prefixes and of the tiers that hold their pages. Sequences share what they have in common: one
+/// node per full page, never split or copied. Prompts of different salts have different roots.
 ///
 /// Every node is on the device, on the host, or on both; a node on the device has all its ancestors there. A lock keeps
-/// a node and its ancestors; what is unlocked may be evicted, least recently used first, leaves before their parents.
-/// Plain and deterministic: recency is a logical clock. Owned by the scheduler, on its thread. Pages are those of the
-/// caller's pools: taken over by insert() and set_host(), handed back by the evictions and clear().
+/// a node and its ancestors. What is unlocked may be evicted, least recently used first, leaves before their parents.
+/// Plain and deterministic: recency is a logical clock. Owned by a PrefixCache, on its thread. Pages belong to the
+/// caller's pools: insert() and set_host() take them over, the evictions and clear() hand them back.
 class RadixTree {
  public:
   explicit RadixTree(uint32_t page_size);
@@ -36,12 +31,13 @@ class RadixTree {
     uint32_t device_pages = 0;
     uint32_t pages = 0;  ///< on any tier; those after device_pages are on the host only
   };
-  /// The longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an unknown salt.
+  /// Returns the longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an
+  /// unknown salt.
   [[nodiscard]] Match match(std::string_view salt, std::span<const TokenId> tokens) const;
-  /// The last page on any tier that `tokens`, which come after `node`, lead to. O(pages between).
+  /// Returns the last page on any tier that `tokens`, which come after `node`, lead to. O(pages between).
   [[nodiscard]] NodeId follow(NodeId node, std::span<const TokenId> tokens) const;
 
-  /// The root of a salt, made if it is new; lock it before anything else is called.
+  /// Returns the root of a salt, made if it is new; lock it before anything else is called.
   [[nodiscard]] NodeId root(std::string_view salt);
   /// Keeps `node` and its ancestors, and counts as their use. O(depth).
   void lock(NodeId node);
@@ -60,69 +56,66 @@ class RadixTree {
   /// Makes the page after `parent`, with these tokens [page_size] and this device page, known. If it is on the device
   /// already the tree keeps its own: then device_page() of the result is not `page`, which stays the caller's.
   [[nodiscard]] NodeId insert(NodeId parent, std::span<const TokenId> tokens, PageId page);
-  /// The same for a page that is on the host only; the caller keeps `host_page` if the node has a host page already.
+  /// Makes a page known that is on the host only. The caller keeps `host_page` if the node has a host page already.
   [[nodiscard]] NodeId insert_host(NodeId parent, std::span<const TokenId> tokens, HostPageId host_page);
-  /// A node gets its copy on the other tier. It has none there; set_device wants its parent on the device.
+  /// Gives a node its copy on the other tier. It has none there; set_device wants its parent on the device.
   void set_device(NodeId node, PageId page);
   void set_host(NodeId node, HostPageId page);
 
   [[nodiscard]] PageId device_page(NodeId node) const { return at(node).device; }
   [[nodiscard]] HostPageId host_page(NodeId node) const { return at(node).host; }
-  [[nodiscard]] NodeId parent(NodeId node) const { return at(node).parent; }
-  [[nodiscard]] std::span<const TokenId> tokens(NodeId node) const;
-  /// Pages from the root to `node`.
-  [[nodiscard]] uint32_t depth(NodeId node) const { return at(node).depth; }
-  /// Of them, those that nothing but one lock keeps and that do not lead to `other` (kNoNode: none). O(depth).
+  [[nodiscard]] NodeId parent(NodeId node) const { return trie_.parent(node); }
+  [[nodiscard]] std::span<const TokenId> tokens(NodeId node) const { return trie_.tokens(node); }
+  /// Returns the number of pages from the root to `node`.
+  [[nodiscard]] uint32_t depth(NodeId node) const { return trie_.depth(node); }
+  /// Counts the pages up to `node` that one lock alone keeps and that do not lead to `other` (kNoNode: none). O(depth).
   [[nodiscard]] uint32_t exclusively_locked(NodeId node, NodeId other) const;
-  /// How often a lock has been taken on the node or below it.
+  /// Returns how often a lock has been taken on the node or below it.
   [[nodiscard]] uint32_t use_count(NodeId node) const { return at(node).uses; }
 
-  /// Frees up to `count` device pages into `device`; nodes with a host copy stay as such, others go, and with them
+  /// Frees up to `count` device pages into `device`. Nodes with a host copy stay as such; others go, and with them
   /// host-only descendants, whose pages go to `host`. O(log nodes) each.
   void evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host);
   /// Frees up to `count` host pages.
   void evict_host(size_t count, std::vector<HostPageId>& host);
-  /// The node whose device page would be freed next; kNoNode if none can be.
-  [[nodiscard]] NodeId next_device_victim() const;
-  /// The ancestor whose turn it would be next if the device page of `node`, which has no children there, were gone;
-  /// kNoNode if there is none.
+  /// Returns the node whose device page would be freed next; kNoNode if none can be.
+  [[nodiscard]] NodeId next_device_victim() const { return device_order_.next(); }
+  /// Returns the ancestor whose turn it would be next if the device page of `node`, which has no children there, were
+  /// gone; kNoNode if there is none.
   [[nodiscard]] NodeId device_victim_above(NodeId node) const;
   /// Forgets everything, locked or not.
   void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
   /// Forgets what the device holds, and with it what can't be reached by host pages alone; no copy is under way any
   /// more. Nothing is locked.
   void clear_device(std::vector<PageId>& device, std::vector<HostPageId>& host);
-  /// All pages of a tier, in no order.
+  /// Returns all pages of a tier, in no particular order.
   [[nodiscard]] std::vector<PageId> device_pages() const;
   [[nodiscard]] std::vector<HostPageId> host_pages() const;
 
-  /// Device pages that evict_device could free.
+  /// Returns the number of device pages that evict_device could free.
   [[nodiscard]] size_t evictable_device_pages() const { return evictable_device_pages_; }
-  /// Those of them that locking `node`, which is on the device or a root, would keep. O(those).
+  /// Counts the evictable pages that locking `node`, which is on the device or a root, would keep. O(those).
   [[nodiscard]] size_t evictable_above(NodeId node) const;
   [[nodiscard]] size_t device_page_count() const { return device_page_count_; }
   [[nodiscard]] size_t host_page_count() const { return host_page_count_; }
-  /// Nodes that hold pages.
-  [[nodiscard]] size_t node_count() const { return nodes_.size() - free_.size() - roots_.size(); }
+  /// Returns the number of nodes that hold pages.
+  [[nodiscard]] size_t node_count() const { return trie_.page_count(); }
   [[nodiscard]] bool locked() const { return locks_ > 0; }
-  /// Changes whenever a match may have changed.
+  /// Returns a number that changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return version_; }
-  /// What keeps nodes. O(nodes); for tests and simulation.
   struct PinCounts {
     size_t locks = 0;
     size_t pins = 0;
     size_t host_pins = 0;
   };
+  /// Counts what keeps nodes. O(nodes); for tests and simulation.
   [[nodiscard]] PinCounts pin_counts() const;
   /// CHECKs every invariant. O(nodes log nodes); for tests and simulation.
   void check_invariants() const;
 
  private:
-  struct Node {
-    NodeId parent = kNoNode;
-    NodeId first_child = kNoNode;
-    NodeId next_sibling = kNoNode;
-    NodeId previous_sibling = kNoNode;
+  /// The tiers that hold one page, and what keeps it there.
+  struct Residency {
     PageId device = kNoPage;
     HostPageId host = kNoHostPage;
     uint32_t device_children = 0;
@@ -130,47 +123,28 @@ class RadixTree {
     uint32_t pins = 0;
     uint32_t host_pins = 0;
     uint32_t uses = 0;
-    uint32_t depth = 0;
+    uint64_t used = 0;  // by the logical clock
     [[nodiscard]] bool is_pinned() const { return locks > 0 || pins > 0; }
-    uint64_t used = 0;         // by the logical clock
-    uint64_t hash = 0;         // of the parent's id and the tokens
-    uint64_t device_rank = 0;  // its key in device_order_ while it is there, else 0
-    uint64_t host_rank = 0;
-    const std::string* salt = nullptr;  // of a root: its key in roots_
   };
-  /// Of one use the deepest page goes first: what is before it is of use without it, not the other way round.
-  struct EvictionKey {
-    uint64_t rank;
-    uint32_t depth;
-    NodeId id;
-    friend bool operator<(const EvictionKey& a, const EvictionKey& b) {
-      return std::tie(a.rank, b.depth, a.id) < std::tie(b.rank, a.depth, b.id);
-    }
-  };
-  using EvictionOrder = std::set<EvictionKey>;
 
-  [[nodiscard]] Node& at(NodeId id) { return nodes_[id.value()]; }
-  [[nodiscard]] const Node& at(NodeId id) const { return nodes_[id.value()]; }
-  [[nodiscard]] NodeId child(NodeId parent, std::span<const TokenId> tokens) const;
-  [[nodiscard]] NodeId add(NodeId parent, std::span<const TokenId> tokens);
-  [[nodiscard]] NodeId allocate();
+  [[nodiscard]] Residency& at(NodeId id) { return residency_[id.value()]; }
+  [[nodiscard]] const Residency& at(NodeId id) const { return residency_[id.value()]; }
+  void reset(NodeId id);
+  [[nodiscard]] NodeId find_or_add(NodeId parent, std::span<const TokenId> tokens);
   void remove(NodeId id);
   void remove_subtree(NodeId id, std::vector<HostPageId>& host);
   void change_locks(NodeId from, NodeId until, int change);
-  void count_evictable(const Node& node, bool was_pinned);
+  void count_evictable(const Residency& node, bool was_pinned);
   void drop_device(NodeId id, std::vector<PageId>& device);
+  [[nodiscard]] bool is_device_victim(NodeId id) const;
+  [[nodiscard]] bool is_host_victim(NodeId id) const;
   void refresh(NodeId id);
-  void reorder(EvictionOrder& order, uint64_t& rank, NodeId id, bool member);
   void drop_root_if_unused(NodeId id);
 
-  const uint32_t page_size_;
-  std::vector<Node> nodes_;
-  std::vector<TokenId> tokens_;  // [nodes, page_size]
-  std::vector<NodeId> free_;
-  std::unordered_map<std::string, NodeId> roots_;
-  std::unordered_multimap<uint64_t, NodeId> by_hash_;
-  EvictionOrder device_order_;  // unlocked device leaves, least recently used first
-  EvictionOrder host_order_;    // unlocked nodes whose host page can go
+  TokenTrie trie_;
+  std::vector<Residency> residency_;  // by node; of nodes that are gone: empty
+  EvictionOrder device_order_;        // unlocked device leaves
+  EvictionOrder host_order_;          // unlocked nodes whose host page can go
   size_t evictable_device_pages_ = 0;
   size_t device_page_count_ = 0;
   size_t host_page_count_ = 0;

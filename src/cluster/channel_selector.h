@@ -8,25 +8,25 @@
 
 namespace millrace::cluster {
 
-/// Decides, link by link between nodes, whether activations go from device to device or through the hosts, and says in
-/// the log which and why, whenever that has changed. Owned by the coordinator.
+/// Decides for each link between nodes whether activations go from device to device or through the hosts. It logs each
+/// change of a decision with the reason. Owned by the coordinator, on its thread.
 class ChannelSelector {
  public:
-  /// required: a link between two stages that cannot have a channel is an error.
+  /// With `required`, a link between two stages that cannot have a channel is an error.
   explicit ChannelSelector(bool required) : required_(required) {}
-  /// Of the link to stage `to` from the one before, with what both devices have to offer. Throws ErrorException
-  /// (kUnavailable).
+  /// Returns whether the link to stage `to` from the stage before gets a channel, given what both devices support.
+  /// Throws ErrorException (kUnavailable) if it is required and impossible.
   [[nodiscard]] bool choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver);
-  /// The channel to stage `to` was chosen and could not be opened: the hosts carry its activations from now on, unless
+  /// Notes that the channel to stage `to` could not be opened: the hosts carry its activations from now on, unless
   /// channels are required.
   void give_up(StageId to, const std::string& reason);
-  /// One of its nodes is new: what was given up may be tried again.
+  /// Allows the channel to stage `to` again, since one of its nodes is new.
   void forget(StageId to) { given_up_.erase(to); }
 
  private:
   const bool required_;
-  std::map<StageId, std::string> given_up_;  // why
-  std::map<StageId, std::string> logged_;    // what the log says of a link
+  std::map<StageId, std::string> given_up_;  // with the reason
+  std::map<StageId, std::string> logged_;    // the last message about a link
 };
 
 }  // namespace millrace::cluster

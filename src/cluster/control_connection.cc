@@ -14,17 +14,17 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using boost::system::error_code;
 
-/// No control message comes near it; a longer one is not ours.
+/// Bound of a message, far above every control message; a longer one comes from another program.
 constexpr uint32_t kMaxMessageBytes = 1u << 20;
 constexpr size_t kMaxQueued = 1024;
 
-/// As other hosts know it: a listener at [::] sees IPv4 as part of IPv6, which they may not have.
+/// Returns the address as other hosts know it: a listener at [::] sees IPv4 peers as IPv6, which other hosts may lack.
 asio::ip::address unmapped(const asio::ip::address& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
-/// Text of a peer, who may be anybody, made fit for a log.
+/// Returns text of an unknown peer in a form that is safe to log.
 std::string printable(const std::string& text) {
   return comm::sanitize_reason(std::as_bytes(std::span(text)));
 }
@@ -39,6 +39,7 @@ ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::soc
       incoming_signal_(runtime),
       outgoing_signal_(runtime),
       ended_signal_(runtime),
+      quiet_watch_(runtime, std::min(timing.quiet_limit, timing.silence_limit)),
       silence_(runtime, timing.silence_limit) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -77,7 +78,7 @@ void ControlConnection::close(const std::string& reason) {
   if (ended_ || closing_) return;
   send(Goodbye{reason});
   closing_ = true;
-  close_deadline_ = runtime_.now() + timing_.silence_limit;
+  close_deadline_ = runtime_.now() + std::min(timing_.quiet_limit, timing_.silence_limit);
   end_reason_ = reason;
 }
 
@@ -103,7 +104,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
     std::vector<std::byte> bytes(length);
     co_await asio::async_read(socket_, asio::buffer(bytes), redirect_error(use_awaitable, failure));
     if (failure) continue;
-    silence_.on_receive();
+    hear();
     auto message = decode(bytes);
     if (message.has_error()) {
       end(message.error().message);
@@ -138,8 +139,18 @@ asio::awaitable<void> ControlConnection::write_messages() {
   }
 }
 
-asio::awaitable<void> ControlConnection::watch() {
+void ControlConnection::hear() {
   silence_.on_receive();
+  quiet_watch_.on_receive();
+  set_quiet(false);
+}
+
+void ControlConnection::set_quiet(bool quiet) {
+  if (std::exchange(quiet_, quiet) != quiet && on_quiet_) on_quiet_(quiet);
+}
+
+asio::awaitable<void> ControlConnection::watch() {
+  hear();
   async::TimePoint next_ping = runtime_.now() + timing_.ping_interval;
   while (!ended_) {
     const async::TimePoint now = runtime_.now();
@@ -147,13 +158,16 @@ asio::awaitable<void> ControlConnection::watch() {
       send(Ping{});
       next_ping = now + timing_.ping_interval;
     }
-    const async::TimePoint wake = std::min(next_ping, silence_.next_check());
+    async::TimePoint wake = std::min(next_ping, silence_.next_check());
+    if (!quiet_) wake = std::min(wake, quiet_watch_.next_check());
     (void)co_await ended_signal_.wait_until(wake);
     if (ended_) co_return;
     if (closing_ && runtime_.now() >= close_deadline_) {
       end(end_reason_);
     } else if (silence_.has_expired(wake)) {
       end(fmt::format("silent for {:.1f} s", std::chrono::duration<double>(silence_.length()).count()));
+    } else if (!quiet_ && quiet_watch_.has_expired(wake)) {
+      set_quiet(true);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,12 +16,13 @@ namespace millrace::cluster {
 
 struct ControlTiming {
   async::Duration ping_interval = std::chrono::milliseconds(250);
-  async::Duration silence_limit = std::chrono::milliseconds(1500);
+  async::Duration quiet_limit = std::chrono::milliseconds(1500);    ///< a peer that is silent longer is reported
+  async::Duration silence_limit = std::chrono::milliseconds(1500);  ///< one that is silent even longer is given up
 };
 
-/// One control connection: whole messages over TCP, with pings both ways, so that a peer that dies is noticed at once
-/// and one that falls silent within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it
-/// ends; whoever owns it calls close() and then awaits join() before it is destroyed.
+/// A control connection: whole messages over TCP, with pings both ways. A dead peer is noticed at once and a silent one
+/// within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it ends. Its owner calls
+/// close() and then awaits join() before destroying it.
 class ControlConnection {
  public:
   ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing);
@@ -29,24 +31,29 @@ class ControlConnection {
   ControlConnection& operator=(const ControlConnection&) = delete;
 
   void start();
-  /// Queues a message; dropped once the connection has ended.
+  /// Queues a message, which is dropped once the connection has ended.
   void send(const Message& message);
-  /// The next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the connection has
-  /// ended and everything that came before is taken.
+  /// Waits for the next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the
+  /// connection has ended and everything that came before has been taken.
   [[nodiscard]] asio::awaitable<Message> receive();
-  /// Ends the connection: what is queued is written, a Goodbye last, if the peer takes it within the silence limit.
+  /// Sets the callback for a peer that has been silent for the quiet limit (true) or is heard again (false). The
+  /// silence limit ends the connection without it.
+  void on_quiet(std::function<void(bool quiet)> callback) { on_quiet_ = std::move(callback); }
+  /// Ends the connection after writing what is queued and a Goodbye, if the peer takes them within the quiet limit.
   void close(const std::string& reason);
-  /// Whether the peer has ended it, with a reason.
+  /// Returns whether the peer ended the connection with a Goodbye.
   [[nodiscard]] bool received_goodbye() const { return received_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
-  /// Where other hosts find the peer.
+  /// Returns the address at which other hosts find the peer.
   [[nodiscard]] const std::string& peer_host() const { return peer_host_; }
 
  private:
   [[nodiscard]] asio::awaitable<void> read_messages();
   [[nodiscard]] asio::awaitable<void> write_messages();
   [[nodiscard]] asio::awaitable<void> watch();
+  void hear();
+  void set_quiet(bool quiet);
   void end(const std::string& reason);
 
   async::Runtime& runtime_;
@@ -65,7 +72,10 @@ class ControlConnection {
   bool closing_ = false;
   async::TimePoint close_deadline_;  // of closing_
   bool ended_ = false;
+  comm::SilenceWatch quiet_watch_;
   comm::SilenceWatch silence_;
+  bool quiet_ = false;
+  std::function<void(bool)> on_quiet_;
 };
 
 }  // namespace millrace::cluster

@@ -28,7 +28,7 @@ Coordinator::~Coordinator() = default;
 
 Result<void> Coordinator::open(const std::stop_token& stop) {
   RETURN_IF_ERROR(roster_.listen(options_.address, stop));
-  // Where the nodes have found the coordinator, the last of them finds the head.
+  // The last node finds the head where it has found the coordinator.
   auto listener = comm::TcpListener::open(runtime_, {roster_.listening_host(), 0});
   if (listener.has_error()) return listener.error();
   ring_listener_ = std::move(*listener);
@@ -102,7 +102,7 @@ std::vector<bool> Coordinator::choose_channels() {
   return channels;
 }
 
-/// Of a node that has come anew, with whatever network and libraries.
+/// Allows the channels of a node that has connected anew, since its network and libraries may have changed.
 void Coordinator::forget_channels(uint32_t rank) {
   channel_selector_.forget(StageId(assignments_[rank].first_stage));
   if (rank + 1 < assignments_.size()) channel_selector_.forget(StageId(assignments_[rank + 1].first_stage));
@@ -111,14 +111,14 @@ void Coordinator::forget_channels(uint32_t rank) {
 void Coordinator::send_join_requests(RingEpoch epoch) {
   std::vector<Node>& nodes = roster_.nodes();
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    JoinRing join{epoch, pages_, {}, ring_listener_->endpoint().port};
+    JoinRing join{
+        .epoch = epoch, .pages = pages_, .next_port = ring_listener_->endpoint().port, .fingerprint = fingerprint_};
     if (rank + 1 < nodes.size()) {
       join.next_host = nodes[rank + 1].connection->peer_host();
       join.next_port = nodes[rank + 1].ring_port;
     }
     join.channel_in = channels_[rank - 1];
     join.channel_out = rank + 1 < nodes.size() && channels_[rank];
-    join.fingerprint = fingerprint_;
     nodes[rank].joining = epoch;
     nodes[rank].connection->send(join);
   }
@@ -127,8 +127,8 @@ void Coordinator::send_join_requests(RingEpoch epoch) {
 asio::awaitable<void> Coordinator::accept_output_link(RingEpoch epoch, async::TimePoint deadline, Links& links) {
   const Assignment& own = assignments_.front();
   const auto hello = link_hello(own, options_.config, epoch, StageId(own.stage_count - 1), comm::kHeadId);
-  links.receiver =
-      co_await ring_listener_->accept_link(head_links_, hello, link_options(own, options_.config), deadline);
+  links.receiver = co_await ring_listener_->accept_link(
+      head_links_, hello, link_options(own, options_.config, options_.timing.silence_limit), deadline);
   roster_.notify();
 }
 
@@ -139,7 +139,7 @@ asio::awaitable<void> Coordinator::connect_next_node(RingEpoch epoch, comm::TcpE
   const StageId to(from.value() + 1);
   const auto hello = link_hello(own, options_.config, epoch, from, to);
   auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                          link_options(own, options_.config), deadline);
+                                          link_options(own, options_.config, options_.timing.silence_limit), deadline);
   if (channels_[0] && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link), channel_options(epoch, from, to, options_.transfer_timeout));
     if (link.has_error() && link.error().code != ErrorCode::kAborted) {
@@ -159,7 +159,7 @@ asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::Tim
     if (links.sender && links.sender->has_error()) throw ErrorException(links.sender->error());
     const auto late = std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) { return !node.ring_joined; });
     if (links.receiver && links.sender && late == nodes.end()) co_return;
-    // The links end by themselves at the deadline, and say more.
+    // The links fail by themselves at the deadline, with better messages.
     const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
     const bool changed =
         co_await roster_.wait_for_change(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
@@ -195,7 +195,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   linking.cancel();
   co_await linking.join();
   if (failure) std::rethrow_exception(failure);
-  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().window + 1);
+  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().stage.window + 1);
   stages_->start(std::move(in.receiver), std::move(**links.sender));
   co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
 }
@@ -206,7 +206,7 @@ asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason
   }
   stages_->stop(reason);
   co_await stages_->join();
-  // Those that are lost or stop late are waited for by the next build().
+  // The next build() waits for nodes that are lost or stop late.
 }
 
 }  // namespace millrace::cluster

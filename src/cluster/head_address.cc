@@ -17,9 +17,9 @@ using AcceptorPtr = std::unique_ptr<tcp::acceptor>;
 
 constexpr auto kLookupTimeout = 60s;
 constexpr auto kConnectRetry = 500ms;
-/// So often the log says what is missing, if that stays the same.
+/// Interval at which the log repeats what is missing.
 constexpr auto kConnectReminder = 5s;
-/// Between looks at a resolver that takes its time.
+/// Interval between looks at a slow resolver.
 constexpr auto kLookupWait = 1s;
 
 void pause(const std::stop_token& stop, Clock::duration duration) {
@@ -53,7 +53,7 @@ Result<AcceptorPtr> listen(const asio::any_io_executor& executor, const tcp::end
                     endpoint.address().to_string());
 }
 
-/// kUnavailable, kTimeout: that may pass.
+/// Tries to listen once. The errors kUnavailable and kTimeout may pass.
 Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameLookup& name,
                              const std::stop_token& stop) {
   const auto found = name.wait_for(kLookupWait, stop);
@@ -61,7 +61,7 @@ Result<AcceptorPtr> try_once(const asio::any_io_executor& executor, async::NameL
   std::optional<Error> problem;
   for (const async::SocketAddress& address : *found) {
     auto listening = listen(executor, address.endpoint());
-    // Where one is taken there is a head; at another of its addresses this one would be a second.
+    // A taken address means that a head is there; at another address this one would be a second head.
     if (listening.has_value() || listening.error().code == ErrorCode::kConflict) return listening;
     if (!problem || listening.error().code == ErrorCode::kUnavailable) problem = listening.error();
   }

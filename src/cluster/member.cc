@@ -17,15 +17,17 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr async::Duration kRetry = 250ms;
-/// Between tries at a head that refuses this node.
+/// Longest delay between tries at a head that refuses this node.
 constexpr async::Duration kMaxRetry = 5s;
 constexpr async::Duration kConnectTimeout = 5s;
-/// Then the log says what a try waits for, and so often what the tries come to, if that stays the same.
+/// Delay until the log says what a try waits for, and the interval at which it repeats an unchanged result.
 constexpr async::Duration kFirstLogDelay = 1s;
 constexpr async::Duration kReminder = 5s;
-/// Between looks at a lookup under way, whose thread can wake nobody here.
+/// Interval between looks at a lookup under way, whose thread cannot wake this one.
 constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
+/// Interval between looks at whether the ring still needs a node that drains.
+constexpr async::Duration kDrainInterval = 50ms;
 constexpr const char* kNoAnswer = "no answer";
 
 }  // namespace
@@ -46,6 +48,19 @@ void Member::stop() {
   if (connection_) connection_->close("the node is stopping");
   end_epoch("the node is stopping");
   stop_signal_.notify_all();
+}
+
+asio::awaitable<void> Member::drain(async::Duration limit) {
+  const async::TimePoint deadline = runtime_.now() + limit;
+  if (is_needed()) {
+    log::info("the ring has requests: serving until the head ends it, for up to {:.1f} s; another signal ends at once",
+              std::chrono::duration<double>(limit).count());
+  }
+  while (!stopping_ && is_needed() && runtime_.now() < deadline) {
+    (void)co_await stop_signal_.wait_until(std::min(deadline, runtime_.now() + kDrainInterval));
+  }
+  if (!stopping_ && is_needed()) log::warn("leaving the ring although it has requests: the drain's time is over");
+  stop();
 }
 
 asio::awaitable<void> Member::run() {
@@ -81,7 +96,7 @@ void Member::log_wait(const std::string& what) {
   reminder_ = runtime_.now() + kReminder;
 }
 
-/// Its addresses, or why there are none yet; a resolver that takes long is heard at a later call.
+/// Returns the coordinator's addresses, or why there are none yet. A later call gets the answer of a slow resolver.
 asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator() {
   const async::TimePoint begin = runtime_.now();
   auto found = coordinator_name_.wait_for(0ms);
@@ -97,8 +112,8 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator(
   co_return endpoints;
 }
 
-/// One try, which stop() ends too. Each begins with another of the head's addresses: one that never answers takes all
-/// the time of a try.
+/// Tries once to connect, until stop(). Each try begins with another of the head's addresses, because one that never
+/// answers takes the whole time of a try.
 asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   auto endpoints = co_await look_up_coordinator();
   if (endpoints.has_error()) co_return endpoints.error();
@@ -123,11 +138,11 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
   co_return Result<void>();
 }
 
-/// Returns how it ended: "is gone: …".
+/// Serves one connection, and returns how it ended: "is gone: …".
 asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   has_joined_ = false;
   turned_away_ = false;
-  // The node before comes to the address that the head sees, so by the same protocol.
+  // The node before connects to the address that the head sees, so by the same protocol.
   error_code ignored;
   const bool by_v6 = socket.local_endpoint(ignored).protocol() == tcp::v6();
   auto listener = comm::TcpListener::open(runtime_, {by_v6 ? "::" : "0.0.0.0", 0});
@@ -135,8 +150,10 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   listener_ = std::move(*listener);
   connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing);
   connection_->start();
-  connection_->send(Hello{kProtocolVersion, options_.node_rank, options_.node_count,
-                          model::fingerprint(options_.config), listener_->endpoint().port});
+  connection_->send(Hello{.node_rank = options_.node_rank,
+                          .node_count = options_.node_count,
+                          .config = model::fingerprint(options_.config),
+                          .ring_port = listener_->endpoint().port});
   async::TaskGroup reports(runtime_);
   reports.spawn("report links", report_links(connection_));
   std::string reason;
@@ -183,7 +200,7 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
   }
 }
 
-/// Runs `work` on the loader's thread, whatever happens here meanwhile; an exception becomes an error.
+/// Runs `work` on the loader thread to its end, even if the caller is cancelled; an exception becomes an error.
 template <class T>
 asio::awaitable<Result<T>> Member::run_on_loader(std::function<Result<T>()> work) {
   Result<T> result = Error{};
@@ -211,7 +228,7 @@ asio::awaitable<void> Member::load(Assignment assignment) {
   }
 }
 
-/// This node cannot do what it was asked to.
+/// Leaves because this node cannot run its assignment.
 void Member::leave_cluster(const std::string& reason) {
   log::error("{}", reason);
   turned_away_ = true;
@@ -254,11 +271,13 @@ asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   log::info("joined epoch {}", request.epoch.value());
   connection_->send(RingJoined{request.epoch});
   has_joined_ = true;
+  in_epoch_ = true;
   co_await stages_->join();
+  in_epoch_ = false;
   co_return stages_->end_reason();
 }
 
-/// Both links, or what has failed; neither need be set when the epoch shall end.
+/// Opens both links, and returns them or their failures; neither need be set when the epoch shall end.
 asio::awaitable<Member::Links> Member::open_links(JoinRing request) {
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   Links links;
@@ -275,8 +294,9 @@ asio::awaitable<void> Member::accept_upstream(JoinRing request, async::TimePoint
   const StageId first(assignment_->first_stage);
   const StageId before(first.value() - 1);
   const auto hello = link_hello(*assignment_, options_.config, request.epoch, before, first);
-  auto link = co_await listener_->accept_link(stages_->upstream_links(), hello,
-                                              link_options(*assignment_, options_.config), deadline);
+  auto link = co_await listener_->accept_link(
+      stages_->upstream_links(), hello, link_options(*assignment_, options_.config, options_.timing.silence_limit),
+      deadline);
   if (request.channel_in && !link.has_error()) {
     link = co_await stages_->add_channel(std::move(*link),
                                          channel_options(request.epoch, before, first, options_.transfer_timeout));
@@ -291,10 +311,12 @@ asio::awaitable<void> Member::connect_downstream(JoinRing request, async::TimePo
   const bool to_head = last.value() + 1 == assignment_->stage_count;
   const auto hello = link_hello(*assignment_, options_.config, request.epoch, last,
                                 to_head ? comm::kHeadId : StageId(last.value() + 1));
-  // The head is where this node has found the coordinator; the other nodes are where the coordinator sees them.
+  // The head has the address at which this node found the coordinator; other nodes have those that the coordinator
+  // sees.
   const comm::TcpEndpoint next{to_head ? connection_->peer_host() : request.next_host, request.next_port};
-  auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                          link_options(*assignment_, options_.config), deadline);
+  auto link =
+      co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
+                                  link_options(*assignment_, options_.config, options_.timing.silence_limit), deadline);
   if (request.channel_out && !link.has_error()) {
     const StageId next_stage(last.value() + 1);
     link = co_await stages_->add_channel(std::move(*link),

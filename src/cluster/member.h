@@ -17,15 +17,15 @@
 
 namespace millrace::cluster {
 
-/// The stages that a node hosts, as its Member sees them. Its functions block: they are called on a thread of its own,
-/// one at a time, never while stages run.
+/// Loads and makes the stages that a node hosts. Its functions block: the Member calls them on its loader thread, one
+/// at a time, never while stages run. Outlives the Member.
 class StageHost {
  public:
   virtual ~StageHost() = default;
-  /// Loads the weights that the assignment wants, unless it holds just those already.
+  /// Loads the weights that the assignment names, unless it has exactly those already.
   [[nodiscard]] virtual Result<Loaded> load(const Assignment& assignment) = 0;
-  /// After load(): the stages, whose control Runtime is the Member's, with pools of so many pages, in a ring with this
-  /// fingerprint. The same arguments give the same stages; others make them anew, around the same weights.
+  /// Returns the stages after load(), with pools of this size, in a ring with this fingerprint. Their control Runtime
+  /// is the Member's. The same arguments give the same stages; others make new ones around the same weights.
   [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages,
                                                            const std::string& fingerprint) = 0;
 };
@@ -40,19 +40,22 @@ struct MemberOptions {
   std::chrono::milliseconds transfer_timeout = std::chrono::seconds(60);  ///< of channels
 };
 
-/// A node other than the head's: finds the coordinator, however late that starts, loads what it is told, joins
-/// epoch after epoch, and keeps its weights when the head goes and comes again. Lives on one Runtime.
+/// A node other than the head's: it finds the coordinator, however late that starts, loads its assignment and joins
+/// each epoch. It keeps its weights when the head goes and comes again. Owned by the worker process, on one Runtime.
 class Member {
  public:
   Member(async::Runtime& runtime, MemberOptions options, StageHost& host);
 
-  /// Runs until stop(). A coordinator that refuses this node is asked again, less and less often.
+  /// Runs until stop(). After a refusal it asks the coordinator again, at growing intervals.
   [[nodiscard]] asio::awaitable<void> run();
-  /// On the Runtime: leaves.
+  /// Leaves the ring and ends run(). On the Runtime.
   void stop();
+  /// Calls stop() as soon as the ring does not need this node. That is at once outside of an epoch or in an idle ring,
+  /// and otherwise when the epoch ends or the ring becomes idle. `limit` bounds the wait. On the Runtime.
+  [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:
-  /// To the neighbours, in one epoch; set when they stand or have failed.
+  /// The links to the neighbours in one epoch, each set when it is open or has failed.
   struct Links {
     std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
     std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
@@ -61,7 +64,7 @@ class Member {
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
   [[nodiscard]] asio::awaitable<Result<std::vector<asio::ip::tcp::endpoint>>> look_up_coordinator();
   [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
-  /// Has the log say what the search for the head waits for, when that is new, and again every few seconds.
+  /// Logs what the search for the head waits for, when that is new and again every few seconds.
   void log_wait(const std::string& what);
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   void handle(Message message);
@@ -76,27 +79,30 @@ class Member {
   [[nodiscard]] asio::awaitable<void> accept_upstream(JoinRing request, async::TimePoint deadline, Links& links);
   [[nodiscard]] asio::awaitable<void> connect_downstream(JoinRing request, async::TimePoint deadline, Links& links);
   void end_epoch(const std::string& reason);
+  /// Whether this node takes part in an epoch whose ring has work.
+  [[nodiscard]] bool is_needed() const { return in_epoch_ && stages_ != nullptr && stages_->busy(); }
 
   async::Runtime& runtime_;
   const MemberOptions options_;
   StageHost& host_;
-  async::NameLookup coordinator_name_;           // of each try anew, since a host may get another address
+  async::NameLookup coordinator_name_;           // looked up for each try, since a host may get another address
   asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
   size_t tries_ = 0;
-  std::string last_logged_wait_;                 // what log_wait said last, of this search
-  async::TimePoint reminder_;                    // when it says so again
+  std::string last_logged_wait_;                 // by log_wait, in this search
+  async::TimePoint reminder_;                    // when log_wait repeats it
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
   async::IoThread loader_{"loader"};
   std::shared_ptr<ControlConnection> connection_;
   std::optional<Assignment> assignment_;
-  sched::LocalStages* stages_ = nullptr;  // null while the host has them
+  sched::LocalStages* stages_ = nullptr;  // null while the StageHost makes them
   async::TaskGroup tasks_;                // of the connection: loading, the epoch
   async::WaitList stop_signal_;
-  async::WaitList linking_;   // a link stands or has failed, or the epoch shall end
+  async::WaitList linking_;   // a link is open or has failed, or the epoch shall end
   std::string end_reason_;    // set: the epoch under way shall end
   StageId lost_channel_{0};   // of that epoch, as Stopped says
   bool has_joined_ = false;   // an epoch, on this connection
-  bool turned_away_ = false;  // by the head, or unable to do what it asks for
+  bool in_epoch_ = false;     // from joining it to its end
+  bool turned_away_ = false;  // refused by the head, or unable to run the assignment
   bool stopping_ = false;
 };
 

@@ -25,41 +25,68 @@ void get(ByteReader& in, Hello& hello) {
   hello.ring_port = in.get<uint16_t>();
 }
 
+/// An optional value that is not there.
+constexpr std::string_view kAuto = "auto";
+
+void put_field(ByteWriter& out, uint32_t value) {
+  out.put(value);
+}
+void put_field(ByteWriter& out, double value) {
+  out.put(value);
+}
+void put_field(ByteWriter& out, bool value) {
+  out.put(value);
+}
+void put_field(ByteWriter& out, async::Duration value) {
+  out.put(static_cast<int64_t>(value.count()));
+}
+template <NamedEnum E>
+void put_field(ByteWriter& out, E value) {
+  out.put_string(enum_name(value));
+}
+template <NamedEnum E>
+void put_field(ByteWriter& out, const std::optional<E>& value) {
+  out.put_string(value ? enum_name(*value) : kAuto);
+}
+
+void get_field(ByteReader& in, uint32_t& value) {
+  value = in.get<uint32_t>();
+}
+void get_field(ByteReader& in, double& value) {
+  value = in.get<double>();
+}
+void get_field(ByteReader& in, bool& value) {
+  value = in.get_bool();
+}
+void get_field(ByteReader& in, async::Duration& value) {
+  value = async::Duration(in.get<int64_t>());
+}
+template <NamedEnum E>
+void get_field(ByteReader& in, E& value) {
+  const auto parsed = parse_enum<E>(in.get_string());
+  if (!parsed) return in.fail();
+  value = *parsed;
+}
+template <NamedEnum E>
+void get_field(ByteReader& in, std::optional<E>& value) {
+  const std::string name = in.get_string();
+  value = parse_enum<E>(name);
+  if (!value && name != kAuto) in.fail();
+}
+
 void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.ring_id);
   out.put(assignment.first_stage);
   out.put(assignment.stage_count);
   out.put_array(std::span(assignment.layers));
-  out.put(assignment.page_size);
-  out.put(assignment.max_batch_tokens);
-  out.put(assignment.max_running);
-  out.put(assignment.max_draft_rows);
-  out.put(assignment.window);
-  out.put(assignment.sampling_vocab);
-  out.put(assignment.memory_fraction);
-  out.put_string(assignment.dtype);
-  out.put_string(assignment.cpu_isa);
-  out.put_string(assignment.quantization);
-  out.put(assignment.watchdog_ns);
-  out.put(assignment.has_store);
+  std::apply([&](const auto... field) { (put_field(out, assignment.stage.*field), ...); }, sched::kStageConfigFields);
 }
 void get(ByteReader& in, Assignment& assignment) {
   assignment.ring_id = in.get<uint64_t>();
   assignment.first_stage = in.get<uint32_t>();
   assignment.stage_count = in.get<uint32_t>();
   assignment.layers = in.get_array<model::LayerRange>();
-  assignment.page_size = in.get<uint32_t>();
-  assignment.max_batch_tokens = in.get<uint32_t>();
-  assignment.max_running = in.get<uint32_t>();
-  assignment.max_draft_rows = in.get<uint32_t>();
-  assignment.window = in.get<uint32_t>();
-  assignment.sampling_vocab = in.get<uint32_t>();
-  assignment.memory_fraction = in.get<double>();
-  assignment.dtype = in.get_string();
-  assignment.cpu_isa = in.get_string();
-  assignment.quantization = in.get_string();
-  assignment.watchdog_ns = in.get<int64_t>();
-  assignment.has_store = in.get_bool();
+  std::apply([&](const auto... field) { (get_field(in, assignment.stage.*field), ...); }, sched::kStageConfigFields);
 }
 
 void put(ByteWriter& out, const Loaded& loaded) {
@@ -138,7 +165,7 @@ void get(ByteReader& in, Goodbye& goodbye) {
   goodbye.reason = in.get_string();
 }
 
-/// Two ids, the end's side, six counters, the round trip.
+/// Bytes of one link: two ids, the side of the end, six counters, the round trip.
 constexpr size_t kLinkBytes = 2 * 4 + 1 + 6 * 8 + 8;
 
 void put(ByteWriter& out, const LinkReport& report) {

@@ -12,53 +12,43 @@
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
+#include "sched/stage/stage_config.h"
 #include "tensor/device_channel.h"
 
-/// What the coordinator (on the node of the head) and the other nodes say to each other, besides the ring.
+/// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
 namespace millrace::cluster {
 
 inline constexpr uint32_t kProtocolVersion = 7;
 
-/// Node → coordinator, first on a connection.
+/// Node → coordinator, the first message of a connection.
 struct Hello {
   uint32_t protocol = kProtocolVersion;
   uint32_t node_rank = 0;
   uint32_t node_count = 0;
   model::Fingerprint config;  ///< of everything in config.json that the forward pass depends on
-  uint16_t ring_port = 0;     ///< where the node takes the link from the node before it
+  uint16_t ring_port = 0;     ///< port for the link from the node before
 };
 
-/// Coordinator → node: what to load. A node that holds just this already keeps it.
+/// Coordinator → node: what to load. A node that has exactly this loaded keeps it.
 struct Assignment {
   uint64_t ring_id = 0;  ///< chosen by the head at its start
   uint32_t first_stage = 0;
   uint32_t stage_count = 0;               ///< of the whole ring
   std::vector<model::LayerRange> layers;  ///< one range per stage of the node
-  uint32_t page_size = 0;
-  uint32_t max_batch_tokens = 0;
-  uint32_t max_running = 0;
-  uint32_t max_draft_rows = 0;
-  uint32_t window = 0;
-  uint32_t sampling_vocab = 0;
-  double memory_fraction = 0;
-  std::string dtype;
-  std::string cpu_isa;       ///< of the CPU kernels; auto: as the node says, or its best
-  std::string quantization;  ///< none (as the checkpoint is), w8, w8a8, w8a8_int8, mxint8
-  int64_t watchdog_ns = 0;   ///< as sched::RingConfig says
-  bool has_store = false;    ///< every stage needs a page store behind its host tier
+  sched::StageConfig stage;
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
 /// Node → coordinator: the weights are there.
 struct Loaded {
   uint64_t page_capacity = 0;       ///< pages that the node's memory holds
-  std::string compute;              ///< what its numbers come from: dtype, device, instruction set
-  tensor::ChannelSupport first;     ///< of its first stage's device, where activations come in
-  tensor::ChannelSupport last;      ///< of its last stage's, where they go out
-  std::vector<std::string> stages;  ///< with a store: per stage, what the content of its pages follows from
+  std::string compute;              ///< dtype, device and instruction set
+  tensor::ChannelSupport first;     ///< of the device of its first stage, which receives activations
+  tensor::ChannelSupport last;      ///< of the device of its last stage, which sends activations
+  std::vector<std::string> stages;  ///< with a store: per stage, what determines the content of its pages
 };
 
-/// Pages of each stage, the same in every epoch of one head.
+/// The number of pages of each stage, the same in every epoch of one head.
 struct PoolSizes {
   uint32_t device = 0;
   uint32_t host = 0;
@@ -69,43 +59,45 @@ struct PoolSizes {
 struct JoinRing {
   RingEpoch epoch;
   PoolSizes pages;
-  std::string next_host;  ///< where the node's last stage connects to
+  std::string next_host;  ///< that the node's last stage connects to
   uint16_t next_port = 0;
-  bool channel_in = false;   ///< activations come over a channel from device to device
-  bool channel_out = false;  ///< and go so
+  bool channel_in = false;   ///< activations arrive over a device channel
+  bool channel_out = false;  ///< activations leave over a device channel
   std::string fingerprint;   ///< with a store: of all stages of the ring, bound into every stored page
 };
 
-/// Node → coordinator: its part of the epoch runs.
+/// Node → coordinator: the node's part of the epoch runs.
 struct RingJoined {
   RingEpoch epoch;
 };
 
-/// Coordinator → node: end the epoch. Node → coordinator: its part has ended, and why.
+/// Coordinator → node: end the epoch.
 struct Stop {
   RingEpoch epoch;
   std::string reason;
 };
+
+/// Node → coordinator: the node's part of the epoch has ended.
 struct Stopped {
   RingEpoch epoch;
   std::string reason;
   StageId lost_channel{0};  ///< the channel to this stage could not be opened; 0: none
 };
 
-/// Node → coordinator, once a second while there are any: the link ends on the node; names stay behind.
+/// Node → coordinator, once a second while there are links: the counters of the node's link ends, without their names.
 struct LinkReport {
   std::vector<comm::LinkStats> links;
 };
 
-/// Node → coordinator, as often: what the page stores of its stages count, if there are any.
+/// Node → coordinator, once a second if there are page stores: the counters of its stages' stores.
 struct StoreReport {
   std::vector<cache::StageStoreStats> stores;
 };
 
-/// Both ways: the sender lives.
+/// Both ways: the sender is alive.
 struct Ping {};
 
-/// Either way, last on a connection: why.
+/// Both ways, the last message of a connection: the reason of its end.
 struct Goodbye {
   std::string reason;
 };
@@ -114,7 +106,7 @@ using Message = std::variant<Hello, Assignment, Loaded, JoinRing, RingJoined, St
                              StoreReport>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
-/// kData for anything but one whole message.
+/// Returns kData for anything but one whole message.
 [[nodiscard]] Result<Message> decode(std::span<const std::byte> bytes);
 
 }  // namespace millrace::cluster

@@ -12,12 +12,12 @@
 
 namespace millrace::cluster {
 
-/// How long the ends of a channel wait for each other, where transfers may take so long.
+/// Returns how long the ends of a channel wait for each other, given the longest transfer.
 [[nodiscard]] inline std::chrono::milliseconds open_timeout(std::chrono::milliseconds transfer_timeout) {
   return std::min<std::chrono::milliseconds>(std::chrono::seconds(30), transfer_timeout);
 }
 
-/// The hello of the link from stage `from` to `to` in one epoch, as both ends derive it from what they hold.
+/// Returns the hello of the link from stage `from` to `to` in one epoch; both ends derive it from what they have.
 [[nodiscard]] inline comm::LinkHello link_hello(const Assignment& assignment, const model::ModelConfig& config,
                                                 RingEpoch epoch, StageId from, StageId to) {
   const model::Fingerprint fingerprint = model::fingerprint(config);
@@ -28,36 +28,39 @@ namespace millrace::cluster {
   hello.to = to;
   hello.fingerprint_high = fingerprint.high;
   hello.fingerprint_low = fingerprint.low;
-  hello.page_size = assignment.page_size;
+  hello.page_size = assignment.stage.page_size;
   hello.layer_count = static_cast<uint32_t>(config.layer_count);
   hello.hidden_row_bytes = static_cast<uint32_t>(config.hidden_size) * sizeof(float);
   return hello;
 }
 
-/// Limits of a link that follow from the assignment.
-[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config) {
+/// Returns the limits of a link, which follow from the assignment and this node's limit of silence.
+[[nodiscard]] inline comm::TcpLinkOptions link_options(const Assignment& assignment, const model::ModelConfig& config,
+                                                       async::Duration silence_limit) {
   comm::TcpLinkOptions options;
-  options.window = assignment.window + 1;
+  options.silence = silence_limit;
+  options.window = assignment.stage.window + 1;
   options.max_activation_bytes =
-      uint64_t{assignment.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
+      uint64_t{assignment.stage.max_batch_tokens} * static_cast<uint64_t>(config.hidden_size) * sizeof(float);
   return options;
 }
 
-/// The channel beside the link from stage `from` to `to`, where there is one. Its ends load libraries and find the
-/// way to each other, which takes longer than a TCP link.
+/// Returns the options of the channel from stage `from` to `to`. Its ends load libraries and find each other, which
+/// takes longer than a TCP link.
 [[nodiscard]] inline sched::DeviceLinkOptions channel_options(RingEpoch epoch, StageId from, StageId to,
                                                               std::chrono::milliseconds transfer_timeout) {
-  return {epoch, from, to, open_timeout(transfer_timeout), transfer_timeout};
+  return {.epoch = epoch,
+          .from = from,
+          .to = to,
+          .open_timeout = open_timeout(transfer_timeout),
+          .transfer_timeout = transfer_timeout};
 }
 
-/// The shape of the ring that an assignment describes, once the size of the pools is known.
+/// Returns the ring configuration of an assignment, once the sizes of the pools are known.
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                   PoolSizes pages) {
-  return {assignment.stage_count,
-          assignment.window,
-          {assignment.max_running, assignment.page_size, pages.device, assignment.max_batch_tokens,
-           static_cast<uint32_t>(config.vocab_size), pages.host, assignment.sampling_vocab},
-          async::Duration(assignment.watchdog_ns)};
+  return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),
+                            pages.device, pages.host);
 }
 
 }  // namespace millrace::cluster

@@ -14,7 +14,7 @@ NodeReports::NodeReports(const std::vector<Assignment>& assignments)
   }
 }
 
-// Names don't change, so no lock.
+// Names never change, so no lock is needed.
 std::string NodeReports::name(uint32_t rank) const {
   const NodeInfo& node = nodes_[rank];
   return fmt::format("node {} of {} (stages {} to {})", rank, nodes_.size(), node.first_stage,

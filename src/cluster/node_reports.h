@@ -10,35 +10,36 @@
 
 namespace millrace::cluster {
 
-/// What a node of the ring is.
+/// The public description of a node of the ring.
 struct NodeInfo {
   uint32_t rank = 0;
   uint32_t first_stage = 0;
   uint32_t stage_count = 0;
-  std::string compute;  ///< as Loaded says; empty: not there, or not loaded yet
+  std::string compute;  ///< as in Loaded; empty: not connected, or not loaded yet
 };
 
-/// What the nodes of a ring have said about themselves. Written on the coordinator's Runtime, read from any thread.
+/// Keeps what the nodes of a ring have reported about themselves. Owned by the roster; written on the coordinator's
+/// Runtime, read from any thread.
 class NodeReports {
  public:
-  /// `assignments`: by rank; the first is of the node that the others are compared with.
+  /// `assignments` are by rank; the other nodes are compared with the first.
   explicit NodeReports(const std::vector<Assignment>& assignments);
 
-  /// What a node computes in; empty: it is gone. Differences to the first node are logged, once each.
+  /// Sets what a node computes in; empty means that it is gone. Logs each difference to the first node once.
   void set_compute(uint32_t rank, const std::string& compute);
-  /// Its ends of the ring's links.
+  /// Sets the counters of a node's link ends.
   void set_links(uint32_t rank, std::vector<comm::LinkStats> links);
 
-  /// What the page stores of its stages count.
+  /// Sets the counters of the page stores of a node's stages.
   void set_stores(uint32_t rank, std::vector<cache::StageStoreStats> stores);
 
-  /// A connection to the control port was refused or turned away.
+  /// Counts a connection to the control port that was refused or turned away.
   void count_refusal() { ++refusals_; }
   [[nodiscard]] uint64_t refusals() const { return refusals_; }
 
-  /// "node 1 of 2 (stages 1 to 1)"
+  /// Returns a name such as "node 1 of 2 (stages 1 to 1)".
   [[nodiscard]] std::string name(uint32_t rank) const;
-  /// By rank.
+  /// Returns the nodes by rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
   [[nodiscard]] std::vector<comm::LinkStats> links() const;
   [[nodiscard]] std::vector<cache::StageStoreStats> stores() const;
@@ -51,7 +52,7 @@ class NodeReports {
   std::vector<NodeInfo> nodes_;                              // by rank
   std::vector<std::vector<comm::LinkStats>> links_;          // by rank
   std::vector<std::vector<cache::StageStoreStats>> stores_;  // by rank
-  std::vector<std::string> warned_of_;                       // by rank: what a difference was logged for last
+  std::vector<std::string> warned_of_;                       // by rank: the last compute string that was logged
 };
 
 }  // namespace millrace::cluster

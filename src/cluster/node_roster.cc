@@ -14,10 +14,14 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-/// After an accept that failed, for want of descriptors most likely.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 constexpr async::Duration kAcceptRetry = 1s;
-/// So often the log names what is still missing.
+/// Interval at which the log names the missing nodes.
 constexpr async::Duration kRosterReminder = 5s;
+
+double seconds_of(async::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 }  // namespace
 
@@ -67,7 +71,7 @@ asio::awaitable<void> NodeRoster::accept_connections() {
     co_await acceptor_->async_accept(socket, asio::redirect_error(asio::use_awaitable, failure));
     if (interrupted_) co_return;
     if (failure) {
-      log::warn("a node cannot be heard: {}", failure.message());
+      log::warn("a connection to the control port cannot be accepted: {}", failure.message());
       co_await async::sleep_for(runtime_, kAcceptRetry);
       continue;
     }
@@ -128,6 +132,7 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
       node = Node{};
       node.connection = connection;
       node.ring_port = hello->ring_port;
+      connection->on_quiet([this, rank = hello->node_rank](bool quiet) { set_quiet(rank, quiet); });
       if (on_arrival_) on_arrival_(hello->node_rank);
       log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
       if (assignments_sent_) connection->send(assignments_[hello->node_rank]);
@@ -156,13 +161,36 @@ asio::awaitable<void> NodeRoster::handle_messages(uint32_t rank, std::shared_ptr
     reason = failure.what();
   }
   const bool took_part = nodes_[rank].joining != RingEpoch(0);
+  const bool was_quiet = nodes_[rank].quiet;
+  connection->on_quiet({});
   nodes_[rank] = Node{};
   reports_.set_links(rank, {});
   reports_.set_stores(rank, {});
   reports_.set_compute(rank, {});
   if (!interrupted_) log::warn("{} is gone: {}", reports_.name(rank), reason);
   if (took_part) lose(rank, reason);
+  if (was_quiet) report_quiet();
   changed_.notify_all();
+}
+
+void NodeRoster::set_quiet(uint32_t rank, bool quiet) {
+  nodes_[rank].quiet = quiet;
+  if (quiet) {
+    log::warn("{} has been silent for {:.1f} s; it is given up after {:.1f} s (--ring-timeout)", reports_.name(rank),
+              seconds_of(timing_.quiet_limit), seconds_of(timing_.silence_limit));
+  } else {
+    log::info("{} is heard again", reports_.name(rank));
+  }
+  report_quiet();
+}
+
+void NodeRoster::report_quiet() const {
+  std::string quiet;
+  for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
+    if (nodes_[rank].quiet) quiet += (quiet.empty() ? "" : ", ") + reports_.name(rank);
+  }
+  if (!quiet.empty()) quiet += fmt::format(" has been silent for {:.1f} s", seconds_of(timing_.quiet_limit));
+  if (on_quiet_) on_quiet_(quiet);
 }
 
 void NodeRoster::handle(uint32_t rank, const Message& message) {

@@ -12,7 +12,7 @@ constexpr size_t kChecksumOffset = 12;
 
 using CrcTable = std::array<uint32_t, 256>;
 
-/// The remainder of each byte with 0, 1, … 7 zero bytes behind it, so that eight bytes are taken at once.
+/// Returns the remainder of each byte followed by 0, 1, … 7 zero bytes, so that eight bytes are processed at once.
 constexpr std::array<CrcTable, 8> make_crc_tables() {
   std::array<CrcTable, 8> tables{};
   for (uint32_t i = 0; i < 256; ++i) {
@@ -29,7 +29,7 @@ constexpr std::array<CrcTable, 8> make_crc_tables() {
   return tables;
 }
 
-/// CRC-32C of a header whose checksum field counts as zero.
+/// Returns the CRC-32C of a header whose checksum field counts as zero.
 uint32_t header_checksum(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   static constexpr auto kTables = make_crc_tables();
   static_assert(kFrameHeaderBytes % sizeof(uint64_t) == 0);

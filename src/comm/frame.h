@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "comm/tcp_link.h"
 
-/// The wire form of what TCP links carry (docs/wire.md): plain functions over bytes, which may be hostile.
+/// Encodes and decodes the frames of TCP links (docs/wire.md). Plain functions over bytes, which may be hostile.
 namespace millrace::comm {
 
 enum class FrameKind : uint8_t {
@@ -32,7 +32,7 @@ inline constexpr size_t kFrameKindCount = 10;
   static_assert(kKinds.size() == kMessageKindCount);
   return kKinds[static_cast<size_t>(kind)];
 }
-/// Nothing for what the link itself has to say.
+/// Returns the kind of the message that a frame carries; nothing for the link's own frames.
 [[nodiscard]] constexpr std::optional<MessageKind> message_kind_of(FrameKind kind) {
   switch (kind) {
     case FrameKind::kPlan: return MessageKind::kPlan;
@@ -63,31 +63,31 @@ struct FrameHeader {
 inline constexpr size_t kFrameHeaderBytes = 32;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 [[nodiscard]] FrameHeaderBytes encode_header(const FrameHeader& header);
-/// Checks magic, version, checksum and kind, in this order. Any version passes when `any_version`: a hello's is
+/// Checks magic, version, checksum and kind, in this order. With `any_version` every version passes, since a hello's is
 /// compared later.
 [[nodiscard]] Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                                 bool any_version = false);
 
-/// The largest payload of each kind of frame on one lane; a kind without one does not belong there.
+/// Bounds the payload of each kind of frame on one lane; a kind without a bound does not belong there.
 class FrameLimits {
  public:
-  /// Of the lane of an open link. Messages come to the receiving end only.
+  /// Creates the bounds of an open link's lane. Only the receiving end may get messages.
   FrameLimits(Lane lane, const TcpLinkOptions& options, bool receiving);
-  /// Refuses what does not belong on the lane, what is too long, and flags that nobody knows.
+  /// Returns kData for a frame that does not belong on the lane or is too long, and for unknown flags.
   [[nodiscard]] Result<void> check(const FrameHeader& header) const;
 
  private:
   std::array<std::optional<uint64_t>, kFrameKindCount> max_bytes_;
 };
 
-/// A reason travels in goodbyes and refusals, cut to this length.
+/// Bounds the reasons in goodbyes and refusals; longer ones are cut.
 inline constexpr size_t kMaxReasonBytes = 1024;
-/// In a refusal: the same hello may be welcome later.
+/// Flag of a refusal that says that the same hello may be welcome later.
 inline constexpr uint16_t kFlagTryAgain = 1;
 /// Makes text of a peer fit for a log: printable ASCII and no longer than kMaxReasonBytes.
 [[nodiscard]] std::string sanitize_reason(std::span<const std::byte> bytes);
 
-/// What one lane of a sender presents.
+/// The hello that a sender presents on one lane.
 struct LaneHello {
   LinkHello hello;
   Lane lane = Lane::kControl;
@@ -95,22 +95,22 @@ struct LaneHello {
 };
 
 inline constexpr size_t kHelloPayloadBytes = 53;
-/// Header and payload.
+/// Returns header and payload of a hello.
 [[nodiscard]] std::vector<std::byte> encode_hello(const LaneHello& hello);
-/// `payload` follows a header that passed decode_header.
+/// Decodes the payload that follows a header which passed decode_header.
 [[nodiscard]] Result<LaneHello> decode_hello(const FrameHeader& header, std::span<const std::byte> payload);
 
-/// A hello that is not the one expected: how it differs, by name, and whether the same hello may match later (another
-/// ring, an epoch to come).
+/// How a hello differs from the expected one, by name, and whether the same hello may match later (another ring, a
+/// future epoch).
 struct HelloDifference {
   std::string reason;
   bool try_again = false;
 };
 [[nodiscard]] std::optional<HelloDifference> compare_hello(const LinkHello& expected, const LinkHello& found);
 
-/// "stage 3", "the head".
+/// Returns "stage 3" or "the head".
 [[nodiscard]] std::string endpoint_name(StageId id);
-/// "stage 0 -> stage 1".
+/// Returns a name such as "stage 0 -> stage 1".
 [[nodiscard]] std::string link_name(const LinkHello& hello);
 
 }  // namespace millrace::comm

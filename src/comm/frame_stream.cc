@@ -17,12 +17,12 @@ constexpr size_t kReadBufferBytes = size_t{16} << 10;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 /// Frames up to this size are written by push() itself.
 constexpr size_t kSmallBytes = size_t{64} << 10;
-/// So much goes over a path that was quick before it is looked at again; a fraction of what a slow one may hold.
+/// Bytes written to a path that was fast before it is measured again; a fraction of what a slow one may hold.
 constexpr size_t kUnprobedBytes = size_t{8} << 10;
-/// A link that is slow enough to be held back carries a few kilobytes meanwhile.
+/// Pause of a link that is held back; a slow link carries a few kilobytes meanwhile.
 constexpr async::Duration kBudgetPause = std::chrono::milliseconds(2);
 
-/// One thread writes each counter, so nothing needs a locked instruction.
+/// Adds to a counter without a locked instruction, since only one thread writes each counter.
 void add(std::atomic<uint64_t>& counter, uint64_t count) {
   counter.store(counter.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
 }
@@ -100,7 +100,7 @@ void FrameReader::end_fill(size_t count) {
   buffered_ = std::span(buffer_).first(buffered_.size() + count);
 }
 
-/// What the socket holds; unless that is all, the executor has done other work after it.
+/// Reads what the socket holds. If that is not all, the executor does other work before the return.
 asio::awaitable<size_t> FrameReader::read_into(std::span<std::byte> target) {
   for (;;) {
     boost::system::error_code failure;

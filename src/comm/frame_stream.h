@@ -9,13 +9,13 @@
 #include "comm/frame.h"
 #include "comm/silence_watch.h"
 
-/// Frames on a connected socket, in and out. Both parts live on the socket's executor and throw
+/// Reads and writes frames on a connected socket. Reader and writer live on the socket's executor and throw
 /// boost::system::system_error when the connection fails.
 namespace millrace::comm {
 
 using tcp = asio::ip::tcp;
 
-/// Counted on the link's executor, read from anywhere.
+/// Counters that the link's executor writes and any thread reads.
 struct LinkCounters {
   std::atomic<bool> open = true;
   std::atomic<uint64_t> bytes_sent = 0;
@@ -27,25 +27,24 @@ struct LinkCounters {
   std::atomic<int64_t> round_trip_ns = 0;
 };
 
-/// Reads frames. Small ones arrive several in one system call; a large payload is received where it is wanted, by plain
-/// calls on the non-blocking socket: once that is closed, nothing is written to a target any more.
+/// Reads frames. One system call may bring several small ones. Plain calls on the non-blocking socket receive a large
+/// payload in place. Once the socket is closed, nothing is written to a target any more. Owned by TcpEnd.
 class FrameReader {
  public:
   FrameReader(tcp::socket& socket, FrameLimits limits, LinkCounters& counters, SilenceWatch& silence);
 
-  /// The next header, checked against the limits. Throws ErrorException (kData) for a malformed one.
+  /// Reads the next header and checks it against the limits. Throws ErrorException (kData) for a malformed one.
   [[nodiscard]] asio::awaitable<FrameHeader> read_header();
-  /// The next bytes, which belong to the payload.
+  /// Reads the next bytes of the payload.
   [[nodiscard]] asio::awaitable<void> read(std::span<std::byte> target);
-  /// As read(), of bytes that have come with the header; false, and nothing is read, if they have not.
+  /// Acts as read() if all bytes have come with the header; otherwise returns false and reads nothing.
   [[nodiscard]] bool take(std::span<std::byte> target);
   /// Reads past the next `count` bytes.
   [[nodiscard]] asio::awaitable<void> skip(uint64_t count);
 
  private:
   [[nodiscard]] asio::awaitable<void> fill_buffer();
-  /// What fill_buffer() does before and after it waits; in the way of every message, which a coroutine of its own
-  /// slows.
+  /// The parts of fill_buffer() before and after its wait. Every message passes here, so they are no coroutines.
   [[nodiscard]] std::span<std::byte> begin_fill();
   void end_fill(size_t count);
   void count_received(size_t count);
@@ -58,28 +57,29 @@ class FrameReader {
   std::span<const std::byte> buffered_;  // of buffer_: received and not yet read
 };
 
-/// Writes frames in the order of push(): the header and the payload from where they lie, a large one in pieces between
-/// which the executor does other work, and no faster than a slow link takes them (send_budget.h). Only plain calls on
-/// the non-blocking socket touch a payload's memory, never an operation that is pending. The caller bounds the queue.
+/// Writes frames in the order of push(), header and payload from where they lie. It writes a large frame in pieces
+/// between which the executor does other work, and no faster than a slow link takes them (send_budget.h). Only plain
+/// calls on the non-blocking socket touch a payload's memory, never a pending operation. Owned by TcpEnd, which bounds
+/// the queue.
 class FrameWriter {
  public:
   FrameWriter(async::Runtime& runtime, tcp::socket& socket, LinkCounters& counters)
       : runtime_(runtime), socket_(socket), counters_(counters), wake_(runtime) {}
 
-  /// A small frame that nothing waits before is written at once.
+  /// Queues a frame, and writes a small one at once if the queue was empty.
   void push(const FrameHeader& header, Payload payload = {}, bool borrowed = false);
-  /// No more is pushed; run() returns when the queue is empty.
+  /// Declares that nothing more is pushed: run() returns when the queue is empty.
   void finish();
-  /// For a socket that has been closed: drops the queue, which lets borrowed buffers go, and ends run().
+  /// Drops the queue of a closed socket, which releases borrowed buffers, and ends run().
   void abandon();
   [[nodiscard]] asio::awaitable<void> run();
 
   [[nodiscard]] bool finished() const { return finishing_; }
   [[nodiscard]] bool mid_frame() const { return written_ > 0; }
-  /// Frames not yet handed to the kernel as a whole.
+  /// Returns the number of frames that the kernel has not taken completely.
   [[nodiscard]] size_t waiting() const { return queue_.size(); }
   [[nodiscard]] size_t waiting(FrameKind kind) const { return waiting_[static_cast<size_t>(kind)]; }
-  /// Whether a payload in the queue lies in memory of the link's user.
+  /// Returns whether a payload in the queue lies in memory of the link's user.
   [[nodiscard]] bool holds_borrowed() const;
 
  private:
@@ -89,9 +89,9 @@ class FrameWriter {
     bool borrowed;
     Payload payload;
   };
-  /// no_buffer_space: the link is slow, and has enough under way.
+  /// Writes a part of the first frame. Returns no_buffer_space when the link is slow and has enough in flight.
   [[nodiscard]] boost::system::error_code write_piece();
-  /// Bytes of the next `wanted` that may be handed to the kernel now.
+  /// Returns how many of the next `wanted` bytes the kernel may get now.
   [[nodiscard]] size_t budget_for(size_t wanted);
 
   async::Runtime& runtime_;
@@ -99,7 +99,7 @@ class FrameWriter {
   LinkCounters& counters_;
   std::deque<Frame> queue_;
   size_t written_ = 0;         // of the first frame
-  size_t unprobed_bytes_ = 0;  // bytes that may go before the kernel is asked how quick the path is
+  size_t unprobed_bytes_ = 0;  // bytes to write before the kernel is asked again how fast the path is
   std::array<size_t, kFrameKindCount> waiting_{};
   bool finishing_ = false;
   bool abandoned_ = false;

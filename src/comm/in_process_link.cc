@@ -9,7 +9,7 @@
 namespace millrace::comm {
 namespace {
 
-/// What both ends share: an inbox per kind, and why the link ended.
+/// The state that both ends share: an inbox per kind, and why the link ended.
 class Inboxes {
  public:
   Inboxes(async::Runtime& receiver, size_t capacity)
@@ -37,7 +37,7 @@ class Inboxes {
     for (auto& inbox : inboxes_) inbox.close();
   }
 
-  /// Drops what nobody will receive, which releases borrowed buffers.
+  /// Drops the messages that nobody will receive, which releases borrowed buffers.
   void discard() {
     for (auto& inbox : inboxes_) {
       while (inbox.try_receive()) continue;

@@ -12,9 +12,9 @@ namespace millrace::comm {
 namespace {
 
 constexpr uint64_t kMaxQueuedUs = 250'000;
-/// A queue that is shorter is nobody's concern.
+/// Queueing delay below which a path counts as fast.
 constexpr uint64_t kQuickUs = 20'000;
-/// Enough for the next round trip to be measured.
+/// Bytes in flight that suffice to measure the next round trip.
 constexpr uint64_t kMinBytes = uint64_t{32} << 10;
 constexpr int kLevelTcp = 6;  // IPPROTO_TCP, whose header defines another tcp_info
 

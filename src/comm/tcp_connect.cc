@@ -37,7 +37,7 @@ AttemptFailure as_failure(const std::exception_ptr& thrown) {
   }
 }
 
-/// One try at one link. The sockets are members, so that the deadline can close them.
+/// One attempt to connect one link. The sockets are members, so that the deadline can close them.
 class Connector {
  public:
   Connector(async::Runtime& runtime, const tcp::endpoint& endpoint, const LinkHello& hello,
@@ -69,7 +69,7 @@ class Connector {
   std::optional<AttemptFailure> failure_;  // the first that either lane met with
 };
 
-/// Presents the hello on both lanes.
+/// Connects both lanes and presents the hello on them.
 asio::awaitable<void> Connector::connect() {
   const uint64_t attempt = random_word();
   co_await present(control_, Lane::kControl, attempt);
@@ -96,7 +96,8 @@ asio::awaitable<std::optional<AttemptFailure>> Connector::read_verdict(tcp::sock
                            try_again};
 }
 
-/// A lane that is refused or lost ends the attempt on both: the listener may hold the other and wait for this one.
+/// Reads the peer's answer on one lane. A refused or lost lane ends the attempt on both, since the listener may hold
+/// the other and wait for this one.
 asio::awaitable<void> Connector::hear_verdict(tcp::socket& socket) {
   std::optional<AttemptFailure> failure;
   try {

@@ -14,9 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a failed lane waits for the goodbye on the other.
+/// Time that a failed lane waits for the goodbye on the other.
 constexpr async::Duration kGoodbyeGrace = 100ms;
-/// A peer whose pings outrun our answers by more is not one of ours.
+/// Unsent pongs of a working peer; one whose pings outrun the pongs by more is broken.
 constexpr size_t kMaxPongs = 16;
 
 double seconds(async::Duration duration) {
@@ -258,7 +258,7 @@ std::string TcpEnd::describe_failure(const std::exception_ptr& failure) const {
 }
 
 FrameHeader TcpEnd::header_of(FrameKind kind, uint64_t number, size_t payload_bytes) const {
-  return {kProtocolVersion, kind, 0, hello_.epoch, number, payload_bytes};
+  return {.kind = kind, .epoch = hello_.epoch, .number = number, .payload_bytes = payload_bytes};
 }
 
 LinkStats TcpEnd::stats() const {

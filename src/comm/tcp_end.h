@@ -9,7 +9,7 @@
 
 namespace millrace::comm {
 
-/// Two connected sockets on their way from the executor that made them to the one that uses them.
+/// Carries two connected sockets from the executor that made them to the one that uses them.
 class LanePair {
  public:
   /// Takes the sockets off their executor.
@@ -27,9 +27,9 @@ class LanePair {
   std::array<int, kLaneCount> descriptors_;  // -1 where taken
 };
 
-/// What both ends of a link have in common: the sockets, the control lane with its heartbeats, and how a link ends.
-/// Its coroutines run in the group's task group and share ownership of it; everything happens on the group's executor
-/// except open(), stats() and the constructor.
+/// The common base of both ends of a link: the sockets, the control lane with its heartbeats, and the link's end. Its
+/// coroutines run in the TcpLinkGroup's task group and share ownership of it. Everything happens on the group's
+/// executor except open(), stats() and the constructor.
 class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
  public:
   TcpEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options, const std::string& peer_address,
@@ -38,11 +38,11 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
   TcpEnd& operator=(const TcpEnd&) = delete;
   virtual ~TcpEnd() = default;
 
-  /// From any thread: starts the coroutines over `lanes`. False when the group has been shut down.
+  /// Starts the coroutines over `lanes`, from any thread. Returns false when the group has been shut down.
   [[nodiscard]] bool open(LanePair lanes);
-  /// As LinkSender and LinkReceiver say.
+  /// Implements LinkSender::close and LinkReceiver::close.
   virtual void close(std::string reason) = 0;
-  /// The user lets go: as close(), and no memory of the user is touched any more.
+  /// Acts as close() when the user destroys its end: no memory of the user is touched after the return.
   virtual void release() = 0;
   [[nodiscard]] LinkStats stats() const;
   [[nodiscard]] async::Runtime& runtime() { return runtime_; }
@@ -50,20 +50,20 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
  protected:
   /// Starts the coroutine of the data lane.
   virtual void start_data() = 0;
-  /// A message has come. Throws ErrorException (kData) for one that cannot be.
+  /// Takes a message that has arrived. Throws ErrorException (kData) for an impossible one.
   virtual void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) = 0;
-  /// The peer says goodbye on the control lane. Returns whether that ends the link, or more is to come.
+  /// Handles the peer's goodbye on the control lane. Returns true if it ends the link, and false if more is to come.
   virtual bool handle_goodbye(const std::string& reason) = 0;
-  /// The sockets are closed: lets go of everything that waits.
+  /// Releases everything that waits, after the sockets have been closed.
   virtual void handle_end() = 0;
 
-  /// Ends the link at once, for `reason`; tells the peer if that can be done without waiting.
+  /// Ends the link at once for `reason`, and tells the peer if that needs no wait.
   void end(const std::string& reason);
-  /// As end(), a moment later: the peer's goodbye, which says more, may be on its way on the control lane.
+  /// Acts as end() a moment later: the peer's goodbye, which says more, may be on its way on the control lane.
   [[nodiscard]] asio::awaitable<void> end_after_goodbye(std::string reason);
-  /// What was sent before gets some time to arrive.
+  /// Gives what was sent before some time to arrive.
   void begin_closing();
-  /// The control lane ends with a goodbye after what is queued.
+  /// Ends the control lane with a goodbye after what is queued.
   void say_goodbye();
   void set_reason(const std::string& reason);
   bool spawn(std::string_view task, asio::awaitable<void> body);

@@ -3,7 +3,7 @@
 #include "async/deadline.h"
 #include "comm/tcp_end.h"
 
-/// How two ends find each other: the connecting side presents a hello on each lane, the listening side answers each
+/// The handshake of two link ends. The connecting side presents a hello on each lane; the listening side answers each
 /// with a welcome or a refusal.
 namespace millrace::comm {
 
@@ -11,7 +11,7 @@ struct HandshakeFrame {
   FrameHeader header;
   std::vector<std::byte> payload;  // at most kMaxReasonBytes
 };
-/// The next frame, of any protocol version, without reading past it. Throws ErrorException (kData) for garbage.
+/// Reads the next frame, of any protocol version, and nothing after it. Throws ErrorException (kData) for garbage.
 [[nodiscard]] asio::awaitable<HandshakeFrame> read_handshake(tcp::socket& socket);
 
 [[nodiscard]] std::vector<std::byte> encode_welcome();

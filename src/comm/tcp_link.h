@@ -12,15 +12,15 @@
 #include "base/result.h"
 #include "comm/link.h"
 
-/// Links over TCP: a data lane (activations) and a control lane (everything else), a connection each.
-/// docs/wire.md is their contract. The Runtimes named here are real ones: sockets need an io_context.
+/// Links over TCP, with one connection for activations (the data lane) and one for everything else (the control lane).
+/// docs/wire.md is their contract. The Runtimes must be real ones, since sockets need an io_context.
 namespace millrace::comm {
 
 class TcpEnd;
 
 inline constexpr uint8_t kProtocolVersion = 5;
 
-/// What both ends of a link must agree on. Every field is compared, and a difference refused by its name.
+/// The facts that both ends of a link must agree on. Every field is compared, and a difference is refused by its name.
 struct LinkHello {
   uint8_t protocol_version = kProtocolVersion;
   uint64_t ring = 0;  ///< random, chosen by the head
@@ -49,7 +49,7 @@ struct TcpLinkOptions {
   uint64_t max_activation_bytes = uint64_t{1} << 30;
   async::Duration heartbeat = std::chrono::milliseconds(250);
   async::Duration silence = std::chrono::milliseconds(1500);  ///< a peer that is silent for longer breaks the link
-  async::Duration linger = std::chrono::seconds(5);  ///< a closed link gets so long to deliver what was sent before
+  async::Duration linger = std::chrono::seconds(5);  ///< time for a closed link to deliver what was sent before
   int socket_buffer_bytes = 0;                       ///< 0: as the kernel tunes it
 };
 
@@ -60,9 +60,9 @@ class TcpLinkGroup {
  public:
   explicit TcpLinkGroup(async::Runtime& runtime) : runtime_(runtime), tasks_(runtime) {}
 
-  /// On the Runtime's executor: closes what is open, and returns when every coroutine has ended.
+  /// Closes what is open, and returns when every coroutine has ended. Called on the Runtime's executor.
   [[nodiscard]] asio::awaitable<void> shutdown();
-  /// From any thread: the counters of every link end that has not ended.
+  /// Returns the counters of every link end that has not ended, from any thread.
   [[nodiscard]] std::vector<LinkStats> stats() const;
   [[nodiscard]] async::Runtime& runtime() { return runtime_; }
 
@@ -80,22 +80,22 @@ struct TcpListenerOptions {
   size_t max_pending_connections = 64;                      ///< connections that have not yet done so
 };
 
-/// A listening socket that hands out the receiving ends of links. Strangers, garbage and wrong hellos are closed with
-/// one line in the log and harm nothing. Lives on one Runtime; destroyed after shutdown(), or after close() when the
+/// Accepts the receiving ends of links on a listening socket. Strangers, garbage and wrong hellos are closed with one
+/// log line and have no other effect. Lives on one Runtime; destroyed after shutdown(), or after close() when the
 /// Runtime has run out of work.
 class TcpListener {
  public:
-  /// From any thread. `endpoint`: an address of this host; port 0 lets the system pick.
+  /// Listens at `endpoint`, an address of this host; port 0 lets the system choose. From any thread.
   [[nodiscard]] static Result<std::unique_ptr<TcpListener>> open(async::Runtime& runtime, const TcpEndpoint& endpoint,
                                                                  TcpListenerOptions options = {});
   ~TcpListener();
 
-  /// Where it listens, with the port that was picked.
+  /// Returns the address that it listens at, with the chosen port.
   [[nodiscard]] const TcpEndpoint& endpoint() const { return endpoint_; }
   /// Waits until both lanes of the sender with this hello have come. The receiver is used on `group`'s Runtime, which
-  /// need not be the listener's. Several may wait at once, for different (from, to). A peer that links the same two
-  /// places but differs otherwise is refused by name and told why; a later one may still match. Errors: kTimeout at
-  /// `deadline`, with the last refusal; kUnavailable after close().
+  /// need not be the listener's. Several calls may wait at once, for different (from, to). A peer with the same (from,
+  /// to) but other differences is refused with the reason; a later one may still match. Errors: kTimeout at `deadline`,
+  /// with the last refusal; kUnavailable after close().
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> accept_link(TcpLinkGroup& group,
                                                                                    LinkHello expected,
                                                                                    TcpLinkOptions options,
@@ -111,10 +111,10 @@ class TcpListener {
   const TcpEndpoint endpoint_;
 };
 
-/// Connects both lanes, on `runtime`, and presents `hello`; tries again while nobody listens there or nobody expects
-/// the link yet. The sender is used on `group`'s Runtime, which need not be `runtime`. Errors: kTimeout at `deadline`,
-/// with the last failure; kInvalidArgument for an endpoint that is no address, and with the peer's reason when it
-/// refuses a hello that can never match.
+/// Connects both lanes, on `runtime`, and presents `hello`; tries again while the peer does not listen or does not
+/// expect the link yet. The sender is used on `group`'s Runtime, which need not be `runtime`. Errors: kTimeout at
+/// `deadline`, with the last failure; kInvalidArgument for an endpoint that is no address. kInvalidArgument with the
+/// peer's reason means that the hello can never match.
 [[nodiscard]] asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime,
                                                                                 TcpLinkGroup& group,
                                                                                 TcpEndpoint endpoint, LinkHello hello,

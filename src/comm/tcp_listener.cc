@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// After an accept that failed, for want of file descriptors most likely.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 constexpr async::Duration kAcceptRetryDelay = 100ms;
-/// Attempts at one link of which half is there: the sender's newest, and a few that it has left behind.
+/// Half-open attempts at one link: the sender's newest, and a few that it has abandoned.
 constexpr size_t kMaxAttempts = 8;
 
 std::string peer_name(const tcp::socket& socket) {
@@ -24,14 +24,14 @@ std::string peer_name(const tcp::socket& socket) {
   return failure ? "a peer that is gone" : TcpEndpoint{endpoint.address().to_string(), endpoint.port()}.to_string();
 }
 
-/// Without waiting: an answer is small, and the socket's buffer is empty.
+/// Sends an answer without waiting: it is small, and the socket's buffer is empty.
 bool try_answer(tcp::socket& socket, const std::vector<std::byte>& bytes) {
   boost::system::error_code failure;
   socket.non_blocking(true, failure);
   return !failure && socket.send(asio::buffer(bytes), 0, failure) == bytes.size();
 }
 
-/// Keeps something in a list while it lives.
+/// Keeps a value in a list during its own lifetime.
 template <class T>
 class ListEntry {
  public:
@@ -62,7 +62,7 @@ class TcpListener::State {
   }
 
  private:
-  /// One accept_link that waits; lives in its coroutine.
+  /// One waiting accept_link, owned by its coroutine.
   struct Expectation {
     Expectation(async::Runtime& runtime, const LinkHello& its_hello) : hello(its_hello), changed(runtime) {}
     using Lanes = std::array<std::optional<tcp::socket>, kLaneCount>;
@@ -71,11 +71,11 @@ class TcpListener::State {
       Lanes lanes;
     };
     void add(const LaneHello& lane, tcp::socket socket);
-    /// The lanes of an attempt of which both have come.
+    /// Returns the lanes of an attempt of which both have come.
     [[nodiscard]] std::optional<Lanes> take_complete();
 
     const LinkHello hello;
-    std::deque<Attempt> attempts;  // in the order in which they came; none takes anything from another
+    std::deque<Attempt> attempts;  // in order of arrival; lanes of different attempts never mix
     std::string last_refusal;
     async::WaitList changed;
   };
@@ -94,7 +94,7 @@ class TcpListener::State {
   std::list<Expectation*> expectations_;
   std::list<tcp::socket*> pending_connections_;  // of the greetings under way
   bool closed_ = false;
-  async::WaitList changed_;  // an expectation has come or gone, or the listener is closed
+  async::WaitList changed_;  // an expectation was added or removed, or the listener was closed
 };
 
 void TcpListener::State::Expectation::add(const LaneHello& lane, tcp::socket socket) {

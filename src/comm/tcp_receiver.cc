@@ -8,8 +8,8 @@
 namespace millrace::comm {
 namespace {
 
-/// The receiving end: an inbox per kind, and where the next activations go. The data lane is read only for a receive
-/// that is posted, so that what comes too early stays in the sockets and, once they are full, at the sender.
+/// The receiving end: an inbox per kind, and the posted memory for the next activations. The data lane is read only for
+/// a posted receive: early activations stay in the sockets and, once these are full, at the sender.
 class TcpReceiveEnd final : public TcpEnd {
  public:
   TcpReceiveEnd(TcpLinkGroup& group, const LinkHello& hello, const TcpLinkOptions& options,
@@ -37,15 +37,15 @@ class TcpReceiveEnd final : public TcpEnd {
   void receive_message(const FrameHeader& header, std::vector<std::byte> bytes) override;
   bool handle_goodbye(const std::string& reason) override;
   void handle_end() override;
-  /// False for a message of an older epoch. Throws for one of a newer.
-  [[nodiscard]] bool check_generation(const FrameHeader& header);
-  /// The last that happens for a frame: whoever waits for it goes on within the call.
+  /// Returns false for a message of an older epoch, and throws for one of a newer.
+  [[nodiscard]] bool check_epoch(const FrameHeader& header);
+  /// Delivers a frame's message as the last step, because a waiting receiver resumes within the call.
   void deliver(const FrameHeader& header, Payload payload);
   [[nodiscard]] Inbox make_inbox(MessageKind kind) { return {runtime_, max_waiting(kind, options_.window)}; }
   Inbox& inbox(MessageKind kind) { return inboxes_[static_cast<size_t>(kind)]; }
 
   std::array<Inbox, kMessageKindCount> inboxes_;
-  std::deque<Posted> posts_;  // those for which nothing has come yet; as many as the user has memory for
+  std::deque<Posted> posts_;  // for which nothing has come yet; bounded by the user's memory
   async::WaitList posted_;    // a receive has been posted, or the link has ended
   bool data_ended_ = false;   // all activations have come
 };
@@ -94,7 +94,7 @@ void TcpReceiveEnd::handle_end() {
 }
 
 void TcpReceiveEnd::receive_message(const FrameHeader& header, std::vector<std::byte> bytes) {
-  if (check_generation(header)) deliver(header, Payload::own(std::move(bytes)));
+  if (check_epoch(header)) deliver(header, Payload::own(std::move(bytes)));
 }
 
 asio::awaitable<void> TcpReceiveEnd::read_data(std::shared_ptr<TcpEnd>) {
@@ -117,7 +117,7 @@ asio::awaitable<void> TcpReceiveEnd::read_activations() {
   while (!ended_) {
     const FrameHeader header = co_await reader.read_header();
     if (header.kind == FrameKind::kGoodbye) co_return;
-    const bool current = check_generation(header);
+    const bool current = check_epoch(header);
     if (!current) {
       co_await reader.skip(header.payload_bytes);
       continue;
@@ -134,7 +134,7 @@ asio::awaitable<void> TcpReceiveEnd::read_activations() {
   }
 }
 
-bool TcpReceiveEnd::check_generation(const FrameHeader& header) {
+bool TcpReceiveEnd::check_epoch(const FrameHeader& header) {
   if (header.epoch > hello_.epoch) {
     throw ErrorException(make_error(ErrorCode::kData, "{} message of epoch {} on a link of epoch {}",
                                     to_string(header.kind), header.epoch.value(), hello_.epoch.value()));

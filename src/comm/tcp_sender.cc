@@ -49,7 +49,7 @@ void TcpSendEnd::close(std::string reason) {
   if (ended_ || closing_) return;
   set_reason(reason);
   begin_closing();
-  // A goodbye per lane: the reason does not wait behind tensors that the receiver has no room for yet.
+  // Each lane gets a goodbye: the reason does not wait for activations that the receiver has no room for yet.
   say_goodbye();
   data_writer_.push(header_of(FrameKind::kGoodbye, 0, 0));
   data_writer_.finish();

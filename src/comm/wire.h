@@ -21,7 +21,7 @@ concept WireScalar = (std::is_arithmetic_v<T> || std::is_enum_v<T>) && !std::is_
 template <class T>
 concept WireId = WireScalar<typename T::rep> && std::is_constructible_v<T, typename T::rep>;
 
-/// Appends fixed-width little-endian values to a byte string. docs/wire.md holds the forms.
+/// Appends fixed-width little-endian values to a byte string, in the formats of docs/wire.md.
 class ByteWriter {
  public:
   template <WireScalar T>
@@ -33,7 +33,7 @@ class ByteWriter {
   void put(T id) {
     put(id.value());
   }
-  /// u32 count, then the elements as they lie in memory.
+  /// Writes a u32 count, then the elements as they lie in memory.
   template <class T>
     requires std::is_trivially_copyable_v<T>
   void put_array(std::span<const T> values) {
@@ -57,8 +57,8 @@ class ByteWriter {
   size_t size_ = 0;
 };
 
-/// Reads what ByteWriter wrote. The input may be hostile: a read past the end, or a count that the rest of the input
-/// cannot hold, gives zeros and empty arrays and makes ok() false for good.
+/// Reads what ByteWriter wrote. The input may be hostile. A read past the end, or an impossible count, gives zeros and
+/// empty arrays and makes ok() false for good.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -88,7 +88,7 @@ class ByteReader {
     const std::vector<char> text = get_array<char>();
     return {text.begin(), text.end()};
   }
-  /// A u32 count of elements that take at least `element_bytes` each in the rest of the input.
+  /// Reads a u32 count of elements that take at least `element_bytes` each in the rest of the input.
   [[nodiscard]] size_t get_count(size_t element_bytes) {
     const size_t count = get<uint32_t>();
     if (count <= rest_.size() / element_bytes) return count;
@@ -96,7 +96,9 @@ class ByteReader {
     return 0;
   }
   [[nodiscard]] bool ok() const { return ok_; }
-  /// ok(), and nothing is left over.
+  /// Records a value that its field cannot have: ok() is false from now on.
+  void fail() { ok_ = false; }
+  /// Returns whether everything was read and nothing failed.
   [[nodiscard]] bool finished() const { return ok_ && rest_.empty(); }
 
  private:

@@ -5,12 +5,22 @@
 #include <memory>
 #include <string>
 
+#include "base/enum_names.h"
 #include "tensor/backend.h"
 
 namespace millrace::cuda {
 
 /// The instruction of GEMMs. kAuto is wgmma where the GPU has it and it agrees with mma at the start, else mma.
 enum class GemmChoice : uint8_t { kAuto, kWgmma, kMma };
+
+inline constexpr EnumName<GemmChoice> kGemmChoiceNames[] = {
+    {GemmChoice::kAuto, "auto"},
+    {GemmChoice::kWgmma, "wgmma"},
+    {GemmChoice::kMma, "mma"},
+};
+constexpr std::span<const EnumName<GemmChoice>> enum_names(GemmChoice) {
+  return kGemmChoiceNames;
+}
 
 struct CudaOptions {
   int device = 0;

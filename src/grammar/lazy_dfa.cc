@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 namespace millrace::grammar {
 namespace {
@@ -17,12 +18,6 @@ constexpr size_t kMinRangesToCacheMask = 16;
 /// Frames visited for one question, up to a microsecond each: a grammar that takes more can be matched in too many
 /// ways.
 constexpr uint64_t kMaxWork = 200'000;
-
-uint64_t hash_of(std::span<const uint32_t> words) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, by words
-  for (const uint32_t word : words) hash = (hash ^ word) * 0x100000001b3u;
-  return hash;
-}
 
 }  // namespace
 
@@ -258,7 +253,7 @@ const AdaptiveTokenMask& LazyDfa::adaptive_mask(StateId state, StateId loop) {
 }
 
 std::shared_ptr<const TokenMask> LazyDfa::deduplicate(TokenMask mask) {
-  const uint64_t hash = hash_of(mask.words());
+  const uint64_t hash = hash_bytes(std::as_bytes(mask.words()));
   const auto [first, last] = masks_.equal_range(hash);
   for (auto at = first; at != last; ++at) {
     if (*at->second == mask) return at->second;

@@ -1,5 +1,8 @@
 #include "model/layer_range.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <charconv>
 
 #include "base/check.h"
@@ -32,31 +35,48 @@ Result<std::vector<LayerRange>> divide_layers(int32_t layer_count, int32_t stage
   return ranges;
 }
 
-Result<std::vector<LayerRange>> parse_partition(std::string_view text, int32_t layer_count, int32_t stage_count) {
-  RETURN_IF_ERROR(check_counts(layer_count, stage_count));
-  std::vector<LayerRange> ranges;
-  int32_t begin = 0;
+Result<LayerPartition> parse_layer_partition(std::string_view text) {
+  if (text == "even") return LayerPartition{};
+  if (text == "auto") return LayerPartition{.rule = LayerPartition::Rule::kAuto};
+  LayerPartition partition{.rule = LayerPartition::Rule::kByHand};
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string_view part = text.substr(at, comma - at);
     int32_t size = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), size);
-    if (error != std::errc{} || rest != part.data() + part.size() || size < 1 || size > layer_count)
-      return make_error(ErrorCode::kInvalidArgument, "layer partition '{}': '{}' is not a number from 1 to {}", text,
-                        part, layer_count);
-    if (ranges.size() == static_cast<size_t>(stage_count))
-      return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' has more than {} parts, one per stage", text,
-                        stage_count);
-    ranges.push_back({begin, begin + size});
-    begin += size;
+    if (error != std::errc{} || rest != part.data() + part.size() || size < 1)
+      return make_error(ErrorCode::kInvalidArgument,
+                        "layer partition '{}': '{}' is no number of layers, wanted even, auto or a list as 15,15,15,16",
+                        text, part);
+    partition.sizes.push_back(size);
     at = comma + 1;
   }
-  if (ranges.size() != static_cast<size_t>(stage_count))
-    return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' has {} parts, wanted {}, one per stage", text,
-                      ranges.size(), stage_count);
-  if (begin != layer_count)
-    return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' sums to {}, the model has {} layers", text,
-                      begin, layer_count);
+  return partition;
+}
+
+std::string to_string(const LayerPartition& partition) {
+  if (partition.rule == LayerPartition::Rule::kEven) return "even";
+  if (partition.rule == LayerPartition::Rule::kAuto) return "auto";
+  return fmt::format("{}", fmt::join(partition.sizes, ","));
+}
+
+Result<std::vector<LayerRange>> divide_by_hand(const std::vector<int32_t>& sizes, int32_t layer_count,
+                                               int32_t stage_count) {
+  RETURN_IF_ERROR(check_counts(layer_count, stage_count));
+  if (sizes.size() != static_cast<size_t>(stage_count))
+    return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' has {} parts, wanted {}, one per stage",
+                      fmt::join(sizes, ","), sizes.size(), stage_count);
+  std::vector<LayerRange> ranges;
+  int64_t sum = 0;
+  for (const int32_t size : sizes) sum += size;
+  if (sum != layer_count)
+    return make_error(ErrorCode::kInvalidArgument, "layer partition '{}' sums to {}, the model has {} layers",
+                      fmt::join(sizes, ","), sum, layer_count);
+  int32_t begin = 0;
+  for (const int32_t size : sizes) {
+    ranges.push_back({begin, begin + size});
+    begin += size;
+  }
   return ranges;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,10 +28,20 @@ struct StageSpan {
 /// Divides layers evenly, with the remainder on the later stages: 22 layers over 4 stages are 5, 5, 6, 6. Error: more
 /// stages than layers.
 [[nodiscard]] Result<std::vector<LayerRange>> divide_layers(int32_t layer_count, int32_t stage_count);
-/// By hand: "15,15,15,16". Errors: not `stage_count` positive numbers, or a sum other than `layer_count`.
-[[nodiscard]] Result<std::vector<LayerRange>> parse_partition(std::string_view text, int32_t layer_count,
-                                                              int32_t stage_count);
-/// The spans of a whole division, first and last marked.
+/// How the layers are divided over the stages, as `--pp-layer-partition` says.
+struct LayerPartition {
+  enum class Rule : uint8_t { kEven, kAuto, kByHand };
+  Rule rule = Rule::kEven;
+  std::vector<int32_t> sizes;  ///< with kByHand: the layers of each stage
+};
+/// Parses "even", "auto" or positive numbers as "15,15,15,16". Errors name the part that is none of these.
+[[nodiscard]] Result<LayerPartition> parse_layer_partition(std::string_view text);
+/// Returns the spelling that parse_layer_partition takes.
+[[nodiscard]] std::string to_string(const LayerPartition& partition);
+/// Returns the ranges of `sizes`. Errors: not `stage_count` parts, or a sum other than `layer_count`.
+[[nodiscard]] Result<std::vector<LayerRange>> divide_by_hand(const std::vector<int32_t>& sizes, int32_t layer_count,
+                                                             int32_t stage_count);
+/// Returns the spans of a whole division, with the first and the last marked.
 [[nodiscard]] std::vector<StageSpan> stage_spans(const std::vector<LayerRange>& ranges);
 
 }  // namespace millrace::model

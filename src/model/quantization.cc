@@ -95,21 +95,13 @@ void add_compressed_tensors(JsonWriter& json, std::span<const std::string> ignor
 }  // namespace
 
 std::string_view to_string(Quantization quantization) {
-  switch (quantization) {
-    case Quantization::kNone: return "none";
-    case Quantization::kW8: return "w8";
-    case Quantization::kW8A8: return "w8a8";
-    case Quantization::kMxInt8: return "mxint8";
-    case Quantization::kW8A8Int8: return "w8a8_int8";
-  }
-  return "unknown";
+  return enum_name(quantization);
 }
 
 Result<Quantization> parse_quantization(std::string_view name) {
-  for (const Quantization known :
-       {Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kW8A8Int8, Quantization::kMxInt8})
-    if (name == to_string(known)) return known;
-  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of {}", name, kQuantizationNames);
+  if (const auto quantization = parse_enum<Quantization>(name)) return *quantization;
+  return make_error(ErrorCode::kInvalidArgument, "quantization '{}' is not one of {}", name,
+                    joined_enum_names<Quantization>());
 }
 
 tensor::W8Scaling w8_scaling_of(Quantization quantization) {

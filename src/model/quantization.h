@@ -5,12 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/enum_names.h"
 #include "model/field_reader.h"
 #include "tensor/w8.h"
 
 /// How a model's projections are stored and multiplied. They keep the checkpoint's dtype, rounded to the compute dtype,
 /// or have 8 bits (tensor/w8.h). The 8-bit formats differ in their scales and in whether inputs are quantized too.
-///
 ///
 /// An 8-bit checkpoint holds an I8 [out, in] under the projection's name and its scales under the name plus "_scale".
 /// Scales are BF16 [out, groups]; per channel they are [out, 1] and may be F16 or F32. quantization_config in
@@ -18,16 +18,24 @@
 /// compressed-tensors, which vLLM and SGLang also read.
 namespace millrace::model {
 
+/// The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
+/// scales per channel with inputs scaled per token.
 enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
 
-/// Where config.json says it; the older name is read where the newer one is missing.
+inline constexpr EnumName<Quantization> kQuantizationNames[] = {
+    {Quantization::kNone, "none"},          {Quantization::kW8, "w8"},         {Quantization::kW8A8, "w8a8"},
+    {Quantization::kW8A8Int8, "w8a8_int8"}, {Quantization::kMxInt8, "mxint8"},
+};
+constexpr std::span<const EnumName<Quantization>> enum_names(Quantization) {
+  return kQuantizationNames;
+}
+
+/// The member of config.json that describes quantization. The older name is read when the newer one is absent.
 inline constexpr std::string_view kQuantizationKey = "quantization_config";
 inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 
-inline constexpr std::string_view kQuantizationNames = "none, w8, w8a8, w8a8_int8, mxint8";
-
 [[nodiscard]] std::string_view to_string(Quantization quantization);
-/// One of kQuantizationNames.
+/// Parses one of kQuantizationNames. Error: kInvalidArgument, which lists them all.
 [[nodiscard]] Result<Quantization> parse_quantization(std::string_view name);
 
 /// Returns how scales are chosen when weights are quantized to this format.

@@ -28,7 +28,7 @@ int32_t read_original(FieldReader& scaling, std::optional<int32_t> outside, std:
   constexpr std::string_view kKey = "original_max_position_embeddings";
   const auto given = scaling.optional_integer(kKey, 1, kMaxRopePosition);
   if (given && outside && *given != *outside)
-    scaling.fail_with("{} is {}, but {} beside it in config.json", kKey, *given, *outside);
+    scaling.fail_with("{} is {}, but {} outside of it in config.json, wanted equal values", kKey, *given, *outside);
   if (given) return *given;
   if (outside) return *outside;
   return fallback ? *fallback : scaling.integer(kKey, 1, kMaxRopePosition);

@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/random.h"
-#include "base/utf8.h"
 #include "text/tool_calls/partial_match.h"
 #include "text/unicode.h"
 
 namespace millrace::server {
 namespace {
 
-/// The engine scores a prompt once, for whoever asks for the most alternatives.
+/// Returns `logprobs` with at most `most` alternatives: the engine scores a prompt once, for all its choices.
 tensor::TokenLogprobs with_alternatives(tensor::TokenLogprobs logprobs, size_t most) {
   logprobs.top.resize(std::min(logprobs.top.size(), most));
   return logprobs;
@@ -128,7 +128,7 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
   }
 }
 
-/// Mistral's templates want nine letters and digits.
+/// Returns the call's id: nine letters and digits where Mistral's templates require them.
 std::string Choice::call_id(uint32_t call) const {
   constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const uint64_t seed = options_.call_id_seed;
@@ -154,14 +154,6 @@ void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
   }
   finish_ = reason;
   delta.finish = reason;
-}
-
-std::string token_text(const text::Tokenizer& tokenizer, TokenId token) {
-  std::string bytes = tokenizer.token_bytes(token);
-  if (is_valid_utf8(bytes)) return bytes;
-  std::string escaped = "bytes:";
-  for (const char c : bytes) escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  return escaped;
 }
 
 }  // namespace millrace::server

@@ -11,7 +11,7 @@ using openai::bad_request;
 
 namespace {
 
-/// Special tokens of some models that their answers are taken apart by.
+/// Returns whether the special token is a tag that OutputParser splits answers at.
 bool is_tag(std::string_view spelling) {
   return spelling == text::kReasoningStart || spelling == text::kReasoningEnd || text::is_tool_call_tag(spelling);
 }

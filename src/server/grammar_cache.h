@@ -12,17 +12,17 @@
 
 namespace millrace::server {
 
-/// The grammars of requests over the model's vocabulary; the last used are kept, since requests of one application have
-/// the same. Thread-safe.
+/// Compiles the grammars of requests over the model's vocabulary, and keeps the last used: the requests of one
+/// application share theirs. Owned by Api. Thread-safe.
 class GrammarCache {
  public:
-  /// `vocab_size`: drawable ids. `stop_token_ids`: ids that end an answer.
+  /// `vocab_size` counts the ids that can be drawn; `stop_token_ids` end an answer.
   GrammarCache(std::shared_ptr<const text::Tokenizer> tokenizer, uint32_t vocab_size,
                std::vector<TokenId> stop_token_ids)
       : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size), stop_token_ids_(std::move(stop_token_ids)) {}
 
-  /// Of an answer that is not free. 400: what is wrong with its form, or with strict tools. Takes from microseconds to
-  /// tenths of a second.
+  /// Returns the grammar of a constrained answer, after microseconds to tenths of a second. Error 400: the response
+  /// format, or the schema of a strict tool, cannot be compiled.
   [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> get_or_compile(
       const OutputConstraint& constraint);
 
@@ -31,10 +31,10 @@ class GrammarCache {
     std::string key;
     std::shared_ptr<const grammar::Grammar> grammar;
   };
-  /// What tokens add to an answer's text.
+  /// What each token adds to an answer's text.
   struct TokenVocabularies {
-    std::shared_ptr<const grammar::Vocabulary> plain;      ///< special tokens nothing
-    std::shared_ptr<const grammar::Vocabulary> with_tags;  ///< those that are tags of reasoning or calls their spelling
+    std::shared_ptr<const grammar::Vocabulary> plain;      ///< special tokens add nothing
+    std::shared_ptr<const grammar::Vocabulary> with_tags;  ///< tags of reasoning and tool calls add their spelling
   };
   static constexpr size_t kMaxEntries = 32;
 

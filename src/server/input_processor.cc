@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/json_value.h"
 #include "base/random.h"
@@ -17,20 +18,17 @@ namespace millrace::server {
 namespace {
 
 constexpr uint32_t kDefaultMaxTokens = 16;  // of a completion, by OpenAI's schema
-/// Logprobs of prompts that one answer may hold, alternatives counted: half a gigabyte when it is written out.
+/// Bounds the prompt logprobs of one response, alternatives included: it is half a gigabyte when written out.
 constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
 
 using openai::ApiError;
 using openai::ApiResult;
 using openai::bad_request;
 
-/// Changes whenever answers may: with the program's version and the model.
+/// Returns system_fingerprint, which changes with the program's version and the model, as answers may.
 std::string fingerprint_of(const std::string& model) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : std::string(MILLRACE_VERSION) + '/' + model) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  }
-  return fmt::format("fp_{:010x}", hash >> 24);
+  const std::string text = std::string(MILLRACE_VERSION) + '/' + model;
+  return fmt::format("fp_{:010x}", hash_bytes(std::as_bytes(std::span(text))) >> 24);
 }
 
 int64_t unix_seconds() {
@@ -68,7 +66,7 @@ std::string messages_json(const openai::Conversation& conversation) {
   return out;
 }
 
-/// Whether the text names one of the model's templates, and is none itself.
+/// Returns whether the request's template is the name of one of the model's templates.
 bool names_template(const openai::Conversation& conversation, const Service& service) {
   return service.chat_template != nullptr && service.chat_template->has_template(conversation.chat_template);
 }
@@ -82,7 +80,7 @@ void truncate(std::vector<TokenId>& ids, uint32_t count, bool keep_start) {
   }
 }
 
-/// Logprobs of the prompts that an answer will hold. Those of drawn tokens are not foreseen: each has been computed.
+/// Returns the count of prompt logprobs in the response. Logprobs of drawn tokens are not counted: each is computed.
 uint64_t prompt_logprobs(const GenerationSpec& spec) {
   const ChoiceOptions& options = spec.options;
   uint64_t count = 0;
@@ -175,12 +173,13 @@ ApiResult<std::string> InputProcessor::render(const openai::Conversation& conver
 }
 
 std::optional<text::ToolFormat> InputProcessor::tool_format(const text::ChatTemplate& chat_template) const {
-  if (options_.tool_call_parser != "auto") return text::parse_tool_format(options_.tool_call_parser);
+  if (!options_.detect_tool_format) return options_.tool_format;
   return chat_template.supports_tools() ? chat_template.tool_format() : std::nullopt;
 }
 
 bool InputProcessor::supports_reasoning(const text::ChatTemplate& chat_template) const {
-  return options_.reasoning_parser == "think" || (options_.reasoning_parser == "auto" && chat_template.has_reasoning());
+  if (options_.reasoning_parser != ReasoningParser::kAuto) return options_.reasoning_parser == ReasoningParser::kThink;
+  return chat_template.has_reasoning();
 }
 
 OutputConstraint InputProcessor::make_output_constraint(const text::ChatTemplate& chat_template,
@@ -269,7 +268,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kCompletion;
   spec.options.echo = request.echo;
-  const size_t most = options_.max_body_bytes;
+  const size_t most = options_.http.max_body_bytes;
   size_t decoded = 0;
   for (openai::Prompt& source : request.prompts) {
     TokenizedPrompt& prompt = spec.prompts.emplace_back();

@@ -14,13 +14,13 @@
 
 namespace millrace::server {
 
-/// Ids and seeds that no two requests share. Thread-safe.
+/// Draws ids and seeds that no two requests share. Owned by Api. Thread-safe.
 class RandomSource {
  public:
-  /// Without a seed: not to be foreseen.
+  /// Without a seed the values cannot be predicted.
   explicit RandomSource(std::optional<uint64_t> seed = {});
   [[nodiscard]] uint64_t next();
-  /// 32 hexadecimal digits.
+  /// Returns 32 hexadecimal digits.
   [[nodiscard]] std::string hex_id();
 
  private:
@@ -28,7 +28,7 @@ class RandomSource {
   std::atomic<uint64_t> position_{0};
 };
 
-/// A parsed request, tokenised, checked against the model and filled with defaults: all that a generation needs.
+/// A parsed request, tokenised, checked against the model and filled with defaults: all that a ResponseTask needs.
 struct GenerationSpec {
   openai::ResponseInfo info;
   ChoiceOptions options;
@@ -39,12 +39,12 @@ struct GenerationSpec {
   bool include_usage = false;
   bool continuous_usage = false;
   bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
-  /// The response's id, and with it those of its requests.
+  /// Sets the response's id, and the ids of its engine requests.
   void set_id(std::string id);
   [[nodiscard]] const TokenizedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
 };
 
-/// Turns API requests into specs. Plain code without side effects, besides drawing seeds. Thread-safe.
+/// Turns parsed requests into specs. Plain code without side effects, besides drawing seeds. Owned by Api. Thread-safe.
 class InputProcessor {
  public:
   InputProcessor(const ServerOptions& options, const Service& service, RandomSource& seeds, GrammarCache& grammars)
@@ -55,25 +55,25 @@ class InputProcessor {
                                                           const std::string& header_id) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
                                                           const std::string& header_id) const;
-  /// 404 unless `model` is empty or a name of the served one.
+  /// Returns 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
-  /// The prompt of a chat, without the beginning of an answer that tool_choice may add.
+  /// Returns the prompt of a chat, without the beginning of the answer that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;
 
  private:
-  /// How errors name a prompt: the field, and the one of several prompts.
+  /// The name of a prompt in error messages: its field, and its position among several prompts.
   struct PromptLabel {
     std::string_view param;
     std::string name;
   };
   using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
-  /// The request's own, or the model's.
+  /// Returns the request's own template, or the model's.
   [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
                                                                const openai::Conversation& conversation) const;
   [[nodiscard]] std::optional<text::ToolFormat> tool_format(const text::ChatTemplate& chat_template) const;
-  /// What the answer to a prompt consists of.
+  /// Returns how the answer to `prompt` separates content, reasoning and tool calls.
   [[nodiscard]] text::OutputFormat make_output_format(const text::ChatTemplate& chat_template,
                                                       const openai::ChatRequest& request,
                                                       std::string_view prompt) const;
@@ -84,18 +84,18 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param, const std::string& header_id,
                                                          const OutputConstraint& constraint) const;
-  /// A tokenizer may know more tokens than the model.
+  /// Refuses ids beyond the model's vocabulary, since a tokenizer may know more tokens.
   [[nodiscard]] std::optional<openai::ApiError> check_vocabulary(const std::vector<TokenId>& ids,
                                                                  const PromptLabel& label) const;
   /// Resolves max_tokens against the context.
   [[nodiscard]] openai::ApiResult<uint32_t> resolve_max_tokens(const openai::CommonRequest& request,
                                                                size_t prompt_tokens, const PromptLabel& label,
                                                                bool chat) const;
-  /// Tokens of a prompt that truncate_prompt_tokens leaves.
+  /// Returns how many tokens of a prompt truncate_prompt_tokens leaves.
   [[nodiscard]] uint32_t max_prompt_tokens(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
   void attach_prediction(const std::string& prediction, GenerationSpec& spec) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
-  /// Whether it is a special token.
+  /// Returns whether `tag` is one special token.
   [[nodiscard]] bool is_special_tag(std::string_view tag) const;
   void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
 

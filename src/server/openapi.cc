@@ -8,7 +8,6 @@
 
 #include "base/json.h"
 #include "server/openai/schema.h"
-#include "server/http/router.h"
 
 namespace millrace::server {
 namespace {
@@ -17,29 +16,14 @@ constexpr std::string_view kResponses =
 #include <openapi_responses.inc>
     ;
 
-struct Operation {
-  Method method;
-  std::string_view path;
-  RouteDoc doc;
-  bool is_public = false;
-  bool is_same_site_only = false;
-};
-
-std::vector<Operation> all_operations(const ServerOptions& options, std::span<const ExtraRoute> extra_routes) {
-  std::vector<Operation> operations;
-  for (const RouteEntry& entry : routes()) {
-    const RouteMatch match{.route = entry.route};
-    const bool is_public = match.is_public() || (entry.route == Route::kMetrics && options.metrics_public);
-    if (entry.doc.summary.empty()) continue;
-    operations.push_back({entry.method, entry.path, entry.doc, is_public, match.is_same_site_only()});
+/// Returns the documented routes; the methods of one path are neighbours.
+std::vector<const Route*> documented(std::span<const Route> routes) {
+  std::vector<const Route*> operations;
+  for (const Route& route : routes) {
+    if (!route.doc.summary.empty()) operations.push_back(&route);
   }
-  operations.push_back({Method::kGet, "/v1/models/{id}", {"The model of that name", "", "Model"}});
-  for (const ExtraRoute& extra : extra_routes) {
-    if (extra.doc.summary.empty()) continue;
-    operations.push_back({extra.method, extra.path, extra.doc, extra.is_public, extra.is_admin});
-  }
-  // The methods of one path become neighbours.
-  std::ranges::sort(operations, {}, [](const Operation& each) { return std::pair(each.path, each.method); });
+  std::ranges::sort(operations, {},
+                    [](const Route* each) { return std::pair(std::string_view(each->path), each->method); });
   return operations;
 }
 
@@ -64,17 +48,18 @@ void write_content(JsonWriter& json, const RouteDoc& doc) {
   json.end_object();
 }
 
-void write_responses(JsonWriter& json, const Operation& operation, bool has_key) {
+void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   json.key("responses").begin_object().key("200").begin_object().member("description", operation.doc.summary);
   write_content(json, operation.doc);
   json.end_object();
+  const bool is_same_site_only = operation.access == Access::kAdmin || operation.access == Access::kClientSameSite;
   std::vector<unsigned> statuses = {400, 408, 413, 431, 500, 503};
   if (!operation.doc.request.empty()) statuses.insert(statuses.end(), {404, 409, 415, 429, 504});
   if (operation.path == "/v1/models/{id}") statuses.push_back(404);
   if (operation.path == "/stop_profile") statuses.push_back(409);
   if (operation.path == "/continue_generation") statuses.push_back(415);
-  if (has_key && !operation.is_public) statuses.push_back(401);
-  if (!has_key && operation.is_same_site_only) statuses.push_back(403);
+  if (has_key && operation.access != Access::kPublic) statuses.push_back(401);
+  if (!has_key && is_same_site_only) statuses.push_back(403);
   std::ranges::sort(statuses);
   for (const unsigned status : statuses) {
     json.key(fmt::to_string(status));
@@ -83,7 +68,7 @@ void write_responses(JsonWriter& json, const Operation& operation, bool has_key)
   json.end_object();
 }
 
-void write_operation(JsonWriter& json, const Operation& operation, bool has_key) {
+void write_operation(JsonWriter& json, const Route& operation, bool has_key) {
   std::string method(to_string(operation.method));
   std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json.key(method).begin_object().member("summary", operation.doc.summary);
@@ -99,7 +84,7 @@ void write_operation(JsonWriter& json, const Operation& operation, bool has_key)
     write_reference(json, "schemas", operation.doc.request);
     json.end_object().end_object().end_object();
   }
-  if (has_key && operation.is_public) json.key("security").begin_array().end_array();
+  if (has_key && operation.access == Access::kPublic) json.key("security").begin_array().end_array();
   write_responses(json, operation, has_key);
   json.end_object();
 }
@@ -116,19 +101,19 @@ void write_error_responses(JsonWriter& json) {
 }  // namespace
 
 void append_openapi(std::string& out, const ServerOptions& options, const openai::RequestLimits& limits,
-                    std::span<const ExtraRoute> extra_routes) {
+                    std::span<const Route> routes) {
   const bool has_key = !options.api_keys.empty() || !options.admin_api_key.empty();
   JsonWriter json(out);
   json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
   json.member("title", "millrace").member("version", MILLRACE_VERSION).end_object().key("paths").begin_object();
   std::string_view path;
-  for (const Operation& operation : all_operations(options, extra_routes)) {
-    if (operation.path != path) {
+  for (const Route* operation : documented(routes)) {
+    if (operation->path != path) {
       if (!path.empty()) json.end_object();
-      path = operation.path;
+      path = operation->path;
       json.key(path).begin_object();
     }
-    write_operation(json, operation, has_key);
+    write_operation(json, *operation, has_key);
   }
   json.end_object().end_object();
   if (has_key) json.key("security").raw(R"([{"key":[]}])");

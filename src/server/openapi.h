@@ -5,13 +5,13 @@
 
 #include "server/openai/request.h"
 #include "server/options.h"
-#include "server/service.h"
+#include "server/route.h"
 
 namespace millrace::server {
 
-/// Appends the OpenAPI 3.1 document of this server: paths from the router's table, requests from the parser's tables,
-/// responses from openapi_responses.json. Tests hold each of them to what the server does.
+/// Appends the OpenAPI 3.1 document of this server: paths from `routes`, requests from the parser's tables,
+/// responses from openapi_responses.json. Tests compare each with what the server does.
 void append_openapi(std::string& out, const ServerOptions& options, const openai::RequestLimits& limits,
-                    std::span<const ExtraRoute> extra_routes);
+                    std::span<const Route> routes);
 
 }  // namespace millrace::server

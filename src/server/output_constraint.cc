@@ -37,13 +37,13 @@ CharSet whitespace_chars() {
   return set;
 }
 
-/// Space that a model may put between the parts of an answer.
+/// Returns the space that a model may put between the parts of an answer.
 ExpressionPtr optional_whitespace() {
   return repeat(one_of(whitespace_chars()), 0, 8);
 }
 
-/// Any text up to the first `tag`, it, and `then`; where `may_end`, also any text without the tag. A rule per part of
-/// the tag that has come. The tag's first character comes nowhere else in it.
+/// Returns any text up to the first `tag`, the tag, and `then`; with `may_end` also any text without the tag. Adds one
+/// rule per matched part of the tag, whose first character must occur only once in it.
 ExpressionPtr until_tag(std::string_view tag, ExpressionPtr then, bool may_end, Definition& definition) {
   std::vector<char32_t> chars;
   for (size_t at = 0; at < tag.size();) {
@@ -51,28 +51,28 @@ ExpressionPtr until_tag(std::string_view tag, ExpressionPtr then, bool may_end, 
     chars.push_back(step.code_point);
     at += step.length;
   }
-  std::vector<grammar::RuleIndex> behind;  // so many characters of the tag
-  for (size_t i = 0; i < chars.size(); ++i) behind.push_back(definition.add(fmt::format("the text before {}", tag)));
+  std::vector<grammar::RuleIndex> matched;  // [characters of the tag that have matched]
+  for (size_t i = 0; i < chars.size(); ++i) matched.push_back(definition.add(fmt::format("the text before {}", tag)));
   const char32_t first = chars[0];
   for (size_t i = 0; i < chars.size(); ++i) {
     const char32_t next = chars[i];
     const bool is_last = i + 1 == chars.size();
     std::vector<ExpressionPtr> ways;
-    ways.push_back(sequence({one_of(CharSet(next)), is_last ? then : reference(behind[i + 1])}));
-    if (next != first) ways.push_back(sequence({one_of(CharSet(first)), reference(behind[1])}));
+    ways.push_back(sequence({one_of(CharSet(next)), is_last ? then : reference(matched[i + 1])}));
+    if (next != first) ways.push_back(sequence({one_of(CharSet(first)), reference(matched[1])}));
     CharSet others(0, CharSet::kMaxCodePoint);
     others = others.without(CharSet(first)).without(CharSet(next));
-    ways.push_back(sequence({one_of(std::move(others)), reference(behind[0])}));
+    ways.push_back(sequence({one_of(std::move(others)), reference(matched[0])}));
     if (may_end) ways.push_back(literal(""));
-    definition.rules[behind[i]].expression = choice(std::move(ways));
+    definition.rules[matched[i]].expression = choice(std::move(ways));
   }
-  return reference(behind[0]);
+  return reference(matched[0]);
 }
 
-/// Behind the value of a parameter.
+/// Ends the value of a parameter.
 constexpr std::string_view kParameterClose = "\n</parameter>";
 
-/// Builds one definition.
+/// Builds the definition of one constraint's grammar. Lives as long as build_grammar runs.
 class GrammarBuilder {
  public:
   GrammarBuilder(const OutputConstraint& constraint, SchemaEnforcement enforcement)
@@ -111,7 +111,7 @@ class GrammarBuilder {
     return choice(std::move(choices));
   }
 
-  /// The tools' arguments.
+  /// Adds a rule for the arguments of each tool.
   std::optional<openai::ApiError> read_tools() {
     const text::ToolCallSyntax& syntax = text::tool_call_syntaxes(constraint_.calls->format).front();
     const bool are_json = syntax.arguments == text::ToolCallSyntax::Arguments::kJson;
@@ -136,7 +136,7 @@ class GrammarBuilder {
     return std::nullopt;
   }
 
-  /// Those of the schema's properties, in their order. What a schema of JSON may not say, this one may not either.
+  /// Returns the parameters of the schema's properties, in their order. The schema must be supported as JSON too.
   Result<ExpressionPtr> parameters_of(const openai::Tool& tool) {
     const auto document = JsonDocument::parse(tool.parameters);
     JsonObject schema;
@@ -172,7 +172,7 @@ class GrammarBuilder {
     });
   }
 
-  /// A text as it is, with what ends it. Of its schema only the choices that it gives can be held to.
+  /// Returns an unquoted text and what ends it. Only an "enum" of its schema constrains it.
   ExpressionPtr text_value(JsonValue schema) {
     std::vector<ExpressionPtr> choices;
     JsonArray values;
@@ -217,14 +217,14 @@ class GrammarBuilder {
     ExpressionPtr calls = choice(std::move(ways));
     if (!allows_text) return calls;
     if (!tag.empty()) return until_tag(tag, std::move(calls), true, definition_);
-    // What begins with a brace is a call.
+    // An answer that begins with a brace is a call.
     CharSet begins = whitespace_chars();
     begins.add(U'{', U'{');
     ExpressionPtr text = sequence({one_of(begins.complement()), repeat(one_of(CharSet(0, CharSet::kMaxCodePoint)), 0)});
     return sequence({optional_whitespace(), choice({std::move(calls), std::move(text), literal("")})});
   }
 
-  /// Without the first `skipped_bytes` bytes.
+  /// Returns the calls in one syntax, without their first `skipped_bytes` bytes.
   ExpressionPtr calls_in_syntax(const text::ToolCallSyntax& syntax, size_t skipped_bytes) {
     const ToolCallConstraint& constraint = *constraint_.calls;
     std::vector<ExpressionPtr> tools;

@@ -10,42 +10,42 @@
 #include "server/openai/request.h"
 #include "text/tool_calls/tool_formats.h"
 
-/// What an answer is held to, as a grammar's definition. The front's side of src/grammar, which knows of no requests.
+/// Turns the constraints of a request into the definition of a grammar (src/grammar, which knows no requests).
 namespace millrace::server {
 
-/// How an answer that is held to something begins.
+/// How a constrained answer begins.
 enum class ReasoningMode : uint8_t {
-  kNone,      ///< at once
+  kNone,      ///< without reasoning
   kOptional,  ///< <think>…</think> may come first
   kOpened,    ///< the prompt has opened <think>
 };
 
-/// The calls of tools that an answer may have.
+/// The tool calls that an answer may contain.
 struct ToolCallConstraint {
   text::ToolFormat format = text::ToolFormat::kHermes;
-  std::vector<openai::Tool> tools;  ///< that may be called
-  bool must_call = false;           ///< nothing else may be said
+  std::vector<openai::Tool> tools;  ///< the tools that may be called
+  bool must_call = false;           ///< the answer consists of calls only
   bool allow_parallel = true;
 };
 
-/// What an answer is held to behind its reasoning: the form, calls, or either; text and calls where there is no form
-/// and calls are not wanted.
+/// Constrains an answer after its reasoning: to the response format, to tool calls, or to either. Without a format, and
+/// where calls are optional, text is free around them.
 struct OutputConstraint {
   ReasoningMode reasoning = ReasoningMode::kNone;
   std::optional<openai::ResponseFormat> response_format;
   std::optional<ToolCallConstraint> calls;
-  std::string prefix;  ///< what the prompt ends with of it
+  std::string prefix;  ///< the beginning of the answer that the prompt ends with
 
   [[nodiscard]] bool is_unconstrained() const { return !response_format && !calls; }
-  /// Equal for equal answers only.
+  /// Returns a key that is equal for equal constraints only.
   [[nodiscard]] std::string key() const;
 };
 
-/// Which arguments of tools are held to their schemas; others are any JSON object.
+/// Which tools' arguments follow their schemas; the others are any JSON object.
 enum class SchemaEnforcement : uint8_t { kAll, kStrict };
 
-/// 400: what is wrong with the form, or with the schema of a strict tool. Of other tools a schema that nothing can be
-/// held to is passed over.
+/// Returns the definition of a constrained answer. Error 400: the response format, or the schema of a strict tool, is
+/// not supported. An unsupported schema of another tool is ignored.
 [[nodiscard]] openai::ApiResult<grammar::Definition> build_grammar(const OutputConstraint& constraint,
                                                                    SchemaEnforcement enforcement);
 

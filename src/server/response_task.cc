@@ -1,13 +1,13 @@
 #include "server/response_task.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace millrace::server {
 namespace {
 
 using openai::ApiError;
 
-/// Above this the logprobs of a whole answer are written on the worker: about a millisecond's work.
+/// Whole answers with more logprobs than this are written on the worker: about a millisecond's work.
 constexpr size_t kWorkerThresholdTokens = 256;
 
 double seconds(async::Duration duration) {
@@ -16,16 +16,13 @@ double seconds(async::Duration duration) {
 
 }  // namespace
 
-ResponseTask::ResponseTask(RequestManager& generator, GenerationSpec spec, Connection& connection,
-                           RequestRecord& record, const RequestManager::Decorator& add_common_headers)
-    : request_manager_(generator),
+ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, Exchange& exchange)
+    : context_(context),
       spec_(std::move(spec)),
-      connection_(connection),
-      record_(record),
-      add_common_headers_(add_common_headers),
-      streams_(generator.runtime_, *generator.service_.engine),
+      exchange_(exchange),
+      streams_(context.runtime, context.engine),
       writer_(spec_.info, spec_.options, spec_.include_usage, spec_.continuous_usage),
-      comment_timer_(generator.runtime_,
+      comment_timer_(context.runtime,
                      [this] {
                        comment_due_ = true;
                        streams_.wake();
@@ -36,24 +33,15 @@ ResponseTask::ResponseTask(RequestManager& generator, GenerationSpec spec, Conne
     choices_.emplace_back(spec_.options, spec_.prompt_of(i), static_cast<uint32_t>(i));
   if (!spec_.stream) full_choices_.resize(unfinished_);
   last_token_.resize(unfinished_);
-  for (const TokenizedPrompt& prompt : spec_.prompts) record_.prompt_tokens += prompt.ids.size();
-  record_.id = spec_.info.id;
-  request_manager_.active_.emplace(spec_.info.id, this);
-}
-
-ResponseTask::~ResponseTask() {
-  request_manager_.active_.erase(spec_.info.id);
-}
-
-asio::awaitable<void> ResponseTask::finish() {
-  return streams_.finish();
+  for (const TokenizedPrompt& prompt : spec_.prompts) exchange_.record.prompt_tokens += prompt.ids.size();
+  exchange_.record.id = spec_.info.id;
 }
 
 size_t ResponseTask::abort() {
   size_t count = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (choices_[i].finished()) continue;
-    if (request_manager_.service_.engine->abort(spec_.info.id + '-' + std::to_string(i))) ++count;
+    if (context_.engine.abort(spec_.info.id + '-' + std::to_string(i))) ++count;
   }
   return count;
 }
@@ -63,12 +51,12 @@ asio::awaitable<void> ResponseTask::run() {
     co_await send_failure(*std::move(failure));
     co_return;
   }
-  streams_.spawn("disconnect watcher", connection_.watch([this] { streams_.wake(); }));
-  if (spec_.stream) comment_timer_.expire_after(request_manager_.options_.comment_interval);
+  streams_.spawn("disconnect watcher", exchange_.connection.watch([this] { streams_.wake(); }));
+  if (spec_.stream) comment_timer_.expire_after(context_.comment_interval);
   for (;;) {
     Failure failure = process_events();
-    if (!failure && request_manager_.refusing_) failure = ApiError{503, "the server is shutting down", ""};
-    if (connection_.peer_gone()) break;
+    if (!failure && context_.is_stopping) failure = ApiError{503, "the server is shutting down", ""};
+    if (exchange_.connection.peer_gone()) break;
     if (failure) {
       co_await send_failure(*std::move(failure));
       break;
@@ -82,15 +70,14 @@ asio::awaitable<void> ResponseTask::run() {
     const bool sent = co_await flush();
     if (!sent) break;
   }
-  record_.completion_tokens = usage().completion_tokens;
-  if (unfinished_ == 0 && !connection_.peer_gone()) {
+  exchange_.record.completion_tokens = usage().completion_tokens;
+  if (unfinished_ == 0 && !exchange_.connection.peer_gone()) {
     record_end_metrics();
     co_await send_full_response();
   }
-  if (connection_.peer_gone()) {
-    record_.keep_alive = false;
-    record_.status = 499;
-    ++request_manager_.metrics_.disconnects;
+  if (exchange_.connection.peer_gone()) {
+    exchange_.record.status = 499;
+    ++context_.metrics.disconnects;
   }
 }
 
@@ -122,8 +109,8 @@ ResponseTask::Failure ResponseTask::process_event(StreamSet::Arrival& arrival) {
   if (choice.finished()) {
     --unfinished_;
     streams_.drop(arrival.index);
-    request_manager_.metrics_.count_finish(*choice.finish());
-    request_manager_.metrics_.generation_length.observe(choice.completion_tokens());
+    context_.metrics.count_finish(*choice.finish());
+    context_.metrics.generation_length.observe(choice.completion_tokens());
   }
   if (!spec_.stream) return std::nullopt;
   writer_.append_delta(unsent_, view(arrival.index, delta), spec_.continuous_usage ? usage() : openai::Usage{});
@@ -133,17 +120,17 @@ ResponseTask::Failure ResponseTask::process_event(StreamSet::Arrival& arrival) {
 }
 
 void ResponseTask::record_event_metrics(size_t index, const sched::GenerateEvent& event) {
-  Metrics& metrics = request_manager_.metrics_;
-  const auto now = request_manager_.runtime_.now();
+  ServerMetrics& metrics = context_.metrics;
+  const auto now = context_.runtime.now();
   metrics.generation_tokens += event.tokens.size();
   if (choices_[index].started()) {
     if (!event.tokens.empty()) metrics.inter_token_latency.observe(seconds(now - last_token_[index]));
   } else if (!event.tokens.empty() || (!event.error && event.finish != sched::FinishReason::kAbort)) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
-    if (!record_.first_token) {
-      record_.first_token = now;
-      metrics.time_to_first_token.observe(seconds(now - record_.begin));
+    if (!exchange_.record.first_token) {
+      exchange_.record.first_token = now;
+      metrics.time_to_first_token.observe(seconds(now - exchange_.record.begin));
     }
     if (index % spec_.n == 0) {
       const size_t prompt_tokens = spec_.prompt_of(index).ids.size();
@@ -156,46 +143,40 @@ void ResponseTask::record_event_metrics(size_t index, const sched::GenerateEvent
 }
 
 void ResponseTask::record_end_metrics() {
-  Metrics& metrics = request_manager_.metrics_;
-  const auto now = request_manager_.runtime_.now();
-  metrics.e2e_latency.observe(seconds(now - record_.begin));
-  if (record_.first_token) metrics.decode_time.observe(seconds(now - *record_.first_token));
+  ServerMetrics& metrics = context_.metrics;
+  const auto now = context_.runtime.now();
+  metrics.e2e_latency.observe(seconds(now - exchange_.record.begin));
+  if (exchange_.record.first_token) metrics.decode_time.observe(seconds(now - *exchange_.record.first_token));
 }
 
 asio::awaitable<void> ResponseTask::send_failure(ApiError error) {
-  record_.status = error.status;
+  exchange_.record.status = error.status;
   if (stream_open_ || !unsent_.empty()) {
     openai::ChunkWriter::append_failure(unsent_, error);
-    record_.keep_alive = false;
+    exchange_.connection.close_after_response();
     bool sent = co_await flush();
-    if (sent) sent = co_await connection_.end_stream();
+    if (sent) sent = co_await exchange_.connection.end_stream();
     co_return;
   }
-  HttpResponse response = openai::error_response(error);
-  if (request_manager_.refusing_) record_.keep_alive = false;
-  add_common_headers_(response);
-  const bool sent = co_await connection_.send(response, false, record_.keep_alive, record_.http11);
-  record_.keep_alive = record_.keep_alive && sent;
+  if (context_.is_stopping) exchange_.connection.close_after_response();
+  co_await exchange_.send(openai::error_response(error));
 }
 
 asio::awaitable<void> ResponseTask::send_full_response() {
-  bool sent = true;
   if (spec_.stream) {
     if (spec_.include_usage) writer_.append_usage(unsent_, usage());
     openai::ChunkWriter::append_done(unsent_);
-    sent = co_await flush();
-    if (sent) sent = co_await connection_.end_stream();
-  } else {
-    HttpResponse response;
-    if (logprob_token_count() > kWorkerThresholdTokens) {
-      co_await request_manager_.run_on_worker_([&] { write_full_response(response.body); });
-    } else {
-      write_full_response(response.body);
-    }
-    add_common_headers_(response);
-    sent = co_await connection_.send(response, false, record_.keep_alive, record_.http11);
+    bool sent = co_await flush();
+    if (sent) sent = co_await exchange_.connection.end_stream();
+    co_return;
   }
-  record_.keep_alive = record_.keep_alive && sent;
+  HttpResponse response;
+  if (logprob_token_count() > kWorkerThresholdTokens) {
+    co_await context_.worker.run([&] { write_full_response(response.body); });
+  } else {
+    write_full_response(response.body);
+  }
+  co_await exchange_.send(std::move(response));
 }
 
 size_t ResponseTask::logprob_token_count() const {
@@ -211,19 +192,12 @@ void ResponseTask::write_full_response(std::string& out) const {
 }
 
 asio::awaitable<bool> ResponseTask::flush() {
-  if (!stream_open_) {
-    HttpResponse head;
-    head.content_type = "text/event-stream";
-    head.headers.emplace_back("Cache-Control", "no-cache");
-    head.headers.emplace_back("X-Accel-Buffering", "no");
-    add_common_headers_(head);
-    stream_open_ = true;
-    record_.keep_alive = record_.keep_alive && record_.http11;
-    const bool opened = co_await connection_.begin_stream(head, record_.keep_alive, record_.http11);
+  if (!std::exchange(stream_open_, true)) {
+    const bool opened = co_await exchange_.begin_events();
     if (!opened) co_return false;
   }
-  const bool sent = co_await connection_.write_stream(unsent_);
-  comment_timer_.expire_after(request_manager_.options_.comment_interval);
+  const bool sent = co_await exchange_.connection.write_stream(unsent_);
+  comment_timer_.expire_after(context_.comment_interval);
   co_return sent;
 }
 

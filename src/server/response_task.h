@@ -2,41 +2,58 @@
 
 #include <vector>
 
-#include "server/request_manager.h"
+#include "server/choice.h"
 #include "server/http/lazy_timer.h"
+#include "server/input_processor.h"
+#include "server/observe/server_metrics.h"
 #include "server/openai/response.h"
+#include "server/exchange.h"
 #include "server/stream_set.h"
+#include "server/worker.h"
 
 namespace millrace::server {
 
-/// One generation in flight: the engine's streams on one side, one HTTP response on the other. Lives in the frame of
-/// RequestManager::serve, which awaits `finish` whatever happened to `run`.
+/// What all ResponseTasks share.
+struct ResponseContext {
+  async::Runtime& runtime;
+  sched::Engine& engine;
+  ServerMetrics& metrics;
+  Worker& worker;
+  std::chrono::milliseconds comment_interval;  ///< of keep-alive comments on an idle stream
+  bool is_stopping = false;                    ///< every request ends with an error: the server stops
+};
+
+/// Turns the engine's streams of one request into its HTTP response. Lives in the frame of GenerationRoutes::serve,
+/// which awaits `finish` whatever happened to `run`; the server's executor only.
 class ResponseTask {
  public:
-  ResponseTask(RequestManager& generator, GenerationSpec spec, Connection& connection, RequestRecord& record,
-               const RequestManager::Decorator& add_common_headers);
-  ~ResponseTask();
+  ResponseTask(const ResponseContext& context, GenerationSpec spec, Exchange& exchange);
   ResponseTask(const ResponseTask&) = delete;
   ResponseTask& operator=(const ResponseTask&) = delete;
 
+  [[nodiscard]] const std::string& id() const { return spec_.info.id; }
+  /// Submits the request's sequences, writes what they generate, and returns when the response has ended.
   [[nodiscard]] asio::awaitable<void> run();
-  [[nodiscard]] asio::awaitable<void> finish();
+  /// Drops what is left of the streams. Not cancellable.
+  [[nodiscard]] asio::awaitable<void> finish() { return streams_.finish(); }
+  /// Has `run` look again at what it waits for.
   void wake() { streams_.wake(); }
+  /// Aborts the sequences at the engine; returns their count.
   size_t abort();
 
  private:
-  /// Why the generation ends without a whole answer.
+  /// Why the response ends without a whole answer.
   using Failure = std::optional<openai::ApiError>;
 
   Failure submit_all();
-  /// Takes what has arrived: grows the choices, and the stream's unsent events.
+  /// Takes the events that have arrived: grows the choices, and the stream's unsent events.
   Failure process_events();
   Failure process_event(StreamSet::Arrival& arrival);
   void record_event_metrics(size_t index, const sched::GenerateEvent& event);
   void record_end_metrics();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_full_response();
-  /// Not streaming: tokens with logprobs, of the prompts too.
+  /// Returns the tokens with logprobs of a whole answer, its prompts included.
   [[nodiscard]] size_t logprob_token_count() const;
   void write_full_response(std::string& out) const;
   /// Sends the unsent events, opening the stream if need be; false when the client is gone.
@@ -44,11 +61,9 @@ class ResponseTask {
   [[nodiscard]] openai::Usage usage() const;
   [[nodiscard]] openai::ChoiceView view(size_t index, const ChoiceDelta& content) const;
 
-  RequestManager& request_manager_;
+  const ResponseContext& context_;
   GenerationSpec spec_;
-  Connection& connection_;
-  RequestRecord& record_;
-  const RequestManager::Decorator& add_common_headers_;
+  Exchange& exchange_;
   StreamSet streams_;
   std::vector<Choice> choices_;
   std::vector<ChoiceDelta> full_choices_;  ///< not streaming: each choice's content so far

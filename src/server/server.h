@@ -10,8 +10,8 @@
 
 namespace millrace::server {
 
-/// The HTTP front: listens on one address and serves the OpenAI-compatible API on a thread of its own. Built, started
-/// and stopped by main, from any one thread.
+/// The HTTP server of the OpenAI-compatible API: listens on one address, on a thread of its own. Built, started and
+/// stopped by main, from any one thread.
 class Server {
  public:
   Server(ServerOptions options, Service service);
@@ -20,7 +20,7 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Listens and serves from now on; the port it listens on. Once. Errors: kUnavailable (the address cannot be bound,
+  /// Listens and serves from now on; returns the port. Called once. Errors: kUnavailable (the address cannot be bound,
   /// e.g. the port is in use), kInvalidArgument (the host is not an address and cannot be looked up), kAborted (`stop`
   /// was requested while it was looked up).
   [[nodiscard]] Result<uint16_t> start(const std::stop_token& stop = {});
@@ -29,8 +29,8 @@ class Server {
   void stop(std::chrono::milliseconds drain_timeout);
 
  private:
-  class Front;
-  std::unique_ptr<Front> front_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace millrace::server

@@ -5,7 +5,7 @@
 namespace millrace::server {
 namespace {
 
-/// What an engine that throws instead of reporting means to the client.
+/// Returns the error for a client whose engine threw an exception.
 Error engine_failure(const std::exception& failure) {
   return make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
 }

@@ -11,9 +11,9 @@
 
 namespace millrace::server {
 
-/// The engine's streams of one HTTP request, merged into one place to wait. Each stream is read by a task of its own
-/// that holds at most one event; what comes meanwhile is merged by the engine, so a slow reader holds back only itself.
-/// One executor. Before destruction `finish` must have been awaited.
+/// Merges the engine's streams of one HTTP request, so that one coroutine can wait for all of them. A task per stream
+/// holds at most one event; later events are merged by the engine, so a slow client holds back only itself. Owned by
+/// the ResponseTask, on its executor; `finish` must have been awaited before destruction.
 class StreamSet {
  public:
   struct Arrival {
@@ -23,16 +23,16 @@ class StreamSet {
 
   StreamSet(async::Runtime& runtime, sched::Engine& engine);
 
-  /// Submits one more request; its index is the count of those before. On an error the set may still be finished.
+  /// Submits one more request to the engine; requests are numbered from 0. After an error `finish` still applies.
   [[nodiscard]] Result<void> submit(sched::GenerateRequest request);
-  /// An arrival, or nothing when none is there: then wait() is to be awaited.
+  /// Returns the next event that has arrived; nothing when there is none, and wait() is to be awaited.
   [[nodiscard]] std::optional<Arrival> take();
-  /// Returns after an arrival, or after wake(). Re-check everything.
+  /// Returns after an arrival, or after wake(); the caller checks again what it waits for.
   [[nodiscard]] asio::awaitable<bool> wait() { return changed_.wait(); }
   void wake() { changed_.notify_all(); }
-  /// Spawns a task that belongs to this request, to be cancelled and joined with it.
+  /// Spawns a task that `finish` cancels and joins.
   void spawn(std::string name, asio::awaitable<void> task) { tasks_.spawn(std::move(name), std::move(task)); }
-  /// Ends stream `index` early; the engine sees it destroyed.
+  /// Ends stream `index` early, by destroying it.
   void drop(size_t index);
   /// Drops what is left and joins all tasks. Not cancellable: call with cancellation disabled.
   [[nodiscard]] asio::awaitable<void> finish();

@@ -18,7 +18,7 @@ void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& par
   sum.per_context_us += factor * part.per_context_us;
 }
 
-// Far beyond what there is, and small enough for all that is computed from them.
+// Bound of numbers in a description: far beyond real ones, and small enough for all that is computed from them.
 constexpr double kMaxNumber = 1e9;
 constexpr uint32_t kMaxLayers = 1 << 20;
 constexpr uint32_t kMaxProcessors = 1 << 16;
@@ -140,7 +140,7 @@ bool is_nothing(const sched::CostCoefficients& cost) {
   return cost.fixed_us + cost.per_token_us + cost.per_pair_us + cost.per_decode_us + cost.per_context_us == 0;
 }
 
-/// That no stage takes no time at all: a field that was forgotten.
+/// Checks that every stage takes some time; one that takes none lacks a field.
 Result<void> check_costs(const Cluster& cluster) {
   for (size_t i = 0; i < cluster.measured_stages.size(); ++i) {
     if (is_nothing(cluster.measured_stages[i])) return make_error(ErrorCode::kData, "stages[{}]: costs nothing", i);
@@ -175,7 +175,7 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   JsonObject fields;
   if (!document->root().get(fields)) return Error{ErrorCode::kData, "not a JSON object"};
   Cluster cluster;
-  sched::SharedMachine shared{.processors = 0};  // 0: it is not said of what
+  sched::SharedMachine shared{.processors = 0};  // 0: not given
   for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster, shared));
   if ((cluster.layers < 1) == cluster.measured_stages.empty()) {
     return Error{ErrorCode::kData, "wanted either layers, at least 1, or stages"};

@@ -11,16 +11,16 @@
 
 namespace millrace::sim {
 
-/// A described cluster: what a layer, a stage and the output head cost, what joins the stages, how much they hold.
-/// docs/simulation.md describes the file. Times in microseconds per micro-batch.
+/// A described cluster: the costs of a layer, a stage and the output head; links between stages; sizes of pools.
+/// docs/simulation.md describes the file. Costs are microseconds per micro-batch.
 struct Cluster {
   std::string name;
   int32_t layers = 0;
-  sched::CostCoefficients layer;                         ///< of one layer
-  sched::CostCoefficients stage;                         ///< of every stage besides its layers: launches, control
-  sched::CostCoefficients output_head;                   ///< of the last stage besides
-  std::vector<double> slowness;                          ///< factor per stage; the last one serves the rest
-  std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers: pp_size is their number
+  sched::CostCoefficients layer;                         ///< one layer
+  sched::CostCoefficients stage;                         ///< every stage in addition to its layers: launches, control
+  sched::CostCoefficients output_head;                   ///< the last stage in addition
+  std::vector<double> slowness;                          ///< factor per stage; the last applies to the rest
+  std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers; pp_size is their number
   std::optional<sched::SharedMachine> machine;           ///< that all stages compute on; none: each has its own
   double jitter = 0;
   double activation_bytes_per_token = 0;
@@ -32,11 +32,11 @@ struct Cluster {
   uint32_t max_running = 64;
   uint32_t context_length = 0;
 
-  /// Errors name the file and the field.
+  /// Reads a description. Errors name the file and the field.
   [[nodiscard]] static Result<Cluster> load(const std::filesystem::path& path);
   [[nodiscard]] static Result<Cluster> parse(const std::string& json);
-  /// The stages of a division into `stage_count`, even, the remainder to the later ones. Error: more stages than
-  /// layers, or not as many as were measured.
+  /// Divides the layers evenly into `stage_count` stages; later stages get the remainder. Errors: more stages than
+  /// layers, or another number than was measured.
   [[nodiscard]] Result<std::vector<StageCost>> divide(int32_t stage_count) const;
 
  private:

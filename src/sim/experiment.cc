@@ -17,7 +17,7 @@ using async::TimePoint;
 constexpr auto kHeartbeat = 10s;
 constexpr auto kWatchdog = 1000h;
 static_assert(kWatchdog < kMaxDuration);
-/// Virtual time in which a head does not make more plans than it keeps records of.
+/// Virtual time in which a head makes fewer plans than it keeps records.
 constexpr auto kRecordsInterval = 100ms;
 /// Bounds of virtual time, far beyond what is worth simulating.
 constexpr auto kMaxProfileTime = 30 * 24h;
@@ -27,7 +27,7 @@ double seconds(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-/// Of what a description or a workload says, however late that is.
+/// Returns a duration of a description or workload, limited to kMaxDuration.
 async::Duration duration_of(double s) {
   constexpr double kMaxSeconds = 1e9;
   static_assert(std::chrono::duration<double>(kMaxSeconds) > kMaxRunTime);
@@ -37,7 +37,7 @@ async::Duration duration_of(double s) {
 SimulatedRingOptions ring_options(const Cluster& cluster, const ExperimentConfig& setting) {
   SimulatedRingOptions options;
   options.stage_count = static_cast<uint32_t>(setting.pp_size);
-  options.model.vocab_size = std::numeric_limits<TokenId>::max();  // tokens tell requests apart, however many there are
+  options.model.vocab_size = std::numeric_limits<TokenId>::max();  // every request gets tokens of its own
   sched::SchedulerOptions& scheduler = options.head.scheduler;
   scheduler.page_size = cluster.page_size;
   scheduler.page_count = cluster.page_count;
@@ -67,15 +67,15 @@ SimulatedRingOptions ring_options(const Cluster& cluster, const ExperimentConfig
   return options;
 }
 
-/// One token, over and over, for the prefix of a group, and another for what is the request's own: to the prefix cache
-/// that is as good as any text.
+/// Returns a prompt that repeats one token for the group's prefix and another for the request's own part. The prefix
+/// cache treats it as any text.
 std::vector<TokenId> prompt_of(const RequestArrival& arrival, size_t index) {
   std::vector<TokenId> prompt(arrival.prefix_length, static_cast<TokenId>(2 * arrival.prefix_group));
   prompt.resize(arrival.input_length, static_cast<TokenId>(2 * index + 1));
   return prompt;
 }
 
-/// One request, from now to its end.
+/// Sends one request and follows it to its end.
 asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, const RequestArrival& arrival,
                                size_t index, TimePoint start, RequestResult& result) {
   const TimePoint sent = runtime.now();
@@ -105,7 +105,7 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
   result.end_s = seconds(runtime.now() - start);
 }
 
-/// Sends the requests when they are due and the limit of concurrency allows.
+/// Sends the requests when they are due and the concurrency limit allows. Lives on the clients' virtual thread.
 class Clients {
  public:
   Clients(async::Runtime& runtime, sched::Engine& engine, const Workload& workload, std::vector<RequestResult>& results)
@@ -129,7 +129,7 @@ class Clients {
     }
   }
 
-  /// One of those that may run, until its client has gone in whatever way.
+  /// A place among the concurrent requests, held until the client has ended in any way.
   struct RunningSlot {
     Clients& home;
     ~RunningSlot() {
@@ -153,7 +153,7 @@ class Clients {
   async::TaskGroup tasks_;
 };
 
-/// Runs the world until `done`, looking at it at every virtual `step`; false if it is not done at `latest`.
+/// Runs the world until `done`, which it checks at every virtual `step`. Returns false if it is not done at `latest`.
 template <class Condition>
 bool run_until(async::VirtualWorld& world, TimePoint& time, async::Duration step, TimePoint latest, Condition done) {
   while (!done()) {
@@ -176,7 +176,7 @@ void take_records(const sched::RingStats& ring, uint64_t& seen, PlanRecords& rec
   }
 }
 
-/// Interpolated between the two values around it, as bench/load and numpy do; 0 of none.
+/// Returns a quantile, interpolated between the two nearest values as bench/load and numpy do; 0 without values.
 double quantile_of(std::vector<double> values, double quantile) {
   if (values.empty()) return 0;
   std::ranges::sort(values);
@@ -186,7 +186,7 @@ double quantile_of(std::vector<double> values, double quantile) {
   return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-/// 0 of none.
+/// Returns the mean; 0 without values.
 double mean_of(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -218,8 +218,8 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
   async::VirtualWorld world(seed);
   SimulatedRingOptions options = ring_options(cluster, setting);
   const auto row_bytes = static_cast<size_t>(cluster.activation_bytes_per_token);
-  const size_t most_rows = sched::max_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
-  const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(most_rows * (row_bytes + 1));
+  const size_t max_rows = sched::max_prompt_tokens(setting.chunking, setting.chunk_size) + cluster.max_running;
+  const std::shared_ptr<std::byte[]> scratch = std::make_shared_for_overwrite<std::byte[]>(max_rows * (row_bytes + 1));
   Processors processors(cluster.machine.value_or(sched::SharedMachine{}));
   std::vector<StageWork> work(setting.pp_size);
   options.make_runner = [&](async::Runtime& runtime, StageId stage) {
@@ -236,7 +236,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
   }
   result.profile_s = seconds(time.time_since_epoch());
 
-  std::ranges::fill(work, StageWork{});  // without the profile's, as the records
+  std::ranges::fill(work, StageWork{});  // without the profile, which the records leave out too
   const sched::RingStats& stats = *ring.head().ring_stats();
   const auto newest = stats.records_after(0, 1);
   uint64_t seen_records = newest.empty() ? 0 : newest.back().number;
@@ -249,7 +249,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
   });
   result.preemptions = ring.head().status().preemptions;
   if (records != nullptr) {
-    world.run(time += 3 * kHeartbeat);  // whose empty plans bring what the stages say of the last ones with work
+    world.run(time += 3 * kHeartbeat);  // whose empty plans bring the stages' last reports
     take_records(stats, seen_records, *records);
   }
   stop(world, ring);

@@ -4,10 +4,10 @@
 
 namespace millrace::sim {
 
-/// What nothing in an experiment takes longer than, so that sums of a few stay times: more than its watchdog's.
+/// The longest duration in an experiment. It exceeds the watchdog's time, and sums of a few do not overflow.
 inline constexpr async::Duration kMaxDuration = std::chrono::hours(1200);
 
-/// The time that a cost comes to, however absurd it is.
+/// Returns a cost as a duration of at most kMaxDuration.
 inline async::Duration clamped_duration(double ns) {
   return ns < static_cast<double>(kMaxDuration.count()) ? async::Duration(static_cast<int64_t>(ns)) : kMaxDuration;
 }

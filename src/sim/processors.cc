@@ -7,7 +7,7 @@
 
 namespace millrace::sim {
 
-/// A job among those that compute, also when its coroutine is destroyed before the work is done.
+/// Registers a job for its lifetime, so that it also leaves when its coroutine is destroyed before the work is done.
 class Processors::Registration {
  public:
   Registration(Processors& home, Job& job) : home_(home), job_(job) {

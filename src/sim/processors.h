@@ -7,18 +7,17 @@
 
 namespace millrace::sim {
 
-/// The processors of a machine that several stages compute on. Those who compute at the same time go on at the rate of
-/// sched::SharedMachine: beyond as many threads as processors all are slowed down alike, and each by what its
-/// neighbours do. For virtual time only: the stages' Runtimes are threads of one VirtualWorld. Outlives those who
-/// compute.
+/// Simulates the processors of a machine that several stages share. Concurrent jobs progress at the rate of
+/// sched::SharedMachine: more threads than processors slow all jobs down alike, and each is slowed by its neighbours.
+/// The stages' Runtimes are threads of one VirtualWorld. Outlives its jobs.
 class Processors {
  public:
   explicit Processors(const sched::SharedMachine& machine) : machine_(machine) {}
   Processors(const Processors&) = delete;
   Processors& operator=(const Processors&) = delete;
 
-  /// Returns when `work`, the time that the caller needs when nobody disturbs it, is done; `prompt_share` of it is for
-  /// prompt tokens.
+  /// Returns when `work` is done, which is the time that the caller needs alone; `prompt_share` of it is for prompt
+  /// tokens.
   [[nodiscard]] asio::awaitable<void> compute(async::Runtime& runtime, async::Duration work, double prompt_share);
 
  private:
@@ -34,9 +33,9 @@ class Processors {
   void wake_others(const Job& changed);
 
   const sched::SharedMachine machine_;
-  std::vector<Job*> jobs_;      // those that compute
+  std::vector<Job*> jobs_;      // that compute now
   double prompt_shares_ = 0;    // their sum
-  async::TimePoint settled_{};  // until when their left_ns counts
+  async::TimePoint settled_{};  // the time at which their left_ns holds
 };
 
 }  // namespace millrace::sim

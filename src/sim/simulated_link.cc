@@ -15,7 +15,8 @@ namespace {
 using async::TimePoint;
 using comm::MessageKind;
 
-/// Messages under way hold the inner sender through their timers, so that what was sent arrives before the link ends.
+/// The sending end. Messages under way keep the inner sender alive through their timers, so that they arrive before the
+/// link ends.
 class SimulatedSender final : public comm::LinkSender {
  public:
   SimulatedSender(const SimulatedLinkOptions& options, async::Runtime& runtime, std::unique_ptr<comm::LinkSender> inner)
@@ -53,7 +54,7 @@ class SimulatedSender final : public comm::LinkSender {
   }
 
  private:
-  /// When the last byte has left.
+  /// Returns when the last byte has left.
   [[nodiscard]] TimePoint transmit(MessageKind kind, size_t bytes) {
     TimePoint& lane = lanes_[static_cast<size_t>(kind)];
     lane = std::max(lane, runtime_.now());
@@ -77,7 +78,7 @@ class SimulatedSender final : public comm::LinkSender {
   std::array<TimePoint, comm::kMessageKindCount> lanes_{};
 };
 
-/// What arrives is written to posted memory when it is taken, and checked as TCP does.
+/// The receiving end. It writes messages to posted memory when they are taken, with the checks of the TCP link.
 class SimulatedReceiver final : public comm::LinkReceiver {
  public:
   explicit SimulatedReceiver(std::unique_ptr<comm::LinkReceiver> inner) : inner_(std::move(inner)) {}

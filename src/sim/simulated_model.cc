@@ -3,12 +3,13 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "sched/scheduler/scheduler.h"
 
 namespace millrace::sim {
 namespace {
 
-/// Of all that a request says of how its tokens are drawn.
+/// Returns a hash of all sampling parameters of a request.
 uint64_t digest(const tensor::SamplingParams& params) {
   uint64_t digest = SimulatedModel::mix(params.seed, params.min_tokens);
   for (const float value : {params.temperature, params.top_p, params.min_p, params.repetition_penalty,
@@ -27,10 +28,7 @@ uint64_t digest(const tensor::SamplingParams& params) {
 }  // namespace
 
 uint64_t SimulatedModel::mix(uint64_t a, uint64_t b) {
-  uint64_t x = (a ^ (b * 0x9E3779B97F4A7C15ull)) + 0xD1B54A32D192ED03ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
+  return mix_bits((a ^ (b * 0x9E3779B97F4A7C15ull)) + 0xD1B54A32D192ED03ull);
 }
 
 uint64_t SimulatedModel::key_value(int32_t layer, uint64_t hidden) {

@@ -48,7 +48,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   }
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingConfig shape{options.stage_count, scheduler.window, bounds, head.watchdog};
+  sched::RingConfig shape{
+      .stage_count = options.stage_count, .window = scheduler.window, .bounds = bounds, .watchdog = head.watchdog};
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;

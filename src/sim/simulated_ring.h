@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "async/virtual_runtime.h"
-#include "sched/head/ring.h"
+#include "sched/ring/in_process_ring_builder.h"
+#include "sched/ring/ring.h"
 #include "sim/simulated_link.h"
 #include "sim/simulated_runner.h"
 
@@ -16,19 +17,19 @@ struct SimulatedRingOptions {
   uint32_t stage_count = 1;
   SimulatedModel model;
   sched::HeadOptions head;
-  std::vector<SimulatedCost> costs;               ///< per stage; the last one serves the rest
-  std::function<void(StageId)> fault;             ///< asked before each run of a stage; may throw
-  std::function<async::Duration(StageId)> stall;  ///< asked before each run of a stage: how long it hangs
+  std::vector<SimulatedCost> costs;               ///< per stage; the last one applies to all further stages
+  std::function<void(StageId)> fault;             ///< called before each run of a stage; may throw
+  std::function<async::Duration(StageId)> stall;  ///< called before each run of a stage: returns how long it hangs
   SimulatedLinkOptions links;
-  std::optional<SimulatedLinkOptions> head_links;  ///< those to the first stage and back from the last, if they differ
-  /// Makes the stages' page stores, if there are any.
+  std::optional<SimulatedLinkOptions> head_links;  ///< of the two links of the head, if they differ
+  /// Makes the stages' page stores, if set.
   std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId)> make_store;
-  /// Makes the stages' runners instead of those of `model`.
+  /// Makes the stages' runners, if set, instead of those of `model`.
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
 };
 
-/// The production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the
-/// ring.
+/// Runs the production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the
+/// ring. Owned by a test or an experiment.
 class SimulatedRing {
  public:
   SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options);

@@ -113,7 +113,7 @@ void SimulatedRunner::run_layer(int32_t layer, const sched::StageBatch& batch, s
   }
 }
 
-// Without loads the layers need no times of their own, and virtual time is quicker with fewer events.
+// Without loads the layers need no times of their own, and fewer events make the simulation faster.
 asio::awaitable<void> SimulatedRunner::run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
                                                   std::vector<uint64_t>& hidden) {
   const auto loads = std::exchange(loads_, {});
@@ -147,7 +147,7 @@ void SimulatedRunner::inject_fault() {
   }
 }
 
-// What the stage had under way has ended: nothing of it reaches the memory of the process that follows.
+// Nothing that the old process had under way may reach the memory of the next.
 void SimulatedRunner::drop_loads() {
   loads_.clear();
   if (!std::exchange(has_died_, false)) return;
@@ -168,7 +168,7 @@ asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::St
     const async::Duration time = stall_();
     if (time.count() > 0) co_await async::sleep_for(runtime_, time);
   }
-  // The input is read before and written after the time that the run takes, as a device would overlap both.
+  // The input is read before and the output written after the run's time, since a device may overlap both.
   std::vector<uint64_t> hidden(batch.tokens.size());
   if (stage_.first) {
     for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::embed(batch.tokens[row]);

@@ -13,8 +13,8 @@
 
 namespace millrace::sim {
 
-/// Virtual time that a stage takes for a batch: t = fixed + per_row·Σx + per_pair·Σ(2·L·x + x²), L the prefix of a
-/// slice and x its rows (DESIGN §4), times a factor between 1 and 1 + jitter.
+/// The virtual time that a stage takes for a batch: t = fixed + per_row·Σx + per_pair·Σ(2·L·x + x²), times a factor
+/// between 1 and 1 + jitter. L is the prefix of a slice and x its rows.
 struct SimulatedCost {
   double fixed_us = 0;
   double per_row_us = 0;
@@ -31,14 +31,15 @@ struct SimulatedStage {
   SimulatedCost cost;
 };
 
-/// Thrown by a runner's `fault`: when the epoch has ended another process takes the place of the stage's, with
-/// other memory; and the next time the one that was there before, as it was.
+/// Thrown by a runner's `fault`. After the epoch another process with other memory replaces the stage's; the next throw
+/// brings the former one back unchanged.
 struct StageDeath : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 /// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. `random` gives the
-/// jitter; `fault`, if set, is asked before each run and may throw; `stall`, if set, says how long the run hangs first.
+/// jitter. `fault`, if set, is called before each run and may throw. `stall`, if set, returns how long the run hangs
+/// first.
 class SimulatedRunner final : public sched::StageRunner {
  public:
   SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage, const sched::StageBounds& bounds,
@@ -49,8 +50,8 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
-  /// Copies happen at the end of the time that they take, of a load each layer's at its own; until then the cells
-  /// written to hold noise.
+  /// Copies at the end of the time that the copy takes, separately for each layer of a load. Until then the written
+  /// cells contain noise.
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
   void drop_loads() override;
   [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
@@ -85,11 +86,11 @@ class SimulatedRunner final : public sched::StageRunner {
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
-  bool has_died_ = false;             // takes the other's place when its epoch is over
+  bool has_died_ = false;             // another process replaces it when the epoch is over
   std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
-  std::vector<uint64_t> inputs_;                      // activations that came over a link that fills memory
+  std::vector<uint64_t> inputs_;                      // memory for a link that fills posted memory
   std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer
   std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
   size_t turn_ = 0;

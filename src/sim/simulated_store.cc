@@ -14,7 +14,7 @@ SimulatedStoreBackend::Section& SimulatedStoreBackend::section(const cache::Stor
   return sections_.try_emplace(cache::hash_of(identity).hex(), max_pages_ * identity.page_bytes).first->second;
 }
 
-/// The coroutines of its operations hold what they use, so that the store may end before they do.
+/// The store's coroutines own what they use, so that the store may be destroyed before they end.
 class SimulatedStore final : public cache::PageStore {
  public:
   SimulatedStore(async::Runtime& runtime, const cache::StoreIdentity& identity,
@@ -50,7 +50,7 @@ class SimulatedStore final : public cache::PageStore {
     cache::StoreStats stats;
   };
   using StatePtr = std::shared_ptr<State>;
-  /// An operation under way: when it ends, and whether it is let succeed.
+  /// An operation under way: when it ends, and whether it succeeds.
   struct Course {
     async::Event done;
     bool fails = false;
@@ -68,7 +68,7 @@ class SimulatedStore final : public cache::PageStore {
     co_await course.done.wait_uncancelled();
     const auto page = state->section.pages.find(key);
     if (course.fails || page == state->section.pages.end()) {
-      // A miss leaves anything in the buffer, as a real one may.
+      // After a miss the buffer's content is undefined, so it is overwritten.
       std::fill(into.begin(), into.begin() + static_cast<std::ptrdiff_t>(into.size() / 2), std::byte{0xEE});
       ++state->stats.misses;
       co_return false;

@@ -11,11 +11,11 @@
 
 namespace millrace::sim {
 
-/// The pages of simulated stores, by identity. Stores given the same backend see each other's pages where their
-/// identities are equal, and outlive each other; its stores live in one VirtualWorld, and so on one thread.
+/// Holds the pages of simulated stores, by identity. Stores with the same backend and equal identities see each other's
+/// pages. Shared by its stores, which live in one VirtualWorld and so on one thread.
 class SimulatedStoreBackend {
  public:
-  /// `max_pages` of each identity; the page used least recently makes room.
+  /// Bounds the pages of each identity to `max_pages`; the least recently used page is evicted.
   explicit SimulatedStoreBackend(size_t max_pages) : max_pages_(max_pages) {}
 
  private:
@@ -33,15 +33,15 @@ class SimulatedStoreBackend {
 
 enum class StoreCall { kGet, kPut, kExists };
 
-/// What a simulated store does besides its work. Each is asked when an operation begins; absent, it costs and harms
-/// nothing. Chance comes from VirtualWorld::random().
+/// Delays and faults of a simulated store. Each function is called when an operation begins; an empty one has no
+/// effect. Chance comes from VirtualWorld::random().
 struct SimulatedStoreOptions {
-  std::function<async::Duration(StoreCall call, size_t bytes)> delay;  ///< `bytes`: 0 of an exists
+  std::function<async::Duration(StoreCall call, size_t bytes)> delay;  ///< `bytes` is 0 for an exists
   std::function<bool(StoreCall call)> fails;                           ///< a miss, a refused put
 };
 
-/// A page store in memory under virtual time. A buffer is read or written when its operation ends, not when it begins,
-/// so that giving it up too early shows.
+/// Creates a page store in memory under virtual time. It reads or writes a buffer when the operation ends, so that a
+/// buffer released too early is noticed.
 [[nodiscard]] std::unique_ptr<cache::PageStore> make_simulated_store(
     async::Runtime& runtime, const cache::StoreIdentity& identity, std::shared_ptr<SimulatedStoreBackend> store_backend,
     SimulatedStoreOptions options);

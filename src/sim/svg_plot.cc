@@ -27,7 +27,7 @@ std::string escaped(const std::string& text) {
     else if (c == '&')
       out += "&amp;";
     else if (static_cast<unsigned char>(c) >= ' ')
-      out += c;  // XML has no way to write the others
+      out += c;  // XML cannot represent the others
   }
   return out;
 }
@@ -36,7 +36,7 @@ std::string text_at(double x, double y, const std::string& anchor, const std::st
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(text));
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is not below `value`.
+/// Returns the smallest of 1, 2, 5 times a power of ten that is not below `value`.
 double round_up(double value) {
   if (value <= 0) return 1;
   const double power = std::pow(10, std::floor(std::log10(value)));

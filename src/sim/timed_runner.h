@@ -10,7 +10,7 @@
 
 namespace millrace::sim {
 
-/// What a stage of a described cluster costs.
+/// The cost of a stage of a described cluster.
 struct StageCost {
   sched::CostCoefficients coefficients;
   double jitter = 0;            ///< each run takes 1 to 1 + jitter times as long
@@ -18,18 +18,18 @@ struct StageCost {
   size_t output_row_bytes = 0;  ///< 0 on the last
 };
 
-/// What a stage has computed.
+/// The work that a stage has done.
 struct StageWork {
   uint64_t runs = 0;
   async::Duration busy{};
 };
 
-/// A StageRunner that only takes time: activations have the right size and no content, every token drawn is the same.
-/// Owned by its stage's host; `work` and `processors` outlive it.
+/// A StageRunner that only takes time: activations have the right size and no content, and every sampled token is the
+/// same. Owned by LocalStages; `work` and `processors` outlive it.
 class TimedRunner final : public sched::StageRunner {
  public:
-  /// scratch: at least as many bytes as the largest batch's activations, never written to.
-  /// processors: those that the stages share; null: this stage has its own.
+  /// `scratch` has at least the bytes of the largest batch's activations, and is never written. `processors` are those
+  /// that the stages share; null: this stage has its own.
   TimedRunner(async::Runtime& runtime, const StageCost& cost, std::shared_ptr<std::byte[]> scratch,
               std::function<uint64_t()> random, StageWork& work, Processors* processors);
 

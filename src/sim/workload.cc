@@ -12,7 +12,7 @@
 namespace millrace::sim {
 namespace {
 
-/// Of a request: some four months.
+/// The latest start of a request, in seconds: some four months.
 constexpr double kLatestStart = 1e7;
 
 template <class T>
@@ -51,13 +51,14 @@ Result<uint32_t> read_limit(JsonObject fields) {
   return static_cast<uint32_t>(limit);
 }
 
-/// Whether the clients came at times of their own: with a rate, in numbers, and not one after another's end ("inf").
+/// Returns whether requests came at a rate in numbers, not at another's end ("inf").
 bool has_rate(JsonObject fields) {
   double rate = 0;
   return fields["request_rate"].get(rate) && std::isfinite(rate);
 }
 
-/// When the requests come; of those with a rate rather when they were due than when the limit let them go.
+/// Returns when the requests come. With a rate that is when they were due, not when the concurrency limit let them
+/// start.
 Result<std::vector<double>> read_times(JsonObject fields, bool rated) {
   JsonValue due;
   const bool has_due = rated && fields["due_times"].get(due);
@@ -84,7 +85,7 @@ Result<Workload> read_workload(JsonObject fields) {
                       inputs->size(), outputs->size(), starts->size());
   }
   Workload workload{.max_concurrency = *limit};
-  const bool closed = *limit > 0 && !rated;  // who had to wait for another's end comes when one has ended
+  const bool closed = *limit > 0 && !rated;  // requests that waited come at another's end
   const double first_s = closed ? std::ranges::min(*starts) : 0;
   double last_s = 0;
   const size_t on_time = closed ? std::min<size_t>(*limit, inputs->size()) : inputs->size();

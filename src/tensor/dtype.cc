@@ -5,12 +5,7 @@
 namespace millrace::tensor {
 
 std::string_view to_string(DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return "f32";
-    case DType::kBF16: return "bf16";
-    case DType::kF16: return "f16";
-  }
-  return "unknown";
+  return enum_name(dtype);
 }
 
 Result<DType> parse_dtype(std::string_view name) {

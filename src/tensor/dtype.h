@@ -5,12 +5,24 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/enum_names.h"
 #include "base/result.h"
 
 namespace millrace::tensor {
 
+/// The floating-point types that are computed with.
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
+inline constexpr EnumName<DType> kDTypeNames[] = {
+    {DType::kF32, "f32"},
+    {DType::kBF16, "bf16"},
+    {DType::kF16, "f16"},
+};
+constexpr std::span<const EnumName<DType>> enum_names(DType) {
+  return kDTypeNames;
+}
+
+/// Returns the bytes of one element.
 [[nodiscard]] constexpr size_t size_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }

@@ -4,14 +4,14 @@
 
 using namespace millrace;
 
-TEST_CASE("the pool has the pages that are asked for, or that fit, and no more than are of use") {
+TEST_CASE("the pool has the requested pages or as many as fit and help") {
   app::EngineOptions options;
-  options.page_size = 16;
-  options.max_running_requests = 4;
-  options.radix_cache = false;
+  options.stage.page_size = 16;
+  options.stage.max_running = 4;
+  options.head.scheduler.share_prefixes = false;
   REQUIRE(app::pool_pages(options, 100, 20) == 20);
   REQUIRE(app::pool_pages(options, 100, 1000) == 4 * 7);
-  options.radix_cache = true;
+  options.head.scheduler.share_prefixes = true;
   REQUIRE(app::pool_pages(options, 100, 1000) == 8 * 4 * 7);
   options.max_total_tokens = 95;
   REQUIRE(app::pool_pages(options, 100, 1000) == 5);
@@ -19,10 +19,10 @@ TEST_CASE("the pool has the pages that are asked for, or that fit, and no more t
   REQUIRE(app::pool_pages(options, 100, 1000) == 0);
 }
 
-TEST_CASE("the pool's pages can be counted in 31 bits, whatever is asked for") {
+TEST_CASE("the page count of the pool fits 31 bits") {
   app::EngineOptions options;
-  options.page_size = 1;
-  options.max_running_requests = 4096;
+  options.stage.page_size = 1;
+  options.stage.max_running = 4096;
   options.max_total_tokens = int64_t{1} << 32;
   REQUIRE(app::pool_pages(options, 131072, 1) == INT32_MAX);
   options.max_total_tokens = 0;

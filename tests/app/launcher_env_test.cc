@@ -16,7 +16,7 @@ std::optional<app::LauncherInfo> find(const std::map<std::string, std::string>& 
 
 }  // namespace
 
-TEST_CASE("torchrun tells the place, the head and a port, which its own store may hold") {
+TEST_CASE("torchrun names rank and head and a port that may be taken") {
   std::map<std::string, std::string> variables = {
       {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}};
   auto place = find(variables);
@@ -34,7 +34,7 @@ TEST_CASE("torchrun tells the place, the head and a port, which its own store ma
   REQUIRE_FALSE(find(variables)->head_port.has_value());
 }
 
-TEST_CASE("Slurm and LeaderWorkerSet tell the place and the head, Open MPI the place") {
+TEST_CASE("only Slurm and LeaderWorkerSet name rank and head") {
   const auto slurm = find({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.7"}});
   REQUIRE(slurm->launcher == "Slurm");
   REQUIRE(slurm->node_rank == 0);
@@ -52,7 +52,7 @@ TEST_CASE("Slurm and LeaderWorkerSet tell the place and the head, Open MPI the p
   REQUIRE_FALSE(mpi->head_host.has_value());
 }
 
-TEST_CASE("no launcher, one process, or a place that makes no sense is no place") {
+TEST_CASE("no launcher or one process or a senseless rank gives no rank") {
   REQUIRE_FALSE(find({}).has_value());
   REQUIRE_FALSE(find({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).has_value());
   REQUIRE_FALSE(find({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).has_value());
@@ -61,7 +61,7 @@ TEST_CASE("no launcher, one process, or a place that makes no sense is no place"
   REQUIRE_FALSE(find({{"RANK", "1"}}).has_value());
 }
 
-TEST_CASE("a batch script's own allocation does not hide the launcher within it") {
+TEST_CASE("an outer batch allocation does not hide the inner launcher") {
   const std::string tasks = GENERATE("1", "4");
   const auto place = find(
       {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", tasks}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}});

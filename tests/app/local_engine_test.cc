@@ -76,12 +76,16 @@ std::vector<Reply> ask(sched::Engine& engine, const std::vector<sched::GenerateR
   return replies;
 }
 
+model::LayerPartition partition(std::string_view text) {
+  return model::parse_layer_partition(text).value();
+}
+
 app::EngineOptions options_for(const std::string& family, int32_t pp_size) {
   app::EngineOptions options;
   options.model_path = test::source_dir() / "tests/golden" / family;
   options.pp_size = pp_size;
-  options.threads = 1;
-  options.page_size = 16;
+  options.node.threads = 1;
+  options.stage.page_size = 16;
   options.max_total_tokens = 4096;
   return options;
 }
@@ -186,25 +190,26 @@ std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::Generate
 
 }  // namespace
 
-TEST_CASE(
-    "replies depend neither on stages, nor on chunks, nor on the batch, nor on depth, nor on drafts, bit for bit") {
+TEST_CASE("replies have equal bits for any stages and chunks and batch") {
   const std::string family = GENERATE("llama-untied", "mistral", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
-  reference_options.chunked_prefill_size = 512;
-  reference_options.draft_tokens = 0;
+  reference_options.head.scheduler.chunked_prefill_size = 512;
+  reference_options.head.scheduler.draft_tokens = 0;
   const auto wanted = ask_one_by_one(start(reference_options)->engine(), requests);
   const auto predicted = with_predictions(requests, wanted);
   for (const int32_t pp_size : {1, 2, 4}) {
     auto options = options_for(family, pp_size);
-    options.chunked_prefill_size = 7 + 20 * pp_size;
+    options.head.scheduler.chunked_prefill_size = static_cast<uint32_t>(7 + 20 * pp_size);
     options.async_batch_depth = pp_size - 1;
-    options.layer_partition = pp_size == 2 ? "auto" : "even";
-    options.chunking = pp_size == 1 ? "fixed" : pp_size == 2 ? "balanced" : "published";
-    options.page_size = 8 * pp_size;
+    options.layer_partition = partition(pp_size == 2 ? "auto" : "even");
+    options.head.scheduler.chunking = pp_size == 1   ? sched::Chunking::kFixed
+                                      : pp_size == 2 ? sched::Chunking::kBalanced
+                                                     : sched::Chunking::kPublished;
+    options.stage.page_size = static_cast<uint32_t>(8 * pp_size);
     options.max_total_tokens = 384;  // too few for all at once: some are retracted
-    options.draft_tokens = 6 * (pp_size - 1);
-    options.draft_algorithm = pp_size == 2 ? "none" : "ngram";
+    options.head.scheduler.draft_tokens = static_cast<uint32_t>(6 * (pp_size - 1));
+    options.draft_algorithm = pp_size == 2 ? app::DraftAlgorithm::kNone : app::DraftAlgorithm::kNgram;
     const auto engine = start(options);
     const auto replies = ask(engine->engine(), predicted);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -245,7 +250,7 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
                      same_bits));
 }
 
-TEST_CASE("a sequence without a distribution ends with an error, its neighbours go on bit for bit") {
+TEST_CASE("a sequence without a distribution fails and others go on") {
   const std::string family = GENERATE("llama-untied", "qwen3moe");
   auto requests = mixed_requests(5);
   for (auto& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
@@ -272,8 +277,8 @@ TEST_CASE("a sequence without a distribution ends with an error, its neighbours 
   for (const int32_t pp_size : {1, 4}) {
     options = options_for(family, pp_size);
     options.model_path = folder.path() / family;
-    options.chunked_prefill_size = 64;
-    options.page_size = pp_size == 1 ? 16 : 10;
+    options.head.scheduler.chunked_prefill_size = 64;
+    options.stage.page_size = pp_size == 1 ? 16 : 10;
     options.max_total_tokens = 320;  // pages change hands: what a spoilt sequence leaves there must not be seen
     const auto engine = start(options);
     for (int round = 0; round < 2; ++round) {
@@ -295,7 +300,7 @@ TEST_CASE("a sequence without a distribution ends with an error, its neighbours 
   }
 }
 
-TEST_CASE("a model of three ids is timed, divided and served like any other") {
+TEST_CASE("a model of three ids is profiled and split and served") {
   const std::string config = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 3, "hidden_size": 24,
     "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
@@ -311,15 +316,15 @@ TEST_CASE("a model of three ids is timed, divided and served like any other") {
   for (const int32_t pp_size : {1, 2}) {
     app::EngineOptions options = options_for("", pp_size);
     options.model_path = folder.path();
-    options.chunking = "balanced";
-    options.layer_partition = "auto";
+    options.head.scheduler.chunking = sched::Chunking::kBalanced;
+    options.layer_partition = partition("auto");
     replies.push_back(ask(start(options)->engine(), {request}).front());
     REQUIRE(replies.back().tokens.size() == request.max_tokens);
   }
   require_same(replies[1], replies[0]);
 }
 
-TEST_CASE("a head that config.json ties to another embedding is served as it is, whole or on two stages") {
+TEST_CASE("a tied head is served whole and on two stages") {
   const test::TemporaryFolder folder;
   const std::filesystem::path source = test::source_dir() / "tests/golden/llama-untied";
   std::filesystem::copy(source, folder.path(), std::filesystem::copy_options::recursive);
@@ -329,13 +334,13 @@ TEST_CASE("a head that config.json ties to another embedding is served as it is,
   config.replace(config.find(untied), untied.size(), R"("tie_word_embeddings": true)");
   folder.write("config.json", config);
   const auto requests = mixed_requests(4);
-  const std::string quantization = GENERATE("none", "w8");
-  const auto partition = GENERATE("even", "auto");
+  const auto quantization = GENERATE(model::Quantization::kNone, model::Quantization::kW8);
+  const auto division = GENERATE("even", "auto");
   for (const int32_t pp_size : {1, 2}) {
-    CAPTURE(quantization, partition, pp_size);
+    CAPTURE(model::to_string(quantization), division, pp_size);
     auto options = options_for("llama-untied", pp_size);
-    options.quantization = quantization;
-    options.layer_partition = partition;
+    options.stage.quantization = quantization;
+    options.layer_partition = partition(division);
     const auto whole = start(options);
     options.model_path = folder.path();
     const test::CapturedLog log;
@@ -348,9 +353,9 @@ TEST_CASE("a head that config.json ties to another embedding is served as it is,
   }
 }
 
-TEST_CASE("loading ends when it is interrupted, and so does the measuring before it") {
+TEST_CASE("loading and profiling end when interrupted") {
   auto options = options_for("llama-tied", 2);
-  options.layer_partition = GENERATE("even", "auto");
+  options.layer_partition = partition(GENERATE("even", "auto"));
   auto engine = app::LocalEngine::create(options, {}, 512).value();
   engine->interrupt();
   const test::CapturedLog log;
@@ -359,7 +364,7 @@ TEST_CASE("loading ends when it is interrupted, and so does the measuring before
   REQUIRE_FALSE(engine->engine().status().ready);
 }
 
-TEST_CASE("a head that is interrupted before it listens for its nodes ends") {
+TEST_CASE("a head that is interrupted before it listens ends") {
   auto engine = app::LocalEngine::create(options_for("llama-tied", 2), {2, 0, {"127.0.0.1", 0}}, 512).value();
   engine->interrupt();
   REQUIRE(engine->start().error().code == ErrorCode::kAborted);
@@ -398,7 +403,7 @@ TEST_CASE("a bad model folder or division is one clear error") {
   options = options_for("llama-tied", 5);
   REQUIRE_THAT(message(options), Catch::Contains("5") && Catch::Contains("4"));
   options = options_for("llama-tied", 2);
-  options.layer_partition = "3,2";
+  options.layer_partition = partition("3,2");
   REQUIRE_THAT(message(options), Catch::Contains("3,2"));
   options = options_for("llama-tied", 1);
   options.context_length = 100000;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "app/stage_backend.h"
 #include "base/machine.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
@@ -24,12 +25,12 @@ namespace {
 app::NodeStagesOptions two_stages(const model::ModelConfig& config) {
   app::NodeStagesOptions options;
   options.spans = model::stage_spans(model::divide_layers(config.layer_count, 2).value());
-  options.threads = 1;
-  options.max_batch_tokens = 64;
-  options.page_size = 16;
+  options.node.threads = 1;
+  options.stage.max_batch_tokens = 64;
+  options.stage.page_size = 16;
   options.context_length = 128;
-  options.max_running = 2;
-  options.storage.backend = "file";
+  options.stage.max_running = 2;
+  options.stage.has_store = true;
   return options;
 }
 
@@ -51,33 +52,33 @@ std::vector<std::string> cpus_of_threads(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("what stored pages follow from tells weights, layers and number formats apart") {
+TEST_CASE("page identity tells weights and layers and formats apart") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   const auto contents = [&](const app::NodeStagesOptions& options) {
     return app::NodeStages::load(*checkpoint, config, options).value()->contents();
   };
   app::NodeStagesOptions options = two_stages(config);
-  options.dtype = "f32";
+  options.stage.dtype = tensor::DType::kF32;
   const auto exact = contents(options);
   REQUIRE(exact.size() == 2);
   REQUIRE(exact[0] != exact[1]);
   REQUIRE(contents(options) == exact);
 
-  options.dtype = "bf16";
+  options.stage.dtype = tensor::DType::kBF16;
   const auto rounded = contents(options);
   REQUIRE(rounded[0] != exact[0]);
   REQUIRE(rounded[1] != exact[1]);
 
-  options.storage.backend = "";
+  options.stage.has_store = false;
   REQUIRE(contents(options).empty());
 }
 
-TEST_CASE("stages are loaded side by side; the first error ends all and names its stage's tensor") {
+TEST_CASE("stages load in parallel and the first error names its tensor") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   app::NodeStagesOptions options = two_stages(config);
-  options.storage.backend = "";
+  options.stage.has_store = false;
   const auto stages = app::NodeStages::load(*checkpoint, config, options);
   REQUIRE(stages.has_value());
 
@@ -97,12 +98,12 @@ TEST_CASE("stages are loaded side by side; the first error ends all and names it
   REQUIRE(ended.error().code == ErrorCode::kAborted);
 }
 
-TEST_CASE("pinned threads have a CPU each, and are refused where there are too few") {
+TEST_CASE("pinned threads have a CPU each or are refused") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   app::NodeStagesOptions options = two_stages(config);
-  options.storage.backend = "";
-  options.pin_threads = true;
+  options.stage.has_store = false;
+  options.node.pin_threads = true;
   const std::vector<int> allowed = Machine::allowed_processors();
   REQUIRE(std::ranges::is_sorted(allowed));
   REQUIRE(std::ranges::adjacent_find(allowed) == allowed.end());
@@ -114,7 +115,7 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
     REQUIRE(cpus_of_threads(name) == wanted);
   };
   if (allowed.size() >= 2) {
-    options.threads = 2;
+    options.node.threads = 2;
     const auto stages = app::NodeStages::load(*checkpoint, config, options);
     REQUIRE(stages.has_value());
     await_cpus("compute", {std::to_string(allowed[0]), std::to_string(allowed[1])});
@@ -122,7 +123,7 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
   }
   const std::vector<model::StageSpan> two = options.spans;
   options.spans = model::stage_spans({{0, config.layer_count}});
-  options.threads = static_cast<int32_t>(std::min<size_t>(2, allowed.size()));
+  options.node.threads = static_cast<int32_t>(std::min<size_t>(2, allowed.size()));
   {
     const auto stages = app::NodeStages::load(*checkpoint, config, options);
     REQUIRE(stages.has_value());
@@ -132,25 +133,25 @@ TEST_CASE("pinned threads have a CPU each, and are refused where there are too f
   options.spans = two;
   REQUIRE(cpus_of_threads("compute").empty());
 
-  options.threads = static_cast<int32_t>(2 * allowed.size() + 2);
+  options.node.threads = static_cast<int32_t>(2 * allowed.size() + 2);
   const auto refused = app::NodeStages::load(*checkpoint, config, options);
   REQUIRE(refused.has_error());
   REQUIRE(refused.error().message == fmt::format("--pin-threads: {} threads want a CPU each, this process may use {}",
                                                  2 * allowed.size() + 2, allowed.size()));
 }
 
-TEST_CASE("the room for pages is counted in what the caches take, and a cache that is refused names its stage") {
+TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   model::ModelConfig config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
   config.head_dim = 8;  // less than any kernel takes
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(test::RandomModel(config, 19).tensors()));
   const auto checkpoint = model::Checkpoint::open(folder.path()).value();
   app::NodeStagesOptions options = two_stages(config);
-  options.storage.backend = "";
+  options.stage.has_store = false;
   const auto stages = app::NodeStages::load(*checkpoint, config, options).value();
-  const auto backend = app::make_stage_backend(options, 2, 0).value();
+  const auto backend = app::make_stage_backend(options.device, options.stage, options.node, 2, 0).value();
   const auto cache = backend->make_kv_cache({config.layer_count, config.kv_head_count, config.head_dim, 16, 1});
-  REQUIRE(stages->page_bytes(16) == cache->page_bytes());
+  REQUIRE(stages->memory().page_bytes() == cache->page_bytes());
 
   async::IoThread control("control");
   sched::RingConfig shape;

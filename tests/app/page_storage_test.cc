@@ -5,7 +5,7 @@
 using namespace millrace;
 using namespace millrace::app;
 
-TEST_CASE("the address of a Redis server is a name, an address of either kind, or a path") {
+TEST_CASE("a Redis address is a name or an IP address or a path") {
   struct Sample {
     std::string address;
     std::string host;
@@ -19,7 +19,7 @@ TEST_CASE("the address of a Redis server is a name, an address of either kind, o
                                                   {"rediss://[fe80::2]", "fe80::2", 6379},
                                                   {"/run/a:b.sock", "/run/a:b.sock", 6379}}) {
     CAPTURE(sample.address);
-    const auto options = redis_options({.backend = "redis", .address = sample.address});
+    const auto options = redis_options({.backend = StoreBackend::kRedis, .address = sample.address});
     REQUIRE(options.has_value());
     REQUIRE(options->host == sample.host);
     REQUIRE(options->port == sample.port);
@@ -27,19 +27,19 @@ TEST_CASE("the address of a Redis server is a name, an address of either kind, o
   }
 }
 
-TEST_CASE("what is no address of a Redis server is refused with the flag and the text") {
+TEST_CASE("an invalid Redis address is refused with flag and text") {
   for (const std::string address : {"", ":6379", "host:", "host:0", "host:65536", "host:6379/0", "host: 1", "::1",
                                     "fe80::2:6379", "[::1", "[]:6379", "[::1]6379", "[::1]:", "rediss://"}) {
     CAPTURE(address);
-    const auto options = redis_options({.backend = "redis", .address = address});
+    const auto options = redis_options({.backend = StoreBackend::kRedis, .address = address});
     REQUIRE(options.has_error());
     REQUIRE(options.error().message.starts_with("--hicache-storage-address: '" + address + "' is not HOST:PORT"));
   }
 }
 
-TEST_CASE("a time to live is rounded up to seconds, so that a short one is not for ever") {
+TEST_CASE("a time to live is rounded up to whole seconds") {
   const auto seconds = [](double given) {
-    return redis_options({.backend = "redis", .address = "cache.example", .ttl_s = given})->ttl_s;
+    return redis_options({.backend = StoreBackend::kRedis, .address = "cache.example", .ttl_s = given})->ttl_s;
   };
   REQUIRE(seconds(0) == 0);
   REQUIRE(seconds(0.25) == 1);

@@ -81,7 +81,7 @@ TEST_CASE("a trace reads back as it was written") {
   }
 }
 
-TEST_CASE("known bubbles are found: uneven lengths, fill and drain") {
+TEST_CASE("known bubbles are found in uneven plans and fill and drain") {
   const auto ring = app::read_trace(trace_of(uneven_run({10 * kMs, 30 * kMs, 10 * kMs})));
   REQUIRE(ring.has_value());
   const app::TraceSummary summary = app::summarize(*ring);
@@ -140,7 +140,7 @@ TEST_CASE("the report adds up to 100 % and names the longest bubbles") {
   REQUIRE(report.find("fill_drain 30.00 ms") != std::string::npos);
 }
 
-TEST_CASE("a plan counts with the times of all stages, whatever a file says how many there are") {
+TEST_CASE("a plan counts with the times of all its stages") {
   const auto read = [](int first, int last) {
     return app::read_trace(fmt::format(
         R"([{{"name":"millrace_ring","args":{{"stages":{},"window":1}}}},)"
@@ -160,7 +160,7 @@ TEST_CASE("a plan counts with the times of all stages, whatever a file says how 
   }
 }
 
-TEST_CASE("a trace that ends early is read as far as it goes; what is no trace is refused") {
+TEST_CASE("a truncated trace is read to its end and other files refused") {
   const std::string whole = trace_of(uneven_run({10 * kMs, 30 * kMs, 10 * kMs}));
   const size_t header = whole.find("},\n", whole.find("millrace_ring")) + 3;
   for (size_t length = whole.size() - 3; length > 0; --length) {

@@ -30,7 +30,7 @@ asio::awaitable<void> consume(Channel<int>& channel, std::vector<int>& into) {
 
 }  // namespace
 
-TEST_CASE("a channel delivers everything once, in order, within its bound") {
+TEST_CASE("a channel delivers everything once and in order and bounded") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   auto script = [](Runtime& rt) -> asio::awaitable<void> {
@@ -73,7 +73,7 @@ TEST_CASE("several producers and consumers lose and double nothing") {
   test::run_to_end(context, script(runtime));
 }
 
-TEST_CASE("close keeps what is buffered, refuses what comes after, and wakes a sender that waits") {
+TEST_CASE("close keeps the buffer and refuses more and wakes a sender") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   auto blocked_send = [](Channel<int>& channel, bool& sent, bool& returned) -> asio::awaitable<void> {
@@ -122,7 +122,7 @@ TEST_CASE("a cancelled receive takes nothing from the channel") {
   test::run_to_end(context, script(runtime));
 }
 
-TEST_CASE("a value handed over is taken within the call, within the channel's bound") {
+TEST_CASE("a value is handed over within the call and the bound") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   auto script = [](Runtime& rt) -> asio::awaitable<void> {

@@ -12,7 +12,7 @@ using namespace millrace;
 using namespace millrace::async;
 using namespace std::chrono_literals;
 
-TEST_CASE("a mailbox carries values from many threads, each sender's in order") {
+TEST_CASE("a mailbox keeps the order of each sender over many threads") {
   constexpr int kThreads = 4;
   constexpr int kEach = 5000;
   asio::io_context context(1);
@@ -39,7 +39,7 @@ TEST_CASE("a mailbox carries values from many threads, each sender's in order") 
   for (auto& sender : senders) sender.join();
 }
 
-TEST_CASE("a closed mailbox drains, then ends, and refuses more") {
+TEST_CASE("a closed mailbox drains and then ends and refuses more") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   Mailbox<int> mailbox(runtime, 2);
@@ -59,7 +59,7 @@ TEST_CASE("a closed mailbox drains, then ends, and refuses more") {
   REQUIRE_FALSE(mailbox.try_push(4));
 }
 
-TEST_CASE("of a mailbox that is closed the receiver's thread hears no more") {
+TEST_CASE("a closed mailbox no longer wakes its receiver") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   const Mailbox<int> mailbox(runtime, 2);
@@ -71,7 +71,7 @@ TEST_CASE("of a mailbox that is closed the receiver's thread hears no more") {
   REQUIRE(context.poll() == 0);
 }
 
-TEST_CASE("an event set by another thread resumes its waiter, and carries a failure") {
+TEST_CASE("an event of another thread resumes its waiter or fails it") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   auto script = [](Runtime& rt) -> asio::awaitable<void> {

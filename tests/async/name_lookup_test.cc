@@ -31,7 +31,7 @@ void await_lookups(const test::HangingLookup& resolver, size_t count) {
 
 }  // namespace
 
-TEST_CASE("an address is its own answer, at once") {
+TEST_CASE("an IP address resolves to itself at once") {
   const std::string host = GENERATE(as<std::string>(), "127.0.0.1", "::1");
   const auto found = NameLookup(host, 30100).wait_for(0ms);
   REQUIRE(found.value().size() == 1);
@@ -39,7 +39,7 @@ TEST_CASE("an address is its own answer, at once") {
   REQUIRE(port_of(found->front()) == 30100);
 }
 
-TEST_CASE("a name that the resolver is slow to find is asked for once, however often one waits, and found later") {
+TEST_CASE("a slow name is looked up once for all its waiters") {
   test::HangingLookup resolver(kName);
   NameLookup lookup(kName, 30100);
   for (int i = 0; i < 3; ++i) {
@@ -73,7 +73,7 @@ TEST_CASE("several threads that wait for one name get one answer") {
   REQUIRE(found == 4);
 }
 
-TEST_CASE("a wait for a lookup that hangs can be stopped, and what asked for it may go before it ends") {
+TEST_CASE("a hanging lookup can be abandoned before it ends") {
   auto resolver = std::make_unique<test::HangingLookup>(kName);
   {
     NameLookup lookup(kName, 1);
@@ -89,7 +89,7 @@ TEST_CASE("a wait for a lookup that hangs can be stopped, and what asked for it 
   resolver.reset();
 }
 
-TEST_CASE("a name that the resolver does not find is an error that names it") {
+TEST_CASE("a name that does not resolve is an error that names it") {
   auto resolver = std::make_unique<test::HangingLookup>(kName);
   NameLookup lookup(kName, 1);
   REQUIRE(lookup.wait_for(0ms).error().code == ErrorCode::kTimeout);

@@ -25,7 +25,7 @@ asio::awaitable<void> fail() {
 
 }  // namespace
 
-TEST_CASE("join waits for every task, cancel ends them early, close refuses more") {
+TEST_CASE("join awaits all tasks and cancel ends them and close refuses") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   auto script = [](Runtime& rt) -> asio::awaitable<void> {
@@ -46,7 +46,7 @@ TEST_CASE("join waits for every task, cancel ends them early, close refuses more
   test::run_to_end(context, script(runtime));
 }
 
-TEST_CASE("a task's exception reaches the handler by name; its own cancellation does not") {
+TEST_CASE("an exception of a task reaches the handler") {
   asio::io_context context(1);
   RealRuntime runtime(context);
   std::vector<std::string> failed;

@@ -26,7 +26,7 @@ asio::awaitable<void> note_when_notified(WaitList& list, std::vector<int>& order
 
 }  // namespace
 
-TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all the rest") {
+TEST_CASE("notify_one wakes waiters in order and notify_all the rest") {
   Fixture f;
   WaitList list(f.runtime);
   std::vector<int> order;
@@ -47,7 +47,7 @@ TEST_CASE("notify_one wakes waiters in the order in which they came, notify_all 
   test::run_to_end(f.context, script(f, list, order, group));
 }
 
-TEST_CASE("who waits alone goes on within resume_one and resume_all, several after it") {
+TEST_CASE("a lone waiter resumes within resume_one and resume_all") {
   Fixture f;
   WaitList list(f.runtime);
   std::vector<int> order;
@@ -88,7 +88,7 @@ TEST_CASE("wait_until tells a notification from a deadline") {
   test::run_to_end(f.context, script(f));  // returns at once: the 10 s timer is disarmed
 }
 
-TEST_CASE("a cancelled wait throws operation_aborted and leaves the list") {
+TEST_CASE("a cancelled wait throws and leaves the list") {
   Fixture f;
   WaitList list(f.runtime);
   std::vector<int> order;
@@ -125,7 +125,7 @@ TEST_CASE("destroying a list destroys the coroutines that wait on it") {
   REQUIRE(watch.expired());
 }
 
-TEST_CASE("timers fire in the order of their deadlines and disarmed ones never") {
+TEST_CASE("timers fire in order of deadline and disarmed ones never") {
   Fixture f;
   std::vector<int> fired;
   const TimePoint start = f.runtime.now();

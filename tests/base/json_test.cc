@@ -27,7 +27,7 @@ TEST_CASE("JSON strings are escaped and always valid UTF-8") {
   REQUIRE(out == "\"q\\\"\\\\\\n\\u0001 \xC3\xA9 \xEF\xBF\xBD \xEF\xBF\xBD\"");
 }
 
-TEST_CASE("JSON numbers are the shortest, and null where JSON has none") {
+TEST_CASE("JSON numbers are shortest and null where JSON has none") {
   std::string out;
   JsonWriter json(out);
   json.begin_array().value(0.1).value(0.1f).value(std::numeric_limits<double>::infinity()).end_array();

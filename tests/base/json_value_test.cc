@@ -66,7 +66,7 @@ TEST_CASE("JSON refuses what is no number of it", "[json]") {
   CHECK(!is_json_number(""));
 }
 
-TEST_CASE("JSON numbers are converted on demand, and only within the range of the type", "[json]") {
+TEST_CASE("JSON numbers convert on demand within the range of the type", "[json]") {
   struct Case {
     std::string text;
     std::optional<int64_t> as_int;
@@ -134,7 +134,7 @@ TEST_CASE("JSON of model files may hold NaN and infinities", "[json]") {
   CHECK(problem_of("[1,\n  NaN]") == "line 2, column 3: found NaN, wanted a value");
 }
 
-TEST_CASE("JSON may begin with a byte-order mark, and only begin", "[json]") {
+TEST_CASE("JSON may begin with a byte-order mark and has no other", "[json]") {
   CHECK(reprinted("\xEF\xBB\xBF{\"a\":1}") == "{\"a\":1}");
   CHECK(!Parsed("\xEF\xBB\xBF").ok());
   CHECK(!Parsed("\xEF\xBB\xBF\xEF\xBB\xBF{}").ok());
@@ -201,7 +201,7 @@ TEST_CASE("A JSON string ends at any distance from the end of a word", "[json]")
   }
 }
 
-TEST_CASE("JSON containers know their size, order and repeated members", "[json]") {
+TEST_CASE("JSON containers know size and order and repeated members", "[json]") {
   const Parsed parsed(R"({"b":[1,[2,3],{"x":4}],"a":{},"b":5,"c":[]})");
   REQUIRE(parsed.ok());
   JsonObject object;
@@ -291,7 +291,7 @@ std::string random_json(uint64_t seed, uint64_t& draws, int depth) {
   return text + (is_object ? "}" : "]") + space;
 }
 
-TEST_CASE("JSON is read as simdjson reads it, whole and damaged", "[json]") {
+TEST_CASE("JSON is read as simdjson reads it when whole or damaged", "[json]") {
   uint64_t draws = 0;
   constexpr uint64_t kSeed = 38;
   size_t accepted = 0;

@@ -44,7 +44,7 @@ TEST_CASE("Without groups the machine is what there is") {
   CHECK(Machine().available_memory() > 0);
 }
 
-TEST_CASE("A group's limits count, and those of the groups around it") {
+TEST_CASE("limits of a control group and of its parents count") {
   const std::map<std::string, std::string> files = {
       {"proc/self/cgroup", "0::/outer/inner\n"},
       {"group/outer/memory.max", "1048576\n"},

@@ -6,7 +6,7 @@
 
 using namespace millrace;
 
-TEST_CASE("a file is read whole; what cannot be read is not what is not there") {
+TEST_CASE("an unreadable file is told apart from a missing one") {
   std::string name = (std::filesystem::temp_directory_path() / "millrace-base-XXXXXX").string();
   const std::filesystem::path folder = ::mkdtemp(name.data());
   const std::string text = std::string(100'000, 'x') + '\0' + "end\r\n";

@@ -31,7 +31,7 @@ TEST_CASE("base URLs are taken apart") {
   }
 }
 
-TEST_CASE("goodput limits are read, and bad ones named") {
+TEST_CASE("goodput limits are parsed and bad ones named") {
   const Goodput limits = parse_goodput({"ttft:200", "tpot:50.5"}).value();
   REQUIRE(limits.ttft_ms == 200.0);
   REQUIRE(limits.tpot_ms == 50.5);

@@ -46,7 +46,7 @@ RunResult sample_run() {
 
 }  // namespace
 
-TEST_CASE("statistics follow numpy's definitions") {
+TEST_CASE("statistics use the definitions of numpy") {
   const Statistics four = statistics_of({4, 1, 3, 2}, {0, 25, 90, 100});
   REQUIRE(four.mean == Approx(2.5));
   REQUIRE(four.median == Approx(2.5));
@@ -110,7 +110,7 @@ TEST_CASE("the result file holds the keys that dashboards know") {
   REQUIRE(json["max_late_ms"].error() == simdjson::NO_SUCH_FIELD);
 }
 
-TEST_CASE("the report says when tokens were counted by chunks, and shows failures") {
+TEST_CASE("the report names chunk-counted tokens and failures") {
   Options options;
   RunResult result = sample_run();
   result.records[0].counted_by_server = false;

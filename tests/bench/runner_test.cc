@@ -70,7 +70,7 @@ Outcome run(const Options& options, const FakeBehaviour& behaviour, size_t inter
 
 }  // namespace
 
-TEST_CASE("every request is sent once, measured, and counted by the server's usage") {
+TEST_CASE("every request is sent once and counted by reported usage") {
   const Outcome outcome = run(small_options(), {.chunk_count = 5});
   REQUIRE_FALSE(outcome.result.failure);
   REQUIRE(outcome.result.model == "fake");
@@ -95,7 +95,7 @@ TEST_CASE("chat requests go to the chat endpoint") {
   REQUIRE(outcome.paths == std::vector<std::string>(20, "/v1/chat/completions"));
 }
 
-TEST_CASE("a conversation goes on with the server's replies, one turn after another") {
+TEST_CASE("a conversation goes on turn by turn with the replies") {
   Options options = small_options();
   options.dataset = Dataset::kMultiTurn;
   options.text = true;
@@ -111,7 +111,7 @@ TEST_CASE("a conversation goes on with the server's replies, one turn after anot
   }
 }
 
-TEST_CASE("without usage, chunks and sent ids are counted") {
+TEST_CASE("chunks and sent ids are counted where usage is missing") {
   const Outcome outcome = run(small_options(), {.chunk_count = 3, .usage = false});
   REQUIRE(outcome.summary.completed == 20);
   REQUIRE(outcome.summary.counted_by_chunks == 20);
@@ -171,7 +171,7 @@ TEST_CASE("arrivals keep their times whatever the server does") {
   for (const RequestRecord& record : records) REQUIRE(record.ttft >= 299ms);
 }
 
-TEST_CASE("what a limit holds up beside a rate was due before it was sent") {
+TEST_CASE("a request held up by a concurrency limit was due before") {
   Options options = small_options();
   options.num_prompts = 4;
   options.request_rate = 1000;
@@ -186,7 +186,7 @@ TEST_CASE("what a limit holds up beside a rate was due before it was sent") {
   REQUIRE(outcome.summary.late.percentiles[0] >= 3 * 27);
 }
 
-TEST_CASE("a turn of a conversation is due when the one before it is answered") {
+TEST_CASE("a turn of a conversation is due when the last is answered") {
   Options options = small_options();
   options.dataset = Dataset::kMultiTurn;
   options.text = true;
@@ -290,7 +290,7 @@ TEST_CASE("an interrupted run keeps what it has") {
   REQUIRE(outcome.summary.completed + outcome.summary.unsent == 1000);
 }
 
-TEST_CASE("a run that is interrupted before its measurement ends, and says so") {
+TEST_CASE("a run interrupted before its measurement ends and says so") {
   const Outcome outcome = run(small_options(), {.silent = true}, 1);
   REQUIRE(outcome.result.interrupted);
   REQUIRE(outcome.result.failure.kind == FailureKind::kCancelled);

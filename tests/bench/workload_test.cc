@@ -17,7 +17,7 @@ double seconds(async::Duration duration) {
 
 }  // namespace
 
-TEST_CASE("prompts depend on seed and index alone, and keep their bounds") {
+TEST_CASE("prompts depend on seed and index alone and keep their bounds") {
   Options options;
   options.input_len = 100;
   options.output_len = 10;
@@ -75,7 +75,7 @@ TEST_CASE("prefixes of one prefix seed are alike whatever the seed") {
   REQUIRE(first != second);
 }
 
-TEST_CASE("a conversation's turn repeats what was said and adds to it") {
+TEST_CASE("a turn of a conversation repeats the history and adds to it") {
   Options options;
   options.dataset = Dataset::kMultiTurn;
   options.text = true;

@@ -6,7 +6,7 @@
 using namespace millrace;
 using namespace millrace::cache;
 
-TEST_CASE("keys are SHA-256 over salt and tokens, chained page by page, the same in every version") {
+TEST_CASE("keys are chained SHA-256 over salt and tokens forever") {
   REQUIRE(root_key("").hex() == "d7bf3352d4904703c1df21be6ec9535ba4f807c8bcffb9322d0ce50b20d244b5");
   REQUIRE(root_key("tenant").hex() == "1c294b8818adbd075a5e96fd06c395d4e530224760f0430c780e3bd7689c1003");
   const std::vector<TokenId> first{1, 2, 3, -1};

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 
 using namespace millrace;
@@ -51,7 +52,7 @@ uint32_t use(PrefixCache& cache, const std::vector<TokenId>& tokens) {
 
 }  // namespace
 
-TEST_CASE("written back, a prompt larger than the host pushes out the coldest pages, not the warmest") {
+TEST_CASE("write-back evicts the coldest host pages for a large prompt") {
   PrefixCache cache(
       {.page_size = kPageSize, .page_count = 6, .host_page_count = 4, .write_policy = WritePolicy::kWriteBack});
   for (int32_t number = 0; number < 5; ++number) REQUIRE(use(cache, prompt(number, 2)) == 0);
@@ -70,7 +71,7 @@ TEST_CASE("a page on its way to the store keeps its place on the host") {
   REQUIRE(cache.match("", prompt(7, 2)).pages == 2);
 }
 
-TEST_CASE("a host page that the tree has lost is not given out again before the store has it") {
+TEST_CASE("a host page is not reused before its persist has ended") {
   PrefixCache cache({.page_size = kPageSize, .page_count = 2, .host_page_count = 1, .has_store = true});
   run_copies(cache);
   const auto compute = [&](const std::vector<TokenId>& tokens) {
@@ -100,7 +101,7 @@ TEST_CASE("a host page that the tree has lost is not given out again before the 
   REQUIRE(end(compute(prompt(4, 1)), CopyKind::kStore).size() == 1);
 }
 
-TEST_CASE("a flush is refused while a page is held or copied, and forgets every tier else") {
+TEST_CASE("a flush is refused while pages are used or copied") {
   PrefixCache cache({.page_size = kPageSize, .page_count = 4, .host_page_count = 4});
   run_copies(cache);
   const auto tokens = prompt(1, 2);
@@ -147,7 +148,7 @@ TEST_CASE("pages that a stage could not store are promised to nobody") {
   cache.release(page_table);
 }
 
-TEST_CASE("what a match takes from the pages that can be had is what nobody uses now, not when it was looked up") {
+TEST_CASE("a match costs only the available pages that nobody uses now") {
   PrefixCache cache({.page_size = kPageSize, .page_count = 8});
   (void)use(cache, prompt(1, 4));
   const RadixTree::Match match = cache.match("", prompt(1, 4));
@@ -218,7 +219,7 @@ TEST_CASE("pages that several waiting prompts share are fetched once") {
   REQUIRE(world.cache.flush());
 }
 
-TEST_CASE("who waits for another's fetch tries what that did not bring, or goes without a trace") {
+TEST_CASE("a request that awaited a foreign fetch retries or gives up") {
   Fetching world;
   const auto tokens = prompt(1, 5);
   for (const uint64_t id : {1, 2, 3}) world.want(id, tokens);
@@ -234,7 +235,7 @@ TEST_CASE("who waits for another's fetch tries what that did not bring, or goes 
   REQUIRE(world.cache.flush());
 }
 
-TEST_CASE("what has been computed since the store was asked is not fetched") {
+TEST_CASE("pages computed since the probe are not fetched") {
   Fetching world;
   const auto tokens = prompt(1, 5);
   world.want(1, tokens);
@@ -250,7 +251,7 @@ TEST_CASE("what has been computed since the store was asked is not fetched") {
   REQUIRE_FALSE(world.cache.prefetching(SequenceId(2)));
 }
 
-TEST_CASE("fetches fill half of the host tier at most, and what they did not bring leaves room for others") {
+TEST_CASE("fetches fill at most half of the host tier and leave room") {
   Fetching world;
   for (uint64_t round = 0; round < 5; ++round) {
     const uint64_t first = 3 * round;
@@ -266,7 +267,7 @@ TEST_CASE("fetches fill half of the host tier at most, and what they did not bri
   REQUIRE(world.cache.cached_host_pages() == 5);
 }
 
-TEST_CASE("for a request that waits no longer the store is not asked, and nothing is fetched") {
+TEST_CASE("no probe and no fetch for a request that stopped waiting") {
   Fetching world;
   const auto tokens = prompt(1, 5);
   PageTable page_table;
@@ -289,7 +290,7 @@ TEST_CASE("for a request that waits no longer the store is not asked, and nothin
   REQUIRE(world.cache.flush());
 }
 
-TEST_CASE("what is computed behind fetched pages is stored under the key of the whole prefix") {
+TEST_CASE("a page after fetched pages is persisted under its full key") {
   Fetching world;
   const auto tokens = prompt(1, 4);
   PageKey wanted = root_key("");
@@ -315,8 +316,10 @@ TEST_CASE("what is computed behind fetched pages is stored under the key of the 
 namespace {
 
 /// Two prompts on the host and one on the device only; then the ring breaks.
-PrefixCache broken_cache() {
-  PrefixCache cache({.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
+std::unique_ptr<PrefixCache> broken_cache() {
+  auto made =
+      std::make_unique<PrefixCache>(PrefixCacheOptions{.page_size = kPageSize, .page_count = 16, .host_page_count = 6});
+  PrefixCache& cache = *made;
   for (const int32_t number : {1, 2, 3}) {
     const auto tokens = prompt(number, 2);
     PageTable page_table;
@@ -333,15 +336,16 @@ PrefixCache broken_cache() {
   cache.check_invariants({});
   REQUIRE(cache.cached_pages() == 0);
   REQUIRE(cache.available_pages() == 16);
-  return cache;
+  return made;
 }
 
 }  // namespace
 
-TEST_CASE("host pages outlive a break when every stage says that it holds them all") {
+TEST_CASE("host pages survive a break once all stages verify them") {
   for (const uint32_t held : {0, 3, 4}) {
     CAPTURE(held);
-    PrefixCache cache = broken_cache();
+    const auto broken = broken_cache();
+    PrefixCache& cache = *broken;
     REQUIRE(cache.verifying());
     const auto copies = cache.take_copies();
     REQUIRE(copies.size() == 1);
@@ -381,7 +385,8 @@ TEST_CASE("a break gives back the host pages of every copy under way") {
 }
 
 TEST_CASE("a break while the stages are asked makes the next ring's be asked, and a flush needs no answer") {
-  PrefixCache cache = broken_cache();
+  const auto broken = broken_cache();
+  PrefixCache& cache = *broken;
   const CopyId first = cache.take_copies().front().id;
   cache.on_ring_lost();
   REQUIRE(cache.verifying());
@@ -396,7 +401,7 @@ TEST_CASE("a break while the stages are asked makes the next ring's be asked, an
   REQUIRE(cache.cached_host_pages() == 0);
 }
 
-TEST_CASE("no plan has to carry more copies than fit its message, and none is left behind") {
+TEST_CASE("no plan carries more copies than fit and none is lost") {
   PrefixCache cache({.page_size = 1, .page_count = 300'000, .host_page_count = 200'000, .has_store = true});
   std::vector<TokenId> tokens(20'000);
   std::map<uint64_t, PageTable> holdings;
@@ -440,7 +445,7 @@ TEST_CASE("no plan has to carry more copies than fit its message, and none is le
   REQUIRE(cache.match("", tokens).pages == tokens.size());
 }
 
-TEST_CASE("keys hashed for the store are those of the pages that are computed later") {
+TEST_CASE("keys hashed for the store match pages computed later") {
   PrefixCacheOptions options{.page_size = kPageSize, .page_count = 8, .host_page_count = 8, .has_store = true};
   const auto tokens = prompt(1, 3);
   const auto persisted = [&](bool is_hashed) {

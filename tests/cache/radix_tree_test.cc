@@ -51,7 +51,7 @@ TEST_CASE("the longest prefix of whole pages matches") {
   tree.check_invariants();
 }
 
-TEST_CASE("salts share nothing, and an unused salt leaves nothing behind") {
+TEST_CASE("salts share no page and an unused salt leaves no node") {
   RadixTree tree(1);
   (void)insert_all(tree, "a", sequence_of({1, 2}), 1, 0);
   REQUIRE(tree.match("b", sequence_of({1, 2})).node == kNoNode);
@@ -64,7 +64,7 @@ TEST_CASE("salts share nothing, and an unused salt leaves nothing behind") {
   tree.check_invariants();
 }
 
-TEST_CASE("eviction takes leaves before parents, the least recently used first, and nothing that is locked") {
+TEST_CASE("eviction takes unlocked leaves in least recently used order") {
   RadixTree tree(1);
   const NodeId old_leaf = insert_all(tree, "", sequence_of({1, 2, 3}), 1, 10);
   const NodeId new_leaf = insert_all(tree, "", sequence_of({1, 4}), 1, 20);
@@ -80,7 +80,7 @@ TEST_CASE("eviction takes leaves before parents, the least recently used first, 
   REQUIRE(tree.node_count() == 0);
 }
 
-TEST_CASE("a page that is known keeps its page, and one on the host only comes back to the device") {
+TEST_CASE("a known page keeps its id and a host page returns to device") {
   RadixTree tree(1);
   const NodeId leaf = insert_all(tree, "", sequence_of({1, 2}), 1, 10);
   const NodeId again = tree.insert(tree.parent(leaf), sequence_of({2}), PageId(30));
@@ -118,7 +118,7 @@ TEST_CASE("a page that leaves every tier takes what is below it along") {
   tree.check_invariants();
 }
 
-TEST_CASE("of the host pages of one use the last goes first, wherever its device page is") {
+TEST_CASE("host pages of one access are evicted last page first") {
   RadixTree tree(1);
   const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 1, 10);
   std::vector<NodeId> path;
@@ -134,7 +134,7 @@ TEST_CASE("of the host pages of one use the last goes first, wherever its device
   tree.check_invariants();
 }
 
-TEST_CASE("evictable pages above a node are those that its lock would keep") {
+TEST_CASE("evictable pages above a node are those that its lock keeps") {
   RadixTree tree(1);
   const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3, 4}), 1, 10);
   const NodeId branch = insert_all(tree, "", sequence_of({1, 2, 9}), 1, 20);
@@ -149,7 +149,7 @@ TEST_CASE("evictable pages above a node are those that its lock would keep") {
   REQUIRE(tree.evictable_device_pages() == before - 1);
 }
 
-TEST_CASE("behind a victim comes the page before it, unless something else stands on that, uses it, or there is none") {
+TEST_CASE("the parent of a victim follows it unless it is still needed") {
   RadixTree tree(1);
   const NodeId leaf = insert_all(tree, "", sequence_of({1, 2, 3}), 1, 10);
   const NodeId middle = tree.parent(leaf);

@@ -8,7 +8,7 @@ using namespace millrace;
 using namespace millrace::cluster;
 using tensor::ChannelSupport;
 
-TEST_CASE("a channel needs two different devices and one protocol; else the hosts carry the activations") {
+TEST_CASE("a channel needs two devices and one protocol or hosts carry") {
   const ChannelSupport first{"GPU-1", "NCCL 2.28.9", ""};
   const ChannelSupport second{"GPU-2", "NCCL 2.28.9", ""};
   const ChannelSupport older{"GPU-3", "NCCL 2.21.5", ""};
@@ -25,7 +25,7 @@ TEST_CASE("a channel needs two different devices and one protocol; else the host
   REQUIRE_FALSE(choice.choose(StageId(1), host, host));
 }
 
-TEST_CASE("a channel that could not be opened is not chosen again before one of its nodes is new") {
+TEST_CASE("a failed channel is not chosen again before a node is new") {
   const ChannelSupport first{"GPU-1", "NCCL 2.28.9", ""};
   const ChannelSupport second{"GPU-2", "NCCL 2.28.9", ""};
   ChannelSelector choice(false);
@@ -40,7 +40,7 @@ TEST_CASE("a channel that could not be opened is not chosen again before one of 
   REQUIRE(required.choose(StageId(1), first, second));
 }
 
-TEST_CASE("where channels are required, what stands against one is an error that says what") {
+TEST_CASE("where channels are required an obstacle is a named error") {
   const ChannelSupport first{"GPU-1", "NCCL 2.28.9", ""};
   const ChannelSupport second{"GPU-2", "NCCL 2.28.9", ""};
   ChannelSelector choice(true);

@@ -6,6 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <future>
 #include <thread>
 
@@ -30,9 +31,10 @@ class End {
     thread_.join();
   }
 
-  void start(tcp::socket& connected) {
+  void start(tcp::socket& connected, std::function<void(bool)> on_quiet = {}) {
     tcp::socket socket(thread_.runtime().executor(), tcp::v4(), connected.release());
     connection_ = std::make_shared<ControlConnection>(thread_.runtime(), std::move(socket), timing_);
+    connection_->on_quiet(std::move(on_quiet));
     asio::post(thread_.context(), [this] { connection_->start(); });
   }
   void send(const Message& message) {
@@ -76,7 +78,7 @@ std::pair<tcp::socket, tcp::socket> connected_pair(asio::io_context& context) {
 
 }  // namespace
 
-TEST_CASE("an end that was held up itself for longer than a peer may be silent hears the peer before it judges") {
+TEST_CASE("a delayed end reads pending bytes before it judges its peer") {
   asio::io_context context;
   auto [left, right] = connected_pair(context);
   End held(ControlTiming{});
@@ -103,7 +105,7 @@ TEST_CASE("a goodbye of anybody is fit for a log") {
   REQUIRE(reason.size() == 1024);
 }
 
-TEST_CASE("an end closes although its peer sends pings and takes nothing") {
+TEST_CASE("an end closes although its peer pings and reads nothing") {
   asio::io_context context;
   auto [left, right] = connected_pair(context);
   std::atomic<bool> over = false;
@@ -135,7 +137,7 @@ TEST_CASE("an end whose peer says nothing ends with how long that was") {
   REQUIRE(reason.starts_with("silent for "));
 }
 
-TEST_CASE("a peer that comes to a listener for both protocols is known by the one it has come by") {
+TEST_CASE("a peer is known by the protocol it connected with") {
   asio::io_context context;
   async::RealRuntime runtime(context);
   tcp::acceptor acceptor(context);
@@ -152,4 +154,22 @@ TEST_CASE("a peer that comes to a listener for both protocols is known by the on
     const ControlConnection connection(runtime, acceptor.accept(), ControlTiming{});
     REQUIRE(connection.peer_host() == host);
   }
+}
+
+TEST_CASE("a peer is reported when it falls silent and when it is heard") {
+  asio::io_context context;
+  auto [left, right] = connected_pair(context);
+  std::atomic<int> reports = 0;
+  std::atomic<bool> quiet = false;
+  End end(ControlTiming{.quiet_limit = 200ms, .silence_limit = 24h});
+  end.start(left, [&reports, &quiet](bool is_quiet) {
+    quiet = is_quiet;
+    ++reports;
+  });
+  while (!quiet) std::this_thread::sleep_for(1ms);
+  const std::vector<std::byte> stop = encode(Stop{RingEpoch(1), "back"});
+  const auto length = static_cast<uint32_t>(stop.size());
+  asio::write(right, std::array<asio::const_buffer, 2>{asio::buffer(&length, sizeof length), asio::buffer(stop)});
+  REQUIRE(end.receive() == "back");
+  REQUIRE(reports >= 2);
 }

@@ -80,7 +80,7 @@ asio::awaitable<void> interrupt_a_wait(FakeHead& head) {
 
 }  // namespace
 
-TEST_CASE("an epoch is given up as soon as a node of it is gone, whatever the links wait for") {
+TEST_CASE("an epoch is given up as soon as one of its nodes is gone") {
   FakeHead head;
   head.run(lose_nodes_while_links_form(head));
 }

@@ -71,7 +71,7 @@ asio::awaitable<std::shared_ptr<ControlConnection>> connect_to(FakeHead& head) {
 }
 
 Hello hello_to(const FakeHead& head) {
-  return {kProtocolVersion, 1, 2, model::fingerprint(head.options().config), 1};
+  return {.node_rank = 1, .node_count = 2, .config = model::fingerprint(head.options().config), .ring_port = 1};
 }
 
 asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(FakeHead& head, std::string compute,

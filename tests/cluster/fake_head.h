@@ -37,7 +37,7 @@ class FakeHead {
 
 /// A stranger as yet.
 [[nodiscard]] asio::awaitable<std::shared_ptr<cluster::ControlConnection>> connect_to(FakeHead& head);
-/// Of a node of rank 1 that fits.
+/// Returns the hello of a node of rank 1 that fits.
 [[nodiscard]] cluster::Hello hello_to(const FakeHead& head);
 /// A node of rank 1 that says hello and that it has loaded.
 [[nodiscard]] asio::awaitable<std::shared_ptr<cluster::ControlConnection>> join_as_node(

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr const char* kName = "head.example";
-constexpr const char* kElsewhere = "192.0.2.1";  // of no host: set aside for documents
+constexpr const char* kOtherHost = "192.0.2.1";  // of no host: set aside for documents
 
 /// Returns when the resolver has been asked so often since.
 void await_lookups(const test::HangingLookup& resolver, size_t count) {
@@ -30,7 +30,7 @@ void await_lines(const test::CapturedLog& log, const std::string& what, size_t c
 
 }  // namespace
 
-TEST_CASE("a second head at one address is told so, as is one whose address is another host's") {
+TEST_CASE("a second head or a foreign address is refused and says why") {
   asio::io_context context;
   const auto first = listen_as_head(context.get_executor(), {"127.0.0.1", 0}, {});
   const uint16_t port = (*first)->local_endpoint().port();
@@ -38,27 +38,27 @@ TEST_CASE("a second head at one address is told so, as is one whose address is a
   REQUIRE(second.error().message == fmt::format("--dist-init-addr 127.0.0.1:{}: another head, or another program, "
                                                 "listens there already",
                                                 port));
-  const auto misplaced = listen_as_head(context.get_executor(), {kElsewhere, port}, {});
+  const auto misplaced = listen_as_head(context.get_executor(), {kOtherHost, port}, {});
   REQUIRE(misplaced.error().message == fmt::format("--dist-init-addr 192.0.2.1:{}: 192.0.2.1 is no address of this "
                                                    "host; node 0 has to run on the one that has it",
                                                    port));
 }
 
-TEST_CASE("a head whose name is not known yet, or still means another host, listens when it means this one") {
+TEST_CASE("a head listens once its name resolves to this host") {
   test::HangingLookup resolver(kName);
   asio::io_context context;
   auto listening =
       std::async(std::launch::async, [&] { return listen_as_head(context.get_executor(), {kName, 0}, {}); });
   resolver.resolve_to("");
   await_lookups(resolver, 2);
-  resolver.resolve_to(kElsewhere);
+  resolver.resolve_to(kOtherHost);
   await_lookups(resolver, 2);
   resolver.resolve_to("127.0.0.1");
   const auto found = listening.get();
   REQUIRE((*found)->local_endpoint().address().to_string() == "127.0.0.1");
 }
 
-TEST_CASE("the log says what keeps a head from being found, whatever it is, and for how long it will be tried") {
+TEST_CASE("the log says why a head is not found and how long it tries") {
   const test::CapturedLog log;
   test::HangingLookup resolver(kName);
   asio::io_context context;
@@ -69,14 +69,14 @@ TEST_CASE("the log says what keeps a head from being found, whatever it is, and 
   resolver.resolve_to("");
   const std::string unknown = begin + "the name 'head.example' cannot be looked up: ";
   await_lines(log, unknown, 2);
-  resolver.resolve_to(kElsewhere);
+  resolver.resolve_to(kOtherHost);
   await_lines(log, begin + "192.0.2.1 is no address of this host; ", 1);
   resolver.resolve_to("127.0.0.1");
   REQUIRE(listening.get().has_value());
   REQUIRE(log.count(unknown) < resolver.count());
 }
 
-TEST_CASE("a head can be stopped while its own name is looked up, and between two tries") {
+TEST_CASE("a head can be stopped during a lookup and between tries") {
   test::HangingLookup resolver(kName);
   asio::io_context context;
   std::stop_source stop;

@@ -6,6 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <future>
 
 #include "cluster/node_link.h"
@@ -47,6 +48,8 @@ class PlayedHost final : public StageHost {
     return stages_.get();
   }
 
+  [[nodiscard]] sched::LocalStages& made() { return *stages_; }
+
   std::string load_failure;
   std::string stages_failure;
 
@@ -86,6 +89,7 @@ class Node {
   [[nodiscard]] const model::ModelConfig& config() const { return config_; }
   [[nodiscard]] tcp::acceptor& acceptor() { return acceptor_; }
   [[nodiscard]] PlayedHost& host() { return host_; }
+  [[nodiscard]] Member& member() { return *member_; }
   [[nodiscard]] comm::TcpLinkGroup& links() { return links_; }
 
  private:
@@ -187,10 +191,10 @@ asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_
   connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", successor.port()});
   async::TaskGroup linking(node.runtime());
   linking.spawn("take the link", successor.take_link());
-  auto upstream =
-      co_await comm::connect_link(node.runtime(), node.links(), {"127.0.0.1", ring_port},
-                                  link_hello(assignment, node.config(), RingEpoch(1), StageId(0), StageId(1)),
-                                  link_options(assignment, node.config()), node.runtime().now() + 60s);
+  auto upstream = co_await comm::connect_link(
+      node.runtime(), node.links(), {"127.0.0.1", ring_port},
+      link_hello(assignment, node.config(), RingEpoch(1), StageId(0), StageId(1)),
+      link_options(assignment, node.config(), ControlTiming{}.silence_limit), node.runtime().now() + 60s);
   co_await linking.join();
   const RingJoined formed = co_await next<RingJoined>(connection);
   REQUIRE(formed.epoch == RingEpoch(1));
@@ -210,6 +214,49 @@ asio::awaitable<void> change_heads_while_a_link_ends(Node& node) {
   living.cancel();
   co_await living.join();
   co_await end(new_head);
+}
+
+/// A plan with one row, for which the stage waits, since nobody sends its activations.
+void send_work(comm::LinkSender& upstream) {
+  sched::Plan plan;
+  plan.epoch = RingEpoch(1);
+  plan.opens = {{.slot = SlotId(0), .prompt_length = 1}};
+  plan.slices = {{.slot = SlotId(0), .token_count = 1, .new_page_count = 1, .sample = true}};
+  plan.tokens = {5};
+  plan.new_pages = {PageId(2)};
+  plan.digest = sched::plan_digest(0, plan.slices.front(), sched::table_digest(0, PageId(2)));
+  upstream.send(comm::MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
+}
+
+/// Begins to drain the node in an epoch with work, or without, whose head then acts by `head`.
+asio::awaitable<void> drain_in_epoch(Node& node, bool has_work, async::Duration limit,
+                                     std::function<void(ControlConnection&)> head) {
+  Successor successor(node);
+  async::TaskGroup living(node.runtime());
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
+  const auto upstream = co_await form(node, connection, hello.ring_port, 1, successor);
+  living.spawn("live", successor.live(node.runtime()));
+  if (has_work) send_work(*upstream);
+  while (node.host().made().busy() != has_work) co_await async::sleep_for(node.runtime(), 1ms);
+  async::TaskGroup draining(node.runtime());
+  draining.spawn("drain", node.member().drain(limit));
+  if (head) {
+    const bool ended = co_await draining.join_until(node.runtime().now() + 300ms);
+    REQUIRE_FALSE(ended);
+    head(*connection);
+  }
+  const std::string reason = co_await end_of(connection);
+  REQUIRE(reason == "the node is stopping");
+  co_await draining.join();
+  living.cancel();
+  co_await living.join();
+}
+
+asio::awaitable<void> drain_before_an_epoch(Node& node) {
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
+  co_await node.member().drain(1h);
+  const std::string reason = co_await end_of(connection);
+  REQUIRE(reason == "the node is stopping");
 }
 
 asio::awaitable<void> find_the_ring_port(Node& node) {
@@ -265,7 +312,7 @@ std::vector<tcp::socket> fill_backlog(asio::io_context& context, tcp::acceptor& 
 
 }  // namespace
 
-TEST_CASE("the log says what keeps a node from its head, while a try lasts and afterwards") {
+TEST_CASE("the log says what keeps a node from its head") {
   const test::CapturedLog log;
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
@@ -279,7 +326,7 @@ TEST_CASE("the log says what keeps a node from its head, while a try lasts and a
   REQUIRE(log.count("waiting for the head at head.example:") >= 2);
 }
 
-TEST_CASE("a node that cannot load says why and leaves, also when that is an exception") {
+TEST_CASE("a node that cannot load says why and leaves") {
   Node node;
   node.run(fail_to_load(node));
 }
@@ -289,12 +336,12 @@ TEST_CASE("a node that cannot make its stages says why and leaves") {
   node.run(fail_to_make_stages(node));
 }
 
-TEST_CASE("a node joins another head's ring while a link of the last one still ends") {
+TEST_CASE("a node joins a new ring while an old link still ends") {
   Node node;
   node.run(change_heads_while_a_link_ends(node));
 }
 
-TEST_CASE("the node before finds a node by the protocol by which that has come to the head") {
+TEST_CASE("a node is reached by the protocol it used to reach the head") {
   Node node;
   node.run(find_the_ring_port(node));
   const auto loopback_v6 = asio::ip::make_address("::1");
@@ -303,13 +350,13 @@ TEST_CASE("the node before finds a node by the protocol by which that has come t
   by_v6.run(find_the_ring_port(by_v6));
 }
 
-TEST_CASE("a node can be stopped while the name of its head is looked up, however long that takes") {
+TEST_CASE("a node can be stopped while the name of its head is resolved") {
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
   node.run(wait_for_lookups(node, resolver, 1));
 }
 
-TEST_CASE("a node looks its head up anew at each try, and finds it where it is then") {
+TEST_CASE("a node resolves the name of its head anew at each try") {
   test::HangingLookup resolver("head.example");
   Node node(asio::ip::address_v4::loopback(), "head.example");
   const tcp::endpoint moved(asio::ip::make_address("127.0.0.2"), node.acceptor().local_endpoint().port());
@@ -323,4 +370,26 @@ TEST_CASE("a node whose head neither answers nor refuses can be stopped") {
   asio::io_context context;
   const auto waiting = fill_backlog(context, node.acceptor());
   node.run(wait_for_line(node, log, ": no answer; trying again until it is there"));
+}
+
+TEST_CASE("a node that drains serves until the head ends the epoch") {
+  Node node;
+  node.run(drain_in_epoch(node, true, 1h, [](ControlConnection& head) { head.send(Stop{RingEpoch(1), "drained"}); }));
+}
+
+TEST_CASE("a node that drains in a busy ring leaves after its limit") {
+  const test::CapturedLog log;
+  Node node;
+  node.run(drain_in_epoch(node, true, 100ms, {}));
+  REQUIRE(log.count("leaving the ring although it has requests") == 1);
+}
+
+TEST_CASE("a node that drains leaves an idle ring at once") {
+  Node node;
+  node.run(drain_in_epoch(node, false, 1h, {}));
+}
+
+TEST_CASE("a node that drains before an epoch leaves at once") {
+  Node node;
+  node.run(drain_before_an_epoch(node));
 }

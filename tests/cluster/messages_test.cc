@@ -28,7 +28,7 @@ comm::LinkStats some_link() {
 
 }  // namespace
 
-TEST_CASE("a report of links survives the wire, but for the names") {
+TEST_CASE("a report of links survives the wire except for names") {
   const auto bytes = encode(LinkReport{{some_link(), {}, some_link()}});
   const auto message = *decode(bytes);
   const auto& links = std::get<LinkReport>(message).links;
@@ -48,7 +48,7 @@ TEST_CASE("a report of links survives the wire, but for the names") {
   REQUIRE_FALSE(links[1].sending);
 }
 
-TEST_CASE("what a node's page stores count survives the wire, each count in its place") {
+TEST_CASE("counts of page stores survive the wire in their fields") {
   StoreReport report;
   for (uint32_t stage = 0; stage < 2; ++stage) {
     cache::StageStoreStats& stats = report.stores.emplace_back(cache::StageStoreStats{StageId(stage + 5), {}});
@@ -65,16 +65,18 @@ TEST_CASE("what a node's page stores count survives the wire, each count in its 
   REQUIRE(read[0].store.bytes_stored == sizeof(cache::StoreStats) / sizeof(uint64_t));
 }
 
-TEST_CASE("what a node shall load, and what it then has, survive the wire") {
+TEST_CASE("assignments and load reports survive the wire") {
   Assignment assignment;
   assignment.ring_id = uint64_t{7} << 40;
   assignment.layers = {{0, 3}, {3, 7}};
-  assignment.memory_fraction = 0.25;
-  assignment.dtype = "bf16";
-  assignment.cpu_isa = "avx2";
-  assignment.quantization = "w8";
-  assignment.watchdog_ns = int64_t{7} << 40;
-  assignment.has_store = true;
+  assignment.stage = {.memory_fraction = 0.25,
+                      .dtype = tensor::DType::kF32,
+                      .isa = tensor::Isa::kAvx2,
+                      .quantization = model::Quantization::kW8,
+                      .watchdog = async::Duration(int64_t{7} << 40),
+                      .has_store = true};
+  REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
+  assignment.stage.isa.reset();
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{
       123, "bf16 cpu avx2", {"GPU-1", "NCCL 2.28.9", ""}, {"GPU-2", "", "--nccl off"}, {"first", "", "third"}})));
@@ -100,7 +102,7 @@ TEST_CASE("how a node joins an epoch survives the wire") {
   REQUIRE(form.fingerprint == "0a1b");
 }
 
-TEST_CASE("a cut, an overlong or a boastful message is refused") {
+TEST_CASE("a cut or overlong or boastful message is refused") {
   auto bytes = encode(LinkReport{{some_link()}});
   for (size_t size = 0; size < bytes.size(); ++size) {
     REQUIRE(decode(std::span(bytes).first(size)).error().code == ErrorCode::kData);
@@ -113,6 +115,16 @@ TEST_CASE("a cut, an overlong or a boastful message is refused") {
   REQUIRE(decode(std::vector{std::byte{200}}).error().message == "cluster message of unknown kind 200");
 }
 
+TEST_CASE("an assignment with an unknown name is malformed") {
+  const std::vector<std::byte> bytes = encode(Assignment{});
+  const auto at = std::ranges::search(bytes, std::as_bytes(std::span("bf16", 4))).begin();
+  REQUIRE(at != bytes.end());
+  std::vector<std::byte> changed = bytes;
+  changed[static_cast<size_t>(at - bytes.begin())] = std::byte{'x'};
+  REQUIRE(decode(bytes).has_value());
+  REQUIRE(decode(changed).error().code == ErrorCode::kData);
+}
+
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
@@ -122,21 +134,21 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   assignment.first_stage = 2;
   assignment.stage_count = 3;
   assignment.layers = {{4, 5}};
-  assignment.page_size = 6;
-  assignment.max_batch_tokens = 7;
-  assignment.max_running = 8;
-  assignment.max_draft_rows = 12;
-  assignment.window = 9;
-  assignment.sampling_vocab = 10;
-  assignment.memory_fraction = 0.5;
-  assignment.dtype = "b";
-  assignment.cpu_isa = "a";
-  assignment.quantization = "n";
-  assignment.watchdog_ns = 11;
-  assignment.has_store = true;
+  assignment.stage = {.page_size = 6,
+                      .max_batch_tokens = 7,
+                      .max_running = 8,
+                      .max_draft_rows = 12,
+                      .window = 9,
+                      .sampling_vocab = 10,
+                      .memory_fraction = 0.5,
+                      .dtype = tensor::DType::kF32,
+                      .isa = tensor::Isa::kAmx,
+                      .quantization = model::Quantization::kW8,
+                      .watchdog = async::Duration(11),
+                      .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
-      06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 01000000 62 01000000 61 01000000 6e
-      0b00000000000000 01)"));
+      06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332 03000000 616d78
+      02000000 7738 0b00000000000000 01)"));
   REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
   REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, "h", 4, true, false, "f"}) ==

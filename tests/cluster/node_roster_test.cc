@@ -122,22 +122,22 @@ asio::awaitable<void> want_more_pages(FakeHead& head) {
 
 }  // namespace
 
-TEST_CASE("a node that comes back with other weights than the page stores were opened for is refused") {
+TEST_CASE("a node that returns with other weights is refused") {
   FakeHead head;
   head.run(come_back_with_other_weights(head));
 }
 
-TEST_CASE("connections that do not say hello are bounded in number and time, and keep no node away") {
+TEST_CASE("silent connections are bounded in number and time") {
   FakeHead head;
   head.run(crowd_the_port(head));
 }
 
-TEST_CASE("a node that comes before the layers are divided hears of its own when they are") {
+TEST_CASE("a node that joins before the split gets its layers later") {
   FakeHead head(false);
   head.run(come_before_layers_are_divided(head));
 }
 
-TEST_CASE("a node of another protocol, ring size, rank or model hears what is wrong") {
+TEST_CASE("a node of other protocol or size or rank or model hears why") {
   FakeHead head;
   head.run(come_as_somebody_else(head));
 }
@@ -147,7 +147,7 @@ TEST_CASE("of two nodes with one rank the second is told who is there") {
   head.run(come_twice(head));
 }
 
-TEST_CASE("a node that came before the size of the pools was known, and is too small, is told to go") {
+TEST_CASE("a node too small for the later pool size is dismissed") {
   FakeHead head;
   head.run(want_more_pages(head));
 }

@@ -11,10 +11,7 @@ cluster::Assignment one_stage(uint32_t stage, uint32_t stage_count, int32_t laye
   assignment.stage_count = stage_count;
   const int32_t first = static_cast<int32_t>(stage) * layers;
   assignment.layers = {{first, first + layers}};
-  assignment.page_size = 4;
-  assignment.max_batch_tokens = 16;
-  assignment.max_running = 4;
-  assignment.window = 2;
+  assignment.stage = {.page_size = 4, .max_batch_tokens = 16, .max_running = 4, .window = 2};
   return assignment;
 }
 

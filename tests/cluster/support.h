@@ -13,7 +13,7 @@ namespace millrace::test {
 /// Pages that a node has room for.
 inline constexpr uint32_t kPages = 10;
 
-/// Of a ring of small stages with so many layers each: what one of them is told to load.
+/// Returns the assignment of one stage in a ring of small stages with `layers` layers each.
 [[nodiscard]] cluster::Assignment one_stage(uint32_t stage, uint32_t stage_count, int32_t layers);
 
 /// The stage of such an assignment, simulated.

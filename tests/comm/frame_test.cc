@@ -18,7 +18,7 @@ std::string difference(const LinkHello& found) {
 
 }  // namespace
 
-TEST_CASE("a frame header survives the wire, and no flipped bit does") {
+TEST_CASE("a frame header survives the wire and any flipped bit fails") {
   const FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, RingEpoch(7), 0x123456789ABCDEF0, 1u << 30};
   const FrameHeaderBytes bytes = encode_header(header);
   REQUIRE(decode_header(bytes).value() == header);
@@ -29,7 +29,7 @@ TEST_CASE("a frame header survives the wire, and no flipped bit does") {
   }
 }
 
-TEST_CASE("a frame header carries the CRC-32C of its bytes, as others compute it") {
+TEST_CASE("a frame header carries the standard CRC-32C of its bytes") {
   FrameHeader header{kProtocolVersion, FrameKind::kActivations, 0, RingEpoch(7), 0x123456789ABCDEF0, 1u << 30};
   header.version = 2;  // as the checksum below was computed
   const FrameHeaderBytes bytes = encode_header(header);
@@ -38,7 +38,7 @@ TEST_CASE("a frame header carries the CRC-32C of its bytes, as others compute it
   REQUIRE(checksum == 0x79F41E1D);
 }
 
-TEST_CASE("a frame header's faults are named") {
+TEST_CASE("faults of a frame header are named") {
   FrameHeader header;
   header.version = 9;
   REQUIRE(decode_header(encode_header(header)).error().message ==
@@ -88,7 +88,7 @@ TEST_CASE("each lane has its kinds and their limits") {
   REQUIRE(control.check(flagged).has_error());
 }
 
-TEST_CASE("a hello survives the wire, and a wrong length does not") {
+TEST_CASE("a hello survives the wire and a wrong length fails") {
   const LaneHello hello{test::sample_hello(), Lane::kData, 42};
   const std::vector<std::byte> bytes = encode_hello(hello);
   REQUIRE(bytes.size() == kFrameHeaderBytes + kHelloPayloadBytes);

@@ -37,7 +37,7 @@ asio::awaitable<std::string> failure_of(LinkReceiver& receiver, MessageKind kind
 
 }  // namespace
 
-TEST_CASE("kinds keep their own order, and one that comes early waits") {
+TEST_CASE("kinds keep their own order and an early kind waits") {
   asio::io_context context(1);
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
@@ -55,7 +55,7 @@ TEST_CASE("kinds keep their own order, and one that comes early waits") {
   test::run_to_end(context, script(runtime));
 }
 
-TEST_CASE("a borrowed buffer is not copied, and commit waits until the receiver lets go") {
+TEST_CASE("a borrowed buffer is not copied and commit awaits release") {
   asio::io_context context(1);
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {
@@ -86,7 +86,7 @@ TEST_CASE("a borrowed buffer is not copied, and commit waits until the receiver 
   test::run_to_end(context, script(runtime));
 }
 
-TEST_CASE("a closed link delivers what was sent, then its reason; a closed receiver lets borrowed buffers go") {
+TEST_CASE("a closed link delivers and then gives its reason") {
   asio::io_context context(1);
   async::RealRuntime runtime(context);
   auto script = [](async::Runtime& rt) -> asio::awaitable<void> {

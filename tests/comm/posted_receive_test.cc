@@ -228,17 +228,17 @@ TEST_CASE("TCP: activations posted early arrive where they shall lie") {
   world.run(post_early(world));
 }
 
-TEST_CASE("TCP: activations that nobody has posted a receive for wait at the sender") {
+TEST_CASE("TCP: activations without a posted receive wait at the sender") {
   TcpWorld world;
   world.run(post_late(world));
 }
 
-TEST_CASE("TCP: activations wait at the sender for longer than a peer may be silent") {
+TEST_CASE("TCP: activations may wait longer than the silence limit") {
   TcpWorld world;
   world.run(post_very_late(world));
 }
 
-TEST_CASE("TCP: activations of another plan or size than posted end the link by name") {
+TEST_CASE("TCP: activations of another plan or size end the link") {
   TcpWorld world;
   world.run(
       refuse(world, PlanId(5), 50000, "activations of plan 6, 50000 bytes, where plan 5, 50000 bytes, was wanted"));
@@ -247,22 +247,22 @@ TEST_CASE("TCP: activations of another plan or size than posted end the link by 
       refuse(other, PlanId(6), 49999, "activations of plan 6, 50000 bytes, where plan 6, 49999 bytes, was wanted"));
 }
 
-TEST_CASE("TCP: posted memory is the user's again when close() has returned") {
+TEST_CASE("TCP: posted memory is free when close has returned") {
   TcpWorld world;
   world.run(close_at_every_turn(world));
 }
 
-TEST_CASE("TCP: memory posted to an epoch that ended serves the next one") {
+TEST_CASE("TCP: memory posted to an ended epoch serves the next one") {
   TcpWorld world;
   world.run(change_generation_while_posted(world));
 }
 
-TEST_CASE("TCP: the reason of an end does not wait for activations that nobody has room for") {
+TEST_CASE("TCP: the reason of an end does not wait for activations") {
   TcpWorld world;
   world.run(say_goodbye_before_data(world));
 }
 
-TEST_CASE("TCP: a closed link that cannot deliver what was sent ends all the same") {
+TEST_CASE("TCP: a closed link ends although it cannot deliver") {
   TcpWorld world;
   world.run(give_up_delivery(world));
 }

@@ -28,7 +28,7 @@ bool wake(SetClock& clock, comm::SilenceWatch& watch, async::TimePoint planned, 
 
 }  // namespace
 
-TEST_CASE("silence has lasted when the limit is reached, whenever the owner has woken before") {
+TEST_CASE("silence expires at its limit however the owner wakes") {
   SetClock clock;
   comm::SilenceWatch watch(clock, 1500ms);
   watch.on_receive();
@@ -48,7 +48,7 @@ TEST_CASE("what is heard begins the silence anew") {
   REQUIRE(watch.next_check() == clock.now() + 1500ms);
 }
 
-TEST_CASE("a thread that was held up judges at its next wake, and does not count what held it up") {
+TEST_CASE("a delayed thread judges at its next wake without the delay") {
   SetClock clock;
   comm::SilenceWatch watch(clock, 1500ms);
   watch.on_receive();

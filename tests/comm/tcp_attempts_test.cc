@@ -16,7 +16,7 @@ using test::TcpWorld;
 namespace {
 
 using Accepted = std::optional<Result<std::unique_ptr<LinkReceiver>>>;
-/// Of attempt 2, which counts, and of others; in the order in which they come.
+/// The lanes of attempt 2, which counts, and of others, in the order in which they come.
 using Lanes = std::vector<std::pair<uint64_t, Lane>>;
 using Connected = std::optional<Result<std::unique_ptr<LinkSender>>>;
 
@@ -136,7 +136,7 @@ asio::awaitable<void> cancel_an_attempt(TcpWorld& world) {
 
 }  // namespace
 
-TEST_CASE("TCP: lanes of attempts that were left behind take nothing from the one that counts") {
+TEST_CASE("TCP: lanes of abandoned attempts do not harm the current one") {
   using enum Lane;
   for (const Lanes& lanes :
        {Lanes{{1, kControl}, {2, kControl}, {2, kData}}, Lanes{{1, kData}, {2, kControl}, {2, kData}},
@@ -147,18 +147,18 @@ TEST_CASE("TCP: lanes of attempts that were left behind take nothing from the on
   }
 }
 
-TEST_CASE("TCP: halves of links that a peer presents without end are bounded") {
+TEST_CASE("TCP: half links without end are bounded") {
   TcpWorld world;
   world.run(forget_the_oldest_of_many(world));
 }
 
-TEST_CASE("TCP: a sender that loses one lane of an attempt tries anew, though the other says nothing") {
+TEST_CASE("TCP: a sender that loses one lane tries anew") {
   const Lane lost = GENERATE(Lane::kControl, Lane::kData);
   TcpWorld world;
   world.run(try_anew_when_a_lane_is_lost(world, lost));
 }
 
-TEST_CASE("TCP: an attempt to connect can be cancelled while it waits for an answer") {
+TEST_CASE("TCP: a pending connect can be cancelled") {
   TcpWorld world;
   world.run(cancel_an_attempt(world));
 }

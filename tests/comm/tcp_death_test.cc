@@ -196,7 +196,7 @@ TEST_CASE("TCP: a peer that is killed is noticed") {
   world.run(notice_a_killed_peer(world, child));
 }
 
-TEST_CASE("TCP: a peer that is stopped is noticed by its silence, one that idles is not") {
+TEST_CASE("TCP: a stopped peer is noticed by silence but no idle one") {
   TcpWorld world;
   TcpLinkOptions options = patient_options();
   options.heartbeat = 100ms;
@@ -212,14 +212,14 @@ TEST_CASE("TCP: a peer that dies in the middle of a frame is noticed") {
   }
 }
 
-TEST_CASE("TCP: a hostile length closes the link before anything is allocated") {
+TEST_CASE("TCP: a hostile length closes the link before allocation") {
   for (const FrameKind kind : {FrameKind::kPlan, FrameKind::kOutput, FrameKind::kActivations, FrameKind::kGoodbye}) {
     TcpWorld world;
     world.run(refuse_a_huge_length(world, kind));
   }
 }
 
-TEST_CASE("TCP: 200 links that live and die leak neither descriptors nor memory") {
+TEST_CASE("TCP: 200 links leak neither descriptors nor memory") {
   TcpWorld world;
   world.run(live_and_die_often(world));
 }

@@ -243,12 +243,12 @@ TcpListenerOptions hasty() {
 
 }  // namespace
 
-TEST_CASE("TCP: a hello that can never match is refused by the name of the field, on both sides") {
+TEST_CASE("TCP: a hello that cannot match is refused by field name") {
   TcpWorld world;
   world.run(refuse_each_field(world));
 }
 
-TEST_CASE("TCP: a hello that may match later is refused when its time is up") {
+TEST_CASE("TCP: a hello that may match later is refused at its time-out") {
   TcpWorld world(hasty());
   world.run(refuse_what_may_match_later(world));
 }
@@ -268,7 +268,7 @@ TEST_CASE("TCP: both sides give up at their deadline and say why") {
   world.run(give_up_at_the_deadline(world));
 }
 
-TEST_CASE("TCP: strangers, garbage and half hellos are closed and harm nothing") {
+TEST_CASE("TCP: garbage and half hellos are closed and harm nothing") {
   TcpWorld world(hasty());
   world.run(survive_strangers(world));
 }

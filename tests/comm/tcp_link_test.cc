@@ -257,12 +257,12 @@ asio::awaitable<void> outlive_the_link(TcpWorld& world, Message& kept) {
 
 }  // namespace
 
-TEST_CASE("TCP: kinds keep their own order, and one that comes early waits") {
+TEST_CASE("TCP: kinds keep their own order and an early kind waits") {
   TcpWorld world;
   world.run(keep_order(world));
 }
 
-TEST_CASE("TCP: thousands of messages of all sizes arrive whole and in order") {
+TEST_CASE("TCP: thousands of messages of all sizes arrive in order") {
   TcpWorld world;
   world.run(keep_order_of_many(world));
 }
@@ -287,7 +287,7 @@ TEST_CASE("TCP: a sender that is destroyed leaves borrowed memory alone") {
   world.run(abandon_borrowed_memory(world));
 }
 
-TEST_CASE("TCP: a closed link delivers what was sent, then its reason") {
+TEST_CASE("TCP: a closed link delivers and then gives its reason") {
   TcpWorld world;
   world.run(deliver_before_closing(world));
 }
@@ -302,17 +302,17 @@ TEST_CASE("TCP: activations do not hold up plans") {
   world.run(keep_lanes_apart(world));
 }
 
-TEST_CASE("TCP: the sender's queue is bounded by the window") {
+TEST_CASE("TCP: the queue of the sender has the window as its bound") {
   TcpWorld world;
   world.run(refuse_to_queue_without_bound(world));
 }
 
-TEST_CASE("TCP: the receiver's inboxes are bounded by the window") {
+TEST_CASE("TCP: the inboxes of the receiver have the window as bound") {
   TcpWorld world;
   world.run(refuse_a_flood(world));
 }
 
-TEST_CASE("TCP: messages of an old epoch are dropped, one of a new epoch breaks the link") {
+TEST_CASE("TCP: old epochs are dropped and a new epoch breaks the link") {
   TcpWorld world;
   world.run(drop_the_old_generation(world));
 }

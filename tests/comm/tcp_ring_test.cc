@@ -190,7 +190,7 @@ std::vector<Answer> ask_all(TcpRing& ring, uint32_t first, uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("TCP: a ring of TCP links yields the model's own tokens, also after it has formed again") {
+TEST_CASE("TCP: a ring yields the tokens of the model twice") {
   TcpRing ring;
   for (uint32_t round = 0; round < 3; ++round) {
     const uint32_t first = round * 100;

@@ -55,7 +55,7 @@ TEST_CASE("rotary_store_kv and attention agree with the reference") {
   }
 }
 
-TEST_CASE("attention agrees with the reference over several splits of the keys") {
+TEST_CASE("attention over several KV splits agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 7);
   const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32};
@@ -74,7 +74,7 @@ TEST_CASE("attention agrees with the reference over several splits of the keys")
   }
 }
 
-TEST_CASE("a backend knows what the pages of a cache take before there is one") {
+TEST_CASE("a backend gives the size of pages before it has a cache") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     for (const int32_t head_dim : {8, 20, 64, 80, 100, 256}) {
@@ -89,7 +89,7 @@ TEST_CASE("a backend knows what the pages of a cache take before there is one") 
   }
 }
 
-TEST_CASE("a value that is no number, or too large to be stored, spoils the rows that see it and nobody else") {
+TEST_CASE("NaN and overflow in a page spoil only the rows that see it") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 8);
   constexpr size_t kPosition = 21;

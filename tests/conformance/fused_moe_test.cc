@@ -204,7 +204,7 @@ TEST_CASE("of equal logits the lower expert is chosen") {
   }
 }
 
-TEST_CASE("an expert that a row goes to alone has the bits of a dense layer") {
+TEST_CASE("a row alone at an expert has the bits of a dense layer") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 42);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -271,7 +271,7 @@ TEST_CASE("a row of a mixture does not depend on the other rows") {
   }
 }
 
-TEST_CASE("rows that all go to the same experts are cut into blocks without a trace") {
+TEST_CASE("rows of one expert set are blocked without a trace") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 44);
   const ExpertSizes sizes{70, 40, 6, {2, false}};
@@ -297,7 +297,7 @@ TEST_CASE("rows that all go to the same experts are cut into blocks without a tr
   }
 }
 
-TEST_CASE("a row that is not finite, or whose logits are not, spoils no other") {
+TEST_CASE("a row that is not finite spoils no other") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 45);
   const ExpertSizes sizes{48, 40, 6, {3, true}};
@@ -332,7 +332,7 @@ TEST_CASE("a row that is not finite, or whose logits are not, spoils no other") 
   }
 }
 
-TEST_CASE("rows of no sequence stay as they are, whatever they hold, and change no other") {
+TEST_CASE("rows of no sequence stay as they are and change no other") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 46);
   const ExpertSizes sizes{48, 40, 6, {3, true}};

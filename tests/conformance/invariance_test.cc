@@ -108,7 +108,7 @@ TEST_CASE("a row of a product does not depend on the other rows") {
   }
 }
 
-TEST_CASE("a row of a product has the same bits alone, whatever the sizes of weights and inputs") {
+TEST_CASE("a GEMM row has the same bits alone for all sizes") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 35);
   constexpr int64_t kIn = 2200;
@@ -141,7 +141,7 @@ TEST_CASE("a row of a product has the same bits alone, whatever the sizes of wei
   }
 }
 
-TEST_CASE("a row of a large product does not depend on how it was blocked") {
+TEST_CASE("a row of a large GEMM does not depend on its blocking") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 23);
   constexpr int64_t kIn = 2100;  // more than the rows of one block share at a time
@@ -168,7 +168,7 @@ TEST_CASE("a row of a large product does not depend on how it was blocked") {
   }
 }
 
-TEST_CASE("attention does not depend on chunks, pages, page size or company") {
+TEST_CASE("attention does not depend on chunks or pages or company") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 21);
   const AttentionCase cases[] = {

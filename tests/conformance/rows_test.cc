@@ -4,7 +4,7 @@ using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
 
-TEST_CASE("embed reads rows of any dtype, and zeros for unknown tokens") {
+TEST_CASE("embed reads rows of any dtype and zeros for unknown tokens") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 3);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -27,7 +27,7 @@ TEST_CASE("embed reads rows of any dtype, and zeros for unknown tokens") {
   }
 }
 
-TEST_CASE("f16 tables are read exactly, subnormals and infinities included") {
+TEST_CASE("f16 tables are read exactly with subnormals and infinities") {
   std::vector<uint16_t> bits;
   for (uint32_t word = 0; word < 0x7C01; ++word) bits.push_back(static_cast<uint16_t>(word));
   for (uint32_t word = 0x8000; word < 0xFC01; ++word) bits.push_back(static_cast<uint16_t>(word));

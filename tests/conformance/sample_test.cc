@@ -133,7 +133,7 @@ TEST_CASE("draws follow the reference distribution") {
   }
 }
 
-TEST_CASE("greedy rows take the most probable token, ties by lower id") {
+TEST_CASE("greedy rows take the most probable token and the lower id") {
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
@@ -174,7 +174,7 @@ TEST_CASE("a draw does not depend on its company") {
   }
 }
 
-TEST_CASE("logprobs, ranks and alternatives are those of the raw logits") {
+TEST_CASE("logprobs and ranks and alternatives follow the raw logits") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 32);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -214,7 +214,7 @@ TEST_CASE("logprobs, ranks and alternatives are those of the raw logits") {
   }
 }
 
-TEST_CASE("a row that gives no distribution says why, and its neighbours are drawn as ever") {
+TEST_CASE("a row without a distribution says why and others are sampled") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 33);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -255,7 +255,7 @@ TEST_CASE("a row that gives no distribution says why, and its neighbours are dra
   }
 }
 
-TEST_CASE("a fault beyond the drawable ids is none, and one under a banned token still shows in logprobs") {
+TEST_CASE("a fault outside the samplable ids counts only in logprobs") {
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();

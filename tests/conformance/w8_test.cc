@@ -59,7 +59,7 @@ Values run(tensor::Backend& backend, Op op, const tensor::PackedWeight& weight, 
 
 }  // namespace
 
-TEST_CASE("products with weights of 8 bits are those with what these stand for, or have their bits") {
+TEST_CASE("a GEMM with 8-bit weights equals one with their real values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 30);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -98,7 +98,7 @@ TEST_CASE("products with weights of 8 bits are those with what these stand for, 
   }
 }
 
-TEST_CASE("matmul_silu_mul with weights of 8 bits is that with what these stand for, or has its bits") {
+TEST_CASE("matmul_silu_mul with 8-bit weights equals its real values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 31);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -132,7 +132,7 @@ TEST_CASE("matmul_silu_mul with weights of 8 bits is that with what these stand 
   }
 }
 
-TEST_CASE("weights of 8 bits that are too large for a backend's kernels are refused, else they are as good as any") {
+TEST_CASE("8-bit weights too large for the kernels are refused") {
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
@@ -152,7 +152,7 @@ TEST_CASE("weights of 8 bits that are too large for a backend's kernels are refu
   }
 }
 
-TEST_CASE("a weight of -128, which no rounding gives, is refused by its matrix's name") {
+TEST_CASE("a weight of -128 is refused by the name of its matrix") {
   W8Storage storage = tensor::quantize_w8(HostMatrix(Values(64, 1.0f), DType::kF32, 2, 32).tensor());
   storage.name = "layer.weight";
   storage.values[40] = -128;
@@ -166,7 +166,7 @@ TEST_CASE("a weight of -128, which no rounding gives, is refused by its matrix's
   }
 }
 
-TEST_CASE("products of 8 bits by 8 bits are those of what both stand for") {
+TEST_CASE("an 8-bit by 8-bit GEMM equals one with the real values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 33);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -189,7 +189,7 @@ TEST_CASE("products of 8 bits by 8 bits are those of what both stand for") {
   }
 }
 
-TEST_CASE("whole numbers times powers of two make exact products of 8 bits by 8 bits, on every instruction set") {
+TEST_CASE("integers times powers of two give exact 8-bit GEMMs") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 34);
   constexpr int64_t kIn = 200;
@@ -223,7 +223,7 @@ TEST_CASE("whole numbers times powers of two make exact products of 8 bits by 8 
   }
 }
 
-TEST_CASE("an input that is not finite makes its row NaN in products of 8 bits by 8 bits") {
+TEST_CASE("an input that is not finite makes its row NaN in 8-bit GEMMs") {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     for (const BackendCase& backend_case : backend_cases()) {
       INFO(backend_case.name << ", " << bad);
@@ -244,7 +244,7 @@ TEST_CASE("an input that is not finite makes its row NaN in products of 8 bits b
   }
 }
 
-TEST_CASE("products with a scale per channel and per row have the same bits on every instruction set") {
+TEST_CASE("per-channel GEMMs have equal bits on every ISA") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 36);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -285,7 +285,7 @@ TEST_CASE("products with a scale per channel and per row have the same bits on e
   }
 }
 
-TEST_CASE("matmul_silu_mul with a scale per channel is that with what the weights and the inputs stand for") {
+TEST_CASE("matmul_silu_mul with channel scales equals its real values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 37);
   for (const BackendCase& backend_case : backend_cases()) {
@@ -303,7 +303,7 @@ TEST_CASE("matmul_silu_mul with a scale per channel is that with what the weight
   }
 }
 
-TEST_CASE("the largest sums of a channel fit, and more inputs than that are refused by name") {
+TEST_CASE("the largest channel sums fit and more inputs are refused") {
   constexpr int64_t kIn = 65536;
   W8Storage storage{.name = "layer.weight", .shape = {2, kIn}, .values = {}, .scales = {}, .per_channel_scales = true};
   storage.values.assign(2 * kIn, -128);
@@ -347,7 +347,7 @@ TEST_CASE("rounding to 8 bits is to the nearest value of each group") {
   REQUIRE(wrong == 0);
 }
 
-TEST_CASE("scales that are powers of two are the largest magnitude's, and what they stand for is exact in bf16") {
+TEST_CASE("power-of-two scales follow the maximum and are exact in bf16") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 33);
   constexpr int64_t kRows = 40;
@@ -376,8 +376,7 @@ TEST_CASE("scales that are powers of two are the largest magnitude's, and what t
   }
 }
 
-TEST_CASE(
-    "rounding with a scale per row is to the nearest value, and a row of zeros or of none that is finite stays so") {
+TEST_CASE("row quantization rounds to nearest and keeps zero rows") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 38);
   constexpr int64_t kRows = 30;
@@ -395,7 +394,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("groups of zeros, of the smallest and largest weights, and of none that is finite") {
+TEST_CASE("groups of zeros and extreme and nonfinite weights quantize") {
   Values weights(160, 0.0f);
   weights[32] = 1e-38f;
   weights[64] = 3e38f;

@@ -6,7 +6,7 @@
 using namespace millrace;
 using tensor::DType;
 
-TEST_CASE("attention over divided contexts takes scratch for the rows that there are") {
+TEST_CASE("attention over KV splits takes scratch for its rows only") {
   constexpr int32_t kHeads = 4;
   constexpr int32_t kKvHeads = 2;
   constexpr int32_t kDim = 64;

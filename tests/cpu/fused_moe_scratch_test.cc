@@ -52,7 +52,7 @@ std::vector<size_t> taken(const cpu::Device& device) {
 
 }  // namespace
 
-TEST_CASE("experts take their scratch beforehand, however rows are spread over them") {
+TEST_CASE("fused MoE reserves its scratch for any spread of rows") {
   std::minstd_rand random(1);
   std::uniform_real_distribution<float> noise;
   for (const cpu::Isa isa : cpu::available_isas()) {

@@ -7,7 +7,7 @@
 
 using namespace millrace;
 
-TEST_CASE("pages are zeros, and large blocks begin where a huge page can") {
+TEST_CASE("pages are zeroed and large blocks are huge page aligned") {
   for (const size_t bytes : {size_t{1}, size_t{4097}, size_t{2} << 20, (size_t{5} << 20) + 1}) {
     const tensor::Buffer buffer = cpu::allocate_pages(bytes);
     REQUIRE(buffer.bytes() == bytes);
@@ -18,7 +18,7 @@ TEST_CASE("pages are zeros, and large blocks begin where a huge page can") {
   REQUIRE(cpu::allocate_pages(0).data() == nullptr);
 }
 
-TEST_CASE("memory that the system refuses is told with what was wanted and what there is") {
+TEST_CASE("refused memory is reported with wanted and available sizes") {
   constexpr size_t kBeyondAnyProcess = size_t{1} << 50;
   REQUIRE_THROWS_AS(cpu::allocate_pages(kBeyondAnyProcess), std::runtime_error);
   REQUIRE_THROWS_WITH(cpu::allocate_pages(kBeyondAnyProcess),
@@ -26,7 +26,7 @@ TEST_CASE("memory that the system refuses is told with what was wanted and what 
                           Catch::EndsWith(" MB of memory are available: Cannot allocate memory"));
 }
 
-TEST_CASE("scratch grows ahead of what it is asked for, and stays") {
+TEST_CASE("scratch grows ahead of demand and stays") {
   cpu::Scratch scratch;
   REQUIRE(scratch.bytes() == 0);
   std::byte* const first = scratch.reserve(1000);

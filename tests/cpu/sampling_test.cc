@@ -39,7 +39,7 @@ void check_distribution(const std::vector<float>& logits, const SampleSpec& spec
 
 }  // namespace
 
-TEST_CASE("the distribution is the reference's over large vocabularies") {
+TEST_CASE("the distribution matches the reference on large vocabularies") {
   for (const float deviation : {0.3f, 2.0f, 6.0f}) {
     const auto logits = random_logits(20011, deviation, 11);
     for (const int32_t top_k : {0, 1, 20, 300, 5000, 20011}) {
@@ -64,7 +64,7 @@ TEST_CASE("a top_p that rounding puts beyond the sum of all keeps all") {
   }
 }
 
-TEST_CASE("penalties, bias and bans follow the documented order") {
+TEST_CASE("penalties and bias and bans follow the documented order") {
   const std::vector<float> logits = {1.0f, -1.0f, 2.0f, 0.5f, 0.0f, 3.0f};
   SamplingParams params;
   params.repetition_penalty = 2.0f;
@@ -91,7 +91,7 @@ TEST_CASE("penalties, bias and bans follow the documented order") {
   REQUIRE(later.size() == 6);
 }
 
-TEST_CASE("ties at the k-th value survive top_k, and lower ids survive top_p") {
+TEST_CASE("ties survive top_k and lower ids survive top_p") {
   const std::vector<float> logits = {0.0f, 1.0f, 1.0f, 1.0f, -3.0f};
   SamplingParams params{.top_k = 2};
   REQUIRE(cpu::sampling_distribution(logits, 5, {.params = &params}).size() == 3);
@@ -104,7 +104,7 @@ TEST_CASE("ties at the k-th value survive top_k, and lower ids survive top_p") {
   REQUIRE(cpu::sampling_distribution(logits, 5, {.params = &params}).size() == 1);
 }
 
-TEST_CASE("banned tokens are never drawn, even at the ends of the distribution") {
+TEST_CASE("banned tokens are never sampled at the ends of the range") {
   constexpr float kBanned = -std::numeric_limits<float>::infinity();
   std::vector<float> logits(4000, kBanned);
   logits[1500] = 0.0f;
@@ -139,7 +139,7 @@ TEST_CASE("draws over a large vocabulary follow the weights") {
   REQUIRE(chi_square < 75.0);
 }
 
-TEST_CASE("the largest logits are found exactly, with ties") {
+TEST_CASE("the largest logits are found exactly with ties") {
   const cpu::Kernels& kernels = *cpu::kernels_for(cpu::available_isas().back());
   cpu::SamplerScratch scratch;
   std::vector<float> logits = random_logits(3001, 1.0f, 4);

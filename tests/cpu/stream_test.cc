@@ -11,7 +11,7 @@
 
 using namespace millrace;
 
-TEST_CASE("work runs in order, and the destructor waits for it") {
+TEST_CASE("work runs in order and the destructor awaits it") {
   std::vector<int> order;
   int done = 0;
   int failed = 0;
@@ -28,7 +28,7 @@ TEST_CASE("work runs in order, and the destructor waits for it") {
   REQUIRE(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST_CASE("an exception reaches its own completion and nobody else's") {
+TEST_CASE("an exception reaches only its own completion") {
   std::vector<std::string> messages;
   {
     cpu::Stream stream("test");
@@ -60,7 +60,7 @@ TEST_CASE("a completion may submit more work") {
   REQUIRE(runs == 50);
 }
 
-TEST_CASE("a gate lets work pass layer by layer, and not at all once the copies have failed") {
+TEST_CASE("a gate opens layer by layer and stays shut on failed copies") {
   const auto backend = cpu::make_backend({.threads = 1});
   const auto gate = backend->make_layer_gate();
   std::atomic<int> copied{0};

@@ -7,7 +7,7 @@ using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
 
-TEST_CASE("products and attention are the same on 1, 2 and 3 threads") {
+TEST_CASE("GEMM and attention are equal on 1 and 2 and 3 threads") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 40);
   const AttentionCase sizes{.head_count = 4, .kv_head_count = 2, .head_dim = 48, .rotary_dim = 48};

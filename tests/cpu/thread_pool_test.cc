@@ -69,7 +69,7 @@ class LittleAddressSpace {
 
 }  // namespace
 
-TEST_CASE("every chunk runs exactly once, whatever the thread count") {
+TEST_CASE("every chunk runs exactly once on any thread count") {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads, {});
     REQUIRE(pool.threads() == threads);
@@ -87,7 +87,7 @@ TEST_CASE("every chunk runs exactly once, whatever the thread count") {
   }
 }
 
-TEST_CASE("ranges cover every item once, and each of two threads takes what follows its last") {
+TEST_CASE("ranges cover every item once and continue per thread") {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads, {});
     for (int region = 0; region < 500; ++region) {
@@ -142,7 +142,7 @@ TEST_CASE("what chunks wrote is visible after the region") {
   }
 }
 
-TEST_CASE("helpers that sleep wake for the next region, and all of them take part") {
+TEST_CASE("sleeping helpers wake for the next region and all take part") {
   for (const int threads : {2, 3, 8}) {
     ThreadPool pool(threads, {});
     for (int round = 0; round < 5; ++round) {
@@ -152,7 +152,7 @@ TEST_CASE("helpers that sleep wake for the next region, and all of them take par
   }
 }
 
-TEST_CASE("helpers run on the CPUs that they are pinned to, one after another") {
+TEST_CASE("helpers run on their pinned CPUs in turn") {
   const std::vector<int> allowed = Machine::allowed_processors();
   const std::vector<int> pin{allowed.front(), allowed.back()};
   ThreadPool pool(4, pin);
@@ -164,7 +164,7 @@ TEST_CASE("helpers run on the CPUs that they are pinned to, one after another") 
   REQUIRE(cpus[3] == std::vector{pin[1]});
 }
 
-TEST_CASE("a thread that cannot be started is told, and those that were are joined") {
+TEST_CASE("a thread that cannot start is reported and others are joined") {
   (void)ThreadPool(2, {});  // with the first thread a sanitizer may start one of its own
   const size_t before = thread_count();
   {
@@ -187,7 +187,7 @@ TEST_CASE("an idle pool uses no processor time") {
   REQUIRE(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC < 0.02);
 }
 
-TEST_CASE("an exception in a chunk ends the region and reaches the caller") {
+TEST_CASE("an exception in a chunk ends its region and is rethrown") {
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads, {});
     REQUIRE_THROWS_AS(pool.run(40,

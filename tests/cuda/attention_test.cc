@@ -172,7 +172,7 @@ TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
   }
 }
 
-TEST_CASE("CUDA attention over several splits agrees with the reference and has the same bits however it was fed") {
+TEST_CASE("CUDA attention over KV splits has the bits of any chunking") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 131);
   const AttentionCase cases[] = {
@@ -203,7 +203,7 @@ TEST_CASE("CUDA attention over several splits agrees with the reference and has 
   }
 }
 
-TEST_CASE("CUDA attention divides the keys of many sequences, whose rows and lengths differ") {
+TEST_CASE("CUDA attention splits keys of sequences of many lengths") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 134);
   const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 16, .rotary_dim = 16};
@@ -227,7 +227,7 @@ TEST_CASE("CUDA attention divides the keys of many sequences, whose rows and len
   }
 }
 
-TEST_CASE("one long context among many short ones costs its own partial results") {
+TEST_CASE("one long context costs only its own partial results") {
   const cuda::AttentionSizes sizes{32, 1.0f, 0};
   const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 8, .head_dim = 128, .page_size = 16};
   constexpr int32_t kSequences = 128;
@@ -237,7 +237,7 @@ TEST_CASE("one long context among many short ones costs its own partial results"
   REQUIRE(bytes == size_t{1536} * 32 * (128 + 2) * sizeof(float));
 }
 
-TEST_CASE("CUDA attention one by one has the bits of the whole prompt, for any page size") {
+TEST_CASE("CUDA attention by token has the bits of the whole prompt") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 132);
   AttentionCase sizes{.head_count = 6, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .sliding_window = 33};
@@ -253,7 +253,7 @@ TEST_CASE("CUDA attention one by one has the bits of the whole prompt, for any p
   }
 }
 
-TEST_CASE("a position that is no number spoils those that see it, and nobody else") {
+TEST_CASE("a NaN position spoils only the rows that see it") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 133);
   const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64};

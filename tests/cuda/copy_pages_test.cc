@@ -42,7 +42,7 @@ struct Tiers {
 
 }  // namespace
 
-TEST_CASE("copy_pages moves the layers asked for of every page to its place or back, and nothing else") {
+TEST_CASE("copy_pages moves the wanted layers of pages and nothing else") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 104);
   struct Case {
@@ -78,7 +78,7 @@ TEST_CASE("copy_pages moves the layers asked for of every page to its place or b
   }
 }
 
-TEST_CASE("shared memory is asked for once per device, and again where a launch needs more") {
+TEST_CASE("shared memory is opted into once per device and for more") {
   cuda::SharedMemoryLimits limits;
   int asked = 0;
   const auto want = [&](int device, size_t bytes) { limits.raise_to(device, bytes, [&] { ++asked; }); };

@@ -107,7 +107,7 @@ void multiply_fragments(Fragments f) {
 
 }  // namespace
 
-TEST_CASE("blocks and warps of the emulator exchange what CUDA's do") {
+TEST_CASE("blocks and warps of the emulator exchange like on CUDA") {
   const DeviceArray<int> reversed(192);
   run(reverse_block, 96, 96 * sizeof(int), reversed.get());
   for (int i = 0; i < 192; ++i) REQUIRE(reversed.get()[i] == 95 - i % 96);
@@ -129,7 +129,7 @@ TEST_CASE("mma and ldmatrix multiply matrices") {
   check_close(d.values(), reference::matmul(a, b, {}, 16, 8), 1e-6, 1e-5);
 }
 
-TEST_CASE("the emulator notices threads that part at barriers and collectives") {
+TEST_CASE("the emulator notices threads that diverge at barriers") {
   const DeviceArray<int> out(8);
   using Catch::Contains;
   REQUIRE_THROWS_WITH(run(half_a_barrier, 64, 0, out.get()), Contains("probe, block") && Contains("__syncthreads"));
@@ -140,7 +140,7 @@ TEST_CASE("the emulator notices threads that part at barriers and collectives") 
   REQUIRE_THROWS_WITH(run(reverse_block, 40, 160, out.get()), Contains("40 threads per block"));
 }
 
-TEST_CASE("the emulator notices launches that are larger than any device takes") {
+TEST_CASE("the emulator notices launches beyond the device limits") {
   const auto launch = [](const dim3& grid, size_t shared_bytes) {
     const DeviceArray<int> out(1);
     cuda::launch_kernel(shuffle_lanes, {"probe", grid, dim3(32), shared_bytes}, nullptr, out.get());

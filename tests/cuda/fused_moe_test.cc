@@ -161,7 +161,7 @@ bool same_bits(const Values& a, const Values& b) {
 
 }  // namespace
 
-TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
+TEST_CASE("fused MoE agrees with the reference for all tiles") {
   const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
   INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 150);
@@ -191,7 +191,7 @@ TEST_CASE("mixtures agree with the reference, whatever tile their rows make") {
   }
 }
 
-TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of any width") {
+TEST_CASE("a fused MoE row has equal bits among 1 to 150 rows") {
   const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
   INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 151);
@@ -216,7 +216,7 @@ TEST_CASE("a row of a mixture has the same bits among 1 to 150 rows, in tiles of
   }
 }
 
-TEST_CASE("an expert alone has the bits of the dense products, in whatever blocks these add their splits") {
+TEST_CASE("an expert alone has the bits of a dense GEMM with splits") {
   const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
   INFO("seed " << test_seed() << (by == cuda::MatrixInstruction::kMma ? ", mma" : ", wgmma"));
   Random random(test_seed() + 158);
@@ -248,7 +248,7 @@ TEST_CASE("an expert alone has the bits of the dense products, in whatever block
   }
 }
 
-TEST_CASE("what a row's experts make is added in the order of their numbers, whatever their logits") {
+TEST_CASE("expert results are added in order of expert number") {
   const DeviceArray<uint8_t> gate_up(3 * cuda::packed_weight_bytes(1, 1, true));
   const DeviceArray<uint8_t> down(3 * cuda::packed_weight_bytes(1, 1, false));
   // So large that the last is rounded beside one of the others.
@@ -269,7 +269,7 @@ TEST_CASE("what a row's experts make is added in the order of their numbers, wha
   REQUIRE(got[1] == Approx(16.0 * std::exp(1.0) / (2.0 + std::exp(1.0))).epsilon(1e-6));
 }
 
-TEST_CASE("rows that go to one expert, all of them, are cut into tiles without a trace") {
+TEST_CASE("rows that all go to one expert are tiled without a trace") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 152);
   for (const int32_t experts : {1, 40}) {
@@ -287,7 +287,7 @@ TEST_CASE("rows that go to one expert, all of them, are cut into tiles without a
   }
 }
 
-TEST_CASE("rows of nobody stay as they are, and no expert is read for them") {
+TEST_CASE("rows of no sequence stay and no expert is read for them") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 153);
   const Sizes sizes{64, 32, 6, 2, 40, true};
@@ -314,7 +314,7 @@ TEST_CASE("rows of nobody stay as they are, and no expert is read for them") {
   }
 }
 
-TEST_CASE("of equal logits of a row the experts of the lowest numbers are chosen, over all words and lanes") {
+TEST_CASE("equal router logits choose the lowest experts") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 154);
   const Sizes sizes{24, 8, 100, 5, 3, true};
@@ -334,7 +334,7 @@ TEST_CASE("of equal logits of a row the experts of the lowest numbers are chosen
   check_mixture(layer, rows, mix(layer, rows));
 }
 
-TEST_CASE("a row that is not finite, or whose logits are not, is no number, and no other row changes") {
+TEST_CASE("a row that is not finite becomes NaN and changes no other") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 155);
   for (const bool renormalize : {false, true}) {
@@ -368,7 +368,7 @@ TEST_CASE("a row that is not finite, or whose logits are not, is no number, and 
   }
 }
 
-TEST_CASE("with little scratch rows are computed in parts, and have the same bits") {
+TEST_CASE("little scratch computes in parts with the same bits") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 156);
   const Sizes sizes{36, 20, 7, 2, 50, true};
@@ -386,7 +386,7 @@ TEST_CASE("with little scratch rows are computed in parts, and have the same bit
   }
 }
 
-TEST_CASE("scratch serves one layer after another, of any sizes, and grows no further than 256 MiB") {
+TEST_CASE("scratch serves layers of any sizes and grows to 256 MiB") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 157);
   const DeviceArray<uint8_t> workspace(size_t{1} << 20);
@@ -413,7 +413,7 @@ TEST_CASE("scratch serves one layer after another, of any sizes, and grows no fu
   REQUIRE(last == size_t{256} << 20);
 }
 
-TEST_CASE("experts that the op cannot take, and scratch for no row, are refused") {
+TEST_CASE("unsupported experts and missing scratch are refused") {
   const auto bytes_of = [](int32_t count, int32_t per_row) {
     return cuda::fused_moe_workspace_bytes({.gate_up = nullptr,
                                             .down = nullptr,

@@ -89,7 +89,7 @@ Values take_range(const Values& all, int64_t first, int64_t count) {
 
 }  // namespace
 
-TEST_CASE("pages beyond 4 GiB and 2^31 elements are those that are meant") {
+TEST_CASE("pages beyond 4 GiB and 2^31 elements are addressed right") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 140);
   constexpr int32_t kRows = 300;
@@ -110,7 +110,7 @@ TEST_CASE("pages beyond 4 GiB and 2^31 elements are those that are meant") {
   REQUIRE(large.read(far) == small.read(near));
 }
 
-TEST_CASE("a row behind a million others has the bits of one behind a thousand that sees the same") {
+TEST_CASE("a row after a million others has the bits of one after 1000") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 141);
   constexpr int32_t kWindow = 300;

@@ -88,7 +88,7 @@ Values take_rows(const Values& x, int64_t width, const std::vector<int64_t>& row
 
 }  // namespace
 
-TEST_CASE("products agree with the reference for any shape, dtype and stack") {
+TEST_CASE("GEMMs agree with the reference for all shapes and dtypes") {
   const cuda::MatrixInstruction by = each_instruction();
   INFO("seed " << test_seed() << ", " << name_of(by));
   Random random(test_seed() + 110);
@@ -165,7 +165,7 @@ TEST_CASE("matmul_silu_mul agrees with the reference") {
   }
 }
 
-TEST_CASE("a row of a CUDA product has the same bits among 1 to 600 rows") {
+TEST_CASE("a CUDA GEMM row has equal bits among 1 to 600 rows") {
   const cuda::MatrixInstruction by = each_instruction();
   INFO("seed " << test_seed() << ", " << name_of(by));
   Random random(test_seed() + 112);

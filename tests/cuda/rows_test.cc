@@ -3,7 +3,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("embed reads rows of the table, and zeros outside it") {
+TEST_CASE("embed reads table rows and zeros outside the table") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 100);
   for (const int32_t width : {1, 7, 64, 2312}) {
@@ -21,7 +21,7 @@ TEST_CASE("embed reads rows of the table, and zeros outside it") {
   }
 }
 
-TEST_CASE("rms_norm agrees with the reference, and a row does not depend on the others") {
+TEST_CASE("rms_norm agrees with the reference and rows are independent") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 101);
   for (const int32_t width : {1, 6, 96, 257, 4100}) {
@@ -45,7 +45,7 @@ TEST_CASE("rms_norm agrees with the reference, and a row does not depend on the 
   }
 }
 
-TEST_CASE("gather_rows copies rows of any even size, and zeros for none") {
+TEST_CASE("gather_rows copies rows of any even size and zeros for none") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 102);
   for (const size_t row_bytes : {size_t{2}, size_t{16}, size_t{50}, size_t{8208}}) {

@@ -44,7 +44,7 @@ Draw random_draw(Random& random, int32_t vocab) {
 
 }  // namespace
 
-TEST_CASE("CUDA draws are the inverse of the reference's cumulative distribution") {
+TEST_CASE("CUDA samples invert the cumulative distribution") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 140);
   for (const int32_t vocab : {50, 1024, 5003}) {
@@ -88,7 +88,7 @@ TEST_CASE("CUDA cuts keep ties as documented") {
   REQUIRE(tail.rbegin()->first < 1600);
 }
 
-TEST_CASE("CUDA greedy rows take the most probable token, ties by lower id") {
+TEST_CASE("CUDA greedy rows take the most probable token and lower id") {
   Values logits(1000, -1.0f);
   logits[700] = logits[413] = logits[999] = 2.0f;
   Draw draw;
@@ -101,7 +101,7 @@ TEST_CASE("CUDA greedy rows take the most probable token, ties by lower id") {
   REQUIRE(results[1].row.token == 700);
 }
 
-TEST_CASE("a CUDA draw does not depend on its company, however many rows there are") {
+TEST_CASE("a CUDA sample does not depend on its company") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 141);
   constexpr int32_t kVocab = 2100;
@@ -123,7 +123,7 @@ TEST_CASE("a CUDA draw does not depend on its company, however many rows there a
   }
 }
 
-TEST_CASE("CUDA logprobs, ranks and alternatives are those of the raw logits") {
+TEST_CASE("CUDA logprobs and ranks and alternatives follow raw logits") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 142);
   for (const float deviation : {0.0f, 4.0f}) {
@@ -166,7 +166,7 @@ TEST_CASE("CUDA logprobs, ranks and alternatives are those of the raw logits") {
   }
 }
 
-TEST_CASE("a CUDA row that gives no distribution says why, and its neighbours are drawn as ever") {
+TEST_CASE("a CUDA row without a distribution says why") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 143);
   constexpr float kPlusInfinity = std::numeric_limits<float>::infinity();

@@ -85,7 +85,7 @@ Values multiplied(const Values& a, const Values& b, Mistake mistake) {
 
 }  // namespace
 
-TEST_CASE("wgmma multiplies rows in shared memory, and what it has not been waited for is no number") {
+TEST_CASE("wgmma multiplies shared memory and unawaited results are NaN") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 121);
   const Values a = rounded_bf16(random.normal(int64_t{64} * 64));

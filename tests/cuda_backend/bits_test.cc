@@ -11,7 +11,7 @@
 
 using namespace millrace;
 
-TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does the padding of graphs of any page") {
+TEST_CASE("stages and graphs and links and padding change no bit") {
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
@@ -48,7 +48,7 @@ TEST_CASE("stages and graphs and links change no bit of what is drawn, nor does 
   }
 }
 
-TEST_CASE("drafts, right or wrong, and graphs of steps with drafts change no bit of what is drawn") {
+TEST_CASE("drafts and graphs of draft steps change no bit") {
   // The last sequence's answer begins a second split of keys, or the prompts are short.
   const auto& [family, growth] = GENERATE(std::pair<std::string, size_t>("qwen2", 121), std::pair("qwen3moe", 6));
   constexpr size_t kSequences = 3;
@@ -92,7 +92,7 @@ TEST_CASE("drafts, right or wrong, and graphs of steps with drafts change no bit
   REQUIRE(pages[1] == pages[0]);
 }
 
-TEST_CASE("stages, chunks, pages and company change no bit of the logits on the CUDA backend") {
+TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 40;
   const test::GoldenFamily family =
       test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral"));

@@ -27,7 +27,7 @@ struct EarlyWork {
 
 }  // namespace
 
-TEST_CASE("what is sent arrives in order, and work that was submitted before comes after it") {
+TEST_CASE("transfers arrive in order after earlier submitted work") {
   const TwoGpus both;
   for (const uint64_t seed : {0, 1, 2}) {
     CAPTURE(seed);
@@ -55,7 +55,7 @@ TEST_CASE("what is sent arrives in order, and work that was submitted before com
   }
 }
 
-TEST_CASE("a transfer makes no thread wait for the device and creates nothing") {
+TEST_CASE("a transfer blocks no thread and creates nothing") {
   const TwoGpus both;
   Pair pair(both);
   const tensor::Buffer from = both.gpus[0]->allocate(64);
@@ -90,7 +90,7 @@ TEST_CASE("an end that finds no other gives up and says so") {
   REQUIRE_THROWS_WITH(receiver.opened.wait(), "stage 0 -> stage 1: NCCL: the communicator: unhandled system error");
 }
 
-TEST_CASE("an end whose peer is gone ends what is under way with NCCL's reason") {
+TEST_CASE("an end whose peer is gone fails with the reason of NCCL") {
   const TwoGpus both;
   Pair pair(both);
   const tensor::Buffer into = both.gpus[1]->allocate(2000);
@@ -111,7 +111,7 @@ TEST_CASE("an end whose peer is gone ends what is under way with NCCL's reason")
   REQUIRE_THROWS_WITH(arrived.wait(), kReason);
 }
 
-TEST_CASE("a channel that is lost says so before its end waits for other channels on the device") {
+TEST_CASE("a lost channel reports before its end awaits others") {
   const TwoGpus both;
   Pair ending(both);
   Pair beside(both, 10s);  // or its receive would be waited for for ever
@@ -127,7 +127,7 @@ TEST_CASE("a channel that is lost says so before its end waits for other channel
   work.complete.wait();
 }
 
-TEST_CASE("a peer that stays silent is waited for until the channel is aborted, and the next one takes its place") {
+TEST_CASE("a silent peer is awaited until abort and then replaced") {
   const TwoGpus both;
   const tensor::Buffer from = both.gpus[0]->allocate(1000);
   const tensor::Buffer into = both.gpus[1]->allocate(1000);
@@ -159,7 +159,7 @@ TEST_CASE("a peer that stays silent is waited for until the channel is aborted, 
   }
 }
 
-TEST_CASE("a transfer that the other end does not take part in ends the channel at its deadline") {
+TEST_CASE("a transfer without its peer ends the channel at the deadline") {
   const TwoGpus both;
   const tensor::Buffer from = both.gpus[0]->allocate(1000);
   const tensor::Buffer into = both.gpus[1]->allocate(1000);
@@ -193,7 +193,7 @@ TEST_CASE("a transfer that the other end does not take part in ends the channel 
   }
 }
 
-TEST_CASE("transfers that come one by one may take longer than one of them may") {
+TEST_CASE("serial transfers may take longer than one of them may") {
   const TwoGpus both;
   Pair pair(both, 4s);
   const tensor::Buffer from = both.gpus[0]->allocate(64);
@@ -210,7 +210,7 @@ TEST_CASE("transfers that come one by one may take longer than one of them may")
   }
 }
 
-TEST_CASE("a device whose work has failed ends its channels with the device's reason") {
+TEST_CASE("a failed device ends its channels with its reason") {
   const TwoGpus both;
   Pair pair(both);
   const tensor::Buffer from = both.gpus[0]->allocate(64);

@@ -72,7 +72,7 @@ asio::awaitable<void> exchange(const TwoGpus& both, async::Runtime& runtime) {
 
 }  // namespace
 
-TEST_CASE("a link between devices carries plans through the hosts and activations past them") {
+TEST_CASE("a device link sends plans by host and activations by device") {
   const TwoGpus both;
   async::IoThread thread("link");
   asio::co_spawn(thread.context(), exchange(both, thread.runtime()), asio::use_future).get();

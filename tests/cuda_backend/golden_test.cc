@@ -6,7 +6,7 @@
 
 using namespace millrace;
 
-TEST_CASE("on the CUDA backend, logits and logprobs are near those of the reference") {
+TEST_CASE("CUDA logits and logprobs are near those of the reference") {
   const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   test::require_agreement(family);
 }

@@ -13,7 +13,7 @@
 using namespace millrace;
 using namespace millrace::test;
 
-TEST_CASE("rows are padded to few sizes, of as many tiles as they have themselves, and to few rows more") {
+TEST_CASE("rows are padded to few sizes of equal tile count") {
   using cuda::GraphCache;
   constexpr int32_t kWidest = 128;  // of gemm.cuh's tiles
   const auto tiles = [&](int32_t rows) {
@@ -35,7 +35,7 @@ TEST_CASE("rows are padded to few sizes, of as many tiles as they have themselve
   REQUIRE(GraphCache::bucket(GraphCache::kMaxRows + 1) == GraphCache::kMaxRows + 1);
 }
 
-TEST_CASE("decode steps of more than 128 rows are replayed, and draw what they draw without graphs") {
+TEST_CASE("decode steps of over 128 rows replay with equal tokens") {
   const CleanRuntime clean;
   constexpr size_t kSequences = 260;
   std::vector<DecodeRig::Drawn> drawn;
@@ -54,7 +54,7 @@ TEST_CASE("decode steps of more than 128 rows are replayed, and draw what they d
   REQUIRE(same(drawn[1], drawn[0]));
 }
 
-TEST_CASE("steps with drafts are replayed by few graphs, and draw what steps without draw, whatever of them is right") {
+TEST_CASE("draft steps replay few graphs with equal tokens") {
   const CleanRuntime clean;
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 5;
@@ -92,7 +92,7 @@ TEST_CASE("steps with drafts are replayed by few graphs, and draw what steps wit
   }
 }
 
-TEST_CASE("what sizes the launches of a step is what its graph is known by") {
+TEST_CASE("launch sizes of a step are the key of its graph") {
   const CleanRuntime clean;
   cuda::Device device(cuda::CudaOptions{});
   cuda::Submissions submissions(device);
@@ -123,7 +123,7 @@ TEST_CASE("what sizes the launches of a step is what its graph is known by") {
   device.poller.finish();
 }
 
-TEST_CASE("a graph serves steps of fewer sequences, of other drafts and none, and changes no page but theirs") {
+TEST_CASE("a graph serves other drafts and changes only their pages") {
   const CleanRuntime clean;
   constexpr size_t kSequences = 8;
   constexpr uint32_t kHostPages = 2 * kSequences * DecodeRig::kPagesEach;
@@ -159,7 +159,7 @@ TEST_CASE("a graph serves steps of fewer sequences, of other drafts and none, an
   REQUIRE(pages[1] == pages[0]);
 }
 
-TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says why, and leaves nothing behind") {
+TEST_CASE("a graph that fails at any call falls back to ops with reason") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
   emulator::reset();
@@ -198,7 +198,7 @@ TEST_CASE("a graph that fails at whatever call leaves its steps to the ops, says
   }
 }
 
-TEST_CASE("where no graph can be made, the attempts end after a few, and every step is as ever") {
+TEST_CASE("graph attempts end after a few failures") {
   const CleanRuntime clean;
   static_assert(cuda::GraphCache::kMaxFailures == 4);
   constexpr size_t kSequences = 8;
@@ -238,7 +238,7 @@ TEST_CASE("failures that are not in a row do not end the attempts") {
   REQUIRE(warned == 4);
 }
 
-TEST_CASE("a graph that was made and is not launched leaves that step to the ops, whatever of it has begun") {
+TEST_CASE("a graph that fails to launch leaves its step to the ops") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
   for (const size_t stages : {1, 2}) {
@@ -264,7 +264,7 @@ TEST_CASE("a graph that was made and is not launched leaves that step to the ops
   }
 }
 
-TEST_CASE("a device that is lost fails the step, in whatever state its graph is, and no graph is to blame") {
+TEST_CASE("a lost device fails the step and no graph is blamed") {
   const CleanRuntime clean;
   for (const size_t stages : {1, 2}) {
     for (const int steps_before : {0, 2, 4}) {  // the step is the first of its kind, is captured, is launched
@@ -285,7 +285,7 @@ TEST_CASE("a device that is lost fails the step, in whatever state its graph is,
   }
 }
 
-TEST_CASE("an error that sticks and shows first where a graph is launched fails the step") {
+TEST_CASE("a sticky error that shows at a graph launch fails the step") {
   const CleanRuntime clean;
   for (const size_t stages : {1, 2}) {
     CAPTURE(stages);
@@ -300,7 +300,7 @@ TEST_CASE("an error that sticks and shows first where a graph is launched fails 
   }
 }
 
-TEST_CASE("the rows that go on from the last layer have the bounds by which the graph of all rows is known") {
+TEST_CASE("tail rows have the bounds of the key of their graph") {
   const CleanRuntime clean;
   const auto backend = cuda::make_backend({});
   const std::vector<int32_t> page_begin{0, 1, 2, 3};
@@ -360,7 +360,7 @@ TEST_CASE("decode steps are counted by what became of their graphs") {
   REQUIRE(off.graph_stats() == Counts{0, 0, 0, 0, 0, 3});
 }
 
-TEST_CASE("steps of too many rows, in all or of one sequence, run op by op, and those beside prompts count nowhere") {
+TEST_CASE("oversized steps run op by op and prompt steps count nowhere") {
   const CleanRuntime clean;
   using Counts = tensor::GraphStats::Counts;  // replayed, new, failed, too large, loading, off
   {

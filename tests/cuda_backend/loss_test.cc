@@ -12,7 +12,7 @@
 
 using namespace millrace;
 
-TEST_CASE("a device that gives errors only is lost, once, behind the work that failed; one failure is no loss") {
+TEST_CASE("a device that only fails is lost but one failure is none") {
   emulator::reset();
   std::mutex mutex;
   std::vector<std::string> told;
@@ -49,7 +49,7 @@ TEST_CASE("a device that gives errors only is lost, once, behind the work that f
   REQUIRE(told == std::vector<std::string>{"done", "failed", "done", "failed", reason, "failed"});
 }
 
-TEST_CASE("the fake takes it ill when a stream gets work from a thread whose device is another, and spoils captures") {
+TEST_CASE("the fake refuses a stream on the device of another thread") {
   emulator::reset();
   emulator::set_device_count(2);
   REQUIRE(cudaSetDevice(0) == cudaSuccess);

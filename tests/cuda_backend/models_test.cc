@@ -48,7 +48,7 @@ TEST_CASE("the CUDA ops compute every family near the reference") {
   test::require_agreement(family);
 }
 
-TEST_CASE("heads that a GPU's shared memory is too small for are refused before any prompt comes") {
+TEST_CASE("heads too large for shared memory are refused at load") {
   reserve_heads_of(256);
   const OtherGpu gpu(89);
   reserve_heads_of(128);
@@ -57,7 +57,7 @@ TEST_CASE("heads that a GPU's shared memory is too small for are refused before 
                       "device 0 (Emulated GPU, sm_89, 4 SMs) has 101376");
 }
 
-TEST_CASE("heads and vocabularies that the ops are too small for are refused before any prompt comes") {
+TEST_CASE("heads and vocabularies too large for the ops are refused") {
   REQUIRE_THROWS_WITH(reserve_heads_of(257), "CUDA: attention over heads of 257 channels, wanted at most 256");
   reserve_model_of(64, cuda::kMaxVocab);
   REQUIRE_THROWS_WITH(reserve_model_of(64, cuda::kMaxVocab + 1),

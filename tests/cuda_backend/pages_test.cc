@@ -22,7 +22,7 @@ void copy(tensor::Backend& backend, tensor::CopyDirection direction, const std::
 
 }  // namespace
 
-TEST_CASE("pages hold what was loaded into them, layer by layer, wherever they and their places lie") {
+TEST_CASE("pages hold what was loaded into them layer by layer") {
   constexpr int32_t kLayers = 3;
   constexpr uint32_t kPages = 300;
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -57,7 +57,7 @@ TEST_CASE("pages hold what was loaded into them, layer by layer, wherever they a
   REQUIRE(std::memcmp(second.data(), first.data(), kPages * bytes) == 0);
 }
 
-TEST_CASE("pages that go to the host and come back elsewhere change nothing in what is drawn") {
+TEST_CASE("pages that move through the host change no token") {
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const bool moves : {false, true}) {
     std::vector<std::unique_ptr<tensor::Backend>> backends;

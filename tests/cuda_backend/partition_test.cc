@@ -35,7 +35,7 @@ DecodeRig::Drawn drawn_with(int part_count) {
 
 }  // namespace
 
-TEST_CASE("four stages run on four disjoint parts of a GPU and draw what they draw on all of it") {
+TEST_CASE("four stages on four GPU parts sample as on the whole GPU") {
   const LargeGpu gpu;
   const DecodeRig::Drawn wanted = drawn_with(1);
   REQUIRE(emulator::counts().divided_streams == 0);
@@ -49,7 +49,7 @@ TEST_CASE("four stages run on four disjoint parts of a GPU and draw what they dr
           "cuda Emulated GPU, sm_90, 132 SMs, wgmma, part 3 of 4, 32 SMs");
 }
 
-TEST_CASE("a GPU that does not divide so is taken whole, and the backend says why") {
+TEST_CASE("a GPU that cannot be partitioned is used whole with a reason") {
   const LargeGpu gpu;
   emulator::set_multiprocessors(4);
   REQUIRE(cuda::make_backend({.part = 1, .part_count = 2})->description() ==

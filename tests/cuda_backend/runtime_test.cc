@@ -22,7 +22,7 @@ using namespace millrace;
 using namespace millrace::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
+TEST_CASE("graphs and stages and links change no token") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
   REQUIRE(wanted.size() == 3);
@@ -39,7 +39,7 @@ TEST_CASE("graphs, stages, and links change nothing in what is drawn") {
   }
 }
 
-TEST_CASE("steps of other sizes are padded to a graph that is there, and change no page but their own") {
+TEST_CASE("steps are padded to a known graph and change only own pages") {
   const CleanRuntime clean;
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   constexpr size_t kSequences = 8;
@@ -78,7 +78,7 @@ TEST_CASE("work that is late changes nothing") {
   }
 }
 
-TEST_CASE("pages go to the host and come back, layer by layer, beside the work that waits for them") {
+TEST_CASE("pages go to the host and back in parallel to the work") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
   for (const uint64_t seed : {1, 2}) {
@@ -94,7 +94,7 @@ TEST_CASE("pages go to the host and come back, layer by layer, beside the work t
   }
 }
 
-TEST_CASE("pages are copied by a launch for all of them, and loaded by one per layer") {
+TEST_CASE("pages are stored by one launch and loaded by one per layer") {
   const CleanRuntime clean;
   constexpr uint64_t kLayers = 3;
   constexpr int32_t kPages = 300;
@@ -141,7 +141,7 @@ TEST_CASE("a load that fails fails the run that waits for it") {
   }
 }
 
-TEST_CASE("a load that failed in an epoch that has ended fails no run of the next one") {
+TEST_CASE("a load that failed in an ended epoch fails no later run") {
   const CleanRuntime clean;
   DecodeRig rig = make_rig(1, true, {.page_size = 4, .host_page_count = 64});
   rig.prefill();
@@ -150,7 +150,7 @@ TEST_CASE("a load that failed in an epoch that has ended fails no run of the nex
   REQUIRE_NOTHROW(rig.decode());
 }
 
-TEST_CASE("from the first batch on nothing is allocated, and nobody waits for the device but by events") {
+TEST_CASE("nothing is allocated from the first batch on") {
   const CleanRuntime clean;
   const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
   for (const size_t stages : {1, 2}) {
@@ -167,7 +167,7 @@ TEST_CASE("from the first batch on nothing is allocated, and nobody waits for th
   }
 }
 
-TEST_CASE("a step allocates nothing and nobody waits for the device but by events") {
+TEST_CASE("a step allocates nothing and waits by events only") {
   const CleanRuntime clean;
   for (const bool graphs : {true, false}) {
     emulator::reset();
@@ -187,7 +187,7 @@ TEST_CASE("a step allocates nothing and nobody waits for the device but by event
   }
 }
 
-TEST_CASE("work whose uploads and downloads are larger than ever frees nothing, since that would wait for the device") {
+TEST_CASE("growing uploads and downloads free nothing while running") {
   const CleanRuntime clean;
   cuda::Device device(cuda::CudaOptions{});
   cuda::Submissions submissions(device);
@@ -212,7 +212,7 @@ TEST_CASE("work whose uploads and downloads are larger than ever frees nothing, 
   device.poller.finish();
 }
 
-TEST_CASE("a call that fails ends the run with its reason, or there is a graph less; the next run is as ever") {
+TEST_CASE("a failed call ends its run or drops a graph") {
   const CleanRuntime clean;
   const DecodeRig::Drawn wanted = wanted_draws();
   for (const bool graphs : {true, false}) {
@@ -252,7 +252,7 @@ TEST_CASE("an event that ends in an error is never a success") {
   emulator::reset();
 }
 
-TEST_CASE("submitted work completes in order, is told of its failures, and may submit more when it completes") {
+TEST_CASE("work completes in order and reports failures") {
   const CleanRuntime clean;
   emulator::delay_randomly(5, 50us);
   std::vector<std::string> told;
@@ -284,7 +284,7 @@ TEST_CASE("submitted work completes in order, is told of its failures, and may s
   REQUIRE(told == std::vector<std::string>{"first", "broken", "third", "last"});
 }
 
-TEST_CASE("memory that is short is told with what was wanted and what is left") {
+TEST_CASE("short memory is reported with wanted and left sizes") {
   const CleanRuntime clean;
   const auto backend = cuda::make_backend({});
   REQUIRE_THROWS_WITH(backend->allocate(size_t{3} << 30),
@@ -297,7 +297,7 @@ TEST_CASE("memory that is short is told with what was wanted and what is left") 
   REQUIRE(backend->kv_format() == "bf16 cuda sm_90 wgmma");
 }
 
-TEST_CASE("experts are packed to where they stay: a layer of them takes two allocations, and no byte besides") {
+TEST_CASE("experts are packed in place with two allocations per layer") {
   const CleanRuntime clean;
   constexpr int32_t kExperts = 40;
   constexpr int32_t kHidden = 48;
@@ -320,7 +320,7 @@ TEST_CASE("experts are packed to where they stay: a layer of them takes two allo
                                                                     cuda::packed_weight_bytes(kHidden, kInner, false)));
 }
 
-TEST_CASE("a mixture of more experts than the op takes is refused when it is loaded, by its number") {
+TEST_CASE("too many experts are refused at load with their number") {
   const CleanRuntime clean;
   const auto backend = cuda::make_backend({});
   const HostMatrix matrix({1.0f}, tensor::DType::kF32, 1, 1);

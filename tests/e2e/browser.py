@@ -18,7 +18,7 @@ def find_chromium():
 
 
 class Browser:
-    """One page of one browser; use as a context manager."""
+    """One page of one browser, as a context manager."""
 
     def __init__(self, width=1440, height=900):
         self.profile = tempfile.TemporaryDirectory(prefix="millrace-chromium-", ignore_cleanup_errors=True)
@@ -27,7 +27,7 @@ class Browser:
         command = [find_chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                    "--hide-scrollbars", "--no-first-run", "--mute-audio", f"--user-data-dir={self.profile.name}",
                    f"--window-size={width},{height}", "--remote-debugging-pipe", "about:blank"]
-        # The shell puts the pipes where Chromium looks for them.
+        # The shell moves the pipes to the descriptors that Chromium uses.
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{commands_out} 4>&{replies_in}', "bash", *command],
             pass_fds=(commands_out, replies_in), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -89,7 +89,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression; a promise is awaited."""
+        """Returns the value of a JavaScript expression. A promise is awaited."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")

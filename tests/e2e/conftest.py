@@ -24,7 +24,7 @@ def pp4():
 
 @pytest.fixture(params=["pp1", "pp4"])
 def server(request):
-    """Each test that asks for it runs on both."""
+    """Returns a server with one stage or four. Each test that uses it runs on both."""
     return request.getfixturevalue(request.param)
 
 

@@ -1,4 +1,4 @@
-"""A ring over several processes: node 0 with the head and HTTP, the others beside it."""
+"""Starts a ring over several processes: node 0 with the head and HTTP, and the other nodes."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from millrace_server import BINARY, MODEL, MillraceServer, wait_until
 
 
 def free_port():
-    """Below the ports that the system gives to connections and to those who ask for any, so that it stays free."""
+    """Returns a free port below the ephemeral range, so that no outgoing connection takes it."""
     while True:
         port = random.randrange(16384, 32768)
         with socket.socket() as probe:
@@ -23,7 +23,7 @@ def free_port():
 
 
 class Node:
-    """A process of rank 1 or more."""
+    """A node with rank 1 or more, in a process of its own."""
 
     def __init__(self, ring, rank, model):
         self.output = []
@@ -51,11 +51,11 @@ class Node:
 
 
 class Ring:
-    """Use as a context manager; `server` is node 0."""
+    """A ring, as a context manager. `server` is node 0."""
 
     def __init__(self, node_count, pp_size, *flags, node_flags=(), host="127.0.0.1", http_host="127.0.0.1"):
         self.node_count = node_count
-        self.node_flags = node_flags  # of the nodes beside the head
+        self.node_flags = node_flags  # for the nodes other than the head's
         self.http_host = http_host
         self.address = f"{host}:{free_port()}"
         self.head_flags = ["--pp-size", pp_size, "--nnodes", node_count, "--node-rank", 0, "--dist-init-addr",
@@ -64,11 +64,11 @@ class Ring:
         self.server = None
 
     def address_for(self, rank):
-        """What a node is told of where the head is."""
+        """Returns the address of the head that a node is given."""
         return self.address
 
     def prefix(self, rank):
-        """What a node's command begins with."""
+        """Returns the words that precede a node's command."""
         return []
 
     def start_node(self, rank, model=MODEL):

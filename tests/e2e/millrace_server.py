@@ -1,4 +1,4 @@
-"""Starts the built server, talks to it without a client library, and ends it."""
+"""Starts the built server, sends requests without a client library, and stops it."""
 
 import os
 import re
@@ -15,11 +15,11 @@ BUILD = Path(os.environ.get("MILLRACE_BUILD_DIR", ROOT / "build"))
 BINARY = BUILD / "millrace"
 MODEL = Path(os.environ.get("MILLRACE_E2E_MODEL", ROOT / "models" / "books-4m")).resolve()
 LISTENING = re.compile(r"listening on (http://\S+:\d+)")
-PATIENCE_S = 120  # nothing here is a performance test; sanitizers and busy machines are slow
+PATIENCE_S = 120  # generous, since sanitizers and busy machines are slow
 
 
 def wait_until(condition, what, patience_s=PATIENCE_S):
-    """Polls until `condition()` gives something true and returns that."""
+    """Polls until `condition()` returns a true value, and returns it."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         value = condition()
@@ -30,12 +30,12 @@ def wait_until(condition, what, patience_s=PATIENCE_S):
 
 
 def run_binary(*arguments):
-    """A run that is expected to end by itself."""
+    """Runs a command that ends by itself."""
     return subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 class MillraceServer:
-    """One server process; use as a context manager."""
+    """One server process, as a context manager."""
 
     def __init__(self, *flags, model=MODEL, host="127.0.0.1", port=0, prefix=()):
         self.prefix = list(prefix)
@@ -74,7 +74,7 @@ class MillraceServer:
         assert self.process.poll() is None, self.log()
         try:
             return self.get("/health").status_code == 200
-        except httpx.TransportError:  # it is just ending; the next look at the process says so
+        except httpx.TransportError:  # the process is ending, which the next poll sees
             return False
 
     def log(self):
@@ -87,7 +87,7 @@ class MillraceServer:
         return httpx.post(self.url + path, json=body, timeout=PATIENCE_S)
 
     def metric(self, name, **labels):
-        """The sum of the samples of `name` whose labels include the given ones."""
+        """Returns the sum of the samples of `name` whose labels include the given ones."""
         total = 0.0
         for line in self.get("/metrics").text.splitlines():
             match = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line)

@@ -1,4 +1,4 @@
-"""What the tests ask for."""
+"""Prompts and requests that several tests share."""
 
 PROMPT = "It is a truth universally acknowledged"
 MESSAGES = [{"role": "user", "content": "Call me Ishmael."}]
@@ -16,7 +16,7 @@ SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "wide": WIDE, "penalised": PENA
 
 
 def with_ids(sampling):
-    """The same request, with the token ids in the answer."""
+    """Returns the request with token ids in its response."""
     return {**sampling, "extra_body": {**sampling.get("extra_body", {}), "return_token_ids": True}}
 
 

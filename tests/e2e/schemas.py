@@ -1,4 +1,4 @@
-"""Validators: OpenAI's published schema, and the one that a server describes itself by."""
+"""Validators for OpenAI's published schema and for the server's own /openapi.json."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def allow_null(schema):
 
 
 def relax(node):
-    """Null may stand for every property and item, as servers and clients have it."""
+    """Allows null for every property and item, as servers and clients do."""
     if isinstance(node, list):
         return [relax(item) for item in node]
     if not isinstance(node, dict):
@@ -46,7 +46,7 @@ def validator_of(document):
 
 def openai_validator():
     document = relax({"components": json.loads(OPENAI.read_text())["components"]})
-    # A number, as all servers of this interface send it.
+    # All servers of this interface send a number.
     document["components"]["schemas"]["Error"]["properties"]["code"] = {"type": ["string", "integer", "null"]}
     return validator_of(document)
 

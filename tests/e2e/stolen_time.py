@@ -1,4 +1,4 @@
-"""How long a machine kept its processors from who wanted them: other programs, and other guests of the same host."""
+"""Measures for how long other programs and other guests of the host kept the processors busy."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ INTERVAL_S = 0.005
 
 
 class StolenTime:
-    """A process of its own that wakes on every processor all the time; use as a context manager. Afterwards `seconds` is
-    by how much it woke late, over all wakes on the processor where that is most."""
+    """A process that keeps waking on every processor, as a context manager. Afterwards `seconds` is the sum of its
+    delays on the processor with the largest sum."""
 
     def __enter__(self):
         self.process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.process.stdout.readline()  # it watches
+        self.process.stdout.readline()  # the process has begun to watch
         return self
 
     def __exit__(self, *_):
@@ -23,7 +23,7 @@ class StolenTime:
 
 
 def watch(processor, over, late):
-    os.sched_setaffinity(0, {processor})  # of this thread
+    os.sched_setaffinity(0, {processor})  # binds this thread
     planned = time.monotonic() + INTERVAL_S
     while not over.is_set():
         time.sleep(max(0, planned - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The endpoints through the official client and by hand."""
+"""Tests the endpoints with the official client and with plain HTTP."""
 
 import openai
 import pytest
@@ -55,7 +55,7 @@ def test_tools_that_are_turned_off_change_nothing(client4):
         client4.chat.completions.create(**request, tools=tools)
 
 
-def test_max_tokens_is_kept_exactly(client4):
+def test_max_tokens_is_exact(client4):
     for count in (1, 2, 17):
         answer = client4.completions.create(model=MODEL.name, prompt=PROMPT, max_tokens=count, **GREEDY,
                                             extra_body={"ignore_eos": True})
@@ -128,7 +128,7 @@ def test_completion_logprobs(client4):
     choice = answer.choices[0]
     logprobs = choice.logprobs
     count = answer.usage.completion_tokens
-    if not any(token.startswith("bytes:") for token in logprobs.tokens):  # a part of a character
+    if not any(token.startswith("bytes:") for token in logprobs.tokens):  # part of a character
         assert "".join(logprobs.tokens) == choice.text
     assert len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == count
     for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs):
@@ -190,7 +190,7 @@ def test_tokenize_and_detokenize_are_inverse(server):
         assert back.json()["prompt"] == text
 
 
-def test_health_and_friends(server):
+def test_health_endpoints(server):
     assert server.get("/health").status_code == 200
     assert server.get("/version").json()["version"]
     assert server.get("/load").json().keys() >= {"running", "waiting"}
@@ -202,7 +202,7 @@ def test_health_and_friends(server):
 
 
 def test_a_repeated_prompt_gives_the_same_answer(client4):
-    """Whatever the prefix cache does, the tokens are the same."""
+    """The prefix cache never changes tokens."""
     prompt = " ".join(PROMPTS * 4)
     answers = [client4.completions.create(model=MODEL.name, prompt=prompt, max_tokens=16, **SEEDED) for _ in range(3)]
     assert len({answer.choices[0].text for answer in answers}) == 1

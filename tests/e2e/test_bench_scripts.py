@@ -1,4 +1,4 @@
-"""Command lines of bench/; what its scripts share, and what they say when something is amiss. None measures anything here."""
+"""Tests the command lines of bench/, the code that its scripts share, and their errors. Nothing is measured here."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ def run_script(name, *arguments, **options):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_nobody_keeps_a_place_or_a_predecessor(count):
+def test_orders_are_drawn_and_mirrored(count):
     contenders = list(range(count))
     for seed in range(20):
         orders = [runs.order_of(contenders, seed, number) for number in range(1, 13)]
@@ -36,7 +36,7 @@ def test_nobody_keeps_a_place_or_a_predecessor(count):
         assert len({tuple(runs.order_of(contenders, seed, 1)) for seed in range(20)}) > 2
 
 
-def test_no_purpose_has_anothers_prompts():
+def test_every_run_has_its_own_seed():
     seeds = {runs.seed_of(seed, load, number) for seed in range(50) for load in ("prefill", "decode") for number in range(20)}
     assert len(seeds) == 50 * 2 * 20
     assert all(0 <= seed < 2**53 for seed in seeds)
@@ -53,14 +53,14 @@ def test_no_rounds_are_an_error_of_the_command_line(script, arguments):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "²"])
-def test_what_is_counted_is_a_whole_number(text):
+def test_counts_are_whole_numbers(text):
     assert runs.positive("12") == 12
     with pytest.raises(argparse.ArgumentTypeError):
         runs.positive(text)
 
 
 @pytest.mark.parametrize("load", ["prefill", "hogs", "beside", "prefill-0", "nonsense-3"])
-def test_versus_refuses_loads_that_there_are_not(load):
+def test_versus_refuses_unknown_loads(load):
     done = run_script("versus.py", "http://127.0.0.1:1", "http://127.0.0.1:1", "--loads", load)
     assert done.returncode == 2
     assert f"no load is called '{load}'" in done.stderr
@@ -74,7 +74,7 @@ def test_versus_says_why_a_load_failed():
 
 
 class FakeServerHandler(http.server.BaseHTTPRequestHandler):
-    """Completions of one token; each prompt is noted with the server that it came to."""
+    """Answers with completions of one token and records each prompt with its server."""
 
     protocol_version = "HTTP/1.1"
 
@@ -107,7 +107,7 @@ class FakeServerHandler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def fake_servers(names):
-    """Their addresses, and what was asked of whom, in order."""
+    """Yields the addresses of servers and the list of their (server, prompt) in order."""
     seen, servers = [], []
     for name in names:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeServerHandler)
@@ -122,12 +122,12 @@ def fake_servers(names):
             server.server_close()
 
 
-def test_versus_has_the_two_begin_in_turns():
+def test_versus_alternates_which_server_is_first():
     with fake_servers(["first", "second"]) as (urls, seen):
         done = run_script("versus.py", *urls, "--build", BUILD, "--loads", "prefill-64", "--rounds", 4, "--seed", 5)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--seed 5\n")
-    begun = [server for server, _ in seen[6::6]]  # three prompts each; what does not count is over
+    begun = [server for server, _ in seen[6::6]]  # three prompts each, after the warm-up
     assert len(begun) == 4 and begun[0] != begun[1] and begun[2] != begun[3]
 
 
@@ -136,7 +136,7 @@ def test_versus_sends_no_prompt_twice():
         done = run_script("versus.py", *urls, "--build", BUILD, "--loads", "beside-64", "prefill-64", "--rounds", 1)
     assert done.returncode == 0, done.stderr
     for name in ("first", "second"):
-        prompts = [prompt[:16] for server, prompt in seen if server == name]  # a cache goes by the beginning
+        prompts = [prompt[:16] for server, prompt in seen if server == name]  # prefix caches match beginnings
         assert len(set(prompts)) == len(prompts)
 
 
@@ -148,7 +148,7 @@ def test_a_start_is_timed_by_the_log():
         assert "  ready, s " in done.stdout
     failed = run_script("startup_bench.py", "--model", MODEL, "--rounds", 1, "--", *command, "--no-such-flag")
     assert failed.returncode == 1
-    assert "--no-such-flag" in failed.stderr.split("\n", 1)[1], failed.stderr  # what the server said, besides the command
+    assert "--no-such-flag" in failed.stderr.split("\n", 1)[1], failed.stderr  # the server's own message
 
 
 def run_program(name, *arguments):

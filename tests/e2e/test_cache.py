@@ -1,4 +1,4 @@
-"""The prefix cache and its tiers, as clients see them: the same words from every tier, and the hits reported."""
+"""Tests the prefix cache through HTTP: equal text from every tier, and the reported hits."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def plain():
 
 
 @pytest.mark.parametrize("pp_size", ["1", "4"])
-def test_a_repeated_prompt_is_found_and_answered_with_the_same_words(plain, pp_size):
+def test_a_repeated_prompt_hits_the_cache_with_equal_words(plain, pp_size):
     with MillraceServer("--page-size", "16", "--pp-size", pp_size) as server:
         assert texts(server) == plain
         for prompt, wanted in zip(PROMPTS, plain):
@@ -65,12 +65,12 @@ def test_pages_evicted_to_the_host_come_back(plain, policy):
     with MillraceServer(*SMALL_POOL, *flags, "--pp-size", "2") as server:
         for _ in range(3):
             for prompt, wanted in zip(PROMPTS, plain):
-                assert [ask(server, prompt)[0] for _ in range(2)] == [wanted] * 2  # the second one makes it worth keeping
+                assert [ask(server, prompt)[0] for _ in range(2)] == [wanted] * 2  # selective writes need two uses
         assert metric(server, "kv_cache_host_hit_pages_total") > 0
         assert metric(server, "kv_cache_evicted_pages_total") > 0
 
 
-def test_the_store_outlives_a_flush_and_a_restart_but_not_another_division(plain, tmp_path):
+def test_the_store_outlives_flush_and_restart_but_not_a_resplit(plain, tmp_path):
     flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with MillraceServer(*flags, "--pp-size", "2") as server:
@@ -95,7 +95,7 @@ def wait_for_persisted(server):
 
 
 def model_with_other_first_layer(folder):
-    """The shipped model without what its first layer's feed-forward adds."""
+    """Writes the shipped model with the first layer's feed-forward set to zero."""
     shutil.copytree(MODEL, folder)
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -106,7 +106,7 @@ def model_with_other_first_layer(folder):
     return folder
 
 
-def test_stages_whose_own_layers_are_equal_share_no_pages_of_models_that_differ_elsewhere(plain, tmp_path):
+def test_stages_of_different_models_share_no_pages(plain, tmp_path):
     other = model_with_other_first_layer(tmp_path / "other" / MODEL.name)
     flags = ("--page-size", "16", "--pp-size", "2", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
@@ -146,7 +146,7 @@ def test_host_pages_outlive_a_broken_link_but_not_a_dead_node(plain):
 
 
 def test_tiers_over_two_nodes_survive_a_death(plain, tmp_path):
-    """What was on device and host is forgotten with the node; the store has it still."""
+    """A node's death loses device and host pages. The page store keeps them."""
     flags = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path",
              str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with Ring(2, 2, "--page-size", 16, *flags, node_flags=flags) as ring:
@@ -171,7 +171,7 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
     with MillraceServer(*flags) as server:
         assert texts(server) == plain
         wait_for_persisted(server)
-    # Pages of a build whose kernels compute other bits are of another identity.
+    # A build whose kernels compute other bits has another page identity.
     identities = [path.read_text() for path in folder.glob("*/identity.txt")]
     assert identities and all(re.search(r" revision \d+", identity) for identity in identities)
     pages = [path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size > 4096]
@@ -186,13 +186,13 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
         assert server.metric("millrace:page_store_hits_total") == 0
 
 
-def test_a_flush_is_refused_while_requests_run_unless_it_may_wait():
+def test_a_flush_is_refused_during_requests_unless_it_may_wait():
     with MillraceServer() as server:
         body = {"model": "books-4m", "prompt": "It was", "max_tokens": 600, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S) as stream:
             lines = stream.iter_lines()
             next(lines)
-            assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # so that it does not end
+            assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # it never ends
             refused = server.post("/flush_cache")
             assert refused.status_code == 409
             assert "1 requests run" in refused.json()["error"]["message"]
@@ -245,7 +245,7 @@ def test_administrators_have_a_key_of_their_own():
         assert [status_of("/stop_profile", key) for key in ("user", "root")] == [401, 409]
 
 
-def test_a_host_tier_larger_than_memory_is_refused_with_both_sizes():
+def test_an_oversized_host_tier_is_refused_with_both_sizes():
     result = run_binary("serve", "--model-path", MODEL, "--port", 0, "--enable-hierarchical-cache", "--hicache-size", 5000)
     assert result.returncode != 0
     assert re.search(r"a host tier of \d+ pages of \d+ tokens takes \d{7}\.\d MB, \d+\.\d MB of memory are available", result.stderr)

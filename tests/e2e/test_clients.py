@@ -1,4 +1,4 @@
-"""A framework's client on top of OpenAI's."""
+"""Tests the client of a framework that builds on OpenAI's."""
 
 import pytest
 from millrace_server import MODEL, PATIENCE_S

@@ -1,5 +1,5 @@
-"""Fields together, drawn at random from a fixed seed: a stream says what the whole answer says, on one stage what on four,
-and either is what the fields ask for. MILLRACE_COMBINATIONS asks for more."""
+"""Combines request fields at random from a fixed seed. A stream equals the whole response, one stage equals four, and
+both follow the fields. MILLRACE_COMBINATIONS sets how many combinations are drawn."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def draw_body(dice, path, vocab_size):
 
 
 def joined(parts):
-    """Log probabilities of several chunks as one: lists are added up, member by member."""
+    """Joins the log probabilities of several chunks by concatenating their lists."""
     parts = [part for part in parts if part]
     if not parts:
         return None
@@ -123,7 +123,7 @@ def check_choice(choice, body, detokenize):
 
 
 def check_offsets(text, logprobs):
-    """Each token's text stands where it says, as far as the text goes; offsets never fall."""
+    """Checks that each token's text is at its offset and that offsets never decrease."""
     offsets = logprobs["text_offset"]
     assert offsets == sorted(offsets)
     for token, begin, end in zip(logprobs["tokens"], offsets, offsets[1:]):
@@ -132,7 +132,7 @@ def check_offsets(text, logprobs):
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_streams_and_stages_agree_on_whatever_is_asked(pp1, pp4, path):
+def test_streams_and_stages_agree_on_random_fields(pp1, pp4, path):
     vocab_size = pp1.get("/server_info").json()["model"]["vocab_size"]
     finishes = set()
     for number in range(COUNT):

@@ -1,4 +1,4 @@
-"""The files of deploy/ and the list of flags in docs/operations.md against the binary."""
+"""Compares the files of deploy/ and the lists in docs/ with the built program."""
 
 import json
 import re
@@ -22,7 +22,7 @@ OF_A_GPU = {"decode_steps_total"}
 
 
 def expanded(word):
-    """a_{b,c}_d: a_b_d and a_c_d."""
+    """Expands a_{b,c}_d to a_b_d and a_c_d."""
     braces = re.search(r"\{(.*?)\}", word)
     if not braces:
         return [word]
@@ -54,7 +54,7 @@ def test_the_dashboard_shows_what_is_exported(pp4):
 @pytest.mark.skipif(MODEL.name != "books-4m", reason="the example is of the model that ships")
 def test_the_answer_in_the_readme_has_the_form_of_the_servers(pp4):
     def forms(text):
-        """The kinds of events, whatever the words; tokens that come together share an event."""
+        """Returns the kinds of events in order. Tokens that come together share an event."""
         found = set()
         for line in re.findall(r"^data: (\{.*\})$", text, re.MULTILINE):
             event = json.loads(line)
@@ -71,7 +71,7 @@ def test_the_answer_in_the_readme_has_the_form_of_the_servers(pp4):
 
 
 def test_the_list_of_metrics_is_whole_and_true(tmp_path):
-    """With a TCP link and a page store, so that everything there is has something to say."""
+    """Uses a TCP link and a page store, so that every metric is exported."""
     store = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path)
     with Ring(2, 2, *store, node_flags=store) as ring:
         assert ring.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}).status_code == 200

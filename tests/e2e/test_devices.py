@@ -1,4 +1,4 @@
-"""Which device a server computes on, and the server over the CUDA backend's module with an emulated GPU."""
+"""Tests the choice of devices, and the server with the CUDA module on an emulated GPU."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from millrace_ring import Ring
 from millrace_server import BINARY, BUILD, MODEL, PATIENCE_S, ROOT, MillraceServer, wait_until
 from prompts import PROMPT
 
-#: The backend over the fake runtime, its kernels plain loops; the real module is beside the binary.
+#: The CUDA backend over a fake runtime with plain loops as kernels.
 EMULATED = BUILD / "tests/cuda_backend/millrace_cuda_plain.so"
 REAL = BUILD / "millrace_cuda.so"
 FAKE_NCCL = BUILD / "tests/cuda_backend/nccl_fake.so"
@@ -50,7 +50,7 @@ def test_devices_lists_the_processor_and_every_gpu():
     assert [line.split(";")[0] for line in gpus] == [f"cuda {i}  Emulated GPU, sm_90, 4 SMs" for i in (0, 1)]
 
 
-def test_a_gpu_that_another_process_has_for_itself_keeps_no_other_from_the_list():
+def test_a_gpu_in_exclusive_use_keeps_the_others_listed():
     listed = run("devices", MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=3, MILLRACE_EMULATED_BUSY_GPU=1)
     assert listed.returncode == 0, listed.stderr
     first, busy, last = listed.stdout.splitlines()[1:]
@@ -76,7 +76,7 @@ def test_a_gpu_serves_a_mixture_of_experts_on_any_stages(tmp_path):
     (__file__, 1, "the CUDA module does not load: "),
     (EMULATED, 0, "no CUDA driver"),
 ])
-def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
+def test_without_a_gpu_the_reason_is_logged(module, gpus, reason):
     environment = {"MILLRACE_CUDA_MODULE": module, "MILLRACE_EMULATED_GPUS": gpus}
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", **environment)
     assert refused.returncode == 1
@@ -84,7 +84,7 @@ def test_without_a_gpu_the_reason_is_told(module, gpus, reason):
     assert f"cuda    none: {reason}" in run("devices", **environment).stdout
 
 
-def test_a_driver_that_is_too_old_is_told_with_what_would_do():
+def test_an_old_driver_is_named_with_the_wanted_version():
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", MILLRACE_CUDA_MODULE=EMULATED,
                   MILLRACE_EMULATED_DRIVER=11080)
     assert refused.returncode == 1
@@ -113,12 +113,12 @@ def test_a_gpu_computes_in_bf16():
     assert refused.returncode == 1 and "--dtype f32: a GPU computes in bf16" in refused.stderr
 
 
-def test_what_products_go_by_is_chosen_at_the_start_and_told():
+def test_the_gemm_kernels_are_chosen_at_start_and_logged():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
         assert ", wgmma" in server.log()
     with serve("--device", "cuda", "--cuda-products", "mma") as server:
-        assert completion(server) == wanted  # of the fake's, both are plain sums
+        assert completion(server) == wanted  # the fake computes both as plain sums
         assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 mma"
     with serve("--device", "cuda", environment=["MILLRACE_EMULATED_WGMMA=wrong"]) as server:
         assert re.search(r"warning +device 0: wgmma fails its self-test, GEMMs use mma instead: a sum of \d+ "
@@ -138,7 +138,7 @@ def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
     assert answers[0]["text"] and answers[1:] == answers[:1] * 2
 
 
-def test_a_gpu_that_makes_no_graphs_gives_the_same_answer_and_the_log_says_why():
+def test_a_gpu_without_graphs_answers_equally_and_logs_why():
     def steps(server, graph):
         return server.metric("millrace:decode_steps_total", stage=0, graph=graph)
 
@@ -155,7 +155,7 @@ def test_a_gpu_that_makes_no_graphs_gives_the_same_answer_and_the_log_says_why()
                          r"CUDA: cudaStreamBeginCapture: operation not supported", server.log())
 
 
-def test_stages_on_parts_of_a_gpu_say_the_same():
+def test_stages_on_parts_of_a_gpu_answer_equally():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 4, gpus=2) as server:
@@ -164,7 +164,7 @@ def test_stages_on_parts_of_a_gpu_say_the_same():
             assert re.search(rf"stage {stage}: .* 4 SMs, wgmma, part {part} of 2, 2 SMs", server.log())
 
 
-def test_a_driver_without_green_contexts_gives_every_stage_the_whole_gpu_and_is_named():
+def test_without_green_contexts_stages_share_the_whole_gpu():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
                environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
         assert completion(server)["text"]
@@ -173,7 +173,7 @@ def test_a_driver_without_green_contexts_gives_every_stage_the_whole_gpu_and_is_
 
 
 def test_prefixes_go_to_the_host_tier_and_come_back():
-    """A cache too small for both prompts: the first one's pages come back from the host, and say the same."""
+    """The cache is too small for both prompts. Pages of the first one return from the host and give equal text."""
     first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
     other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
     with serve("--device", "cuda", "--enable-hierarchical-cache", "--pp-size", 2, tokens=1024) as server:
@@ -191,9 +191,9 @@ def test_prefixes_go_to_the_host_tier_and_come_back():
     ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--disable-cuda-graph"]),
     ("MILLRACE_EMULATED_FAILING_EVENT=400", ["--pp-size", 2]),
 ])
-def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(failing, flags):
-    """The failure comes while decode steps run. That request ends with an error; those after it are served. No call is
-    the launch of a graph, without which a step does as well."""
+def test_a_device_failure_ends_requests_and_the_ring_rebuilds(failing, flags):
+    """A call fails while decode steps run. That request ends with an error, and later ones are served. The calls
+    exclude graph launches, since a step runs without its graph too."""
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=[failing]) as server:
         body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
         answers = [server.post("/v1/completions", body)]
@@ -205,8 +205,8 @@ def test_a_device_failure_ends_the_requests_in_flight_and_the_ring_forms_again(f
 
 
 @pytest.mark.parametrize("flags", [[], ["--pp-size", 2]])
-def test_a_gpu_that_answers_with_errors_only_ends_the_process_behind_the_request(flags):
-    """No other process has to do with the fault, so one that is started again can use the GPU."""
+def test_a_gpu_that_only_fails_ends_the_process(flags):
+    """The fault is confined to its process, so a restarted process can use the GPU."""
     environment = ["MILLRACE_EMULATED_FAILING_EVENT=400", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
     with serve("--device", "cuda", "--disable-radix-cache", *flags, environment=environment) as server:
         body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
@@ -220,7 +220,7 @@ def test_a_gpu_that_answers_with_errors_only_ends_the_process_behind_the_request
 
 
 @needs_nccl
-def test_a_node_whose_gpu_is_lost_ends_and_the_ring_forms_again_when_it_is_back():
+def test_a_node_with_a_lost_gpu_ends_and_rejoins_later():
     body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
     environment = ["MILLRACE_EMULATED_FAILING_EVENT=1000", "MILLRACE_EMULATED_FAILURE_STICKS=1"]
     with GpuRing(node_environment=environment) as ring:
@@ -242,14 +242,14 @@ def test_a_node_whose_gpu_is_lost_ends_and_the_ring_forms_again_when_it_is_back(
     (1024, ["--max-total-tokens", 10_000_000], "cuda 0: a KV cache of 8192 pages of 64 tokens takes "),
     (16, ["--chunked-prefill-size", 8192], "stage 0: CUDA: cudaMalloc of "),
 ])
-def test_memory_that_is_short_is_an_error_at_the_start(mib, flags, reason):
+def test_short_memory_is_an_error_at_start(mib, flags, reason):
     refused = run("serve", "--model-path", MODEL, "--port", 0, "--device", "cuda", *flags,
                   MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPU_MIB=mib)
     assert refused.returncode == 1
     assert reason in refused.stderr and " MB are missing" in refused.stderr
 
 
-def test_the_cache_takes_what_a_gpu_has_left_beside_weights_and_scratch():
+def test_the_cache_takes_the_rest_of_a_gpu_memory():
     prefix = ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", "MILLRACE_EMULATED_GPU_MIB=128"]
     pages = []
     for flags in ([], ["--mem-fraction-static", 0.3]):
@@ -262,7 +262,7 @@ def test_the_cache_takes_what_a_gpu_has_left_beside_weights_and_scratch():
 
 
 class GpuRing(Ring):
-    """Two nodes with an emulated GPU each, and NCCL's fake between them."""
+    """Two nodes with an emulated GPU each, linked by a fake NCCL."""
 
     def __init__(self, *flags, node_environment=(), node_flags=GPU):
         self.node_environment = node_environment
@@ -274,7 +274,7 @@ class GpuRing(Ring):
 
 
 @needs_nccl
-def test_activations_between_nodes_go_from_gpu_to_gpu_also_when_a_node_comes_again():
+def test_activations_go_between_gpus_also_after_a_node_returns():
     with serve("--device", "cuda") as server:
         wanted = completion(server)
     with GpuRing("--nccl", "on") as ring:
@@ -290,7 +290,7 @@ def test_activations_between_nodes_go_from_gpu_to_gpu_also_when_a_node_comes_aga
 
 
 @needs_nccl
-def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves():
+def test_a_node_death_under_load_ends_requests_and_ring_recovers():
     body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
     with GpuRing() as ring, ThreadPoolExecutor(4) as clients:
         ring.wait_until_whole()
@@ -306,7 +306,7 @@ def test_a_node_that_dies_under_load_ends_the_requests_and_the_next_ring_serves(
 
 
 @needs_nccl
-def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_next_ring_serves():
+def test_a_missing_transfer_ends_its_request_at_the_deadline():
     timeout = ["--nccl-timeout", 4]
     body = {**GREEDY, "ignore_eos": True}
     with GpuRing(*timeout, node_environment=["MILLRACE_FAKE_NCCL_SILENT_TRANSFER=60"],
@@ -331,7 +331,7 @@ def test_a_transfer_that_never_comes_ends_its_request_at_the_deadline_and_the_ne
      " is there and cannot connect: stage 1 -> stage 2: NCCL: the communicator: unhandled system error"),
     ([], ["--device", "cpu"], "the receiver computes in memory of its host"),
 ])
-def test_without_a_channel_activations_go_through_the_hosts_and_the_reason_is_told(environment, flags, reason):
+def test_without_a_channel_hosts_carry_and_the_reason_is_logged(environment, flags, reason):
     with GpuRing(node_environment=environment, node_flags=flags) as ring:
         ring.wait_until_whole()
         assert "activations from stage 1 to stage 2 go through the hosts: " in ring.server.log()

@@ -1,4 +1,4 @@
-"""Tokens computed before they are drawn: answers must not know of it, and clients get them sooner."""
+"""Tests speculative decoding: outputs do not change, and clients get them sooner."""
 
 import re
 
@@ -36,7 +36,7 @@ def serve(folder, *flags):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Drafts nothing."""
+    """A server that drafts nothing."""
     with serve(tmp_path_factory.mktemp("plain"), "--speculative-num-draft-tokens", 0) as server:
         yield server
 
@@ -71,12 +71,12 @@ def test_answers_are_the_same_bits(plain, drafting, sampling):
     assert complete(drafting, **sampling) == complete(plain, **sampling)
 
 
-def test_several_at_once_are_too(plain, drafting):
+def test_concurrent_answers_are_the_same_bits(plain, drafting):
     together = {"prompt": [PROMPT, "Call me Ishmael.", PROMPT], "n": 3, "temperature": 0.5, "seed": 1}
     assert complete(drafting, **together) == complete(plain, **together)
 
 
-def test_what_was_there_before_is_found_again(drafting):
+def test_repeated_text_is_drafted(drafting):
     before = drafts(drafting, "ngram", "accepted")
     complete(drafting, temperature=0)
     assert drafts(drafting, "ngram", "accepted") > before
@@ -89,7 +89,7 @@ def test_a_right_prediction_comes_in_few_steps(plain, drafting):
         found = chat(server, prediction={"type": "content", "content": wanted.choices[0].message.content})
         assert found.choices == wanted.choices
         details = found.usage.completion_tokens_details
-        if server is plain:  # where nothing is drafted
+        if server is plain:  # without drafts
             assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)
         else:
             assert details.accepted_prediction_tokens > 80
@@ -97,7 +97,7 @@ def test_a_right_prediction_comes_in_few_steps(plain, drafting):
         own_validator(server)(found.model_dump(mode="json", exclude_unset=True), "ChatCompletionResponse")
 
 
-def test_a_prediction_with_changes_is_followed_all_the_same(plain, drafting):
+def test_a_prediction_with_changes_is_followed(plain, drafting):
     wanted = chat(plain)
     words = wanted.choices[0].message.content.split(" ")
     words[20] = "whale"
@@ -119,7 +119,7 @@ def test_a_prediction_of_something_else_changes_nothing(plain, drafting):
     assert found.choices == chat(plain).choices
 
 
-def test_what_a_form_leaves_no_choice_of_is_drafted(plain, drafting):
+def test_tokens_forced_by_a_format_are_drafted(plain, drafting):
     form = {"type": "json_schema", "json_schema": {"name": "ship", "strict": True, "schema": SHIP}}
     before = drafts(drafting, "form", "accepted")
     for seed in range(4):
@@ -136,7 +136,7 @@ def test_what_a_form_leaves_no_choice_of_is_drafted(plain, drafting):
     ({"type": "content", "content": 5}, "prediction.content"),
     ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content"),
 ])
-def test_what_is_no_prediction_is_refused(drafting, prediction, param):
+def test_an_invalid_prediction_is_refused(drafting, prediction, param):
     with pytest.raises(openai.BadRequestError) as refused:
         chat(drafting, extra_body={"prediction": prediction})
     assert refused.value.param == param

@@ -1,4 +1,4 @@
-"""Never divergent: neither the number of stages nor the company of other requests changes a token."""
+"""Tests that neither the number of stages nor other requests change a token."""
 
 import asyncio
 
@@ -42,8 +42,8 @@ async def test_parallel_requests_equal_the_same_requests_alone(server):
                 assert ids_of(answer.choices[0]) == wanted, f"request {index}"
 
 
-async def test_a_long_prompt_beside_short_ones_changes_nothing(pp1, pp4):
-    """The long one is cut into chunks that share micro-batches with the short ones' decode steps."""
+async def test_a_long_prompt_among_short_ones_changes_nothing(pp1, pp4):
+    """The long prompt is cut into chunks that share micro-batches with decode steps of short ones."""
     long = {"model": MODEL.name, "prompt": " ".join(PROMPTS * 5), "max_tokens": 16, **with_ids(SAMPLINGS["seeded"])}
     short = list(requests())[:6]
     found = []
@@ -55,7 +55,7 @@ async def test_a_long_prompt_beside_short_ones_changes_nothing(pp1, pp4):
 
 
 async def test_a_cache_that_is_too_small_for_all_changes_nothing(pp4):
-    """Sequences are evicted, retracted and computed again; their tokens stay."""
+    """Sequences are retracted and prefilled again, and their tokens stay equal."""
     wanted = [{**request, "max_tokens": 200} for request in requests()][:16]
     found = []
     with MillraceServer("--pp-size", 2, "--max-total-tokens", 1536, "--chunked-prefill-size", 32) as small:

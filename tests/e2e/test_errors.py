@@ -1,4 +1,4 @@
-"""Errors as clients see them: the class, the message, no needless retry."""
+"""Tests errors through the official client: the class, the message, and retries."""
 
 import asyncio
 import contextlib
@@ -48,13 +48,13 @@ def test_too_long_a_prompt_is_a_bad_request_with_numbers(client):
     limit = client.models.list().data[0].model_extra["max_model_len"]
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model=MODEL.name, prompt=[5] * (limit + 1), max_tokens=1)
-    # The words by which litellm and agents know that they have to shorten.
+    # litellm and agents recognize an overlong prompt by these words.
     assert error.value.body["message"].startswith(f"this model's maximum context length is {limit} tokens")
     assert str(limit + 1) in error.value.body["message"] and error.value.body["code"] == 400
 
 
 def test_a_bad_request_is_not_retried(pp4):
-    """The client retries on its own what may pass the second time; a 400 must not look like that."""
+    """The client retries requests that may succeed later. A 400 must not be retried."""
     def bad_requests():
         return pp4.metric("millrace:http_requests_total", status=400)
 
@@ -83,7 +83,7 @@ def test_errors_of_the_protocol(server):
     check_error(server.post("/v1/chat/completions", {"messages": "hello"}), 400)
 
 
-def test_garbage_on_the_socket_hurts_nobody(server):
+def test_garbage_on_the_socket_harms_no_request(server):
     host, port = server.url.removeprefix("http://").rsplit(":", 1)
     for garbage in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
@@ -96,7 +96,7 @@ def test_garbage_on_the_socket_hurts_nobody(server):
 
 
 async def test_a_full_queue_is_a_rate_limit_error():
-    """What does not fit is refused at once; what was accepted is answered."""
+    """A full queue refuses at once. Accepted requests are answered."""
     with MillraceServer("--max-running-requests", 1, "--max-queued-requests", 2) as server:
         async with async_client_of(server, max_retries=0) as client:
             request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
@@ -119,7 +119,7 @@ async def test_the_client_gets_through_a_full_queue_by_its_retries():
         assert server.metric("millrace:http_requests_total", status=429) > 0
 
 
-def test_the_api_key_is_asked_for(tmp_path):
+def test_the_api_key_is_required(tmp_path):
     (tmp_path / "keys").write_text("third\n\n  [fourth] \r\n")
     with MillraceServer("--metrics-public", "--api-key", "secret", "--api-key", "[other]", "--api-key-file", tmp_path / "keys") as server:
         with client_of(server) as client, pytest.raises(openai.AuthenticationError):

@@ -1,4 +1,4 @@
-"""The launchers' environments, and the files of examples/."""
+"""Tests the environments of launchers and the files of examples/."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from prompts import PROMPT
 
 EXAMPLES = ROOT / "examples"
 GREEDY = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0}
-#: By launcher: what it sets for a rank, and whether it tells where the head is; None stands for the head's port.
+#: Maps a launcher to what it sets for a rank and whether it names the head. None stands for the port of the head.
 ENVIRONMENTS = {
     "torchrun": lambda rank, port: {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
     "slurm": lambda rank, port: {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"},
@@ -36,9 +36,9 @@ def text_of(server):
 
 
 @pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_a_ring_finds_its_places_in_the_environment(launcher, pp1):
+def test_a_ring_finds_its_ranks_in_the_environment(launcher, pp1):
     port = free_port()
-    # Those that name no port, and another address where one is given, take the flag's.
+    # A launcher without a port, or with another address than the flag, leaves both to the flag.
     flags = [] if launcher == "torchrun" else ["--dist-init-addr", f"127.0.0.1:{port}"]
     environment = ENVIRONMENTS[launcher]
     worker = subprocess.Popen([*env_command(environment(1, port)), str(BINARY), "serve", "--model-path", str(MODEL),
@@ -53,7 +53,7 @@ def test_a_ring_finds_its_places_in_the_environment(launcher, pp1):
 
 
 def commands_of(path):
-    """What follows 'millrace serve' in the commands of an example."""
+    """Returns the words after 'millrace serve' in the commands of an example."""
     text = re.sub(r"\\\n", " ", path.read_text())
     text = re.sub(r"command: \[(.*)\]", lambda found: found.group(1).replace(",", " "), text)
     return re.findall(r"millrace\}?\"? +serve +(.*)", text)
@@ -61,7 +61,7 @@ def commands_of(path):
 
 @pytest.mark.parametrize("name, count", [("torchrun.sh", 1), ("slurm.sbatch", 1), ("openmpi.sh", 1),
                                          ("leaderworkerset.yaml", 2)])
-def test_examples_use_flags_that_there_are(name, count):
+def test_examples_use_flags_that_exist(name, count):
     known = set(re.findall(r"--[a-z][a-z-]+", run_binary("serve", "--help").stdout))
     commands = commands_of(EXAMPLES / name)
     assert len(commands) == count
@@ -73,21 +73,21 @@ def test_examples_use_flags_that_there_are(name, count):
         assert subprocess.run(["bash", "-n", str(EXAMPLES / name)]).returncode == 0
 
 
-def test_the_services_of_a_leaderworkerset_do_not_meet():
+def test_the_services_of_a_leaderworkerset_are_distinct():
     workers, service = yaml.safe_load_all((EXAMPLES / "leaderworkerset.yaml").read_text())
-    # The controller makes a headless service of the set's own name, unless there is one.
+    # The controller creates a headless service with the name of the set, unless there is one.
     name = workers["metadata"]["name"]
     assert service["metadata"]["name"] != name
     template = workers["spec"]["leaderWorkerTemplate"]
     labels = {"leaderworkerset.sigs.k8s.io/name": name, **template["leaderTemplate"]["metadata"]["labels"]}
     assert service["spec"]["selector"].items() <= labels.items()
-    drain_s = float(re.search(r"--drain-timeout .*=(\d+)", run_binary("serve", "--help").stdout)[1])
+    drain_s = float(re.search(r"--drain-timeout [^\]]*default (\d+)", run_binary("serve", "--help").stdout)[1])
     for pod in (template["leaderTemplate"], template["workerTemplate"]):
         assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s
 
 
 def mpirun_arguments(folder, *arguments):
-    """Of the mpirun that an example calls."""
+    """Returns the flags of the mpirun that an example calls."""
     program = folder / "mpirun"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)

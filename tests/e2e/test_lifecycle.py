@@ -1,4 +1,4 @@
-"""Starting, ending, and clients that go away."""
+"""Tests start, stop and clients that disconnect."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_a_stream_whose_client_leaves_is_ended(server):
 
 
 def test_a_request_whose_client_leaves_is_ended(server):
-    """Also without a stream, where nothing is being written that could fail."""
+    """A disconnect is noticed without a stream too, where no write can fail."""
     before = server.metric(DISCONNECTS)
     host, port = server.url.removeprefix("http://").rsplit(":", 1)
     body = json.dumps({**LONG, "n": 8, "ignore_eos": True}).encode()
@@ -85,10 +85,10 @@ def test_sigterm_ends_an_idle_server():
         assert server.wait() == 0, server.log()
 
 
-@pytest.mark.parametrize("prefix", [[], ["unshare", "--pid", "--fork"]], ids=["", "as the first process"])
+@pytest.mark.parametrize("prefix", [[], ["unshare", "--pid", "--fork"]], ids=["as any process", "as the first process"])
 def test_a_second_signal_ends_at_once(prefix):
-    """Before the drain is over, which a client holds up that takes nothing of its answer. The first process of a
-    container has no default actions."""
+    """A client that reads nothing delays the drain, and the second signal ends it early. The first process of a
+    container has no default signal actions."""
     if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
         pytest.skip("namespaces of process ids cannot be made here")
     body = json.dumps({**LONG, "n": 64, "ignore_eos": True, "stream": True}).encode()
@@ -110,7 +110,7 @@ def test_a_second_signal_ends_at_once(prefix):
 
 
 def check_refusal(result, *wanted):
-    """One clear line, and a code that scripts can tell from a crash."""
+    """The error is one line, and its exit code differs from that of a crash."""
     assert result.returncode in (1, 2), f"code {result.returncode}: {result.stderr}"
     lines = [line for line in result.stderr.splitlines() if line.startswith("millrace: ")]
     assert len(lines) == 1, result.stderr

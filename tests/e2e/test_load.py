@@ -1,4 +1,4 @@
-"""The load generator against the real server."""
+"""Tests the load generator with the real server."""
 
 import json
 import signal
@@ -52,7 +52,7 @@ def test_load_without_a_server_is_one_line():
     assert result.stderr == "load: cannot connect to 127.0.0.1:1: Connection refused\n"
 
 
-def test_load_ends_by_a_signal_before_anything_has_answered():
+def test_load_ends_by_a_signal_before_any_response():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = subprocess.Popen([str(LOAD), "--base-url", f"http://127.0.0.1:{listener.getsockname()[1]}"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

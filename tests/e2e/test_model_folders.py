@@ -1,4 +1,4 @@
-"""Model folders as people have them: files that say different things, or too much."""
+"""Tests model folders with contradicting, missing and superfluous files."""
 
 import json
 import shutil
@@ -10,20 +10,20 @@ from prompts import PROMPT
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the model whose files a test may change."""
+    """Returns a copy of the model whose files a test may change."""
     copy = tmp_path / MODEL.name
     shutil.copytree(MODEL, copy)
     return copy
 
 
 def change(path, **members):
-    """Sets members of a JSON file; None takes one away."""
+    """Sets members of a JSON file. None removes one."""
     content = json.loads(path.read_text())
     content.update(members)
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
+def test_a_token_that_only_the_tokenizer_has_is_harmless(folder):
     vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
     tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
     pad = dict(tokens[0], id=vocab_size, content="<pad>", special=True)
@@ -36,8 +36,8 @@ def test_a_token_that_only_the_tokenizer_has_hurts_nobody(folder):
         assert server.metric("millrace:ring_generations_total") == 1
 
 
-def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
-    """Fine-tuned models often name the end of a turn in tokenizer_config.json alone."""
+def test_the_eos_token_of_the_tokenizer_ends_an_answer(folder):
+    """Fine-tuned models often name the end of a turn in tokenizer_config.json only."""
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     end, other = list(tokens)[300:302]
     change(folder / "tokenizer_config.json", eos_token=end)
@@ -54,7 +54,7 @@ def test_what_the_tokenizer_calls_its_end_ends_an_answer(folder):
             assert choice["finish_reason"] == "length"
 
 
-def test_flags_go_before_what_the_folder_says(folder):
+def test_flags_override_the_model_folder(folder):
     change(folder / "generation_config.json", temperature=2, top_k=0)
     change(folder / "tokenizer_config.json", chat_template="{{ messages[0].content }}{{ mood }}")
     with MillraceServer("--override-generation-config", '{"temperature": 0}', "--default-chat-template-kwargs",
@@ -68,7 +68,7 @@ def test_flags_go_before_what_the_folder_says(folder):
         assert server.post("/apply-template", own).json()["prompt"] == "hi?"
 
 
-def test_a_request_with_its_own_template_has_the_special_tokens_of_a_model_without_one(folder):
+def test_a_request_template_gets_default_special_tokens(folder):
     change(folder / "tokenizer_config.json", chat_template=None)
     messages = [{"role": "user", "content": "hi"}]
     with MillraceServer("--allow-request-chat-template", model=folder) as server:

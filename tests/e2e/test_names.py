@@ -1,5 +1,4 @@
-"""Where the head is: names for which the system's resolver never answers, so that no stop may wait for it, and hosts of
-several addresses."""
+"""Tests how nodes find the head: names whose lookup hangs, hosts with several addresses, and stops during a lookup."""
 
 import os
 import select
@@ -23,7 +22,7 @@ BEGINS = "a lookup without end begins"
 
 
 class OpenRing(Ring):
-    """The head listens at every address, and each node comes to another."""
+    """The head listens at every address, and each node connects to another one."""
 
     def __init__(self):
         super().__init__(3, 3)
@@ -34,7 +33,7 @@ class OpenRing(Ring):
 
 
 class NamedRing(Ring):
-    """Its head's address is the name."""
+    """A ring whose head address is the name."""
 
     def __init__(self):
         super().__init__(2, 2, host=NAME)
@@ -81,7 +80,7 @@ def test_a_server_that_looks_up_where_it_listens_can_be_stopped():
     starting.join()
 
 
-def test_a_server_whose_page_store_is_looked_up_starts_without_it_and_can_be_stopped():
+def test_a_server_starts_and_stops_while_its_store_is_looked_up():
     flags = ["--enable-hierarchical-cache", "--hicache-storage-backend", "redis", "--hicache-storage-address", f"{NAME}:6379"]
     with MillraceServer(*flags, prefix=PREFIX) as server:
         assert f"the name '{NAME}' has not been looked up yet; every get misses" in server.log()
@@ -102,7 +101,7 @@ def test_nodes_come_to_one_head_by_both_protocols(pp1):
 
 
 class LonelyNode(Ring):
-    """Node 1 in a network namespace of its own, after `commands`."""
+    """Node 1 in a network namespace of its own, set up by `commands`."""
 
     NAMESPACE = f"millrace-names-{os.getpid()}"
     FILES = Path("/etc/netns") / NAMESPACE
@@ -110,7 +109,7 @@ class LonelyNode(Ring):
     def __init__(self, host="127.0.0.1"):
         super().__init__(2, 2, host=host)
         self.commands = []
-        self.head = None  # a command that is there before the node, and has said so
+        self.head = None  # a command that listens before the node starts
         self.listener = None
 
     def prefix(self, rank):
@@ -138,7 +137,7 @@ class LonelyNode(Ring):
         subprocess.run(["ip", "netns", "del", self.NAMESPACE], capture_output=True)
 
 
-#: Listens at two addresses, at one of them with a full queue, so that it answers nobody who comes later.
+#: A listener at two addresses. At one its queue is full, so that later connections get no reply.
 ONE_DEAF = """
 import socket, sys
 port = int(sys.argv[1])
@@ -169,7 +168,7 @@ def test_a_node_comes_to_the_address_that_answers():
 
 
 def test_a_node_does_not_take_itself_for_the_head():
-    """A system that gives clients the very port which the head is to listen at connects a socket to itself."""
+    """A client that gets the head's port as its ephemeral port connects to itself."""
     ring = LonelyNode()
     port = ring.address.rsplit(":", 1)[1]
     ring.commands = [["ip", "netns", "exec", ring.NAMESPACE, "sysctl", "-q", "-w",

@@ -1,5 +1,5 @@
-"""Schemathesis over /openapi.json: what the document allows gets no server error and an answer of the documented form,
-what it does not allow is refused. The seed is fixed; MILLRACE_SCHEMATHESIS_EXAMPLES asks for more, seed included."""
+"""Runs Schemathesis over /openapi.json. Valid requests get documented responses and no server error, invalid ones are
+refused. The seed is fixed. MILLRACE_SCHEMATHESIS_EXAMPLES sets the number of examples, with a random seed."""
 
 import importlib.util
 import os
@@ -32,23 +32,23 @@ def test_the_server_does_what_its_document_says(tmp_path):
     with MillraceServer("--max-body-mib", 1, "--profile-dir", tmp_path) as server:
         server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 32, "ignore_eos": True})
         wait_until(lambda: server.get("/cost_model").status_code == 200, "a measured ring")
-        # A pause would hold up every request after it.
+        # A pause would delay every later request.
         run_schemathesis(server, tmp_path, CHECKS, "--exclude-path", "/pause_generation", "--exclude-path", "/cost_model",
                          "--phases", "coverage,fuzzing")
-        # Whatever disturbs the machine may make predictions wrong, and the ring's description a documented 503.
+        # A disturbed machine may make predictions wrong, which the documentation allows as a 503.
         run_schemathesis(server, tmp_path, [check for check in CHECKS if check != "not_a_server_error"], "--include-path",
                          "/cost_model", "--phases", "coverage,fuzzing")
         assert server.get("/health").status_code == 200
         assert "a request failed" not in server.log()
 
 
-def test_every_documented_key_is_asked_for(tmp_path):
+def test_every_documented_key_is_required(tmp_path):
     with MillraceServer("--api-key", "secret", "--profile-dir", tmp_path) as server:
         run_schemathesis(server, tmp_path, ("ignored_auth",), "--exclude-path", "/pause_generation", "--phases",
                          "coverage", "--header", "Authorization: Bearer secret")
 
 
-def test_the_document_lists_only_what_is_there(pp4):
+def test_the_document_lists_only_existing_paths(pp4):
     document = pp4.get("/openapi.json").json()
     assert document["openapi"] == "3.1.0"
     vocab_size = pp4.get("/server_info").json()["model"]["vocab_size"]

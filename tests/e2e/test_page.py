@@ -1,4 +1,4 @@
-"""The live page in a headless Chromium, the profile and the metrics of a ring under load."""
+"""Tests the live page in a headless Chromium, and the profile and metrics of a ring under load."""
 
 import functools
 import http.server
@@ -21,7 +21,7 @@ STRIPS = "document.getElementById('strips').toDataURL()"
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
-    """A server with its trace folder, and a load generator that keeps it busy for as long as the tests need it."""
+    """Yields a server with its trace folder while a load generator keeps it busy."""
     folder = tmp_path_factory.mktemp("traces")
     with MillraceServer("--pp-size", 4, "--profile-dir", folder) as server:
         command = [str(LOAD), "--base-url", server.url, "--quiet", "--num-prompts", "1000000", "--max-concurrency", "6",
@@ -89,7 +89,7 @@ def test_page_says_when_the_server_is_gone():
 
 
 @needs_chromium
-def test_page_says_why_the_ring_is_broken_and_goes_on_when_it_is_whole():
+def test_page_says_why_the_ring_is_broken_and_recovers():
     with Ring(2, 2) as ring, Browser() as page:
         page.open(ring.server.url + "/")
         wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
@@ -112,7 +112,7 @@ def test_page_says_why_the_ring_is_broken_and_goes_on_when_it_is_whole():
 
 
 @needs_chromium
-def test_page_begins_anew_with_a_server_that_was_restarted():
+def test_page_restarts_with_a_restarted_server():
     port = free_port()
     with Browser(width=390, height=800) as page:
         with MillraceServer("--pp-size", 1, port=port) as server:
@@ -133,7 +133,7 @@ def test_page_begins_anew_with_a_server_that_was_restarted():
 
 @needs_chromium
 def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
-    """OpenAI's client in a browser sends headers of its own, which a browser asks about first."""
+    """OpenAI's client in a browser sends its own headers, which need a preflight."""
     (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
@@ -151,7 +151,7 @@ def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
 
 @needs_chromium
 def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
-    """What needs no preflight, and whose answer the page cannot read."""
+    """Sends a request that needs no preflight and whose response the page cannot read."""
     (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
@@ -169,7 +169,7 @@ def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
     assert not watched.get("/server_info").json()["engine"]["paused"]
 
 
-def test_page_asks_for_nothing_from_elsewhere(watched):
+def test_page_requests_nothing_from_other_hosts(watched):
     reply = watched.get("/")
     assert reply.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in reply.headers["content-security-policy"]

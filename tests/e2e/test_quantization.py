@@ -1,4 +1,4 @@
-"""Weights of 8 bits: the flag, the command that writes such a model, and what is refused."""
+"""Tests 8-bit weights: the flag, the command that writes such a model, and refusals."""
 
 import json
 
@@ -15,7 +15,7 @@ REQUEST = {"max_tokens": 24, "temperature": 0, "logprobs": 3, "extra_body": {"ig
 
 
 def answers(server):
-    """Texts and logprobs, which are equal when every bit of every logit is."""
+    """Returns texts and logprobs, which are equal if every bit of every logit is."""
     with client_of(server) as client:
         model = client.models.list().data[0].id
         choices = [client.completions.create(model=model, prompt=prompt, **REQUEST).choices[0] for prompt in PROMPTS[:4]]
@@ -51,7 +51,7 @@ def test_weights_of_8_bits_change_the_numbers(rounded, pp1):
 
 
 @pytest.mark.parametrize("stages", [1, 4])
-def test_a_written_model_answers_as_one_that_is_rounded_at_start(written, rounded, stages):
+def test_a_written_model_equals_one_quantized_at_start(written, rounded, stages):
     config = json.loads((written / "config.json").read_text())
     assert config["quantization_config"] == {"quant_method": "millrace-w8", "bits": 8, "group_size": 32, "sym": True}
     size = sum(path.stat().st_size for path in written.glob("*.safetensors"))
@@ -67,7 +67,7 @@ def test_the_head_gives_all_nodes_weights_of_8_bits(rounded):
         assert answers(ring.server) == rounded
 
 
-def test_inputs_of_8_bits_are_the_same_on_any_stages_and_from_a_written_model(written, rounded):
+def test_w8a8_is_equal_on_any_stages_and_from_a_written_model(written, rounded):
     with MillraceServer("--quantization", "w8a8") as server:
         assert compute_of_nodes(server)[0].endswith(", w8a8")
         wanted = answers(server)
@@ -112,7 +112,7 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
             assert abs(found[0] - near[0]) < 0.1
     with MillraceServer("--quantization", "w8a8_int8", model=folder) as server:
         assert answers(server) == wanted
-    with MillraceServer(model=folder) as server:  # its head stays as it is stored
+    with MillraceServer(model=folder) as server:  # the head keeps its stored dtype
         for (_, found, _), (_, near, _) in zip(answers(server), wanted):
             assert found != near and abs(found[0] - near[0]) < 0.1
     check_refusal(run_binary("serve", "--model-path", written, "--quantization", "w8a8_int8"),
@@ -124,7 +124,7 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
 
 
 def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
-    """One store, the same prompts: each model finds its own pages only."""
+    """Models share a store and prompts, and each finds only its own pages."""
     store = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", tmp_path, "--hicache-storage-prefetch-policy", "wait_complete",
              "--served-model-name", "books-4m")

@@ -1,4 +1,4 @@
-"""Rings over several processes: the same tokens, and what happens when a part dies, falls silent, or comes late."""
+"""Tests rings over several processes: equal tokens, and parts that die, fall silent or come late."""
 
 import concurrent.futures
 import json
@@ -20,12 +20,12 @@ from stolen_time import StolenTime
 LONG = {"prompt": PROMPT, "max_tokens": 900, "temperature": 0.9, "seed": 5, "ignore_eos": True, "stream": True}
 GREEDY = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
 SEEDED = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0.9, "top_p": 0.9, "seed": 11, "logprobs": 3}
-#: Rounds of killing and coming back; MILLRACE_KILL_ROUNDS=200 is the long form.
+#: Rounds of kill and restart. MILLRACE_KILL_ROUNDS=200 is the long run.
 ROUNDS = int(os.environ.get("MILLRACE_KILL_ROUNDS", "12"))
 
 
 class Stream:
-    """A streaming request on a thread of its own; `events` holds the data of its events, or of its error body."""
+    """A streaming request on its own thread. `events` holds the data of its events or of its error body."""
 
     def __init__(self, ring, max_tokens=900):
         self.events = []
@@ -41,7 +41,7 @@ class Stream:
                     self.events.append(line.removeprefix("data: "))
 
     def end(self):
-        """Waits for the end; whether it finished, and the error's message if it failed."""
+        """Waits for the end. Returns whether it finished, and the message of its error."""
         self.thread.join()
         assert self.events
         errors = [event for event in self.events if "error" in (json.loads(event) if event != "[DONE]" else {})]
@@ -52,7 +52,8 @@ class Stream:
 
 @pytest.fixture(scope="module")
 def ring():
-    with Ring(3, 4) as ring:
+    timeout = ("--ring-timeout", 3)  # those who fall silent here are to be given up
+    with Ring(3, 4, *timeout, node_flags=timeout) as ring:
         yield ring
 
 
@@ -80,12 +81,12 @@ def test_metrics_show_both_ends_of_every_tcp_link(ring):
     def value(name, link, end):
         return ring.server.metric(f"millrace:tcp_{name}", end=end, **dict(zip(("from", "to"), link)))
 
-    # Stages 0, 1, and 2 with 3 are on a node each; neighbours within a node need no TCP.
+    # Three nodes host stage 0, stage 1, and stages 2 and 3. Links within a node need no TCP.
     for link in ((0, 1), (1, 2), (3, "head")):
         wait_until(lambda: value("messages_total", link, "receiver") > 60, f"a report of link {link}")
         wait_until(lambda: value("messages_total", link, "sender") > 60, f"a report of link {link}")
         wait_until(lambda: value("round_trip_seconds", link, "sender") > 0, "a heartbeat")
-        assert value("sent_bytes_total", link, "sender") > 60 * 32  # a header each, and something in it
+        assert value("sent_bytes_total", link, "sender") > 60 * 32  # at least a header per message
         assert value("received_bytes_total", link, "receiver") > 60 * 32
         assert value("messages_dropped_total", link, "receiver") == 0
     assert ring.server.metric("millrace:tcp_sent_bytes_total", **{"from": 2}) == 0
@@ -93,7 +94,7 @@ def test_metrics_show_both_ends_of_every_tcp_link(ring):
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_killed_node_ends_requests_with_its_reason_and_comes_back(ring, pp1, rank):
+def test_a_killed_node_ends_requests_with_a_reason_and_returns(ring, pp1, rank):
     ring.wait_until_whole()
     streams = [Stream(ring) for _ in range(4)]
     wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
@@ -111,7 +112,7 @@ def test_a_killed_node_ends_requests_with_its_reason_and_comes_back(ring, pp1, r
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
+def test_a_silent_node_is_noticed_and_rejoins(ring, pp1, rank):
     ring.wait_until_whole()
     stream = Stream(ring)
     wait_until(lambda: len(stream.events) > 2, "the stream")
@@ -127,8 +128,8 @@ def test_a_silent_node_is_noticed_and_taken_back(ring, pp1, rank):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_health_says_within_two_seconds_that_a_node_is_dead_or_silent(ring, how):
-    """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
+def test_health_names_a_dead_or_silent_node_within_two_seconds(ring, how):
+    """Asserts a time, since the server promises it, less the time in which other programs had the processors."""
     ring.wait_until_whole()
     node = ring.nodes[2]
     with StolenTime() as stolen:
@@ -143,6 +144,74 @@ def test_health_says_within_two_seconds_that_a_node_is_dead_or_silent(ring, how)
         ring.continue_node(2)
     ring.wait_until_whole()
     assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+
+
+def test_a_ring_whose_processes_all_get_sigterm_finishes_its_requests():
+    """As Kubernetes, Slurm and a terminal end a ring."""
+    with Ring(3, 4, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        streams = [Stream(ring, max_tokens=300) for _ in range(2)]
+        wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
+        for node in ring.nodes.values():
+            node.signal(signal.SIGTERM)
+        ring.server.terminate()
+        for stream in streams:
+            finished, message = stream.end()
+            assert finished, message
+        assert ring.server.wait() == 0, ring.server.log()
+        for node in ring.nodes.values():
+            assert node.process.wait(PATIENCE_S) == 0, node.log()
+            assert "serving until the head ends it" in node.log()
+
+
+def test_an_idle_node_leaves_soon_after_sigterm_and_a_second_signal_ends_a_busy_one(ring):
+    """A time is asserted here, since it is what the server promises: of the time in which its processors were to be had."""
+    ring.wait_until_whole()
+    wait_until(lambda: ring.server.get("/load").json()["running"] == 0, "idleness")
+    node = ring.nodes[1]
+    with StolenTime() as stolen:
+        begin = time.monotonic()
+        node.signal(signal.SIGTERM)
+        assert node.process.wait(PATIENCE_S) == 0, node.log()
+        took_s = time.monotonic() - begin
+    ring.start_node(1)
+    ring.wait_until_whole()
+    assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+
+    stream = Stream(ring)
+    wait_until(lambda: len(stream.events) > 2, "the stream")
+    node = ring.nodes[1]
+    node.signal(signal.SIGTERM)
+    wait_until(lambda: "serving until the head ends it" in node.log(), "the drain")
+    node.signal(signal.SIGTERM)
+    assert node.process.wait(PATIENCE_S) == -signal.SIGTERM
+    stream.end()
+    ring.start_node(1)
+    ring.wait_until_whole()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_answers_again_within_the_ring_timeout_breaks_nothing(who, pp1):
+    with Ring(2, 2, "--ring-timeout", PATIENCE_S, node_flags=("--ring-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        stream = Stream(ring)
+        wait_until(lambda: len(stream.events) > 2, "the stream")
+        process = ring.nodes[who].process if who else ring.server.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            if who:
+                wait_until(lambda: ring.health() == 503, "the head noticing")
+                assert "has been silent for 1.5 s" in ring.server.get("/health").text
+                assert ring.server.post("/v1/completions", GREEDY).status_code == 503
+            else:
+                time.sleep(2)  # longer than a peer may be quiet
+        finally:
+            process.send_signal(signal.SIGCONT)
+        ring.wait_until_whole()
+        finished, message = stream.end()
+        assert finished, message
+        same_answers(ring, pp1)
+        assert "the ring is broken" not in ring.server.log()
 
 
 def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):
@@ -190,12 +259,12 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     assert load["running"] == 0 and load["waiting"] == 0
     engine = ring.server.get("/server_info").json()["engine"]
     assert engine["free_pages"] == engine["total_pages"], engine
-    # Connections of the test's own client come and go; a leak would show once per round and node.
+    # The client of the test opens connections too; a leak would show once per round and node.
     assert ring.open_files() <= before + 6
     same_answers(ring, pp1)
 
 
-def test_the_head_measures_and_every_node_takes_its_division(pp1):
+def test_the_measured_partition_reaches_every_node(pp1):
     with Ring(2, 3, "--pp-layer-partition", "auto") as ring:
         same_answers(ring, pp1)
         chosen = re.search(r"--pp-layer-partition auto: (\d+),(\d+),(\d+)\.", ring.server.log())
@@ -206,7 +275,7 @@ def test_the_head_measures_and_every_node_takes_its_division(pp1):
         ring.wait_until_broken()
         ring.start_node(1)
         ring.wait_until_whole()
-        # The node that is new holds what the first one held: the rest of the layers after the head's stage.
+        # The new node gets the same layers as the old one.
         assert f"stage 1: layers {sizes[0]} to {sizes[0] + sizes[1] - 1}" in ring.nodes[1].log(), ring.nodes[1].log()
         assert f"stage 2: layers {sizes[0] + sizes[1]} to {sum(sizes) - 1}" in ring.nodes[1].log()
         same_answers(ring, pp1)
@@ -290,7 +359,7 @@ def test_a_node_that_does_not_fit_is_refused_by_name(tmp_path):
         ring.wait_until_whole()
 
 
-def test_a_second_head_or_node_of_one_place_is_told_who_is_there(pp1):
+def test_a_second_head_or_node_of_one_rank_is_refused(pp1):
     with Ring(2, 2) as ring:
         second = run_binary("serve", "--model-path", MODEL, "--port", 0, *ring.head_flags, "--pp-layer-partition", "auto")
         assert second.returncode == 1
@@ -345,7 +414,7 @@ def test_a_node_leaves_on_sigterm():
         ring.wait_until_broken()
 
 
-def test_wrong_places_are_one_clear_line():
+def test_wrong_ranks_are_one_clear_line():
     for flags, wanted in [
         (["--nnodes", "2"], "--nnodes above 1 needs --dist-init-addr HOST:PORT"),
         (["--nnodes", "2", "--node-rank", "2", "--dist-init-addr", "a:1"], "--node-rank 2: wanted below --nnodes 2"),
@@ -357,7 +426,7 @@ def test_wrong_places_are_one_clear_line():
 
 
 class NamespaceRing(Ring):
-    """Each node in a network namespace of its own, on one bridge; the head's HTTP is reachable from outside."""
+    """A ring whose nodes have a network namespace each on one bridge. The HTTP port is reachable from outside."""
 
     def __init__(self, node_count, pp_size):
         super().__init__(node_count, pp_size, host="10.77.0.1", http_host="10.78.0.2")
@@ -377,7 +446,7 @@ class NamespaceRing(Ring):
         for rank in range(self.node_count):
             run(f"ip netns add {self.name(rank)}")
             run(f"ip -n {self.name(rank)} link set lo up")
-            # Senders that fill whatever queue there is.
+            # Senders that fill any queue.
             run(f"ip netns exec {self.name(rank)} sysctl -q -w net.ipv4.tcp_congestion_control=reno")
         head = self.name(0)
         run(f"ip link add {self.outside} type veth peer name outside netns {head}")
@@ -400,7 +469,7 @@ class NamespaceRing(Ring):
             subprocess.run(["ip", "netns", "del", self.name(rank)], capture_output=True)
 
     def slow_down(self, rate):
-        """Every link between hosts, both ways, behind a queue that a sender can fill for seconds."""
+        """Puts a queue that holds seconds of traffic before every link between hosts, in both directions."""
         for rank in range(1, self.node_count):
             for namespace, device in ((self.name(0), f"ring{rank}"), (self.name(rank), "ring0")):
                 line = f"tc -n {namespace} qdisc add dev {device} root tbf rate {rate} burst 16kb latency 4000ms"
@@ -442,7 +511,7 @@ def test_a_link_that_is_merely_slow_breaks_nothing(hosts, pp1):
     hosts.slow_down("2mbit")
     generations = hosts.server.metric("millrace:ring_generations_total")
     same_answers(hosts, pp1)
-    # Activations of these prompts take longer to transfer than a peer may be silent.
+    # Transfers of these activations take longer than the silence limit.
     prompts = [{**GREEDY, "prompt": " ".join([word] * 400), "max_tokens": 10} for word in ("sea", "hand", "day", "said")]
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         answers = list(pool.map(lambda body: completion(hosts.server, body)["text"], prompts))

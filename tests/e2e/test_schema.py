@@ -1,4 +1,4 @@
-"""Responses against OpenAI's published schema."""
+"""Validates responses against OpenAI's published schema."""
 
 import jsonschema
 import pytest

@@ -1,4 +1,4 @@
-"""What ./run and ./test share (scripts/dev.sh), and which tests there are to run (scripts/run_tests.py), over a fake Meson."""
+"""Tests ./run, ./test and their scripts (scripts/dev.sh, scripts/run_tests.py) with a fake Meson and a fake Ninja."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from millrace_server import PATIENCE_S, ROOT
 
 FAKES = {
     "dpkg-query": 'for package; do echo "installed $package"; done\n',
-    # Leaves a line when it begins and when it ends, so that two at a time show.
+    # Logs its begin and its end, so that two concurrent runs show.
     "meson": """echo "begin $1" >> "$LOG"
 if [ "$1" = introspect ]; then cat "$ANSWERS/$2"; exit 0; fi
 sleep 0.3
@@ -25,7 +25,7 @@ echo begin ninja >> "$LOG"; sleep 0.3; echo end ninja >> "$LOG"
 
 
 class Checkout:
-    """A folder with the scripts, and programs that are found before others; no package is ever missing."""
+    """A folder with the scripts and with fake programs that precede others in the PATH. No package is ever missing."""
 
     def __init__(self, folder):
         self.folder, self.programs, self.log = folder, folder / "programs", folder / "log"
@@ -110,7 +110,7 @@ def test_a_failed_build_fails_without_a_terminal(checkout):
     assert "the build failed" in output and "not here" not in output
 
 
-def test_the_exit_code_and_the_message_of_what_is_done_alone_stay(checkout):
+def test_alone_keeps_exit_code_and_message(checkout):
     checkout.add("ninja", "exit 1\n")
     process = checkout.start('build "$root/build" all; echo not here')
     output, _ = process.communicate(timeout=PATIENCE_S)
@@ -124,7 +124,7 @@ def test_a_toolkit_that_comes_later_is_found(checkout):
     checkout.add("nvcc", "")
     checkout.run('configure "$root/build"; configure "$root/build"')
     assert checkout.said().count("begin setup") == 2
-    assert checkout.said()[-1].endswith(" -Dgpu_architectures=80,90a")  # as `meson configure` has left it
+    assert checkout.said()[-1].endswith(" -Dgpu_architectures=80,90a")  # set by `meson configure`
     (checkout.programs / "nvcc").unlink()
     checkout.run('configure "$root/build"')
     assert checkout.said().count("begin setup") == 3
@@ -149,6 +149,35 @@ def test_the_gpus_tests_are_skipped_where_nvcc_was_not_found(checkout):
     without = groups_of(checkout, ["millrace"])
     assert "gpu absent the build has no millrace_cuda.so: nvcc was not found" in without
     assert f"gpu gpu {sys.executable}" in groups_of(checkout, ["millrace", "millrace_cuda"])
+
+
+FAKE_CATCH2 = """#!/bin/sh
+case "$1" in --list-test-names-only) shift; [ $# = 0 ] && printf '%s\\n' "a [b], c" "a [b] d" || printf '%s' "$1"; exit 2 ;; esac
+"""
+
+
+def chosen_cases(folder, *filters):
+    """Returns what run_tests.py chooses of two groups, whose program prints the Catch2 filter that it gets."""
+    program = folder / "catch2"
+    program.write_text(FAKE_CATCH2)
+    program.chmod(0o755)
+    code = ("import sys, run_tests\n"
+            "groups = [run_tests.Group(name, [sys.argv[1]], 'catch2', {}, 60) for name in ('sim', 'sim_slow')]\n"
+            "for group, selection in run_tests.select(groups, sys.argv[2:]):\n"
+            "    print(group.name, *run_tests.list_cases(group, selection), sep='|')\n")
+    done = subprocess.run([sys.executable, "-c", code, program, *filters], cwd=ROOT / "scripts", capture_output=True, text=True,
+                          timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_filter_takes_whole_names_and_patterns(tmp_path):
+    assert chosen_cases(tmp_path) == ["sim|a [b], c|a [b] d", "sim_slow|a [b], c|a [b] d"]
+    assert chosen_cases(tmp_path, "sim") == ["sim|a [b], c|a [b] d"]
+    assert chosen_cases(tmp_path, "slow/[b]") == ["sim_slow|[b]"]
+    assert chosen_cases(tmp_path, "im_/a*,c") == ["sim_slow|a*,c"]
+    assert chosen_cases(tmp_path, "sim/a [b], c") == [r"sim|a \[b]\, c"]
+    assert chosen_cases(tmp_path, "none") == []
 
 
 def test_a_test_run_that_ends_early_ends_with_its_counts(checkout):

@@ -1,4 +1,4 @@
-"""`millrace simulate` over what a real server says of itself."""
+"""Tests `millrace simulate` with the description of a real server."""
 
 import json
 import re
@@ -11,7 +11,7 @@ LOAD = BUILD / "bench" / "load"
 
 
 def described(server, folder, load=lambda: None):
-    """Its description, once it knows itself: on a machine that stalls, predictions need more of `load` to be near."""
+    """Returns the description of a server once its predictions are near. A stalling machine needs more `load`."""
     def is_there():
         load()
         return server.get("/cost_model").status_code == 200
@@ -22,9 +22,9 @@ def described(server, folder, load=lambda: None):
     return path
 
 
-def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
+def test_a_served_load_is_replayed_over_the_servers_description(tmp_path):
     with MillraceServer("--pp-size", 2, "--chunking", "balanced") as server:
-        cluster = described(server, tmp_path)  # from the profile of the start alone
+        cluster = described(server, tmp_path)  # from the startup profile only
         run = tmp_path / "run.json"
         subprocess.run([LOAD, "--base-url", server.url, "--quiet", "--num-prompts", "12", "--max-concurrency", "3",
                         "--input-len", "100", "--range-ratio", "0.5", "--output-len", "8", "--ignore-eos",
@@ -47,7 +47,7 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
         assert round(tokens) == sum(served["input_lens"])
 
     trace = tmp_path / "trace.json"
-    for chunking in ("fixed", "balanced"):  # the one with a profile before the workload
+    for chunking in ("fixed", "balanced"):  # balanced chunks are profiled before the workload
         traced = run_binary("simulate", "--cluster", cluster, "--requests", run, "--chunking", chunking,
                             "--chunked-prefill-size", 512, "--trace", trace)
         assert traced.returncode == 0, traced.stderr
@@ -62,7 +62,7 @@ def test_a_served_load_is_replayed_over_the_servers_own_description(tmp_path):
     assert other.returncode != 0 and "2 measured stages" in other.stderr
 
 
-def test_a_ring_that_was_not_timed_describes_itself_after_some_load(tmp_path):
+def test_a_ring_without_a_profile_describes_itself_after_load(tmp_path):
     with MillraceServer("--chunking", "fixed") as server:
         answer = server.get("/cost_model")
         assert answer.status_code == 503 and "8 micro-batches" in answer.json()["error"]["message"]
@@ -80,7 +80,7 @@ def describe(folder, **fields):
     return path
 
 
-def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
+def test_an_impossible_sweep_is_refused_at_once(tmp_path):
     few = describe(tmp_path)
     load = ("--num-prompts", 1, "--input-len", 100)
     rows = tmp_path / "rows.json"
@@ -94,7 +94,7 @@ def test_what_a_sweep_cannot_do_is_said_before_it_begins(tmp_path):
         assert "time s" not in refused.stdout
 
 
-def test_a_setting_whose_requests_fail_says_why_and_is_not_the_fastest(tmp_path):
+def test_a_setting_whose_requests_fail_says_why_and_never_wins(tmp_path):
     plot = tmp_path / "plot.svg"
     failed = run_binary("simulate", "--cluster", describe(tmp_path, slowness=[1, 1e9]), "--num-prompts", 1, "--input-len", 1000,
                         "--pp-size", "1,2", "--chunked-prefill-size", "512,1024", "--plot", plot)
@@ -119,7 +119,7 @@ def test_a_sweep_says_which_setting_is_the_fastest(tmp_path):
                        "--result-file", rows, "--plot", plot)
     assert swept.returncode == 0, swept.stderr
     rows = json.loads(rows.read_text())
-    assert len(rows) == 4 * (1 + 3 + 3) * len(sizes)  # fixed chunks have no smoothing
+    assert len(rows) == 4 * (1 + 3 + 3) * len(sizes)  # smoothing does not apply to fixed chunks
     assert {row["chunk_size"] for row in rows} == set(sizes)
     for pp_size in (1, 2, 4, 8):
         best = min((row for row in rows if row["pp_size"] == pp_size), key=lambda row: row["duration"])

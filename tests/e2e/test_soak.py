@@ -1,4 +1,4 @@
-"""Some seconds of bench/soak.py, which runs for hours by hand, and whether it would say so if the server grew."""
+"""Runs bench/soak.py for seconds, and tests that it reports a server that grows."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def test_nothing_is_left_of_a_mixed_load(flags):
     assert "at rest: " in result.stdout
 
 
-def test_growth_is_told():
+def test_growth_is_reported():
     result = soak("--warm-up-s", 1, "--duration-s", 1, "--max-growth-mib", -4096)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "amiss: memory grew by " in result.stdout
@@ -38,7 +38,7 @@ def children_of(process):
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
-def test_a_server_that_dies_is_told_with_its_log():
+def test_a_dead_server_is_reported_with_its_log():
     process = subprocess.Popen(command_of("--warm-up-s", 0, "--duration-s", 600), stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     try:

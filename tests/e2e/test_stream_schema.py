@@ -1,4 +1,4 @@
-"""Every event of real streams against the server's own description of it, and against OpenAI's."""
+"""Validates every event of real streams against the server's own schema and against OpenAI's."""
 
 import json
 
@@ -28,7 +28,7 @@ NAMES = {COMPLETIONS: ("CompletionEvent", "CreateCompletionResponse"),
 
 
 def data_of(text):
-    """The data of a stream's events, as a validator wants them: parsed, the end as the string that it is."""
+    """Returns the data of the events of a stream, parsed. The end stays a string."""
     assert text.endswith("\n\n")
     events = [event for event in text.split("\n\n")[:-1] if event != ":"]
     assert all(event.startswith("data: ") for event in events), text
@@ -75,7 +75,7 @@ def check_usage(chunks, options):
 
 
 def check_choices(choices):
-    """Each begins with a role if it has roles, and says once that it ends: in its last chunk."""
+    """Checks that each choice begins with its role and ends once, in its last chunk."""
     for index in {choice["index"] for choice in choices}:
         own = [choice for choice in choices if choice["index"] == index]
         assert [bool(choice["finish_reason"]) for choice in own] == [False] * (len(own) - 1) + [True]
@@ -85,7 +85,7 @@ def check_choices(choices):
 
 @pytest.mark.parametrize("path", NAMES)
 def test_an_error_in_mid_stream_is_an_event(path):
-    """A paused server that has no time to drain."""
+    """Yields a paused server without a drain time."""
     with MillraceServer("--pp-size", 2, "--drain-timeout", 0) as server:
         own = own_validator(server)
         body = body_of(path, max_tokens=500, ignore_eos=True)
@@ -120,7 +120,7 @@ def test_an_aborted_stream_ends_with_that_reason(pp4, own):
     assert events[-2]["choices"][0]["finish_reason"] == "abort" and events[-1] == "[DONE]"
 
 
-def test_the_description_refuses_what_is_no_event(own):
+def test_the_schema_refuses_what_is_no_event(own):
     chunk = {"id": "x", "object": "text_completion", "created": 1, "model": "m", "system_fingerprint": "f",
              "choices": [{"index": 0, "text": "t", "logprobs": None, "finish_reason": None}]}
     own(chunk, "CompletionEvent")

@@ -1,4 +1,4 @@
-"""Streams: the same content as without, and the wire form that clients parse."""
+"""Tests streams: content equal to whole responses, and the wire format that clients parse."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_usage_comes_last_when_asked_for(client4):
     assert counts == sorted(counts) and counts[-1] == 10
 
 
-def test_several_choices_stream_side_by_side(client4):
+def test_several_choices_stream_concurrently(client4):
     request = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 16, "n": 3, **SEEDED}
     whole = [choice.text for choice in client4.completions.create(**request).choices]
     texts = ["", "", ""]
@@ -62,14 +62,14 @@ def test_several_choices_stream_side_by_side(client4):
 
 
 def curl(server, path, body):
-    """The raw transcript: headers and body as curl shows them."""
+    """Returns headers and body as curl shows them."""
     command = ["curl", "--silent", "--show-error", "--no-buffer", "--include", "--max-time", str(PATIENCE_S),
                server.url + path, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
-def test_wire_form_of_a_stream(pp4, chat):
+def test_wire_format_of_a_stream(pp4, chat):
     path = "/v1/chat/completions" if chat else "/v1/completions"
     content = {"messages": MESSAGES} if chat else {"prompt": PROMPT}
     transcript = curl(pp4, path, {**content, "max_tokens": 8, "temperature": 0, "stream": True,

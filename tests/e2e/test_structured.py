@@ -1,5 +1,5 @@
-"""Answers that are held to a form, with real clients and an independent validator. The small model knows nothing of JSON:
-whatever is right in its answers is the server's doing."""
+"""Tests structured output with real clients and an independent validator. The small model knows no JSON, so only the
+server makes its outputs valid."""
 
 import json
 import random
@@ -84,7 +84,7 @@ def test_a_stream_and_the_whole_are_the_same(server):
     assert len(chunks) > 5
 
 
-def test_equal_requests_beside_each_other_get_equal_answers(server):
+def test_equal_concurrent_requests_get_equal_answers(server):
     answer = ask(server, response_format=json_schema(PERSON), temperature=0, n=3)
     assert len({choice.message.content for choice in answer.choices}) == 1
 
@@ -115,7 +115,7 @@ def test_choices_and_grammars(server):
         assert re.fullmatch(r"\[\d,\d,\d\]", ask(server, extra_body={field: grammar}).choices[0].message.content)
 
 
-def test_completions_take_forms_too(server):
+def test_completions_take_response_formats(server):
     client = client_of(server)
     answer = client.completions.create(model=MODEL.name, prompt=["One", "Two"], max_tokens=64, n=2,
                                        extra_body={"json_schema": json.dumps(PERSON["$defs"]["ship"])})
@@ -129,10 +129,10 @@ def test_a_short_answer_ends_by_length(server):
     assert answer.choices[0].finish_reason == "length"
 
 
-def test_reasoning_comes_before_the_form(templates):
+def test_reasoning_precedes_the_format(templates):
     with MillraceServer("--chat-template", templates / "thinking.jinja") as server:
         form = {"response_format": json_schema(PERSON)}
-        # The small model does not come to an end of it.
+        # The small model never closes the output.
         reasoned = ask(server, **form, reasoning_effort="low", max_completion_tokens=50).choices[0]
         assert reasoned.finish_reason == "length"
         assert reasoned.message.model_extra["reasoning_content"] and not reasoned.message.content
@@ -151,13 +151,14 @@ def test_reasoning_comes_before_the_form(templates):
     ({"extra_body": {"regex": "a", "guided_choice": ["b"]}}, "says already what the answer has to be"),
     ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "wanted one"),
 ])
-def test_what_cannot_be_held_to_is_refused(server, body, told):
+def test_unsupported_formats_are_refused(server, body, told):
     with pytest.raises(openai.BadRequestError, match=re.escape(told)):
         ask(server, **body)
 
 
-def test_many_at_once_beside_free_answers(server):
-    """Forms of all kinds and none, in one batch: each answer is its own, and what is free does not change."""
+def test_formats_and_free_answers_in_one_batch(server):
+    """Mixes all response formats with free output in one batch. Each output follows its own format, and free output is
+    unchanged."""
     rng = random.Random(3)
     free = ask(server, seed=1, max_completion_tokens=40).choices[0].message.content
     client = client_of(server)

@@ -1,5 +1,5 @@
-"""Calls of tools and reasoning, with the official client. The small model knows of neither: that its calls are whole and
-have the arguments that are wanted is the server's doing, and what it writes where the prompt opens reasoning is that."""
+"""Tests tool calls and reasoning with the official client. The small model knows neither, so the server alone makes its
+calls valid. What it writes after a prompt that opens reasoning is reasoning."""
 
 import json
 
@@ -51,7 +51,7 @@ def ask(server, **more):
 
 
 def biased_to(server, text):
-    """Draws the token that `text` ends with wherever it may come."""
+    """Returns the logit bias that samples the last token of `text` wherever it is allowed."""
     tokens = server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"]
     return {"logit_bias": {str(tokens[-1]): 100}}
 
@@ -94,7 +94,7 @@ def test_required_calls_are_of_the_tools(tool_server):
 
 
 @pytest.mark.parametrize("parser", ["llama3_json", "mistral", "deepseek_v3", "qwen3_coder"])
-def test_calls_in_every_form(templates, parser):
+def test_calls_in_every_syntax(templates, parser):
     where = {"type": "object", "properties": {"at": {"enum": ["bow", "stern"]}, "far": {"type": "boolean"}},
              "required": ["at", "far"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": name, "parameters": where}} for name in ("look", "listen")]
@@ -123,7 +123,7 @@ def test_the_clients_own_parser_gets_strict_arguments(tool_server):
     assert 1 <= answer.choices[0].message.tool_calls[0].function.parsed_arguments.steps <= 9
 
 
-def test_an_answer_beside_tools_is_of_the_form_or_a_call(tool_server):
+def test_an_answer_with_tools_follows_the_format_or_is_a_call(tool_server):
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {
         "n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"]}}}
     request = {"tools": TOOLS, "response_format": form}
@@ -136,7 +136,7 @@ def test_an_answer_beside_tools_is_of_the_form_or_a_call(tool_server):
     assert 0 <= json.loads(said.message.content)["n"] <= 99
 
 
-def test_a_strict_tool_leaves_text_free_and_holds_calls(templates):
+def test_a_strict_tool_constrains_only_calls(templates):
     with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", "llama3_json") as server:
         text = ask(server, tools=STRICT, temperature=1, seed=4, extra_body={"ignore_eos": True}).choices[0]
         assert text.message.tool_calls is None and len(text.message.content) > 80
@@ -162,7 +162,7 @@ def test_the_clients_own_accumulator_reads_the_stream(tool_server):
 
 def test_a_call_and_its_result_go_back(tool_server):
     first = ask(tool_server, **FORCED).choices[0].message
-    # What an agent's loop sends next.
+    # The next request of an agent loop.
     told = [*MESSAGES, first.model_dump(exclude_none=True),
             {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "the sea"}]
     answer = ask(tool_server, messages=told, tools=TOOLS)
@@ -208,11 +208,11 @@ def test_calls_are_what_openais_schema_says(tool_server):
 
 
 def test_a_model_that_reasons_does_so_before_it_calls(thinking_server):
-    # The small model does not come to an end of it.
+    # The small model never closes the output.
     reasoned = ask(thinking_server, **FORCED, reasoning_effort="low").choices[0]
     assert reasoned.finish_reason == "length" and reasoned.message.tool_calls is None
     assert reasoned.message.model_extra["reasoning_content"]
-    # Where it may, and does not: both begin with the same token, which the bias keeps from being the first of "<think>".
+    # Reasoning is allowed and does not come: "<think>" and a call begin alike, and the bias continues as a call.
     called = ask(thinking_server, **FORCED, **biased_to(thinking_server, "<to")).choices[0]
     check_calls(called.message.tool_calls, ["listen"])
 

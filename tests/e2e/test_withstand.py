@@ -1,4 +1,4 @@
-"""What a server meets in the open: many connections, slow ones, huge prompts, clients that leave half-way."""
+"""Tests hostile load: many connections, slow ones, huge prompts, clients that disconnect."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from prompts import PROMPT
 
 CONNECTIONS = 10_000
 MAX_KIB_PER_CONNECTION = 16
-ABORT_LOAD_S = float(os.environ.get("MILLRACE_ABORT_LOAD_S", "6"))  # minutes, to see that memory stays flat
+ABORT_LOAD_S = float(os.environ.get("MILLRACE_ABORT_LOAD_S", "6"))  # minutes show that memory stays flat
 MAX_GROWTH_MIB = 24
 WORKERS = 24
 
@@ -77,7 +77,7 @@ def test_slow_headers_are_cut_off_while_others_are_served():
                     try:
                         connection.send(b"X")
                     except OSError:
-                        pass  # cut off, as it should be
+                        pass  # the server closes it
 
         dripping = threading.Thread(target=drip)
         for connection in slow:
@@ -114,7 +114,7 @@ def test_a_body_beyond_the_limit_names_its_flag(pp4):
 
 
 async def ask(server, dice, counts):
-    """One request; half of them leave before they have their answer."""
+    """Sends one request. Half of the clients disconnect before the response."""
     leaves = dice.random() < 0.5
     body = json.dumps({"prompt": f"{PROMPT} {dice.randrange(50)} " * dice.randrange(1, 20), "ignore_eos": True,
                        "max_tokens": dice.randrange(1, 80), "n": dice.choice([1, 1, 2]), "stream": dice.random() < 0.7})
@@ -159,9 +159,9 @@ def test_aborts_of_half_of_all_requests_leave_nothing_behind(stages):
         now = engine()
         return now["running"] == now["waiting"] == 0 and now["free_pages"] == now["total_pages"]
 
-    # A cache that is full early: its pages become resident when they are first used.
+    # A small cache fills early, so that its pages are resident.
     with MillraceServer("--pp-size", stages, "--max-running-requests", 16, "--max-total-tokens", 8192) as server:
-        asyncio.run(load(server, ABORT_LOAD_S, 1))  # until buffers and arenas have their size
+        asyncio.run(load(server, ABORT_LOAD_S, 1))  # buffers and arenas reach their size
         wait_until(settled, "the end of all requests")
         before = resident_kib(server)
         counts = asyncio.run(load(server, ABORT_LOAD_S, 2))

@@ -66,7 +66,7 @@ TEST_CASE("the small model that ships is among the golden models") {
   REQUIRE(test::golden_family_names().back() == test::kSmallModelName);
 }
 
-TEST_CASE("in f32, logits, logprobs and greedy choices are those of the reference") {
+TEST_CASE("f32 logits and logprobs and tokens equal the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);
   const int32_t stages = GENERATE(1, 2, 4);
@@ -79,7 +79,7 @@ TEST_CASE("in f32, logits, logprobs and greedy choices are those of the referenc
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
-TEST_CASE("in bf16, logits and logprobs are near those of the reference") {
+TEST_CASE("bf16 logits and logprobs are near the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kBF16);
   const int32_t stages = GENERATE(1, 2, 4);
@@ -94,7 +94,7 @@ TEST_CASE("in bf16, logits and logprobs are near those of the reference") {
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
-TEST_CASE("with weights of 8 bits, logits are about as near those of the reference as in bf16") {
+TEST_CASE("8-bit weights give logits about as near as bf16") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   Loaded loaded = load(family, GENERATE(tensor::DType::kF32, tensor::DType::kBF16));
   loaded.config.quantization = GENERATE(model::Quantization::kW8, model::Quantization::kW8A8,
@@ -114,7 +114,7 @@ TEST_CASE("with weights of 8 bits, logits are about as near those of the referen
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
-TEST_CASE("a checkpoint that compressed-tensors made has the logits of its arithmetic") {
+TEST_CASE("a compressed-tensors checkpoint gives its own logits") {
   const GoldenFamily family = test::read_golden_family("qwen2-compressed");
   const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const Loaded loaded = load(family, dtype);
@@ -134,7 +134,7 @@ TEST_CASE("a checkpoint that compressed-tensors made has the logits of its arith
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
-TEST_CASE("greedy decoding in a changing batch draws the tokens of the reference") {
+TEST_CASE("greedy decoding in a changing batch matches the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});

@@ -21,7 +21,7 @@ Sequences sequences_of(const GoldenFamily& family) {
 
 }  // namespace
 
-TEST_CASE("logits have the same bits whatever the stages, the chunks, the pages and the company") {
+TEST_CASE("logits have equal bits for all stages and chunks and pages") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();

@@ -8,7 +8,7 @@
 namespace millrace::test {
 
 using Sequences = std::vector<std::vector<TokenId>>;
-/// Logits of each sequence, f32 [tokens, vocab].
+/// The logits of each sequence, f32 [tokens, vocab].
 using Logits = std::vector<std::vector<float>>;
 
 /// Runs the sequences one by one, in chunks; `seed` shuffles pages.

@@ -43,7 +43,7 @@ struct GoldenFamily {
 
 /// Returns tests/golden of the source tree.
 [[nodiscard]] std::filesystem::path golden_dir();
-/// Returns the names of the tiny models, and of the shipped model where it is present.
+/// Returns the families of the tiny models, and of the small one that ships if it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
 inline constexpr const char* kSmallModelName = "books-4m";
 /// Reads a family. Throws when its golden file is missing or malformed.

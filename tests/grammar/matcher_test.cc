@@ -83,7 +83,7 @@ TEST_CASE("what may come next is exactly what the grammar goes on by") {
   }
 }
 
-TEST_CASE("tokens that end an answer may be drawn where the text is whole") {
+TEST_CASE("stop tokens may be sampled where the output is complete") {
   const auto grammar = grammar_from_regex("ab*").value();
   grammar::Matcher matcher(grammar, true);
   CHECK(!matcher.may_end());
@@ -146,7 +146,7 @@ TEST_CASE("what nests too deeply ends") {
   CHECK(matcher.must_end());
 }
 
-TEST_CASE("answers are followed as before when what was kept of others has grown too large") {
+TEST_CASE("outputs are followed after the DFA cache was dropped") {
   grammar::Definition definition;
   definition.root = grammar::any_json_object(definition);
   const auto grammar = grammar::Grammar::compile(definition, byte_vocabulary(), {kEnd}).value();
@@ -164,7 +164,7 @@ TEST_CASE("answers are followed as before when what was kept of others has grown
   }
 }
 
-TEST_CASE("what can be matched in too many ways is refused, not computed for ever") {
+TEST_CASE("an output that matches in too many ways is refused") {
   CHECK(message_of(grammar_from_regex("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
   // It begins harmlessly, and is given up where it does not go on so.
   const auto grammar = grammar_from_regex("ccc+d((a?){3000}){40}b").value();

@@ -8,9 +8,11 @@
 
 #include "model/checkpoint_files.h"
 #include "support/skip.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::model;
+using millrace::test::Mentions;
 using test::safetensors_text;
 
 namespace {
@@ -57,7 +59,7 @@ size_t resident_around(const void* address) {
 
 }  // namespace
 
-TEST_CASE("a tensor that was let go of takes no memory until it is read again") {
+TEST_CASE("a released tensor takes no memory until it is read again") {
   const test::TemporaryFolder folder;
   const std::vector<float> many(1 << 20, 1.5f);
   folder.write("model.safetensors", safetensors_text({{"kept", {3}, {1, 2, 3}}, {"large", {1 << 20}, many}}));
@@ -91,11 +93,11 @@ TEST_CASE("a single safetensors file gives its tensors") {
   const auto missing = (*checkpoint)->find("c");
   REQUIRE(missing.error().code == ErrorCode::kNotFound);
   REQUIRE(missing.error().message == folder.path().string() + "/model.safetensors: has no tensor 'c'");
-  REQUIRE((*checkpoint)->find("a", {3, 2}).error().message ==
-          folder.path().string() + ": tensor 'a' has shape [2, 3], config.json wants [3, 2]");
+  REQUIRE_THAT((*checkpoint)->find("a", {3, 2}).error().message,
+               Mentions(folder.path().string(), "'a'", "[2, 3]", "config.json", "[3, 2]"));
 }
 
-TEST_CASE("metadata, gaps and other dtypes do no harm until they are asked for") {
+TEST_CASE("metadata and gaps and other dtypes do no harm until read") {
   const test::TemporaryFolder folder;
   folder.write("model.safetensors",
                safetensors_text(R"({"__metadata__":{"format":"pt"},)"
@@ -111,19 +113,16 @@ TEST_CASE("metadata, gaps and other dtypes do no harm until they are asked for")
   REQUIRE((*checkpoint)->find("w")->dtype == tensor::DType::kBF16);
   REQUIRE((*checkpoint)->find("e")->bytes() == 0);
   const std::string place = folder.path().string() + "/model.safetensors: ";
-  REQUIRE((*checkpoint)->find("q").error().message == place + "tensor 'q' has dtype F8_E4M3, wanted F32, BF16 or F16");
-  REQUIRE((*checkpoint)->find("n").error().message == place + "tensor 'n' has dtype F4_NEW, wanted F32, BF16 or F16");
+  REQUIRE_THAT((*checkpoint)->find("q").error().message, Mentions(place, "'q'", "F8_E4M3", "F32", "BF16", "F16"));
+  REQUIRE_THAT((*checkpoint)->find("n").error().message, Mentions(place, "'n'", "F4_NEW", "F32", "BF16", "F16"));
   REQUIRE((*checkpoint)->find("f").error().message == place + "tensor 'f' has rank 5, wanted at most 4");
 }
 
 TEST_CASE("a malformed header is refused with what was found and wanted") {
-  REQUIRE(refused("") == "has 0 bytes, a safetensors file has at least 8");
-  REQUIRE(refused("1234567") == "has 7 bytes, a safetensors file has at least 8");
-  REQUIRE(refused(std::string(9, '\xff')) ==
-          "header length 18446744073709551615 is above the 1 bytes that follow it (truncated, or not a safetensors "
-          "file)");
-  REQUIRE(refused(std::string("\x10\0\0\0\0\0\0\0{}", 10)) ==
-          "header length 16 is above the 2 bytes that follow it (truncated, or not a safetensors file)");
+  REQUIRE_THAT(refused(""), Mentions("0", "8"));
+  REQUIRE_THAT(refused("1234567"), Mentions("7", "8"));
+  REQUIRE_THAT(refused(std::string(9, '\xff')), Mentions("18446744073709551615", "1", "truncated"));
+  REQUIRE_THAT(refused(std::string("\x10\0\0\0\0\0\0\0{}", 10)), Mentions("16", "2", "truncated"));
   REQUIRE(refused_header("").find("header: is empty") == 0);
   REQUIRE(refused_header("[]") == "header: is [], wanted a JSON object");
   REQUIRE(refused_header("{\"a\":}").find("header: is not valid JSON: ") == 0);
@@ -132,14 +131,13 @@ TEST_CASE("a malformed header is refused with what was found and wanted") {
               .find("header: is not valid JSON: ") == 0);
 }
 
-TEST_CASE("a malformed tensor entry is refused by the tensor's name") {
+TEST_CASE("a malformed tensor entry is refused by tensor name") {
   REQUIRE(refused_header(R"({"a":3})") == "tensor 'a' is 3, wanted an object");
   REQUIRE(refused_header(R"({"a":{"shape":[1],"data_offsets":[0,4]}})") == "tensor 'a': dtype is missing");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})") == "tensor 'a': shape is missing");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":7,"data_offsets":[0,4]}})") ==
           "tensor 'a': shape 7 is not a list of sizes");
-  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})") ==
-          "tensor 'a': shape [-1] is not a list of sizes");
+  REQUIRE_THAT(refused_header(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})"), Mentions("'a'", "[-1]"));
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})") ==
           "tensor 'a': rank is above 16");
   for (const char* offsets : {"[0]", "[0,4,8]", "[-4,0]", "[0.0,4.0]", "4", "[0,18446744073709551616]"}) {
@@ -152,20 +150,19 @@ TEST_CASE("a malformed tensor entry is refused by the tensor's name") {
   }
 }
 
-TEST_CASE("offsets must fit the file, the shape and each other") {
-  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})") ==
-          "tensor 'a': data_offsets [8, 4] run backwards");
-  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})") ==
-          "tensor 'a': data_offsets [0, 32] reach beyond the 16 bytes of data in the file (truncated?)");
+TEST_CASE("offsets must fit the file and the shape and each other") {
+  REQUIRE_THAT(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})"),
+               Mentions("'a'", "data_offsets [8, 4]"));
+  REQUIRE_THAT(refused_header(R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}})"),
+               Mentions("'a'", "data_offsets [0, 32]", "16"));
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],)"
                          R"("data_offsets":[18446744073709551612,18446744073709551615]}})")
               .find("tensor 'a': data_offsets [18446744073709551612, 18446744073709551615] reach beyond") == 0);
-  REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})") ==
-          "tensor 'a': data_offsets span 12 bytes, shape [2, 2] of F32 wants 16");
-  REQUIRE(refused_header(
-              R"({"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,4]}})") ==
-          "tensor 'a': data_offsets span 4 bytes, shape [4611686018427387904, 4611686018427387904] of F32 wants more "
-          "than 2^64");
+  REQUIRE_THAT(refused_header(R"({"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})"),
+               Mentions("'a'", "data_offsets", "12", "[2, 2]", "F32", "16"));
+  REQUIRE_THAT(
+      refused_header(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,4]}})"),
+      Mentions("'a'", "data_offsets", "4", "[4611686018427387904, 4611686018427387904]", "F32", "2^64"));
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                          R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})") == "tensors 'a' and 'b' overlap");
   REQUIRE(refused_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
@@ -210,7 +207,7 @@ TEST_CASE("no mutation of a header gives bytes outside the file") {
   REQUIRE(accepted > 0);
 }
 
-TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
+TEST_CASE("a tensor that is never read costs nothing") {
   const test::TemporaryFolder folder;
   constexpr uint64_t kHugeBytes = uint64_t{1} << 38;
   const std::string header = fmt::format(R"({{"huge":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{}]}},)"
@@ -225,7 +222,7 @@ TEST_CASE("a tensor that nobody asks for costs nothing, however large") {
   REQUIRE(values_of(*(*checkpoint)->find("small")) == std::vector<float>{0.0f});
 }
 
-TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {
+TEST_CASE("a sharded checkpoint opens only the shards it needs") {
   const test::TemporaryFolder folder;
   folder.write("model-1.safetensors", safetensors_text({{"a", {2}, {1, 2}}}));
   folder.write("model-3.safetensors", safetensors_text({{"c", {1}, {3}}}).substr(0, 40));
@@ -247,8 +244,7 @@ TEST_CASE("a sharded checkpoint opens only the shards that are asked for") {
               .error()
               .message.find(index + "puts tensor 'c' into model-3.safetensors, but " + path +
                             "/model-3.safetensors: header length ") == 0);
-  REQUIRE((*checkpoint)->find("lost").error().message ==
-          index + "puts tensor 'lost' into model-1.safetensors, which lacks it");
+  REQUIRE_THAT((*checkpoint)->find("lost").error().message, Mentions(index, "'lost'", "model-1.safetensors"));
   REQUIRE((*checkpoint)->find("d").error().message == index + "lists no tensor 'd'");
 }
 
@@ -261,7 +257,7 @@ TEST_CASE("a malformed index is refused") {
     return checkpoint.error().message.substr(folder.path().string().size() + 1);
   };
   const std::string place = "model.safetensors.index.json: ";
-  REQUIRE(message("{}") == place + "weight_map is missing, wanted an object of file names");
+  REQUIRE_THAT(message("{}"), Mentions(place, "weight_map", "missing"));
   REQUIRE(message(R"({"weight_map":[]})") == place + "weight_map is [], wanted an object");
   REQUIRE(message("nonsense").find(place + "is not valid JSON: ") == 0);
   for (const char* file : {"\"../x.safetensors\"", "\"/etc/passwd\"", "\"\"", "\"..\"", "7"}) {
@@ -276,8 +272,8 @@ TEST_CASE("a folder without weights says what it wants") {
   const test::TemporaryFolder folder;
   const auto checkpoint = Checkpoint::open(folder.path());
   REQUIRE(checkpoint.error().code == ErrorCode::kNotFound);
-  REQUIRE(checkpoint.error().message ==
-          folder.path().string() + ": holds neither model.safetensors nor model.safetensors.index.json");
+  REQUIRE_THAT(checkpoint.error().message,
+               Mentions(folder.path().string(), "model.safetensors", "model.safetensors.index.json"));
   std::filesystem::create_directory(folder.path() / "model.safetensors");
   REQUIRE(Checkpoint::open(folder.path()).error().message ==
           folder.path().string() + "/model.safetensors: is not a regular file");

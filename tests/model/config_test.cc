@@ -6,9 +6,11 @@
 
 #include "model/generation_config.h"
 #include "model/checkpoint_files.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::model;
+using millrace::test::Mentions;
 
 namespace {
 
@@ -120,7 +122,7 @@ TEST_CASE("yarn stretches the context length") {
   REQUIRE(without_original.rope.original_max_position == 256);
 }
 
-TEST_CASE("a model made for dual chunk attention is served as far as plain attention goes") {
+TEST_CASE("a dual chunk attention model is served as plain attention") {
   const auto context = [](const std::string& chunks) {
     return parsed({{"max_position_embeddings", "1010000"}, {"dual_chunk_attention_config", chunks}}).context_length();
   };
@@ -131,8 +133,8 @@ TEST_CASE("a model made for dual chunk attention is served as far as plain atten
   REQUIRE(parsed({{"dual_chunk_attention_config", R"({"original_max_position_embeddings":300})"},
                   {"rope_scaling", R"({"type":"yarn","factor":4})"}})
               .context_length() == 300);
-  REQUIRE(refused({{"dual_chunk_attention_config", R"({"chunk_size":64,"local_size":64})"}}) ==
-          "config.json: dual_chunk_attention_config: local_size 64 is not below chunk_size 64");
+  REQUIRE_THAT(refused({{"dual_chunk_attention_config", R"({"chunk_size":64,"local_size":64})"}}),
+               Mentions("config.json", "dual_chunk_attention_config", "local_size 64", "chunk_size 64"));
 }
 
 TEST_CASE("each family has its own switches") {
@@ -177,7 +179,7 @@ TEST_CASE("each family has its own switches") {
   }
 }
 
-TEST_CASE("a Qwen3-MoE config is read: which layers are sparse, and what their experts are") {
+TEST_CASE("a Qwen3-MoE config gives sparse layers and experts") {
   const ModelConfig config = parsed(qwen3_moe());
   REQUIRE(config.moe == MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 48});
   REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
@@ -218,130 +220,117 @@ TEST_CASE("a Mixtral config is read") {
 }
 
 TEST_CASE("experts that cannot be are refused by name") {
-  REQUIRE(refused(qwen3_moe({{"num_experts_per_tok", "9"}})) ==
-          "config.json: num_experts_per_tok 9 is above num_experts 8");
-  REQUIRE(refused(mixtral({{"num_experts_per_tok", "9"}})) ==
-          "config.json: num_experts_per_tok 9 is above num_local_experts 8");
+  REQUIRE_THAT(refused(qwen3_moe({{"num_experts_per_tok", "9"}})),
+               Mentions("config.json", "num_experts_per_tok 9", "num_experts 8"));
+  REQUIRE_THAT(refused(mixtral({{"num_experts_per_tok", "9"}})),
+               Mentions("config.json", "num_experts_per_tok 9", "num_local_experts 8"));
   REQUIRE(parsed(qwen3_moe({{"num_experts_per_tok", "8"}})).moe.experts_per_token == 8);
-  REQUIRE(refused(qwen3_moe({{"num_experts", ""}})) ==
-          "config.json: num_experts is missing, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"num_experts", "0"}})) ==
-          "config.json: num_experts is 0, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"num_experts", "100000"}})) ==
-          "config.json: num_experts is 100000, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"num_local_experts", "16"}})) ==
-          "config.json: num_experts 8 and num_local_experts 16 differ");
-  REQUIRE(refused(mixtral({{"num_local_experts", ""}})) ==
-          "config.json: num_local_experts is missing, wanted an integer from 1 to 1024");
+  REQUIRE_THAT(refused(qwen3_moe({{"num_experts", ""}})),
+               Mentions("config.json", "num_experts", "missing", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"num_experts", "0"}})), Mentions("config.json", "num_experts", "0", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"num_experts", "100000"}})),
+               Mentions("config.json", "num_experts", "100000", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"num_local_experts", "16"}})),
+               Mentions("config.json", "num_experts 8", "num_local_experts 16"));
+  REQUIRE_THAT(refused(mixtral({{"num_local_experts", ""}})),
+               Mentions("config.json", "num_local_experts", "missing", "1", "1024"));
   for (const Changes& changes : {qwen3_moe({{"num_experts_per_tok", ""}}), mixtral({{"num_experts_per_tok", ""}})})
-    REQUIRE(refused(changes) == "config.json: num_experts_per_tok is missing, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"num_experts_per_tok", "0"}})) ==
-          "config.json: num_experts_per_tok is 0, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"moe_intermediate_size", ""}})) ==
-          "config.json: moe_intermediate_size is missing, wanted an integer from 1 to 1048576");
-  REQUIRE(refused(qwen3_moe({{"moe_intermediate_size", "2000000"}})) ==
-          "config.json: moe_intermediate_size is 2000000, wanted an integer from 1 to 1048576");
-  REQUIRE(refused(qwen3_moe({{"decoder_sparse_step", "0"}})) ==
-          "config.json: decoder_sparse_step is 0, wanted an integer from 1 to 1024");
-  REQUIRE(refused(qwen3_moe({{"mlp_only_layers", "[1,-1]"}})) ==
-          "config.json: mlp_only_layers is [1,-1], wanted a list of integers from 0 to 1024");
-  REQUIRE(refused(qwen3_moe({{"mlp_only_layers", "1"}})) ==
-          "config.json: mlp_only_layers is 1, wanted a list of integers from 0 to 1024");
-  REQUIRE(refused(qwen3_moe({{"n_routed_experts", "8"}})) ==
-          "config.json: n_routed_experts 8 is not computed here, wanted a model without it");
-  REQUIRE(refused(mixtral({{"moe_intermediate_size", "64"}})) ==
-          "config.json: moe_intermediate_size 64 is not computed here, wanted a model without it");
-  REQUIRE(refused({{"num_experts", "8"}}) ==
-          "config.json: num_experts 8 is not computed here, wanted a model without it");
+    REQUIRE_THAT(refused(changes), Mentions("config.json", "num_experts_per_tok", "missing", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"num_experts_per_tok", "0"}})),
+               Mentions("config.json", "num_experts_per_tok", "0", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"moe_intermediate_size", ""}})),
+               Mentions("config.json", "moe_intermediate_size", "missing", "1", "1048576"));
+  REQUIRE_THAT(refused(qwen3_moe({{"moe_intermediate_size", "2000000"}})),
+               Mentions("config.json", "moe_intermediate_size", "2000000", "1", "1048576"));
+  REQUIRE_THAT(refused(qwen3_moe({{"decoder_sparse_step", "0"}})),
+               Mentions("config.json", "decoder_sparse_step", "0", "1", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"mlp_only_layers", "[1,-1]"}})),
+               Mentions("config.json", "mlp_only_layers", "[1,-1]", "0", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"mlp_only_layers", "1"}})),
+               Mentions("config.json", "mlp_only_layers", "1", "0", "1024"));
+  REQUIRE_THAT(refused(qwen3_moe({{"n_routed_experts", "8"}})), Mentions("config.json", "n_routed_experts 8"));
+  REQUIRE_THAT(refused(mixtral({{"moe_intermediate_size", "64"}})),
+               Mentions("config.json", "moe_intermediate_size 64"));
+  REQUIRE_THAT(refused({{"num_experts", "8"}}), Mentions("config.json", "num_experts 8"));
 }
 
-TEST_CASE("end and begin tokens may be one id, a list, or absent") {
+TEST_CASE("begin and end tokens may be one id or a list or absent") {
   REQUIRE(parsed({{"eos_token_id", "[128001,128008]"}}).eos_token_ids == std::vector<TokenId>{128001, 128008});
   REQUIRE(parsed({{"eos_token_id", "null"}}).eos_token_ids.empty());
   REQUIRE(parsed({{"bos_token_id", "1"}}).bos_token_id == 1);
 }
 
 TEST_CASE("a config that cannot be computed is refused by name") {
-  REQUIRE(refused({{"architectures", R"(["GPT2LMHeadModel"])"}}) ==
-          "config.json: architecture 'GPT2LMHeadModel' is not known, wanted one of " + kKnown);
-  REQUIRE(refused({{"architectures", ""}}) ==
-          "config.json: architectures is missing or empty, wanted one of " + kKnown);
-  REQUIRE(refused({{"architectures", "\"LlamaForCausalLM\""}}) ==
-          "config.json: architectures is \"LlamaForCausalLM\", wanted a list of strings");
-  REQUIRE(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}) ==
-          "config.json: quantization_config (quant_method 'fp8') is not supported, wanted 'millrace-w8', "
-          "'compressed-tensors' or weights in F32, "
-          "BF16 or F16");
-  REQUIRE(refused({{"quantization_config", R"({"quant_method":"millrace-w8","bits":8})"}}) ==
-          "config.json: quantization_config: group_size is missing, wanted an integer from 1 to "
-          "1048576");
-  REQUIRE(refused({{"hidden_act", "\"gelu\""}}) == "config.json: hidden_act 'gelu' is not supported, wanted 'silu'");
-  REQUIRE(refused({{"mlp_bias", "true"}}) == "config.json: mlp_bias true is not supported, wanted false");
-  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"dynamic","factor":2.0})"}}) ==
-          "config.json: rope_scaling: rope_type 'dynamic' is not one of default, linear, llama3, yarn");
-  REQUIRE(refused({{"torch_dtype", "\"float8\""}}) ==
-          "config.json: torch_dtype: dtype 'float8' is not one of f32, bf16, f16");
-  REQUIRE(refused({{"partial_rotary_factor", "0.5"}}) ==
-          "config.json: partial_rotary_factor below 1 is not supported by these families");
-  REQUIRE(refused({{"rope_parameters", R"({"full_attention":{"rope_theta":1e6}})"}}) ==
-          "config.json: rope_parameters differs by layer type ('full_attention'), which is not supported");
+  REQUIRE_THAT(refused({{"architectures", R"(["GPT2LMHeadModel"])"}}),
+               Mentions("config.json", "'GPT2LMHeadModel'", kKnown));
+  REQUIRE_THAT(refused({{"architectures", ""}}), Mentions("config.json", "missing", "empty", kKnown));
+  REQUIRE_THAT(refused({{"architectures", "\"LlamaForCausalLM\""}}), Mentions("config.json", "\"LlamaForCausalLM\""));
+  REQUIRE_THAT(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}),
+               Mentions("config.json", "quantization_config", "quant_method 'fp8'", "'millrace-w8'",
+                        "'compressed-tensors'", "F32", "BF16", "F16"));
+  REQUIRE_THAT(refused({{"quantization_config", R"({"quant_method":"millrace-w8","bits":8})"}}),
+               Mentions("config.json", "quantization_config", "group_size", "missing", "1", "1048576"));
+  REQUIRE_THAT(refused({{"hidden_act", "\"gelu\""}}), Mentions("config.json", "hidden_act 'gelu'", "'silu'"));
+  REQUIRE_THAT(refused({{"mlp_bias", "true"}}), Mentions("config.json", "mlp_bias true", "false"));
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"dynamic","factor":2.0})"}}),
+               Mentions("config.json", "rope_scaling", "rope_type 'dynamic'", "llama3"));
+  REQUIRE_THAT(refused({{"torch_dtype", "\"float8\""}}),
+               Mentions("config.json", "torch_dtype", "'float8'", "f32", "bf16", "f16"));
+  REQUIRE_THAT(refused({{"partial_rotary_factor", "0.5"}}), Mentions("config.json", "partial_rotary_factor", "1"));
+  REQUIRE_THAT(refused({{"rope_parameters", R"({"full_attention":{"rope_theta":1e6}})"}}),
+               Mentions("config.json", "rope_parameters", "'full_attention'"));
 }
 
-TEST_CASE("members of other families' arithmetic are refused by name, unless they change nothing") {
-  REQUIRE(refused({{"final_logit_softcapping", "30.0"}}) ==
-          "config.json: final_logit_softcapping 30.0 is not computed here, wanted a model without it");
-  REQUIRE(refused({{"use_qk_norm", "true"}}) ==
-          "config.json: use_qk_norm true is not computed here, wanted a model without it");
-  REQUIRE(refused({{"no_rope_layers", "[1,0]"}}) ==
-          "config.json: no_rope_layers [1,0] is not computed here, wanted a model without it");
+TEST_CASE("members that change the arithmetic are refused by name") {
+  REQUIRE_THAT(refused({{"final_logit_softcapping", "30.0"}}), Mentions("config.json", "final_logit_softcapping 30.0"));
+  REQUIRE_THAT(refused({{"use_qk_norm", "true"}}), Mentions("config.json", "use_qk_norm true"));
+  REQUIRE_THAT(refused({{"no_rope_layers", "[1,0]"}}), Mentions("config.json", "no_rope_layers [1,0]"));
   for (const char* nothing : {"null", "0", "1.0"})
     REQUIRE(parsed({{"attn_logit_softcapping", nothing}, {"residual_multiplier", nothing}}) == parsed());
   REQUIRE(parsed({{"use_mrope", "false"}, {"no_rope_layers", "[]"}}) == parsed());
 }
 
-TEST_CASE("numbers of a config are checked, alone and against each other") {
-  REQUIRE(refused({{"num_attention_heads", "14"}, {"num_key_value_heads", "4"}, {"head_dim", "16"}}) ==
-          "config.json: num_attention_heads 14 is not a multiple of num_key_value_heads 4");
-  REQUIRE(refused({{"hidden_size", "65"}}) ==
-          "config.json: hidden_size 65 is not a multiple of num_attention_heads 4, and head_dim is missing");
-  REQUIRE(refused({{"head_dim", "15"}}) == "config.json: head_dim 15 is not an even number from 2 to 256");
-  REQUIRE(refused({{"hidden_size", ""}}) == "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
-  REQUIRE(refused({{"hidden_size", "null"}}) ==
-          "config.json: hidden_size is missing, wanted an integer from 1 to 262144");
-  REQUIRE(refused({{"vocab_size", "-1"}}) == "config.json: vocab_size is -1, wanted an integer from 1 to 4194304");
+TEST_CASE("numbers of a config are checked alone and together") {
+  REQUIRE_THAT(refused({{"num_attention_heads", "14"}, {"num_key_value_heads", "4"}, {"head_dim", "16"}}),
+               Mentions("config.json", "num_attention_heads 14", "num_key_value_heads 4"));
+  REQUIRE_THAT(refused({{"hidden_size", "65"}}),
+               Mentions("config.json", "hidden_size 65", "num_attention_heads 4", "head_dim", "missing"));
+  REQUIRE_THAT(refused({{"head_dim", "15"}}), Mentions("config.json", "head_dim 15", "2", "256"));
+  REQUIRE_THAT(refused({{"hidden_size", ""}}), Mentions("config.json", "hidden_size", "missing", "1", "262144"));
+  REQUIRE_THAT(refused({{"hidden_size", "null"}}), Mentions("config.json", "hidden_size", "missing", "1", "262144"));
+  REQUIRE_THAT(refused({{"vocab_size", "-1"}}), Mentions("config.json", "vocab_size", "-1", "1", "4194304"));
   REQUIRE(refused({{"vocab_size", "99999999999999999999"}}).find("config.json: ") == 0);
-  REQUIRE(refused({{"num_hidden_layers", "0"}}) ==
-          "config.json: num_hidden_layers is 0, wanted an integer from 1 to 1024");
-  REQUIRE(refused({{"num_hidden_layers", "4.5"}}) ==
-          "config.json: num_hidden_layers is 4.5, wanted an integer from 1 to 1024");
-  REQUIRE(refused({{"num_hidden_layers", "\"4\""}}) ==
-          "config.json: num_hidden_layers is \"4\", wanted an integer from 1 to 1024");
-  REQUIRE(refused({{"num_attention_heads", "4096"}, {"num_key_value_heads", "4096"}, {"head_dim", "256"}}) ==
-          "config.json: num_attention_heads 4096 times head_dim 256 is above 262144");
-  REQUIRE(refused({{"rms_norm_eps", "-1"}}) == "config.json: rms_norm_eps is -1, wanted a number from 0 to 1");
-  REQUIRE(refused({{"rope_theta", "\"big\""}}) ==
-          "config.json: rope_theta is \"big\", wanted a number from 1.001 to 1000000000000");
-  REQUIRE(refused({{"tie_word_embeddings", "1"}}) == "config.json: tie_word_embeddings is 1, wanted true or false");
-  REQUIRE(refused({{"eos_token_id", "[1,-2]"}}) ==
-          "config.json: eos_token_id is [1,-2], wanted a token id or a list of token ids");
-  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8})"}}) ==
-          "config.json: rope_scaling: low_freq_factor is missing, wanted a number from 1e-06 to 1000000");
-  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
-                                    R"("original_max_position_embeddings":64})"}}) ==
-          "config.json: rope_scaling: high_freq_factor 4 is not above low_freq_factor 4");
-  REQUIRE(refused({{"rope_scaling", R"({"rope_type":"yarn","factor":0})"}}) ==
-          "config.json: rope_scaling: factor is 0, wanted a number from 0.001 to 1000000");
-  REQUIRE(refused({{"rope_scaling", "\"yarn\""}}) == "config.json: rope_scaling is \"yarn\", wanted an object");
+  REQUIRE_THAT(refused({{"num_hidden_layers", "0"}}), Mentions("config.json", "num_hidden_layers", "0", "1", "1024"));
+  REQUIRE_THAT(refused({{"num_hidden_layers", "4.5"}}),
+               Mentions("config.json", "num_hidden_layers", "4.5", "1", "1024"));
+  REQUIRE_THAT(refused({{"num_hidden_layers", "\"4\""}}),
+               Mentions("config.json", "num_hidden_layers", "\"4\"", "1", "1024"));
+  REQUIRE_THAT(refused({{"num_attention_heads", "4096"}, {"num_key_value_heads", "4096"}, {"head_dim", "256"}}),
+               Mentions("config.json", "num_attention_heads 4096", "head_dim 256", "262144"));
+  REQUIRE_THAT(refused({{"rms_norm_eps", "-1"}}), Mentions("config.json", "rms_norm_eps", "-1", "0", "1"));
+  REQUIRE_THAT(refused({{"rope_theta", "\"big\""}}), Mentions("config.json", "rope_theta", "1.001", "1000000000000"));
+  REQUIRE_THAT(refused({{"tie_word_embeddings", "1"}}),
+               Mentions("config.json", "tie_word_embeddings", "1", "true", "false"));
+  REQUIRE_THAT(refused({{"eos_token_id", "[1,-2]"}}), Mentions("config.json", "eos_token_id", "[1,-2]"));
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8})"}}),
+               Mentions("config.json", "rope_scaling", "low_freq_factor", "missing", "1e-06", "1000000"));
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
+                                         R"("original_max_position_embeddings":64})"}}),
+               Mentions("config.json", "rope_scaling", "high_freq_factor 4", "low_freq_factor 4"));
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"yarn","factor":0})"}}),
+               Mentions("config.json", "rope_scaling", "0", "0.001", "1000000"));
+  REQUIRE_THAT(refused({{"rope_scaling", "\"yarn\""}}), Mentions("config.json", "rope_scaling"));
   const std::string qwen3 = R"(["Qwen3ForCausalLM"])";
-  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", R"(["full_attention"])"}}) ==
-          "config.json: layer_types names 1 layers, num_hidden_layers 4");
+  REQUIRE_THAT(refused({{"architectures", qwen3}, {"layer_types", R"(["full_attention"])"}}),
+               Mentions("config.json", "layer_types", "1", "num_hidden_layers 4"));
   const auto types = [](const char* second) {
     return fmt::format(R"(["full_attention","{}","full_attention","full_attention"])", second);
   };
-  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", types("linear_attention")}}) ==
-          "config.json: layer_types names 'linear_attention' for layer 1, wanted full_attention or sliding_attention");
-  REQUIRE(refused({{"architectures", qwen3}, {"layer_types", types("sliding_attention")}}) ==
-          "config.json: layer_types names sliding_attention for layer 1, but no sliding_window is in use");
+  REQUIRE_THAT(
+      refused({{"architectures", qwen3}, {"layer_types", types("linear_attention")}}),
+      Mentions("config.json", "layer_types", "'linear_attention'", "1", "full_attention", "sliding_attention"));
+  REQUIRE_THAT(refused({{"architectures", qwen3}, {"layer_types", types("sliding_attention")}}),
+               Mentions("config.json", "layer_types", "sliding_attention", "1", "sliding_window"));
 }
 
 TEST_CASE("a config that is not a JSON object is refused") {
@@ -352,12 +341,12 @@ TEST_CASE("a config that is not a JSON object is refused") {
   REQUIRE(message(std::string(100000, '[')).find("config.json: is not valid JSON: ") == 0);
 }
 
-TEST_CASE("two scalings that differ are refused, and alike they count once") {
+TEST_CASE("two different scalings are refused and equal ones count once") {
   const std::string yarn = R"({"rope_type":"yarn","factor":4})";
-  REQUIRE(refused({{"rope_parameters", R"({"rope_type":"default"})"}, {"rope_scaling", yarn}}) ==
-          "config.json: rope_parameters and rope_scaling differ, wanted one of them, or both alike");
-  REQUIRE(refused({{"rope_parameters", R"({"rope_theta":5e5})"}, {"rope_scaling", R"({"rope_theta":1e6})"}}) ==
-          "config.json: rope_parameters and rope_scaling differ, wanted one of them, or both alike");
+  REQUIRE_THAT(refused({{"rope_parameters", R"({"rope_type":"default"})"}, {"rope_scaling", yarn}}),
+               Mentions("config.json", "rope_parameters", "rope_scaling"));
+  REQUIRE_THAT(refused({{"rope_parameters", R"({"rope_theta":5e5})"}, {"rope_scaling", R"({"rope_theta":1e6})"}}),
+               Mentions("config.json", "rope_parameters", "rope_scaling"));
   const ModelConfig once = parsed({{"rope_theta", "500000"}, {"rope_scaling", yarn}});
   REQUIRE(parsed({{"rope_theta", ""},
                   {"rope_parameters", R"({"rope_theta":5e5,"rope_type":"yarn","factor":4})"},
@@ -365,7 +354,7 @@ TEST_CASE("two scalings that differ are refused, and alike they count once") {
   REQUIRE(parsed({{"rope_theta", "500000"}, {"rope_parameters", yarn}, {"rope_scaling", "null"}}) == once);
 }
 
-TEST_CASE("a scaling without a type is refused, unless it scales nothing") {
+TEST_CASE("a scaling without a type is refused if it changes anything") {
   const std::string missing = "config.json: rope_scaling: rope_type is missing, though ";
   REQUIRE(refused({{"rope_scaling", R"({"factor":8.0})"}}) == missing + "factor is given");
   REQUIRE(refused({{"rope_scaling", R"({"low_freq_factor":1.0})"}}) == missing + "low_freq_factor is given");
@@ -375,7 +364,7 @@ TEST_CASE("a scaling without a type is refused, unless it scales nothing") {
   REQUIRE(parsed({{"rope_scaling", "{}"}}) == parsed());
 }
 
-TEST_CASE("the original context may stand beside the scaling, but not be another one") {
+TEST_CASE("the original context may be repeated but not contradicted") {
   const std::string yarn = R"("type":"yarn","factor":4)";
   const std::string llama3 = R"("type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4)";
   const std::string within = R"(,"original_max_position_embeddings":64)";
@@ -385,13 +374,14 @@ TEST_CASE("the original context may stand beside the scaling, but not be another
     const std::string beside = "original_max_position_embeddings";
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + "}"}}) == wanted);
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + within + "}"}}) == wanted);
-    REQUIRE(refused({{beside, "128"}, {"rope_scaling", "{" + scaling + within + "}"}}) ==
-            "config.json: rope_scaling: original_max_position_embeddings is 64, but 128 beside it in config.json");
+    REQUIRE_THAT(
+        refused({{beside, "128"}, {"rope_scaling", "{" + scaling + within + "}"}}),
+        Mentions("config.json", "rope_scaling", "original_max_position_embeddings", "64", "128", "config.json"));
   }
   REQUIRE(parsed({{"original_max_position_embeddings", "64"}}) == parsed());
 }
 
-TEST_CASE("a key that is given twice is refused by name, at any depth") {
+TEST_CASE("a duplicate key is refused by name at any depth") {
   const auto with = [](const std::string& members) {
     const std::string text = config_text({{"rope_scaling", "null"}});
     return parse_config(text.substr(0, text.size() - 1) + "," + members + "}").error().message;
@@ -400,8 +390,8 @@ TEST_CASE("a key that is given twice is refused by name, at any depth") {
   REQUIRE(with("\"rope_scaling\":" + yarn) == "config.json: rope_scaling is given twice");
   REQUIRE(with(R"("rope\u005fscaling":)" + yarn) == "config.json: rope_scaling is given twice");
   REQUIRE(with("\"vocab_size\":512") == "config.json: vocab_size is given twice");
-  REQUIRE(refused({{"rope_scaling", R"({"type":"yarn","factor":4,"factor":2})"}}) ==
-          "config.json: rope_scaling: factor is given twice");
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"type":"yarn","factor":4,"factor":2})"}}),
+               Mentions("config.json", "rope_scaling", "twice"));
   REQUIRE(refused({{"other", R"([1,{"a":{"b":1,"b":2}}])"}}) == "config.json: other: a: b is given twice");
   REQUIRE(parsed({{"other", R"([{"a":{"b":1}},{"a":{"b":1}}])"}}) == parsed());
   REQUIRE(parse_generation_config(R"({"top_k":1,"top_k":2})").error().message ==
@@ -423,17 +413,17 @@ TEST_CASE("no mutation of a config is more than an error") {
   }
 }
 
-TEST_CASE("config.json is read from its folder, whose path leads the message") {
+TEST_CASE("config.json is read from its folder and named in errors") {
   const test::TemporaryFolder folder;
   REQUIRE(read_config(folder.path()).error().code == ErrorCode::kNotFound);
   folder.write("config.json", config_text());
   REQUIRE(*read_config(folder.path()) == parsed());
   folder.write("config.json", config_text({{"vocab_size", "0"}}));
-  REQUIRE(read_config(folder.path()).error().message ==
-          folder.path().string() + "/config.json: vocab_size is 0, wanted an integer from 1 to 4194304");
+  REQUIRE_THAT(read_config(folder.path()).error().message,
+               Mentions(folder.path().string(), "/config.json", "vocab_size", "0", "1", "4194304"));
 }
 
-TEST_CASE("What overrides a generation_config.json replaces what it names, and names nothing unknown") {
+TEST_CASE("overrides of generation_config.json replace known names only") {
   auto config = *parse_generation_config(R"({"eos_token_id":7,"temperature":0.6,"top_k":20})");
   REQUIRE(override_generation_config(config, R"({"temperature":0,"top_p":0.5,"top_k":null})", "--flag").has_value());
   REQUIRE(config.temperature == 0.0f);
@@ -445,13 +435,12 @@ TEST_CASE("What overrides a generation_config.json replaces what it names, and n
   const auto refusal = [&config](const char* json) {
     return override_generation_config(config, json, "--flag").error().message;
   };
-  REQUIRE(refusal(R"({"max_new_tokens":5})") ==
-          "--flag: 'max_new_tokens' is not known, wanted eos_token_id, temperature, "
-          "top_p, min_p, top_k, repetition_penalty");
-  REQUIRE(refusal(R"({"top_p":2})") == "--flag: top_p is 2, wanted a number from 1e-06 to 1");
+  REQUIRE_THAT(refusal(R"({"max_new_tokens":5})"),
+               Mentions("--flag", "'max_new_tokens'", "eos_token_id", "top_p", "min_p", "top_k", "repetition_penalty"));
+  REQUIRE_THAT(refusal(R"({"top_p":2})"), Mentions("--flag", "top_p", "2", "1e-06", "1"));
 }
 
-TEST_CASE("generation_config.json gives defaults, and may be absent") {
+TEST_CASE("generation_config.json gives defaults and may be absent") {
   const auto full = parse_generation_config(
       R"({"eos_token_id":[7,9],"temperature":0.6,"top_p":0.95,"top_k":20,"min_p":0.05,"repetition_penalty":1.1,)"
       R"("do_sample":true,"transformers_version":"4.51.0"})");
@@ -463,8 +452,8 @@ TEST_CASE("generation_config.json gives defaults, and may be absent") {
   REQUIRE(full->min_p == 0.05f);
   REQUIRE(full->repetition_penalty == 1.1f);
   REQUIRE(parse_generation_config(R"({"top_k":-1})")->top_k == 0);
-  REQUIRE(parse_generation_config(R"({"top_p":1.5})").error().message ==
-          "generation_config.json: top_p is 1.5, wanted a number from 1e-06 to 1");
+  REQUIRE_THAT(parse_generation_config(R"({"top_p":1.5})").error().message,
+               Mentions("generation_config.json", "top_p", "1.5", "1e-06", "1"));
   const test::TemporaryFolder folder;
   const auto absent = read_generation_config(folder.path());
   REQUIRE(absent.has_value());

@@ -48,7 +48,7 @@ constexpr StageSpan kWhole{{0, 3}, true, true};
 
 }  // namespace
 
-TEST_CASE("a stage's fingerprint changes with each of its tensors, and with no other") {
+TEST_CASE("the fingerprint of a stage changes with each of its tensors") {
   for (const bool tied_embeddings : {true, false}) {
     const ModelConfig config = small_config(tied_embeddings);
     const auto tensors = test::RandomModel(config, 1).tensors();
@@ -67,7 +67,7 @@ TEST_CASE("a stage's fingerprint changes with each of its tensors, and with no o
   }
 }
 
-TEST_CASE("a fingerprint tells which tensor holds what, and what is computed with it, but not how") {
+TEST_CASE("a fingerprint covers tensors and arithmetic but no kernels") {
   const ModelConfig config = small_config(false);
   const auto tensors = test::RandomModel(config, 2).tensors();
   const Fingerprint wanted = loaded(tensors, config, kWhole);
@@ -100,7 +100,7 @@ TEST_CASE("a fingerprint tells which tensor holds what, and what is computed wit
   REQUIRE(loaded(tensors, other, kWhole) != wanted);
 }
 
-TEST_CASE("a fingerprint tells of experts whatever is computed with them") {
+TEST_CASE("a fingerprint covers experts under any arithmetic") {
   ModelConfig config = small_config(false);
   config.moe = {.expert_count = 4, .experts_per_token = 2, .intermediate_size = 12};
   config.sparse_layers = {true, false, true};
@@ -129,7 +129,7 @@ TEST_CASE("a fingerprint tells of experts whatever is computed with them") {
   REQUIRE(loaded(swapped, config, kWhole) != wanted);
 }
 
-TEST_CASE("the fingerprint of a ring follows from every stage and their order") {
+TEST_CASE("the fingerprint of a ring follows from its stages in order") {
   const auto print = [](std::vector<std::string> stages) { return fingerprint(stages); };
   const Fingerprint first = print({"a", "b"});
   REQUIRE(print({"a", "b"}) == first);

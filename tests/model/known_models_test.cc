@@ -77,7 +77,7 @@ const KnownModel kModels[] = {
 
 }  // namespace
 
-TEST_CASE("published configs are read, and their tensors add up to the published parameters") {
+TEST_CASE("published configs give the published parameter counts") {
   for (const KnownModel& known : kModels) {
     CAPTURE(known.name);
     const auto config = parse_config(known.config);

@@ -18,7 +18,7 @@ struct Quality {
   double moved = 0;  // layers, squared, from the even division
 };
 
-/// Returns the quality of a partition from the costs of its stages, added up layer by layer.
+/// Returns the quality of a division from the stages' costs, added up layer by layer.
 Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   Quality found;
   const auto even = *divide_layers(static_cast<int32_t>(costs.layers.size()), static_cast<int32_t>(ranges.size()));
@@ -34,7 +34,7 @@ Quality quality(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   return found;
 }
 
-/// Returns the quality of every partition.
+/// Returns the quality of every division.
 std::vector<Quality> qualities(const PartCosts& costs, std::vector<LayerRange> ranges, int32_t stage_count) {
   const auto layers = static_cast<int32_t>(costs.layers.size());
   const int32_t begin = ranges.empty() ? 0 : ranges.back().end;
@@ -71,7 +71,7 @@ PartCosts random_costs(uint64_t seed, size_t layer_count) {
 
 }  // namespace
 
-TEST_CASE("a balanced division is contiguous, and no other one is better") {
+TEST_CASE("a balanced partition is contiguous and optimal") {
   const double noise = GENERATE(0.0, 0.05);
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const auto layer_count = static_cast<size_t>(1 + uniform_at(seed, 5) * 11);
@@ -104,7 +104,7 @@ TEST_CASE("a costly head takes layers from the last stage") {
           "9 pipeline stages for 8 layers, wanted at most one per layer");
 }
 
-TEST_CASE("costs measured anew give the same division where two are nearly tied") {
+TEST_CASE("near ties give the same partition for new costs") {
   const std::vector<LayerRange> nearer{{0, 5}, {5, 8}};
   int changes = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -117,7 +117,7 @@ TEST_CASE("costs measured anew give the same division where two are nearly tied"
   REQUIRE(*balance_layers({std::vector<double>(8, 1.0), 0.0, 3.5}, 2, 0.05) == std::vector<LayerRange>{{0, 6}, {6, 8}});
 }
 
-TEST_CASE("timing a model can be ended between two tensors and between two runs") {
+TEST_CASE("timing a model can be ended between tensors and runs") {
   const auto folder = test::source_dir() / "tests/golden/llama-tied";
   const auto config = *read_config(folder);
   const auto checkpoint = *Checkpoint::open(folder);
@@ -133,7 +133,7 @@ TEST_CASE("timing a model can be ended between two tensors and between two runs"
   }
 }
 
-TEST_CASE("every part of a model is timed, and layers of one kind cost the same") {
+TEST_CASE("every part is timed and equal layers cost the same") {
   const auto folder = test::source_dir() / "tests/golden" / GENERATE("mistral", "qwen2", "llama-tied", "qwen3moe");
   const auto config = *read_config(folder);
   const auto checkpoint = *Checkpoint::open(folder);

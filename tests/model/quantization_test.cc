@@ -72,7 +72,7 @@ std::string refusal(const std::filesystem::path& folder) {
 
 }  // namespace
 
-TEST_CASE("a model written in 8 bits computes what the model computes that is rounded when it is loaded") {
+TEST_CASE("a written 8-bit model equals one quantized at load") {
   for (const std::string family : {"llama-tied", "llama-untied", "qwen2", "qwen3", "llama-f16", "llama-sharded"}) {
     CAPTURE(family);
     const TemporaryFolder written;
@@ -93,7 +93,7 @@ TEST_CASE("a model written in 8 bits computes what the model computes that is ro
   }
 }
 
-TEST_CASE("a model written with scales that are powers of two is read so, and scales of an unknown kind are refused") {
+TEST_CASE("power-of-two scales are recognized and unknown ones refused") {
   const TemporaryFolder written;
   const std::filesystem::path source = family_folder("llama-tied");  // its head is rounded when it is loaded
   REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kMxInt8).has_value());
@@ -111,7 +111,7 @@ TEST_CASE("a model written with scales that are powers of two is read so, and sc
                Catch::Contains("scales is 'powers_of_ten', wanted 'largest' or 'powers_of_two'"));
 }
 
-TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them") {
+TEST_CASE("stored 8-bit weights keep their scales for any setting") {
   using model::resolve_quantization;
   for (const std::string_view name : {"none", "w8", "w8a8", "w8a8_int8", "mxint8"}) {
     const Quantization quantization = model::parse_quantization(name).value();
@@ -135,7 +135,7 @@ TEST_CASE("stored weights of 8 bits keep their scales whatever is wanted of them
   }
 }
 
-TEST_CASE("a model written with a scale per channel says so as compressed-tensors does, and is read so") {
+TEST_CASE("per-channel scales are written as compressed-tensors does") {
   using Catch::Matchers::Contains;
   for (const std::string family : {"llama-tied", "qwen3moe"}) {
     CAPTURE(family);
@@ -163,7 +163,7 @@ TEST_CASE("a model written with a scale per channel says so as compressed-tensor
   }
 }
 
-TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unless all is to be rounded") {
+TEST_CASE("ignored modules stay as stored unless all are quantized") {
   const TemporaryFolder written;
   const std::filesystem::path source = family_folder("llama-tied");
   REQUIRE(model::quantize_checkpoint(source, written.path(), Quantization::kW8A8Int8).has_value());
@@ -183,7 +183,7 @@ TEST_CASE("what a model of compressed-tensors ignores stays as it is stored, unl
   REQUIRE(logits_of(written.path(), partial, *backend, 1) == all);
 }
 
-TEST_CASE("a quantization_config with all members that makers of such checkpoints write is read") {
+TEST_CASE("a quantization_config with all usual members is read") {
   const TemporaryFolder folder;
   folder.write("config.json", read_text(family_folder("qwen2") / "config.json"));
   change_config(folder, "{", R"({"quantization_config": {"config_groups": {"group_0": {
@@ -208,7 +208,7 @@ TEST_CASE("a quantization_config with all members that makers of such checkpoint
                Catch::Matchers::Contains("quantization_config (quant_method 'fp8')"));
 }
 
-TEST_CASE("forms of compressed-tensors that are not served are refused by what they say") {
+TEST_CASE("unsupported compressed-tensors formats are refused by name") {
   const TemporaryFolder written;
   const std::filesystem::path target = written.path() / "target";
   REQUIRE(model::quantize_checkpoint(family_folder("llama-tied"), target, Quantization::kW8A8Int8).has_value());
@@ -244,7 +244,7 @@ TEST_CASE("forms of compressed-tensors that are not served are refused by what t
                Contains("a kv_cache_scheme is not supported"));
 }
 
-TEST_CASE("experts are written in 8 bits, and their router as it is") {
+TEST_CASE("experts are written in 8 bits and the router as it is") {
   for (const std::string family : {"qwen3moe", "mixtral"}) {
     CAPTURE(family);
     const TemporaryFolder written;
@@ -271,7 +271,7 @@ TEST_CASE("experts are written in 8 bits, and their router as it is") {
   }
 }
 
-TEST_CASE("a head that config.json ties to another embedding is written, and its config says so") {
+TEST_CASE("a separate tied head is written and the config says so") {
   const TemporaryFolder source;
   const TemporaryFolder written;
   const std::filesystem::path untied = family_folder("llama-untied");
@@ -285,7 +285,7 @@ TEST_CASE("a head that config.json ties to another embedding is written, and its
   REQUIRE(logits_of(written.path(), config, *backend, 2) == logits_of(untied, config, *backend, 2));
 }
 
-TEST_CASE("config.json keeps its members, and one without a quantization_config may say so") {
+TEST_CASE("config.json keeps its members and adds quantization_config") {
   const TemporaryFolder source;
   const TemporaryFolder written;
   std::filesystem::copy(family_folder("llama-tied"), source.path(), std::filesystem::copy_options::recursive);
@@ -293,7 +293,7 @@ TEST_CASE("config.json keeps its members, and one without a quantization_config 
   change_config(source, "{", R"({"quantization_config": null, )" + other + ",");
   REQUIRE(model::quantize_checkpoint(source.path(), written.path()).has_value());
   REQUIRE(model::read_config(written.path()).value() == w8_config(source.path()));
-  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-07,{"ü":null}],)"));
+  REQUIRE_THAT(read_text(written.path() / "config.json"), Catch::Contains(R"("a \"name\"": [1e-7,{"ü":null}],)"));
 }
 
 TEST_CASE("models that are held differently have different fingerprints") {
@@ -321,7 +321,7 @@ TEST_CASE("models that are held differently have different fingerprints") {
   REQUIRE(fingerprint_of(*Checkpoint::open(changed.path()).value(), w8) != of_small);
 }
 
-TEST_CASE("what lies beside the weights comes along, other weights do not") {
+TEST_CASE("other files are copied with the weights but no other weights") {
   const TemporaryFolder source;
   const TemporaryFolder written;
   std::filesystem::copy(family_folder("llama-tied"), source.path(), std::filesystem::copy_options::recursive);
@@ -334,7 +334,7 @@ TEST_CASE("what lies beside the weights comes along, other weights do not") {
   REQUIRE_FALSE(std::filesystem::exists(written.path() / "new/model.safetensors.index.json"));
 }
 
-TEST_CASE("a checkpoint that holds more than its config says is not rounded") {
+TEST_CASE("a checkpoint with more than its config is not quantized") {
   const TemporaryFolder source;
   const TemporaryFolder written;
   std::filesystem::copy(family_folder("qwen2"), source.path(), std::filesystem::copy_options::recursive);
@@ -345,7 +345,7 @@ TEST_CASE("a checkpoint that holds more than its config says is not rounded") {
   REQUIRE_FALSE(std::filesystem::exists(written.path() / "new"));
 }
 
-TEST_CASE("nothing is overwritten, and nothing rounded twice") {
+TEST_CASE("nothing is overwritten and nothing quantized twice") {
   const TemporaryFolder written;
   const std::filesystem::path source = family_folder("llama-tied");
   const std::filesystem::path target = written.path() / "target";

@@ -13,7 +13,7 @@ TEST_CASE("plain and linear rotary frequencies") {
   REQUIRE(linear.inverse == std::vector<float>{0.25f, 0.025f, 0.0025f, 0.00025f});
 }
 
-TEST_CASE("llama3 keeps short wavelengths, divides long ones and blends between") {
+TEST_CASE("llama3 scaling keeps short waves and divides long and blends") {
   const RopeConfig rope{.kind = RopeKind::kLlama3,
                         .theta = 10000.0,
                         .factor = 8.0,
@@ -29,7 +29,7 @@ TEST_CASE("llama3 keeps short wavelengths, divides long ones and blends between"
   REQUIRE(scaled[3] == 0.000125f);
 }
 
-TEST_CASE("yarn ramps from extrapolation to interpolation between two channels") {
+TEST_CASE("yarn ramps from extrapolation to interpolation") {
   const RopeConfig rope{.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 4096};
   const auto scaled = rotary_frequencies(rope, 64);
   // channel(r) = 64 ln(4096 / 2πr) / (2 ln 10000): 10.47 for 32 rotations, 22.51 for one.
@@ -43,7 +43,7 @@ TEST_CASE("yarn ramps from extrapolation to interpolation between two channels")
   REQUIRE(scaled.attention_factor == Approx(0.1 * std::log(4.0) + 1.0));
 }
 
-TEST_CASE("yarn's attention factor may be given, or follow from two scales") {
+TEST_CASE("the attention factor of yarn is given or follows from scales") {
   RopeConfig rope{.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 40.0, .original_max_position = 4096};
   rope.mscale = 1.0;
   rope.mscale_all_dim = 0.5;

@@ -17,7 +17,7 @@ std::string body(std::string_view more) {
 
 }  // namespace
 
-TEST_CASE("A chat completion has OpenAI's shape") {
+TEST_CASE("A chat completion has the OpenAI shape") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.cached_tokens = 4}; };
   const HttpReply reply = server.chat(body(""));
@@ -35,7 +35,7 @@ TEST_CASE("A chat completion has OpenAI's shape") {
   CHECK(request.max_tokens == FakeEngine::kContext - rendered.size());
 }
 
-TEST_CASE("A chat stream: role, content, finish, usage, done") {
+TEST_CASE("A chat stream has role content finish usage and done") {
   TestServer server;
   const HttpReply reply = server.chat(body(R"("stream":true,"stream_options":{"include_usage":true})"));
   REQUIRE(reply.status == 200);
@@ -72,7 +72,7 @@ TEST_CASE("Usage comes in every chunk when asked for") {
   CHECK(second.integer("/usage/completion_tokens") == 1);
 }
 
-TEST_CASE("Chat logprobs, streamed and whole, say the same") {
+TEST_CASE("Chat logprobs are the same streamed and whole") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a\xE2\x82\xAC"}; };
   const ParsedJson whole(server.chat(body(R"("logprobs":true,"top_logprobs":2)")).body);
@@ -92,7 +92,7 @@ TEST_CASE("Chat logprobs, streamed and whole, say the same") {
   CHECK(tokens == 5);
 }
 
-TEST_CASE("n gives as many messages, each stream with its own role chunk") {
+TEST_CASE("n gives that many messages with a role chunk each") {
   TestServer server;
   const ParsedJson json(server.chat(body(R"("n":3)")).body);
   CHECK(json.size("/choices") == 3);
@@ -110,7 +110,7 @@ TEST_CASE("n gives as many messages, each stream with its own role chunk") {
   CHECK(finishes == 3);
 }
 
-TEST_CASE("The template gets its variables, and its refusal is a 400") {
+TEST_CASE("The template gets its variables and its exception is a 400") {
   TestServer server;
   const ParsedJson rendered(server.post("/apply-template", body(R"("chat_template_kwargs":{"extra":"!"})")).body);
   CHECK(rendered.string("/prompt") == "[user]hi[assistant]!");
@@ -126,7 +126,7 @@ TEST_CASE("The template gets its variables, and its refusal is a 400") {
   CHECK(ParsedJson(refused.body).string("/error/param") == "messages");
 }
 
-TEST_CASE("Variables of the template have defaults, which a request's own go before, one by one") {
+TEST_CASE("Template variables of a request override the defaults") {
   server::ServerOptions options;
   options.default_chat_template_kwargs = R"({"extra":"?","add_generation_prompt":false})";
   TestServer server(options);
@@ -141,7 +141,7 @@ TEST_CASE("Variables of the template have defaults, which a request's own go bef
   CHECK(std::string(prompt.begin(), prompt.end()) == "[user]hi[assistant]?");
 }
 
-TEST_CASE("A request's own template is used where it is allowed") {
+TEST_CASE("The template of a request is used where it is allowed") {
   server::ServerOptions options;
   options.allow_request_chat_template = true;
   TestServer server(options);
@@ -152,7 +152,7 @@ TEST_CASE("A request's own template is used where it is allowed") {
   CHECK(server.chat(body(R"("chat_template":"{% if %}")")).status == 400);
 }
 
-TEST_CASE("A request may name one of the model's templates") {
+TEST_CASE("A request may name a template of the model") {
   TestServer server;
   const ParsedJson json(server.post("/apply-template", body(R"("chat_template":"default")")).body);
   CHECK(json.string("/prompt") == "[user]hi[assistant]");
@@ -174,7 +174,7 @@ TEST_CASE("Documents are taken where the template shows them") {
   CHECK(server.chat(body(R"("documents":[])")).status == 200);
 }
 
-TEST_CASE("A refusal in the history, and a tool that says nothing, reach the template") {
+TEST_CASE("Refusals and empty tool results reach the template") {
   TestServer server;
   const auto prompt = [&](std::string_view messages) {
     const std::string request = fmt::format(R"({{"messages":{}}})", messages);

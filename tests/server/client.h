@@ -15,11 +15,11 @@ struct HttpReply {
   std::string body;
   bool truncated = false;  ///< the connection ended inside the body
   [[nodiscard]] std::string header(std::string_view name) const;
-  /// The payloads of the "data: " lines.
+  /// Returns the payloads of the "data: " lines.
   [[nodiscard]] std::vector<std::string> events() const;
 };
 
-/// A blocking HTTP/1.1 client that sends what it is told, however wrong. Reads fail after a minute.
+/// A blocking HTTP/1.1 client that sends any bytes, well-formed or not. Reads fail after a minute.
 class Client {
  public:
   explicit Client(uint16_t port, int receive_buffer_bytes = 0);
@@ -27,13 +27,13 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// False when the server has closed the connection.
+  /// Returns false when the server has closed the connection.
   bool send(std::string_view bytes);
-  /// Reads one response; status 0 when the connection ends before it.
+  /// Reads one response; its status is 0 when the connection ends before it.
   HttpReply read(bool without_body = false);
-  /// Reads until the bytes received so far contain `text`; false at the end of the connection.
+  /// Reads until the bytes received so far contain `text`; returns false at the end of the connection.
   bool read_until(std::string_view text);
-  /// The server has closed the connection (waits for it).
+  /// Waits for the end of the connection; returns whether the server closed it.
   bool at_end();
   void close_sending();
   void close();

@@ -9,7 +9,7 @@ using namespace millrace::test;
 
 namespace {
 
-/// The texts of a stream's chunks for one choice, joined.
+/// Joins the texts of a stream's chunks for one choice.
 std::string streamed_text(const HttpReply& reply, int64_t index = 0) {
   std::string text;
   for (const std::string& event : reply.events()) {
@@ -23,7 +23,7 @@ std::string streamed_text(const HttpReply& reply, int64_t index = 0) {
 
 }  // namespace
 
-TEST_CASE("A completion has OpenAI's shape") {
+TEST_CASE("A completion has the OpenAI shape") {
   TestServer server;
   const HttpReply reply = server.complete(R"({"model":"fake","prompt":"abc"})");
   REQUIRE(reply.status == 200);
@@ -51,7 +51,7 @@ TEST_CASE("max_tokens ends a completion by length") {
   CHECK(json.integer("/usage/completion_tokens") == 5);
 }
 
-TEST_CASE("A streamed completion equals the whole one, for every form of merging") {
+TEST_CASE("A streamed completion equals the whole one however merged") {
   TestServer server;
   const std::string text =
       "Gr\xC3\xBC\xC3\x9F"
@@ -75,7 +75,7 @@ TEST_CASE("A streamed completion equals the whole one, for every form of merging
   REQUIRE(server.engine.wait_until_idle());
 }
 
-TEST_CASE("Stop strings cut the text across tokens and end the engine's request") {
+TEST_CASE("Stop strings cut across tokens and end the engine request") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) {
     return ScriptedReply{.text = "one two three", .hangs = true};
@@ -109,7 +109,7 @@ TEST_CASE("A stop string counts behind min_tokens only") {
   CHECK(text_with(9) == "abcabcabc");
 }
 
-TEST_CASE("A stop token's text is not shown") {
+TEST_CASE("The text of a stop token is not shown") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","skip_special_tokens":false})").body);
@@ -120,7 +120,7 @@ TEST_CASE("A stop token's text is not shown") {
   CHECK(server.engine.seen().back().sampling.stop_token_ids == std::vector<TokenId>{65});
 }
 
-TEST_CASE("Only what the request asked to stop at is the reason of a stop") {
+TEST_CASE("stop_reason names only stops that the request asked for") {
   TestServer server;
   const auto answer = [&](std::string_view members) {
     const HttpReply whole = server.complete(fmt::format(R"({{"prompt":"p"{}}})", members));
@@ -138,7 +138,7 @@ TEST_CASE("Only what the request asked to stop at is the reason of a stop") {
   CHECK(listed.integer("/choices/0/stop_reason") == FakeEngine::kEos);
 }
 
-TEST_CASE("Several prompts and n give indexed choices with seeds of their own") {
+TEST_CASE("Several prompts and n give indexed choices with own seeds") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
     return ScriptedReply{.text = fmt::format("{}{}", static_cast<char>(request.prompt[0]), request.sampling.seed)};
@@ -167,7 +167,7 @@ TEST_CASE("Several prompts and n give indexed choices with seeds of their own") 
   }
 }
 
-TEST_CASE("Without a seed every choice of every prompt draws with one of its own") {
+TEST_CASE("Without a seed every choice draws its own") {
   for (const char* seed : {"null", "-1"}) {
     TestServer server;
     REQUIRE(server.complete(fmt::format(R"({{"prompt":["a","a","b"],"n":2,"seed":{}}})", seed)).status == 200);
@@ -177,7 +177,7 @@ TEST_CASE("Without a seed every choice of every prompt draws with one of its own
   }
 }
 
-TEST_CASE("With a seed of the server's, requests without one draw the same after every start") {
+TEST_CASE("With a server seed each start draws the same seeds") {
   const auto seeds = [](std::optional<uint64_t> random_seed, int other_requests) {
     server::ServerOptions options;
     options.random_seed = random_seed;
@@ -204,7 +204,7 @@ TEST_CASE("Prompts may be token ids") {
   CHECK(server.complete(R"({"prompt":[-1]})").status == 400);
 }
 
-TEST_CASE("Logprobs have tokens, alternatives and offsets") {
+TEST_CASE("Logprobs have tokens alternatives and offsets") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "a\xC3\xA9z"}; };
   const ParsedJson json(server.complete(R"({"prompt":"p","logprobs":2,"max_tokens":4})").body);
@@ -246,7 +246,7 @@ TEST_CASE("Echo with logprobs and no tokens scores the prompt") {
   CHECK(server.engine.seen().back().prompt_top_logprobs == 1);
 }
 
-TEST_CASE("Echo goes before the text, streamed or not") {
+TEST_CASE("Echo precedes the text streamed or not") {
   TestServer server;
   const std::string fields = R"("prompt":"Say: ","echo":true,"logprobs":0)";
   const ParsedJson whole(server.complete("{" + fields + "}").body);
@@ -267,7 +267,7 @@ TEST_CASE("Token ids and prompt logprobs come when asked for") {
   CHECK(json.string("/choices/0/prompt_logprobs/1/98/decoded_token") == "b");
 }
 
-TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as each asked for") {
+TEST_CASE("Echoed and prompt logprobs have their own alternative counts") {
   TestServer server;
   const auto sizes = [&](int logprobs, int prompt_logprobs) {
     const ParsedJson json(
@@ -283,7 +283,7 @@ TEST_CASE("Echoed logprobs and those of the prompt have as many alternatives as 
   CHECK(sizes(0, 0) == std::pair<size_t, size_t>(1, 1));
 }
 
-TEST_CASE("A character that the prompt begins is no part of the answer unless it is completed") {
+TEST_CASE("A character begun by the prompt shows only once completed") {
   TestServer server;
   std::string text;
   server.engine.on_submit = [&](const sched::GenerateRequest&) { return ScriptedReply{.text = text}; };
@@ -318,7 +318,7 @@ TEST_CASE("An answer holds so many logprobs of prompts at most") {
   }
 }
 
-TEST_CASE("An answer of many logprobs is written elsewhere, and is the same") {
+TEST_CASE("A response of many logprobs is written on the worker") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.ends_with_eos = false}; };
   const std::string fields = R"("prompt":"abc","max_tokens":400,"logprobs":3,"n":2)";
@@ -358,7 +358,7 @@ TEST_CASE("The engine hears priorities so that larger goes first") {
   }
 }
 
-TEST_CASE("Defaults come from the model, seeds from the request or at random") {
+TEST_CASE("Defaults come from the model and seeds from the request") {
   TestServer server;
   REQUIRE(server.complete(R"({"prompt":"p"})").status == 200);
   constexpr const char* kSaid = R"({"prompt":"p","temperature":0,"seed":-2,"top_k":-1,"logit_bias":{"65":-100}})";
@@ -411,7 +411,7 @@ TEST_CASE("The context limits prompt and output") {
   CHECK(server.complete(R"({"prompt":""})").status == 400);
 }
 
-TEST_CASE("A token of the tokenizer that the model lacks is a bad request") {
+TEST_CASE("A token beyond the vocabulary of the model is a 400") {
   TestServer server;
   server.engine.info.vocab_size = FakeEngine::kEos;
   const HttpReply reply = server.complete(R"({"prompt":["a","a<eos>"]})");

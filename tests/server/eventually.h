@@ -5,7 +5,7 @@
 
 namespace millrace::test {
 
-/// Polls until `condition` holds, for longer than a busy machine needs; whether it does.
+/// Polls until `condition` holds, for longer than a busy machine needs; returns whether it does.
 template <class Condition>
 [[nodiscard]] bool eventually(const Condition& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -17,7 +17,7 @@ namespace millrace::test {
 
 namespace asio = boost::asio;
 
-/// How the fake engine answers one request: one token per byte of `text` (the test tokenizer's ids are bytes).
+/// The fake engine's answer to one request: one token per byte of `text` (the test tokenizer's ids are bytes).
 struct ScriptedReply {
   std::string text = "Hello, world!";
   size_t tokens_per_event = 1;
@@ -41,7 +41,7 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;
   bool abort(const std::string& request_id) override;
-  /// Refused with kConflict while streams live; `timeout` is only noted.
+  /// Fails with kConflict while streams live; records `timeout`.
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(sched::PauseMode mode) override {
     paused = mode;
@@ -52,7 +52,7 @@ class FakeEngine final : public sched::Engine {
     return true;
   }
 
-  /// Waits until no stream lives; false after a minute.
+  /// Waits until no stream lives; returns false after a minute.
   [[nodiscard]] bool wait_until_idle() const;
   [[nodiscard]] bool wait_until_live(int count) const;
   [[nodiscard]] std::vector<sched::GenerateRequest> seen() const;

@@ -50,7 +50,7 @@ TEST_CASE("every notation becomes a grammar") {
   CHECK(refused.message == "field.place: wanted ')' (at byte 1)");
 }
 
-TEST_CASE("equal forms share a grammar, and others do not") {
+TEST_CASE("equal constraints share a grammar and others do not") {
   GrammarCache grammars(test::byte_tokenizer(), kVocab, {kEos});
   using Kind = ResponseFormat::Kind;
   const ResponseFormat form = form_of(Kind::kRegex, "ab");
@@ -66,7 +66,7 @@ TEST_CASE("equal forms share a grammar, and others do not") {
   CHECK(grammars.get_or_compile(constrained_to(form)).value() != first);  // forgotten, and made anew
 }
 
-TEST_CASE("reasoning goes before the form, which holds from its end on") {
+TEST_CASE("reasoning precedes the form which applies from its end on") {
   GrammarCache grammars(test::byte_tokenizer(), kVocab, {kEos});
   const ResponseFormat form = form_of(ResponseFormat::Kind::kRegex, "[0-9]+");
   const auto begun = grammars.get_or_compile(constrained_to(form, ReasoningMode::kOpened));
@@ -82,7 +82,7 @@ TEST_CASE("reasoning goes before the form, which holds from its end on") {
   CHECK(!matches(possible, "x42"));
 }
 
-TEST_CASE("special tokens spell nothing, and the answer's end is its own token") {
+TEST_CASE("special tokens add no text and the end is a token") {
   GrammarCache grammars(test::byte_tokenizer(), kVocab, {kEos});
   const auto grammar = grammars.get_or_compile(constrained_to(form_of(ResponseFormat::Kind::kRegex, "[^x]+"))).value();
   grammar::Matcher matcher(grammar, true);
@@ -107,7 +107,7 @@ TEST_CASE("what is too large is told of tools and a form together") {
   CHECK(matches(grammars.get_or_compile(constraint), "a"));
 }
 
-TEST_CASE("a special token that is a tag of calls is one way to write it, in calls only") {
+TEST_CASE("a special token may spell a tool call tag in calls only") {
   constexpr TokenId kTag = 258;
   GrammarCache grammars(test::byte_tokenizer("[TOOL_CALLS]"), kVocab + 1, {kEos});
   const auto form = grammars.get_or_compile(constrained_to(form_of(ResponseFormat::Kind::kRegex, ".*"))).value();

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 TEST_CASE("A port in use is a clear error") {
   TestServer server;
   server::ServerOptions options;
-  options.port = server.port;
+  options.http.port = server.port;
   server::Service service;
   service.engine = &server.engine;
   service.tokenizer = byte_tokenizer();
@@ -28,21 +28,21 @@ TEST_CASE("A port in use is a clear error") {
   CHECK_THAT(started.error().message, Catch::Contains(std::to_string(server.port)) && Catch::Contains("in use"));
 }
 
-TEST_CASE("A host that does not exist, or is somebody else's, is a clear error") {
+TEST_CASE("A host that is unknown or not local is an error") {
   FakeEngine engine;
   server::Service service;
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
   server::ServerOptions options;
-  options.host = "256.256.256.256";
+  options.http.host = "256.256.256.256";
   CHECK_THAT(server::Server(options, service).start().error().message, Catch::Contains("'256.256.256.256'"));
-  options.host = "2001:db8::1";  // for documents only
-  options.port = 7;
+  options.http.host = "2001:db8::1";  // for documents only
+  options.http.port = 7;
   CHECK_THAT(server::Server(options, service).start().error().message,
              Catch::StartsWith("cannot listen on [2001:db8::1]:7: "));
 }
 
-TEST_CASE("A host whose lookup takes long is waited for, named in the log, and keeps nobody from stopping") {
+TEST_CASE("A slow lookup of the host is logged and can be stopped") {
   log::configure(log::Level::kWarn, false);  // other tests want less
   const CapturedLog captured;
   HangingLookup resolver("front.example");
@@ -51,8 +51,8 @@ TEST_CASE("A host whose lookup takes long is waited for, named in the log, and k
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
   server::ServerOptions options;
-  options.host = "front.example";
-  options.port = 0;
+  options.http.host = "front.example";
+  options.http.port = 0;
   server::Server stopped(options, service);
   server::Server front(options, service);
   std::stop_source stop;
@@ -68,7 +68,7 @@ TEST_CASE("A host whose lookup takes long is waited for, named in the log, and k
   CHECK(Client(*port).get("/version").status == 200);
 }
 
-TEST_CASE("Stopping lets a running stream end and closes idle connections") {
+TEST_CASE("A stop lets a stream end and closes idle connections") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
@@ -85,7 +85,7 @@ TEST_CASE("Stopping lets a running stream end and closes idle connections") {
   CHECK(client.at_end());
 }
 
-TEST_CASE("What is answered while the server stops says that the connection ends") {
+TEST_CASE("A response during a stop has Connection close") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 20ms}; };
   Client idle(server.port);
@@ -101,7 +101,7 @@ TEST_CASE("What is answered while the server stops says that the connection ends
   CHECK(reply.header("Connection") == "close");
 }
 
-TEST_CASE("A request whose body is under way is told that the server stops") {
+TEST_CASE("A request with an incomplete body gets 503 on a stop") {
   TestServer server;
   Client idle(server.port);
   CHECK(idle.get("/version").status == 200);
@@ -143,7 +143,7 @@ TEST_CASE("What does not end in time gets an error and is aborted") {
 
 TEST_CASE("A client that takes nothing cannot hold up the stop") {
   server::ServerOptions options;
-  options.send_buffer_bytes = 4096;
+  options.http.send_buffer_bytes = 4096;
   TestServer server(options);
   server.engine.info.context_length = 1'000'000;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
@@ -159,7 +159,7 @@ TEST_CASE("A client that takes nothing cannot hold up the stop") {
   CHECK(server.engine.live == 0);
 }
 
-TEST_CASE("Many clients at once, some of which leave, all end") {
+TEST_CASE("Many clients at once some of which leave all end") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 1ms}; };
   std::vector<std::thread> threads;

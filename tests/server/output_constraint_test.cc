@@ -32,7 +32,7 @@ OutputConstraint calling(ToolFormat format, std::vector<openai::Tool> tools, boo
   return constraint;
 }
 
-/// By bytes; token 256 ends an answer.
+/// Returns a vocabulary of bytes, where token 256 ends an answer.
 GrammarPtr grammar_of(const OutputConstraint& constraint, SchemaEnforcement arguments = SchemaEnforcement::kAll) {
   return grammar::Grammar::compile(build_grammar(constraint, arguments).value(), byte_vocabulary(), {kEnd}).value();
 }
@@ -58,7 +58,7 @@ text::OutputPart parse(const OutputConstraint& constraint, std::string_view text
   return all;
 }
 
-/// Of two calls of `f` and `g`, as the format's parser is described.
+/// Returns a constraint on calls of the tools `f` and `g` in one format.
 std::string two_calls(ToolFormat format) {
   switch (format) {
     case ToolFormat::kHermes:
@@ -89,7 +89,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
 
 }  // namespace
 
-TEST_CASE("calls that are wanted are written as the format's parser reads them, with the arguments of their tool") {
+TEST_CASE("required calls are written as the parser reads them") {
   std::mt19937_64 random(5);
   simdjson::dom::parser schemas;
   const simdjson::dom::element schema = schemas.parse(std::string_view(kSchema));
@@ -126,7 +126,7 @@ TEST_CASE("calls that are wanted are written as the format's parser reads them, 
   }
 }
 
-TEST_CASE("beside text, what begins a call is one") {
+TEST_CASE("in free text a call tag begins a call") {
   for (const ToolFormat format : kFormats) {
     const GrammarPtr grammar = grammar_of(calling(format, {tool("f"), tool("g")}, false));
     const std::string calls = two_calls(format);
@@ -176,7 +176,7 @@ TEST_CASE("reasoning goes before calls") {
   CHECK(!matches(grammar_of(constraint), "Hm.</think>" + calls));
 }
 
-TEST_CASE("arguments of tools that are not strict are held to their schema if that can be, or to be an object") {
+TEST_CASE("arguments of lax tools follow their schema where possible") {
   const auto call = [](std::string_view arguments) {
     return fmt::format("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", arguments);
   };
@@ -195,7 +195,7 @@ TEST_CASE("arguments of tools that are not strict are held to their schema if th
   CHECK_THAT(refused.error().message, Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));
 }
 
-TEST_CASE("values without quotes are texts up to their end, one of their choices, or JSON") {
+TEST_CASE("unquoted values are texts or choices or JSON") {
   const char* schema =
       R"({"type":"object","properties":{"code":{"type":"string","maxLength":3},"unit":{"enum":["C","F"]},)"
       R"("days":{"$ref":"#/$defs/days"},"note":{"type":["string","null"]}},"required":["code"],)"
@@ -230,7 +230,7 @@ TEST_CASE("values without quotes are texts up to their end, one of their choices
   CHECK(!matches(grammar_of(constraint), call("text")));
 }
 
-TEST_CASE("answers that are held to different things have different keys") {
+TEST_CASE("different constraints have different keys") {
   std::vector<OutputConstraint> all;
   all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
   all.push_back(calling(ToolFormat::kMistral, {tool("f")}));

@@ -14,7 +14,7 @@ namespace {
 
 const RequestLimits kRequestLimits{.vocab_size = 1000, .max_choices = 64};
 
-/// The param of the refusal, or "ok".
+/// Returns the param of the refusal, or "ok".
 std::string completion_outcome(const std::string& member) {
   const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p",{}}})", member), kRequestLimits);
   return parsed.has_error() ? parsed.error().param : "ok";
@@ -26,7 +26,7 @@ std::string chat_outcome(const std::string& member) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
-/// So many stop strings of so many characters.
+/// Returns a JSON array of stop strings of one length.
 std::string stops(size_t count, size_t length = 1) {
   std::string list;
   for (size_t i = 0; i < count; ++i) list += fmt::format("{}\"{}\"", i == 0 ? "" : ",", std::string(length, 'x'));
@@ -38,7 +38,7 @@ std::string messages_outcome(const std::string& messages) {
   return parsed.has_error() ? parsed.error().param : "ok";
 }
 
-/// Values of one field, and whether they are taken.
+/// Values of one field, and whether the parser accepts them.
 struct Case {
   const char* name;
   std::vector<const char*> good;
@@ -110,7 +110,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
   check(cases);
 }
 
-TEST_CASE("What an answer is held to is read, in every server's words") {
+TEST_CASE("Output constraints are read in every dialect") {
   check({
       {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "\"\"", "{}", "null"}, {"5", "[]", "true"}},
       {"json_schema", {"{}", "\"{}\""}, {"5", "[]"}},
@@ -224,7 +224,7 @@ TEST_CASE("Names that other servers have mean the same") {
   CHECK(parsed->keep_prompt_start);
 }
 
-TEST_CASE("Members that are ignored are named at debug, without their values") {
+TEST_CASE("Ignored members are logged at debug without their values") {
   const std::string body = fmt::format(R"({{"prompt":"p","n":1,"user":"secret","two words\u001b":"secret",{}"{}":1}})",
                                        R"("tools":[],"typical_p":1,"temperature":1,"x":null,)", std::string(100, 'y'));
   const auto logged = [&body](log::Level level) {
@@ -264,7 +264,7 @@ TEST_CASE("Prompts come in four forms") {
   }
 }
 
-TEST_CASE("Messages are text, and anything else is named") {
+TEST_CASE("Messages are text and other parts are named") {
   CHECK(messages_outcome(R"([{"role":"user","content":"a"}])") == "ok");
   const std::string parts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
   CHECK(messages_outcome(fmt::format(R"([{{"role":"user","content":{}}}])", parts)) == "ok");
@@ -309,7 +309,7 @@ TEST_CASE("Of repeated contents of a message the last counts") {
   CHECK(parsed->conversation.messages[0].content == "b");
 }
 
-TEST_CASE("What changes the prompt is refused where prompts are only rendered, too") {
+TEST_CASE("Rendering refuses the same prompt options as chat") {
   const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})";
   CHECK(parse_tokenize_request(body, kRequestLimits).error().param == "tools[0]");
   CHECK(parse_template_request(body, kRequestLimits).error().param == "tools[0]");
@@ -322,7 +322,7 @@ std::string chat_message(const std::string& members) {
   return parsed.has_error() ? parsed.error().message : "ok";
 }
 
-TEST_CASE("A number beyond a member's range is answered with the range") {
+TEST_CASE("A number out of range is refused with the range") {
   struct Ranged {
     std::string name;
     std::string wanted;
@@ -366,7 +366,7 @@ TEST_CASE("A number beyond a member's range is answered with the range") {
   CHECK(completion_outcome(R"("prompt":[18446744073709551616])") == "prompt");
 }
 
-TEST_CASE("Integers may be written as other servers' clients write them") {
+TEST_CASE("Integers may be written as other servers accept them") {
   const auto seed = [](const char* number) {
     const auto parsed = parse_completion_request(fmt::format(R"({{"prompt":"p","seed":{}}})", number), kRequestLimits);
     return parsed.has_value() ? parsed->seed : std::nullopt;

@@ -13,7 +13,7 @@ namespace {
 using Json = simdjson::dom::element;
 using Type = simdjson::dom::element_type;
 
-/// Exact for every integer that JSON texts here hold.
+/// Returns the number, exact for every integer in these tests.
 long double number_of(Json value) {
   if (value.is_int64()) return static_cast<long double>(value.get_int64().value());
   if (value.is_uint64()) return static_cast<long double>(value.get_uint64().value());
@@ -82,7 +82,7 @@ bool has_length(Json value, std::string_view word, Json bound) {
   return !value.is_object() || value.get_object().value().size() <= wanted;
 }
 
-/// One word of a schema that is not about members of objects.
+/// Checks one keyword of a schema that is not about members of objects.
 bool matches_word(Json value, std::string_view word, Json wanted, Json root) {
   if (word == "description") return true;
   if (word == "type") return any_type(value, wanted);

@@ -6,8 +6,8 @@
 
 namespace millrace::test {
 
-/// True when `value` is what `schema` describes. Knows the words of JSON Schema that our own documents use, and fails
-/// the test on any other; `root` is where "$ref" points into.
+/// Returns whether `value` is valid under `schema`, whose "$ref"s point into `root`. Supports the keywords of JSON
+/// Schema that our own documents use, and fails the test on any other.
 [[nodiscard]] bool matches(simdjson::dom::element value, simdjson::dom::element schema, simdjson::dom::element root);
 
 }  // namespace millrace::test

@@ -35,10 +35,7 @@ std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_t
   return *tokenizer;
 }
 
-TestServer::TestServer(server::ServerOptions options) {
-  log::configure(log::Level::kError, false);
-  options.port = 0;
-  options.served_model_name = "fake";
+server::Service test_service(sched::Engine& engine) {
   server::Service service;
   service.engine = &engine;
   service.tokenizer = byte_tokenizer();
@@ -50,7 +47,14 @@ TestServer::TestServer(server::ServerOptions options) {
   service.special_tokens = {{"bos_token", "<bos>"}};
   service.defaults.temperature = 0.7f;
   service.defaults.eos_token_ids = {FakeEngine::kEos};
-  front = std::make_unique<server::Server>(std::move(options), std::move(service));
+  return service;
+}
+
+TestServer::TestServer(server::ServerOptions options) {
+  log::configure(log::Level::kError, false);
+  options.http.port = 0;
+  options.served_model_name = "fake";
+  front = std::make_unique<server::Server>(std::move(options), test_service(engine));
   auto started = front->start();
   REQUIRE(started.has_value());
   port = *started;

@@ -12,7 +12,10 @@ namespace millrace::test {
 /// Ids 0 to 255 are the bytes, 256 is <bos>, 257 is <eos>, 258 the special tag if there is one; no merges.
 [[nodiscard]] std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag = {});
 
-/// A front over a fake engine, on a port of the system's choice; stopped without draining at the end.
+/// Returns a service over `engine` with the byte tokenizer and a small chat template.
+[[nodiscard]] server::Service test_service(sched::Engine& engine);
+
+/// A server over a fake engine, on a port of the system's choice; stopped without draining at the end.
 class TestServer {
  public:
   explicit TestServer(server::ServerOptions options = {});

@@ -11,7 +11,7 @@ using namespace millrace::test;
 
 namespace {
 
-/// Shows tools and reasoning as Qwen 3 does, in fewer words.
+/// Renders tools and reasoning as Qwen 3 does, in fewer words.
 constexpr const char* kTemplate =
     R"({% if tools %}[tools <tool_call>]{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}])"
     R"({% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content if m.content }})"
@@ -32,7 +32,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// A server whose model answers `text`.
+/// Runs a server whose model answers `text`.
 struct ToolServer : TestServer {
   explicit ToolServer(std::string text, server::ServerOptions options = allowing()) : TestServer(std::move(options)) {
     engine.on_submit = [text](const sched::GenerateRequest&) { return ScriptedReply{.text = text}; };
@@ -45,7 +45,7 @@ struct ToolServer : TestServer {
   }
   static server::ServerOptions without_reasoning() {
     server::ServerOptions options = allowing();
-    options.reasoning_parser = "none";
+    options.reasoning_parser = server::ReasoningParser::kNone;
     return options;
   }
   [[nodiscard]] static std::string body(std::string_view more, std::string_view messages = {}) {
@@ -82,7 +82,7 @@ TEST_CASE("A call of a tool is told from the answer") {
   CHECK(matches(json.at(""), openapi.at("/components/schemas/ChatCompletionResponse"), openapi.at("")));
 }
 
-TEST_CASE("Without content a call's message has null") {
+TEST_CASE("The content of a message with calls alone is null") {
   const ToolServer server(kCall);
   CHECK(server.ask(kTools).is_null("/choices/0/message/content"));
 }
@@ -99,7 +99,7 @@ TEST_CASE("Tools that are not shown leave the answer as it is") {
   }
 }
 
-TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the whole") {
+TEST_CASE("A streamed call has its name and then pieces of arguments") {
   const ToolServer server(fmt::format("Hm.\n{}\n{}", kCall, kCall));
   const HttpReply reply = server.chat(ToolServer::body(fmt::format(R"({},"stream":true)", kTools)));
   REQUIRE(reply.status == 200);
@@ -136,7 +136,7 @@ TEST_CASE("A stream of a call: name, then arguments in pieces, that join to the 
   }
 }
 
-TEST_CASE("tool_choice begins the call, unless the model may reason before it") {
+TEST_CASE("tool_choice begins the call unless reasoning may precede it") {
   const ToolServer server(R"( {"at": 1}})", ToolServer::without_reasoning());
   const ParsedJson json =
       server.ask(fmt::format(R"({},"tool_choice":{{"type":"function","function":{{"name":"look"}}}})", kTools));
@@ -153,7 +153,7 @@ TEST_CASE("tool_choice begins the call, unless the model may reason before it") 
   CHECK(reasoning.grammar() != nullptr);
 }
 
-TEST_CASE("Answers beside tools are held to what was asked for, and free else") {
+TEST_CASE("Tools and a response format constrain the answer together") {
   const ToolServer server(kCall);
   (void)server.ask(kTools);
   CHECK(server.grammar() == nullptr);
@@ -276,7 +276,7 @@ TEST_CASE("Numbers of calls and tools come to the template as they were written"
   CHECK_THAT(server.prompt(), Catch::Contains("(look \"\xEF\xBB\xBF{}\")"));
 }
 
-TEST_CASE("Reasoning has a member of its own, and is counted") {
+TEST_CASE("Reasoning has its own member and is counted") {
   const ToolServer server("<think>\nHm.\n</think>\n\nYes.");
   const ParsedJson json = server.ask("");
   CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
@@ -313,7 +313,7 @@ TEST_CASE("The template hears how much reasoning is wanted") {
   CHECK_THAT(server.prompt(), Catch::EndsWith("[assistant]"));
 }
 
-TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
+TEST_CASE("Unsupported template features are refused or need a flag") {
   const auto request = fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],{}}})", kTools);
   {
     const ToolServer server(kCall);
@@ -323,15 +323,16 @@ TEST_CASE("What the model's template cannot do is refused, or left to a flag") {
     CHECK(server.post("/apply-template", request).status == 400);
   }
   auto options = ToolServer::allowing();
-  options.tool_call_parser = "hermes";
-  options.reasoning_parser = "none";
+  options.detect_tool_format = false;
+  options.tool_format = text::ToolFormat::kHermes;
+  options.reasoning_parser = server::ReasoningParser::kNone;
   {
     const ToolServer server(kCall, options);
     const ParsedJson json(server.chat(request).body);
     CHECK(json.size("/choices/0/message/tool_calls") == 1);
     CHECK_FALSE(json.has("/usage/completion_tokens_details"));
   }
-  options.tool_call_parser = "none";
+  options.tool_format.reset();
   const ToolServer server(kCall, options);
   CHECK(server.chat(ToolServer::body(kTools)).status == 400);
 }

@@ -7,7 +7,7 @@ using namespace millrace;
 using namespace millrace::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyone their tokens and leak nothing") {
+TEST_CASE("cramped rings under aborts and pauses give all their tokens") {
   Casualties casualties;
   const uint64_t seeds = test::repetitions(400);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -24,7 +24,7 @@ TEST_CASE("cramped rings under aborts, pauses and clients that leave give everyo
   REQUIRE(casualties.fetched > seeds / 20);
 }
 
-TEST_CASE("rings that break under aborts, pauses and clients that leave form again and leak nothing") {
+TEST_CASE("breaking rings under aborts and pauses rebuild without leaks") {
   Casualties casualties;
   std::array<uint64_t, Saboteur::kWayCount> breaks{};
   const uint64_t seeds = test::repetitions(400);
@@ -40,7 +40,7 @@ TEST_CASE("rings that break under aborts, pauses and clients that leave form aga
   REQUIRE(casualties.whole > seeds);
 }
 
-TEST_CASE("whenever a ring stops, everyone hears of it once and nothing is left of it") {
+TEST_CASE("a stopped ring tells every client once and leaves nothing") {
   uint64_t ended_by_it = 0;
   const uint64_t seeds = test::repetitions(300);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -108,9 +108,9 @@ int64_t overtaken_by(const Job& job, const std::vector<Job>& jobs) {
 
 }  // namespace
 
-TEST_CASE("nobody waits for more than a bounded number of later requests, whatever the policy prefers") {
+TEST_CASE("a request waits for a bounded number of later ones") {
   int64_t most = 0;
-  int64_t most_before = 0;
+  int64_t max_before = 0;
   for (uint64_t seed = 0; seed < test::repetitions(100); ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -135,12 +135,12 @@ TEST_CASE("nobody waits for more than a bounded number of later requests, whatev
       if (i >= stream.first_favourite) continue;
       const int64_t overtaken = overtaken_by(job, stream.jobs);
       most = std::max(most, overtaken);
-      if (in_order) most_before = std::max(most_before, overtaken);
+      if (in_order) max_before = std::max(max_before, overtaken);
       // Those that go along with its chunks don't count as going before it.
       REQUIRE(overtaken <= sched::kMaxBypasses + (in_order ? 0 : sched::kMaxBypasses + scheduler.max_running));
     }
     world.stop();
   }
   REQUIRE(most >= sched::kMaxBypasses / 2);  // else nobody was preferred
-  REQUIRE(most_before >= sched::kMaxBypasses / 2);
+  REQUIRE(max_before >= sched::kMaxBypasses / 2);
 }

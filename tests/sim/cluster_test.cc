@@ -29,7 +29,7 @@ double time_of(const Cluster& cluster, const ExperimentConfig& setting, const Wo
 
 }  // namespace
 
-TEST_CASE("a description is read whole, and what is wrong with it is named") {
+TEST_CASE("a description is read whole and faults are named") {
   REQUIRE(h20().layers == 94);
   const auto message = [](const std::string& json) { return Cluster::parse(json).error().message; };
   REQUIRE(message("[1]") == "not a JSON object");
@@ -64,7 +64,7 @@ Cluster measured(const std::string& more = "") {
 
 }  // namespace
 
-TEST_CASE("measured stages serve as they are, and as no other ring") {
+TEST_CASE("measured stages run as measured and only there") {
   REQUIRE_THAT(Cluster::parse(R"({"layers":2,"stages":[{}]})").error().message, Catch::Contains("either layers"));
   REQUIRE_THAT(Cluster::parse(R"({"stages":[{},{"per_tok":1}]})").error().message,
                Catch::Contains("stages[1].per_tok"));
@@ -77,7 +77,7 @@ TEST_CASE("measured stages serve as they are, and as no other ring") {
           Approx(0.080).margin(1e-6));
 }
 
-TEST_CASE("stages that share processors are slowed down by each other only") {
+TEST_CASE("only stages that share processors slow each other") {
   // Four prompts of a chunk each. The second stage takes 30 ms for each: with a processor of its own it ends at 10 + 4
   // x 30.
   const Workload four{{{0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}, {0, 1000, 1}}, 0, 0};
@@ -106,7 +106,7 @@ TEST_CASE("stages on one machine are slowed down by what the others do") {
   REQUIRE_THAT(message(R"({"contention":{"prompt_by_other":-1}})"), Catch::Contains("contention.prompt_by_other"));
 }
 
-TEST_CASE("the way through the head takes its time, and so does a client's to its next request") {
+TEST_CASE("transit through the head and client delays take their time") {
   WorkloadOptions options;
   options.requests = 1;
   options.input_length = 16;
@@ -132,7 +132,7 @@ TEST_CASE("the way through the head takes its time, and so does a client's to it
           Approx(prompt_by_prompt_s + 0.75).margin(1e-6));
 }
 
-TEST_CASE("the records of an experiment are those of its workload, without the profile's") {
+TEST_CASE("records of an experiment exclude the profile") {
   const Workload two{{{0, 1000, 3}, {0, 600, 3}}, 0, 0};
   for (const auto chunking : {sched::Chunking::kFixed, sched::Chunking::kPublished, sched::Chunking::kBalanced}) {
     PlanRecords records;
@@ -152,7 +152,7 @@ TEST_CASE("the records of an experiment are those of its workload, without the p
   }
 }
 
-TEST_CASE("stages that are too slow to be simulated fail their requests, or are refused, with the reason") {
+TEST_CASE("too slow stages fail or refuse requests with the reason") {
   const Workload two{{{0, 1000, 1}, {0, 600, 1}}, 0, 0};
   // A run of a thousand hours, and one of which no clock can tell the end; with processors of its own or shared ones.
   for (const std::string more : {R"(,"slowness":[1e9])", R"(,"slowness":[1e9],"processors":1,"threads":65536)"}) {
@@ -196,7 +196,7 @@ TEST_CASE("thousands of requests are told apart") {
   REQUIRE(time_of(measured(), {2, 0, sched::Chunking::kFixed, 1000}, many) > 0);
 }
 
-TEST_CASE("requests with a common prefix compute it once, as far as the pages reach") {
+TEST_CASE("a common prefix is computed once up to full pages") {
   WorkloadOptions options;
   options.requests = 20;
   options.input_length = 160;
@@ -261,7 +261,7 @@ TEST_CASE("the requests of a load run are replayed") {
   std::filesystem::remove(path);
 }
 
-TEST_CASE("balanced chunks are faster than fixed and published ones on the described cluster") {
+TEST_CASE("balanced chunks beat fixed and published ones") {
   const Cluster cluster = h20();
   WorkloadOptions workload;
   workload.requests = 16;
@@ -272,7 +272,7 @@ TEST_CASE("balanced chunks are faster than fixed and published ones on the descr
   REQUIRE(balanced < 0.9 * published);
 }
 
-TEST_CASE("where attention is nearly all there is, balanced chunks are faster at every depth of the window") {
+TEST_CASE("balanced chunks win at every depth when attention dominates") {
   Cluster cluster = h20();
   cluster.layer = {430, 0.4708, 3.0158e-5, 0.5, 0.0008};
   cluster.stage = {.fixed_us = 400};

@@ -203,7 +203,7 @@ inline bool cut_short(const Job& job, const sched::HeadOptions& head, const Peri
   return std::ranges::any_of(perils.breaks, [&](std::string_view what) { return failed_with(job, what); });
 }
 
-/// Of what can never run, of one too many, or while there is no ring.
+/// Requires that a job was refused: it can never run, is one too many, or came while there was no ring.
 inline void require_refusal(const Job& job, const sim::SimulatedRingOptions& ring, const Perils& perils) {
   REQUIRE(job.tokens.empty());
   if (job.error->code == ErrorCode::kExhausted) {

@@ -7,7 +7,7 @@ using namespace millrace;
 using namespace millrace::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("a request past its time limit ends with an error that names the limit") {
+TEST_CASE("a request past its limit ends with an error that names it") {
   Dice dice(5);
   auto options = random_ring(dice);
   options.make_store = {};
@@ -37,7 +37,7 @@ TEST_CASE("a request past its time limit ends with an error that names the limit
   world.stop();
 }
 
-TEST_CASE("a request waits for its pages from the store as long as the policy says, and then computes them") {
+TEST_CASE("a request waits for its prefetch as the policy says") {
   using sched::PrefetchPolicy;
   const auto [policy, timeout, waits, cached] = GENERATE(
       table<PrefetchPolicy, async::Duration, async::Duration, bool>({{PrefetchPolicy::kBestEffort, 0s, 0s, false},
@@ -63,7 +63,7 @@ TEST_CASE("a request waits for its pages from the store as long as the policy sa
   world.stop();
 }
 
-TEST_CASE("the queue takes as many requests as it may hold, and the next is refused") {
+TEST_CASE("a full queue refuses the next request") {
   Dice dice(5);
   auto options = random_ring(dice);
   options.costs = {{.fixed_us = 10000}};
@@ -112,7 +112,7 @@ asio::awaitable<void> use_id_again(async::Runtime& runtime, sched::Engine& engin
 
 }  // namespace
 
-TEST_CASE("a request's id is free as soon as its stream has gone") {
+TEST_CASE("the id of a request is free when its stream has gone") {
   Dice dice(5);
   auto options = random_ring(dice);
   options.costs = {{.fixed_us = 10000}};
@@ -131,7 +131,7 @@ TEST_CASE("a request's id is free as soon as its stream has gone") {
   world.stop();
 }
 
-TEST_CASE("an idle ring is ready after its first empty plan and keeps its heartbeat") {
+TEST_CASE("an idle ring is ready after a heartbeat and keeps it") {
   Dice dice(1);
   auto options = random_ring(dice);
   options.head.scheduler.chunking = sched::Chunking::kFixed;
@@ -164,7 +164,7 @@ TEST_CASE("a head without requests has no time limits to look at") {
   REQUIRE(steps_of_ten_seconds(300ms) == steps_of_ten_seconds(0s));
 }
 
-TEST_CASE("a stage that never answers is named by the watchdog, and its plan") {
+TEST_CASE("the watchdog names a stage that never replies and its plan") {
   for (uint32_t late = 0; late < 3; ++late) {
     INFO("stage " << late);
     Dice dice(3);
@@ -195,7 +195,7 @@ TEST_CASE("a stage that never answers is named by the watchdog, and its plan") {
   }
 }
 
-TEST_CASE("a plan that is late between the stages is named by the head's watchdog") {
+TEST_CASE("the watchdog of the head names a plan late between stages") {
   Dice dice(3);
   auto options = random_ring(dice);
   options.links.latency = 1000s;
@@ -210,7 +210,7 @@ TEST_CASE("a plan that is late between the stages is named by the head's watchdo
   world.stop();
 }
 
-TEST_CASE("a flush that may wait is answered in time, also while there is no ring") {
+TEST_CASE("a waiting flush is answered in time also without a ring") {
   Dice dice(3);
   auto options = roomy_ring(dice);
   options.head.scheduler.chunking = sched::Chunking::kFixed;
@@ -232,8 +232,7 @@ TEST_CASE("a flush that may wait is answered in time, also while there is no rin
   world.stop();
 }
 
-TEST_CASE(
-    "a flush that finds pages on their way to the store is refused 5 s later, and carried out when they are there") {
+TEST_CASE("a flush with pages on their way is refused or waits 5 s") {
   Dice dice(1);
   auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 10s);
   options.head.heartbeat = 100s;  // nothing else wakes the head
@@ -261,7 +260,7 @@ TEST_CASE(
   world.stop();
 }
 
-TEST_CASE("what a store answers does not wait behind the plans that the stages compute") {
+TEST_CASE("acks of a store do not wait for plans in the stages") {
   Dice dice(1);
   auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 0s, 4);
   sched::SchedulerOptions& scheduler = options.head.scheduler;

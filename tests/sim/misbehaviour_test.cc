@@ -64,7 +64,7 @@ sim::SimulatedRingOptions misbehaving_ring(const Misbehaviour& how) {
 
 }  // namespace
 
-TEST_CASE("a request that ran and was sent back ends at its time limit also while there is no ring") {
+TEST_CASE("a retracted request expires also while there is no ring") {
   Misbehaviour how;
   auto options = misbehaving_ring(how);
   options.head.run_timeout = 300s;  // the watchdog's are 100 s
@@ -87,7 +87,7 @@ TEST_CASE("a request that ran and was sent back ends at its time limit also whil
   world.stop();
 }
 
-TEST_CASE("the time to the first token stays what it was while later ones come") {
+TEST_CASE("the time to first token stays fixed while later ones come") {
   Misbehaviour how{.delay = 100us};
   auto options = misbehaving_ring(how);
   options.head.scheduler.max_running = 1;
@@ -104,7 +104,7 @@ TEST_CASE("the time to the first token stays what it was while later ones come")
   world.stop();
 }
 
-TEST_CASE("a last stage whose answer does not fit its plan breaks the ring, which forms again") {
+TEST_CASE("an output that does not fit its plan breaks the ring") {
   Misbehaviour how{.forgets_tokens = true};
   const auto options = misbehaving_ring(how);
   std::vector<Job> jobs{job_at(1s, {1, 2, 3}), job_at(3s, {1, 2, 3})};

@@ -39,7 +39,7 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
   };
 }
 
-/// Of all random rings, but for rows that fail.
+/// The model of all random rings, but for rows that fail.
 inline constexpr sim::SimulatedModel kRandomModel{.vocab_size = 50};
 
 inline sim::SimulatedRingOptions random_ring(Dice& dice) {
@@ -263,7 +263,7 @@ inline std::vector<Job> random_jobs(Dice& dice) {
   return jobs;
 }
 
-/// The same requests `at_another_time`; those that share with nobody do not share with these either.
+/// Returns the same requests `at_another_time`; those that share with nobody do not share with these either.
 inline std::vector<Job> asked_again(std::vector<Job> jobs, std::string_view at_another_time) {
   for (Job& job : jobs) {
     if (job.request.cache_salt.starts_with("alone")) job.request.cache_salt += at_another_time;
@@ -312,7 +312,7 @@ class World {
     jobs_ = &jobs;
   }
   [[nodiscard]] async::Runtime& client_thread() { return *client_thread_; }
-  /// Beside the clients, on their thread; run_to_end() waits for it.
+  /// Runs a task on the clients' thread; run_to_end() waits for it.
   void spawn(asio::awaitable<void> task) { clients_->spawn("task", std::move(task)); }
   void run_until(async::Duration at) { world_.run(async::TimePoint(at)); }
   /// Runs until every client must have its answer, and nothing may be left of the requests.

@@ -70,7 +70,7 @@ int64_t cost_ns(const sim::SimulatedCost& cost, const sched::PlanRecord& record)
 
 }  // namespace
 
-TEST_CASE("busy times are those that the simulation took, to the nanosecond") {
+TEST_CASE("busy times are those of the simulation to the nanosecond") {
   for (const uint32_t stage_count : {1u, 2u, 4u}) {
     auto options = ring_options(stage_count);
     for (auto& cost : options.costs) cost.per_pair_us = 0;
@@ -90,7 +90,7 @@ TEST_CASE("busy times are those that the simulation took, to the nanosecond") {
   }
 }
 
-TEST_CASE("busy and wait fill the time between a stage's first and last plan without a gap") {
+TEST_CASE("busy and wait fill the time of each stage without a gap") {
   const Observed observed = observe(ring_options(4), 12, 3ms);
   const auto& records = observed.records;
   for (size_t s = 0; s < 4; ++s) {
@@ -103,7 +103,7 @@ TEST_CASE("busy and wait fill the time between a stage's first and last plan wit
   }
 }
 
-TEST_CASE("one request at a time: stages idle between requests and have too little to do within them") {
+TEST_CASE("one request at a time leaves stages idle or underfilled") {
   const Observed observed = observe(ring_options(4), 3, 1s);
   const sched::StageTotals& stage = observed.snapshot.since_start.stages[1];
   REQUIRE(stage.wait[sched::WaitCause::kIdle] > 1'900'000'000);

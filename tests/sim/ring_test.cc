@@ -43,7 +43,7 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
 
 }  // namespace
 
-TEST_CASE("random rings give every request the model's own tokens, once, and leak nothing") {
+TEST_CASE("random rings give every request its own tokens once") {
   uint64_t preemptions = 0;
   uint64_t cached_tokens = 0;
   uint64_t host_hits = 0;
@@ -112,7 +112,7 @@ asio::awaitable<void> flush_at(async::Runtime& runtime, sched::Engine& engine, a
 
 }  // namespace
 
-TEST_CASE("what was flushed comes back from the store, and a flush is refused while requests run") {
+TEST_CASE("flushed pages come back from the store but not while in use") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -153,7 +153,7 @@ TEST_CASE("what was flushed comes back from the store, and a flush is refused wh
   }
 }
 
-TEST_CASE("written through selectively, pages reach the host once a second request uses them") {
+TEST_CASE("selective write-through stores a prefix on its second use") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -172,7 +172,7 @@ TEST_CASE("written through selectively, pages reach the host once a second reque
   }
 }
 
-TEST_CASE("who waits through a break that loses the host pages gets its prefix from the store") {
+TEST_CASE("a waiting request finds its prefix in the store after breaks") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -226,7 +226,7 @@ History world_of(uint64_t seed, uint64_t order) {
 
 }  // namespace
 
-TEST_CASE("one seed gives one history, also of worlds in which everything goes wrong") {
+TEST_CASE("one seed gives one history in worlds full of faults") {
   Casualties casualties;
   std::array<uint64_t, Saboteur::kWayCount> breaks{};
   for (uint64_t seed = 0; seed < test::repetitions(20); ++seed) {
@@ -242,7 +242,7 @@ TEST_CASE("one seed gives one history, also of worlds in which everything goes w
   }
 }
 
-TEST_CASE("a stage that fails ends every request with one clear error, wherever it stands") {
+TEST_CASE("a failing stage ends every request with one clear error") {
   uint64_t failed = 0;
   const uint64_t seeds = test::repetitions(300);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -268,7 +268,7 @@ TEST_CASE("a stage that fails ends every request with one clear error, wherever 
   REQUIRE(failed > seeds);
 }
 
-TEST_CASE("after breaks the ring forms again by itself, the queue survives, and no host page is taken for another") {
+TEST_CASE("after breaks the ring rebuilds and the queue survives") {
   uint64_t host_hits = 0;
   uint64_t breaks = 0;
   const uint64_t seeds = test::repetitions(600);
@@ -308,7 +308,7 @@ TEST_CASE("after breaks the ring forms again by itself, the queue survives, and 
   REQUIRE(host_hits > seeds / 6);
 }
 
-TEST_CASE("host pages outlive a break of the ring, but not the memory of a stage") {
+TEST_CASE("host pages outlive a break of the ring but no lost memory") {
   for (uint64_t seed = 0; seed < test::repetitions(200); ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
@@ -336,7 +336,7 @@ TEST_CASE("host pages outlive a break of the ring, but not the memory of a stage
   }
 }
 
-TEST_CASE("a ring that broke is not held up by what it had asked of a slow store") {
+TEST_CASE("a broken ring does not wait for a slow store") {
   Dice dice(1);
   auto options = ring_with_slow_store(dice, sim::StoreCall::kPut, 10s);
   std::vector<Job> jobs{job_at(2s, std::vector<TokenId>(50, 1)), job_at(4s, {7, 8, 9})};
@@ -354,7 +354,7 @@ TEST_CASE("a ring that broke is not held up by what it had asked of a slow store
   world.stop();
 }
 
-TEST_CASE("a lost link ends what runs with one clear error, and the ring forms again") {
+TEST_CASE("a lost link ends requests with one error and rebuilds") {
   uint64_t lost_count = 0;
   uint64_t failed = 0;
   const uint64_t seeds = test::repetitions(300);
@@ -384,7 +384,7 @@ TEST_CASE("a lost link ends what runs with one clear error, and the ring forms a
   REQUIRE(failed > seeds / 2);
 }
 
-TEST_CASE("what breaks while the stages are being timed delays the start and nothing else") {
+TEST_CASE("breaks during the profile only delay the start") {
   std::array<uint64_t, Saboteur::kWayCount> breaks{};
   const uint64_t seeds = test::repetitions(200);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -418,7 +418,7 @@ std::vector<size_t> tokens_so_far(const std::vector<Job>& jobs) {
 
 }  // namespace
 
-TEST_CASE("pauses of every kind stop everybody for their time and change nobody's tokens") {
+TEST_CASE("pauses of every kind stop all and change no tokens") {
   int64_t stopped = 0;
   const uint64_t seeds = test::repetitions(300);
   for (uint64_t seed = 0; seed < seeds; ++seed) {

@@ -98,7 +98,7 @@ void require_costs_of_stages_alone(const sched::RingCosts& costs) {
 
 }  // namespace
 
-TEST_CASE("a ring whose stages share processors learns what each costs alone") {
+TEST_CASE("a ring with shared processors learns isolated costs") {
   const uint32_t processors = GENERATE(1u, 2u, 3u);
   const sched::RingCosts costs = learnt_costs({.machine = {processors, 1, {}}}, mixed_jobs());
   require_costs_of_stages_alone(costs);
@@ -106,7 +106,7 @@ TEST_CASE("a ring whose stages share processors learns what each costs alone") {
   REQUIRE(costs.contention.other_by_other < 0.01);
 }
 
-TEST_CASE("it learns besides what they take from each other on processors of their own") {
+TEST_CASE("a ring learns contention between private processors") {
   const uint32_t processors = GENERATE(2u, 3u, 4u, 8u);
   const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
   const sched::RingCosts costs = learnt_costs({.machine = {processors, 1, truth}}, mixed_jobs());
@@ -117,7 +117,7 @@ TEST_CASE("it learns besides what they take from each other on processors of the
   require_costs_of_stages_alone(costs);
 }
 
-TEST_CASE("runs that take now longer and now shorter are not taken for runs that disturb each other") {
+TEST_CASE("noisy runs are not taken for contention") {
   const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
   constexpr uint64_t kStarts = 40;
   sched::Contention mean;
@@ -136,7 +136,7 @@ TEST_CASE("runs that take now longer and now shorter are not taken for runs that
   REQUIRE(mean.other_by_other == Approx(truth.other_by_other).margin(0.05));
 }
 
-TEST_CASE("a machine that is slow for a part of the start says nothing of what its stages take from each other") {
+TEST_CASE("a machine slow at start is not taken for contention") {
   const sched::Contention truth{0.4, 0.15, 0.3, 0.6};
   for (async::Duration begin = 0ms; begin < 60ms; begin += 3ms) {
     INFO("slow from " << begin.count() << " ns on");

@@ -73,7 +73,7 @@ asio::awaitable<void> get_some(PageStore& store, uint64_t first, uint64_t count,
 
 }  // namespace
 
-TEST_CASE("simulated stores share a backend by identity, and it is bounded") {
+TEST_CASE("simulated stores share a bounded backend by identity") {
   StoreScript script(1);
   const auto a = script.open(0);
   const auto same = script.open(0);
@@ -119,7 +119,7 @@ asio::awaitable<void> get_and_cancel(StoreScript& script, PageStore& store, asyn
 
 }  // namespace
 
-TEST_CASE("operations of a simulated store take virtual time side by side, cancelled or not") {
+TEST_CASE("store operations take virtual time in parallel") {
   StoreScript script(2);
   const auto fast = script.open(0);
   const auto slow = script.open(0, {.delay = [](StoreCall, size_t bytes) { return async::Duration(bytes * 100'000); }});
@@ -137,7 +137,7 @@ TEST_CASE("operations of a simulated store take virtual time side by side, cance
   REQUIRE(ended == 6400us);
 }
 
-TEST_CASE("faults of a simulated store are misses and refused puts, the same ones for one seed") {
+TEST_CASE("store faults are misses and refused puts of one seed") {
   const auto history = [](uint64_t seed) {
     StoreScript script(seed);
     SimulatedStoreOptions options;

@@ -4,7 +4,7 @@
 
 namespace millrace::test {
 
-/// What the process writes to stderr while the object lives; one at a time.
+/// Collects what the process writes to stderr while the object lives. Only one may exist at a time.
 class CapturedLog {
  public:
   CapturedLog();
@@ -12,7 +12,7 @@ class CapturedLog {
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
   [[nodiscard]] std::string text() const;
-  /// How many lines hold `part`.
+  /// Returns how many lines contain `part`.
   [[nodiscard]] size_t count(const std::string& part) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace millrace::test {
 
-/// How often a test repeats what it draws at random: `count` times, or the part of it that MILLRACE_TEST_EFFORT says,
-/// in percent, and at least once. `./test --sanitize thread` asks for less, since each instruction costs many.
+/// Returns how often a test repeats what it draws at random: `count` times MILLRACE_TEST_EFFORT percent, at least once.
+/// `./test --sanitize thread` sets a low effort, since it slows every instruction.
 inline uint64_t repetitions(uint64_t count) {
   const char* given = std::getenv("MILLRACE_TEST_EFFORT");
   const uint64_t percent = given == nullptr ? 100 : std::strtoull(given, nullptr, 10);

@@ -7,7 +7,7 @@
 
 #include "tensor/sampling.h"
 
-/// Reads the cases of tests/golden/sampling.json.
+/// Readers for the cases of tests/golden/sampling.json.
 namespace millrace::test {
 
 inline std::vector<TokenId> tokens_of(simdjson::dom::element list) {

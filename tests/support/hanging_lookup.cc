@@ -13,19 +13,19 @@ namespace {
 struct State {
   std::mutex mutex;
   std::condition_variable changed;
-  std::string name;                       // empty: none hangs
-  std::optional<std::string> substitute;  // none yet
+  std::string name;                       // empty: no lookup hangs
+  std::optional<std::string> substitute;  // nullopt: lookups go on hanging
   size_t count = 0;
   size_t inside = 0;
 };
 
-/// Never destroyed, since lookups may outlive main().
+/// Returns the state, which is never destroyed, since lookups may outlive main().
 State& state() {
   static State& all = *new State;
   return all;
 }
 
-/// The host to look up in place of `host`; empty: there is none.
+/// Waits if lookups of `host` hang, and returns the host to look up instead; empty means none.
 std::string hang(const std::string& host) {
   State& all = state();
   std::unique_lock lock(all.mutex);

@@ -4,19 +4,19 @@
 
 namespace millrace::test {
 
-/// While it lives, the system's resolver hangs when it is asked for `name`: in programs that have hanging_lookup.cc
-/// among their sources, whose getaddrinfo() stands before the C library's. One at a time.
+/// Makes lookups of `name` hang while the object lives. It works in programs that have hanging_lookup.cc among their
+/// sources, since its getaddrinfo() replaces that of the C library. Only one may exist at a time.
 class HangingLookup {
  public:
   explicit HangingLookup(std::string name);
-  /// Lets go of whoever hangs, with an error, and returns when they have left.
+  /// Ends hanging lookups with an error and returns when all of them have ended.
   ~HangingLookup();
   HangingLookup(const HangingLookup&) = delete;
   HangingLookup& operator=(const HangingLookup&) = delete;
 
-  /// How many have asked for the name.
+  /// Returns how many lookups of the name have begun.
   [[nodiscard]] size_t count() const;
-  /// Whoever hangs, and whoever comes, finds what there is to find for `host`; empty: nothing.
+  /// Answers hanging and later lookups with the addresses of `host`. An empty `host` has none.
   void resolve_to(const std::string& host);
 };
 

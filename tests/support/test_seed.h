@@ -6,7 +6,7 @@
 
 namespace millrace::test {
 
-/// A fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
+/// Returns a fresh seed per run, or MILLRACE_TEST_SEED. Tests print it with INFO.
 [[nodiscard]] inline uint64_t test_seed() {
   static const uint64_t seed = [] {
     if (const char* given = std::getenv("MILLRACE_TEST_SEED")) return std::strtoull(given, nullptr, 10);

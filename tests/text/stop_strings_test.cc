@@ -79,7 +79,7 @@ TEST_CASE("text behind a stop is dropped") {
   CHECK(matcher.flush().empty());
 }
 
-TEST_CASE("a stop that may not stop is text, and may overlap one that may") {
+TEST_CASE("a blocked stop string is text and may overlap a valid one") {
   StopMatcher matcher({"aba", "x"});
   CHECK(matcher.push("x", false) == "x");
   CHECK(matcher.push("aba", false) == "ab");
@@ -88,7 +88,7 @@ TEST_CASE("a stop that may not stop is text, and may overlap one that may") {
   CHECK(matcher.matched() == 0u);
 }
 
-TEST_CASE("the stop completed first wins, and an unfinished one is given back") {
+TEST_CASE("the stop completed first wins and an unfinished is released") {
   StopMatcher overlapping({"abcd", "bc"});
   CHECK(overlapping.push("xabcd") == "xa");
   CHECK(overlapping.matched() == 1u);

@@ -1,4 +1,4 @@
-"""Small sources that break one rule each: (rule, files, places that the rule must name)."""
+"""Small sources that break one rule each: (key of the rule, files, what the rule must name)."""
 
 
 def function(lines, head="void f(int a) const"):
@@ -18,31 +18,69 @@ TRICKY = (
     + "});\n"
     + function(LONG, "template <class T>\nauto f(T t) -> std::vector<T>") + "}\n")
 
+OF_B = "int B::f() {\n}\n"
+TABLE = """| `src/base/` | words | – |
+| `src/text/` | words | server |
+| `src/text/deep/` | words | text |
+| `src/app/` | words | all |
+| `src/server/` | words | – |
+"""
+
 SAMPLES = [
-    ("files have at most 500 lines", {"src/a/b.cc": "x\n" * 501, "src/a/c.cc": "x\n" * 500}, ["src/a/b.cc"]),
-    ("functions have at most 70 lines", {"src/a/b.cc": "int x;\n" + function(LONG)}, ["src/a/b.cc:2"]),
-    ("functions have at most 70 lines", {"src/a/b.cc": function(70) + "class C {\n" + function(70) * 3 + "};\n"}, []),
-    ("functions have at most 70 lines", {"src/a/b.cc": TRICKY}, ["src/a/b.cc:3", "src/a/b.cc:166"]),
-    ("no tabs, no blanks at line ends, at most 120 columns",
-     {"a.cc": "ok\n\tx\ny \n" + "z" * 121 + "\nlast"}, ["a.cc", "a.cc:2", "a.cc:3", "a.cc:4"]),
-    ("headers say #pragma once", {"a.h": "// #pragma once\n", "b.h": "#pragma once\n", "c.cc": ""}, ["a.h"]),
-    ("nothing is detached outside src/async", {"src/b/a.cc": TASKS, "src/async/a.cc": TASKS}, ["src/b/a.cc:3"]),
-    ("nothing is left unfinished", {"a.py": "# TO" + "DO: more\nTODOS\n"}, ["a.py:1"]),
-    ("include paths are relative to src, tests or bench",
+    ("file-length", {"src/a/b.cc": "x\n" * 501, "src/a/c.cc": "x\n" * 500}, ["src/a/b.cc"]),
+    ("function-length", {"src/a/b.cc": "int x;\n" + function(LONG)}, ["src/a/b.cc:2"]),
+    ("function-length", {"src/a/b.cc": function(70) + "class C {\n" + function(70) * 3 + "};\n"}, []),
+    ("function-length", {"src/a/b.cc": TRICKY}, ["src/a/b.cc:3", "src/a/b.cc:166"]),
+    ("line-length", {"a.cc": "z" * 121 + "\n" + "z" * 120 + "\n", "a.md": "z" * 121 + "\n"}, ["a.cc:1"]),
+    ("whitespace", {"a.cc": "ok\n\tx\ny \nlast"}, ["a.cc", "a.cc:2", "a.cc:3"]),
+    ("pragma-once", {"a.h": "// #pragma once\n", "b.h": "#pragma once\n", "c.cc": ""}, ["a.h"]),
+    ("detached", {"src/b/a.cc": TASKS, "src/async/a.cc": TASKS}, ["src/b/a.cc:3"]),
+    ("unfinished", {"a.py": "# TO" + "DO: more\nTODOS\n"}, ["a.py:1"]),
+    ("include-paths",
      {"src/a/b.h": "", "src/a/c.cc": '#include "b.h"\n#include "a/b.h"\n#include <a/b.h>\n#include "../a/b.h"\n'},
      ["src/a/c.cc"] * 3),
-    ("folders include along the arrows",
-     {"src/sched/a.cc": '#include "server/x.h"\n#include "cache/x.h"\n// #include "server/y.h"\n',
-      "src/text/a.cc": '#include "tensor/x.h"\n#include "base/x.h"\n#include "text/x.h"\n', "src/main.cc": ""},
-     ["src/sched/a.cc", "src/text/a.cc"]),
-    ("what decides includes neither Asio nor CUDA nor a clock",
+    ("one-source",
+     {"src/a/b.h": "struct B : C {\n  int f();\n};\nclass D {\n};\nnamespace e {\nint g();\n}\n", "src/a/b.cc": OF_B,
+      "src/a/b_more.cc": OF_B + "int D::f() {\n}\nint e::g() {\n}\n", "src/a/d.cc": "D::D() : x_(1) {\n}\nD::~D() {\n}\n",
+      "src/a/local.cc": "class B {\n};\n" + OF_B, "src/f/b.cc": OF_B},
+     ["src/a/b_more.cc", "src/a/b_more.cc"]),
+    ("arrows",
+     {"ARCHITECTURE.md": TABLE, "src/base/x.h": "", "src/text/x.h": "", "src/text/deep/x.h": "", "tests/text/t.h": "",
+      "src/text/a.cc": '#include "text/x.h"\n#include "base/x.h"\n#include "text/deep/x.h"\n#include "text/t.h"\n',
+      "src/text/deep/a.cc": '#include "text/x.h"\n// #include "server/y.h"\n', "src/app/a.cc": '#include "text/x.h"\n',
+      "src/server/a.cc": "", "src/new/a.cc": "", "src/main.cc": '#include "text/x.h"\n'},
+     ["src/text/a.cc", "src/text/a.cc", "src/new/a.cc", "ARCHITECTURE.md"]),
+    ("cycles", {"ARCHITECTURE.md": TABLE}, []),
+    ("cycles", {"ARCHITECTURE.md": TABLE + "| `src/server/` | words | text/deep |\n"}, ["ARCHITECTURE.md"] * 3),
+    ("pure",
      {"src/sched/scheduler/scheduler.cc": '#include "sched/plan/request.h"\n',
-      "src/sched/plan/request.h": "#include <boost/asio/post.hpp>\n",
-      "src/sched/head/head.cc": "#include <chrono>\n", "src/cache/radix_tree.h": "#include <chrono>\n"},
-     ["src/sched/scheduler/scheduler.cc", "src/cache/radix_tree.h"]),
-    ("what keeps the ring goes by no clock that can be set",
+      "src/sched/plan/request.h": "#include <boost/asio/post.hpp>\n", "src/sched/plan/chrono_name.h": "#include <vector>\n",
+      "src/sched/head/head.cc": "#include <chrono>\n", "src/cache/radix_tree.h": "#include <filesystem>\n",
+      "src/cache/store/file.h": "#include <filesystem>\n"},
+     ["src/sched/scheduler/scheduler.cc", "src/sched/plan/request.h", "src/cache/radix_tree.h"]),
+    ("steady-clock",
      {"src/comm/a.cc": "// system_clock\nauto t = std::chrono::system_clock::now();\n",
-      "src/sched/a.cc": "auto t = std::chrono::steady_clock::now();\n",
+      "src/sched/head/a.cc": "auto t = std::chrono::steady_clock::now();\n",
       "src/server/a.cc": "auto t = std::chrono::system_clock::now();\n"},
      ["src/comm/a.cc:2"]),
+    ("folders", {"src/a/x.cc": "", "src/b/c/x.cc": "", "src/b/x.md": ""}, ["src/b/"]),
+    ("fragments",
+     {"a.h": "/// Of a page.\nint a;\n/// Returns the pages\n/// of a request. Of what is left, none.\nint f();\n"
+             "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Of no matter.\n/// As the head does.\nint h();\n"},
+     ["a.h:1", "a.h:6", "a.h:10"]),
+    ("identifiers",
+     {"a.cc": "int kMostRows;  // kMostRows\nconst char* s = \"LeftRows\";\nPackedLhs left;\nLeftRows rows;\n"
+              "run_elsewhere();\ntell_profile();\nint most_us, foremost_us;\nturned_away();\n"},
+     ["a.cc:1", "a.cc:4", "a.cc:5", "a.cc:6", "a.cc:7"]),
+    ("documents",
+     {"docs/a.md": "Commit `12d377d`, not `1234567` or `deadbeef`.\n" + "word " * 41 + ".\n\n" + "word " * 40 + "\n* "
+                   + "word " * 40 + "\n\n```\n" + "word " * 50 + "\n```\n| " + "word " * 50 + "|\n",
+      "docs/b.md": "# " + "word " * 30 + "\n" + "word " * 30 + "\n" + "One two. " * 30 + "\n", "bench/results/a.md": "`12d377d`\n"},
+     ["docs/a.md:1", "docs/a.md:1"]),
+    ("test-names",
+     {"tests/a/b.cc": 'TEST_CASE("a, b", "[c]") {\n}\nTEST_CASE("' + "x" * 30 + '"\n          "' + "x" * 31 + '") {\n}\n'
+                      'TEMPLATE_TEST_CASE("fine (x) / y", "[a][b]", int) {\n}\nTEST_CASE(" a") {\n}\n',
+      "tests/e2e/test_a.py": "def test_" + "x" * 55 + "(a):\n    pass\n\ndef test_" + "x" * 56 + "(a):\n    pass\n",
+      "src/a.cc": 'TEST_CASE("a, b")'},
+     ["tests/a/b.cc:1", "tests/a/b.cc:3", "tests/a/b.cc:8", "tests/e2e/test_a.py:4"]),
 ]

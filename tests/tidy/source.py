@@ -1,11 +1,19 @@
-"""C++ text without what rules must not see: comments, strings, preprocessor lines. Lines keep their numbers."""
+"""Reads C++ as the rules need it: without comments, strings and preprocessor lines. Lines keep their numbers."""
 
+import functools
 import re
 
+CPP_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
+INCLUDE_ROOTS = ("src", "tests", "bench")
 TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"'
     r'|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.MULTILINE)
+
+
+def is_cpp(path):
+    return path.endswith(CPP_SUFFIXES)
 
 
 def _blank(match):
@@ -16,27 +24,40 @@ def _blank(match):
     return '""' + kept if text.endswith('"') else "' '"
 
 
+@functools.lru_cache(maxsize=None)
 def strip_comments(text):
     return TOKEN.sub(lambda m: _blank(m) if m.group(0).startswith("/") else m.group(0), text)
 
 
+@functools.lru_cache(maxsize=None)
 def strip_all(text):
     text = TOKEN.sub(_blank, text)
     return PREPROCESSOR.sub(lambda m: "\n" * m.group(0).count("\n"), text)
+
+
+def includes_of(text):
+    """Returns [(quote or bracket, name)] of what a file includes, without files that the build generates."""
+    return [(kind, name) for kind, name in INCLUDE.findall(strip_comments(text)) if not name.endswith(".inc")]
+
+
+def resolve(name, files):
+    """Returns the repository's file that `#include "name"` means, or None."""
+    return next((f"{root}/{name}" for root in INCLUDE_ROOTS if f"{root}/{name}" in files), None)
 
 
 SCOPE = re.compile(r"^\s*(?:inline\s+)?namespace\b|^\s*extern\s*\"\"\s*$|\b(?:class|struct|union|enum)\b[^()=]*$")
 
 
 def is_function(head):
-    """Whether a brace behind `head` opens a body, not an initializer or an argument."""
+    """Tells whether a brace that follows `head` opens a body, not an initializer or an argument."""
     is_value = re.search(r"(?<!operator)=\s*[\w:<>,\s]*$", head)
     return "(" in head and head.count("(") == head.count(")") and not is_value
 
 
+@functools.lru_cache(maxsize=None)
 def functions_of(text):
-    """[(first line, line count, head)] of the functions at namespace or class level: from the line of the opening
-    brace to that of the closing one. Lambdas and blocks count as part of the function they stand in."""
+    """Returns [(first line, line count, head)] of the functions at namespace or class level. A function reaches from the
+    line of its opening brace to that of the closing one. Lambdas and blocks count as part of their function."""
     found = []
     head, depth, line = "", 0, 1
     opened_at = None  # line of the brace that opened the function or initializer being skipped

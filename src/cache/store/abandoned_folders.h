@@ -16,12 +16,12 @@ namespace millrace::cache {
 /// a folder at any time: what it has lost then is a miss. Everything blocks; used from any thread.
 class AbandonedFolders {
  public:
-  /// Folders that nobody has used for `after` count as abandoned.
+  /// Makes an account in which folders that nobody has used for `after` are abandoned.
   AbandonedFolders(std::string path, const IdentityHash& own, std::chrono::seconds after);
 
-  /// Looks for them anew: one stat per page.
+  /// Looks for abandoned folders anew: one stat per page.
   void scan();
-  /// Of all their pages, as the last scan found them and less what was removed since.
+  /// Returns the bytes of all their pages, as the last scan found them, less what was removed since.
   [[nodiscard]] uint64_t bytes() const;
   struct Removal {
     std::string name;

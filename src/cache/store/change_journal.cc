@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'m', 'r', 'n', 'e', 'w', 's', '\r', '\n'};
 
-/// What a file begins with; the changes follow, each in the place of the one kCapacity before it.
+/// The beginning of a journal file. The changes follow, each in the place of the one kCapacity before it.
 struct JournalHeader {
   std::array<char, 8> magic{};
   uint64_t appended = 0;

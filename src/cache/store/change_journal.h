@@ -13,7 +13,7 @@ namespace millrace::cache {
 
 inline constexpr std::string_view kJournalSuffix = ".news";
 
-/// What one writer of a folder tells the others about a page. As it lies in its file, little-endian.
+/// A change of one page that one writer of a folder tells the others, as it lies in the file: little-endian.
 struct PageChange {
   enum class Kind : uint64_t {
     kWriting,  ///< somebody writes it and wants its room
@@ -21,14 +21,14 @@ struct PageChange {
     kRemoved,  ///< it was removed, or not written after all
   };
   PageKey key;
-  int64_t at_ns = 0;   ///< on the wall clock: of two news of one page the later one counts
+  int64_t at_ns = 0;   ///< on the wall clock: of two changes of one page the later one counts
   uint64_t bytes = 0;  ///< of the file
   Kind kind = Kind::kWritten;
 };
 
-/// How the writers of one identity's folder learn at once which pages the others put and remove, so that the bound
-/// holds for all of them together: each has a file that it alone writes and the others read, and nobody waits for
-/// anybody. A file holds the last kCapacity news; who has missed some reads the folder instead. It stays when its
+/// The way in which writers of one identity's folder learn at once which pages the others put and remove. The bound
+/// thus holds for all of them together: each has a file that it alone writes and the others read, and nobody waits for
+/// anybody. A file holds the last kCapacity changes; who has missed some reads the folder instead. It stays when its
 /// writer has gone, for long enough for the others to read it (StoreFolder::remove_leftovers). Owned by a StoreFolder.
 /// append() may be called from any thread, poll() by one at a time; both block for a few system calls.
 class ChangeJournal {
@@ -42,16 +42,16 @@ class ChangeJournal {
   ChangeJournal(const ChangeJournal&) = delete;
   ChangeJournal& operator=(const ChangeJournal&) = delete;
 
-  /// 0, or the errno that kept the file from being made.
+  /// Returns 0, or the errno that kept the file from being made.
   [[nodiscard]] int error() const { return error_; }
   [[nodiscard]] const std::string& name() const { return own_name_; }  // in the folder
-  /// 0, or the errno that kept the others from learning it.
+  /// Tells the others of a change. Returns 0, or the errno that kept them from learning it.
   [[nodiscard]] int append(const PageChange& change);
   struct NewChanges {
     std::vector<PageChange> changes;  // of each writer in its order
     bool missed = false;              // some are lost
   };
-  /// What the others have told since the last call, or, for the first time, as much of it as is kept.
+  /// Returns what the others have told since the last call; the first time, as much of it as is kept.
   [[nodiscard]] NewChanges poll();
 
  private:

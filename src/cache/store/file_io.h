@@ -54,7 +54,7 @@ class FileIo {
   [[nodiscard]] Wait write(int file, std::span<const iovec> from, uint64_t offset) {
     return {*this, {.kind = IoCall::Kind::kWrite, .file = file, .parts = from, .offset = offset}};
   }
-  /// Data, and the metadata needed to find it.
+  /// Syncs the data, and the metadata needed to find it.
   [[nodiscard]] Wait sync(int file) { return {*this, {.kind = IoCall::Kind::kSync, .file = file}}; }
   [[nodiscard]] Wait close(int file) { return {*this, {.kind = IoCall::Kind::kClose, .file = file}}; }
   [[nodiscard]] Wait rename(int folder, const char* from, const char* to) {
@@ -69,13 +69,13 @@ class FileIo {
 
   /// Starts a coroutine for an operation. It calls ended() before it ends.
   using Begin = std::function<void(FileIo& io, StoreOpPtr op)>;
-  /// The worker thread's loop: serves the queue until it is closed and everything begun has ended.
+  /// Runs the worker thread's loop: serves the queue until it is closed and everything begun has ended.
   virtual void serve(StoreQueue& queue, const Begin& begin) = 0;
   void began() { ++running_; }
   void ended() { --running_; }
 
  protected:
-  /// True when the call has ended already; else its waiter is resumed when it has.
+  /// Starts a call. True when it has ended already; else its waiter is resumed when it has.
   [[nodiscard]] virtual bool start(IoCall& call) = 0;
   [[nodiscard]] size_t running() const { return running_; }
 
@@ -83,10 +83,10 @@ class FileIo {
   size_t running_ = 0;
 };
 
-/// Calls that block the worker: one operation at a time.
+/// Makes a FileIo whose calls block the worker: one operation at a time.
 [[nodiscard]] std::unique_ptr<FileIo> make_blocking_io();
-/// Calls through an io_uring of the worker's own: several operations at a time. Null, with `reason` filled, where the
-/// kernel or a sandbox refuses it.
+/// Makes a FileIo over an io_uring of the worker's own: several operations at a time. Null, with `reason` set, where
+/// the kernel or a sandbox refuses it.
 [[nodiscard]] std::unique_ptr<FileIo> make_uring_io(std::string& reason);
 
 }  // namespace millrace::cache

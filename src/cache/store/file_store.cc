@@ -1,4 +1,5 @@
 #include <condition_variable>
+#include <csignal>
 #include <exception>
 #include <thread>
 
@@ -12,27 +13,30 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// How often uses are written down, and how late a removed folder is noticed when nobody puts.
+/// Time between two writes of access times, and after which a removed folder is noticed when nobody puts.
 constexpr Clock::duration kMaintenanceInterval = 1s;
-/// How late it shows what no news told of, such as files removed by hand; longer where a scan takes long.
+/// Time after which changes show that no journal tells of, such as files removed by hand; longer for slow scans.
 constexpr Clock::duration kScanInterval = 60s;
 constexpr int kScanShare = 50;
-/// How long after its opening a store leaves the other stages of its server alone, which may still have to open theirs.
+/// Time after its opening in which a store leaves folders of other stages alone, which may still have to open theirs.
 constexpr Clock::duration kSettleTime = 10min;
 constexpr int kMaxThreads = 256;
 
-/// Workers serve the queues, each through a FileIo of its own; one more thread keeps the folder.
+/// The file store: workers serve the queues, each through a FileIo of its own, and one more thread maintains the
+/// folder. Owned by its stage, on the runtime's thread; the destructor joins all threads.
 class FileStore final : public QueuedStore {
  public:
   FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
             std::unique_ptr<StoreFolder> folder)
       : QueuedStore(runtime, identity, options.max_queued_puts),
-        pages_(std::move(folder), identity, options, format_, counters_),
+        folder_(std::move(folder), identity, options, format_, counters_),
+        evictor_(folder_, options, format_, counters_),
+        pages_(folder_, evictor_, format_, counters_),
         settled_at_(Clock::now() + std::min<Clock::duration>(kSettleTime, options.abandoned_after)) {
     const std::string engine = make_workers(options);
-    pages_.rescan();
-    log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", pages_.path(),
-              pages_.index().page_count(), pages_.index().bytes(), options.max_bytes, options.threads, engine);
+    folder_.rescan();
+    log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", folder_.path(),
+              folder_.index().page_count(), folder_.index().bytes(), options.max_bytes, options.threads, engine);
     for (size_t i = 0; i < workers_.size(); ++i) {
       const bool reads = i % 2 == 0;
       threads_.emplace_back([this, reads, &io = *workers_[i]] {
@@ -59,7 +63,7 @@ class FileStore final : public QueuedStore {
 
   [[nodiscard]] StoreStats stats() const override {
     StoreStats stats = QueuedStore::stats();
-    stats.bytes_stored = pages_.index().bytes();
+    stats.bytes_stored = folder_.index().bytes();
     return stats;
   }
 
@@ -70,7 +74,9 @@ class FileStore final : public QueuedStore {
   IoRoot keep_bound();
   void keep();
 
-  mutable FilePages pages_;
+  mutable FolderSync folder_;
+  PageEvictor evictor_;
+  FilePages pages_;
   const Clock::time_point settled_at_;
   const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
   std::vector<std::unique_ptr<FileIo>> workers_;  // for reads and for puts in turns
@@ -112,14 +118,14 @@ IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
   } catch (const std::exception& failure) {
     // Out of memory at worst: the file system's failures do not throw.
     ++counters_.errors;
-    log::error("page store {}: {}", pages_.path(), failure.what());
+    log::error("page store {}: {}", folder_.path(), failure.what());
   }
   finish(op, ok);
   io.ended();
 }
 
 IoRoot FileStore::keep_bound() {
-  (void)co_await pages_.make_room(*maintenance_io_);
+  (void)co_await evictor_.make_room(*maintenance_io_);
 }
 
 void FileStore::keep() {
@@ -130,13 +136,13 @@ void FileStore::keep() {
   while (!closing_) {
     closing_signal_.wait_for(lock, kMaintenanceInterval, [this] { return closing_; });
     lock.unlock();
-    pages_.write_access_times();
-    pages_.repair_folder();
-    pages_.poll_journal();
+    folder_.write_access_times();
+    folder_.repair();
+    folder_.poll_journal();
     const auto begin = Clock::now();
-    if (begin >= next_scan || (begin >= soonest_scan && pages_.has_missed_changes())) {
-      pages_.rescan();
-      if (begin >= settled_at_) pages_.scan_abandoned();
+    if (begin >= next_scan || (begin >= soonest_scan && folder_.has_missed_changes())) {
+      folder_.rescan();
+      if (begin >= settled_at_) evictor_.scan_abandoned();
       keep_bound();
       soonest_scan = Clock::now() + (Clock::now() - begin) * kScanShare;
       next_scan = std::max(Clock::now() + kScanInterval, soonest_scan);
@@ -144,7 +150,7 @@ void FileStore::keep() {
     lock.lock();
   }
   lock.unlock();
-  pages_.write_access_times();  // of a store that was closed before the first round
+  folder_.write_access_times();  // of a store that was closed before the first round
 }
 
 Result<void> check_options(const FileStoreOptions& options, size_t record_bytes) {
@@ -172,6 +178,8 @@ Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, Stor
                                                    FileStoreOptions options) {
   RETURN_IF_ERROR(check_identity(identity));
   RETURN_IF_ERROR(check_options(options, RecordFormat(identity).record_bytes()));
+  // A limit on the size of files is one more reason to refuse a put (EFBIG); the signal would end the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   auto folder = StoreFolder::open(options.path, identity);
   if (!folder) return folder.error();
   return std::unique_ptr<PageStore>(std::make_unique<FileStore>(runtime, identity, options, std::move(*folder)));

@@ -7,19 +7,19 @@
 
 #include "cache/store/page_index.h"
 
-/// What lies in an identity's folder of a file store (store_folder.h has its layout): for those who work there, and for
-/// those who clear up behind others. Everything blocks; what cannot be read counts as absent.
+/// The content of an identity's folder of a file store (store_folder.h has its layout), for its writers and for those
+/// who remove abandoned folders. Everything blocks; what cannot be read counts as absent.
 namespace millrace::cache {
 
 inline constexpr std::string_view kLockSuffix = ".lock";
-/// Folders of pages, named by two digits.
+/// The number of folders of pages, named by two digits.
 inline constexpr int kFanOut = 256;
 
-/// Calls `visit` with the names in the folder `name` of `parent`, but for hidden ones.
+/// Calls `visit` with the names in the folder `name` of `parent`, except hidden ones.
 void for_each_name(int parent, const char* name, const std::function<void(int folder, const char* name)>& visit);
-/// All pages of the identity's folder, in no order: one stat per page.
+/// Returns all pages of the identity's folder, in no particular order: one stat per page.
 [[nodiscard]] std::vector<StoredPage> pages_in(int folder);
-/// Whether nobody holds the writer's lock; then it is removed.
+/// Tells whether nobody holds the writer's lock; then it is removed.
 [[nodiscard]] bool is_dead_writer(int folder, const std::string& writer);
 [[nodiscard]] bool has_living_writer(int folder);
 

@@ -9,7 +9,7 @@
 namespace millrace::cache {
 namespace {
 
-/// How long a page may be under way before its writer counts as dead.
+/// Time that a page may be under way before its writer counts as dead.
 constexpr int64_t kPendingTimeoutNs = 60'000'000'000;
 
 }  // namespace
@@ -28,6 +28,7 @@ int64_t PageIndex::now_ns() {
 void PageIndex::upsert(const PageKey& key, uint64_t bytes, int64_t used_ns) {
   Entry& entry = pages_[key];
   by_use_.erase({entry.used_ns, key});
+  set_aside_.erase({entry.used_ns, key});
   bytes_ += bytes - entry.bytes;
   if (std::exchange(entry.is_pending, false)) pending_bytes_ -= entry.bytes;
   entry.bytes = bytes;
@@ -37,6 +38,7 @@ void PageIndex::upsert(const PageKey& key, uint64_t bytes, int64_t used_ns) {
 
 void PageIndex::remove(Pages::iterator page) {
   by_use_.erase({page->second.used_ns, page->first});
+  set_aside_.erase({page->second.used_ns, page->first});
   bytes_ -= page->second.bytes;
   if (page->second.is_pending) pending_bytes_ -= page->second.bytes;
   pages_.erase(page);
@@ -111,16 +113,23 @@ bool PageIndex::fits(uint64_t other_bytes) const {
 
 std::optional<StoredPage> PageIndex::take_victim() {
   const std::lock_guard lock(mutex_);
-  if (bytes_ + reserved_ <= max_bytes_ || by_use_.empty()) return std::nullopt;
-  const auto found = pages_.find(by_use_.begin()->second);
+  const UseOrder& order = by_use_.empty() ? set_aside_ : by_use_;
+  if (bytes_ + reserved_ <= max_bytes_ || order.empty()) return std::nullopt;
+  const auto found = pages_.find(order.begin()->second);
   const StoredPage victim{found->first, found->second.bytes, found->second.used_ns};
   remove(found);
   return victim;
 }
 
+void PageIndex::set_aside(const StoredPage& page) {
+  const std::lock_guard lock(mutex_);
+  upsert(page.key, page.bytes, page.used_ns);
+  set_aside_.insert(by_use_.extract({pages_.at(page.key).used_ns, page.key}));
+}
+
 bool PageIndex::has_victims() const {
   const std::lock_guard lock(mutex_);
-  return !by_use_.empty();
+  return !by_use_.empty() || !set_aside_.empty();
 }
 
 std::vector<StoredPage> PageIndex::take_touched() {

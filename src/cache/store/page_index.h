@@ -21,39 +21,42 @@ struct StoredPage {
   int64_t used_ns = 0;  ///< when it was last used, on the wall clock: the file's mtime
 };
 
-/// What a file store believes about its pages: how many bytes they take, and which was used least recently. It decides
+/// The file store's account of its pages: how many bytes they take, and which was used least recently. It decides
 /// what goes when a new page comes; whether a page is there, only the folder knows, since others write there too.
 /// Used from any thread; O(log n) per call unless said otherwise.
 class PageIndex {
  public:
   explicit PageIndex(uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// The page is there and was used just now.
+  /// Records that the page is there and was used just now.
   void touch(const PageKey& key, uint64_t bytes);
-  /// The page is there and was last used at `page.used_ns`, unless a later use is known.
+  /// Records that the page is there and was last used at `page.used_ns`, unless a later use is known.
   void add(const StoredPage& page);
-  /// The page is gone.
+  /// Records that the page is gone.
   void forget(const PageKey& key);
-  /// The page was removed at `at_ns`, unless a later use is known.
+  /// Records that the page was removed at `at_ns`, unless a later use is known.
   void forget(const PageKey& key, int64_t at_ns);
-  /// Another server writes the page since `page.used_ns`: it counts, but is not there to be removed.
+  /// Records that another server writes the page since `page.used_ns`: it counts, but cannot be removed.
   void add_pending(const StoredPage& page);
 
   /// Makes `bytes` count before they are written, so that concurrent writers together stay within the bound. False when
   /// what is being written takes all of it.
   [[nodiscard]] bool try_reserve(uint64_t bytes);
   void release(uint64_t bytes);
-  /// Whether what is being written here and elsewhere is within the bound. If not, it does not help to remove pages.
+  /// Tells whether what is being written here and elsewhere is within the bound. If not, removing pages does not help.
   [[nodiscard]] bool has_room() const;
-  /// The page was written into what was reserved for it.
+  /// Records that the page was written into what was reserved for it.
   void commit(const PageKey& key, uint64_t bytes);
-  /// Whether pages and reservations, and `other_bytes` that others left, are within the bound.
+  /// Tells whether pages and reservations, and `other_bytes` that others left, are within the bound.
   [[nodiscard]] bool fits(uint64_t other_bytes = 0) const;
   /// Takes the page used least recently out of the index when they are not.
   [[nodiscard]] std::optional<StoredPage> take_victim();
+  /// Puts a victim back that cannot be removed. It counts, and is taken again when no other victim is left, or after a
+  /// use or a scan has found it.
+  void set_aside(const StoredPage& page);
   [[nodiscard]] bool has_victims() const;
 
-  /// The pages touched since the last call, for their uses to be written down. O(touched).
+  /// Returns the pages touched since the last call, for their uses to be written down. O(touched).
   [[nodiscard]] std::vector<StoredPage> take_touched();
   /// Takes over what a scan that began at `begin_ns` has found: pages that others wrote, used or removed. What another
   /// server has been writing for long without a trace is given up. O(n log n).
@@ -61,7 +64,7 @@ class PageIndex {
 
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
   [[nodiscard]] size_t page_count() const;
-  /// The wall clock, made strictly increasing, so that no two uses tie.
+  /// Returns the wall clock, made strictly increasing, so that no two uses tie.
   [[nodiscard]] int64_t now_ns();
 
  private:
@@ -82,7 +85,9 @@ class PageIndex {
   const uint64_t max_bytes_;
   mutable std::mutex mutex_;
   Pages pages_;
-  std::set<std::pair<int64_t, PageKey>> by_use_;  // those that can be removed
+  using UseOrder = std::set<std::pair<int64_t, PageKey>>;
+  UseOrder by_use_;     // those that can be removed
+  UseOrder set_aside_;  // those that could not be removed
   std::vector<PageKey> touched_;
   std::atomic<uint64_t> bytes_{0};  // written with mutex_ held; a metric must not wait for a merge
   uint64_t pending_bytes_ = 0;      // of bytes_

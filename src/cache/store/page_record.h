@@ -12,7 +12,7 @@
 /// The form in which every store keeps a page: a header that says what it is, then the page's bytes.
 namespace millrace::cache {
 
-/// 128 bits of a StoreIdentity: names its folder or key space, and stands in every header.
+/// The 128-bit hash of a StoreIdentity. It names its folder or key space, and stands in every header.
 struct IdentityHash {
   std::array<uint8_t, 16> bytes{};
   friend bool operator==(const IdentityHash&, const IdentityHash&) = default;
@@ -20,8 +20,8 @@ struct IdentityHash {
 };
 [[nodiscard]] IdentityHash hash_of(const StoreIdentity& identity);
 
-/// Little-endian, no gaps; docs/page_store.md has the table. As large as a block of a disk and aligned like one, so
-/// that the page behind it can be read without a detour through the page cache.
+/// The header of a stored page: little-endian, no gaps; docs/page_store.md has the table. It is as large as a block of
+/// a disk and aligned like one, so that the page after it can be read without a detour through the page cache.
 struct alignas(4096) PageHeader {
   std::array<char, 8> magic;
   uint32_t version;
@@ -43,10 +43,10 @@ class RecordFormat {
  public:
   explicit RecordFormat(const StoreIdentity& identity);
 
-  /// On the heap, since a coroutine's frame cannot align it.
+  /// Returns the header of a page, on the heap, since a coroutine's frame cannot align it.
   [[nodiscard]] std::unique_ptr<PageHeader> make_header(const PageKey& key, std::span<const std::byte> page) const;
-  /// `record_bytes` is the whole record's size as it was found. Foreign is only what is sound in itself: bytes that
-  /// contradict their checksum, or a record of another length than it says, are corrupt.
+  /// Judges a record of which `record_bytes` were found. Foreign is only what is sound in itself: bytes that contradict
+  /// their checksum, or a record of another length than it says, are corrupt.
   [[nodiscard]] RecordStatus check(const PageHeader& header, const PageKey& key, std::span<const std::byte> payload,
                                    uint64_t record_bytes) const;
 
@@ -59,7 +59,7 @@ class RecordFormat {
   size_t page_bytes_;
 };
 
-/// An identity that cannot name pages (no model, no layers, no bytes) is an error (kInvalidArgument).
+/// Refuses an identity that cannot name pages (no model, no layers, no bytes) as kInvalidArgument.
 [[nodiscard]] Result<void> check_identity(const StoreIdentity& identity);
 
 }  // namespace millrace::cache

@@ -16,7 +16,8 @@
 /// The third tier of the KV cache: pages by content, outside the process. docs/page_store.md holds the contract.
 namespace millrace::cache {
 
-/// What makes pages of different servers exchangeable. All of it is bound into every stored page's name and header.
+/// The properties that make pages of different servers exchangeable. All are bound into every stored page's name and
+/// header.
 struct StoreIdentity {
   std::string model_fingerprint;
   uint32_t layer_begin = 0;
@@ -27,7 +28,7 @@ struct StoreIdentity {
   friend bool operator==(const StoreIdentity&, const StoreIdentity&) = default;
 };
 
-/// One stage's way to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the
+/// A stage's access to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the
 /// store bounds what runs. No I/O happens on that thread. They never throw for the environment.
 ///
 /// The buffers belong to the caller but are in use until the awaitable completes: cancelling the waiting coroutine does
@@ -42,9 +43,9 @@ class PageStore {
   /// Writes `page` [page_bytes]. True also when it was there already. False: refused (full, read-only, dead server, too
   /// much queued).
   [[nodiscard]] virtual asio::awaitable<bool> put(PageKey key, std::span<const std::byte> page) = 0;
-  /// Whether a get is likely to succeed: the page is there and has the right size. Reads no payload.
+  /// Tells whether a get is likely to succeed: the page is there and has the right size. Reads no payload.
   [[nodiscard]] virtual asio::awaitable<bool> exists(PageKey key) = 0;
-  /// From any thread.
+  /// Returns the counts; from any thread.
   [[nodiscard]] virtual StoreStats stats() const = 0;
 };
 
@@ -57,7 +58,7 @@ struct FileStoreOptions {
   std::chrono::seconds abandoned_after = std::chrono::days(1);  ///< pages of identities unused for so long make way
 };
 
-/// Of a connection to a server. Files are PEM.
+/// The TLS settings of a connection to a server. Files are PEM.
 struct TlsOptions {
   bool enabled = false;
   std::string ca_file;           ///< whom to trust; empty: the system's authorities
@@ -80,14 +81,14 @@ struct RedisStoreOptions {
   size_t max_queued_puts = 256;
 };
 
-/// Pages as files. Blocks while it reads the directory. Errors: kInvalidArgument for options, kUnavailable for a
-/// directory that cannot be made, read, written or locked.
+/// Opens a store of pages as files. Blocks while it reads the directory. Has the process ignore SIGXFSZ. Errors:
+/// kInvalidArgument for options, kUnavailable for a directory that cannot be made, read, written or locked.
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
                                                                  FileStoreOptions options);
 
-/// Pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that cannot be reached is
-/// retried later, one that refuses the password or the database, or whose certificate is not accepted, is an error
-/// (kInvalidArgument).
+/// Opens a store of pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that
+/// cannot be reached is retried later, one that refuses the password or the database, or whose certificate is not
+/// accepted, is an error (kInvalidArgument).
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, StoreIdentity identity,
                                                                   RedisStoreOptions options);
 

@@ -24,7 +24,7 @@ struct StoreOp {
 };
 using StoreOpPtr = std::shared_ptr<StoreOp>;
 
-/// From the Runtime's thread to the workers that serve it. Full, it refuses.
+/// The queue from the Runtime's thread to the workers that serve it. A full queue refuses.
 class StoreQueue {
  public:
   explicit StoreQueue(size_t capacity);
@@ -32,13 +32,13 @@ class StoreQueue {
   StoreQueue(const StoreQueue&) = delete;
   StoreQueue& operator=(const StoreQueue&) = delete;
 
-  /// False when full or closed.
+  /// Adds an operation. False when full or closed.
   [[nodiscard]] bool try_push(StoreOpPtr op);
-  /// Null when empty or closed.
+  /// Takes the oldest operation; null when empty or closed.
   [[nodiscard]] StoreOpPtr try_pop();
-  /// Up to `most` operations, but no more than one worker's share of what waits for `workers`.
+  /// Takes up to `most` operations, but no more than one worker's share of what waits for `workers`.
   [[nodiscard]] std::vector<StoreOpPtr> try_pop_batch(size_t most, size_t workers);
-  /// Readable while there are tokens: one per push, and one per worker after close().
+  /// Returns a descriptor that is readable while there are tokens: one per push, and one per worker after close().
   [[nodiscard]] int wake_descriptor() const { return wake_; }
   /// Takes one token; false when none came within `timeout_ms` (negative: waits for ever).
   bool wait(int timeout_ms);
@@ -60,12 +60,12 @@ struct StoreCounters {
   [[nodiscard]] StoreStats snapshot() const;
 };
 
-/// What stores with worker threads share: the Runtime's side of every operation, and the counting. Reads and puts have
-/// workers of their own, since somebody waits for a read and a put may take long. A derived class owns the workers,
-/// which pop and finish(); it closes the queues and joins them in its destructor.
+/// The common part of stores with worker threads: the Runtime's side of every operation, and the counting. Reads and
+/// puts have workers of their own, since somebody waits for a read and a put may take long. A derived class owns the
+/// workers, which pop and finish(); it closes the queues and joins them in its destructor.
 class QueuedStore : public PageStore {
  public:
-  /// Gets and probes that may wait; puts fewer, because they hold their caller's pages.
+  /// The number of gets and probes that may wait; puts are fewer, because they hold their caller's pages.
   static constexpr size_t kMaxQueuedReads = 65536;
 
   QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts);
@@ -76,7 +76,7 @@ class QueuedStore : public PageStore {
   [[nodiscard]] StoreStats stats() const override { return counters_.snapshot(); }
 
  protected:
-  /// On a worker: counts the outcome and lets the caller go on.
+  /// Counts the outcome and lets the caller go on; called on a worker.
   void finish(const StoreOpPtr& op, bool ok);
   /// Ends the queues, each with so many workers; what waited is answered with false.
   void close_queues(size_t workers);

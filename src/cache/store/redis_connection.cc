@@ -13,7 +13,8 @@ int64_t parse_integer(std::string_view text) {
   int64_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size()) {
-    throw_error(ErrorCode::kData, fmt::format("'{}' came where a number was wanted: not a Redis server", text.substr(0, 40)));
+    throw_error(ErrorCode::kData,
+                fmt::format("'{}' came where a number was wanted: not a Redis server", text.substr(0, 40)));
   }
   return value;
 }
@@ -56,7 +57,7 @@ void RedisConnection::handshake(const RedisStoreOptions& options) {
     const bool busy =
         reply.text.starts_with("LOADING") || reply.text.starts_with("BUSY") || reply.text.starts_with("MASTERDOWN");
     throw_error(busy ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument,
-         fmt::format("the server refuses {}: {}", step.what, reply.text));
+                fmt::format("the server refuses {}: {}", step.what, reply.text));
   }
 }
 
@@ -157,7 +158,7 @@ RedisReply RedisConnection::receive(std::array<std::span<std::byte>, 2> into) {
     }
     default:
       throw_error(ErrorCode::kData,
-           fmt::format("'{}' came where an answer was wanted: not a Redis server", line.substr(0, 40)));
+                  fmt::format("'{}' came where an answer was wanted: not a Redis server", line.substr(0, 40)));
   }
   return reply;
 }

@@ -33,11 +33,11 @@ class RedisConnection {
   RedisConnection(const RedisStoreOptions& options, async::NameLookup& host);
 
   void queue(std::initializer_list<std::string_view> words);
-  /// As above, with `value`, the parts of one string, behind the first two words. The parts must live until send() has
-  /// returned.
+  /// Queues a command with `value`, the parts of one string, after its first two words. The parts must live until
+  /// send() has returned.
   void queue_value(std::initializer_list<std::string_view> words, std::array<std::span<const std::byte>, 2> value);
   void send();
-  /// The next answer. A string's bytes fill `into` one after another; what has no room is dropped.
+  /// Returns the next answer. A string's bytes fill `into` one after another; what has no room is dropped.
   [[nodiscard]] RedisReply receive(std::array<std::span<std::byte>, 2> into = {});
 
  private:
@@ -57,7 +57,7 @@ class RedisConnection {
   size_t end_ = 0;
 };
 
-/// "redis://host:port/db", or "rediss://…" with TLS, for messages. Holds no password.
+/// Returns "redis://host:port/db", or "rediss://…" with TLS, for messages; without the password.
 [[nodiscard]] std::string redis_name(const RedisStoreOptions& options);
 
 }  // namespace millrace::cache

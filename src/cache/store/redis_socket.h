@@ -17,15 +17,15 @@ namespace millrace::cache {
 /// connection fails or ends, kTimeout when nothing moves, or as TlsClient says.
 class RedisSocket {
  public:
-  /// `host`: of the options, unless that is the path of a Unix socket.
+  /// Connects; `host` looks up the host of the options, unless that is the path of a Unix socket.
   RedisSocket(const RedisStoreOptions& options, async::NameLookup& host);
   ~RedisSocket();
   RedisSocket(const RedisSocket&) = delete;
   RedisSocket& operator=(const RedisSocket&) = delete;
 
-  /// All of `pieces`, which it uses up.
+  /// Sends all of `pieces`, which it uses up.
   void send(std::span<iovec> pieces);
-  /// At least one byte of what the server sends.
+  /// Receives at least one byte of what the server sends.
   [[nodiscard]] size_t receive_some(std::span<std::byte> into);
 
  private:

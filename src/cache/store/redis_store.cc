@@ -20,13 +20,14 @@ constexpr Clock::duration kFirstRetry = 100ms;
 constexpr Clock::duration kMaxRetry = 5s;
 /// A server that dies again sooner than this after it came back is retried as late as before.
 constexpr Clock::duration kProbation = 10s;
-/// What one worker asks for at once: the server holds as much for its connection.
+/// Bytes that one worker asks for at once: the server holds as much for its connection.
 constexpr size_t kBatchBytes = size_t{16} << 20;
 constexpr size_t kMaxBatch = 64;
 constexpr int kMaxThreads = 256;
 
-/// Workers, each with a connection of its own, serve the queues in batches: the commands of a batch are sent together.
-/// When the server does not answer, operations fail at once until one more thread has reached it again.
+/// The Redis store: workers, each with a connection of its own, serve the queues in batches: the commands of a batch
+/// are sent together. When the server does not answer, operations fail at once until one more thread has reached it
+/// again.
 class RedisStore final : public QueuedStore {
  public:
   RedisStore(async::Runtime& runtime, const StoreIdentity& identity, const RedisStoreOptions& options)
@@ -146,7 +147,7 @@ void RedisStore::carry_out(std::unique_ptr<RedisConnection>& connection, Batch& 
   }
 }
 
-/// Leaves null what it has finished.
+/// Runs a batch of gets and probes; sets to null what it has finished.
 void RedisStore::read(RedisConnection& connection, Batch& batch) {
   const bool refreshes = options_.ttl_s > 0;
   for (const StoreOpPtr& op : batch) {
@@ -206,7 +207,7 @@ void RedisStore::remove(RedisConnection& connection, const Batch& bad) {
   }
 }
 
-/// Leaves null what it has finished.
+/// Runs a batch of puts; sets to null what it has finished.
 void RedisStore::write(RedisConnection& connection, Batch& batch) {
   for (const StoreOpPtr& op : batch) connection.queue({"STRLEN", key_of(op->key)});
   connection.send();

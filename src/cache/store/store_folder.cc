@@ -24,7 +24,7 @@ Error unusable(std::string_view path, std::string_view step) {
                     path, step, std::strerror(errno));
 }
 
-/// Writers read each other's news at least every second, as long as the file system answers.
+/// Age at which a dead writer's journal goes: writers poll each other's at least every second while the disk answers.
 constexpr std::chrono::seconds kMaxJournalAge{60};
 
 bool is_old(int folder, const std::string& name) {

@@ -19,7 +19,7 @@ namespace millrace::cache {
 ///     PATH/<identity>/<k>/<key>              a page; <k> are the first two digits of its key
 ///     PATH/<identity>/tmp/                   its mtime: when somebody worked here last
 ///     PATH/<identity>/tmp/<writer>.lock      locked as long as the writer lives
-///     PATH/<identity>/tmp/<writer>.news      what it tells the others, or has told lately (folder_news.h)
+///     PATH/<identity>/tmp/<writer>.news      its change journal (change_journal.h)
 ///     PATH/<identity>/tmp/<writer>.<number>  a page being written
 class StoreFolder {
  public:
@@ -33,15 +33,15 @@ class StoreFolder {
   [[nodiscard]] int descriptor() const { return folder_; }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] static std::string page_name(const PageKey& key);
-  /// A name that no writer has used.
+  /// Returns a name that no writer has used.
   [[nodiscard]] std::string temp_name();
-  /// Whether somebody has removed the folder.
+  /// Tells whether somebody has removed the folder.
   [[nodiscard]] bool is_gone() const;
-  /// Dates the folder, so that others see that it is in use; called now and then as long as it is.
+  /// Sets the folder's mtime, so that others see that it is in use; called now and then as long as it is.
   void touch() const;
   /// Removes what dead writers have left: at once what they were writing, their news when everybody has read them.
   void remove_leftovers() const;
-  /// All pages, in no order. Blocks: one stat per page.
+  /// Returns all pages, in no particular order. Blocks: one stat per page.
   [[nodiscard]] std::vector<StoredPage> scan() const;
   [[nodiscard]] ChangeJournal& journal() { return *journal_; }
 

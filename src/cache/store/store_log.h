@@ -17,7 +17,7 @@ class StoreLog {
  public:
   static constexpr std::chrono::seconds kInterval{30};
 
-  /// `cause` tells causes apart and is not shown.
+  /// Writes a warning. `cause` tells causes apart and is not shown.
   template <class... Args>
   void warn(const std::string& cause, fmt::format_string<Args...> format, Args&&... args) {
     const int64_t suppressed = admit(cause);
@@ -36,7 +36,7 @@ class StoreLog {
     Clock::time_point last;
     int64_t suppressed = 0;
   };
-  /// How many were held back since the last line; negative when this one is too.
+  /// Returns how many were held back since the last line; negative when this one is too.
   [[nodiscard]] int64_t admit(const std::string& cause);
 
   std::mutex mutex_;

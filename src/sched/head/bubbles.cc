@@ -5,13 +5,13 @@
 namespace millrace::sched {
 namespace {
 
-/// Cuts a stretch of time into pieces from its begin to its end; every piece has one cause.
+/// Splits a stretch of time from its begin to its end into pieces with one cause each.
 class WaitSplitter {
  public:
   WaitSplitter(int64_t begin_ns, int64_t end_ns, WaitTimes& into)
       : at_(begin_ns), end_(std::max(begin_ns, end_ns)), into_(into) {}
 
-  /// What lies before `until_ns` and is not cut off yet.
+  /// Takes the time before `until_ns` that has not been taken yet.
   int64_t take(int64_t until_ns) {
     const int64_t until = std::clamp(until_ns, at_, end_);
     const int64_t length = until - at_;
@@ -34,9 +34,8 @@ void attribute_pause(const PlanRecord& previous, const PlanRecord& record, WaitS
   wait.assign_rest(WaitCause::kFillDrain);
 }
 
-/// Of a stage with two output buffers: before it runs a plan, the next stage must be done with the last but one. One
-/// with
-/// more seldom waits for them.
+/// Returns when a stage with two output buffers may run again: the next stage must be done with the plan before the
+/// previous one. Stages with more buffers seldom wait for them.
 int64_t buffer_free_ns(const PlanRecord& previous, size_t stage) {
   return stage + 1 < previous.stages.size() ? previous.stages[stage + 1].free_ns : 0;
 }
@@ -46,7 +45,7 @@ void attribute_first_stage(const PlanRecord& record, WaitSplitter& wait) {
   wait.assign(record.stages.front().plan_ns, WaitCause::kHeadLate);
 }
 
-/// Adds `part_ns` of `whole`, divided as that is.
+/// Adds `part_ns`, divided into causes in the proportions of `whole`.
 void add_share(const WaitTimes& whole, int64_t part_ns, WaitTimes& into) {
   const int64_t whole_ns = whole.total_ns();
   int64_t whole_left = whole_ns;

@@ -10,7 +10,7 @@
 namespace millrace::sched {
 namespace {
 
-/// Two clocks drift apart by up to 50 µs a second or so: short against the time of a plan after ten seconds.
+/// Clocks drift apart by about 50 µs a second at most, which is short against a plan's time even after ten seconds.
 constexpr int64_t kPeriodNs = 5'000'000'000;
 constexpr int64_t kUnseen = std::numeric_limits<int64_t>::max();
 

@@ -1,83 +1,122 @@
 #include "sched/head/head.h"
 
 #include <algorithm>
-#include <limits>
+#include <chrono>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "base/check.h"
 #include "base/log.h"
 
 namespace millrace::sched {
 namespace {
 
-double seconds(async::Duration duration) {
+double seconds_of(async::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-/// Outputs between two tellings of what the cost model has learnt.
+/// Outputs between two publications of the cost model.
 constexpr uint64_t kCostsInterval = 16;
-/// A stage that is late with a plan says so itself at the watchdog's time; the head breaks the ring so much later.
+/// A stage that is late with a plan reports it at the watchdog's time; the head breaks the ring this much later.
 constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
+/// Time between two checks of the requests' time limits.
+constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
+
+constexpr const char* kShuttingDown = "the server is shutting down";
 
 }  // namespace
 
 Head::Head(async::Runtime& runtime, HeadOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
-      // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
-      controls_(runtime, std::numeric_limits<size_t>::max()),
+      timeouts_{.queue = options_.queue_timeout, .prefetch = options_.prefetch_timeout, .run = options_.run_timeout},
+      intake_(runtime, options_.max_queued, options_.audit),
       scheduler_(options_.scheduler),
       stats_(options_.model.stage_count, options_.scheduler.window),
+      delivery_(intake_, options_.audit),
       tasks_(runtime),
       wake_(runtime),
       broken_signal_(runtime) {
-  status_.reason = "the ring has not formed yet";
-  status_.total_pages = options_.scheduler.page_count;
-  status_.page_size = options_.scheduler.page_size;
-  status_.free_pages = options_.scheduler.page_count;
+  intake_.set_ready(false, "the ring has not formed yet");
+  intake_.publish({.free_pages = options_.scheduler.page_count,
+                   .total_pages = options_.scheduler.page_count,
+                   .page_size = options_.scheduler.page_size});
 }
 
 asio::awaitable<void> Head::run() {
-  tasks_.spawn("head turns", run_turns());
+  tasks_.spawn("head turns", take_turns());
   tasks_.spawn("head controls", receive_controls());
   co_await tasks_.join();
 }
 
+void Head::stop() {
+  (void)intake_.push(Stop{});
+}
+
+Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
+  RETURN_IF_ERROR(scheduler_.admissible(request));
+  return intake_.submit(std::move(request), client);
+}
+
+asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::Duration timeout) {
+  const FlushReply reply(runtime, 1);
+  Result<void> result = Error{ErrorCode::kUnavailable, kShuttingDown};
+  if (!intake_.push(Flush{runtime.now() + timeout, reply})) co_return result;
+  std::optional<Result<void>> replied;
+  try {
+    replied = co_await reply.receive();
+  } catch (...) {
+    reply.close();  // the caller has gone, and the head need not flush any more
+    throw;
+  }
+  if (replied) result = std::move(*replied);
+  co_return result;
+}
+
 void Head::attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
                   std::unique_ptr<comm::LinkReceiver> from_last_stage) {
-  CHECK(to_first_stage_ == nullptr, "a ring is attached already");
+  CHECK(!ring_, "a ring is attached already");
   if (stopping_) return;
-  epoch_ = epoch;
-  next_plan_ = PlanId(0);
-  to_first_stage_ = std::move(to_first_stage);
-  last_output_ = runtime_.now();
-  profile_begin_ = last_output_;
-  contention_profile_begin_.reset();
-  const std::shared_ptr<comm::LinkReceiver> answers = std::move(from_last_stage);
-  tasks_.spawn("head outputs", receive_outputs(epoch, answers));
-  tasks_.spawn("head acks", receive_acks(epoch, answers));
-  stats_.ring_attached(epoch, async::nanoseconds(last_output_));
-  send(scheduler_.empty_plan(), last_output_);
+  const async::TimePoint now = runtime_.now();
+  const RingTimers timers{.heartbeat = options_.heartbeat, .watchdog = options_.watchdog + kWatchdogGrace};
+  ring_.emplace(epoch, timers, std::move(to_first_stage), now);
+  profile_log_.ring_attached(now);
+  const Outputs outputs = std::move(from_last_stage);
+  tasks_.spawn("head outputs", receive_outputs(epoch, outputs));
+  tasks_.spawn("head acks", receive_acks(epoch, outputs));
+  stats_.ring_attached(epoch, async::nanoseconds(now));
+  send(scheduler_.empty_plan(), now);
   wake_.notify_all();
 }
 
 asio::awaitable<void> Head::wait_until_broken() {
-  while (to_first_stage_ != nullptr) co_await broken_signal_.wait();
+  while (ring_) co_await broken_signal_.wait();
 }
 
-void Head::stop() {
-  (void)controls_.try_push(Stop{});
+void Head::break_ring(const std::string& reason) {
+  if (!ring_) return;
+  break_reason_ = reason;
+  ring_->close(reason);
+  ring_.reset();
+  const async::TimePoint now = runtime_.now();
+  stats_.ring_broken(async::nanoseconds(now));
+  const std::vector<SequenceId> lost = scheduler_.on_ring_lost();
+  const std::string message = "the ring is broken: " + reason;
+  if (!stopping_) {
+    log::error("{} ({} running requests end, {} stay queued)", message, lost.size(), scheduler_.waiting_count());
+    intake_.set_ready(false, message);
+  }
+  publish();
+  delivery_.fail(lost, {ErrorCode::kUnavailable, message}, now);
+  broken_signal_.notify_all();
+  wake_.notify_all();
 }
 
-EngineStatus Head::status() const {
-  const std::lock_guard lock(mutex_);
-  EngineStatus status = status_;
-  status.waiting += unhandled_submissions_;
-  return status;
-}
-
-asio::awaitable<void> Head::run_turns() {
+asio::awaitable<void> Head::take_turns() {
   while (!stopping_) {
-    if (options_.audit) check_clients();
-    if (to_first_stage_ == nullptr) {
+    if (options_.audit) audit();
+    if (!ring_) {
       co_await wait_for_ring();
       continue;
     }
@@ -92,14 +131,15 @@ asio::awaitable<void> Head::run_turns() {
     (void)co_await wake_.wait_until(next_deadline());
     check_watchdog();
     expire_requests();
-    send_heartbeat_if_due();
+    const async::TimePoint now = runtime_.now();
+    if (ring_ && ring_->heartbeat_due(now)) send(scheduler_.empty_plan(), now);
   }
 }
 
-// Who has ended is in neither, and nobody else is missing in one of them.
-void Head::check_clients() const {
+// Every client has a sequence that waits or runs, and every such sequence has a client.
+void Head::audit() const {
   const size_t known = scheduler_.running_count() + scheduler_.waiting_count();
-  CHECK(clients_.size() == known, "{} clients wait for {} sequences", clients_.size(), known);
+  CHECK(delivery_.size() == known, "{} clients wait for {} sequences", delivery_.size(), known);
 }
 
 asio::awaitable<void> Head::wait_for_ring() {
@@ -115,68 +155,58 @@ bool Head::send_next_plan() {
   const async::TimePoint now = runtime_.now();
   auto plan = scheduler_.next();
   if (!plan) return false;
-  for (const SequenceId id : scheduler_.newest_plan()) {
-    Client& client = clients_.at(id);
-    if (!client.planned) client.planned = now;
-  }
+  for (const SequenceId id : scheduler_.newest_plan()) delivery_.planned(id, now);
   send(std::move(*plan), now);
   publish();
   return true;
 }
 
 void Head::send(Plan plan, async::TimePoint begin) {
-  plan.id = next_plan_;
-  plan.epoch = epoch_;
-  next_plan_ = PlanId(next_plan_.value() + 1);
-  auto bytes = plan.encode();
+  std::vector<std::byte> bytes = ring_->encode(plan);
   const async::TimePoint now = runtime_.now();
-  sent_.push_back(now);
-  stats_.plan_sent(plan, {async::nanoseconds(begin), async::nanoseconds(now), static_cast<uint32_t>(scheduler_.running_count()),
-                          static_cast<uint32_t>(scheduler_.waiting_count()), scheduler_.free_pages(), bytes.size(),
-                          scheduler_.profiling()});
-  to_first_stage_->send(comm::MessageKind::kPlan, epoch_, plan.id, std::move(bytes));
+  stats_.plan_sent(plan, {.schedule_ns = async::nanoseconds(begin),
+                          .sent_ns = async::nanoseconds(now),
+                          .running = static_cast<uint32_t>(scheduler_.running_count()),
+                          .waiting = static_cast<uint32_t>(scheduler_.waiting_count()),
+                          .free_pages = scheduler_.free_pages(),
+                          .bytes = bytes.size(),
+                          .profile = scheduler_.profiling()});
+  ring_->send(std::move(bytes), now);
 }
 
 async::TimePoint Head::next_deadline() const {
-  const async::TimePoint due =
-      sent_.empty() ? last_output_ + options_.heartbeat : sent_.front() + options_.watchdog + kWatchdogGrace;
+  const async::TimePoint due = ring_->next_deadline();
   return needs_expiry_scan() ? std::min(due, last_expiry_ + kExpiryInterval) : due;
 }
 
-void Head::send_heartbeat_if_due() {
-  if (to_first_stage_ == nullptr || !sent_.empty() || runtime_.now() < last_output_ + options_.heartbeat) return;
-  send(scheduler_.empty_plan(), runtime_.now());
-}
-
 void Head::check_watchdog() {
-  if (to_first_stage_ == nullptr || sent_.empty()) return;
-  const async::Duration under_way = runtime_.now() - sent_.front();
-  if (under_way < options_.watchdog + kWatchdogGrace) return;
+  const async::TimePoint now = runtime_.now();
+  if (!ring_ || !ring_->overdue(now)) return;
   break_ring(
       fmt::format("plan {} has been under way for {:.1f} s, and no stage says that it is running it "
                   "(--watchdog-timeout)",
-                  next_plan_.value() - sent_.size(), seconds(under_way)));
+                  ring_->oldest_plan().value(), seconds_of(ring_->oldest_age(now))));
 }
 
-asio::awaitable<void> Head::receive_outputs(RingEpoch epoch, std::shared_ptr<comm::LinkReceiver> from_last_stage) {
+asio::awaitable<void> Head::receive_outputs(RingEpoch epoch, Outputs from_last_stage) {
   std::string reason;
   try {
     for (;;) {
       const comm::Message message = co_await from_last_stage->receive(comm::MessageKind::kOutput);
-      if (epoch != epoch_ || to_first_stage_ == nullptr) co_return;
+      if (!attached(epoch)) co_return;
       if (message.epoch == epoch) book(message);
     }
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  if (epoch == epoch_) break_ring(reason);
+  if (attached(epoch)) break_ring(reason);
 }
 
-// Why the link has ended is for receive_outputs() to say, when all outputs have been booked.
-asio::awaitable<void> Head::receive_acks(RingEpoch epoch, std::shared_ptr<comm::LinkReceiver> from_last_stage) {
+// receive_outputs() reports why the link has ended, after all outputs have been booked.
+asio::awaitable<void> Head::receive_acks(RingEpoch epoch, Outputs from_last_stage) {
   for (;;) {
     const auto message = co_await comm::receive_until_closed(*from_last_stage, comm::MessageKind::kAcks);
-    if (!message || epoch != epoch_ || to_first_stage_ == nullptr) co_return;
+    if (!message || !attached(epoch)) co_return;
     if (message->epoch != epoch) continue;
     const auto booked = acknowledge(*message);
     if (booked.has_error()) break_ring(booked.error().message);
@@ -198,109 +228,121 @@ Result<void> Head::acknowledge(const comm::Message& message) {
 }
 
 void Head::book(const comm::Message& message) {
-  last_output_ = runtime_.now();
+  const async::TimePoint arrived = runtime_.now();
   auto output = PlanOutput::decode(message.payload.bytes());
   if (output.has_error()) throw ErrorException(output.error());
   const auto expected = scheduler_.check(*output);
   if (expected.has_error()) throw ErrorException(expected.error());
-  sent_.pop_front();
-  const bool profiled_before = !scheduler_.profiling();
-  if (!contention_profile_begin_ && scheduler_.profiling_contention()) contention_profile_begin_ = last_output_;
+  ring_->output_arrived(arrived);
+  profile_log_.output_arrived(scheduler_, arrived);
   std::vector<SequenceUpdate> updates = scheduler_.complete(*output);
-  {
-    const std::lock_guard lock(mutex_);
-    status_.ready = !scheduler_.profiling();
-    status_.reason = status_.ready ? "" : "the stages are being timed";
-  }
+  const bool ready = !scheduler_.profiling();
+  intake_.set_ready(ready, ready ? "" : "the stages are being timed");
   publish();  // first, so that a client that has its last event finds its pages free
-  for (SequenceUpdate& update : updates) deliver(std::move(update));
-  stats_.output_booked(*output, message.payload.bytes().size(), async::nanoseconds(last_output_), async::nanoseconds(runtime_.now()));
+  for (SequenceUpdate& update : updates) delivery_.deliver(std::move(update), runtime_.now());
+  stats_.output_booked(*output, message.payload.bytes().size(), async::nanoseconds(arrived),
+                       async::nanoseconds(runtime_.now()));
   scheduler_.set_transit(stats_.transit_us());
-  const bool profile_ended = !profiled_before && !scheduler_.profiling();
-  if (profile_ended) log_profile();
+  const bool profile_ended = profile_log_.output_booked(scheduler_);
   const bool may_pause = scheduler_.in_flight_plans() == 0;
-  if (profile_ended || may_pause || ++outputs_booked_ % kCostsInterval == 0) publish_costs();
+  if (profile_ended || may_pause || ++outputs_booked_ % kCostsInterval == 0) {
+    stats_.set_costs(ring_costs_of(scheduler_, options_.scheduler));
+  }
   wake_.notify_all();
 }
 
-void Head::log_profile() {
-  const double whole_s = seconds(last_output_ - profile_begin_);
-  if (!contention_profile_begin_) {
-    log::info("the stages have been timed in {:.1f} s", whole_s);
+asio::awaitable<void> Head::receive_controls() {
+  for (;;) {
+    auto control = co_await intake_.next();
+    if (!control) co_return;
+    std::visit([this](auto& what) { handle(std::move(what)); }, *control);
+    publish();
+    wake_.notify_all();
+  }
+}
+
+void Head::handle(Submission submission) {
+  intake_.submission_taken();
+  delivery_.add(submission);
+  if (stopping_) {
+    delivery_.fail({submission.id}, {ErrorCode::kUnavailable, kShuttingDown}, runtime_.now());
     return;
   }
-  const Contention found = scheduler_.contention();
-  log::info(
-      "the stages have been timed in {:.1f} s, {:.1f} s of it beside each other: contention {:.2f} prompt by prompt, "
-      "{:.2f} prompt by other, {:.2f} other by prompt, {:.2f} other by other",
-      whole_s, seconds(last_output_ - *contention_profile_begin_), found.prompt_by_prompt, found.prompt_by_other,
-      found.other_by_prompt, found.other_by_other);
+  stats_.request_arrived(async::nanoseconds(submission.submitted));
+  scheduler_.add(submission.id, std::move(submission.request));
 }
 
-void Head::set_not_ready(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  status_.ready = false;
-  status_.reason = reason;
+void Head::handle(AbortSequence abort) {
+  if (scheduler_.abort(abort.id)) delivery_.abort({abort.id}, runtime_.now());
 }
 
-void Head::break_ring(const std::string& reason) {
-  if (to_first_stage_ == nullptr) return;
-  break_reason_ = reason;
-  to_first_stage_->close(reason);
-  to_first_stage_.reset();
-  sent_.clear();
-  stats_.ring_broken(async::nanoseconds(runtime_.now()));
-  const std::vector<SequenceId> lost = scheduler_.on_ring_lost();
-  if (!stopping_) {
-    log::error("the ring is broken: {} ({} running requests end, {} stay queued)", reason, lost.size(),
-               scheduler_.waiting_count());
-    set_not_ready("the ring is broken: " + reason);
+void Head::handle(Pause pause) {
+  delivery_.abort(scheduler_.pause(pause.mode), runtime_.now());
+}
+
+void Head::handle(Resume) {
+  scheduler_.resume();
+}
+
+void Head::handle(Flush flush) {
+  if (stopping_) {
+    flush.reply.close();
+    return;
   }
+  flushes_.add(std::move(flush));
+}
+
+void Head::handle(Stop) {
+  stopping_ = true;
+  intake_.set_ready(false, kShuttingDown);
+  intake_.close();
+  flushes_.cancel();
+  const std::vector<SequenceId> everyone = delivery_.ids();
+  for (const SequenceId id : everyone) scheduler_.abort(id);
+  delivery_.fail(everyone, {ErrorCode::kAborted, kShuttingDown}, runtime_.now());
+  break_ring("the head has stopped");
+}
+
+bool Head::needs_expiry_scan() const {
+  return (timeouts_.any() && delivery_.size() > 0) || !flushes_.empty();
+}
+
+void Head::expire_requests() {
+  const async::TimePoint now = runtime_.now();
+  if (now < last_expiry_ + kExpiryInterval) return;
+  last_expiry_ = now;
+  flushes_.settle(scheduler_, now);
+  if (!timeouts_.any()) return;
+  const OutputDelivery::Expired expired = delivery_.expired(timeouts_, now);
+  for (const SequenceId id : expired.prefetching) scheduler_.stop_prefetch_wait(id);
+  fail_expired(expired.queued,
+               fmt::format("the request waited {} s in the queue (--queue-timeout)", seconds_of(timeouts_.queue)));
+  fail_expired(expired.running, fmt::format("the request ran for {} s (--run-timeout)", seconds_of(timeouts_.run)));
+}
+
+void Head::fail_expired(const std::vector<SequenceId>& expired, const std::string& message) {
+  if (expired.empty()) return;
+  for (const SequenceId id : expired) scheduler_.abort(id);
   publish();
-  end(lost, {ErrorCode::kUnavailable, "the ring is broken: " + reason});
-  broken_signal_.notify_all();
-  wake_.notify_all();
-}
-
-void Head::publish_costs() {
-  const SchedulerOptions& scheduler = options_.scheduler;
-  RingCosts costs{.page_size = scheduler.page_size,
-                  .page_count = scheduler.page_count,
-                  .max_running = scheduler.max_running,
-                  .context_length = scheduler.context_length,
-                  .processors = scheduler.processors,
-                  .stage_threads = scheduler.stage_threads,
-                  .contention = scheduler_.contention()};
-  if (!scheduler_.profiling()) {
-    for (const CostFit& stage : scheduler_.isolated_costs().stages()) {
-      const auto known = stage.usable() ? stage.recent_coefficients() : stage.fallback();
-      if (!known) break;
-      if (!stage.usable()) costs.fallbacks.emplace_back(static_cast<uint32_t>(costs.stages.size()));
-      costs.stages.push_back(*known);
-      costs.relative_errors.push_back(stage.relative_error());
-    }
-    if (costs.stages.size() < scheduler.stage_count) {
-      costs.stages.clear();
-      costs.relative_errors.clear();
-    }
-  }
-  stats_.set_costs(std::move(costs));
+  delivery_.fail(expired, {ErrorCode::kTimeout, message}, runtime_.now());
 }
 
 void Head::publish() {
   if (options_.audit) scheduler_.check_invariants();
-  complete_flushes();
-  const std::lock_guard lock(mutex_);
-  status_.running = static_cast<uint32_t>(scheduler_.running_count());
-  status_.waiting = static_cast<uint32_t>(scheduler_.waiting_count());
-  status_.paused = scheduler_.paused();
-  status_.free_pages = scheduler_.free_pages();
-  status_.cached_pages = scheduler_.cache().cached_pages();
-  status_.host_pages = scheduler_.cache().host_page_count();
-  status_.cached_host_pages = scheduler_.cache().cached_host_pages();
-  status_.cache = scheduler_.cache().counts();
-  status_.preemptions = scheduler_.retraction_count();
-  status_.drafts = scheduler_.draft_counts();
+  if (!flushes_.empty()) flushes_.settle(scheduler_, runtime_.now());
+  const cache::PrefixCache& cache = scheduler_.cache();
+  intake_.publish({.paused = scheduler_.paused(),
+                   .running = static_cast<uint32_t>(scheduler_.running_count()),
+                   .waiting = static_cast<uint32_t>(scheduler_.waiting_count()),
+                   .free_pages = scheduler_.free_pages(),
+                   .total_pages = options_.scheduler.page_count,
+                   .page_size = options_.scheduler.page_size,
+                   .cached_pages = cache.cached_pages(),
+                   .host_pages = cache.host_page_count(),
+                   .cached_host_pages = cache.cached_host_pages(),
+                   .cache = cache.counts(),
+                   .preemptions = scheduler_.retraction_count(),
+                   .drafts = scheduler_.draft_counts()});
 }
 
 }  // namespace millrace::sched

@@ -1,17 +1,18 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <unordered_map>
-#include <variant>
+#include <vector>
 
-#include "async/mailbox.h"
 #include "async/task_group.h"
-#include "base/check.h"
 #include "comm/link.h"
 #include "sched/head/engine.h"
+#include "sched/head/flush_queue.h"
+#include "sched/head/output_delivery.h"
+#include "sched/head/profile_log.h"
+#include "sched/head/request_intake.h"
+#include "sched/head/ring_connection.h"
 #include "sched/head/ring_stats.h"
 #include "sched/scheduler/scheduler.h"
 
@@ -21,7 +22,7 @@ struct HeadOptions {
   SchedulerOptions scheduler;
   ModelInfo model;
   uint32_t max_queued = 0;             ///< requests that may wait; more are kExhausted
-  async::Duration heartbeat{};         ///< an idle ring gets an empty plan so often
+  async::Duration heartbeat{};         ///< an idle ring gets an empty plan this often
   async::Duration watchdog{};          ///< a plan that takes longer, and a second, breaks the ring
   async::Duration queue_timeout{};     ///< a request that waits longer ends with kTimeout; 0: none
   async::Duration prefetch_timeout{};  ///< a request waits for its prefetch no longer; 0: no limit
@@ -29,7 +30,8 @@ struct HeadOptions {
   async::Duration run_timeout{};       ///< a request that runs longer ends with kTimeout; 0: none
 };
 
-/// The one that decides: takes requests, keeps the window of plans full, books outputs, tells the clients. Engine's
+/// The turn loop: it asks the scheduler for plans while the window has room, sends them into the ring, books the
+/// outputs and delivers them. It also carries out the controls that the intake passes on. Owned by Ring. Engine's
 /// functions may be called from any thread; everything else happens on the head's own Runtime. Created before and
 /// destroyed after all TokenStreams.
 class Head final : public Engine {
@@ -41,125 +43,76 @@ class Head final : public Engine {
   /// From any thread: refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns.
   void stop();
 
-  /// A ring has formed: plans go to `to_first_stage` from now on. Not while another ring is attached. The head is ready
-  /// when the ring's first empty plan has come back.
+  /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have
+  /// been timed, or when the first empty plan has come back.
   void attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
               std::unique_ptr<comm::LinkReceiver> from_last_stage);
   /// Returns when the attached ring has broken or the head stops. A break ends every running request with an error;
-  /// those that wait stay queued.
+  /// waiting ones stay queued.
   [[nodiscard]] asio::awaitable<void> wait_until_broken();
   /// Breaks the attached ring, if any, for a reason that the links do not know.
   void break_ring(const std::string& reason);
+  /// Refuses new requests for `reason` while it is not empty: the ring is silent, and may yet go on.
+  void set_stall(const std::string& reason) { intake_.set_stall(reason); }
   [[nodiscard]] bool stopping() const { return stopping_; }
   [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 
   [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
-  [[nodiscard]] EngineStatus status() const override;
+  [[nodiscard]] EngineStatus status() const override { return intake_.status(); }
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request, async::Runtime& client) override;
-  bool abort(const std::string& request_id) override;
+  bool abort(const std::string& request_id) override { return intake_.abort(request_id); }
   [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
-  bool pause(PauseMode mode) override { return controls_.try_push(Pause{mode}); }
-  bool resume() override { return controls_.try_push(Resume{}); }
+  bool pause(PauseMode mode) override { return intake_.push(Pause{mode}); }
+  bool resume() override { return intake_.push(Resume{}); }
 
  private:
-  using Events = async::Mailbox<GenerateEvent>;
-  struct Submission {
-    SequenceId id;
-    GenerateRequest request;
-    Events events;
-    async::TimePoint submitted;
-  };
-  struct Abort {
-    SequenceId id;
-  };
-  struct Pause {
-    PauseMode mode;
-  };
-  struct Resume {};
-  struct Flush {
-    async::TimePoint deadline;
-    async::Mailbox<Result<void>> answer;
-  };
-  struct Stop {};
-  using Control = std::variant<Submission, Abort, Pause, Resume, Flush, Stop>;
-  struct Client {
-    std::string request_id;
-    Events events;
-    async::TimePoint submitted;
-    std::optional<async::TimePoint> planned;
-    Timings timings;  // as of the first token, or of now as long as there is none
-    bool has_token = false;
-  };
-  class Stream;
-  /// How often the requests are looked through for those past a time limit.
-  static constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
+  using Outputs = std::shared_ptr<comm::LinkReceiver>;
 
-  [[nodiscard]] asio::awaitable<void> run_turns();
-  void check_clients() const;
-  [[nodiscard]] asio::awaitable<void> receive_outputs(RingEpoch epoch,
-                                                      std::shared_ptr<comm::LinkReceiver> from_last_stage);
-  [[nodiscard]] asio::awaitable<void> receive_acks(RingEpoch epoch,
-                                                   std::shared_ptr<comm::LinkReceiver> from_last_stage);
+  [[nodiscard]] asio::awaitable<void> take_turns();
+  [[nodiscard]] asio::awaitable<void> wait_for_ring();
+  [[nodiscard]] bool send_next_plan();
+  void send(Plan plan, async::TimePoint begin);
+  void check_watchdog();
+  [[nodiscard]] async::TimePoint next_deadline() const;
+
+  [[nodiscard]] bool attached(RingEpoch epoch) const { return ring_ && ring_->epoch() == epoch; }
+  [[nodiscard]] asio::awaitable<void> receive_outputs(RingEpoch epoch, Outputs from_last_stage);
+  [[nodiscard]] asio::awaitable<void> receive_acks(RingEpoch epoch, Outputs from_last_stage);
   void book(const comm::Message& message);
   [[nodiscard]] Result<void> acknowledge(const comm::Message& message);
+
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
-  void handle(Abort abort);
+  void handle(AbortSequence abort);
   void handle(Pause pause);
   void handle(Resume resume);
   void handle(Flush flush);
-  void complete_flushes();
   void handle(Stop stop);
-  [[nodiscard]] asio::awaitable<void> wait_for_ring();
-  [[nodiscard]] bool has_time_limits() const;
+
   [[nodiscard]] bool needs_expiry_scan() const;
-  [[nodiscard]] bool send_next_plan();
-  void send(Plan plan, async::TimePoint begin);
-  void send_heartbeat_if_due();
-  void check_watchdog();
   void expire_requests();
-  void fail_expired(std::vector<SequenceId> expired, const std::string& message);
-  [[nodiscard]] async::TimePoint next_deadline() const;
-  void log_profile();
-  void deliver(SequenceUpdate update);
-  /// The request's id is free from now on, unless another sequence has it already. From any thread.
-  void forget(const std::string& request_id, SequenceId id);
-  void end(const std::vector<SequenceId>& ids, const Error& error);
-  void set_not_ready(const std::string& reason);
+  void fail_expired(const std::vector<SequenceId>& expired, const std::string& message);
   void publish();
-  void publish_costs();
+  void audit() const;
 
   async::Runtime& runtime_;
   const HeadOptions options_;
-  async::Mailbox<Control> controls_;
-
-  // On the head's Runtime.
+  const RequestTimeouts timeouts_;
+  RequestIntake intake_;
   Scheduler scheduler_;
   RingStats stats_;
-  uint64_t outputs_booked_ = 0;
-  std::unordered_map<SequenceId, Client> clients_;
+  OutputDelivery delivery_;
+  FlushQueue flushes_;
+  ProfileLog profile_log_;
+  std::optional<RingConnection> ring_;  // none: no ring is attached
   async::TaskGroup tasks_;
   async::WaitList wake_;
   async::WaitList broken_signal_;
-  std::unique_ptr<comm::LinkSender> to_first_stage_;  // null: no ring is attached
-  RingEpoch epoch_;
-  PlanId next_plan_;
-  std::deque<async::TimePoint> sent_;  // of the plans in flight
-  std::vector<Flush> flushes_;         // not yet answered
-  async::TimePoint last_output_;
-  async::TimePoint last_expiry_;  // when time limits were looked at
-  async::TimePoint profile_begin_;
-  std::optional<async::TimePoint> contention_profile_begin_;  // when the stages began to be timed beside each other
+  async::TimePoint last_expiry_;  // when time limits were last checked
+  uint64_t outputs_booked_ = 0;
   std::string break_reason_;
   bool stopping_ = false;
-
-  // Shared with the clients' threads.
-  mutable std::mutex mutex_;
-  EngineStatus status_;                                // guarded by mutex_
-  std::unordered_map<std::string, SequenceId> by_id_;  // guarded by mutex_
-  uint32_t unhandled_submissions_ = 0;                 // guarded by mutex_
-  std::atomic<uint64_t> next_sequence_{1};
 };
 
 }  // namespace millrace::sched

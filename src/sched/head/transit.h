@@ -10,12 +10,11 @@
 
 namespace millrace::sched {
 
-/// The time that plans are under way besides the time that they spend in stages, queued or run: links and the head.
-/// Each stage's part is measured on its own clock, so clocks that differ don't matter. Plain data, of the head's
-/// thread.
+/// Measures the time that plans spend outside of stages, on links and in the head. Each stage's part is measured on its
+/// own clock, so that clock differences cancel out. Owned by PlanRecorder, on the head's thread.
 class Transit {
  public:
-  /// One plan: when the head sent it and had its output, and the report of every stage.
+  /// Adds one plan: when the head sent it and received its output, and the reports of all stages.
   void observe(int64_t sent_ns, const std::vector<StageReport>& reports, int64_t output_ns) {
     if (sent_ns - period_begin_ > kPeriodNs) {
       older_ns_ = std::exchange(newer_ns_, kUnseen);
@@ -25,7 +24,7 @@ class Transit {
     for (const StageReport& report : reports) transit_ns -= report.end_ns - report.input_ns;
     newer_ns_ = std::min(newer_ns_, std::max<int64_t>(transit_ns, 0));
   }
-  /// The shortest of the last two periods; 0 while there was none.
+  /// Returns the shortest time of the last two periods; 0 without one.
   [[nodiscard]] double shortest_us() const {
     const int64_t shortest = std::min(older_ns_, newer_ns_);
     return shortest == kUnseen ? 0 : static_cast<double>(shortest) * 1e-3;

@@ -11,16 +11,18 @@
 
 namespace millrace::sched {
 
-/// Which masks of tokens the last stage has, as the head knows it. A mask travels once, with the first plan that uses
-/// it, and has a index until the least recently used one's is needed. Follows from the plans alone, in their order.
+/// The head's account of the token masks that the last stage has. A mask travels once, with the first plan that uses
+/// it. In a full table a new mask takes the index of the least recently used one. All of it follows from the plans
+/// alone, in their order. Owned by the scheduler's PlanBuilder, on the head's thread.
 class MaskTable {
  public:
-  /// A plan may use mask_table_size(slot_count) masks; places that it does not need keep those of earlier plans.
+  /// One plan may use up to mask_table_size(slot_count) masks.
   explicit MaskTable(uint32_t slot_count);
 
-  /// The index of `mask`, which is added to the plan if the stage does not have it. Masks are told apart by identity.
+  /// Returns the index of `mask`, and adds the mask to the plan if the stage does not have it. Masks are equal only if
+  /// they are the same object.
   [[nodiscard]] uint32_t index_of(const std::shared_ptr<const TokenMask>& mask, Plan& plan);
-  /// The stages know nothing any more.
+  /// Forgets all masks, since the stages were lost.
   void clear();
 
  private:
@@ -29,7 +31,7 @@ class MaskTable {
     uint32_t index;
   };
   const uint32_t mask_count_;
-  std::list<Entry> entries_;  // the last used first
+  std::list<Entry> entries_;  // the most recently used first
   std::unordered_map<const TokenMask*, std::list<Entry>::iterator> by_mask_;
 };
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <numeric>
 
+#include "base/hash.h"
 #include "comm/wire.h"
 
 namespace millrace::sched {
@@ -16,7 +17,7 @@ using tensor::TokenLogprobs;
 constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
 constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
 constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
-// Smallest encodings, which bound the counts that a hostile message may claim.
+// Sizes of the smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
 constexpr size_t kSliceBytes = 29;
@@ -26,13 +27,6 @@ constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
 constexpr size_t kSampleBytes = 20;
 constexpr size_t kSliceOutputBytes = 9;
-
-/// A bijection that spreads every bit. Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-uint64_t mix_bits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -119,7 +113,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.draft_count);
 }
 
-/// As the list of its members where that is shorter.
+/// Writes a mask as words, or as the list of its members if that is shorter.
 void put_mask(ByteWriter& out, const MaskWrite& write) {
   const std::span<const uint32_t> words = write.mask.words();
   const bool as_list = write.mask.count() < words.size();

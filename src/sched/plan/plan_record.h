@@ -9,24 +9,24 @@
 
 #include "base/ids.h"
 
-/// What became of one plan: when it was made, and what each stage did when. Times are ns on the head's clock.
+/// The life of one plan: when it was made, and what each stage did when. Times are ns on the head's clock.
 namespace millrace::sched {
 
-/// Why a stage did not compute (docs/observing.md says how each is told).
+/// Why a stage did not compute. docs/observing.md says how the causes are told apart.
 enum class WaitCause : uint8_t {
   kUneven,           ///< micro-batches or stages of unequal length
-  kLateActivations,  ///< what it waits for is on a link
-  kHeadLate,         ///< the window had room and there was work: the way from the last stage through the head
+  kLateActivations,  ///< its activations were on a link
+  kHeadLate,         ///< there was work and room in the window, but the head's plan came late
   kNothingToDo,      ///< too few requests to fill the window
-  kFillDrain,        ///< the ring runs full or empty around a pause
-  kOverhead,         ///< everything was there: the stage's own loop
+  kFillDrain,        ///< the ring was filling or draining around a pause
+  kOverhead,         ///< plan and activations were there: the stage's own loop
   kIdle,             ///< no request at all; not counted as a bubble
 };
 inline constexpr size_t kWaitCauseCount = 7;
 inline constexpr std::array<std::string_view, kWaitCauseCount> kWaitCauseNames = {
     "uneven", "late_activations", "head_late", "nothing_to_do", "fill_drain", "overhead", "idle"};
 
-/// ns by WaitCause.
+/// Nanoseconds by WaitCause. Plain data.
 class WaitTimes {
  public:
   [[nodiscard]] int64_t& operator[](WaitCause cause) { return ns_[static_cast<size_t>(cause)]; }
@@ -49,7 +49,7 @@ class WaitTimes {
   std::array<int64_t, kWaitCauseCount> ns_{};
 };
 
-/// One stage's part. `wait` explains [free_ns, begin_ns).
+/// One stage's part of a plan. `wait` explains the time from free_ns to begin_ns.
 struct StageSpan {
   bool known = false;  ///< its report has arrived
   int64_t plan_ns = 0;
@@ -57,21 +57,22 @@ struct StageSpan {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   uint64_t sent_bytes = 0;
-  int64_t free_ns = 0;  ///< the plan before ended; as begin_ns on the first
+  int64_t free_ns = 0;  ///< the plan before ended; equal to begin_ns for the first plan
   WaitTimes wait;
 };
 
+/// One plan with slices, as the head's statistics keep it. Plain data.
 struct PlanRecord {
   uint64_t number = 0;  ///< counts the records of a head from 1 without gaps, over all epochs
   RingEpoch epoch;
   PlanId plan;
-  int64_t ready_ns = 0;     ///< what it takes to make it was there: an output had left, or a request had come
+  int64_t ready_ns = 0;     ///< it could have been made: an output had been sent, or a request had arrived
   int64_t schedule_ns = 0;  ///< the head began to make it
   int64_t sent_ns = 0;
   int64_t output_ns = 0;     ///< its output arrived at the head
   int64_t booked_ns = 0;     ///< the output was booked and delivered
-  bool starved = false;      ///< before it, nothing could be scheduled although the window had room
-  bool after_pause = false;  ///< it went into an empty ring because a request came
+  bool starved = false;      ///< nothing could be scheduled before it although the window had room
+  bool after_pause = false;  ///< a request started an empty ring with it
   uint32_t sequences = 0;
   uint32_t prefill_rows = 0;
   uint32_t decode_rows = 0;

@@ -10,33 +10,32 @@ namespace millrace::sched {
 namespace {
 
 constexpr uint32_t kAlignment = 64;
-/// Published: no chunk but a prompt's last is smaller than this part of the size. Balanced: nor than this part of what
-/// it would be without decode beside it.
+/// Published: chunks but a prompt's last are at least this part of the size. Balanced: at least this part of what they
+/// would be without decode steps.
 constexpr uint32_t kMinPart = 4;
-/// The target never falls below this part of what --chunked-prefill-size takes.
+/// Bounds of the target, as parts of the time that --chunked-prefill-size tokens take.
 constexpr double kMinTarget = 0.125;
-/// Nor rises above this multiple of it.
 constexpr double kMaxTarget = 4;
-/// Nor falls below what so many times the alignment takes: rows of smaller chunks cost more than the model knows of.
+/// The target is at least the time of this many alignments: rows of smaller chunks cost more than the model knows.
 constexpr uint32_t kMinAlignedBlocks = 3;
-/// Large chunks are rounded down, so that they do not exceed the target. Small ones are rounded to a part of the
-/// alignment, no less than this, and to the nearest, which leaves their cost within a sixteenth of the target.
+/// Large chunks are rounded down, so that they do not exceed the target. Small ones are rounded to the nearest multiple
+/// of a part of the alignment, at least this one. That keeps their cost within a sixteenth of the target.
 constexpr uint32_t kFinestAlignment = 16;
 constexpr uint32_t kMinSteps = 8;
-/// The published profile goes beyond the size by this part of it.
+/// The published profile exceeds the size by this part of it.
 constexpr uint32_t kPublishedOvershoot = 4;
 /// Samples kept for the published fit.
 constexpr size_t kMaxProfileSamples = 256;
 
-/// max(page, 64), or less where a quarter of the chunk would not hold it.
+/// Returns max(page, 64), or less if that exceeds a quarter of the chunk size.
 uint32_t alignment_for(const ChunkingOptions& options) {
   uint32_t alignment = std::max(options.page_size, kAlignment);
   while (alignment > 1 && alignment > options.size / kMinPart) alignment /= 2;
   return alignment;
 }
 
-/// (a − 1)·a/P for P stages of which a compute at once, P − 1 where all do. k chunks that take t on each are done after
-/// (k·P/a + a − 1)·t: one ends every P/a·t, and (a − 1)·t go by in all while fewer than a are under way.
+/// Returns (a − 1)·a/P for P stages of which a compute at once; P − 1 if all do. k chunks that take t on each stage are
+/// done after (k·P/a + a − 1)·t: one ends every P/a·t, and (a − 1)·t pass while fewer than a are under way.
 double fill_cost_ratio(const ChunkingOptions& options) {
   const double at_once = std::clamp(options.parallel_stages, 1.0, static_cast<double>(options.stage_count));
   return (at_once - 1) * at_once / options.stage_count;
@@ -124,17 +123,17 @@ void Chunker::begin(const BatchShape& decodes, const std::vector<uint32_t>& back
   target_us_ = peak_target_us_ = balanced_target(backlog);
 }
 
-// k equal chunks of a backlog of R finish after a time proportional to (filling + k)·(c + R/k), which is least for
-// R/k = √(R·c/filling). Where the largest chunk takes less at a prompt's start, chunks can't all take that time; its
-// geometric mean with the largest chunk's pays c less often than equal ones would, and they differ little. While
-// prompts wait the target does not fall: the pipeline has paid for its filling by chunks of that time, and shorter ones
-// would only pay c more often.
+// k equal chunks of a backlog of R finish after a time proportional to (filling + k)·(c + R/k), which is shortest for
+// R/k = √(R·c/filling). If the largest chunk takes less at a prompt's start, chunks can't all take that time. The
+// geometric mean of both then pays c less often than equal chunks would, and chunks differ little. While prompts wait
+// the target does not fall: the pipeline was filled by chunks of that time, and shorter ones would only pay c more
+// often.
 double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
-  const double most = costs_.slowest_prompt_us(options_.size);
-  if (fill_cost_ratio_ == 0) return most;
+  const double largest_us = costs_.slowest_prompt_us(options_.size);
+  if (fill_cost_ratio_ == 0) return largest_us;
   const double fixed = costs_.slowest_prompt_us(0);
-  const double max_filled = kMaxTarget * kMaxTarget * most - fixed;
-  // Whatever waits beyond it, the target is at its bound.
+  const double max_filled = kMaxTarget * kMaxTarget * largest_us - fixed;
+  // A longer backlog does not change the target, which is at its bound.
   const double enough = max_filled * max_filled * fill_cost_ratio_ / fixed;
   double total = 0;
   for (const uint32_t length : backlog) {
@@ -142,10 +141,10 @@ double Chunker::balanced_target(const std::vector<uint32_t>& backlog) const {
     if (total > enough) break;
   }
   double wanted = fixed + std::sqrt(total * fixed / fill_cost_ratio_);
-  if (wanted > most) wanted = std::sqrt(wanted * most);
-  const uint32_t least_tokens = std::min(kMinAlignedBlocks * alignment_, options_.size);
-  const double least = std::max(kMinTarget * most, costs_.slowest_prompt_us(least_tokens));
-  return std::clamp(std::max(wanted, peak_target_us_), least, kMaxTarget * most);
+  if (wanted > largest_us) wanted = std::sqrt(wanted * largest_us);
+  const uint32_t min_tokens = std::min(kMinAlignedBlocks * alignment_, options_.size);
+  const double min_us = std::max(kMinTarget * largest_us, costs_.slowest_prompt_us(min_tokens));
+  return std::clamp(std::max(wanted, peak_target_us_), min_us, kMaxTarget * largest_us);
 }
 
 uint32_t Chunker::step_near(double tokens) const {
@@ -171,19 +170,19 @@ double Chunker::target_us(const Prompt& prompt) const {
   return prompt.last_target_us + options_.smoothing * (target_us_ - prompt.last_target_us);
 }
 
-// No part of the first chunk is a bound: behind a long prefix it would take many times the target.
-uint32_t Chunker::balanced_chunk(const Prompt& prompt, uint32_t most) const {
+// A part of the prompt's first chunk is no lower bound: after a long prefix it would take many times the target.
+uint32_t Chunker::balanced_chunk(const Prompt& prompt, uint32_t max_tokens) const {
   const double target = has_chunk_ ? target_us_ : target_us(prompt);
   const double alone = costs_.chunk_for({}, prompt.prefix, target);
-  const double beside = costs_.chunk_for(shape_, prompt.prefix, target);
-  const double wanted = has_chunk_ ? beside : std::max(beside, alone / kMinPart);
-  const bool takes_all = most == prompt.left;
-  if (takes_all && wanted >= most) return most;
+  const double added = costs_.chunk_for(shape_, prompt.prefix, target);
+  const double wanted = has_chunk_ ? added : std::max(added, alone / kMinPart);
+  const bool takes_all = max_tokens == prompt.left;
+  if (takes_all && wanted >= max_tokens) return max_tokens;
   const uint32_t step = step_near(alone);
   const double to_nearest = !has_chunk_ && step < alignment_ ? 0.5 * step : 0;
   const uint32_t chunk = std::max(rounded_down(wanted + to_nearest, step), has_chunk_ ? 0 : step);
-  if (chunk < most) return chunk;
-  return takes_all ? most : rounded_down(most, step);
+  if (chunk < max_tokens) return chunk;
+  return takes_all ? max_tokens : rounded_down(max_tokens, step);
 }
 
 uint32_t Chunker::budget_for(const Prompt& prompt) const {
@@ -193,8 +192,8 @@ uint32_t Chunker::budget_for(const Prompt& prompt) const {
 
 uint32_t Chunker::chunk_tokens(const Prompt& prompt) const {
   CHECK(prompt.left > 0);
-  const uint32_t most = std::min(prompt.left, budget_for(prompt));
-  return is_balanced() ? balanced_chunk(prompt, most) : most;
+  const uint32_t max_tokens = std::min(prompt.left, budget_for(prompt));
+  return is_balanced() ? balanced_chunk(prompt, max_tokens) : max_tokens;
 }
 
 void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {
@@ -203,21 +202,14 @@ void Chunker::add_chunk(const Prompt& prompt, uint32_t tokens) {
   has_chunk_ = true;
 }
 
-bool Chunker::fits_whole(const Prompt& prompt, uint32_t most) const {
-  if (prompt.left > most || prompt.left > tokens_left_) return false;
+bool Chunker::fits_whole(const Prompt& prompt, uint32_t max_tokens) const {
+  if (prompt.left > max_tokens || prompt.left > tokens_left_) return false;
   return !is_balanced() || costs_.chunk_for(shape_, prompt.prefix, target_us_) >= prompt.left;
 }
 
 void Chunker::add_short(const Prompt& prompt) {
   tokens_left_ -= prompt.left;
   shape_.add_prefill(prompt.prefix, prompt.left);
-}
-
-std::optional<Chunking> parse_chunking(std::string_view name) {
-  if (name == "fixed") return Chunking::kFixed;
-  if (name == "published") return Chunking::kPublished;
-  if (name == "balanced") return Chunking::kBalanced;
-  return std::nullopt;
 }
 
 }  // namespace millrace::sched

@@ -9,7 +9,7 @@
 namespace millrace::sched {
 namespace {
 
-/// From `at_ns` on, so many runs more go on beside one, with such a sum of prompt shares.
+/// A change in a run's neighbours: their number and the sum of their prompt shares.
 struct Change {
   int64_t at_ns = 0;
   int runs = 0;
@@ -46,7 +46,7 @@ void ContentionEstimator::settle(uint64_t known, std::vector<IsolatedRun>& settl
   for (Stage& stage : stages_) {
     for (; stage.settled < stage.runs.size(); ++stage.settled) {
       const Run& next = stage.runs[stage.settled];
-      // The plan a window later was made when this one had come back.
+      // The plan one window later was made after this one had come back, so that it is no neighbour.
       if (next.plan + window_ > known) break;
       if (next.shape) settled.push_back(isolate(next));
     }
@@ -63,9 +63,10 @@ ContentionEstimator::IsolatedRun ContentionEstimator::isolate(const Run& run) co
       changes.push_back({std::min(other.end_ns, run.end_ns), -1, -other.prompt_share});
     }
   }
-  changes.push_back({run.end_ns});
+  changes.push_back({.at_ns = run.end_ns});
   std::ranges::sort(changes, {}, [](const Change& change) { return std::pair(change.at_ns, -change.runs); });
-  IsolatedRun found{run.stage, run.plan, *run.shape, 0, run.prompt_share};
+  IsolatedRun found{
+      .stage = run.stage, .plan = run.plan, .shape = *run.shape, .run_us = 0, .prompt_share = run.prompt_share};
   int running = 1;
   double prompt_shares = 0;
   int64_t since = run.begin_ns;

@@ -10,46 +10,48 @@
 
 namespace millrace::sched {
 
-/// What the runs of stages on one machine would have taken alone: the integral, over a run's time, of the rate at which
-/// it went on beside those that ran then (docs/scheduling.md). The simulator slows stages down by the same rule. Plain
-/// data.
+/// Estimates what the runs of stages on one machine would have taken alone: the integral over a run's time of its speed
+/// with the runs of other stages at that time (docs/scheduling.md). The simulator slows stages down by the same rule.
+/// Plain data of CostTracker and ContentionProfiler.
 class ContentionEstimator {
  public:
+  /// One stage's run of one plan.
   struct Run {
     StageId stage;
     uint64_t plan = 0;
-    std::optional<BatchShape> shape;  ///< none: others had it beside them, and there is nothing to learn from it
+    std::optional<BatchShape> shape;  ///< none: it slows others down, but is not estimated itself
     int64_t begin_ns = 0;             ///< on a clock that all stages share
     int64_t end_ns = 0;
-    double prompt_share = 0;  ///< of its work
+    double prompt_share = 0;  ///< share of prompt tokens in its time
   };
+  /// A run without the contention of its neighbours, which are the runs of other stages at the same time.
   struct IsolatedRun {
     StageId stage;
     uint64_t plan = 0;
     BatchShape shape;
     double run_us = 0;
     double prompt_share = 0;
-    double processor_us = 0;  ///< its time with the processors that it wants: run_us and what neighbours took of it
-    /// Neighbours on average over that time, by kind of work, each divided by the run's slowdown then:
-    /// processor_us − run_us is the sum over the kinds of contention · beside · processor_us.
+    double processor_us = 0;  ///< its time on the processors that it wants, with contention
+    /// Average number of neighbours over that time by kind of work, each divided by the run's slowdown at the moment:
+    /// processor_us − run_us is the sum over the kinds of contention · overlap · processor_us.
     double prompt_overlap = 0;
     double other_overlap = 0;
   };
 
-  /// window: plans that can be in flight.
+  /// Takes the largest number of plans in flight as `window`.
   ContentionEstimator(size_t stage_count, size_t window, const SharedMachine& machine);
 
-  /// Each stage's runs come in the order of their plans. Returns those whose neighbours are all known by now: those of
-  /// the plans that were in flight at the same time.
+  /// Adds a run; each stage's runs come in the order of their plans. Returns the runs whose neighbours are all known
+  /// now, which are runs of plans in flight at the same time.
   [[nodiscard]] std::vector<IsolatedRun> add(const Run& run);
-  /// All others, when no more runs come.
+  /// Returns all other runs, since no more will come.
   [[nodiscard]] std::vector<IsolatedRun> finish();
 
  private:
   struct Stage {
-    std::deque<Run> runs;    // those that may have been beside one that is not settled
-    size_t settled = 0;      // of them
-    uint64_t next_plan = 0;  // all before it are known
+    std::deque<Run> runs;    // runs that may be neighbours of one that is not settled
+    size_t settled = 0;      // runs at the front whose neighbours are all known
+    uint64_t next_plan = 0;  // runs of all plans before it are known
   };
   void settle(uint64_t known, std::vector<IsolatedRun>& settled);
   [[nodiscard]] IsolatedRun isolate(const Run& run) const;

@@ -10,15 +10,14 @@
 namespace millrace::sched {
 namespace {
 
-/// The fit asks how much a run was slowed down, and how far off each run is, which what it finds says: so it is
-/// repeated.
-constexpr int kFitPasses = 12;
-/// Crowds further off than this share of their time count in inverse proportion.
-constexpr double kMinResidual = 0.05;
-/// For each term one such run that lost nothing: a term that no run has much of stays small.
+/// Both the overlaps and the weights of the fit depend on the contention that it finds: so it is repeated.
+constexpr int kContentionFitPasses = 12;
+/// Losses that are further off the fit than this share of the time count in inverse proportion to their distance.
+constexpr double kMinLossResidual = 0.05;
+/// Overlap of an invented run per term that lost nothing: a term of which no run has much stays small.
 constexpr double kZeroLossWeight = 0.5;
 
-/// So many plans have every stage at work beside all others at some time.
+/// Returns a number of plans with which all stages compute at the same time for a while.
 uint32_t burst_size(size_t stage_count) {
   return static_cast<uint32_t>(stage_count) + 2;
 }
@@ -56,7 +55,7 @@ uint32_t ContentionProfiler::longest_decode(uint32_t decode_prompt, size_t stage
   return decode_prompt + 3 + size + (size + 1) / 2;
 }
 
-// Another round goes only if it will have ended in time.
+// Another round is begun only if it will end in time.
 bool ContentionProfiler::finished() const {
   if (next_step_ > 0 || rounds_.empty()) return false;
   int64_t taken_ns = rounds_.back().length_ns();
@@ -77,7 +76,7 @@ Plan ContentionProfiler::next(uint64_t id, DummySequences& sequences) {
   return plan;
 }
 
-// The decoding sequences have the first slots, the prompts one after them, each its own sequence in turn.
+// The decoding sequences have the first slots. All prompts use the slot after them, each as a new sequence.
 void ContentionProfiler::append(Work work, Plan& plan, DummySequences& sequences) {
   const uint32_t decodes = shapes_.decode_count;
   if (work == Work::kPrompt) {
@@ -100,7 +99,9 @@ void ContentionProfiler::append(Work work, Plan& plan, DummySequences& sequences
 void ContentionProfiler::record(const StageReport& report, const BatchShape& shape) {
   const uint64_t plan = report.plan.value();
   for (Round& round : rounds_) {
-    if (round.step_of(plan)) round.runs.push_back({report.stage, plan, shape, report.begin_ns, report.end_ns});
+    if (!round.step_of(plan)) continue;
+    round.runs.push_back(
+        {.stage = report.stage, .plan = plan, .shape = shape, .begin_ns = report.begin_ns, .end_ns = report.end_ns});
   }
 }
 
@@ -120,7 +121,8 @@ int64_t ContentionProfiler::Round::length_ns() const {
   return runs.empty() ? 0 : end - begin;
 }
 
-/// Mean time of such a micro-batch alone, in this round; 0: there was none. Contexts differ by a few tokens only.
+/// Returns the mean time of such a micro-batch alone in this round; 0: there was none. Contexts differ by a few tokens
+/// only.
 double ContentionProfiler::isolated_us(const Round& round, Work work, StageId stage) const {
   double sum = 0;
   double count = 0;
@@ -133,26 +135,26 @@ double ContentionProfiler::isolated_us(const Round& round, Work work, StageId st
   return count > 0 ? sum / count : 0;
 }
 
-// Of its time with the processors that it wants, a run lost 1 − alone / time to its neighbours, which is the sum of
-// contention · beside over the kinds of work (ContentionEstimator::IsolatedRun). Over all runs of a burst, and not over
-// each: of three runs on two processors the system gives one a whole processor and the others half of one rather than
-// two thirds to each, but together they have no more than both. The smallest sum of distances to the bursts of all
-// rounds (iteratively reweighted least squares): what else the machine does now and then is not to count.
+// A run lost the share 1 − alone / time of its processor time to its neighbours. That is the sum of contention ·
+// overlap over the kinds of work (ContentionEstimator::IsolatedRun). All runs of a burst are summed, since the system
+// shares processors unevenly: of three runs on two processors one may have a whole processor, but together they have
+// both. Iteratively reweighted least squares finds the smallest sum of absolute distances over the bursts of all
+// rounds. Other load on the machine now and then counts little by it.
 Contention ContentionProfiler::contention(const CostModel& costs) const {
   SharedMachine machine = machine_;
   machine.contention = {};
-  for (int pass = 0; pass < kFitPasses; ++pass) {
+  for (int pass = 0; pass < kContentionFitPasses; ++pass) {
     NonNegativeLeastSquares<4> fit;
     for (size_t term = 0; term < 4; ++term) {
       std::array<double, 4> one{};
       one[term] = kZeroLossWeight;
-      fit.add(one, 0, 1 / kMinResidual);
+      fit.add(one, 0, 1 / kMinLossResidual);
     }
     for (const Round& round : rounds_) {
       if (round.runs.size() < steps_.size() * stage_count_) continue;
       for (const OverlapLoss& loss : losses_of(round, costs, machine)) {
         const double off = pass > 0 ? std::abs(loss.part - loss.predicted_by(machine.contention)) : 0;
-        fit.add(loss.overlap, loss.part, loss.runs / std::max(off, kMinResidual));
+        fit.add(loss.overlap, loss.part, loss.runs / std::max(off, kMinLossResidual));
       }
     }
     const auto found = fit.solve();
@@ -165,13 +167,13 @@ Contention ContentionProfiler::contention(const CostModel& costs) const {
 std::vector<ContentionProfiler::OverlapLoss> ContentionProfiler::losses_of(const Round& round, const CostModel& costs,
                                                                            const SharedMachine& machine) const {
   struct Sum {
-    std::array<double, 4> beside_us{};
+    std::array<double, 4> overlap_us{};
     double isolated_us = 0;
     double processor_us = 0;
     double runs = 0;
   };
   std::map<std::pair<size_t, Work>, Sum> sums;
-  ContentionEstimator sharing(stage_count_, window_, machine);
+  ContentionEstimator estimator(stage_count_, window_, machine);
   const auto take = [&](const std::vector<ContentionEstimator::IsolatedRun>& settled) {
     for (const ContentionEstimator::IsolatedRun& run : settled) {
       const Step& step = steps_[*round.step_of(run.plan)];
@@ -180,10 +182,10 @@ std::vector<ContentionProfiler::OverlapLoss> ContentionProfiler::losses_of(const
       Sum& sum = sums[{step.burst, step.work}];
       const double prompt_us = run.prompt_share * run.processor_us;
       const double other_us = run.processor_us - prompt_us;
-      sum.beside_us[0] += prompt_us * run.prompt_overlap;
-      sum.beside_us[1] += prompt_us * run.other_overlap;
-      sum.beside_us[2] += other_us * run.prompt_overlap;
-      sum.beside_us[3] += other_us * run.other_overlap;
+      sum.overlap_us[0] += prompt_us * run.prompt_overlap;
+      sum.overlap_us[1] += prompt_us * run.other_overlap;
+      sum.overlap_us[2] += other_us * run.prompt_overlap;
+      sum.overlap_us[3] += other_us * run.other_overlap;
       sum.isolated_us += known_us;
       sum.processor_us += run.processor_us;
       ++sum.runs;
@@ -191,13 +193,13 @@ std::vector<ContentionProfiler::OverlapLoss> ContentionProfiler::losses_of(const
   };
   for (ContentionEstimator::Run run : round.runs) {
     run.prompt_share = costs.prompt_share(run.stage, *run.shape);
-    take(sharing.add(run));
+    take(estimator.add(run));
   }
-  take(sharing.finish());
+  take(estimator.finish());
   std::vector<OverlapLoss> losses;
-  for (const auto& [of, sum] : sums) {
+  for (const auto& [burst_and_work, sum] : sums) {
     OverlapLoss loss{{}, 1 - sum.isolated_us / sum.processor_us, sum.runs};
-    for (size_t term = 0; term < 4; ++term) loss.overlap[term] = sum.beside_us[term] / sum.processor_us;
+    for (size_t term = 0; term < 4; ++term) loss.overlap[term] = sum.overlap_us[term] / sum.processor_us;
     losses.push_back(loss);
   }
   return losses;

@@ -10,43 +10,46 @@
 
 namespace millrace::sched {
 
-/// The plans that time the stages of one machine while all of them compute: bursts of plans in flight at once, of
-/// prompts, of decode steps, and of both in turns. Between them the same plans run one at a time, so that what a run
-/// takes alone and beside others is known of the same moments: whatever else the machine does then slows down both. A
-/// round is all of that. Part of StartupProfiler.
+/// Makes the plans that time stages of one machine while all of them compute, and estimates contention from the times.
+/// Bursts of plans in flight at once have prompts, decode steps, and both in turns. Between bursts the same plans run
+/// one at a time, so that times alone and in a burst come from the same moments: other load on the machine slows down
+/// both. All of that is one round. Part of StartupProfiler, with its thread and lifetime.
 class ContentionProfiler {
  public:
-  /// What the plans are made of. decode_count 0: no room for decode steps, the bursts are of prompts only.
+  /// What the plans have in them.
   struct Shapes {
     uint32_t prompt_tokens = 0;
-    uint32_t decode_count = 0;
-    uint32_t decode_prompt = 0;  ///< tokens that the decoding sequences begin with
+    uint32_t decode_count = 0;   ///< 0: there is no room for decode steps, and all bursts are of prompts
+    uint32_t decode_prompt = 0;  ///< prompt tokens of each decoding sequence
   };
 
   ContentionProfiler(const Shapes& shapes, size_t stage_count, size_t window, const SharedMachine& machine);
 
-  /// Tokens of a decoding sequence at the end of a round, on as many stages.
+  /// Returns the tokens of a decoding sequence at the end of a round.
   [[nodiscard]] static uint32_t longest_decode(uint32_t decode_prompt, size_t stage_count);
+  /// Returns whether all rounds were made for which there is time.
   [[nodiscard]] bool finished() const;
-  /// The next plan may be made while others are in flight.
+  /// Returns whether the next plan may be made while others are in flight.
   [[nodiscard]] bool allows_overlap() const { return !steps_[next_step_].drains_first; }
+  /// Returns the next plan, whose id will be `plan`.
   [[nodiscard]] Plan next(uint64_t plan, DummySequences& sequences);
+  /// Notes a stage's time for a plan; plans that are not of this profiler are ignored.
   void record(const StageReport& report, const BatchShape& shape);
 
-  /// What the runs took from each other beyond their shares of the processors; `costs`: what is known of them.
+  /// Returns how much runs slowed each other down beyond their shares of the processors. `costs` predicts runs alone.
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kMaxRounds = 5;
-  /// Of all rounds but the first, which is always run: clients wait.
+  /// Time for all rounds but the first, which is always run: clients wait.
   static constexpr int64_t kBudgetNs = 8'000'000'000;
 
  private:
   enum class Work : uint8_t { kOpen, kPrompt, kDecode };
-  static constexpr size_t kIsolated = 0;  // the bursts of a round are counted from 1 on
+  static constexpr size_t kIsolated = 0;  // not in a burst; the bursts of a round are counted from 1
   struct Step {
     Work work = Work::kPrompt;
     size_t burst = kIsolated;
-    bool drains_first = true;  // until nothing is in flight
+    bool drains_first = true;  // it waits until nothing is in flight
   };
   struct Round {
     std::vector<uint64_t> plans;                 // by step
@@ -55,15 +58,15 @@ class ContentionProfiler {
     [[nodiscard]] int64_t length_ns() const;
   };
 
-  /// What the runs of one burst and one kind of work lost of their time to what ran beside them.
+  /// The share of their time that the runs of one kind of work in one burst lost to contention.
   struct OverlapLoss {
-    std::array<double, 4> overlap{};  // by the terms of Contention; means over that time
-    double part = 0;
-    double runs = 0;
+    std::array<double, 4> overlap{};  // mean number of neighbours, by the terms of Contention
+    double part = 0;                  // the lost share
+    double runs = 0;                  // number of runs
     [[nodiscard]] double predicted_by(const Contention& contention) const;
   };
 
-  void add_isolated(Work work) { steps_.push_back({work}); }
+  void add_isolated(Work work) { steps_.push_back({.work = work}); }
   void add_burst(const std::vector<Work>& works);
   void append(Work work, Plan& plan, DummySequences& sequences);
   [[nodiscard]] double isolated_us(const Round& round, Work work, StageId stage) const;
@@ -74,11 +77,11 @@ class ContentionProfiler {
   const size_t stage_count_;
   const size_t window_;
   const SharedMachine machine_;
-  std::vector<Step> steps_;  // of a round
-  size_t burst_count_ = 0;   // in it
+  std::vector<Step> steps_;  // the steps of a round
+  size_t burst_count_ = 0;   // bursts of a round
   std::vector<Round> rounds_;
   size_t next_step_ = 0;
-  bool has_prompt_ = false;  // a prompt's slot is open in this round
+  bool has_prompt_ = false;  // the prompt's slot is open in this round
 };
 
 }  // namespace millrace::sched

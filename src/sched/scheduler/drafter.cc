@@ -4,31 +4,25 @@
 #include <bit>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace millrace::sched {
 namespace {
 
-/// Tokens that have to be alike for what follows them to be expected again.
+/// Length of the n-grams: tokens that must recur for their successor to be expected again.
 constexpr size_t kGram = 3;
 constexpr size_t kMaxIndexedPerCall = 65536;
 constexpr size_t kMinSlots = 256;
-/// Tokens of a prediction, from where the answer has come to and from its beginning, that are looked through for each
-/// token that leaves it.
+/// Tokens of a prediction that are searched when the output leaves it, from its current token and from its beginning.
 constexpr size_t kMaxSearched = 8192;
-/// Before anything is known of a sequence, by source.
-constexpr std::array<double, kDraftSources> kPrior = {0.5, 0.8, 0.9};
-/// What one draft counts beside those before it, and what a step without one moves the estimate back to the prior.
+/// Initial acceptance by source.
+constexpr std::array<double, kDraftSources> kInitialAcceptance = {0.5, 0.8, 0.9};
+/// Weight of one draft in the estimate, and of the initial acceptance in each step that skips a draft.
 constexpr double kLearningRate = 0.15;
 constexpr double kAcceptanceDecay = 0.01;
 
 std::span<const TokenId> last_gram(std::span<const TokenId> tokens) {
   return tokens.last(kGram);
-}
-
-/// Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4) of each token onto the next.
-uint64_t hash_of(std::span<const TokenId> gram) {
-  uint64_t hash = 0;
-  for (const TokenId token : gram) hash = (hash ^ static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
-  return hash ^ (hash >> 32);
 }
 
 }  // namespace
@@ -37,24 +31,24 @@ Drafter::Drafter(uint32_t prompt_length, std::vector<TokenId> prediction, bool u
     : prompt_length_(prompt_length),
       prediction_(std::move(prediction)),
       uses_history_(uses_history),
-      acceptance_(kPrior) {}
+      acceptance_(kInitialAcceptance) {}
 
-/// What is expected to come next. One token may stand for another; behind two it is another text.
+// One token may replace a predicted one; after two in a row the text is another one.
 std::span<const TokenId> Drafter::predicted() const {
   return misses_ > 1 ? std::span<const TokenId>() : std::span(prediction_).subspan(predicted_at_);
 }
 
-std::vector<Draft> Drafter::propose(std::span<const TokenId> tokens, size_t most) {
+std::vector<Draft> Drafter::propose(std::span<const TokenId> tokens, size_t max_count) {
   follow(tokens);
   std::vector<Draft> drafts;
   if (indexed_tokens_ < tokens.size()) return drafts;
   const std::span<const TokenId> expected = predicted();
-  for (const TokenId token : expected.first(std::min(most, expected.size()))) {
+  for (const TokenId token : expected.first(std::min(max_count, expected.size()))) {
     drafts.push_back({token, DraftSource::kPrediction, nullptr});
   }
   if (!drafts.empty() || !history_at_) return drafts;
-  // Where that runs into the end of the sequence, the sequence goes on as the drafts do.
-  for (size_t at = *history_at_; drafts.size() < most; ++at) {
+  // History that reaches the end of the sequence goes on with the drafts themselves.
+  for (size_t at = *history_at_; drafts.size() < max_count; ++at) {
     const TokenId token = at < tokens.size() ? tokens[at] : drafts[at - tokens.size()].token;
     drafts.push_back({token, DraftSource::kHistory, nullptr});
   }
@@ -72,8 +66,8 @@ void Drafter::follow(std::span<const TokenId> tokens) {
   }
 }
 
-// The newest token is what was predicted, or stands instead of it, or the answer goes on as the prediction does
-// elsewhere, behind the next place that it has not come to yet if there is one.
+// The newest token is the predicted one, or it replaces it, or the output goes on as the prediction does elsewhere:
+// after the same n-gram in the part that the output has not reached, else in the whole prediction.
 void Drafter::follow_prediction(std::span<const TokenId> tokens) {
   const auto expected = predicted();
   if (!expected.empty()) {
@@ -101,7 +95,7 @@ void Drafter::index(std::span<const TokenId> tokens) {
   end = static_cast<uint32_t>(tokens.size());
 }
 
-/// Has room for all of `tokens`, and what has been seen of them.
+// Rebuilds the table with room for all of `tokens`; it has those that were read.
 void Drafter::grow(std::span<const TokenId> tokens) {
   ends_.assign(std::bit_ceil(std::max(kMinSlots, 4 * tokens.size())), 0);
   for (size_t end = kGram; end <= indexed_tokens_; ++end) {
@@ -109,10 +103,10 @@ void Drafter::grow(std::span<const TokenId> tokens) {
   }
 }
 
-/// The slot of the last n-gram of `tokens`.
+// Returns the slot of the last n-gram of `tokens`.
 uint32_t& Drafter::end_of_gram(std::span<const TokenId> tokens) {
   const auto gram = last_gram(tokens);
-  for (size_t at = hash_of(gram);; ++at) {
+  for (size_t at = hash_bytes(std::as_bytes(gram));; ++at) {
     uint32_t& end = ends_[at & (ends_.size() - 1)];
     if (end == 0 || std::ranges::equal(last_gram(tokens.first(end)), gram)) return end;
   }
@@ -127,7 +121,7 @@ void Drafter::record_outcome(std::span<const Draft> drafts, size_t accepted) {
 
 void Drafter::skip(DraftSource source) {
   const auto at = static_cast<size_t>(source);
-  acceptance_[at] += kAcceptanceDecay * (kPrior[at] - acceptance_[at]);
+  acceptance_[at] += kAcceptanceDecay * (kInitialAcceptance[at] - acceptance_[at]);
 }
 
 }  // namespace millrace::sched

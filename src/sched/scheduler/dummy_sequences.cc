@@ -35,7 +35,7 @@ void DummySequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
   open_[slot] = {.pages = std::move(open_[slot].pages)};
 }
 
-// The first sequence has the first pages, in order.
+// The first sequence has the first pages in order, so that its full pages are the ids below full_pages_.
 void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   DummySequence& sequence = open_[slot];
   PlanSlice slice;
@@ -53,7 +53,7 @@ void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   }
   if (slot == 0 && slice.prefix == 0) full_pages_ = std::max(full_pages_, sequence.length / page_size_);
   const uint32_t token_kinds = std::clamp(vocab_size_, 1u, kTokenKinds);
-  // Others at each place and in each sequence: the experts of a token follow from it.
+  // Tokens vary with position and sequence, since a token's experts follow from it.
   const uint32_t first = slice.prefix + slot;
   for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>((first + i) % token_kinds));
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);

@@ -6,30 +6,30 @@
 
 namespace millrace::sched {
 
-/// Sequences of no request, on which the plans of the start's profile compute: slots from 0 on, pages from 0 on. Used
-/// by the scheduler while nothing else runs.
+/// Sequences without a request, on which the plans of the startup profile compute. They use slots and pages from 0 on.
+/// Part of StartupProfiler, which runs while nothing else does.
 class DummySequences {
  public:
-  /// vocab_size: ids that every stage knows.
+  /// `vocab_size`: token ids that every stage knows.
   DummySequences(uint32_t page_size, uint32_t vocab_size) : page_size_(page_size), vocab_size_(vocab_size) {}
 
-  /// The plan closes them all; their pages are the next ones' to use.
+  /// Closes all sequences in the plan; their pages are used again by the next ones.
   void close_all(Plan& plan);
-  /// The plan opens one more, whose prompt has so many tokens.
+  /// Opens one more sequence in the plan, with a prompt of `prompt_length` tokens.
   void open(Plan& plan, uint32_t prompt_length);
-  /// As open(), behind a cached prefix of about so many tokens: pages that have been full, repeated as often as it
-  /// takes, since only what it costs to read them counts. None have been: there is no prefix.
+  /// Opens a sequence with about `prefix` cached tokens before its prompt. The cached pages are pages that were full
+  /// once, repeated as needed, since only the time to read them matters. Without such pages there is no prefix.
   void open_with_prefix(Plan& plan, uint32_t prefix, uint32_t tokens);
-  /// The plan closes one and opens another in its slot, which has its pages. Those of plans in flight may be the same:
-  /// every stage runs plans in order.
+  /// Closes a sequence in the plan and opens another with its slot and pages. Plans in flight may use the same pages,
+  /// since every stage runs plans in order.
   void reopen(Plan& plan, uint32_t slot, uint32_t prompt_length);
-  /// The plan computes the next tokens of one, and draws one more.
+  /// Adds a slice with the next tokens of a sequence, which samples.
   void append(Plan& plan, uint32_t slot, uint32_t tokens);
 
  private:
   struct DummySequence {
     uint32_t length = 0;
-    uint32_t sent_pages = 0;  // of its pages
+    uint32_t sent_pages = 0;  // pages that earlier plans have sent to the stages
     std::vector<PageId> pages;
     uint64_t table_digest = 0;
   };
@@ -37,8 +37,8 @@ class DummySequences {
   const uint32_t page_size_;
   const uint32_t vocab_size_;
   std::vector<DummySequence> open_;  // by slot
-  uint32_t used_pages_ = 0;
-  uint32_t full_pages_ = 0;  // the first so many have been full at some time
+  uint32_t used_pages_ = 0;          // pages with smaller ids are in use
+  uint32_t full_pages_ = 0;          // pages with smaller ids were full once
 };
 
 }  // namespace millrace::sched

@@ -5,19 +5,21 @@
 
 namespace millrace::sched {
 
-/// Weighted least squares over N terms of which none may be negative, in information form: sums over the samples, which
-/// can be scaled down to be forgotten, and added to one another. Plain data.
+/// Weighted least squares over N terms, none of which may be negative. It keeps sums over the samples (information
+/// form), which can be added to one another, or scaled down to forget. Plain data.
 template <size_t N>
 class NonNegativeLeastSquares {
  public:
   using Vector = std::array<double, N>;
 
+  /// Adds a sample whose terms should sum up to `target` by the solution.
   void add(const Vector& terms, double target, double weight) {
     for (size_t i = 0; i < N; ++i) {
       for (size_t j = 0; j < N; ++j) products_[i][j] += weight * terms[i] * terms[j];
       targets_[i] += weight * terms[i] * target;
     }
   }
+  /// Adds all samples of another problem, with their weights scaled.
   void add(const NonNegativeLeastSquares& other, double weight) {
     for (size_t i = 0; i < N; ++i) {
       for (size_t j = 0; j < N; ++j) products_[i][j] += weight * other.products_[i][j];
@@ -25,11 +27,11 @@ class NonNegativeLeastSquares {
     }
   }
 
-  /// Σ w·t² of one term over the samples.
+  /// Returns Σ w·t² of one term over the samples.
   [[nodiscard]] double square(size_t term) const { return products_[term][term]; }
 
-  /// Of the sets of non-zero terms whose solution is non-negative, the one with the least error. Terms that no sample
-  /// had are 0. `near`: the solution of a problem that differs little; it changes nothing but the time that this takes.
+  /// Returns the non-negative solution with the smallest error. Terms that no sample had are 0. `near`: the solution of
+  /// a problem that differs little, which saves time only.
   [[nodiscard]] Vector solve(const Vector& near = {}) const {
     NonNegativeLeastSquares ridged = *this;
     for (size_t i = 0; i < N; ++i) ridged.products_[i][i] *= 1 + kRidge;
@@ -43,7 +45,7 @@ class NonNegativeLeastSquares {
  private:
   /// Relative; keeps systems solvable whose terms have always changed together.
   static constexpr double kRidge = 1e-9;
-  /// Relative to its target: a slope nearer to 0 may be one by rounding.
+  /// Relative to its target: a slope nearer to 0 may be an artefact of rounding.
   static constexpr double kClearSlope = 1e-9;
 
   // 32 sets of at most 5 terms cost a few microseconds.
@@ -53,7 +55,7 @@ class NonNegativeLeastSquares {
     for (unsigned subset = 1; subset < (1u << N); ++subset) {
       Vector solution{};
       if (!solve_subset(subset, solution)) continue;
-      // At a solution the squared error is Σ w·t² minus this.
+      // The squared error of a solution is Σ w·t² minus its gain.
       double gain = 0;
       for (size_t i = 0; i < N; ++i) gain += targets_[i] * solution[i];
       if (gain > best_gain) {
@@ -64,8 +66,8 @@ class NonNegativeLeastSquares {
     return best;
   }
 
-  // The conditions of Karush, Kuhn and Tucker: the terms of the set are positive, and more of any other, which a sample
-  // had, would make the error larger.
+  // The conditions of Karush, Kuhn and Tucker: the terms of the set are positive, and more of any other term that a
+  // sample had would increase the error.
   [[nodiscard]] bool is_optimal(unsigned subset, const Vector& solution) const {
     for (size_t i = 0; i < N; ++i) {
       double slope = targets_[i];

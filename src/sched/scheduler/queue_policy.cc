@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace millrace::sched {
-namespace {
-
-constexpr double kMinRatioPart = 0.14;
-constexpr double kPlansToMinRatio = 600;
-
-}  // namespace
 
 bool precedes(QueuePolicy policy, const Sequence& a, const Sequence& b) {
   if (policy == QueuePolicy::kFcfs) return false;
@@ -20,36 +14,13 @@ bool precedes(QueuePolicy policy, const Sequence& a, const Sequence& b) {
   return a.tokens.size() - a.computed() < b.tokens.size() - b.computed();
 }
 
-std::optional<size_t> next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue,
-                                    const std::function<bool(const Sequence&)>& ready) {
-  std::optional<size_t> next;
-  for (size_t index = 0; index < queue.size(); ++index) {
-    if (next && !precedes(policy, *queue[index], *queue[*next])) continue;
-    if (!ready(*queue[index])) continue;
-    next = index;
-    if (policy == QueuePolicy::kFcfs) break;
-  }
-  return next;
+bool outranks(QueuePolicy policy, const Sequence& a, const Sequence& b) {
+  return policy == QueuePolicy::kPriority && precedes(policy, a, b);
 }
 
-Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t index) {
-  Sequence& taken = *queue.at(index);
-  queue.erase(queue.begin() + static_cast<std::ptrdiff_t>(index));
-  for (size_t i = 0; i < index; ++i) ++queue[i]->bypasses;
-  return taken;
-}
-
-std::optional<QueuePolicy> parse_queue_policy(std::string_view name) {
-  if (name == "fcfs") return QueuePolicy::kFcfs;
-  if (name == "priority") return QueuePolicy::kPriority;
-  if (name == "shortest") return QueuePolicy::kShortest;
-  if (name == "lpm") return QueuePolicy::kLongestPrefix;
-  return std::nullopt;
-}
-
-void NewTokenRatio::after_plan() {
-  const double least = kMinRatioPart * start_;
-  ratio_ = std::max(least, ratio_ - (start_ - least) / kPlansToMinRatio);
+void insert_by_rank(QueuePolicy policy, std::vector<Sequence*>& sequences, Sequence* inserted) {
+  const auto before = [policy](const Sequence* a, const Sequence* b) { return outranks(policy, *a, *b); };
+  sequences.insert(std::upper_bound(sequences.begin(), sequences.end(), inserted, before), inserted);
 }
 
 }  // namespace millrace::sched

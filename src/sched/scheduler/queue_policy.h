@@ -1,48 +1,40 @@
 #pragma once
 
-#include <deque>
-#include <functional>
+#include <cstdint>
 #include <optional>
-#include <string_view>
+#include <vector>
 
+#include "base/enum_names.h"
 #include "sched/scheduler/sequence.h"
 
 namespace millrace::sched {
 
+/// The order in which waiting requests are admitted. Requests that are equal under it keep the order of arrival.
 enum class QueuePolicy : uint8_t {
   kFcfs,           ///< first come, first served
-  kPriority,       ///< larger GenerateRequest::priority first; may preempt smaller ones
+  kPriority,       ///< larger GenerateRequest::priority first; may preempt running requests of smaller priority
   kShortest,       ///< fewest tokens to prefill first
-  kLongestPrefix,  ///< most tokens found in the cache first
+  kLongestPrefix,  ///< most cached tokens first
 };
 
-/// A sequence that has been overtaken so often, in the queue or between its chunks, goes before everyone, whatever the
-/// policy: nothing starves.
+inline constexpr EnumName<QueuePolicy> kQueuePolicyNames[] = {
+    {QueuePolicy::kFcfs, "fcfs"},
+    {QueuePolicy::kLongestPrefix, "lpm"},
+    {QueuePolicy::kPriority, "priority"},
+    {QueuePolicy::kShortest, "shortest"},
+};
+constexpr std::span<const EnumName<QueuePolicy>> enum_names(QueuePolicy) {
+  return kQueuePolicyNames;
+}
+
+/// Nothing starves: a sequence with this many bypasses goes first under every policy.
 inline constexpr uint32_t kMaxBypasses = 64;
 
-/// Whether `a` goes before `b` under the policy; neither before the other: the earlier one does.
+/// Returns whether `a` goes before `b` under the policy.
 [[nodiscard]] bool precedes(QueuePolicy policy, const Sequence& a, const Sequence& b);
-/// Returns the queue index of the next ready sequence; nothing if none is ready. The queue is in order of
-/// arrival.
-[[nodiscard]] std::optional<size_t> next_in_queue(QueuePolicy policy, const std::deque<Sequence*>& queue,
-                                                  const std::function<bool(const Sequence&)>& ready);
-/// Takes the sequence at `index` out of the queue and counts it as a bypass for those before it.
-Sequence& take_from_queue(std::deque<Sequence*>& queue, size_t index);
-
-[[nodiscard]] std::optional<QueuePolicy> parse_queue_policy(std::string_view name);
-
-/// Tokens that running requests are expected to draw still, as part of what they may: optimistic the longer nothing had
-/// to be retracted, cautious again after a retraction.
-class NewTokenRatio {
- public:
-  explicit NewTokenRatio(double start) : start_(start), ratio_(start) {}
-  [[nodiscard]] double value() const { return ratio_; }
-  void after_plan();
-  void after_retraction() { ratio_ = start_; }
-
- private:
-  double start_;
-  double ratio_;
-};
+/// Returns whether `a` may take the pages or slot of `b`. False under every policy but kPriority.
+[[nodiscard]] bool outranks(QueuePolicy policy, const Sequence& a, const Sequence& b);
+/// Inserts a sequence after those that it does not outrank. `sequences` is in order of rank, the highest first.
+void insert_by_rank(QueuePolicy policy, std::vector<Sequence*>& sequences, Sequence* inserted);
 
 }  // namespace millrace::sched

@@ -6,22 +6,23 @@
 namespace millrace::sched {
 namespace {
 
-/// Tokens of the plans that say how long the others may be. The first touches the weights, so that its timing says
-/// nothing; those of one token let the stages report what came before, since all but the last do so a plan later.
+/// Tokens of the probes, which tell how long the other prompts may be. The first one touches the weights, so that its
+/// time means nothing. Those of one token let the stages report the probe before, since all but the last do so a plan
+/// later.
 constexpr std::array<uint32_t, 7> kProbes = {16, 16, 1, 64, 1, 256, 1};
 constexpr size_t kMinProbes = 3;
-/// A probe is left out if it would take more of the budget than this.
+/// Probes that would take a larger part of the budget are left out.
 constexpr double kMaxBudgetShare = 1.0 / 4;
-/// Chunks after a prefix, of half the longest prompt: the prefix in longest prompts.
+/// Prefixes, in longest prompts, of the chunks of half a longest prompt.
 constexpr std::array<uint32_t, 2> kPrefixes = {4, 8};
-/// What the prompts of a round take, in longest prompts: their tokens, and as much again as one of attention.
+/// Cost of a round's prompts, in longest prompts: their tokens, and about one more for attention to prefixes.
 constexpr double kRoundPrompts = 1.0 / 4 + 1.0 / 2 + 1 + 2.0 / 2 + 1;
 constexpr double kRoundPlans = 13;
-/// So much tells what tokens cost from what reading the weights does, whatever it takes.
+/// The longest prompt is never shorter: it must tell the cost of tokens from that of reading the weights.
 constexpr uint32_t kMinLongestPrompt = 64;
 constexpr uint32_t kDecodePromptTokens = 4;
 constexpr uint32_t kMaxDecodes = 32;
-/// A prompt that is timed beside others takes the slowest stage about so long alone, but has at least so many tokens.
+/// Time that a burst's prompt takes the slowest stage alone, about, and its smallest number of tokens.
 constexpr double kBurstRunUs = 40'000;
 constexpr uint32_t kMinBurstPrompt = 32;
 
@@ -30,7 +31,7 @@ constexpr uint32_t kMinBurstPrompt = 32;
 StartupProfiler::StartupProfiler(const StartupProfilerOptions& bounds)
     : bounds_(bounds), dummies_(bounds.page_size, bounds.vocab_size) {}
 
-// Of what is run alone: the next probe, or the next round. Nothing: that was all.
+// Adds the next probe or the next round; nothing if all plans of stages alone were made.
 void StartupProfiler::extend() {
   if (rounds_ == 0) {
     if (const uint32_t tokens = next_probe(); tokens > 0) {
@@ -51,15 +52,15 @@ void StartupProfiler::extend() {
   round_us_ = 0;
 }
 
-// Tokens; 0: no other probe is worth its time.
+// Returns the tokens of the next probe; 0: none is worth its time.
 uint32_t StartupProfiler::next_probe() const {
-  const uint32_t most = std::min(bounds_.chunk_size, bounds_.context_length - 1);
-  if (probes_ == kProbes.size() || kProbes[probes_] > most) return 0;
+  const uint32_t max_tokens = std::min(bounds_.chunk_size, bounds_.context_length - 1);
+  if (probes_ == kProbes.size() || kProbes[probes_] > max_tokens) return 0;
   return probes_ < kMinProbes || probed_us(1, kProbes[probes_]) <= kMaxBudgetShare * kBudgetUs ? kProbes[probes_] : 0;
 }
 
-// What plans of so many prompt tokens take all stages one after the other, by the shortest and the longest probe that
-// each has reported: longer prompts cost no more per token, but for their attention.
+// Predicts the time of plans with `tokens` prompt tokens in all, summed over the stages, from the shortest and the
+// longest probe of each: without attention, longer prompts cost no more per token.
 double StartupProfiler::probed_us(double plans, double tokens) const {
   double us = 0;
   for (const auto& [shortest, longest] : probe_timings_) {
@@ -71,7 +72,7 @@ double StartupProfiler::probed_us(double plans, double tokens) const {
   return us;
 }
 
-// The longest prompt, by halves of the largest chunk, with which the budget is kept.
+// Returns the longest prompt that keeps the budget: the largest chunk, a half of it, a quarter and so on.
 uint32_t StartupProfiler::affordable_prompt() const {
   uint32_t longest = std::max(1u, std::min(bounds_.chunk_size, bounds_.context_length - 1));
   const auto expected_us = [&] {
@@ -82,7 +83,7 @@ uint32_t StartupProfiler::affordable_prompt() const {
   return longest;
 }
 
-// The decode steps go on from the chunk after the longest prefix.
+// The decode steps of one sequence continue the chunk after the longest prefix.
 void StartupProfiler::add_prefills() {
   const uint32_t longest_sample = std::min(bounds_.longest_sample, bounds_.context_length - 1);
   for (uint32_t sample = 1; sample <= bounds_.prompt_samples; ++sample) {
@@ -106,7 +107,7 @@ void StartupProfiler::add_prefills() {
   }
 }
 
-// Sequences that decode at once. Their prompts go in one chunk, which is no longer than the longest prompt.
+// Returns the sequences that decode at once. Their prompts share one chunk, which is no longer than the longest prompt.
 uint32_t StartupProfiler::max_decodes(uint32_t longest) const {
   const uint64_t pages_each = (uint64_t{bounds_.page_size} + kDecodePromptTokens + 2 - 1) / bounds_.page_size;
   if (kDecodePromptTokens + 2 >= bounds_.context_length) return 0;
@@ -115,15 +116,15 @@ uint32_t StartupProfiler::max_decodes(uint32_t longest) const {
 }
 
 void StartupProfiler::add_decodes() {
-  const uint32_t most = max_decodes(longest_);
-  for (const uint32_t count : {most, most / 2}) {
+  const uint32_t max_count = max_decodes(longest_);
+  for (const uint32_t count : {max_count, max_count / 2}) {
     if (count == 0) continue;
     steps_.push_back({.sequences = count, .tokens = kDecodePromptTokens, .fresh = true});
     for (int step = 0; step < 2; ++step) steps_.push_back({.sequences = count, .tokens = 1});
   }
 }
 
-// Of the prompts timed alone at such a length, the slowest stage's.
+// Returns the slowest stage's time for a prompt of that length alone.
 double StartupProfiler::slowest_us(uint32_t prompt_tokens) const {
   double slowest = 0;
   for (const Step& step : steps_) {
@@ -133,8 +134,7 @@ double StartupProfiler::slowest_us(uint32_t prompt_tokens) const {
   return slowest;
 }
 
-// A prompt of half the longest one timed alone, or of less where that takes long; decode steps if there is room for
-// them.
+// Bursts have prompts of half the longest one, or shorter ones if those take long, and decode steps if they have room.
 void StartupProfiler::begin_contention() {
   const uint32_t half = std::max(1u, longest_ / 2);
   const double part = std::min(1.0, kBurstRunUs / std::max(slowest_us(half), 1.0));
@@ -203,7 +203,7 @@ void StartupProfiler::record(const StageReport& report, const BatchShape& shape)
   if (timing.run_us == 0 || run_us < timing.run_us) timing = {report.stage, shape, run_us};
 }
 
-// A decode step after one of the same sequences is a repetition: the shorter time counts for both.
+// A decode step after one of the same sequences repeats it: the shorter time counts for both.
 std::vector<ProfileTiming> StartupProfiler::timings() const {
   std::vector<ProfileTiming> all;
   for (const size_t index : order_) {

@@ -21,7 +21,7 @@ std::optional<size_t> CircularAllocator::find_room(size_t size) const {
   if (pieces_.empty()) return size <= memory_.size() ? std::optional<size_t>(0) : std::nullopt;
   const size_t oldest = pieces_.front().begin;
   const Piece& newest = pieces_.back();
-  if (newest.begin < oldest) {  // gone round
+  if (newest.begin < oldest) {  // wrapped around
     return newest.end + size <= oldest ? std::optional(newest.end) : std::nullopt;
   }
   if (newest.end + size <= memory_.size()) return newest.end;

@@ -7,21 +7,21 @@
 
 namespace millrace::sched {
 
-/// Memory handed out in pieces that come back in the order in which they were taken: a circle, so that many small
-/// pieces are out where few large ones fit. A piece is never cut in two: of three times the largest, two of the largest
-/// can always be out at once.
+/// Allocates pieces of one memory block that are freed in the order of their allocation. The block is used as a circle,
+/// so that many small pieces fit where few large ones do. Pieces are contiguous: in a block of three times the largest
+/// piece, two of the largest can always be allocated. Owned by StageInputs, on its thread.
 class CircularAllocator {
  public:
   explicit CircularAllocator(std::span<std::byte> memory) : memory_(memory) {}
 
-  /// `size` bytes, more than none, at a multiple of kAlignment from the memory's begin; nothing while there is no room.
+  /// Returns `size` > 0 bytes at a multiple of kAlignment from the block's begin; nothing while there is no room.
   [[nodiscard]] std::optional<std::span<std::byte>> allocate(size_t size);
-  /// The piece that was taken first comes back.
+  /// Frees the piece that was allocated first.
   void free_oldest();
   [[nodiscard]] size_t allocated_count() const { return pieces_.size(); }
 
   static constexpr size_t kAlignment = 64;
-  /// What a piece of `size` occupies.
+  /// Returns the bytes that a piece of `size` occupies.
   [[nodiscard]] static constexpr size_t footprint(size_t size) {
     return (size + kAlignment - 1) / kAlignment * kAlignment;
   }

@@ -14,9 +14,9 @@ namespace {
 
 using comm::MessageKind;
 
-/// The number of the activations that are a channel's id; no plan has it.
+/// The plan number of the message that carries a channel's id; no plan has it.
 constexpr PlanId kIdNumber{UINT64_MAX};
-/// Ids that are longer are not of this program.
+/// Bytes of a channel's id.
 constexpr size_t kIdBytes = 128;
 
 std::string name_of(const DeviceLinkOptions& options) {
@@ -40,7 +40,7 @@ tensor::ChannelOptions channel_options(const DeviceLinkOptions& options, bool se
   return channel;
 }
 
-/// A channel that is lost ends the link between the hosts, and with it the epoch.
+/// Returns a callback that closes the link between the hosts, and so ends the epoch, when the channel is lost.
 template <class End>
 std::function<void(std::exception_ptr)> close_host_link(async::Runtime& runtime,
                                                         const std::shared_ptr<End>& host_link) {
@@ -123,7 +123,7 @@ class DeviceReceiver final : public comm::LinkReceiver {
   const RingEpoch epoch_;
   const std::shared_ptr<comm::LinkReceiver> host_link_;
   const std::unique_ptr<tensor::DeviceChannel> channel_;
-  std::deque<Posted> posts_;  // not received yet; as many as the user has memory for
+  std::deque<Posted> posts_;  // not received yet; bounded by the user's memory
   std::atomic<uint64_t> messages_{0};
   std::atomic<uint64_t> bytes_{0};
 };

@@ -12,8 +12,9 @@ namespace millrace::tensor {
 class Backend;
 }
 
-/// A link whose activations go from device to device over a channel; all else goes over a link between the hosts, which
-/// stood before the channel and ends with it. The sender makes the channel's id and sends it as the first activations.
+/// Links whose activations go from device to device over a channel. All other messages go over a link between the
+/// hosts, which is opened before the channel and ends with it. The sender makes the channel's id and sends it as the
+/// first activations.
 namespace millrace::sched {
 
 struct DeviceLinkOptions {
@@ -24,8 +25,8 @@ struct DeviceLinkOptions {
   std::chrono::milliseconds transfer_timeout{60'000};  ///< tensor::ChannelOptions
 };
 
-/// Return when both ends of the channel are there. On the Runtime of the link's end, which outlives the result, as does
-/// `backend`. Throw std::exception: the host link has ended, or the channel's reason.
+/// Opens one end of a channel, and returns when both ends are there. Runs on the Runtime of the link's end, which
+/// outlives the result, as does `backend`. Throws std::exception when the host link ends or the channel fails.
 [[nodiscard]] asio::awaitable<std::unique_ptr<comm::LinkSender>> open_device_sender(
     async::Runtime& runtime, tensor::Backend& backend, std::unique_ptr<comm::LinkSender> host_link,
     DeviceLinkOptions options);

@@ -5,7 +5,7 @@
 
 namespace millrace::sched {
 
-/// How the decode steps of a stage came to its device.
+/// Counts of a stage's decode steps by how they were launched on its device.
 struct StageGraphStats {
   StageId stage;
   tensor::GraphStats::Counts counts{};

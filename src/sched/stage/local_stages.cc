@@ -33,6 +33,7 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
   end_reason_.clear();
   for (size_t i = 0; i < hosted_stages_.size(); ++i) {
     HostedStage& host = *hosted_stages_[i];
+    host.busy = false;
     comm::Link to_next;
     if (i + 1 < hosted_stages_.size()) {
       to_next = shape_.make_link(host.runtime, hosted_stages_[i + 1]->runtime, shape_.window + 1);
@@ -40,8 +41,13 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
       to_next.sender = std::move(downstream);
     }
     const StageId stage(first_.value() + static_cast<uint32_t>(i));
-    const StageLoopOptions options{stage,         stage.value() == 0, stage.value() + 1 == shape_.stage_count,
-                                   shape_.bounds, shape_.window,      shape_.watchdog};
+    const StageLoopOptions options{.stage = stage,
+                                   .first = stage.value() == 0,
+                                   .last = stage.value() + 1 == shape_.stage_count,
+                                   .bounds = shape_.bounds,
+                                   .window = shape_.window,
+                                   .watchdog = shape_.watchdog,
+                                   .busy = &host.busy};
     auto loop = std::make_shared<std::unique_ptr<StageLoop>>(std::make_unique<StageLoop>(
         host.runtime, options, *host.runner, std::move(upstream), std::move(to_next.sender)));
     upstream = std::move(to_next.receiver);
@@ -54,7 +60,7 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 
 namespace {
 
-/// A channel that is being opened on a stage's Runtime for a waiter on the control Runtime, which may give up.
+/// A channel that is opened on a stage's Runtime for a waiter on the control Runtime, which may give up.
 template <class End>
 struct Opening {
   explicit Opening(async::Runtime& control) : done(control) {}

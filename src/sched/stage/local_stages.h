@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,52 +16,55 @@
 
 namespace millrace::sched {
 
-/// What every stage of a ring agrees on.
+/// The configuration that all stages of a ring share.
 struct RingConfig {
   uint32_t stage_count = 1;
   size_t window = 1;  ///< plans in flight at most
   StageBounds bounds;
-  async::Duration watchdog{};  ///< as StageLoopOptions says
-  /// Joins neighbours in one process: sender's Runtime, receiver's Runtime, messages of a kind that may wait.
+  async::Duration watchdog{};  ///< StageLoopOptions::watchdog
+  /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
+  /// wait.
   std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
 };
 
-/// The stages that this process hosts: neighbours in the ring, each with its runner on its own Runtime, joined by
-/// in-process links. An epoch of the ring is a set of stage loops around the same runners; they end together, since
-/// a link that closes closes the next. Used on the control Runtime, which outlives it, as do the stages' Runtimes.
+/// Hosts the stages of this process: neighbours in the ring, each with its runner on its own Runtime, linked in the
+/// process. Each epoch is a set of stage loops around the same runners; they end together, since a link that closes
+/// closes the next. Owned by the application, used on the control Runtime. That and the stages' Runtimes outlive it.
 class LocalStages {
  public:
   using RunnerFactory = std::function<std::unique_ptr<StageRunner>(async::Runtime& runtime)>;
 
-  /// stage_runtimes and runners: one per stage, for the stages `first`, first + 1, … of the ring.
+  /// Creates one stage per runtime and runner factory: the stages `first`, first + 1, … of the ring.
   LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
               const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape);
   ~LocalStages();
 
-  /// What the first stage's device, and the last one's, have to offer as an end of a channel.
+  /// Returns the channel support of the first stage's device, or of the last one's.
   [[nodiscard]] tensor::ChannelSupport first_channels();
   [[nodiscard]] tensor::ChannelSupport last_channels();
-  /// Before start(): a link to a neighbour elsewhere, with a channel beside it that takes the activations. Ends with
-  /// kUnavailable when that cannot be opened, kAborted when the wait is cancelled, or stop() or the end of the link
-  /// itself comes first.
+  /// Adds a channel for activations to the link to a neighbour on another node, before start(). Errors: kUnavailable
+  /// when it cannot be opened; kAborted when the wait is cancelled, or stop() or the end of the link comes first.
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> add_channel(
       std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> add_channel(
       std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options);
-  /// From any thread: of the stages that have a page store.
+  /// Returns the counters of the stages that have a page store, from any thread.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
-  /// From any thread: of the stages whose device may record decode steps.
+  /// Returns the counters of the stages whose device can capture graphs, from any thread.
   [[nodiscard]] std::vector<StageGraphStats> graph_stats() const;
-  /// Starts an epoch; the one before has been joined. `upstream` belongs to the first stage's Runtime, `downstream`
+  /// Starts an epoch, after the join() of the one before. `upstream` belongs to the first stage's Runtime, `downstream`
   /// to the last one's.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
   /// Returns when every loop of the epoch has ended.
   [[nodiscard]] asio::awaitable<void> join();
-  /// Ends the epoch's loops, also those that wait for a neighbour elsewhere.
+  /// Ends the epoch's loops, also those that wait for a neighbour on another node.
   void stop(const std::string& reason);
-  /// Why the loop that ended first did.
+  /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
+  /// gets plans without.
+  [[nodiscard]] bool busy() const { return hosted_stages_.front()->busy.load(std::memory_order_relaxed); }
+  /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
-  /// Where the TCP links to neighbours elsewhere live, on the first and on the last stage's Runtime.
+  /// Own the TCP links to neighbours on other nodes, on the first and on the last stage's Runtime.
   [[nodiscard]] comm::TcpLinkGroup& upstream_links() { return upstream_links_; }
   [[nodiscard]] comm::TcpLinkGroup& downstream_links() { return downstream_links_; }
   [[nodiscard]] async::Runtime& first_runtime() { return hosted_stages_.front()->runtime; }
@@ -73,8 +77,9 @@ class LocalStages {
     async::Runtime& runtime;
     std::unique_ptr<StageRunner> runner;
     async::TaskGroup tasks;
-    async::TaskGroup channel_tasks;   // of channels
+    async::TaskGroup channel_tasks;   // open channels
     std::unique_ptr<StageLoop> loop;  // on its Runtime
+    std::atomic<bool> busy{false};    // StageLoopOptions::busy
   };
   [[nodiscard]] asio::awaitable<void> run_loop(HostedStage& host);
   template <class End>

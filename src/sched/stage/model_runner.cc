@@ -8,9 +8,9 @@
 
 namespace millrace::sched {
 
-/// The rows whose logits a batch wants: first those to draw from, then those to score.
+/// The rows whose logits a batch needs: first those to sample, then those to score.
 struct ModelRunner::LogitRows {
-  std::vector<int32_t> rows;   // of what the forward pass returns
+  std::vector<int32_t> rows;   // indices into the rows that the forward pass returns
   std::vector<int32_t> tails;  // per slice, ForwardInput::tails; empty: the forward pass returns all rows
   size_t sample_count = 0;
   std::vector<size_t> slice_of;     // per row
@@ -18,7 +18,7 @@ struct ModelRunner::LogitRows {
   std::vector<int32_t> top_counts;  // per scored row
 };
 
-/// What the last stage draws and scores; there when the run is complete.
+/// The samples and scores of the last stage, valid when the run is complete.
 struct ModelRunner::SamplingResults {
   LogitRows wanted;
   std::vector<tensor::SampleResult> samples;  // [wanted.sample_count]
@@ -50,11 +50,11 @@ ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
   return wanted;
 }
 
-/// Lets the last layer compute those rows alone, when there are at most `most`: of each slice all that are scored, or
-/// the last ones, which are drawn from.
+/// Restricts the last layer to the scored rows of each slice, or its last, sampled ones, if these are at most `most`
+/// rows.
 void ModelRunner::trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted) {
   std::vector<int32_t> tails;
-  std::vector<int32_t> shift;  // per slice: what a row's number falls by
+  std::vector<int32_t> shift;  // per slice: by how much a row's index shrinks
   int32_t kept = 0;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
     const PlanSlice& slice = batch.slices[s];
@@ -114,7 +114,7 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   co_return result;
 }
 
-/// Where this turn's activations are copied for a link; empty when it takes them from where they lie.
+/// Returns where this run's activations are copied for a link; empty when the link reads them in place.
 std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
   if (host_copies_.empty() || output_memory_ == Memory::kDevice) return {};
   return {host_copies_[next_buffer_ % host_copies_.size()].data(), hidden.bytes()};
@@ -156,7 +156,7 @@ void ModelRunner::load_layers(std::span<const tensor::PageTransfer> pages, tenso
       gate.open(layer);
     }
   } catch (...) {
-    gate.fail();  // else the run that waits for it never ends
+    gate.fail();  // otherwise the run that waits for it never ends
     throw;
   }
 }

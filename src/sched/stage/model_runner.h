@@ -9,25 +9,25 @@
 namespace millrace::sched {
 
 /// The StageRunner of production: a StageModel on its Backend. The device works on its own threads; the coroutine only
-/// waits. A run under way must be awaited to its end (a stage ends by closing its link, not by cancellation).
+/// waits. A run under way must be awaited to its end: a stage ends by closing its link, not by cancellation.
 class ModelRunner final : public StageRunner {
  public:
   struct Options {
-    uint32_t vocab_size = 0;       ///< ids that may be drawn
-    uint32_t host_page_count = 0;  ///< behind the model's cache
-    /// Whether a link may read the activations on the host; else a stage of this process takes them from the device.
+    uint32_t vocab_size = 0;       ///< ids that may be sampled
+    uint32_t host_page_count = 0;  ///< of the host tier
+    /// Whether a link may read the activations on the host; otherwise a stage of this process reads them on the device.
     bool activations_to_host = true;
     size_t output_buffers = 2;
   };
-  /// What the constructor and input_memory() will take of the device, beside what the model has; with two output
-  /// buffers.
+  /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
+  /// output buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
-  /// The backend outlives the runner; the model's cache is allocated. Behind the host's pages there is a store, if it
-  /// is not null.
+  /// Takes a model with an allocated cache. The model's backend outlives the runner. `store` is the page store after
+  /// the host tier; null: none.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
               std::unique_ptr<cache::PageStore> store);
 
-  /// The model back, for another runner; this one has run its last.
+  /// Returns the model for another runner; this one runs no more.
   [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
@@ -64,7 +64,7 @@ class ModelRunner final : public StageRunner {
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
   std::vector<tensor::Buffer> hidden_;       // [max_batch_tokens, hidden] each; they take turns
-  std::vector<tensor::Buffer> host_copies_;  // copies of them, where a link needs them
+  std::vector<tensor::Buffer> host_copies_;  // copies for links that need them
   std::array<tensor::Buffer, 2> inputs_;     // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;
@@ -72,7 +72,7 @@ class ModelRunner final : public StageRunner {
   size_t page_bytes_ = 0;
   tensor::Buffer host_pages_;                              // [host pages, page_bytes]
   LayerGates loads_;                                       // begun since the last run
-  std::shared_ptr<const tensor::GraphStats> graph_stats_;  // of the model, also when it has been released
+  std::shared_ptr<const tensor::GraphStats> graph_stats_;  // kept after the model's release
   std::unique_ptr<cache::PageStore> store_;
 };
 

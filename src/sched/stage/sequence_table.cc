@@ -79,7 +79,7 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
   return {};
 }
 
-/// Of a draw behind so many of its tokens.
+/// Returns the spec of a sample after `length` tokens of the sequence.
 tensor::SampleSpec SequenceTable::sample_spec(const Sequence& sequence, uint32_t length) const {
   tensor::SampleSpec spec;
   spec.params = &sequence.sampling;
@@ -108,7 +108,7 @@ Result<void> SequenceTable::add_specs(const Plan& plan, const PlanSlice& slice, 
   return {};
 }
 
-/// Of scored rows: a token that has no logit has no logprob either.
+/// Checks the targets of scored rows: a token without a logit has no logprob either.
 Result<void> SequenceTable::check_targets(const Plan& plan) const {
   std::span<const TokenId> tokens(plan.tokens);
   for (const PlanSlice& slice : plan.slices) {

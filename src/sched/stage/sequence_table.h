@@ -10,17 +10,17 @@
 
 namespace millrace::sched {
 
-/// A plan resolved against a stage's table: what the runner needs, with nothing left to look up. Borrows from the Plan
-/// and the SequenceTable; valid until the table applies the next plan.
+/// A plan resolved against a stage's sequence table, as the runner needs it. Borrows from the Plan and the
+/// SequenceTable; valid until the table applies the next plan.
 struct StageBatch {
   PlanId plan;
   tensor::BatchLayout layout;
   std::span<const TokenId> tokens;               // [rows]
   std::span<const PlanSlice> slices;             // [sequences]
-  std::vector<tensor::SampleSpec> sample_specs;  ///< one per draw, in order; last stage only
+  std::vector<tensor::SampleSpec> sample_specs;  ///< one per sample, in order; last stage only
 };
 
-/// Bounds that every plan must keep; the head plans within them and a stage checks.
+/// Bounds of every plan: the head plans within them, and stages check them.
 struct StageBounds {
   uint32_t slot_count = 0;
   uint32_t page_size = 0;
@@ -28,19 +28,19 @@ struct StageBounds {
   uint32_t max_batch_tokens = 0;
   uint32_t vocab_size = 0;
   uint32_t host_page_count = 0;
-  uint32_t sampling_vocab = 0;  ///< ids that logits are for: drawn and scored
+  uint32_t sampling_vocab = 0;  ///< ids that have logits: those that are sampled and scored
 };
 
-/// A stage's record of the open sequences: page tables, and on the last stage what sampling needs. It follows from the
-/// plans alone, so that it is the same on every stage. Owned by the stage loop, on its thread.
+/// Tracks the open sequences of a stage: their page tables, and on the last stage the state of sampling. It follows
+/// from the plans alone, so that it is the same on every stage. Owned by the stage loop for one epoch, on its thread.
 class SequenceTable {
  public:
   SequenceTable(const StageBounds& bounds, bool last_stage);
 
-  /// Applies closes, opens and slices. A plan that breaks a bound, or names a slot or page that cannot be, is kData and
-  /// leaves the table unusable: the ring must break.
+  /// Applies closes, opens and slices. Returns kData for a plan that breaks a bound, or names an impossible slot or
+  /// page. The table is unusable then, and the ring must break.
   [[nodiscard]] Result<StageBatch> apply(const Plan& plan);
-  /// Whether a plan's numbers are within the bounds, before it is its turn.
+  /// Checks whether a plan's numbers are within the bounds, before its turn.
   [[nodiscard]] Result<void> check(const Plan& plan) const;
 
  private:
@@ -48,7 +48,7 @@ class SequenceTable {
     std::vector<PageId> pages;
     uint32_t prompt_length = 0;
     uint32_t length = 0;       // tokens in the cache
-    uint32_t draft_count = 0;  // of those the last so many are drafts, of which the next slice may take some back
+    uint32_t draft_count = 0;  // drafts at the end of these, some of which the next slice may take back
     uint64_t digest = 0;       // of `pages`
     tensor::SamplingParams sampling;
     std::vector<TokenId> history;  // kept on the last stage when sampling.needs_history()
@@ -66,7 +66,7 @@ class SequenceTable {
   const bool last_stage_;
   std::vector<std::optional<Sequence>> slots_;
   std::vector<TokenMask> masks_;  // [mask_table_size], on the last stage
-  std::vector<bool> written_;     // pages that a slice or a load has written: what a prefix may lie in
+  std::vector<bool> written_;     // pages that a slice or a load has written: only they may hold a prefix
   std::vector<int32_t> row_begin_;
   std::vector<int32_t> prefix_;
   std::vector<int32_t> page_begin_;

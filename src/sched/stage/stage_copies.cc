@@ -9,18 +9,14 @@ namespace {
 
 using cache::CopyKind;
 
-/// Pages of one copy that are with the page store at a time; what copies have there together is the store's to bound.
+/// Pages of one copy that are with the page store at a time; the store bounds those of all copies together.
 constexpr size_t kConcurrentPages = 16;
-/// Acknowledgements that travel together; links bound the bytes of a message.
-constexpr size_t kAcksPerMessage = 65536;
-/// Copies with which not all stages up to this one are through. The head asks for some with each plan and request.
-constexpr size_t kMaxPartialAcks = size_t{1} << 20;
 
 }  // namespace
 
-StageCopies::StageCopies(async::Runtime& runtime, bool first, StageRunner& runner, async::TaskGroup& tasks,
+StageCopies::StageCopies(async::Runtime& runtime, StageRunner& runner, async::TaskGroup& tasks, CopyAcks& acks,
                          uint32_t host_page_count)
-    : runtime_(runtime), first_(first), runner_(runner), tasks_(tasks), tier_(runner.host_tier()), acked_(runtime) {
+    : runtime_(runtime), runner_(runner), tasks_(tasks), acks_(acks), tier_(runner.host_tier()) {
   tier_.valid.resize(host_page_count);
 }
 
@@ -36,54 +32,12 @@ void StageCopies::set_valid(const cache::PageCopy& copy, size_t count, bool vali
   for (size_t i = 0; i < count; ++i) tier_.valid[copy.host[i].value()] = valid;
 }
 
-// Who was not there for a while holds what has been given out again since, for all it knows.
+// A stage that missed an earlier verify missed an epoch, in which its pages may have been given to other prefixes.
 void StageCopies::answer_verify(const cache::PageCopy& copy) {
   if (tier_.last_verify != copy.previous_verify) tier_.valid.assign(tier_.valid.size(), false);
   tier_.last_verify = copy.id;
   const auto missing = std::ranges::find_if(copy.host, [this](HostPageId page) { return !tier_.valid[page.value()]; });
-  acknowledge(copy, static_cast<size_t>(missing - copy.host.begin()));
-}
-
-void StageCopies::acknowledge(const cache::PageCopy& copy, size_t done) {
-  const cache::CopyAck ack{copy.id, static_cast<uint32_t>(done)};
-  first_ ? send(ack) : merge_ack(ack, true);
-}
-
-void StageCopies::fold(std::span<const cache::CopyAck> acks) {
-  for (const cache::CopyAck& ack : acks) merge_ack(ack, false);
-}
-
-void StageCopies::merge_ack(const cache::CopyAck& ack, bool own) {
-  const auto [other, is_first_word] = partial_acks_.try_emplace(ack.copy, ack.done, own);
-  if (is_first_word && partial_acks_.size() <= kMaxPartialAcks) return;
-  if (is_first_word)
-    throw ErrorException(make_error(ErrorCode::kData, "over {} copies have not ended", kMaxPartialAcks));
-  if (other->second.own == own) {
-    throw ErrorException(make_error(ErrorCode::kData, "copy {} is acknowledged twice", ack.copy.value()));
-  }
-  const uint32_t done = std::min(ack.done, other->second.done);
-  partial_acks_.erase(other);
-  send({ack.copy, done});
-}
-
-void StageCopies::send(const cache::CopyAck& ack) {
-  acks_.push_back(ack);
-  acked_.notify_all();
-}
-
-void StageCopies::stop() {
-  stopping_ = true;
-  acked_.notify_all();
-}
-
-asio::awaitable<std::vector<cache::CopyAck>> StageCopies::next_acks() {
-  while (acks_.empty() && !stopping_) co_await acked_.wait();
-  if (stopping_) co_return std::vector<cache::CopyAck>{};
-  const size_t count = std::min(acks_.size(), kAcksPerMessage);
-  const auto end = acks_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::vector<cache::CopyAck> taken(acks_.begin(), end);
-  acks_.erase(acks_.begin(), end);
-  co_return taken;
+  acks_.add_own(copy.id, static_cast<size_t>(missing - copy.host.begin()));
 }
 
 void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
@@ -95,7 +49,7 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
     }
     if (runner_.store() == nullptr) {
       throw ErrorException(
-          make_error(ErrorCode::kData, "copy {} wants a page store, this stage has none", copy.id.value()));
+          make_error(ErrorCode::kData, "copy {} needs a page store, and this stage has none", copy.id.value()));
     }
     if (copy.kind == CopyKind::kPersist) check_valid(copy);
     if (copy.kind == CopyKind::kFetch) set_valid(copy, copy.host.size(), false);
@@ -121,7 +75,7 @@ void StageCopies::load(const std::vector<cache::PageCopy>& copies) {
 
 asio::awaitable<void> StageCopies::finish_loads(std::vector<cache::PageCopy> loads, async::Event loaded) {
   co_await loaded.wait();
-  for (const cache::PageCopy& copy : loads) acknowledge(copy, copy.page_count());
+  for (const cache::PageCopy& copy : loads) acks_.add_own(copy.id, copy.page_count());
 }
 
 void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
@@ -135,23 +89,23 @@ void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
 asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
   co_await runner_.store_pages(copy.device, copy.host);
   set_valid(copy, copy.host.size(), true);
-  acknowledge(copy, copy.page_count());
+  acks_.add_own(copy.id, copy.page_count());
 }
 
 asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
   Batch batch{copy, 0, copy.page_count()};
-  // A store does not throw; but if memory runs out, say, no page counts as good.
+  // Page stores do not throw. After another failure, such as a lack of memory, no page counts as good.
   async::TaskGroup workers(runtime_, [&batch](const std::string&, std::exception_ptr failure) {
     batch.good = 0;
-    log::error("copy {} with the page store: {}", batch.copy.id.value(), async::describe(failure));
+    log::error("copy {} to or from the page store has failed: {}", batch.copy.id.value(), async::describe(failure));
   });
   for (size_t i = 0; i < std::min(kConcurrentPages, copy.page_count()); ++i) workers.spawn("page", copy_pages(batch));
   co_await workers.join();
   if (copy.kind == CopyKind::kFetch) set_valid(copy, batch.good, true);
-  acknowledge(copy, batch.good);
+  acks_.add_own(copy.id, batch.good);
 }
 
-// Behind the first page that is missing nothing is of use, but a page that can't be written says nothing of the others.
+// No page after the first missing one is of use, but a page that cannot be written says nothing about the others.
 asio::awaitable<void> StageCopies::copy_pages(Batch& batch) {
   const size_t count = batch.copy.page_count();
   while (!stopping_ && batch.next < (batch.copy.kind == CopyKind::kPersist ? count : batch.good)) {

@@ -9,21 +9,22 @@
 
 namespace millrace::sched {
 
-/// The activations that come to a stage: each plan's are posted into the runner's memory as soon as the plan is known
-/// and there is room, so that they arrive while those before them are computed on. Over a link that hands memory over
-/// they stay where they are. Owned by the stage loop, on its thread; link and runner outlive it.
+/// Receives a stage's activations. Over a link that fills memory, each plan's receive is posted as soon as there is
+/// room. So transfers overlap with earlier runs. Other links hand their memory over. Owned by the stage loop, on its
+/// thread; link and runner outlive it.
 class StageInputs {
  public:
   StageInputs(comm::LinkReceiver& upstream, StageRunner& runner, const StageBounds& bounds);
 
-  /// A plan with slices has come. Its size is within the bounds.
+  /// Expects the activations of a plan with slices, whose size is within the bounds.
   void expect(const Plan& plan);
-  /// The activations of `plan`, of those expected the oldest. Throws kData for others, and as LinkReceiver::receive.
+  /// Waits for the activations of `plan`, the oldest expected one. Throws kData for others, and what
+  /// LinkReceiver::receive throws.
   [[nodiscard]] asio::awaitable<comm::Message> receive(const Plan& plan);
-  /// What was received last is used no more.
+  /// Releases the memory of the activations received last.
   void release();
 
-  /// Memory for so many plans of the largest size: one is computed on and one arrives whatever the sizes before
+  /// Plans of the largest size that fit in the memory: one is computed and one arrives, whatever the sizes before
   /// (docs/wire.md).
   static constexpr size_t kBufferedPlans = 3;
 

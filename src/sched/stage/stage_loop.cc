@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
-
 namespace millrace::sched {
 namespace {
 
-/// Reports wait for the next plan at most this long; a stage makes one per plan, so more means a head that has stopped.
+/// Reports that wait for the next plan. A stage makes one per plan, so more means a head that has stopped.
 constexpr size_t kMaxUnsentReports = 1024;
-
-double seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 }  // namespace
 
@@ -27,13 +21,11 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       inputs_(*upstream_, runner, options.bounds),
       table_(options.bounds, options.last),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
-      copies_(runtime, options.first, runner, tasks_, options.bounds.host_page_count),
+      acks_(runtime, options.first),
+      copies_(runtime, runner, tasks_, acks_, options.bounds.host_page_count),
+      watchdog_(runtime, options.stage, options.watchdog, [this](const std::string& reason) { fail(reason); }),
       batch_queue_(runtime, options.window) {
   runner_.set_output_memory(downstream_->reads_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
-}
-
-StageLoop::~StageLoop() {
-  if (watchdog_timer_) runtime_.disarm(*watchdog_timer_);
 }
 
 asio::awaitable<void> StageLoop::run() {
@@ -53,26 +45,9 @@ void StageLoop::fail(const std::string& reason) {
   if (end_reason_.empty()) end_reason_ = reason;
   batch_queue_.close();
   copies_.stop();
+  acks_.stop();
   upstream_->close(reason);
   downstream_->close(reason);
-}
-
-void StageLoop::arm_watchdog() {
-  if (watchdog_timer_ || options_.watchdog.count() == 0) return;
-  watchdog_timer_ = runtime_.arm(running_->arrived + options_.watchdog, [this] {
-    watchdog_timer_.reset();
-    check_watchdog();
-  });
-}
-
-// A plan whose activations have not come is late elsewhere.
-void StageLoop::check_watchdog() {
-  if (!running_ || (running_->arrival && !running_->arrival->event.is_set())) return;
-  const async::TimePoint now = runtime_.now();
-  if (now < running_->arrived + options_.watchdog) return arm_watchdog();
-  fail(fmt::format("stage {} has been running plan {} for {:.1f} s, and it came {:.1f} s ago (--watchdog-timeout)",
-                   options_.stage.value(), running_->plan.value(), seconds(now - running_->begun),
-                   seconds(now - running_->arrived)));
 }
 
 asio::awaitable<void> StageLoop::receive_plans() {
@@ -87,6 +62,8 @@ asio::awaitable<void> StageLoop::receive_plans() {
     const auto usable = table_.check(*plan);
     if (usable.has_error()) throw ErrorException(usable.error());
     if (!plan->slices.empty()) inputs_.expect(*plan);
+    // The head sends a plan without slices and copies only when no other is in flight.
+    if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty();
     copies_.start(plan->copies);
     epoch_ = plan->epoch;
     if (!options_.last) downstream_->send(comm::MessageKind::kPlan, plan->epoch, plan->id, plan->encode());
@@ -95,20 +72,20 @@ asio::awaitable<void> StageLoop::receive_plans() {
   }
 }
 
-// Whoever receives plans learns why the link ends.
+// receive_plans() learns why the link ends.
 asio::awaitable<void> StageLoop::receive_acks() {
   for (;;) {
     const auto message = co_await comm::receive_until_closed(*upstream_, comm::MessageKind::kAcks);
     if (!message) co_return;
     const auto acks = decode_acks(message->payload.bytes());
     if (acks.has_error()) throw ErrorException(acks.error());
-    copies_.fold(*acks);
+    acks_.add_upstream(*acks);
   }
 }
 
 asio::awaitable<void> StageLoop::send_acks() {
   for (;;) {
-    const std::vector<cache::CopyAck> acks = co_await copies_.next_acks();
+    const std::vector<cache::CopyAck> acks = co_await acks_.next();
     if (acks.empty()) co_return;
     downstream_->send(comm::MessageKind::kAcks, epoch_, PlanId(0), encode_acks(acks));
   }
@@ -131,24 +108,8 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
     if (options_.last) send_output(std::move(plan), {});
     co_return;
   }
-  comm::Message input;
-  if (!options_.first) input = co_await inputs_.receive(plan);
-  StageReport report{options_.stage, plan.id, async::nanoseconds(arrived)};
-  report.input_ns = options_.first ? report.plan_ns : async::nanoseconds(arrival_of(input));
-  const async::TimePoint begun = runtime_.now();
-  report.begin_ns = async::nanoseconds(begun);
-  running_ = Running{plan.id, arrived, begun, input.arrival};
-  arm_watchdog();
-  auto result = co_await runner_.run(*batch, input.payload.bytes());
-  if (input.arrival) {
-    // The run came after them on the device. Where they have not come, its result means nothing.
-    co_await input.arrival->event.wait();
-    report.input_ns = async::nanoseconds(input.arrival->at);
-    report.begin_ns = std::max(report.begin_ns, report.input_ns);
-  }
-  running_.reset();
-  input = {};
-  inputs_.release();
+  StageReport report{.stage = options_.stage, .plan = plan.id, .plan_ns = async::nanoseconds(arrived)};
+  StageRunner::Result result = co_await run_batch(plan, *batch, arrived, report);
   copies_.store(plan.copies);
   report.end_ns = async::nanoseconds(runtime_.now());
   report.sent_bytes = result.activations.size();
@@ -158,11 +119,35 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
     co_return;
   }
   if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
-  sends_.push_back(
-      downstream_->send_borrowed(comm::MessageKind::kActivations, plan.epoch, plan.id, result.activations));
+  co_await send_activations(plan, result.activations);
+}
+
+asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, const StageBatch& batch,
+                                                          async::TimePoint arrived, StageReport& report) {
+  comm::Message input;
+  if (!options_.first) input = co_await inputs_.receive(plan);
+  report.input_ns = options_.first ? report.plan_ns : async::nanoseconds(arrival_of(input));
+  const async::TimePoint begun = runtime_.now();
+  report.begin_ns = async::nanoseconds(begun);
+  watchdog_.begin({.plan = plan.id, .arrived = arrived, .begun = begun, .inputs_event = input.arrival});
+  StageRunner::Result result = co_await runner_.run(batch, input.payload.bytes());
+  if (input.arrival) {
+    // The device ran after their arrival. If they never arrived, this throws, and the result means nothing.
+    co_await input.arrival->event.wait();
+    report.input_ns = async::nanoseconds(input.arrival->at);
+    report.begin_ns = std::max(report.begin_ns, report.input_ns);
+  }
+  watchdog_.end();
+  input = {};
+  inputs_.release();
+  co_return result;
+}
+
+asio::awaitable<void> StageLoop::send_activations(const Plan& plan, std::span<const std::byte> activations) {
+  sends_.push_back(downstream_->send_borrowed(comm::MessageKind::kActivations, plan.epoch, plan.id, activations));
   // The next run writes to the oldest of the runner's buffers.
   if (sends_.size() < runner_.output_buffers()) co_return;
-  auto oldest = std::move(sends_.front());
+  comm::Work oldest = std::move(sends_.front());
   sends_.pop_front();
   co_await oldest.commit();
 }

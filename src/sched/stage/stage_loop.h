@@ -1,13 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "async/channel.h"
 #include "async/task_group.h"
 #include "comm/link.h"
 #include "sched/plan/plan.h"
+#include "sched/stage/copy_acks.h"
+#include "sched/stage/run_watchdog.h"
 #include "sched/stage/sequence_table.h"
 #include "sched/stage/stage_copies.h"
 #include "sched/stage/stage_inputs.h"
@@ -20,22 +24,23 @@ struct StageLoopOptions {
   bool first = false;
   bool last = false;
   StageBounds bounds;
-  size_t window = 1;           ///< plans that can be in flight: the bound of the batch queue
-  async::Duration watchdog{};  ///< a run that goes on so long after its plan came fails the stage; 0: none does
+  size_t window = 1;                  ///< plans that can be in flight: the bound of the batch queue
+  async::Duration watchdog{};         ///< a run that takes longer since its plan arrived fails the stage; 0: no limit
+  std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here whether the newest plan had work; outlives it
 };
 
-/// One stage in one epoch of the ring: receives plans and passes them on at once, runs them in order, sends
-/// activations on, or on the last stage the output to the head. Decides nothing. Lives on its stage's Runtime; run()
-/// ends when the link before it closes or something fails, and then closes the link behind it with the reason, so that
-/// the head learns it.
+/// One stage in one epoch of the ring. It receives plans, passes them on at once, and runs them in order. It sends
+/// activations to the next stage, or outputs to the head. It decides nothing. Owned by LocalStages, on its stage's
+/// Runtime. When the upstream link closes or something fails, run() closes the downstream link with the reason, so that
+/// the head learns it, and returns.
 class StageLoop {
  public:
   StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
             std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
-  ~StageLoop();
 
+  /// Runs the epoch to its end. Called once.
   [[nodiscard]] asio::awaitable<void> run();
-  /// Ends run(); what waits for a neighbour ends with `reason`. A run under way on the device is awaited.
+  /// Ends run(); waits for a neighbour end with `reason`. A run under way on the device is awaited.
   void stop(const std::string& reason) { fail(reason); }
   /// Why run() ended: the first failure.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
@@ -45,22 +50,17 @@ class StageLoop {
     Plan plan;
     async::TimePoint arrived;
   };
-  struct Running {
-    PlanId plan;
-    async::TimePoint arrived;
-    async::TimePoint begun;
-    std::shared_ptr<comm::Arrival> arrival;  // as in Message
-  };
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
   [[nodiscard]] asio::awaitable<void> receive_acks();
   [[nodiscard]] asio::awaitable<void> send_acks();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
+  [[nodiscard]] asio::awaitable<StageRunner::Result> run_batch(const Plan& plan, const StageBatch& batch,
+                                                               async::TimePoint arrived, StageReport& report);
+  [[nodiscard]] asio::awaitable<void> send_activations(const Plan& plan, std::span<const std::byte> activations);
   void send_output(Plan plan, std::vector<SliceOutput> slices);
   [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
   void fail(const std::string& reason);
-  void arm_watchdog();
-  void check_watchdog();
 
   async::Runtime& runtime_;
   const StageLoopOptions options_;
@@ -70,15 +70,14 @@ class StageLoop {
   StageInputs inputs_;
   SequenceTable table_;
   async::TaskGroup tasks_;
+  CopyAcks acks_;
   StageCopies copies_;
+  RunWatchdog watchdog_;
   async::Channel<QueuedPlan> batch_queue_;
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
-  std::deque<comm::Work> sends_;             // that are not known to have left the runner's buffers, the oldest first
+  std::deque<comm::Work> sends_;             // that may still read the runner's buffers, the oldest first
   RingEpoch epoch_;                          // of the plans
   std::string end_reason_;
-  std::optional<Running> running_;
-  std::optional<async::TimerId>
-      watchdog_timer_;  // one timer for all plans: it looks again when the present one will be late
 };
 
 }  // namespace millrace::sched

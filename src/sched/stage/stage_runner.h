@@ -13,60 +13,60 @@
 
 namespace millrace::sched {
 
-/// Runs plans on a stage's layers, and holds their pages: on the device and on the host. Owned by whoever hosts the
-/// stage, over all epochs of the ring; called by the stage loop on the stage's thread, one plan at a time.
+/// Runs plans on a stage's layers, and owns their pages on the device and in the host tier. Owned by LocalStages over
+/// all epochs of the ring. The stage loop calls it on the stage's thread, one plan at a time.
 class StageRunner {
  public:
   virtual ~StageRunner() = default;
 
-  /// Bytes of activations per row that leave this stage, and that come in; 0 on the last and on the first stage.
+  /// Return the bytes of activations per row that leave this stage (0 on the last) and that come in (0 on the first).
   [[nodiscard]] virtual size_t output_row_bytes() const = 0;
   [[nodiscard]] virtual size_t input_row_bytes() const = 0;
 
-  /// Runs a non-empty batch. `input`: [rows, hidden] from the stage before, empty on the first. The result's
-  /// activations stay valid for output_buffers() - 1 further runs. Throws when the device fails. What begin_load() has
-  /// begun is waited for: each layer until it has come.
+  /// Runs a non-empty batch. `input` is [rows, hidden] from the stage before, empty on the first. Each layer waits for
+  /// its part of the loads that begin_load() has begun. The result's activations stay valid for output_buffers() - 1
+  /// further runs. Throws when the device fails.
   struct Result {
     /// [rows, hidden], on the device where a stage of this process reads it; empty on the last stage.
     std::span<const std::byte> activations;
-    std::vector<SliceOutput> outputs;  ///< as the slices; empty but on the last stage
+    std::vector<SliceOutput> outputs;  ///< one per slice; only on the last stage
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
 
-  /// Buffers of activations that take turns, at least 2. A next stage of the same process reads them in place, so that
-  /// this one can be no more runs ahead of it than it has buffers.
+  /// Returns the number of activation buffers, at least 2, which runs use in turn. A next stage of the same process
+  /// reads them in place, so this stage can be at most this many runs ahead.
   [[nodiscard]] virtual size_t output_buffers() const { return 2; }
-  /// `bytes` of memory in which activations shall arrive over a link that fills memory (LinkReceiver::fills_posted),
-  /// of the host or of the device; run() then gets a part of it as `input`. The same memory in every epoch.
+  /// Returns memory, on the host or on the device, into which a link receives activations (LinkReceiver::fills_posted).
+  /// run() gets parts of it as `input`. The memory is the same in every epoch.
   enum class Memory : uint8_t { kHost, kDevice };
   [[nodiscard]] virtual std::span<std::byte> input_memory(size_t bytes, Memory where);
-  /// Where the link behind this stage reads its activations, from the next run on; kHost: in memory of the host if it
-  /// leads to another process.
+  /// Sets where the downstream link reads activations from the next run on. With kHost a link to another process reads
+  /// them in host memory.
   virtual void set_output_memory(Memory /*where*/) {}
-  /// The device, as one end of channels to other devices; null: it has none.
+  /// Returns the device as an end of channels to other devices; null when it has none.
   [[nodiscard]] virtual tensor::Backend* channel_backend() { return nullptr; }
 
-  /// Copies between the device and the host tier, device[i] and host[i], beside runs. Nothing else touches the pages
-  /// written to meanwhile. Called only where StageBounds::host_page_count says that there is a host tier.
-  /// Begins to copy host pages to the device, one layer of all of them after another. The event is set at the end.
+  /// Begins to copy host pages host[i] to device pages device[i], layer by layer, concurrently with runs. The event is
+  /// set at the end; nothing else touches the written pages meanwhile. Called only if StageBounds::host_page_count > 0.
   [[nodiscard]] virtual async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host);
-  /// The epoch that began loads has ended, and they with it, well or ill: no later run is told of them.
+  /// Forgets the loads of an epoch that has ended, whether they succeeded or not: later runs do not wait for them.
   virtual void drop_loads() {}
-  /// Copies device pages to the host; no run writes to them meanwhile.
+  /// Copies device pages to the host tier, concurrently with runs, which do not write to them meanwhile. Called only if
+  /// StageBounds::host_page_count > 0.
   [[nodiscard]] virtual asio::awaitable<void> store_pages(std::span<const PageId> device,
                                                           std::span<const HostPageId> host);
-  /// A page of the host tier.
+  /// Returns the bytes of one page of the host tier.
   [[nodiscard]] virtual std::span<std::byte> host_page(HostPageId page);
-  /// What is known of the pages of the host tier. Kept by the stage loops, one after another; it lives as long as the
-  /// pages' memory.
+  /// The state of the host tier's pages. The stage loops of successive epochs maintain it; it lives as long as the
+  /// pages.
   struct HostTier {
-    std::vector<bool> valid;       // by page: a store or a fetch has filled it
-    cache::CopyId last_verify{0};  // the head's question after them that was answered last
+    std::vector<bool> valid;       // by page: a store or a fetch has filled the page
+    cache::CopyId last_verify{0};  // the last verify of the head that was answered
   };
   [[nodiscard]] HostTier& host_tier() { return host_tier_; }
-  /// How decode steps came to the device; null: one that records none of them.
+  /// Returns the counts of graph replays; null for a device that captures no graphs.
   [[nodiscard]] virtual const tensor::GraphStats* graph_stats() const { return nullptr; }
-  /// The page store behind the host tier; null: there is none.
+  /// Returns the page store after the host tier; null when there is none.
   [[nodiscard]] virtual cache::PageStore* store() { return nullptr; }
 
  private:

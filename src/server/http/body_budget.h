@@ -5,12 +5,12 @@
 
 namespace millrace::server {
 
-/// How many bytes the bodies of all connections may take together. The beginning of each is free, so that large bodies
-/// cannot keep small ones out; and one that holds all there is may grow, so that nothing waits for ever. Owned by the
-/// front, its executor only; outlives its shares.
+/// Bounds the memory of all request bodies together. The first bytes of each are free, so that large bodies cannot keep
+/// small ones out. A body that is alone may exceed the limit, so that nothing waits for ever. Owned by the Server; its
+/// executor only. Outlives its reservations.
 class BodyBudget {
  public:
-  /// Of every body; the number of connections bounds their sum.
+  /// Bytes of each body that are free; the number of connections bounds their sum.
   static constexpr size_t kUnchargedBytes = 64u << 10;
 
   explicit BodyBudget(size_t limit) : limit_(limit) {}
@@ -18,10 +18,10 @@ class BodyBudget {
   BodyBudget& operator=(const BodyBudget&) = delete;
   ~BodyBudget();
 
-  /// What one body takes, from its first byte to the last use of it.
+  /// One body's share of the budget, from its first byte to its last use.
   class Reservation {
    public:
-    /// Of no budget, and so without bound.
+    /// Belongs to no budget, and so has no bound.
     Reservation() = default;
     explicit Reservation(BodyBudget& budget) : budget_(&budget) {}
     Reservation(Reservation&& other) noexcept
@@ -35,7 +35,7 @@ class BodyBudget {
       if (budget_ != nullptr) budget_->used_bytes_ -= used_bytes_;
     }
 
-    /// For a body that has now so many bytes; false, and nothing changes, when there is no room for them.
+    /// Changes the share to that of a body of `bytes`; returns false, and changes nothing, when there is no room.
     [[nodiscard]] bool resize(size_t bytes);
 
    private:
@@ -43,15 +43,15 @@ class BodyBudget {
     size_t used_bytes_ = 0;
   };
 
-  /// Whether one more body of so many bytes would fit now.
+  /// Returns whether one more body of `bytes` would fit now.
   [[nodiscard]] bool has_room(size_t bytes) const { return has_room_for(charged_bytes(bytes), 0); }
-  /// Without what is free.
+  /// Returns the bytes charged to bodies, without their free parts.
   [[nodiscard]] size_t used_bytes() const { return used_bytes_; }
   [[nodiscard]] size_t limit() const { return limit_; }
 
  private:
   static size_t charged_bytes(size_t bytes);
-  /// For `wanted` instead of `already`.
+  /// Returns whether a share may grow from `already` to `wanted` bytes.
   [[nodiscard]] bool has_room_for(size_t wanted, size_t already) const;
 
   const size_t limit_;

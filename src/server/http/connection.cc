@@ -2,27 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/buffers_suffix.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/serializer.hpp>
+#include <boost/beast/http/write.hpp>
 
 #include "server/http/http_parser.h"
-#include "server/openai/error.h"
+#include "server/http/response_message.h"
 
 namespace millrace::server {
 namespace {
 
+namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 constexpr auto kOutcome = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBytes = 16u << 10;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-
-HttpResponse error_reply(unsigned status, std::string message) {
-  return openai::error_response(openai::ApiError{status, std::move(message), ""});
-}
 
 bool would_block(const error_code& failure) {
   return failure == asio::error::would_block || failure == asio::error::try_again;
@@ -30,7 +30,7 @@ bool would_block(const error_code& failure) {
 
 }  // namespace
 
-Connection::Connection(async::Runtime& runtime, tcp::socket socket, const ServerOptions& options, BodyBudget& bodies)
+Connection::Connection(async::Runtime& runtime, tcp::socket socket, const HttpOptions& options, BodyBudget& bodies)
     : socket_(std::move(socket)), options_(options), bodies_(bodies), deadline_(runtime, [this] {
         timed_out_ = true;
         error_code ignored;
@@ -51,14 +51,18 @@ void Connection::stop_reading() {
   if (reading_) socket_.cancel(ignored);
 }
 
-asio::awaitable<Connection::Incoming> Connection::read_request(const HeadCheck& head_check) {
+asio::awaitable<Connection::Incoming> Connection::read_request(HttpHandler& handler) {
   if (buffer_.empty()) buffer_ = std::string();
   reading_ = true;
   timed_out_ = false;
+  // A request that is not read whole is answered so.
+  keep_alive_ = false;
+  http11_ = true;
+  is_head_ = false;
   // The parser comes to life only now: most connections are idle most of the time.
   Incoming incoming;
   const ReadOutcome first = co_await wait_for_first_byte();
-  if (first == ReadOutcome::kBytes) incoming = co_await parse_request(head_check);
+  if (first == ReadOutcome::kBytes) incoming = co_await parse_request(handler);
   reading_ = false;
   if (buffer_.empty()) buffer_ = std::string();
   co_return incoming;
@@ -93,124 +97,145 @@ asio::awaitable<Connection::ReadOutcome> Connection::fill() {
   }
 }
 
-std::string Connection::timeout_message(bool in_body) const {
-  return fmt::format("the request's {0} did not arrive within {1} s (--{0}-timeout)", in_body ? "body" : "header",
-                     std::chrono::duration<double>(in_body ? options_.body_timeout : options_.header_timeout).count());
+HttpError Connection::timeout_error(bool in_body) const {
+  const std::chrono::duration<double> limit = in_body ? options_.body_timeout : options_.header_timeout;
+  return {408, fmt::format("the request's {0} did not arrive within {1} s (--{0}-timeout)", in_body ? "body" : "header",
+                           limit.count())};
 }
 
-HttpResponse Connection::body_budget_error() const {
-  return error_reply(503,
-                     fmt::format("request bodies take {} of {} bytes: there is no room for this one (--max-bodies-mib)",
-                                 bodies_.used_bytes(), bodies_.limit()));
+HttpError Connection::body_budget_error() const {
+  return {503, fmt::format("request bodies take {} of {} bytes: there is no room for this one (--max-bodies-mib)",
+                           bodies_.used_bytes(), bodies_.limit())};
 }
 
-asio::awaitable<Connection::Incoming> Connection::parse_request(const HeadCheck& head_check) {
+asio::awaitable<Connection::Incoming> Connection::parse_request(HttpHandler& handler) {
   HttpParser parser({options_.max_header_bytes, options_.max_body_bytes});
   BodyBudget::Reservation reservation(bodies_);
+  const auto refuse = [&](const HttpError& error) {
+    deadline_.expire_never();
+    return Incoming{{}, handler.make_error(error)};
+  };
   deadline_.expire_after(options_.header_timeout);
   for (;;) {
     const HttpParser::State state = parser.feed(buffer_);
-    if (state == HttpParser::State::kFailed) {
-      deadline_.expire_never();
-      co_return Incoming{{}, error_reply(parser.failure().status, parser.failure().message)};
-    }
-    if (!reservation.resize(parser.body_bytes())) {
-      deadline_.expire_never();
-      co_return Incoming{{}, body_budget_error()};
-    }
+    if (state == HttpParser::State::kFailed) co_return refuse(parser.failure());
+    if (!reservation.resize(parser.body_bytes())) co_return refuse(body_budget_error());
     if (state == HttpParser::State::kDone) break;
     if (state == HttpParser::State::kHead) {
-      if (auto response = head_check(parser.head()); response && !parser.complete()) {
+      if (auto response = handler.check_head(parser.head()); response && !parser.complete()) {
         deadline_.expire_never();
         co_return Incoming{{}, std::move(response)};
       }
-      if (!bodies_.has_room(parser.announced_body_bytes())) {
-        deadline_.expire_never();
-        co_return Incoming{{}, body_budget_error()};
-      }
+      if (!bodies_.has_room(parser.announced_body_bytes())) co_return refuse(body_budget_error());
       deadline_.expire_after(options_.body_timeout);
       if (parser.head().expects_continue && buffer_.empty() && !parser.complete()) {
-        const bool sent = co_await write_all(kContinue);
+        const bool sent = co_await write_buffers(asio::buffer(kContinue));
         if (!sent) co_return Incoming{};
         deadline_.expire_after(options_.body_timeout);
       }
       continue;
     }
     const ReadOutcome more = co_await fill();
-    if (more == ReadOutcome::kTimeout) {
-      co_return Incoming{{}, error_reply(408, timeout_message(parser.head_complete()))};
-    }
+    if (more == ReadOutcome::kTimeout) co_return refuse(timeout_error(parser.head_complete()));
     if (more == ReadOutcome::kClosed && stopping_ && parser.head_complete()) {
-      deadline_.expire_never();
-      co_return Incoming{{}, error_reply(503, "the server is shutting down")};
+      co_return refuse({503, "the server is shutting down"});
     }
     if (more == ReadOutcome::kClosed) co_return Incoming{};
   }
   deadline_.expire_never();
   HttpRequest request = parser.take();
   request.body_reservation = std::move(reservation);
+  keep_alive_ = request.keep_alive;
+  http11_ = request.http11;
+  is_head_ = request.method == Method::kHead;
   co_return Incoming{std::move(request), {}};
 }
 
-asio::awaitable<bool> Connection::write_all(std::string_view bytes) {
-  while (!bytes.empty()) {
+asio::awaitable<bool> Connection::wait_for_room() {
+  deadline_.expire_after(options_.write_timeout);
+  const auto [failure] = co_await socket_.async_wait(tcp::socket::wait_write, kOutcome);
+  deadline_.expire_never();
+  if (failure) peer_gone_ = true;
+  co_return !peer_gone_;
+}
+
+template <class WriteSome>
+asio::awaitable<bool> Connection::write_all(WriteSome write_some) {
+  for (;;) {
     error_code failure;
-    const size_t count = socket_.write_some(asio::buffer(bytes), failure);
-    bytes.remove_prefix(count);
+    const bool is_done = write_some(failure);
+    if (!failure && is_done) co_return true;
     if (!failure) continue;
-    if (!would_block(failure)) {
-      peer_gone_ = true;
-      co_return false;
-    }
-    deadline_.expire_after(options_.write_timeout);
-    const auto [wait_failure] = co_await socket_.async_wait(tcp::socket::wait_write, kOutcome);
-    deadline_.expire_never();
-    if (wait_failure || peer_gone_) {
+    bool goes_on = would_block(failure);
+    if (goes_on) goes_on = co_await wait_for_room();
+    if (!goes_on) {
       peer_gone_ = true;
       co_return false;
     }
   }
-  co_return true;
 }
 
-asio::awaitable<bool> Connection::send(const HttpResponse& response, bool without_body, bool keep_alive, bool http11) {
-  std::string bytes;
-  bytes.reserve(512 + std::min(response.body.size(), kReadBytes));
-  append_head(bytes, response, BodyFraming::kLength, response.body.size(), keep_alive && !stopping_, http11);
-  const bool is_large = response.body.size() > kReadBytes;
-  if (!without_body && !is_large) bytes += response.body;
-  bool sent = co_await write_all(bytes);
-  if (sent && !without_body && is_large) sent = co_await write_all(response.body);
+template <class Buffers>
+asio::awaitable<bool> Connection::write_buffers(Buffers buffers) {
+  boost::beast::buffers_suffix<Buffers> left(std::move(buffers));
+  return write_all([this, left = std::move(left)](error_code& failure) mutable {
+    left.consume(socket_.write_some(left, failure));
+    return asio::buffer_size(left) == 0;
+  });
+}
+
+asio::awaitable<bool> Connection::write_head(const HttpResponse& response, BodyFraming framing) {
+  const ResponseHead head = make_head(response, framing, {keep_alive_ && !stopping_, http11_});
+  http::response_serializer<http::empty_body> serializer(head);
+  serializer.split(true);  // the end of a chunked body comes later
+  const bool sent = co_await write_all([&](error_code& failure) {
+    http::write_some(socket_, serializer, failure);
+    return serializer.is_header_done();
+  });
   co_return sent;
 }
 
-asio::awaitable<bool> Connection::begin_stream(const HttpResponse& head, bool keep_alive, bool http11) {
-  chunked_ = http11;
-  frame_.clear();
-  append_head(frame_, head, http11 ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0,
-              keep_alive && http11 && !stopping_, http11);
-  const bool sent = co_await write_all(frame_);
+asio::awaitable<bool> Connection::send(const HttpResponse& response) {
+  bool sent = false;
+  if (is_head_ || response.status == 204) {
+    sent = co_await write_head(response, BodyFraming::kLength);
+    co_return sent;
+  }
+  const ResponseMessage message = make_message(response, {keep_alive_ && !stopping_, http11_});
+  http::response_serializer<ResponseMessage::body_type> serializer(message);
+  sent = co_await write_all([&](error_code& failure) {
+    http::write_some(socket_, serializer, failure);
+    return serializer.is_done();
+  });
   co_return sent;
+}
+
+void Connection::send_without_waiting(const HttpResponse& response) {
+  error_code ignored;
+  http::write(socket_, make_message(response, {}), ignored);
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+asio::awaitable<bool> Connection::begin_stream(const HttpResponse& head) {
+  chunked_ = http11_;
+  keep_alive_ = keep_alive_ && http11_;
+  return write_head(head, chunked_ ? BodyFraming::kChunked : BodyFraming::kUntilClose);
 }
 
 asio::awaitable<bool> Connection::write_stream(std::string& events) {
-  frame_.clear();
+  bool sent = false;
   if (chunked_) {
-    fmt::format_to(std::back_inserter(frame_), "{:x}\r\n", events.size());
-    frame_ += events;
-    frame_ += "\r\n";
+    sent = co_await write_buffers(http::make_chunk(asio::const_buffer(asio::buffer(events))));
   } else {
-    frame_ += events;
+    sent = co_await write_buffers(asio::const_buffer(asio::buffer(events)));
   }
   events.clear();
-  const bool sent = co_await write_all(frame_);
   co_return sent;
 }
 
 asio::awaitable<bool> Connection::end_stream() {
-  frame_ = std::string();
   if (!chunked_) co_return true;
-  const bool sent = co_await write_all("0\r\n\r\n");
+  const bool sent = co_await write_buffers(http::make_chunk_last());
   co_return sent;
 }
 

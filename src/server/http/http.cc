@@ -1,25 +1,7 @@
 #include "server/http/http.h"
 
-#include <fmt/format.h>
-
-#include <array>
-#include <ctime>
-#include <iterator>
-
 namespace millrace::server {
 namespace {
-
-void append_date(std::string& out) {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  static constexpr std::array kDays = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-  static constexpr std::array kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-  fmt::format_to(std::back_inserter(out), "Date: {}, {:02} {} {} {:02}:{:02}:{:02} GMT\r\n",
-                 kDays[static_cast<size_t>(parts.tm_wday)], parts.tm_mday, kMonths[static_cast<size_t>(parts.tm_mon)],
-                 parts.tm_year + 1900, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
 
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -66,30 +48,6 @@ std::string_view status_text(unsigned status) {
     case 504: return "Gateway Timeout";
     default: return "Unknown";
   }
-}
-
-void append_head(std::string& out, const HttpResponse& response, BodyFraming framing, size_t content_length,
-                 bool keep_alive, bool http11) {
-  fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\nServer: millrace/" MILLRACE_VERSION "\r\n",
-                 response.status, status_text(response.status));
-  append_date(out);
-  if (!response.content_type.empty() && response.status != 204) {
-    out.append("Content-Type: ").append(response.content_type).append("\r\n");
-  }
-  for (const auto& [name, value] : response.headers) {
-    out.append(name).append(": ").append(value).append("\r\n");
-  }
-  if (framing == BodyFraming::kChunked) {
-    out += "Transfer-Encoding: chunked\r\n";
-  } else if (framing == BodyFraming::kLength && response.status != 204) {
-    fmt::format_to(std::back_inserter(out), "Content-Length: {}\r\n", content_length);
-  }
-  if (!keep_alive) {
-    out += "Connection: close\r\n";
-  } else if (!http11) {
-    out += "Connection: keep-alive\r\n";
-  }
-  out += "\r\n";
 }
 
 std::string percent_decode(std::string_view text) {

@@ -14,7 +14,7 @@ enum class Method : uint8_t { kGet, kHead, kPost, kPut, kPatch, kDelete, kOption
 
 [[nodiscard]] std::string_view to_string(Method method);
 
-/// What the front needs to know of a request; the parser has dropped the rest.
+/// The part of a request that the server uses; the parser drops the rest.
 struct HttpRequest {
   Method method = Method::kOther;
   std::string path;   ///< percent-decoded, without the query
@@ -24,10 +24,10 @@ struct HttpRequest {
   std::string content_encoding;
   std::string request_id;  ///< X-Request-Id
   std::string host;
-  std::string origin;      ///< of the page that has a browser send this
-  std::string fetch_site;  ///< Sec-Fetch-Site: where that page is from, seen from here
+  std::string origin;      ///< Origin: the site of the page that has a browser send the request
+  std::string fetch_site;  ///< Sec-Fetch-Site: how that site relates to this server
   std::string body;
-  BodyBudget::Reservation body_reservation;  ///< what the body takes of the front's budget
+  BodyBudget::Reservation body_reservation;  ///< the body's share of the budget
   bool http11 = true;
   bool keep_alive = true;
   bool expects_continue = false;
@@ -38,23 +38,26 @@ struct HttpRequest {
   }
 };
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpResponse {
   unsigned status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;  ///< besides those that the connection writes: Server, Date, Content-Type, framing, Connection
 };
 
-/// How the bytes after the head are delimited.
-enum class BodyFraming : uint8_t { kLength, kChunked, kUntilClose };
+/// Why a request could not be read.
+struct HttpError {
+  unsigned status = 400;
+  std::string message;
+};
 
+/// Returns the reason phrase of `status`, as RFC 9110 words it.
 [[nodiscard]] std::string_view status_text(unsigned status);
-/// Appends status line and header section, with the empty line. `content_length` matters for kLength only.
-void append_head(std::string& out, const HttpResponse& response, BodyFraming framing, size_t content_length,
-                 bool keep_alive, bool http11);
-/// '%41' to 'A'; malformed escapes stay as they are.
+/// Returns `text` with '%41' as 'A'; malformed escapes stay as they are.
 [[nodiscard]] std::string percent_decode(std::string_view text);
-/// True for equal strings, in a time that depends on the lengths only.
+/// Returns whether two strings are equal, in a time that depends on their lengths only.
 [[nodiscard]] bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 }  // namespace millrace::server

@@ -25,7 +25,7 @@ Method to_method(http::verb verb) {
 
 constexpr size_t kShortestChunkedEnd = 5;
 
-/// Bytes of them at the start.
+/// Returns the bytes of the empty lines at the start.
 size_t empty_lines(std::string_view text) {
   size_t length = 0;
   while (text.substr(length, 2) == "\r\n") length += 2;
@@ -66,7 +66,7 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
   size_t consumed = 0;
   State state = State::kNeedMore;
   if (!parser.got_some()) {
-    buffer.erase(0, empty_lines(buffer));  // some clients end a body so
+    buffer.erase(0, empty_lines(buffer));  // some clients end a body with one
     if (buffer == "\r") return state;
   }
   while (consumed < buffer.size() && !parser.is_done()) {
@@ -88,7 +88,7 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
     if (parser.is_header_done() && !head_reported_) {
       const auto coding_count = parser.get().count(http::field::transfer_encoding);
       if (coding_count > 1 || (coding_count == 1 && !parser.chunked())) {
-        // Where such a body ends nobody can tell (RFC 9112, section 6.3).
+        // The end of such a body is unknown (RFC 9112, section 6.3).
         return fail(400, "malformed HTTP request: the transfer encoding does not end in chunked");
       }
       head_reported_ = true;
@@ -102,7 +102,7 @@ HttpParser::State HttpParser::feed(std::string& buffer) {
   buffer.erase(0, consumed);
   if (state == State::kHead) return state;
   if (parser.is_done()) return State::kDone;
-  // Of a body everything is taken, except the beginning of a chunk's header or of the trailer.
+  // Beast takes all of a body, except the beginning of a chunk's header or of the trailer.
   if (parser.is_header_done() && buffer.size() > limits_.header_bytes) {
     return fail(431, fmt::format("a chunk's header or the trailer is longer than {} bytes (--max-header-kib)",
                                  limits_.header_bytes));

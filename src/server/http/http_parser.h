@@ -8,8 +8,8 @@
 
 namespace millrace::server {
 
-/// Parses one HTTP/1.x request from bytes as they come, within limits. Knows no socket, so a fuzzer can drive it.
-/// One per request; Beast stands behind it in one translation unit.
+/// Parses one HTTP/1.x request from bytes as they come, within limits. Lives as long as one request is being read;
+/// knows no socket, so a fuzzer can drive it. Beast is in its source file only.
 class HttpParser {
  public:
   struct Limits {
@@ -18,27 +18,22 @@ class HttpParser {
   };
   enum class State {
     kNeedMore,  ///< feed again with more bytes
-    kHead,      ///< once, as soon as the header section is complete: head() may be looked at
+    kHead,      ///< once, as soon as the header section is complete: head() may be read
     kDone,      ///< take() gives the request
     kFailed,    ///< failure() says why; nothing further can be parsed from this connection
   };
-  struct Failure {
-    unsigned status = 400;
-    std::string message;
-  };
-
   explicit HttpParser(Limits limits);
   ~HttpParser();
 
   /// Consumes from the front of `buffer`; what is left over belongs to the next request.
   State feed(std::string& buffer);
   [[nodiscard]] const HttpRequest& head() const { return request_; }
-  [[nodiscard]] const Failure& failure() const { return failure_; }
-  /// The header section was complete and said that no body follows, or the body has been read.
+  [[nodiscard]] const HttpError& failure() const { return failure_; }
+  /// Returns whether nothing of the request is missing: its body has been read, or its header section has none.
   [[nodiscard]] bool complete() const;
-  /// Bytes of the body that the header announced; 0 where it didn't say.
+  /// Returns the bytes of the body that the header announced; 0 where it did not.
   [[nodiscard]] size_t announced_body_bytes() const;
-  /// Bytes of the body that are there.
+  /// Returns the bytes of the body that have been read.
   [[nodiscard]] size_t body_bytes() const;
   [[nodiscard]] bool head_complete() const { return head_reported_; }
   [[nodiscard]] HttpRequest take();
@@ -50,7 +45,7 @@ class HttpParser {
 
   std::unique_ptr<Impl> impl_;
   HttpRequest request_;
-  Failure failure_;
+  HttpError failure_;
   Limits limits_;
   bool head_reported_ = false;
 };

@@ -7,8 +7,8 @@
 
 namespace millrace::server {
 
-/// A deadline that is moved far more often than it is met: moving it later costs a store, since the runtime's timer
-/// stays where it is and looks again when it fires. One executor.
+/// A deadline that is moved far more often than it expires. Moving it later costs one store: the runtime's timer stays
+/// armed and looks again when it fires. Member of its user, on one executor.
 class LazyTimer {
  public:
   LazyTimer(async::Runtime& runtime, std::function<void()> on_expiry)

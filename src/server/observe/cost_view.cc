@@ -17,7 +17,7 @@ void write_stages(JsonWriter& json, const sched::RingCosts& costs) {
   json.end_array();
 }
 
-/// What the description rests on.
+/// Returns a sentence on what the costs were learnt from, and how well they predict.
 std::string about(const sched::RingCosts& costs, uint64_t plans) {
   double error = 0;
   for (const double each : costs.relative_errors) error = std::max(error, each);
@@ -38,7 +38,7 @@ void write_contention(JsonWriter& json, const sched::Contention& contention) {
   json.end_object();
 }
 
-/// The way from the last stage through the head to the first stage: both links, booking an output, making a plan.
+/// Writes the latency from the last stage through the head to the first stage: both links, booking, scheduling.
 void write_head(JsonWriter& json, const sched::RingTotals& totals) {
   double us = 0;
   for (const sched::LinkTotals& link : {totals.links.front(), totals.links.back()}) {
@@ -50,7 +50,7 @@ void write_head(JsonWriter& json, const sched::RingTotals& totals) {
   json.member("head_latency_us", us);
 }
 
-/// Of the links from stage to stage. How long a transfer takes holds its size already: no rate beside it.
+/// Writes the links between stages. Their latency includes the transfer, so there is no rate.
 void write_links(JsonWriter& json, const sched::RingTotals& totals) {
   sched::LinkTotals inner;
   for (size_t i = 1; i + 1 < totals.links.size(); ++i) {

@@ -6,9 +6,8 @@
 
 namespace millrace::server {
 
-/// The ring as a cluster that `millrace simulate --cluster` reads (docs/simulation.md): what each stage's micro-batches
-/// cost as learnt so far and take from each other, the mean latency of the links and of the head, the pool of pages.
-/// `costs` knows its stages.
+/// Appends the ring as a cluster that `millrace simulate --cluster` reads (docs/simulation.md): the stages' learnt
+/// costs and contention, the mean latency of links and head, the page pool. `costs` must know its stages.
 void append_cost_view(std::string& out, const sched::RingCosts& costs, const sched::RingSnapshot& ring,
                       const std::string& model_name);
 

@@ -9,9 +9,9 @@
 
 namespace millrace::server {
 
-/// Appends what /metrics says about the ends of TCP links, in Prometheus' text form; nothing when there is none.
+/// Appends the metrics of the ends of TCP links, in Prometheus' text form; nothing when there is none.
 void append_link_metrics(std::string& out, const std::vector<comm::LinkStats>& links);
-/// What came to the port where the head's node hears the others; nothing when there is no such port.
+/// Appends the metrics of the control port, where the head's node listens for the others; nothing without such a port.
 void append_control_metrics(std::string& out, std::optional<uint64_t> refusals);
 
 }  // namespace millrace::server

@@ -29,7 +29,7 @@ double per_second(uint64_t count, const RingSnapshot& ring) {
   return ring.recent_ns <= 0 ? 0.0 : static_cast<double>(count) * 1e9 / static_cast<double>(ring.recent_ns);
 }
 
-/// Rounded: the page needs no more, and the reply stays short.
+/// Returns three decimals: the page needs no more, and the reply stays short.
 double rounded(double value) {
   return std::round(value * 1000) / 1000;
 }
@@ -56,7 +56,7 @@ void write_recent(JsonWriter& json, const RingSnapshot& ring) {
   json.member("decode_tokens_per_s", rounded(per_second(recent.decode_tokens, ring)));
   json.member("micro_batches_per_s", rounded(per_second(recent.plans, ring)));
   json.member("occupancy", rounded(recent.occupancy()));
-  // Little's law: the mean time in the ring is the mean number in it by the rate.
+  // Little's law: the mean time in the ring is the mean number in it divided by the rate.
   json.member("ring_latency_us", mean_microseconds(recent.occupied_ns, recent.plans));
   json.member("head_us", mean_microseconds(recent.schedule_ns + recent.book_ns, recent.plans));
   json.key("stages").begin_array();

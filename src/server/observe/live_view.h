@@ -9,9 +9,9 @@
 
 namespace millrace::server {
 
-/// Appends the JSON object that the live page polls: the state of the engine, sums of the last ten seconds, and the
-/// micro-batches whose number is above `since=N` of the query (the newest few hundred at most). Times of micro-batches
-/// are microseconds on the head's clock, as are "now_us" and "started_us", by which the page sees a restart.
+/// Appends the JSON object that the live page polls: the engine's state, sums of the last ten seconds, micro-batches.
+/// The query `since=N` asks for micro-batches above number N, of which the newest few hundred are written. All times
+/// are microseconds on the head's clock; the page detects a restart by "started_us".
 void append_live_view(std::string& out, const sched::RingStats& ring, const sched::Engine& engine,
                       std::string_view model_name, std::string_view query, int64_t started_ns, int64_t now_ns);
 

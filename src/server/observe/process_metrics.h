@@ -4,8 +4,8 @@
 
 namespace millrace::server {
 
-/// Appends what Prometheus' clients say of their process: resident memory, CPU time, descriptors, when it was started.
-/// Reads /proc at each call; what cannot be read is left out.
+/// Appends the process metrics of Prometheus' client libraries: resident memory, CPU time, open descriptors, start
+/// time. Reads /proc at each call, and leaves out what cannot be read.
 void append_process_metrics(std::string& out);
 
 }  // namespace millrace::server

@@ -1,6 +1,5 @@
 #include "server/observe/ring_metrics.h"
 
-#include "server/observe/metrics.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {
@@ -45,33 +44,18 @@ void write_window(MetricWriter& writer, const RingSnapshot& ring) {
 
 void write_latency(MetricWriter& writer, const RingSnapshot& ring) {
   writer.describe("ring_latency_seconds", "histogram", "From sending a micro-batch to having its output.");
-  uint64_t below = 0;
-  for (size_t i = 0; i < sched::kRingLatencyBounds.size(); ++i) {
-    below += ring.latency_counts[i];
-    writer.sample("ring_latency_seconds_bucket", fmt::format("le=\"{}\"", sched::kRingLatencyBounds[i]), below);
-  }
-  below += ring.latency_counts.back();
-  writer.sample("ring_latency_seconds_bucket", "le=\"+Inf\"", below);
-  writer.sample("ring_latency_seconds_sum", "", seconds(ring.latency_sum_ns));
-  writer.sample("ring_latency_seconds_count", "", below);
+  writer.histogram("ring_latency_seconds", "", sched::kRingLatencyBounds, ring.latency_counts,
+                   seconds(ring.latency_sum_ns));
 }
 
-/// Under vLLM's name, which calls a histogram a total, and under both prefixes.
+/// Appends the histogram of micro-batch sizes under vLLM's name, which calls it a total, and under both prefixes.
 void write_token_counts(std::string& out, const RingSnapshot& ring, std::string_view model_name) {
   const std::string label = model_label(model_name);
-  for (const std::string_view prefix : {"vllm", "millrace"}) {
-    const std::string name = fmt::format("{}:iteration_tokens_total", prefix);
-    auto to = std::back_inserter(out);
-    fmt::format_to(to, "# HELP {} Prompt and decode tokens of a micro-batch.\n# TYPE {} histogram\n", name, name);
-    uint64_t below = 0;
-    for (size_t i = 0; i < ring.token_counts.size(); ++i) {
-      below += ring.token_counts[i];
-      const auto& bounds = sched::kTokenCountBounds;
-      const std::string bound = i < bounds.size() ? std::to_string(bounds[i]) : "+Inf";
-      fmt::format_to(to, "{}_bucket{{{},le=\"{}\"}} {}\n", name, label, bound, below);
-    }
-    const uint64_t tokens = ring.since_start.prefill_tokens + ring.since_start.decode_tokens;
-    fmt::format_to(to, "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, label, tokens, name, label, below);
+  const uint64_t tokens = ring.since_start.prefill_tokens + ring.since_start.decode_tokens;
+  for (const std::string_view prefix : {"vllm:", "millrace:"}) {
+    MetricWriter writer(out, prefix);
+    writer.describe("iteration_tokens_total", "histogram", "Prompt and decode tokens of a micro-batch.");
+    writer.histogram("iteration_tokens_total", label, sched::kTokenCountBounds, ring.token_counts, tokens);
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace millrace::server {
 
-/// Appends what /metrics says about the ring, in Prometheus' text form.
+/// Appends the ring's metrics, in Prometheus' text form.
 void append_ring_metrics(std::string& out, const sched::RingSnapshot& ring, const sched::EngineStatus& status,
                          std::string_view model_name);
 

@@ -8,9 +8,9 @@
 
 namespace millrace::server {
 
-/// Appends what /metrics says of the stages' page stores, in Prometheus' text form; nothing when there is none.
+/// Appends the metrics of the stages' page stores, in Prometheus' text form; nothing when there is none.
 void append_store_metrics(std::string& out, const std::vector<cache::StageStoreStats>& stores);
-/// Of how decode steps came to the stages' devices; nothing when none of these may record them.
+/// Appends how many decode steps the stages replayed as graphs; nothing when no stage can record graphs.
 void append_decode_metrics(std::string& out, const std::vector<sched::StageGraphStats>& stages);
 
 }  // namespace millrace::server

@@ -28,14 +28,14 @@ size_t lane_row(size_t lane) {
   return 10 + kRowsPerStage * lane;
 }
 
-/// Microseconds with three decimals: exact.
+/// Returns exact microseconds, with three decimals.
 std::string microseconds(int64_t ns) {
   const char* sign = ns < 0 ? "-" : "";
   const int64_t size = ns < 0 ? -ns : ns;
   return fmt::format("{}{}.{:03}", sign, size / 1000, size % 1000);
 }
 
-/// One event; further members follow between construction and finish().
+/// Writes one event; further members are added between construction and finish().
 class Event {
  public:
   Event(std::string& out, char phase, size_t row, std::string_view name) : out_(out), json_(out) {

@@ -9,16 +9,16 @@
 namespace millrace::server {
 
 /// Writes plan records in Chrome's trace event format (a JSON array of events; Perfetto and chrome://tracing open it):
-/// rows for the head, and per stage for what it computes, what it waits for, and the lane that leads to it.
+/// one row for the head, and per stage one for its work, its waits, and the link that leads to it. Used by one thread.
 /// docs/observing.md describes the events; app/trace_report.cc reads them back.
 class TraceWriter {
  public:
   /// Times are written in microseconds since the first record was scheduled.
   TraceWriter(size_t stage_count, size_t window);
-  /// The array's begin, and the names of the rows.
+  /// Opens the array and names the rows.
   void begin(std::string& out);
   void add(std::string& out, const sched::PlanRecord& record);
-  /// `lost`: records that were overwritten before they could be written.
+  /// Closes the array; `lost` counts the records that were overwritten before they could be written.
   void end(std::string& out, uint64_t lost);
 
  private:

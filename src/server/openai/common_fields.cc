@@ -228,7 +228,6 @@ using Common = CommonRequest;
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-
 constexpr std::array kCommonFields = {
     string_field<Common, &Common::model>("model", "The name that /v1/models gives, or nothing"),
     Field<Common>{"n", read_n, [](SchemaWriter& s) { s.integer(1, static_cast<int64_t>(s.limits().max_choices)); }},

@@ -1,6 +1,7 @@
 #include "server/openai/error.h"
 
 #include "base/json.h"
+#include "base/log.h"
 
 namespace millrace::server::openai {
 
@@ -22,6 +23,11 @@ unsigned status_of(ErrorCode code) {
 
 ApiError to_api_error(const Error& error, std::string_view param) {
   return ApiError{status_of(error.code), error.message, std::string(param)};
+}
+
+ApiError internal_error(const std::exception& failure) {
+  log::error("a request failed: {}", failure.what());
+  return ApiError{500, "internal error", ""};
 }
 
 std::string_view error_type(unsigned status) {

@@ -10,7 +10,7 @@
 
 namespace millrace::server::openai {
 
-/// A refusal as OpenAI's clients expect it.
+/// An error as OpenAI's clients expect it.
 struct [[nodiscard]] ApiError {
   ApiError() = default;
   ApiError(unsigned http_status, std::string text, std::string field)
@@ -33,10 +33,12 @@ ApiError bad_request(std::string_view param, fmt::format_string<Args...> format,
   return ApiError{400, fmt::format(format, std::forward<Args>(args)...), std::string(param)};
 }
 
-/// The status that each ErrorCode means to a client.
+/// Returns the HTTP status of an ErrorCode.
 [[nodiscard]] unsigned status_of(ErrorCode code);
 [[nodiscard]] ApiError to_api_error(const Error& error, std::string_view param = {});
-/// OpenAI's word for a class of statuses, e.g. "invalid_request_error".
+/// Logs `failure`, and returns a 500 that does not name it: the text may be none of the client's business.
+[[nodiscard]] ApiError internal_error(const std::exception& failure);
+/// Returns OpenAI's error type of a status, e.g. "invalid_request_error".
 [[nodiscard]] std::string_view error_type(unsigned status);
 
 /// Appends {"error":{…}}.

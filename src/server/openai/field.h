@@ -13,13 +13,13 @@
 #include "base/json_value.h"
 #include "server/openai/schema.h"
 
-/// Private to openai/: readers of single JSON values that name the field, what was found and what was wanted.
+/// Private to openai/: readers of JSON values, whose errors name the field, what was found and what was wanted.
 namespace millrace::server::openai {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 using Json = JsonValue;
-/// Nothing, or why the value is refused.
+/// Why a value is refused; nothing when it is accepted.
 using FieldError = std::optional<ApiError>;
 
 /// One known member of a request object. A null value never reaches `read`: it means the default.
@@ -36,10 +36,10 @@ struct Field {
 
 [[nodiscard]] FieldError read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] FieldError read_string(std::string_view name, Json value, std::string& out);
-/// A text, or an array of text parts, which are joined by newlines.
+/// Reads a text, or an array of text parts, which are joined by newlines.
 [[nodiscard]] FieldError read_content(const std::string& path, Json value, std::string& content);
 [[nodiscard]] FieldError read_float(std::string_view name, Json value, double low, double high, float& out);
-/// A count of alternatives beside a token.
+/// Reads a count of alternatives per token.
 [[nodiscard]] FieldError read_alternatives(std::string_view name, Json value, const RequestLimits& limits,
                                            int32_t& out);
 [[nodiscard]] FieldError read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out);
@@ -54,7 +54,7 @@ template <std::integral T>
   return std::nullopt;
 }
 
-/// A member that may be silent is an optional; reading it gives it a value.
+/// Returns the value to read into; an optional member gets one.
 template <class T>
 T& target_of(T& member) {
   return member;
@@ -64,7 +64,7 @@ T& target_of(std::optional<T>& member) {
   return member.emplace();
 }
 
-/// Fields that need no code of their own: where the value goes, and its bounds, which reader and schema share.
+/// Fields without code of their own: the member that takes the value, and its bounds, which reader and schema share.
 template <class Request, auto kMember>
 constexpr Field<Request> flag_field(std::string_view name, std::string_view note = {}) {
   return {name,
@@ -134,7 +134,7 @@ template <class Request>
   return std::nullopt;
 }
 
-/// A request body: one JSON object, at most 64 levels deep.
+/// Parses a request body: one JSON object, at most 64 levels deep.
 class Document {
  public:
   /// `body` outlives it.
@@ -147,19 +147,19 @@ class Document {
 };
 
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
-/// What holds between fields, once all are read.
+/// Checks the relations between fields, once all are read.
 [[nodiscard]] FieldError check_common(const CommonRequest& request);
-/// Refuses what changes the answers of other servers and is none of this one's (adapters, audio, …), and the tools of
-/// what is no chat.
+/// Refuses members that change the answers of other servers and are not supported here (adapters, audio, …), and tools
+/// outside of chats.
 [[nodiscard]] FieldError check_unsupported(JsonObject object, bool is_chat);
-/// Whether check_unsupported looks at the members of this name.
+/// Returns whether check_unsupported looks at members of this name.
 [[nodiscard]] bool is_checked_field(std::string_view name);
-/// The members that check_unsupported looks at, with the values that it lets pass.
+/// Describes the members that check_unsupported looks at, with the values that it accepts.
 void describe_unsupported(SchemaWriter& schema, bool is_chat);
-/// "allOf", a sibling of their "properties": which of them others turn off.
+/// Writes "allOf" beside "properties": which members others turn off.
 void describe_switches(SchemaWriter& schema, bool is_chat);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
-/// One of the messages.
+/// Describes one message.
 void describe_message(SchemaWriter& schema);
 [[nodiscard]] FieldError check_conversation(const Conversation& conversation);
 

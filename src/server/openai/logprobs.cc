@@ -3,12 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "server/openai/response.h"
 
 namespace millrace::server::openai {
 namespace {
 
-/// Clients parse a number; a token that cannot be drawn gets the value vLLM gives it.
+/// Returns the token's text, or "bytes:\xe2\x80" where its bytes are not valid UTF-8 by themselves.
+std::string token_text(const text::Tokenizer& tokenizer, TokenId token) {
+  std::string bytes = tokenizer.token_bytes(token);
+  if (is_valid_utf8(bytes)) return bytes;
+  std::string escaped = "bytes:";
+  for (const char c : bytes) escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return escaped;
+}
+
+/// Returns a finite number, as clients parse it: a token that cannot be drawn gets vLLM's value.
 float finite_logprob(float logprob) {
   return std::isfinite(logprob) ? logprob : -9999.0f;
 }

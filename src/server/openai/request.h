@@ -12,11 +12,11 @@
 #include "server/openai/error.h"
 #include "sched/plan/request.h"
 
-/// The requests of the OpenAI-compatible API as plain structs, and their parsing: every field validated, nothing that
-/// changes the answer ignored. Parsing needs no socket and no engine.
+/// The requests of the OpenAI-compatible API as plain structs, and their parsers. Every field is validated, and nothing
+/// that changes the answer is ignored. Parsing needs no socket and no engine.
 namespace millrace::server::openai {
 
-/// What a field may be at most, besides the bounds that OpenAI documents.
+/// Bounds of fields, besides those that OpenAI documents.
 struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n
@@ -24,7 +24,7 @@ struct RequestLimits {
   bool has_priorities = false;  ///< else 0 is the only one
 };
 
-/// What an answer has to be.
+/// The form that an answer must have.
 struct ResponseFormat {
   enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
   Kind kind = Kind::kJsonObject;
@@ -33,7 +33,7 @@ struct ResponseFormat {
   std::string name;                ///< the place in it, for messages
 };
 
-/// What completions and chat completions have in common. Optional: the model's own default applies.
+/// Fields of both completions and chat completions. An empty optional means the model's default.
 struct CommonRequest {
   std::string model;  ///< empty: not said
   std::optional<uint32_t> max_tokens;
@@ -58,7 +58,7 @@ struct CommonRequest {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  ///< in logprobs, "token_id:N" instead of tokens' texts
-  /// -1: as many as the context holds beside max_tokens.
+  /// -1 keeps as many tokens as the context holds beside max_tokens.
   std::optional<int32_t> truncate_prompt_tokens;
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
@@ -78,7 +78,7 @@ struct CompletionRequest : CommonRequest {
   bool echo = false;
 };
 
-/// A call of a tool in an assistant's message.
+/// A tool call in an assistant's message.
 struct MessageToolCall {
   std::string id;
   std::string name;
@@ -111,7 +111,7 @@ struct Tool {
   std::string path;        ///< in the request, for messages
 };
 
-/// What a chat template is rendered with; also the body of /apply-template and of a chat /tokenize.
+/// The input of a chat template; also the body of /apply-template and of a /tokenize of messages.
 struct Conversation {
   std::vector<ChatMessage> messages;
   bool add_generation_prompt = true;
@@ -173,7 +173,7 @@ struct AbortRequest {
                                                                     const RequestLimits& limits);
 [[nodiscard]] ApiResult<Conversation> parse_template_request(const std::string& body, const RequestLimits& limits);
 [[nodiscard]] ApiResult<AbortRequest> parse_abort_request(const std::string& body);
-/// An empty body asks for the defaults.
+/// Parses the body; an empty one asks for the defaults.
 [[nodiscard]] ApiResult<FlushRequest> parse_flush_request(const std::string& body);
 [[nodiscard]] ApiResult<PauseRequest> parse_pause_request(const std::string& body);
 

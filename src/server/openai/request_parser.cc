@@ -10,7 +10,6 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
-
 FieldError read_prompt(Name name, Json value, const Limits& limits, CompletionRequest& request) {
   request.prompts.clear();
   if (value.is_string()) {
@@ -75,14 +74,14 @@ constexpr std::array kCompletionFields = {
     alternatives_field<CompletionRequest, &CompletionRequest::top_logprobs>("logprobs"),
 };
 
-/// Chat logprobs are two fields: whether, and how many alternatives.
+/// Merges the two fields of chat logprobs: whether they are wanted, and how many alternatives.
 struct ChatFields : ChatRequest {
   bool logprobs = false;
   std::optional<int32_t> alternatives;
   std::optional<uint32_t> max_completion_tokens;
 };
 
-/// vLLM's, which puts the last message before the answer.
+/// Refuses vLLM's echo of chats, which would put the last message before the answer.
 FieldError read_chat_echo(Name name, Json value, const Limits&, ChatFields&) {
   bool echo = false;
   if (FieldError field_error = read_bool(name, value, echo)) return field_error;
@@ -133,7 +132,7 @@ constexpr std::array kChatFields = {
 constexpr size_t kMaxLoggedFields = 32;  // named in the log
 constexpr size_t kMaxLoggedNameBytes = 64;
 
-/// Says at debug which members no table knows: their names alone, for values are nobody's business.
+/// Logs the names of unknown members at debug level, without their values, which may be private.
 template <class... Fields>
 void log_ignored(JsonObject object, const Fields&... tables) {
   if (!log::enabled(log::Level::kDebug)) return;

@@ -6,15 +6,15 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "server/choice.h"
+#include "server/openai/choice_delta.h"
 #include "server/openai/error.h"
 
-/// What goes back to the client: whole responses and the chunks of a stream, as OpenAI defines them.
+/// Writes responses: whole ones and the chunks of a stream, as OpenAI defines them.
 namespace millrace::server::openai {
 
 enum class ResponseKind : uint8_t { kCompletion, kChat };
 
-/// What all parts of one response share.
+/// Members that all parts of one response share.
 struct ResponseInfo {
   ResponseKind kind = ResponseKind::kCompletion;
   std::string id;         ///< "cmpl-…", "chatcmpl-…"
@@ -24,7 +24,7 @@ struct ResponseInfo {
   bool token_ids = false;  ///< the response holds token ids too
 };
 
-/// Tokens of a prediction that were computed ahead, and were drawn or not.
+/// Counts the tokens of a prediction that were computed ahead, by whether they were drawn.
 struct PredictionUsage {
   uint64_t accepted = 0;
   uint64_t rejected = 0;
@@ -34,11 +34,11 @@ struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t cached_tokens = 0;
-  std::optional<uint64_t> reasoning_tokens;    ///< of the completion's; nothing where they are not told apart
-  std::optional<PredictionUsage> predictions;  ///< nothing where there was none
+  std::optional<uint64_t> reasoning_tokens;    ///< part of completion_tokens; nothing where reasoning is not separated
+  std::optional<PredictionUsage> predictions;  ///< nothing without a prediction
 };
 
-/// A choice as the writers see it.
+/// One choice, as the writers take it.
 struct ChoiceView {
   uint32_t index = 0;
   const ChoiceDelta& content;
@@ -54,10 +54,10 @@ void append_response(std::string& out, const ResponseInfo& info, const ChoiceOpt
 /// Writes the events of one stream ("data: {…}\n\n"). The head that all chunks share is rendered once.
 class ChunkWriter {
  public:
-  /// `usage_member`: chunks carry "usage": null, or the numbers with `continuous_usage`.
+  /// With `usage_member` chunks carry "usage": null, or the numbers with `continuous_usage`.
   ChunkWriter(const ResponseInfo& info, const ChoiceOptions& options, bool usage_member, bool continuous_usage);
 
-  /// The events for one delta: the role chunk of a first one, a content chunk, a chunk with the finish reason.
+  /// Appends the events of one delta: the role chunk of the first, a content chunk, a chunk with the finish reason.
   void append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) const;
   void append_usage(std::string& out, const Usage& usage) const;
   static void append_failure(std::string& out, const ApiError& error);
@@ -65,7 +65,7 @@ class ChunkWriter {
 
  private:
   void append_chunk(std::string& out, const ChoiceView& choice, const Usage& usage, bool role, bool finish) const;
-  /// `prompt`: a chat's, in the chunk that tells its token ids.
+  /// `prompt` holds a chat's token ids in the chunk that carries them.
   void append_tail(std::string& out, const Usage& usage, std::span<const TokenId> prompt) const;
 
   const ResponseInfo& info_;
@@ -75,7 +75,7 @@ class ChunkWriter {
   std::string head_;
 };
 
-/// The logprobs members; private to openai/.
+/// Writes the logprobs members; private to openai/.
 void write_completion_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens);
 void write_chat_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens);
 void write_prompt_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,

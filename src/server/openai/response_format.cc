@@ -19,7 +19,7 @@ FieldError set_response_format(std::string_view field, std::string name, Kind ki
   return std::nullopt;
 }
 
-/// What the same field said before, if a body has it twice.
+/// Drops the value that the same field gave before, if a body has it twice.
 void clear_response_format(std::string_view field, CommonRequest& request) {
   if (request.response_format && request.response_format->field == field) request.response_format.reset();
 }

@@ -2,14 +2,15 @@
 
 #include "server/openai/field.h"
 
-/// What an answer is held to: OpenAI's response_format, and the fields of vLLM, SGLang and llama.cpp for the same.
+/// Reads output constraints: OpenAI's response_format, and the fields of vLLM, SGLang and llama.cpp for the same
+/// purpose.
 namespace millrace::server::openai {
 
 [[nodiscard]] FieldError read_response_format(std::string_view name, Json value, const RequestLimits&,
                                               CommonRequest& request);
 [[nodiscard]] FieldError read_structured_outputs(std::string_view name, Json value, const RequestLimits&,
                                                  CommonRequest& request);
-/// A JSON schema, as an object or as its text.
+/// Reads a JSON schema, given as an object or as its text.
 [[nodiscard]] FieldError read_guided_json(std::string_view name, Json value, const RequestLimits&,
                                           CommonRequest& request);
 [[nodiscard]] FieldError read_guided_regex(std::string_view name, Json value, const RequestLimits&,
@@ -23,7 +24,7 @@ void describe_structured_outputs(SchemaWriter& schema);
 void describe_guided_json(SchemaWriter& schema);
 void describe_guided_text(SchemaWriter& schema);
 void describe_guided_choice(SchemaWriter& schema);
-/// Whether a body may hold one of these fields, or tools: then preparing it may take long.
+/// Returns whether a body may hold one of these fields, or tools: compiling its grammar may take long.
 [[nodiscard]] bool may_constrain_output(std::string_view body);
 
 }  // namespace millrace::server::openai

@@ -17,17 +17,17 @@ class SchemaWriter {
 
   [[nodiscard]] JsonWriter& json() { return json_; }
   [[nodiscard]] const RequestLimits& limits() const { return limits_; }
-  /// Null stands for the default of every member that is not required.
+  /// Allows null, which stands for the default of a member that is not required.
   void set_nullable(bool nullable) { nullable_ = nullable; }
   [[nodiscard]] bool nullable() const { return nullable_; }
 
-  /// "type", with null where that is allowed.
+  /// Writes "type", with null where that is allowed.
   void type(std::string_view name);
   void integer(int64_t low, int64_t high);
   void number(double low, double high);
-  /// "enum", with null where that is allowed.
+  /// Writes "enum", with null where that is allowed.
   void words(std::initializer_list<std::string_view> words);
-  /// An array of ids below the vocabulary's size; `key` is opened for it.
+  /// Writes the schema of an array of ids below the vocabulary's size.
   void token_ids(uint32_t vocab_size);
 
  private:
@@ -36,7 +36,7 @@ class SchemaWriter {
   bool nullable_ = false;
 };
 
-/// The part of append_request_schemas for the endpoints that do not generate.
+/// Appends the part of append_request_schemas for the routes that do not generate.
 void describe_utility_requests(SchemaWriter& schema);
 
 /// Appends "Name": {schema} for the body of every request, for "components"/"schemas" of an OpenAPI document.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kMaxToolName = 256;
 
-/// A function's name, which stands in `path`.
+/// Reads a function's name; `path` names it in errors.
 FieldError read_tool_name(const std::string& path, JsonObject function, std::string& name) {
   Json value;
   if (!function["name"].get(value)) return bad_request(path, "{}.name: missing", path);
@@ -17,7 +17,7 @@ FieldError read_tool_name(const std::string& path, JsonObject function, std::str
   return bad_request(path, "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxToolName);
 }
 
-/// {"type": "function", "function": {…}}: the inner object.
+/// Returns the inner object of {"type": "function", "function": {…}}.
 FieldError read_function(const std::string& path, Json value, JsonObject& function) {
   JsonObject object;
   if (!value.get(object)) return wrong_type(path, value, "an object");

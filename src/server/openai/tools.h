@@ -2,10 +2,10 @@
 
 #include "server/openai/field.h"
 
-/// Tools in a conversation: what there is, what is to be called, what was called.
+/// Reads the tools of a conversation: which exist, which may be called, which were called.
 namespace millrace::server::openai {
 
-/// The tool_calls of an assistant's message, which stand in `path`.
+/// Reads the tool_calls of an assistant's message; `path` names them in errors.
 [[nodiscard]] FieldError read_tool_calls(const std::string& path, Json value, std::vector<MessageToolCall>& calls);
 [[nodiscard]] FieldError read_tools(std::string_view name, Json value, const RequestLimits&,
                                     Conversation& conversation);

@@ -6,7 +6,7 @@
 namespace millrace::server::openai {
 namespace {
 
-/// Values that ask for nothing are accepted: false, "", [], {}.
+/// Returns whether a value asks for nothing: false, "", [], {}.
 bool is_neutral_value(Json value) {
   if (std::string_view text; value.get(text)) return text.empty();
   if (JsonArray array; value.get(array)) return array.empty();
@@ -15,12 +15,12 @@ bool is_neutral_value(Json value) {
 }
 
 constexpr int64_t kMaxBestOf = 1024;
-/// What names functions for the model, and the member that may turn them off: then they have no effect.
+/// A member that names functions for the model, and the member that may turn them off.
 struct Switched {
   std::string_view name;
   std::string_view choice;
 };
-/// Tools are a chat's.
+/// The last is refused outside of chats only.
 constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switched{"tools", "tool_choice"}};
 std::span<const Switched> switched(bool is_chat) {
   return std::span(kSwitched).first(is_chat ? 1 : 2);
@@ -53,11 +53,11 @@ constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "session_params",
                                                            "samplers",
                                                            "documents"};
-/// Documents are a chat's, and have a field there.
+/// Returns the unsupported members; a chat supports the last one, documents.
 std::span<const std::string_view> unsupported(bool is_chat) {
   return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 1 : 0));
 }
-/// Numbers of other servers, and the value of each that changes nothing.
+/// Numbers that other servers take, and the value of each that changes nothing.
 struct Neutral {
   std::string_view name;
   int64_t value;
@@ -65,7 +65,7 @@ struct Neutral {
 constexpr std::array kNeutral = {Neutral{"n_predict", -1},      Neutral{"typical_p", 1},
                                  Neutral{"mirostat", 0},        Neutral{"dry_multiplier", 0},
                                  Neutral{"xtc_probability", 0}, Neutral{"dynatemp_range", 0}};
-/// What check_unsupported looks at by itself.
+/// Members that check_unsupported looks at one by one.
 constexpr std::array<std::string_view, 3> kCheckedFields = {"modalities", "n", "best_of"};
 
 FieldError check_neutral(const Neutral& neutral, Json value) {
@@ -76,7 +76,7 @@ FieldError check_neutral(const Neutral& neutral, Json value) {
                      neutral.name, describe(value), neutral.value);
 }
 
-/// What the members of one body say of one Switched.
+/// The members of one body that concern one Switched.
 struct SwitchState {
   std::optional<Json> value;  ///< that asks for something; one that is no array goes before
   bool is_off = false;

@@ -2,7 +2,7 @@
 
 #include "server/openai/field.h"
 
-/// The requests of the endpoints beside the two that generate.
+/// Parses the requests of the routes that do not generate.
 namespace millrace::server::openai {
 namespace {
 
@@ -35,7 +35,7 @@ constexpr std::array kTokenizeFields = {
     flag_field<TokenizeFields, &TokenizeFields::return_token_strings>("return_token_strs"),
 };
 
-/// An empty id says nothing.
+/// Reads a request id; an empty one is ignored.
 FieldError read_abort_id(Name name, Json value, const Limits&, AbortRequest& request) {
   std::string id;
   if (FieldError field_error = read_string(name, value, id)) return field_error;
@@ -84,7 +84,7 @@ constexpr std::array kPauseFields = {
         "Default abort"},
 };
 
-/// An empty body stands for an empty object.
+/// Parses a body; an empty one stands for an empty object.
 template <class Request>
 ApiResult<Request> parse_optional(const std::string& body, std::span<const Field<Request>> fields) {
   Request request;

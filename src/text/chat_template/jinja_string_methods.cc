@@ -270,8 +270,8 @@ enum class Align : uint8_t { kLeft, kCenter, kRight };
 
 template <Align align>
 Value str_justify(Evaluator& evaluator, const Value& self, Args& args) {
-  constexpr int64_t kMostWidth = int64_t{1} << 30;
-  const int64_t width = std::min(int_argument(args.positional[0], 0), kMostWidth);
+  constexpr int64_t kMaxWidth = int64_t{1} << 30;
+  const int64_t width = std::min(int_argument(args.positional[0], 0), kMaxWidth);
   const auto size = static_cast<int64_t>(count_code_points(self.string()));
   const int64_t missing = std::max<int64_t>(width - size, 0);
   // Of an odd number to centre in an odd width the greater half goes to the left.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/hash.h"
 #include "base/result.h"
 #include "base/utf8.h"
 #include "text/tokenizer/byte_level.h"
@@ -17,11 +18,6 @@ constexpr size_t kShortWordSymbols = 32;
 
 uint64_t pair_key(TokenId left, TokenId right) {
   return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
-}
-
-uint64_t mix(uint64_t key) {
-  key *= 0x9E3779B97F4A7C15u;
-  return key ^ (key >> 32);
 }
 
 /// Whether U+2581 follows another character anywhere in `token`.
@@ -96,14 +92,14 @@ void Bpe::index_initial_symbols(const TokenMap& vocab) {
 
 void Bpe::add_merge(TokenId left, TokenId right, uint32_t rank, TokenId merged) {
   const uint64_t pair = pair_key(left, right);
-  uint64_t at = mix(pair) & merge_mask_;
+  uint64_t at = mix_bits(pair) & merge_mask_;
   while (merges_[at].pair != UINT64_MAX && merges_[at].pair != pair) at = (at + 1) & merge_mask_;
   merges_[at] = {pair, rank, merged};
 }
 
 Bpe::MergeEntry Bpe::find_merge(TokenId left, TokenId right) const {
   const uint64_t pair = pair_key(left, right);
-  uint64_t at = mix(pair) & merge_mask_;
+  uint64_t at = mix_bits(pair) & merge_mask_;
   while (merges_[at].pair != pair) {
     if (merges_[at].pair == UINT64_MAX) return {};
     at = (at + 1) & merge_mask_;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/ids.h"
 
 namespace millrace::text {
@@ -72,12 +73,7 @@ class WordCache {
   };
   static_assert(sizeof(Entry) == 64);
 
-  static size_t slot(const Key& key) {
-    uint64_t mixed = key.words[0] * 0x9E3779B97F4A7C15u;
-    mixed = (mixed ^ (mixed >> 29) ^ key.words[1]) * 0xBF58476D1CE4E5B9u;
-    mixed = (mixed ^ (mixed >> 31) ^ key.words[2]) * 0x94D049BB133111EBu;
-    return mixed >> (64 - kLogEntries);
-  }
+  static size_t slot(const Key& key) { return hash_bytes(std::as_bytes(std::span(key.words))) >> (64 - kLogEntries); }
 
   std::vector<Entry> entries_;
 };

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-FileStoreOptions options_for(const TempFolder& folder, uint64_t max_pages) {
+FileStoreOptions bounded_options(const TempFolder& folder, uint64_t max_pages) {
   FileStoreOptions options;
   options.path = folder.path();
   options.max_bytes = max_pages * kRecordBytes;
@@ -29,7 +29,7 @@ fs::path folder_of(const TempFolder& folder, const StoreIdentity& identity) {
 void leave_pages(const TempFolder& folder, const StoreIdentity& identity, uint64_t first, uint64_t count) {
   StoreWorld world;
   {
-    const auto store = open_file_store(world.runtime(), identity, options_for(folder, 1000)).value();
+    const auto store = open_file_store(world.runtime(), identity, bounded_options(folder, 1000)).value();
     REQUIRE(world.put_all(*store, first, count) == count);
   }
   for (uint64_t i = first; i < first + count; ++i) {
@@ -52,7 +52,7 @@ size_t page_count(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("pages of abandoned folders go, the least recently used first, and then the folders") {
+TEST_CASE("abandoned folders go after their pages in order of last use") {
   const TempFolder folder;
   const StoreIdentity first = make_identity("first");
   const StoreIdentity second = make_identity("second");
@@ -74,7 +74,7 @@ TEST_CASE("pages of abandoned folders go, the least recently used first, and the
   REQUIRE(fs::is_empty(folder.path()));
 }
 
-TEST_CASE("what a server uses, has used lately or comes back to is not abandoned") {
+TEST_CASE("a folder used now or lately or again is not abandoned") {
   const TempFolder folder;
   const StoreIdentity left = make_identity("left");
   leave_pages(folder, left, 0, 4);
@@ -89,7 +89,7 @@ TEST_CASE("what a server uses, has used lately or comes back to is not abandoned
   early.scan();
   StoreWorld world;
   {
-    const auto store = open_file_store(world.runtime(), left, options_for(folder, 1000)).value();
+    const auto store = open_file_store(world.runtime(), left, bounded_options(folder, 1000)).value();
     fs::last_write_time(folder_of(folder, left) / "tmp", fs::file_time_type::clock::now() - 50h);
     REQUIRE(bytes(make_identity("own")) == 0);  // its lock is held
     REQUIRE_FALSE(early.remove_oldest().has_value());
@@ -102,12 +102,12 @@ TEST_CASE("what a server uses, has used lately or comes back to is not abandoned
   REQUIRE(bytes(make_identity("own")) == 0);
 }
 
-TEST_CASE("abandoned pages count towards a store's bound and go before its own") {
+TEST_CASE("abandoned pages count towards the bound and go first") {
   const TempFolder folder;
   const StoreIdentity left = make_identity("left");
   leave_pages(folder, left, 0, 8);
   StoreWorld world;
-  FileStoreOptions options = options_for(folder, 10);
+  FileStoreOptions options = bounded_options(folder, 10);
   options.abandoned_after = 0s;
   const auto store = open_file_store(world.runtime(), make_identity(), options).value();
   REQUIRE(world.put_all(*store, 100, 6) == 6);

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <functional>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "cache/store/store_support.h"
@@ -31,6 +33,8 @@ class ScriptedIo final : public FileIo {
 
   std::vector<Kind> calls;
   std::optional<Kind> failing;
+  std::set<std::string> unremovable;  ///< names
+  size_t failed_removals = 0;
   size_t most_bytes = SIZE_MAX;       ///< of one read or write
   uint64_t ends_at = UINT64_MAX;      ///< where reads find the end of any file
   std::function<void()> before_open;  ///< once
@@ -40,6 +44,11 @@ class ScriptedIo final : public FileIo {
   bool start(IoCall& call) override {
     calls.push_back(call.kind);
     if (call.kind == Kind::kOpen && before_open) std::exchange(before_open, nullptr)();
+    if (call.kind == Kind::kUnlink && unremovable.contains(call.path)) {
+      ++failed_removals;
+      call.result = -EPERM;
+      return true;
+    }
     const bool fails = failing == call.kind;
     // A file that cannot be closed well is closed all the same.
     const int64_t result = fails && call.kind != Kind::kClose ? -1 : carry_out(call);
@@ -69,9 +78,9 @@ class ScriptedIo final : public FileIo {
 
 /// The pages of an identity in a folder of their own.
 struct Pages {
-  Pages()
-      : options{.path = folder.path(), .max_bytes = 10 * kRecordBytes},
-        pages(StoreFolder::open(folder.path(), make_identity()).value(), make_identity(), options, form, counters) {}
+  explicit Pages(uint64_t max_pages = 10)
+      : options{.path = folder.path(), .max_bytes = max_pages * kRecordBytes},
+        sync(StoreFolder::open(folder.path(), make_identity()).value(), make_identity(), options, form, counters) {}
 
   bool put(uint64_t number) {
     bool ok = false;
@@ -85,7 +94,7 @@ struct Pages {
   }
   /// Makes the next get of a page that was put read it from the disk; false where files lie in memory alone.
   [[nodiscard]] bool let_go_of(uint64_t number) {
-    const std::string name = pages.path() + "/" + StoreFolder::page_name(make_key(number));
+    const std::string name = sync.path() + "/" + StoreFolder::page_name(make_key(number));
     const int file = open(name.c_str(), O_RDONLY | O_CLOEXEC);
     void* const mapped = mmap(nullptr, kRecordBytes, PROT_READ, MAP_SHARED, file, 0);
     std::array<unsigned char, (kRecordBytes + 4095) / 4096> resident{};
@@ -110,7 +119,9 @@ struct Pages {
   const FileStoreOptions options;
   const RecordFormat form{make_identity()};
   StoreCounters counters;
-  FilePages pages;
+  FolderSync sync;
+  PageEvictor evictor{sync, options, form, counters};
+  FilePages pages{sync, evictor, form, counters};
   ScriptedIo io;
 
  private:
@@ -127,7 +138,7 @@ struct Pages {
 
 }  // namespace
 
-TEST_CASE("a page is written aside, synced and closed before it gets its name") {
+TEST_CASE("a page is written aside and synced before it is named") {
   Pages world;
   world.io.most_bytes = 5000;
   REQUIRE(world.put(1));
@@ -138,7 +149,7 @@ TEST_CASE("a page is written aside, synced and closed before it gets its name") 
   REQUIRE(world.files() == 1);
 }
 
-TEST_CASE("a page that comes from the disk in pieces is whole, and one that ends too early is a miss") {
+TEST_CASE("a page read in pieces is whole and a short one is a miss") {
   Pages world;
   REQUIRE(world.put(1));
   if (!world.let_go_of(1)) SKIP_TEST("the files of this system's folder for temporary ones lie in memory");
@@ -153,7 +164,7 @@ TEST_CASE("a page that comes from the disk in pieces is whole, and one that ends
   REQUIRE(world.files() == 0);
 }
 
-TEST_CASE("whichever step of a put fails, nothing is left of it, and the next put succeeds") {
+TEST_CASE("a put that fails at any step leaves nothing and can be rerun") {
   for (const Kind kind : {Kind::kOpen, Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename}) {
     CAPTURE(static_cast<int>(kind));
     Pages world;
@@ -166,24 +177,24 @@ TEST_CASE("whichever step of a put fails, nothing is left of it, and the next pu
     }
     REQUIRE(world.counters.errors == 2);
     REQUIRE(world.files() == 0);
-    REQUIRE(world.pages.index().bytes() == 0);
-    REQUIRE(world.pages.index().try_reserve(10 * kRecordBytes));
-    world.pages.index().release(10 * kRecordBytes);
+    REQUIRE(world.sync.index().bytes() == 0);
+    REQUIRE(world.sync.index().try_reserve(10 * kRecordBytes));
+    world.sync.index().release(10 * kRecordBytes);
     world.io.failing.reset();
     REQUIRE(world.put(1));
     REQUIRE(world.get(1));
   }
 }
 
-TEST_CASE("a get that misses forgets nothing of a put that has ended meanwhile") {
+TEST_CASE("a get that misses keeps a put that ended meanwhile") {
   Pages world;
   world.io.after_open = [&world] { REQUIRE(world.put(1)); };
   REQUIRE_FALSE(world.get(1));
-  REQUIRE(world.pages.index().bytes() == kRecordBytes);
+  REQUIRE(world.sync.index().bytes() == kRecordBytes);
   REQUIRE(world.get(1));
 }
 
-TEST_CASE("a victim that cannot be removed keeps its place, and the put that wants it is refused") {
+TEST_CASE("a victim that cannot be removed stays and the put is refused") {
   Pages world;
   for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
   {
@@ -194,11 +205,54 @@ TEST_CASE("a victim that cannot be removed keeps its place, and the put that wan
   }
   world.io.failing.reset();
   REQUIRE(world.files() == 10);
-  REQUIRE(world.pages.index().bytes() == 10 * kRecordBytes);
+  REQUIRE(world.sync.index().bytes() == 10 * kRecordBytes);
   REQUIRE(world.put(10));
   REQUIRE(world.files() == 10);
   REQUIRE_FALSE(world.get(0));
   REQUIRE(world.counters.evicted == 1);
+}
+
+TEST_CASE("a page that cannot be removed is passed over, and goes when it can be removed and no other is left") {
+  Pages world;
+  for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(number));
+  world.io.unremovable = {StoreFolder::page_name(make_key(0)), StoreFolder::page_name(make_key(2))};
+  const CapturedLog log;
+  for (uint64_t number = 10; number < 18; ++number) REQUIRE(world.put(number));
+  REQUIRE(world.io.failed_removals == 2);  // each is tried once, not by every put
+  REQUIRE(log.count("evicting") == 1);
+  REQUIRE(world.counters.evicted == 8);
+  REQUIRE(world.counters.errors == 2);
+  REQUIRE(world.files() == 10);
+  REQUIRE(world.sync.index().bytes() == 10 * kRecordBytes);
+  REQUIRE(world.get(0));  // the use makes it the newest
+  for (uint64_t number = 18; number < 26; ++number) REQUIRE(world.put(number));
+  REQUIRE(world.io.failed_removals == 2);
+  REQUIRE(world.put(26));  // page 0 is the oldest again, and passed over again
+  REQUIRE(world.io.failed_removals == 3);
+  world.io.unremovable.clear();
+  world.sync.rescan();  // finds both, the oldest of all
+  REQUIRE(world.put(27));
+  REQUIRE(world.put(28));
+  REQUIRE_FALSE(world.get(0));
+  REQUIRE_FALSE(world.get(2));
+  REQUIRE(world.files() == 10);
+}
+
+TEST_CASE("a put is refused when no page can be removed, however many there are") {
+  Pages world(200);
+  for (uint64_t number = 0; number < 200; ++number) {
+    REQUIRE(world.put(number));
+    world.io.unremovable.insert(StoreFolder::page_name(make_key(number)));
+  }
+  const CapturedLog log;
+  REQUIRE_FALSE(world.put(200));
+  REQUIRE(world.io.failed_removals == 64);  // one put does not try them all
+  REQUIRE(world.sync.index().bytes() == 200 * kRecordBytes);
+  world.io.unremovable.erase(StoreFolder::page_name(make_key(70)));
+  REQUIRE(world.put(200));  // goes on behind those
+  REQUIRE(world.io.failed_removals == 70);
+  REQUIRE_FALSE(world.get(70));
+  REQUIRE(world.files() == 200);
 }
 
 TEST_CASE("a put that a removed directory fails has no line of its own, and the directory is made anew once") {
@@ -207,23 +261,23 @@ TEST_CASE("a put that a removed directory fails has no line of its own, and the 
   const bool is_noticed_meanwhile = GENERATE(true, false);
   const CapturedLog log;
   world.io.before_open = [&] {
-    fs::remove_all(world.pages.path());
-    if (is_noticed_meanwhile) world.pages.repair_folder();
+    fs::remove_all(world.sync.path());
+    if (is_noticed_meanwhile) world.sync.repair();
   };
   REQUIRE_FALSE(world.put(2));
-  world.pages.repair_folder();
+  world.sync.repair();
   REQUIRE(log.count("page store") == 1);
   REQUIRE(log.count("the directory was removed; it was made anew") == 1);
   const auto writer = [&world] {
     std::string found;
-    for (const auto& entry : fs::directory_iterator(world.pages.path() + "/tmp")) {
+    for (const auto& entry : fs::directory_iterator(world.sync.path() + "/tmp")) {
       if (entry.path().extension() == ".lock") found += entry.path().filename().string();
     }
     return found;
   };
   const std::string before = writer();
   REQUIRE_FALSE(before.empty());
-  world.pages.repair_folder();
+  world.sync.repair();
   REQUIRE(writer() == before);
   REQUIRE(world.put(2));
   REQUIRE(world.get(2));

@@ -3,11 +3,13 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <optional>
 
@@ -60,14 +62,14 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-/// A directory in which not even root may make files, while the object lives.
-class ImmutableFolder {
+/// A file that not even root may remove, or a directory in which nobody may make files, while the object lives.
+class ImmutablePath {
  public:
-  explicit ImmutableFolder(const fs::path& path) : file_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  explicit ImmutablePath(const fs::path& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     int flags = FS_IMMUTABLE_FL;
     holds_ = file_ >= 0 && ioctl(file_, FS_IOC_SETFLAGS, &flags) == 0;
   }
-  ~ImmutableFolder() {
+  ~ImmutablePath() {
     int flags = 0;
     if (holds_) ioctl(file_, FS_IOC_SETFLAGS, &flags);
     close(file_);
@@ -79,10 +81,25 @@ class ImmutableFolder {
   bool holds_ = false;
 };
 
-std::unique_ptr<PageStore> open_store(StoreWorld& world, const std::string& path, bool with_ring) {
+/// The largest size of a file that this process may write, as long as the object lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+std::unique_ptr<PageStore> open_store(StoreWorld& world, const std::string& path, bool with_ring,
+                                      uint64_t max_pages = 1000) {
   FileStoreOptions options;
   options.path = path;
-  options.max_bytes = 1000 * kRecordBytes;
+  options.max_bytes = max_pages * kRecordBytes;
   options.max_queued_puts = 1000;
   options.use_io_uring = with_ring;
   auto opened = open_file_store(world.runtime(), make_identity(), options);
@@ -98,7 +115,7 @@ fs::path page_file(const std::string& path, uint64_t number) {
 
 }  // namespace
 
-TEST_CASE("a full disk refuses puts, keeps what is there, and says so once") {
+TEST_CASE("a full disk refuses puts and keeps pages and logs once") {
   const bool with_ring = GENERATE(true, false);
   if (!enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
   const SmallDisk disk("400k");
@@ -123,7 +140,7 @@ TEST_CASE("a full disk refuses puts, keeps what is there, and says so once") {
   REQUIRE(world.get(*store, 200));
 }
 
-TEST_CASE("a directory that becomes read-only refuses puts and still gives pages") {
+TEST_CASE("a read-only directory refuses puts and still gives pages") {
   if (!enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
   const SmallDisk disk("4m");
   if (!disk.mounted()) SKIP_TEST("tmpfs cannot be mounted here");
@@ -162,7 +179,7 @@ TEST_CASE("a corrupt page that cannot be deleted stays a miss") {
   disk.make_read_only(false);
 }
 
-TEST_CASE("a directory removed while the store runs, or a part of it, is made anew") {
+TEST_CASE("a directory removed under a running store is recreated") {
   const bool with_ring = GENERATE(true, false);
   const bool is_whole = GENERATE(true, false);
   const TempFolder folder;
@@ -190,13 +207,64 @@ TEST_CASE("a directory that forbids writing refuses puts") {
   StoreWorld world;
   const auto store = open_store(world, folder.path(), true);
   REQUIRE(world.put(*store, 1));
-  const ImmutableFolder tmp(fs::path(folder.path()) / hash_of(make_identity()).hex() / "tmp");
+  const ImmutablePath tmp(fs::path(folder.path()) / hash_of(make_identity()).hex() / "tmp");
   if (!tmp.holds()) SKIP_TEST("this file system, or the lack of privileges, allows no immutable directory");
   const CapturedLog log;
   REQUIRE(world.put_all(*store, 2, 5) == 0);
   REQUIRE(world.get(*store, 1));
   REQUIRE(store->stats().errors == 5);
   REQUIRE(log.count("Operation not permitted") == 1);
+}
+
+TEST_CASE("a page that is immutable or a mount point stops no other page from being written") {
+  const bool is_mounted = GENERATE(true, false);
+  CAPTURE(is_mounted);
+  if (is_mounted && !enter_private_mounts()) SKIP_TEST("this system allows no mount of a process's own");
+  const TempFolder folder;
+  StoreWorld world;
+  const auto store = open_store(world, folder.path(), true, 10);
+  for (uint64_t number = 0; number < 10; ++number) REQUIRE(world.put(*store, number));
+  const fs::path oldest = page_file(folder.path(), 0);
+  std::optional<ImmutablePath> immutable;
+  if (is_mounted) {
+    if (mount(oldest.c_str(), oldest.c_str(), nullptr, MS_BIND, nullptr) != 0) SKIP_TEST("no bind mounts here");
+  } else {
+    immutable.emplace(oldest);
+    if (!immutable->holds()) SKIP_TEST("this file system, or the lack of privileges, allows no immutable file");
+  }
+  {
+    const CapturedLog log;
+    for (uint64_t number = 10; number < 30; ++number) REQUIRE(world.put(*store, number));
+    REQUIRE(log.count("evicting") == 1);
+  }
+  REQUIRE(world.get(*store, 0));
+  REQUIRE(world.get_all(*store, 21, 9) == 9);
+  REQUIRE(store->stats().refused == 0);
+  REQUIRE(store->stats().bytes_stored == 10 * kRecordBytes);
+  if (is_mounted) umount2(oldest.c_str(), MNT_DETACH);
+}
+
+TEST_CASE("a limit on the size of files refuses puts and does not end the process") {
+  const bool with_ring = GENERATE(true, false);
+  CAPTURE(with_ring);
+  std::signal(SIGXFSZ, SIG_DFL);  // what a process has before it opens a store
+  const TempFolder folder;
+  StoreWorld world;
+  const auto store = open_store(world, folder.path(), with_ring);
+  REQUIRE(world.put(*store, 1));
+  {
+    const CapturedLog log;
+    for (const rlim_t limit : {rlim_t{kRecordBytes} - 1, rlim_t{5000}}) {
+      const FileSizeLimit set(limit);
+      REQUIRE(world.put_all(*store, 2, 20) == 0);
+    }
+    REQUIRE(log.count("File too large") >= 1);
+    REQUIRE(log.count("page store") <= 4);
+  }
+  REQUIRE(world.get(*store, 1));
+  REQUIRE(store->stats().refused == 40);
+  REQUIRE(store->stats().bytes_stored == kRecordBytes);
+  REQUIRE(world.put_all(*store, 2, 20) == 20);
 }
 
 TEST_CASE("a directory in a page's place is a miss and a refused put") {

@@ -67,7 +67,7 @@ std::vector<std::string> temp_files(const TempFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("pages come back as they were put, through io_uring and through blocking calls") {
+TEST_CASE("pages come back as put through io_uring and blocking calls") {
   const bool with_ring = GENERATE(true, false);
   const TempFolder folder;
   StoreWorld world;
@@ -105,7 +105,7 @@ TEST_CASE("pages come back as they were put, through io_uring and through blocki
   REQUIRE(world.get_all(*store, 0, 300) == 300);
 }
 
-TEST_CASE("every flipped bit of a stored page makes a miss and deletes it") {
+TEST_CASE("any flipped bit of a stored page makes a miss and deletes it") {
   const TempFolder folder;
   StoreWorld world;
   const auto store = open_store(world, options_for(folder));
@@ -135,7 +135,7 @@ TEST_CASE("every flipped bit of a stored page makes a miss and deletes it") {
   REQUIRE(world.get(*store, 1));
 }
 
-TEST_CASE("a page that is too short or too long is a miss, gone, and can be put again") {
+TEST_CASE("a page of wrong length is a miss and can be put again") {
   const TempFolder folder;
   StoreWorld world;
   const auto store = open_store(world, options_for(folder));
@@ -183,7 +183,7 @@ TEST_CASE("a page of another identity or key under our name is a miss") {
   REQUIRE(world.get(*store, 2));
 }
 
-TEST_CASE("the bound holds and the page used least recently goes, also after a restart") {
+TEST_CASE("the bound holds and evicts least recently used over restarts") {
   const TempFolder folder;
   StoreWorld world;
   auto store = open_store(world, options_for(folder, 10));
@@ -232,7 +232,7 @@ TEST_CASE("a page that another server has used is not the first to go") {
   REQUIRE_FALSE(world.exists(*store, 1));
 }
 
-TEST_CASE("what dead writers have left is removed, what living ones write is not") {
+TEST_CASE("files of dead writers are removed and of living ones kept") {
   const TempFolder folder;
   StoreWorld world;
   {
@@ -259,7 +259,7 @@ TEST_CASE("what dead writers have left is removed, what living ones write is not
   REQUIRE(fs::exists(living_lock));
 }
 
-TEST_CASE("two processes write and evict in one directory, one is killed, and no page is ever wrong") {
+TEST_CASE("two processes share a folder and no page is ever wrong") {
   const TempFolder folder;
   StoreWorld world;
   const auto options = options_for(folder, 20);
@@ -326,7 +326,7 @@ asio::awaitable<void> round_trip(PageStore& store, const TempFolder& folder, con
 
 }  // namespace
 
-TEST_CASE("pages come from the disk as they were put, into memory however aligned") {
+TEST_CASE("pages are read from disk into memory of any alignment") {
   const bool with_ring = GENERATE(true, false);
   const size_t page_bytes = GENERATE(size_t{4096}, size_t{1} << 20, (size_t{1} << 20) + 24);
   const size_t shift = GENERATE(size_t{0}, size_t{8});

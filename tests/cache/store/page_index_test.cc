@@ -11,7 +11,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using namespace millrace::test;
 
-TEST_CASE("victims are the pages used least recently, until pages and reservations fit") {
+TEST_CASE("victims are the least recently used pages until all fits") {
   PageIndex index(100);
   for (uint64_t i = 0; i < 4; ++i) index.touch(make_key(i), 25);
   index.touch(make_key(0), 25);
@@ -35,7 +35,7 @@ TEST_CASE("victims are the pages used least recently, until pages and reservatio
   REQUIRE(index.try_reserve(100));
 }
 
-TEST_CASE("a scan adds what others wrote, dates what they used and drops what they removed") {
+TEST_CASE("a scan adds and dates and drops what others changed") {
   PageIndex index(1000);
   for (uint64_t i = 0; i < 3; ++i) index.touch(make_key(i), 10);
   const int64_t begin_ns = index.now_ns();
@@ -52,7 +52,7 @@ TEST_CASE("a scan adds what others wrote, dates what they used and drops what th
   REQUIRE(order == std::vector<PageKey>{make_key(7), make_key(0), make_key(3), make_key(1)});
 }
 
-TEST_CASE("what another server writes counts, is no victim, and is given up when no trace of it comes") {
+TEST_CASE("a foreign pending write counts and expires without a trace") {
   PageIndex index(100);
   const int64_t now_ns = index.now_ns();
   index.touch(make_key(0), 30);
@@ -101,7 +101,7 @@ TEST_CASE("of what is told of a page the latest counts") {
   REQUIRE(index.take_victim()->key == make_key(1));
 }
 
-TEST_CASE("uses are handed out once, and not of pages that are gone") {
+TEST_CASE("access times are drained once and only of present pages") {
   PageIndex index(1000);
   for (uint64_t i = 0; i < 3; ++i) index.touch(make_key(i), 10);
   index.touch(make_key(0), 10);
@@ -112,6 +112,32 @@ TEST_CASE("uses are handed out once, and not of pages that are gone") {
   REQUIRE(index.take_touched().empty());
   index.add({make_key(5), 10, 5});
   REQUIRE(index.take_touched().empty());
+}
+
+TEST_CASE("a page set aside counts, and is taken when no other victim is left") {
+  PageIndex index(30);
+  for (uint64_t i = 1; i <= 3; ++i) index.add({make_key(i), 10, static_cast<int64_t>(i)});
+  REQUIRE(index.try_reserve(20));
+  const auto first = index.take_victim();
+  REQUIRE(first->key == make_key(1));
+  index.set_aside(*first);
+  REQUIRE(index.bytes() == 30);
+  REQUIRE(index.has_victims());
+  REQUIRE(index.take_victim()->key == make_key(2));
+  REQUIRE(index.take_victim()->key == make_key(3));
+  index.release(20);
+  REQUIRE(index.try_reserve(30));
+  REQUIRE(index.take_victim()->key == make_key(1));
+  REQUIRE_FALSE(index.has_victims());
+  REQUIRE(index.bytes() == 0);
+  // A scan that finds the page makes it a victim like any other.
+  index.release(30);
+  const StoredPage found{make_key(4), 10, 4};
+  index.set_aside(found);
+  index.add({make_key(5), 10, 5});
+  index.merge(std::vector{found, StoredPage{make_key(5), 10, 5}}, 6);
+  REQUIRE(index.try_reserve(20));
+  REQUIRE(index.take_victim()->key == make_key(4));
 }
 
 TEST_CASE("random use keeps the account of bytes") {

@@ -9,7 +9,7 @@ using namespace millrace;
 using namespace millrace::cache;
 using namespace millrace::test;
 
-TEST_CASE("every field of an identity counts in its name, and none can pass for a part of another") {
+TEST_CASE("every field of an identity changes the folder name") {
   std::vector<StoreIdentity> identities(9, make_identity());
   identities[1].model_fingerprint = "model b";
   identities[2].layer_begin = 1;
@@ -24,7 +24,7 @@ TEST_CASE("every field of an identity counts in its name, and none can pass for 
   REQUIRE(names.size() == identities.size());
 }
 
-TEST_CASE("a record is sound under its own identity and key alone, with the bytes that it was made of") {
+TEST_CASE("a record is valid only for its own identity and key and data") {
   const RecordFormat form(make_identity());
   auto page = make_page(1);
   const auto header = form.make_header(make_key(1), page);

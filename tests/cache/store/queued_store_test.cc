@@ -53,7 +53,7 @@ asio::awaitable<void> put_into(PageStore& store, const std::vector<std::byte>& p
 
 }  // namespace
 
-TEST_CASE("reads are answered while puts are stuck, which are refused when the store is closed") {
+TEST_CASE("reads go on while puts hang and close refuses those") {
   StoreWorld world;
   auto store = std::make_unique<StuckStore>(world.runtime());
   const std::vector<std::byte> page = make_page(1);
@@ -74,7 +74,7 @@ TEST_CASE("reads are answered while puts are stuck, which are refused when the s
   REQUIRE(refused == 50);
 }
 
-TEST_CASE("a batch is one worker's share") {
+TEST_CASE("a batch goes to one worker") {
   Queue world;
   REQUIRE(world.push(Kind::kGet, 5) == 5);
   REQUIRE(world.push(Kind::kExists, 5) == 5);
@@ -87,7 +87,7 @@ TEST_CASE("a batch is one worker's share") {
   REQUIRE(shares == std::vector<size_t>{4, 3, 2, 1});
 }
 
-TEST_CASE("a queue has a bound, gives out in order, and takes nothing more when it is closed") {
+TEST_CASE("a queue is bounded and ordered and refuses when closed") {
   Queue world;
   REQUIRE(world.push(Kind::kGet, 9) == 9);
   REQUIRE(world.push(Kind::kPut, 100) == 1);

@@ -45,7 +45,7 @@ bool eventually(Attempt attempt) {
 
 }  // namespace
 
-TEST_CASE("pages come back from a server as they were put, over TCP and over a Unix socket") {
+TEST_CASE("pages come back as put over TCP and a Unix socket") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server;
   server.start();
@@ -73,7 +73,7 @@ TEST_CASE("pages come back from a server as they were put, over TCP and over a U
   REQUIRE(world.get_all(*other, 0, 300) == 0);
 }
 
-TEST_CASE("altered, short, long, foreign and mistyped values are misses and deleted") {
+TEST_CASE("altered or short or foreign values are misses and deleted") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server;
   server.start();
@@ -117,7 +117,7 @@ TEST_CASE("altered, short, long, foreign and mistyped values are misses and dele
   REQUIRE(world.get(*store, 1));
 }
 
-TEST_CASE("password, database and time to live do what they say") {
+TEST_CASE("password and database and time to live take effect") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server({"--requirepass", "a secret"});
   server.start();
@@ -163,7 +163,7 @@ TEST_CASE("password, database and time to live do what they say") {
   REQUIRE(ttl() > 900);
 }
 
-TEST_CASE("a killed server gives misses and one line, and serves again when it is back") {
+TEST_CASE("a killed server gives misses and one line until it is back") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server;
   server.start();
@@ -206,7 +206,7 @@ TEST_CASE("a server killed under load ends every operation") {
   REQUIRE(got < 1000);
 }
 
-TEST_CASE("a stopped server is given up, and serves again when it goes on") {
+TEST_CASE("a stopped server is given up and used again when it goes on") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server;
   server.start();
@@ -239,7 +239,7 @@ TEST_CASE("a server that is not there at start is used when it comes") {
   REQUIRE(world.get(*store, 1));
 }
 
-TEST_CASE("a server whose name is not looked up in time is used later, and keeps nobody from stopping meanwhile") {
+TEST_CASE("a server with a slow name is used later and stop still works") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server;
   server.start();
@@ -260,7 +260,7 @@ TEST_CASE("a server whose name is not looked up in time is used later, and keeps
   REQUIRE(eventually([&] { return world.put(*store, 1); }));
 }
 
-TEST_CASE("a server that is full refuses puts, and the store says so once") {
+TEST_CASE("a full server refuses puts and logs once") {
   if (!RedisServer::installed()) SKIP_TEST(kNotInstalled);
   RedisServer server({"--maxmemory", "3mb"});
   server.start();

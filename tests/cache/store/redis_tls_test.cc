@@ -83,7 +83,7 @@ std::string complaint(const RedisStoreOptions& options) {
 
 }  // namespace
 
-TEST_CASE("pages come back from a server as they were put, over TLS") {
+TEST_CASE("pages come back as put over TLS") {
   if (!can_encrypt()) SKIP_TEST(kCannot);
   const Certificates files;
   const TlsServer server(files, "server", false);
@@ -127,7 +127,7 @@ TEST_CASE("large pages come back over TLS") {
   for (int i = 0; i < 3; ++i) world.run(round_trip(*store, identity.page_bytes));
 }
 
-TEST_CASE("a certificate of an unknown authority or another name is refused, unless nobody shall look") {
+TEST_CASE("an unknown authority or a wrong name is refused if verified") {
   if (!can_encrypt()) SKIP_TEST(kCannot);
   const Certificates files;
   const TlsServer server(files, "server", false);
@@ -166,7 +166,7 @@ TEST_CASE("a server that wants a certificate gets one") {
   if (closed) REQUIRE_FALSE(world.put(**closed, 20));
 }
 
-TEST_CASE("whoever speaks TLS where nobody else does, or does not where all do, is told so") {
+TEST_CASE("a TLS mismatch between server and client is named") {
   if (!can_encrypt()) SKIP_TEST(kCannot);
   const Certificates files;
   const TlsServer server(files, "server", false);

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <thread>
 
-#include "cache/store/file_pages.h"
+#include "cache/store/folder_sync.h"
 #include "cache/store/store_support.h"
 
 using namespace millrace;
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kMaxPages = 20;
 
-FileStoreOptions options_for(const TempFolder& folder) {
+FileStoreOptions shared_options(const TempFolder& folder) {
   FileStoreOptions options;
   options.path = folder.path();
   options.max_bytes = kMaxPages * kRecordBytes;
@@ -28,8 +28,8 @@ FileStoreOptions options_for(const TempFolder& folder) {
   return options;
 }
 
-std::unique_ptr<PageStore> open_store(StoreWorld& world, const TempFolder& folder) {
-  return open_file_store(world.runtime(), make_identity(), options_for(folder)).value();
+std::unique_ptr<PageStore> open_shared_store(StoreWorld& world, const TempFolder& folder) {
+  return open_file_store(world.runtime(), make_identity(), shared_options(folder)).value();
 }
 
 size_t count_pages(const TempFolder& folder) {
@@ -52,7 +52,7 @@ std::vector<PageKey> keys_of(const ChangeJournal::NewChanges& learned) {
 
 }  // namespace
 
-TEST_CASE("each writer of a folder learns what the others tell, once and in order, however late it comes") {
+TEST_CASE("each writer sees what others append once and in order") {
   const TempFolder temp;
   const auto first = StoreFolder::open(temp.path(), make_identity()).value();
   auto second = StoreFolder::open(temp.path(), make_identity()).value();
@@ -80,7 +80,7 @@ TEST_CASE("each writer of a folder learns what the others tell, once and in orde
   REQUIRE(keys_of(first->journal().poll()) == std::vector<PageKey>{make_key(5)});
 }
 
-TEST_CASE("a writer that was told more than is kept knows that it has missed some") {
+TEST_CASE("a writer that lags behind the journal knows what it missed") {
   const TempFolder temp;
   const auto teller = StoreFolder::open(temp.path(), make_identity()).value();
   const auto hearer = StoreFolder::open(temp.path(), make_identity()).value();
@@ -108,7 +108,7 @@ TEST_CASE("a writer that was told more than is kept knows that it has missed som
   REQUIRE(learned.changes.size() == 1);
 }
 
-TEST_CASE("news that are overwritten while they are read are missed, not taken for others") {
+TEST_CASE("entries overwritten while read count as missed") {
   const TempFolder temp;
   const auto folder = StoreFolder::open(temp.path(), make_identity()).value();
   constexpr uint64_t kEnd = 10 * ChangeJournal::kCapacity;
@@ -133,8 +133,8 @@ TEST_CASE("a server that has missed news reads the folder") {
   const TempFolder temp;
   const RecordFormat form(make_identity());
   StoreCounters counters;
-  FilePages pages(StoreFolder::open(temp.path(), make_identity()).value(), make_identity(), options_for(temp), form,
-                  counters);
+  FolderSync pages(StoreFolder::open(temp.path(), make_identity()).value(), make_identity(), shared_options(temp), form,
+                   counters);
   const auto other = StoreFolder::open(temp.path(), make_identity()).value();
   for (uint64_t i = 0; i < 5; ++i) REQUIRE(other->journal().append(news_of(i)) == 0);
   pages.poll_journal();
@@ -148,11 +148,11 @@ TEST_CASE("a server that has missed news reads the folder") {
   REQUIRE(pages.index().page_count() == 0);
 }
 
-TEST_CASE("the bound holds for a directory, and what was used least recently goes, whoever put it") {
+TEST_CASE("the bound of a folder holds for all its writers") {
   const TempFolder folder;
   StoreWorld world;
-  const auto one = open_store(world, folder);
-  const auto two = open_store(world, folder);
+  const auto one = open_shared_store(world, folder);
+  const auto two = open_shared_store(world, folder);
   for (uint64_t round = 0; round < 12; ++round) {
     PageStore& store = round % 3 == 0 ? *two : *one;
     REQUIRE(world.put_all(store, 5 * round, 5) == 5);
@@ -162,7 +162,7 @@ TEST_CASE("the bound holds for a directory, and what was used least recently goe
   REQUIRE(one->stats().evicted + two->stats().evicted == 40);
   REQUIRE(one->stats().refused + two->stats().refused == 0);
   REQUIRE(two->stats().bytes_stored <= kMaxPages * kRecordBytes);
-  const auto late = open_store(world, folder);
+  const auto late = open_shared_store(world, folder);
   REQUIRE(world.put_all(*late, 100, 5) == 5);
   REQUIRE(world.put_all(*two, 200, 5) == 5);
   REQUIRE(world.put_all(*one, 300, 5) == 5);
@@ -172,12 +172,12 @@ TEST_CASE("the bound holds for a directory, and what was used least recently goe
 TEST_CASE("servers that put at once stay within the bound together") {
   const TempFolder folder;
   StoreWorld world;
-  const auto one = open_store(world, folder);
+  const auto one = open_shared_store(world, folder);
   for (uint64_t round = 0; round < 10; ++round) {
     size_t stored[2] = {0, 0};
     std::thread other([&] {
       StoreWorld own;
-      const auto two = open_store(own, folder);
+      const auto two = open_shared_store(own, folder);
       stored[1] = own.put_all(*two, 1000 * round + 500, 60);
     });
     stored[0] = world.put_all(*one, 1000 * round, 60);
@@ -195,7 +195,7 @@ namespace {
 /// Puts five pages, from `first` on, for each byte that comes, and answers it. Ends with the process.
 void put_on_demand(const TempFolder& folder, uint64_t first, int from, int to) {
   StoreWorld world;
-  const auto store = open_store(world, folder);
+  const auto store = open_shared_store(world, folder);
   for (char word = 0; write(to, &word, 1) == 1 && read(from, &word, 1) == 1; first += 5) {
     if (world.put_all(*store, first, 5) != 5) return;
   }
@@ -219,7 +219,7 @@ TEST_CASE("the bound holds for a directory that two processes use") {
   }
   close(to_parent[1]);
   StoreWorld world;
-  const auto store = open_store(world, folder);
+  const auto store = open_shared_store(world, folder);
   char word = 0;
   REQUIRE(read(to_parent[0], &word, 1) == 1);
   for (uint64_t round = 0; round < 8; ++round) {

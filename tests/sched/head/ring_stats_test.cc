@@ -20,7 +20,12 @@ PlanRecord record_of(uint64_t plan, std::vector<StageTimes> times) {
   PlanRecord record;
   record.plan = PlanId(plan);
   for (const StageTimes& each : times) {
-    record.stages.push_back({true, each.plan, each.input, each.begin, each.end, 0, each.begin, {}});
+    record.stages.push_back({.known = true,
+                             .plan_ns = each.plan,
+                             .input_ns = each.input,
+                             .begin_ns = each.begin,
+                             .end_ns = each.end,
+                             .free_ns = each.begin});
   }
   return record;
 }
@@ -28,9 +33,22 @@ PlanRecord record_of(uint64_t plan, std::vector<StageTimes> times) {
 Plan plan_of(uint64_t id, uint32_t prefill, uint32_t decode) {
   Plan plan;
   plan.id = PlanId(id);
-  if (prefill > 0) plan.slices.push_back({SlotId(0), 0, prefill, 1, true, -1, -1});
-  for (uint32_t i = 0; i < decode; ++i) plan.slices.push_back({SlotId(1 + i), 7, 1, 0, true, -1, -1});
+  if (prefill > 0)
+    plan.slices.push_back({.slot = SlotId(0), .token_count = prefill, .new_page_count = 1, .sample = true});
+  for (uint32_t i = 0; i < decode; ++i)
+    plan.slices.push_back({.slot = SlotId(1 + i), .prefix = 7, .token_count = 1, .sample = true});
   return plan;
+}
+
+PlanSent sent(int64_t schedule_ns, int64_t sent_ns, uint32_t running, uint32_t waiting, uint64_t free_pages,
+              uint64_t bytes, bool profile = false) {
+  return {.schedule_ns = schedule_ns,
+          .sent_ns = sent_ns,
+          .running = running,
+          .waiting = waiting,
+          .free_pages = free_pages,
+          .bytes = bytes,
+          .profile = profile};
 }
 
 PlanOutput output_of(uint64_t id, std::vector<StageReport> reports) {
@@ -41,12 +59,18 @@ PlanOutput output_of(uint64_t id, std::vector<StageReport> reports) {
 }
 
 StageReport report_of(uint32_t stage, uint64_t plan, StageTimes times, uint64_t bytes = 0) {
-  return {StageId(stage), PlanId(plan), times.plan, times.input, times.begin, times.end, bytes};
+  return {.stage = StageId(stage),
+          .plan = PlanId(plan),
+          .plan_ns = times.plan,
+          .input_ns = times.input,
+          .begin_ns = times.begin,
+          .end_ns = times.end,
+          .sent_bytes = bytes};
 }
 
 }  // namespace
 
-TEST_CASE("a longer micro-batch upstream makes the next stage wait for unevenness") {
+TEST_CASE("a longer micro-batch upstream makes the next stage wait") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{0, 0, 100, 260}, {0, 260, 260, 360}});
   attribute_waits(before, record);
@@ -55,7 +79,7 @@ TEST_CASE("a longer micro-batch upstream makes the next stage wait for unevennes
   REQUIRE(record.stages[1].wait[WaitCause::kUneven] == 60);
 }
 
-TEST_CASE("a slow link is late activations, a slow stage loop is overhead") {
+TEST_CASE("a slow link is late activations and a slow loop is overhead") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{0, 0, 100, 200}, {0, 230, 235, 335}});
   attribute_waits(before, record);
@@ -64,7 +88,7 @@ TEST_CASE("a slow link is late activations, a slow stage loop is overhead") {
   REQUIRE(record.stages[1].wait[WaitCause::kOverhead] == 5);
 }
 
-TEST_CASE("a stage that may not overwrite its output waits for the slower stage behind it") {
+TEST_CASE("a stage with a full output buffer waits for the next stage") {
   const PlanRecord first = record_of(0, {{0, 0, 0, 10}, {0, 10, 10, 110}});
   PlanRecord second = record_of(1, {{0, 0, 10, 20}, {0, 20, 110, 210}});
   PlanRecord third = record_of(2, {{0, 0, 112, 122}, {0, 122, 210, 310}});
@@ -74,7 +98,7 @@ TEST_CASE("a stage that may not overwrite its output waits for the slower stage 
   REQUIRE(third.stages[0].wait[WaitCause::kOverhead] == 2);
 }
 
-TEST_CASE("time in the head is its own, time without a plan to make is too little work; both travel with the plan") {
+TEST_CASE("time in the head and time without plans travel with the plan") {
   const PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   PlanRecord record = record_of(1, {{250, 250, 250, 350}, {260, 350, 350, 450}});
   record.ready_ns = 200;
@@ -91,7 +115,7 @@ TEST_CASE("time in the head is its own, time without a plan to make is too littl
   REQUIRE(record.stages[0].wait[WaitCause::kUneven] == 100);
 }
 
-TEST_CASE("around a pause the ring drains, idles and fills") {
+TEST_CASE("the ring drains and idles and fills around a pause") {
   PlanRecord before = record_of(0, {{0, 0, 0, 100}, {0, 100, 100, 200}});
   before.output_ns = 210;
   PlanRecord record = record_of(1, {{1020, 1020, 1025, 1125}, {1020, 1125, 1125, 1225}});
@@ -110,14 +134,14 @@ TEST_CASE("around a pause the ring drains, idles and fills") {
   REQUIRE(second.bubble_ns() == 925 - 790);
 }
 
-TEST_CASE("reports are matched to their plans, however late they come, and the sums add up") {
+TEST_CASE("late reports match their plans and the sums add up") {
   RingStats stats(2, 2);
   stats.ring_attached(RingEpoch(1), 0);
   stats.request_arrived(5);
-  stats.plan_sent(plan_of(0, 0, 0), {0, 0, 0, 0, 8, 30});
+  stats.plan_sent(plan_of(0, 0, 0), sent(0, 0, 0, 0, 8, 30));
   stats.output_booked(output_of(0, {}), 20, 5, 6);
-  stats.plan_sent(plan_of(1, 10, 0), {8, 10, 1, 0, 7, 100});
-  stats.plan_sent(plan_of(2, 0, 3), {18, 20, 4, 2, 6, 90});
+  stats.plan_sent(plan_of(1, 10, 0), sent(8, 10, 1, 0, 7, 100));
+  stats.plan_sent(plan_of(2, 0, 3), sent(18, 20, 4, 2, 6, 90));
   REQUIRE(stats.snapshot(30).in_flight == 2);
   stats.output_booked(output_of(1, {report_of(1, 1, {12, 60, 60, 110})}), 50, 112, 115);
   REQUIRE(stats.records_after(0).empty());
@@ -159,10 +183,10 @@ TEST_CASE("reports are matched to their plans, however late they come, and the s
 TEST_CASE("plans that time the stages are in no sum of what was served") {
   RingStats stats(1, 2);
   stats.ring_attached(RingEpoch(1), 0);
-  stats.plan_sent(plan_of(0, 500, 0), {1, 2, 0, 0, 8, 30, true});
+  stats.plan_sent(plan_of(0, 500, 0), sent(1, 2, 0, 0, 8, 30, true));
   stats.output_booked(output_of(0, {report_of(0, 0, {3, 3, 3, 50})}), 5, 60, 61);
   stats.request_arrived(70);
-  stats.plan_sent(plan_of(1, 10, 0), {80, 82, 1, 0, 7, 100});
+  stats.plan_sent(plan_of(1, 10, 0), sent(80, 82, 1, 0, 7, 100));
   stats.output_booked(output_of(1, {report_of(0, 1, {83, 83, 84, 90})}), 5, 91, 92);
   const RingSnapshot found = stats.snapshot(100);
   REQUIRE(found.profile.plans == 1);
@@ -180,14 +204,14 @@ TEST_CASE("plans that time the stages are in no sum of what was served") {
   REQUIRE(std::ranges::count(found.token_counts, 1u) == 1);
 }
 
-TEST_CASE("a broken ring forgets what was in flight, and strange reports do no harm") {
+TEST_CASE("a broken ring forgets its plans and ignores bad reports") {
   RingStats stats(1, 4);
   stats.ring_attached(RingEpoch(1), 0);
-  stats.plan_sent(plan_of(0, 5, 0), {1, 2, 1, 0, 0, 10});
+  stats.plan_sent(plan_of(0, 5, 0), sent(1, 2, 1, 0, 0, 10));
   stats.ring_broken(50);
   REQUIRE(stats.snapshot(60).in_flight == 0);
   stats.ring_attached(RingEpoch(2), 100);
-  stats.plan_sent(plan_of(0, 5, 0), {101, 102, 1, 0, 0, 10});
+  stats.plan_sent(plan_of(0, 5, 0), sent(101, 102, 1, 0, 0, 10));
   stats.output_booked(output_of(0, {report_of(7, 0, {}), report_of(0, 99, {}), report_of(0, 0, {103, 103, 104, 110})}),
                       5, 111, 112);
   const auto records = stats.records_after(0);
@@ -202,7 +226,7 @@ TEST_CASE("records are bounded") {
   const auto count = static_cast<int64_t>(RingStats::kMaxRecords + 100);
   for (int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<uint64_t>(i);
-    stats.plan_sent(plan_of(id, 0, 1), {i * 10, i * 10, 1, 0, 0, 10});
+    stats.plan_sent(plan_of(id, 0, 1), sent(i * 10, i * 10, 1, 0, 0, 10));
     stats.output_booked(output_of(id, {report_of(0, id, {i * 10, i * 10, i * 10 + 1, i * 10 + 5})}), 5, i * 10 + 6,
                         i * 10 + 7);
   }
@@ -212,7 +236,7 @@ TEST_CASE("records are bounded") {
   REQUIRE(stats.records_after(0, 3).front().number == static_cast<uint64_t>(count) - 2);
 }
 
-TEST_CASE("clock offsets come out within the shortest delay around the ring") {
+TEST_CASE("clock offsets lie within the shortest delay of the ring") {
   ClockOffsets clocks(3);
   const std::vector<int64_t> ahead = {5'000'000'000, -3'000'000, 70'000};
   int64_t now = 0;
@@ -233,7 +257,7 @@ TEST_CASE("clock offsets come out within the shortest delay around the ring") {
   REQUIRE(clocks.offset_ns(2) == 0);
 }
 
-TEST_CASE("transit is what a plan's time leaves beside its time in the stages, whatever their clocks say") {
+TEST_CASE("transit is plan time minus stage time whatever the clocks") {
   Transit transit;
   REQUIRE(transit.shortest_us() == 0);
   const auto way = [&](int64_t sent, int64_t each_way) {

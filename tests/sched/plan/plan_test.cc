@@ -149,7 +149,7 @@ TEST_CASE("every truncation of a message is refused") {
   REQUIRE(Plan::decode(longer).has_error());
 }
 
-TEST_CASE("corrupted messages are refused or consistent, never a crash") {
+TEST_CASE("corrupted messages are refused or consistent") {
   const auto original = sample_plan().encode();
   size_t refused = 0;
   constexpr int kTries = 20000;
@@ -184,7 +184,7 @@ TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   REQUIRE(Plan::decode(plan.encode()).has_value());
 }
 
-TEST_CASE("a slice with drafts draws behind each of them, and begins with a token that is none") {
+TEST_CASE("a slice with drafts samples after each of them") {
   const auto message = [](auto change) {
     Plan plan = sample_plan();
     plan.sample_masks.clear();
@@ -205,7 +205,7 @@ TEST_CASE("a mask whose parts disagree is refused") {
   Plan plan;
   plan.masks = {{0, TokenMask({1u, 2u, 3u})}};
   auto bytes = plan.encode();
-  // Behind magic, id, epoch, and the counts of closes, opens and masks: its place, then its words.
+  // After magic, id, epoch, and the counts of closes, opens and masks come its index and its words.
   constexpr size_t kWords = 4 + 8 + 4 + 4 + 4 + 4 + 4;
   bytes[kWords] = std::byte{4};
   REQUIRE(Plan::decode(bytes).error().message == "plan: a mask of 4 words, 3 of which are there");

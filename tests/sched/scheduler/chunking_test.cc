@@ -33,7 +33,7 @@ Chunker chunker_of(Chunking mode, double smoothing = 0.75, uint32_t stage_count 
   return chunker_of({mode, 16384, smoothing, 64, stage_count});
 }
 
-/// The chunks of a prompt that has every micro-batch for itself, behind a backlog of `others` like it.
+/// Returns the chunks of a prompt that has every micro-batch for itself, with `others` like it in the backlog.
 std::vector<uint32_t> chunks_of(Chunker& chunker, uint32_t length, size_t others) {
   std::vector<uint32_t> chunks;
   Chunker::Prompt prompt{0, length, 0};
@@ -55,7 +55,7 @@ double time_of(uint32_t prefix, uint32_t chunk, const CostCoefficients& stage_co
   return stage_cost.predict_us(shape);
 }
 
-/// The longest and the shortest chunk time but the last, as a ratio.
+/// Returns the ratio of the longest to the shortest chunk time, without the last chunk.
 double spread(const std::vector<uint32_t>& chunks, const CostCoefficients& stage_cost = kStage) {
   double shortest = 1e30;
   double longest = 0;
@@ -75,7 +75,7 @@ TEST_CASE("fixed chunks are all the size but the last") {
   REQUIRE(chunks_of(chunker, 40000, 0) == std::vector<uint32_t>{16384, 16384, 7232});
 }
 
-TEST_CASE("balanced chunks shrink as the prefix grows, and take the same time") {
+TEST_CASE("balanced chunks shrink as the prefix grows") {
   Chunker balanced = chunker_of(Chunking::kBalanced);
   const auto chunks = chunks_of(balanced, kPrompt, 15);
   REQUIRE(chunks.front() == 16384);
@@ -89,7 +89,7 @@ TEST_CASE("balanced chunks shrink as the prefix grows, and take the same time") 
   REQUIRE(spread(chunks_of(published, kPrompt, 15)) > 1.25);
 }
 
-TEST_CASE("a short backlog is cut finer, so that the pipeline fills sooner") {
+TEST_CASE("a short backlog is cut finer to fill the pipeline sooner") {
   Chunker chunker = chunker_of(Chunking::kBalanced);
   const size_t alone = chunks_of(chunker, kPrompt, 0).size();
   REQUIRE(alone > chunks_of(chunker, kPrompt, 15).size());
@@ -97,7 +97,7 @@ TEST_CASE("a short backlog is cut finer, so that the pipeline fills sooner") {
   REQUIRE(chunks_of(single, 16000, 0).size() == 1);
 }
 
-TEST_CASE("stages that share processors are filled by those that compute at once") {
+TEST_CASE("stages that share processors are filled by fewer chunks") {
   const auto first_target = [](uint32_t stage_count, double at_once) {
     Chunker chunker = chunker_of({Chunking::kBalanced, 16384, 0.75, 64, stage_count, at_once});
     chunker.begin({}, {kPrompt / 4});
@@ -106,14 +106,14 @@ TEST_CASE("stages that share processors are filled by those that compute at once
   const double all = first_target(8, 8);
   REQUIRE(all == first_target(8, 100));
   REQUIRE(all < first_target(8, 4));
-  // (a − 1)·a/P = 7 for 8 of 8, 0.25 for 2 of 8: what is above the fixed part is √28 times as much.
+  // (a − 1)·a/P is 7 for 8 of 8 and 0.25 for 2 of 8: the part above the fixed one is √28 times as long.
   REQUIRE(first_target(8, 2) - kStage.fixed_us == Approx(std::sqrt(28.0) * (all - kStage.fixed_us)).epsilon(1e-3));
-  // One at a time: nothing is lost by filling, however many stages there are.
+  // One stage at a time: filling costs nothing with any number of stages.
   REQUIRE(first_target(8, 1) == Approx(time_of(0, 16384)));
   REQUIRE(first_target(8, 0.5) == Approx(time_of(0, 16384)));
 }
 
-TEST_CASE("the time of a chunk does not fall while prompts wait, and falls slowly within a prompt afterwards") {
+TEST_CASE("the target does not fall while prompts wait") {
   Chunker chunker = chunker_of(Chunking::kBalanced);
   const auto first_chunk = [&](size_t prompts, double last_target_us) {
     chunker.begin({}, std::vector<uint32_t>(prompts, kPrompt));
@@ -131,7 +131,7 @@ TEST_CASE("the time of a chunk does not fall while prompts wait, and falls slowl
   REQUIRE(first_chunk(1, target_us) > alone);
 }
 
-TEST_CASE("chunks of a size too small to pay for their fixed cost take longer as the prefix grows, within bounds") {
+TEST_CASE("chunks with large fixed costs take longer within bounds") {
   constexpr uint32_t kSmall = 1024;
   Chunker chunker({Chunking::kBalanced, kSmall, 0.75, 64, 8});
   for (uint32_t i = 1; i <= 16; ++i) {
@@ -155,7 +155,7 @@ TEST_CASE("chunks of a size too small to pay for their fixed cost take longer as
   REQUIRE(longest_us < 4.1 * first_us);
 }
 
-TEST_CASE("where micro-batches cost nothing of their own, chunks are still of several alignments, rounded finely") {
+TEST_CASE("without fixed costs chunks are still several alignments") {
   constexpr CostCoefficients kFree = {0, 1500, 0.3, 1400, 3};
   Chunker chunker = chunker_of({Chunking::kBalanced, 512, 0.75, 64, 2}, kFree);
   auto chunks = chunks_of(chunker, 2000, 5);
@@ -166,7 +166,7 @@ TEST_CASE("where micro-batches cost nothing of their own, chunks are still of se
   REQUIRE(spread(chunks, kFree) < 1.13);
 }
 
-TEST_CASE("small balanced chunks are rounded to an eighth of themselves, or to 16 tokens") {
+TEST_CASE("small balanced chunks are rounded to an eighth of their size") {
   for (const auto& [size, page_size, step] : {std::tuple{512u, 64u, 64u},
                                               {511u, 64u, 32u},
                                               {256u, 64u, 32u},
@@ -180,7 +180,7 @@ TEST_CASE("small balanced chunks are rounded to an eighth of themselves, or to 1
   }
 }
 
-TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
+TEST_CASE("a chunk leaves the time that decode steps take") {
   Chunker chunker = chunker_of(Chunking::kBalanced);
   BatchShape decodes;
   for (int i = 0; i < 200; ++i) decodes.add_decode(2000);
@@ -196,7 +196,7 @@ TEST_CASE("what decode takes of a micro-batch, a chunk leaves") {
   REQUIRE(chunker.chunk_tokens({kPrompt, kPrompt, 0}) >= alone / 4 / 64 * 64);
 }
 
-TEST_CASE("balanced chunks end at aligned places beside short prompts too") {
+TEST_CASE("balanced chunks stay aligned after short prompts") {
   Chunker chunker = chunker_of(Chunking::kBalanced);
   chunker.begin({}, std::vector<uint32_t>(16, kPrompt));
   chunker.add_short({0, 100, 0});
@@ -212,7 +212,7 @@ TEST_CASE("balanced chunks end at aligned places beside short prompts too") {
   REQUIRE(rest % 64 == 0);
 }
 
-TEST_CASE("balanced chunks are cut no finer than in sixteens, whatever the pages' size") {
+TEST_CASE("balanced chunks are multiples of 16 for every page size") {
   for (const uint32_t page_size : {100U, 200U}) {
     const CostCoefficients mostly_attention = {100, 1, 0.01, 1, 0};
     Chunker chunker = chunker_of({Chunking::kBalanced, 800, 0.75, page_size, 4}, mostly_attention);

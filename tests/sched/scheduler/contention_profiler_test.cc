@@ -30,15 +30,15 @@ BatchShape shape_of(const Plan& plan) {
   return shape;
 }
 
-/// Stages on processors that a system gives out as Linux does: a run stays on its processor, which it shares evenly
-/// with the others there, and goes to another one only when that has nothing to do.
+/// Stages on processors that are scheduled like Linux does it: a run shares its processor evenly with other runs there,
+/// and moves to another one only if that is idle.
 class Machine {
  public:
   explicit Machine(const Contention& contention) : contention_(contention) {}
 
   void add(uint64_t plan, const BatchShape& shape) { waiting_[0].push_back({plan, shape}); }
 
-  /// Goes on to the end of the run that ends next, and returns its report; `shape`: of its plan.
+  /// Advances to the end of the run that ends next, and returns its report and its plan's `shape`.
   StageReport next(BatchShape& shape) {
     for (size_t stage = 0; stage < kStages; ++stage) begin(stage);
     size_t first = kStages;
@@ -136,7 +136,7 @@ CostModel known_costs() {
   return costs;
 }
 
-/// What the plans find on a machine where this is true.
+/// Returns the contention that the plans find on a machine with this true contention.
 Contention found_of(const Contention& truth) {
   const ContentionProfiler::Shapes shapes{.prompt_tokens = kPromptTokens, .decode_count = 4, .decode_prompt = 4};
   ContentionProfiler together(shapes, kStages, kStages, {kProcessors, 1, {}});
@@ -160,7 +160,7 @@ Contention found_of(const Contention& truth) {
 
 }  // namespace
 
-TEST_CASE("stages to which the system gives processors unevenly are not taken for stages that disturb each other") {
+TEST_CASE("unevenly shared processors are not contention") {
   const Contention found = found_of({});
   REQUIRE(found.prompt_by_prompt < 0.02);
   REQUIRE(found.prompt_by_other < 0.02);
@@ -172,13 +172,13 @@ TEST_CASE("what they do disturb each other by is found all the same") {
   const Contention truth{0.4, 0.15, 0.3, 0.6};
   const Contention found = found_of(truth);
   REQUIRE(found.prompt_by_prompt == Approx(truth.prompt_by_prompt).margin(0.05));
-  // Which of the two it was, such processors leave open; what a load of both kinds takes is about their sum.
+  // Such processors do not tell which of the two it was; a load of both kinds loses about their sum.
   REQUIRE(found.prompt_by_other + found.other_by_prompt ==
           Approx(truth.prompt_by_other + truth.other_by_prompt).margin(0.1));
   REQUIRE(found.other_by_other == Approx(truth.other_by_other).margin(0.05));
 }
 
-TEST_CASE("sequences of the profile decode different tokens, since the experts of a step follow from them") {
+TEST_CASE("dummy sequences decode different tokens") {
   constexpr uint32_t kSequences = 16;
   DummySequences sequences(16, 100);
   Plan prompts;

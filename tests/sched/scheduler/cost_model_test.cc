@@ -19,7 +19,7 @@ BatchShape random_shape(uint64_t seed) {
   return shape;
 }
 
-/// A fit of `count` timings that are off by up to `noise` to either side.
+/// Returns a fit of `count` timings that are off by up to `noise` in either direction.
 CostFit fitted(uint64_t count, double noise) {
   CostFit fit;
   for (uint64_t i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ TEST_CASE("a fit finds the coefficients behind the timings") {
   REQUIRE(noisy.relative_error() < 0.1);
 }
 
-TEST_CASE("no coefficient is negative, whatever the timings say") {
+TEST_CASE("no coefficient is negative") {
   CostFit fit;
   for (uint64_t i = 0; i < 50; ++i) {
     const BatchShape shape = random_shape(i);
@@ -58,7 +58,7 @@ TEST_CASE("no coefficient is negative, whatever the timings say") {
   }
 }
 
-TEST_CASE("an outlier changes nothing, a stage that has become slower is followed") {
+TEST_CASE("an outlier is dropped and a slower stage is followed") {
   CostFit fit = fitted(100, 0);
   const BatchShape shape = random_shape(1);
   const double before = fit.coefficients().predict_us(shape);
@@ -71,7 +71,7 @@ TEST_CASE("an outlier changes nothing, a stage that has become slower is followe
   REQUIRE(fit.coefficients().predict_us(shape) == Approx(5 * before).epsilon(0.05));
 }
 
-TEST_CASE("the machine's speed of the moment is known long before the coefficients follow it") {
+TEST_CASE("the recent speed is known before the coefficients follow") {
   CostFit fit = fitted(1000, 0.1);
   const BatchShape shape = random_shape(1);
   REQUIRE(fit.recent_coefficients().predict_us(shape) == Approx(kTruth.predict_us(shape)).epsilon(0.07));
@@ -83,7 +83,7 @@ TEST_CASE("the machine's speed of the moment is known long before the coefficien
   REQUIRE(fit.recent_coefficients().predict_us(shape) == Approx(1.3 * kTruth.predict_us(shape)).epsilon(0.07));
 }
 
-TEST_CASE("each kind of work has a speed of its own, which the other does not make forget") {
+TEST_CASE("each kind of work has a speed of its own") {
   CostFit fit = fitted(1000, 0);
   fit.set_prior();
   BatchShape prompt;
@@ -97,7 +97,7 @@ TEST_CASE("each kind of work has a speed of its own, which the other does not ma
   REQUIRE(lately.predict_us(decode) == Approx(0.8 * kTruth.predict_us(decode)).epsilon(0.05));
 }
 
-TEST_CASE("a stage that has become slower at one kind of work only is followed too") {
+TEST_CASE("a stage that is slower at one kind of work is followed") {
   CostFit fit = fitted(100, 0);
   fit.set_prior();
   CostCoefficients slow_decode = kTruth;
@@ -115,7 +115,7 @@ TEST_CASE("a stage that has become slower at one kind of work only is followed t
   REQUIRE(fit.coefficients().predict_us(decode) == Approx(slow_decode.predict_us(decode)).epsilon(0.05));
 }
 
-TEST_CASE("a profile whose first decode steps are single ones learns what many cost") {
+TEST_CASE("a profile that starts with single steps learns many") {
   // A stage whose prompts cost less per token than their fixed cost would suggest: before the steps of many sequences
   // come, the fixed cost of decode may as well be one per sequence.
   const CostCoefficients truth = {18000, 400, 0.07, 250, 1};
@@ -144,7 +144,7 @@ TEST_CASE("a profile whose first decode steps are single ones learns what many c
   REQUIRE(fit.coefficients().predict_us(sixteen) == Approx(truth.predict_us(sixteen)).epsilon(0.25));
 }
 
-TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
+TEST_CASE("hours of decode do not unlearn the startup profile") {
   CostFit fit = fitted(30, 0);
   fit.set_prior();
   for (uint64_t i = 0; i < 20000; ++i) {
@@ -158,7 +158,7 @@ TEST_CASE("hours of decode don't unlearn what was measured at start-up") {
   REQUIRE(fit.coefficients().predict_us(prefill) == Approx(kTruth.predict_us(prefill)).epsilon(0.02));
 }
 
-TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage counts") {
+TEST_CASE("a chunk is as long as the slowest stage allows") {
   BatchShape decodes;
   decodes.add_decode(1000);
   const double chunk = kTruth.chunk_for(decodes, 5000, 30000);
@@ -179,7 +179,7 @@ TEST_CASE("a chunk is as long as its stage's time allows, and the slowest stage 
   REQUIRE(model.chunk_for(decodes, 5000, 60000) == Approx(chunk).epsilon(0.01));
 }
 
-TEST_CASE("decode is divided as its fixed cost, the stages and the way between them ask for") {
+TEST_CASE("decode groups follow fixed cost and stages and transit") {
   const auto model_of = [](std::initializer_list<double> fixed_us, double per_decode_us) {
     CostModel model;
     for (uint64_t i = 0; i < 40; ++i) {
@@ -198,7 +198,7 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(even.decode_groups(decodes, 3, 0) == 3);
   REQUIRE(even.decode_groups(decodes, 8, 2000) == 6);
   REQUIRE(even.decode_groups(decodes, 8, 1e9) == 8);
-  // Two processors for the four: what two groups leave no time of, four would take twice.
+  // Two processors for four stages: two groups use all their time, and four would take twice as long.
   const SharedMachine two{2, 1, {}};
   REQUIRE(even.decode_groups(decodes, 8, 0, two) == 2);
   REQUIRE(even.round_us(decodes, 4, 0, two) == Approx(4 * 4 * 1040 / 2).epsilon(0.01));
@@ -215,7 +215,7 @@ TEST_CASE("decode is divided as its fixed cost, the stages and the way between t
   REQUIRE(even.round_us(decodes, 1, 500) == Approx(500 + 4 * 1160).epsilon(0.01));
 }
 
-TEST_CASE("while no fit predicts a stage, what was known before stands for it, at the speed of the last timings") {
+TEST_CASE("an unusable fit falls back to the profile") {
   REQUIRE_FALSE(CostFit().fallback().has_value());
   CostFit fit = fitted(30, 0);
   fit.set_prior();
@@ -228,7 +228,7 @@ TEST_CASE("while no fit predicts a stage, what was known before stands for it, a
   for (int i = 0; i < 500; ++i) fit.observe(decode, 10 * kTruth.predict_us(decode));
   REQUIRE_FALSE(fit.usable());
   REQUIRE(fit.fallback()->predict_us(prompt) > 0.8 * kTruth.predict_us(prompt));
-  // A timing counts for at most three times what was foreseen.
+  // A timing counts for at most three times its prediction.
   const double decode_us = fit.fallback()->predict_us(decode);
   REQUIRE(decode_us > 2.5 * kTruth.predict_us(decode));
   REQUIRE(decode_us < 3.1 * kTruth.predict_us(decode));

@@ -3,7 +3,7 @@
 #include "base/random.h"
 #include "sched/scheduler/cost_model.h"
 
-/// What a fit keeps of the start's profile and of work that has become rare.
+/// Tests of what a fit keeps of the startup profile and of rare work.
 using namespace millrace;
 using namespace millrace::sched;
 
@@ -23,7 +23,7 @@ BatchShape decode(uint32_t count, uint32_t context) {
   return shape;
 }
 
-/// A stage whose runs take up to 5 % more or less than said, one in thirty up to five times as long.
+/// A stage whose runs vary by up to 5 %; one in thirty takes up to five times as long.
 class NoisyStage {
  public:
   explicit NoisyStage(const CostCoefficients& profiled) {
@@ -51,7 +51,7 @@ class NoisyStage {
     run(decode(count, range(100, 6000)), truth);
   }
   uint32_t range(uint32_t least, uint32_t most) { return least + static_cast<uint32_t>(draw() * (most - least + 1)); }
-  /// Foreseen over true.
+  /// Returns the predicted over the true time.
   [[nodiscard]] double ratio(const BatchShape& shape, const CostCoefficients& truth = kTruth) const {
     return fit.coefficients().predict_us(shape) / truth.predict_us(shape);
   }
@@ -66,7 +66,7 @@ class NoisyStage {
 
 }  // namespace
 
-TEST_CASE("a profile that was wrong in one coefficient fades, also where prompts are rare") {
+TEST_CASE("a wrong coefficient of the profile fades") {
   const auto coefficient =
       GENERATE(&CostCoefficients::fixed_us, &CostCoefficients::per_token_us, &CostCoefficients::per_pair_us,
                &CostCoefficients::per_decode_us, &CostCoefficients::per_context_us);
@@ -86,7 +86,7 @@ TEST_CASE("a profile that was wrong in one coefficient fades, also where prompts
   }
 }
 
-TEST_CASE("a coefficient that the profile found to be 0 is found when runs show it, also where its work is rare") {
+TEST_CASE("a coefficient that the profile missed is found later") {
   const auto coefficient = GENERATE(&CostCoefficients::per_pair_us, &CostCoefficients::per_decode_us);
   const int decodes_per_prompt = GENERATE(15, 200);
   CostCoefficients wrong = kTruth;
@@ -105,7 +105,7 @@ TEST_CASE("a coefficient that the profile found to be 0 is found when runs show 
   }
 }
 
-TEST_CASE("hours of decode unlearn neither the profile nor what prompts have taken since") {
+TEST_CASE("hours of decode do not unlearn prompts") {
   const double slower = GENERATE(1.0, 1.3);
   CostCoefficients since = kTruth;
   since.per_token_us *= slower;
@@ -121,7 +121,7 @@ TEST_CASE("hours of decode unlearn neither the profile nor what prompts have tak
   }
 }
 
-TEST_CASE("short prompts and contexts do not unlearn what long ones cost") {
+TEST_CASE("short prompts and contexts do not unlearn long ones") {
   NoisyStage stage(kTruth);
   for (int i = 0; i < 400'000; ++i) {
     BatchShape shape = prompt(0, stage.range(20, 320));

@@ -18,7 +18,7 @@ std::vector<TokenId> tokens_of(const std::vector<Draft>& drafts) {
   return tokens;
 }
 
-/// What is expected behind `tokens`, of which the first `prompt` are the prompt's, when they came one by one.
+/// Returns the drafts after `tokens` that came one by one after the first `prompt` of them.
 std::vector<TokenId> behind(const std::vector<TokenId>& tokens, uint32_t prompt, std::vector<TokenId> prediction,
                             size_t most = 4) {
   Drafter drafter(prompt, std::move(prediction), true);
@@ -45,7 +45,7 @@ TEST_CASE("what stood behind the same three tokens is expected again") {
     REQUIRE(behind({1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3}, 1, {}, 1) == std::vector<TokenId>{5});
   }
   SECTION("but a text that goes on is followed") {
-    // Behind 7 8 9 it went on with 1 2 3 4; of 1 2 3 alone the last time was before 5.
+    // 7 8 9 was followed by 1 2 3 4, and the last 1 2 3 by 5.
     REQUIRE(behind({7, 8, 9, 1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 7, 8, 9, 1, 2, 3}, 1, {}, 1) == std::vector<TokenId>{4});
   }
   SECTION("what repeats itself goes on so") {
@@ -54,8 +54,7 @@ TEST_CASE("what stood behind the same three tokens is expected again") {
   }
 }
 
-TEST_CASE(
-    "an answer follows its prediction from the beginning, over tokens that differ, and where it goes on elsewhere") {
+TEST_CASE("an output follows its prediction past differing tokens") {
   const std::vector<TokenId> prediction = counted(100, 20);
   REQUIRE(behind({1, 2}, 2, prediction) == std::vector<TokenId>{100, 101, 102, 103});
   REQUIRE(behind({1, 2, 100, 101}, 2, prediction) == std::vector<TokenId>{102, 103, 104, 105});
@@ -93,7 +92,7 @@ TEST_CASE("without history nothing is expected but the prediction") {
   REQUIRE(drafter.propose(tokens, 4).empty());
 }
 
-TEST_CASE("a long prompt is looked at piece by piece, and found like any other") {
+TEST_CASE("a long prompt is read in parts before it yields drafts") {
   std::vector<TokenId> tokens = counted(0, 200'000);
   tokens.insert(tokens.end(), {1000, 1001, 1002});
   Drafter drafter(200'003, {}, true);
@@ -111,7 +110,7 @@ TEST_CASE("the last place is found again whatever the hashes") {
     for (size_t length = 0; length < 600; ++length) {
       tokens.push_back(static_cast<TokenId>(uniform_at(round, length) * kinds));
       for (const Draft& draft : drafter.propose(tokens, 1)) {
-        // Whatever is expected has stood behind these three tokens before.
+        // Each draft has followed these three tokens before.
         bool found = false;
         for (size_t at = 3; at < tokens.size() && !found; ++at) {
           found = tokens[at] == draft.token &&
@@ -123,7 +122,7 @@ TEST_CASE("the last place is found again whatever the hashes") {
   }
 }
 
-TEST_CASE("what is right is expected more, what is wrong less, and what is not tried as at first") {
+TEST_CASE("acceptance follows outcomes and returns while unused") {
   Drafter drafter(0, {}, true);
   const double prior = drafter.acceptance(DraftSource::kHistory);
   const std::vector<Draft> drafts(3, Draft{1, DraftSource::kHistory, nullptr});

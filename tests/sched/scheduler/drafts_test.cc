@@ -19,7 +19,7 @@ SchedulerOptions options_with(uint32_t draft_tokens) {
           .draft_tokens = draft_tokens};
 }
 
-/// Will be answered 100, 101, … by `answer`.
+/// Returns a request whose output will be 100, 101, …
 GenerateRequest predicted(std::vector<TokenId> prediction, uint32_t max_tokens = 20) {
   GenerateRequest made;
   made.prompt = {1, 2, 3, 4};
@@ -34,7 +34,7 @@ std::vector<TokenId> counted(TokenId from, size_t count) {
   return tokens;
 }
 
-/// Behind 4, and behind any other prompt, a model counts from 100.
+/// The model counts from 100 after every prompt.
 TokenId successor(TokenId token) {
   return token < 100 ? 100 : token + 1;
 }
@@ -51,7 +51,7 @@ PlanOutput output_of(const Plan& plan) {
   return output;
 }
 
-/// A scheduler that counts what it has been told of.
+/// A scheduler that numbers the outputs that it takes.
 struct Rig : Scheduler {
   using Scheduler::Scheduler;
   uint64_t answered = 0;
@@ -64,7 +64,7 @@ struct Rig : Scheduler {
   }
 };
 
-/// One plan, and what it brings the only sequence that is in it.
+/// One plan and the event of its only sequence.
 struct Step {
   Plan plan;
   GenerateEvent event;
@@ -81,7 +81,7 @@ Step step(Rig& scheduler) {
 
 }  // namespace
 
-TEST_CASE("a step computes what is predicted, and brings as many tokens as were, and one more") {
+TEST_CASE("a step outputs the accepted drafts and one more token") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   REQUIRE(step(scheduler).event.tokens == std::vector<TokenId>{100});
@@ -158,7 +158,7 @@ TEST_CASE("no more is drafted than may be drawn") {
   }
 }
 
-TEST_CASE("an answer ends where it ends, whatever was computed behind that") {
+TEST_CASE("an output ends at its stop token even amid drafts") {
   Rig scheduler(options_with(8));
   auto request = predicted(counted(100, 20));
   request.sampling.stop_token_ids = {103};
@@ -174,8 +174,7 @@ TEST_CASE("an answer ends where it ends, whatever was computed behind that") {
   REQUIRE(scheduler.empty());
 }
 
-TEST_CASE(
-    "behind a draft that is right, logits without a distribution end the request, behind a wrong one they do not") {
+TEST_CASE("a fault ends the request only after an accepted draft") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103}));
   (void)step(scheduler);
@@ -208,7 +207,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a sequence that is sent back with drafts in flight goes on behind what was drawn") {
+TEST_CASE("a sequence retracted with drafts in flight resumes") {
   Rig scheduler(options_with(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   (void)step(scheduler);
@@ -241,9 +240,9 @@ TEST_CASE("no token that is only drafted becomes known to the cache") {
   REQUIRE(next->opens[0].cached_length == 4);
 }
 
-TEST_CASE("what seems unlikely is not drafted where rows are dear, and tried again with time") {
+TEST_CASE("unlikely drafts are left out and tried again later") {
   Rig scheduler(options_with(4));
-  // Every second token of it is another, so that one draft in a row is right at most.
+  // Every second token differs, so that at most one draft in a row is accepted.
   std::vector<TokenId> prediction = counted(100, 40);
   for (size_t i = 1; i < prediction.size(); i += 2) prediction[i] = 50;
   scheduler.add(SequenceId(1), predicted(prediction, 40));
@@ -272,7 +271,7 @@ std::shared_ptr<const grammar::Grammar> some_grammar(const char* text) {
   return grammar::Grammar::compile(definition, std::make_shared<const grammar::Vocabulary>(texts), {}).value();
 }
 
-/// Draws these tokens behind whatever was there.
+/// Makes a plan and samples these tokens.
 Step step_with(Rig& scheduler, const std::vector<TokenId>& drawn) {
   Step made;
   made.plan = scheduler.next().value();
@@ -286,7 +285,7 @@ Step step_with(Rig& scheduler, const std::vector<TokenId>& drawn) {
 
 }  // namespace
 
-TEST_CASE("what a grammar leaves no choice of is drafted, each draw with the mask behind it") {
+TEST_CASE("forced tokens are drafted with the masks after them") {
   Rig scheduler(options_with(8));
   GenerateRequest request;
   request.prompt = {1, 2, 3};
@@ -312,7 +311,7 @@ TEST_CASE("what a grammar leaves no choice of is drafted, each draw with the mas
   REQUIRE(mask_at(1) == std::vector<TokenId>{13});
   REQUIRE(mask_at(2) == std::vector<TokenId>{14, 15});
   REQUIRE(second.event.tokens == std::vector<TokenId>{12, 13, 15});
-  // The text may be cut into tokens otherwise: what is left of it is drafted then.
+  // The model may cut the text into other tokens: the rest of the text is drafted then.
   const Step third = step_with(scheduler, {11, 12, 13});
   REQUIRE(third.event.tokens == std::vector<TokenId>{11});
   const Step fourth = step_with(scheduler, {17, 13, 14});

@@ -12,7 +12,7 @@ namespace {
 
 using Fit = NonNegativeLeastSquares<5>;
 
-/// Samples of a truth of which some terms are 0 or below, with noise, in units that differ as those of costs do.
+/// Samples, with noise, of a truth in which some terms are 0 or negative. Their units differ like those of costs.
 class Samples {
  public:
   explicit Samples(uint64_t seed) : seed_(seed) {
@@ -40,7 +40,7 @@ class Samples {
 
 }  // namespace
 
-TEST_CASE("what a least-squares fit is told of a solution near by changes nothing") {
+TEST_CASE("a near solution does not change a least-squares fit") {
   int zeros = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Samples samples(seed);
@@ -65,7 +65,7 @@ TEST_CASE("what a least-squares fit is told of a solution near by changes nothin
   REQUIRE(zeros > 200);
 }
 
-TEST_CASE("a least-squares fit without samples, or whose targets are all 0, is 0") {
+TEST_CASE("a least-squares fit of nothing or of zeros is 0") {
   REQUIRE(Fit().solve() == Fit::Vector{});
   Fit fit;
   fit.add({1, 1, 1, 1, 1}, 0, 1);

@@ -39,7 +39,7 @@ std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan) {
   return scheduler.complete(output);
 }
 
-/// Runs until nothing is left; the order in which the sequences ended.
+/// Runs until no sequence is left, and returns the order in which they ended.
 std::vector<uint64_t> run_out(Scheduler& scheduler) {
   std::vector<uint64_t> ended;
   for (int turn = 0; turn < 2000 && !scheduler.empty(); ++turn) {
@@ -68,7 +68,7 @@ TEST_CASE("the policy orders the queue") {
   REQUIRE(order(QueuePolicy::kPriority) == std::vector<uint64_t>{3, 2, 1});
 }
 
-TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afterwards") {
+TEST_CASE("a larger priority takes a slot and the victim resumes") {
   Scheduler scheduler(options_with(QueuePolicy::kPriority));
   scheduler.add(SequenceId(1), request(4, 20, 0));
   for (int turn = 0; turn < 5; ++turn) (void)answer(scheduler, *scheduler.next());
@@ -78,7 +78,7 @@ TEST_CASE("a larger priority takes the slot of a smaller one, which goes on afte
   REQUIRE(scheduler.free_pages() == 64);
 }
 
-TEST_CASE("nobody is sent back for a larger priority that would have no room all the same") {
+TEST_CASE("nobody is preempted if that makes too little room") {
   auto options = options_with(QueuePolicy::kPriority);
   options.max_running = 8;
   options.context_length = 240;
@@ -86,7 +86,7 @@ TEST_CASE("nobody is sent back for a larger priority that would have no room all
   scheduler.add(SequenceId(1), request(100, 40, 5));
   scheduler.add(SequenceId(2), request(4, 100, 0));
   (void)answer(scheduler, *scheduler.next());
-  // Its own pages are there without the second's, but not those that the first will draw besides.
+  // Without the second there are pages for it, but not for the tokens that the first is expected to generate.
   GenerateRequest third = request(120, 100, 5);
   third.prompt.assign(120, 2);  // not a prompt that the first has in the cache
   scheduler.add(SequenceId(3), std::move(third));
@@ -95,7 +95,7 @@ TEST_CASE("nobody is sent back for a larger priority that would have no room all
   (void)run_out(scheduler);
 }
 
-TEST_CASE("nothing starves behind an endless stream of those that go first") {
+TEST_CASE("nothing starves behind endless favourites") {
   for (const QueuePolicy policy : {QueuePolicy::kShortest, QueuePolicy::kPriority}) {
     Scheduler scheduler(options_with(policy));
     scheduler.add(SequenceId(1), request(100, 2, 0));
@@ -120,7 +120,7 @@ TEST_CASE("a begun prompt does not starve between its chunks either") {
   uint64_t next = 2;
   bool ended = false;
   for (; next < 1000 && !ended;) {
-    // Each has as many tokens as a micro-batch, no page in common with another, and a larger priority.
+    // Each fills a micro-batch, shares no page with another, and has a larger priority.
     GenerateRequest favourite = request(16, 1, 5);
     favourite.prompt.front() = static_cast<TokenId>(next);
     scheduler.add(SequenceId(next++), std::move(favourite));
@@ -131,7 +131,7 @@ TEST_CASE("a begun prompt does not starve between its chunks either") {
   REQUIRE(next < kMaxBypasses + 20);
 }
 
-TEST_CASE("short prompts go along with a long one, begun or waiting behind others") {
+TEST_CASE("short prompts ride along with a long one") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 8;
   Scheduler scheduler(options);
@@ -149,7 +149,7 @@ TEST_CASE("short prompts go along with a long one, begun or waiting behind other
   REQUIRE(updates[0].id == SequenceId(3));
 }
 
-TEST_CASE("admission leaves room for the tokens that running requests are expected to draw") {
+TEST_CASE("admission leaves room for expected tokens") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 8;
   options.page_count = 32;
@@ -164,7 +164,7 @@ TEST_CASE("admission leaves room for the tokens that running requests are expect
   REQUIRE(careful.retraction_count() < careless.retraction_count());
 }
 
-TEST_CASE("a prompt with a token that the model does not know is refused") {
+TEST_CASE("a prompt with an unknown token is refused") {
   auto options = options_with(QueuePolicy::kFcfs);
   const auto refusal = [&](uint32_t vocab_size, TokenId token) -> std::string {
     options.vocab_size = vocab_size;
@@ -180,7 +180,7 @@ TEST_CASE("a prompt with a token that the model does not know is refused") {
   REQUIRE_FALSE(refusal(0, -1).empty());
 }
 
-TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
+TEST_CASE("pause keeps or retracts or aborts and resume goes on") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.max_running = 2;
   Scheduler scheduler(options);
@@ -204,7 +204,7 @@ TEST_CASE("pause stands still, sends back or ends, and resume goes on") {
   REQUIRE(scheduler.free_pages() == 64);
 }
 
-TEST_CASE("the profile's plans keep the bounds and end with every slot closed") {
+TEST_CASE("the profile keeps its bounds and closes every slot") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = GENERATE(Chunking::kBalanced, Chunking::kPublished);
   options.max_running = 4;
@@ -231,7 +231,7 @@ TEST_CASE("the profile's plans keep the bounds and end with every slot closed") 
   REQUIRE(run_out(scheduler) == std::vector<uint64_t>{1});
 }
 
-TEST_CASE("stages of one machine are timed at once besides, and every plan keeps the bounds") {
+TEST_CASE("stages of one machine are also timed at once") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = GENERATE(1u, 2u, 4u, 40u);
@@ -278,7 +278,7 @@ struct Profiled {
   double us = 0;
 };
 
-// The profile of two stages, one of which takes so long per token and reports a plan later, the other a third of it.
+// Profiles two stages: one takes `token_us` per token and reports a plan later, the other takes a third of it.
 Profiled profiled(Scheduler& scheduler, double token_us) {
   Profiled result;
   std::optional<StageReport> late;
@@ -323,7 +323,7 @@ TEST_CASE("the profile takes prompts as long as its time allows") {
   REQUIRE(scheduler.costs().slowest_us(shape) == Approx(20 + 64 * token_us).epsilon(0.02));
 }
 
-TEST_CASE("a profile of one round is not led astray by runs that something else held up") {
+TEST_CASE("outliers of one round are clamped") {
   const BatchShape decode{.decode_count = 8, .decode_context = 800};
   const BatchShape prompt{.prefill_tokens = 128, .prefill_pairs = 128 * 128};
   const BatchShape behind{.prefill_tokens = 64, .prefill_pairs = 64 * 64 + 2 * 64 * 192};
@@ -364,7 +364,7 @@ TEST_CASE("the profile of a slow ring ends after fewer rounds") {
   REQUIRE(fast_plans - kOnce == StartupProfiler::kRounds * (slow_plans - kOnce));
 }
 
-TEST_CASE("the profile believes the shortest of its rounds, and not the first touch of memory") {
+TEST_CASE("the profile takes the shortest of its rounds") {
   auto options = options_with(QueuePolicy::kFcfs);
   options.chunking = Chunking::kBalanced;
   options.max_running = 4;
@@ -383,7 +383,7 @@ TEST_CASE("the profile believes the shortest of its rounds, and not the first to
       us += 10 * slice.token_count;
       output.slices.emplace_back().samples = {{.token = 1}};
     }
-    // The first plan touches memory, and of every three rounds two are disturbed.
+    // The first plan touches memory, and two of three rounds are disturbed.
     const double disturbed = plans == 0 ? 50 : 1 + 0.8 * (plans % 3);
     output.reports.push_back({StageId(0), output.id, 0, 0, 0, static_cast<int64_t>(us * disturbed * 1e3)});
     (void)scheduler.complete(output);

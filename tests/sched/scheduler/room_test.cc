@@ -5,7 +5,7 @@
 #include "comm/tcp_link.h"
 #include "sched/scheduler/scheduler.h"
 
-/// Who makes room for whom when pages run out, and who may overtake whom.
+/// Tests of which sequence gives way when pages run out, and of which may overtake another.
 using namespace millrace;
 using namespace millrace::sched;
 
@@ -20,11 +20,11 @@ SchedulerOptions options_with(QueuePolicy policy, uint32_t page_count) {
           .policy = policy};
 }
 
-/// A scheduler whose plans are answered at once, and what becomes of its sequences.
+/// A scheduler whose plans are completed at once, and a record of its sequences.
 struct Watched {
   explicit Watched(const SchedulerOptions& options) : scheduler(options) {}
 
-  /// A prompt that shares no page with those of other ids.
+  /// Adds a request whose prompt shares no page with those of other ids.
   void add(uint64_t id, size_t prompt, uint32_t max_tokens, int32_t priority = 0) {
     GenerateRequest request;
     request.prompt.assign(prompt, static_cast<TokenId>(id));
@@ -58,7 +58,7 @@ struct Watched {
     }
     scheduler.check_invariants();
   }
-  /// Steps until `count` sequences have been sent back.
+  /// Steps until `count` sequences have been retracted.
   void exhaust_pages(size_t count) {
     for (int turn = 0; turn < 1000 && sent_back.size() < count; ++turn) step();
     REQUIRE(sent_back.size() == count);
@@ -93,38 +93,43 @@ struct Contender {
   int32_t priority;
 };
 
-/// They come one after the other, and then draw 14 tokens each from `page_count` pages. None is expected to draw any.
-Watched contest(uint32_t page_count, std::initializer_list<Contender> contenders) {
+/// Returns options of a scheduler that expects no sequence to generate any token.
+SchedulerOptions contest_options(uint32_t page_count) {
   auto options = options_with(QueuePolicy::kPriority, page_count);
   options.new_token_ratio = 0;
-  Watched world(options);
+  return options;
+}
+
+/// Adds the contenders one after the other; each will generate 14 tokens.
+void contest(Watched& world, std::initializer_list<Contender> contenders) {
   for (const Contender& one : contenders) {
     world.add(one.id, one.prompt, 14, one.priority);
     world.step();
   }
   REQUIRE(world.scheduler.running_count() == contenders.size());
-  return world;
 }
 
 }  // namespace
 
-TEST_CASE("out of pages, the smallest priority makes room, of equal ones the latest") {
-  Watched world = contest(8, {{2, 1, 0}, {3, 1, 0}, {1, 4, 2}, {4, 4, 1}});
+TEST_CASE("without pages the lowest and latest priority gives way") {
+  Watched world(contest_options(8));
+  contest(world, {{2, 1, 0}, {3, 1, 0}, {1, 4, 2}, {4, 4, 1}});
   world.exhaust_pages(3);
   REQUIRE(world.sent_back == std::vector<uint64_t>{3, 2, 4});
   world.run_out();
   for (const uint64_t id : {1, 2, 3, 4}) REQUIRE(world.drawn[id] == 14);
 }
 
-TEST_CASE("out of pages, nobody makes room for a smaller priority, however late it came") {
-  Watched world = contest(6, {{2, 1, 1}, {1, 4, 0}, {3, 4, 1}});
+TEST_CASE("nobody gives way to a smaller priority") {
+  Watched world(contest_options(6));
+  contest(world, {{2, 1, 1}, {1, 4, 0}, {3, 4, 1}});
   world.exhaust_pages(1);
   REQUIRE(world.sent_back == std::vector<uint64_t>{1});
   world.run_out();
   for (const uint64_t id : {1, 2, 3}) REQUIRE(world.drawn[id] == 14);
 }
 
-TEST_CASE("the longer pages have sufficed the more are admitted, and as few as at first once they ran out") {
+TEST_CASE("admission grows bolder until pages run out") {
   auto options = options_with(QueuePolicy::kFcfs, 32);
   Watched world(options);
   uint64_t id = 1;
@@ -150,7 +155,7 @@ TEST_CASE("the longer pages have sufficed the more are admitted, and as few as a
   REQUIRE(admitted() == at_first);
 }
 
-TEST_CASE("a waiting prompt is overtaken by so many short ones, and then nobody gets past") {
+TEST_CASE("a waiting prompt is overtaken a bounded number of times") {
   Watched world(options_with(QueuePolicy::kFcfs, 512));
   world.add(1, 1200, 1);  // a hundred plans, in which short ones go along
   world.step();
@@ -165,7 +170,7 @@ TEST_CASE("a waiting prompt is overtaken by so many short ones, and then nobody 
   world.run_out();
 }
 
-TEST_CASE("who waits for the store holds nobody up, and everybody as soon as it waits no longer") {
+TEST_CASE("a prefetch delays nobody but its own request") {
   auto options = options_with(QueuePolicy::kFcfs, 1024);
   options.host_page_count = 8;
   options.has_store = true;
@@ -201,7 +206,7 @@ TEST_CASE("a sequence alone does not wait for a store that hangs") {
   Watched world(options);
   world.step();  // the stage says what it holds
   world.store_is_silent = true;
-  // Both draw the same, so that the second keeps copies of pages that the cache has from the first.
+  // Both generate the same, so that the second has copies of pages that the cache has from the first.
   for (const uint64_t id : {1, 2}) {
     GenerateRequest request;
     request.prompt.assign(12, 1);
@@ -212,7 +217,7 @@ TEST_CASE("a sequence alone does not wait for a store that hangs") {
   REQUIRE(world.drawn[2] == 20);
 }
 
-TEST_CASE("nobody is sent back for pages that the larger priority finds in the cache anyway") {
+TEST_CASE("cached pages of a priority preempt nobody") {
   Watched world(options_with(QueuePolicy::kPriority, 64));
   world.add(1, 100, 40, 5);
   world.add(2, 60, 20, 0);
@@ -229,7 +234,7 @@ TEST_CASE("nobody is sent back for pages that the larger priority finds in the c
   world.run_out();
 }
 
-TEST_CASE("no plan opens more sequences than its message carries the histories of") {
+TEST_CASE("the histories of a plan's opens fit its message") {
   SchedulerOptions options = options_with(QueuePolicy::kFcfs, 2048);
   options.page_size = 64;
   options.max_running = 128;

@@ -17,7 +17,7 @@ SchedulerOptions small_options() {
           .context_length = 64};
 }
 
-/// A prompt that shares no page with those made before.
+/// Returns a request whose prompt shares no page with earlier ones.
 GenerateRequest request(size_t prompt, uint32_t max_tokens) {
   static TokenId next = 1000;
   GenerateRequest made;
@@ -26,7 +26,7 @@ GenerateRequest request(size_t prompt, uint32_t max_tokens) {
   return made;
 }
 
-/// What answers a plan: every sampled slice draws `token`, every row whose successor is known has a score.
+/// Returns a plan's output: every sample is `token`, and every row whose next token is known has a score.
 PlanOutput output_of(const Plan& plan, TokenId token) {
   PlanOutput output;
   for (const PlanSlice& slice : plan.slices) {
@@ -43,7 +43,7 @@ std::vector<SequenceUpdate> answer(Scheduler& scheduler, const Plan& plan, Token
 
 }  // namespace
 
-TEST_CASE("the chunks of a long prompt ride in consecutive plans, and only the last one draws") {
+TEST_CASE("chunks ride in consecutive plans and only the last samples") {
   auto options = small_options();
   options.window = 4;
   Scheduler scheduler(options);
@@ -67,7 +67,7 @@ TEST_CASE("the chunks of a long prompt ride in consecutive plans, and only the l
   REQUIRE(updates[0].event.tokens == std::vector<TokenId>{9});
 }
 
-TEST_CASE("a sequence whose logits give no distribution ends with an error, whatever of it is in flight") {
+TEST_CASE("logits without a distribution end the sequence") {
   auto options = small_options();
   options.window = 2;
   Scheduler scheduler(options);
@@ -93,7 +93,7 @@ TEST_CASE("a sequence whose logits give no distribution ends with an error, what
   REQUIRE(scheduler.free_pages() == options.page_count);
 }
 
-TEST_CASE("a prompt that is sent back while its last chunk is in flight is scored all the same, and once") {
+TEST_CASE("a prompt retracted in flight is scored once") {
   auto options = small_options();
   options.window = 2;
   options.policy = QueuePolicy::kPriority;
@@ -138,7 +138,7 @@ TEST_CASE("a prompt that is sent back while its last chunk is in flight is score
   REQUIRE(scheduler.retraction_count() == (paused ? 0 : 1));  // a pause is no want of room
 }
 
-TEST_CASE("an output that does not answer the oldest plan is told from one that does") {
+TEST_CASE("an output must fit the oldest plan in flight") {
   auto options = small_options();
   options.window = 2;
   Scheduler scheduler(options);
@@ -170,7 +170,7 @@ TEST_CASE("an output that does not answer the oldest plan is told from one that 
   REQUIRE_FALSE(scheduler.check(second).has_error());
 }
 
-TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step at a time") {
+TEST_CASE("prefill and decode mix in one plan") {
   Scheduler scheduler(small_options());
   scheduler.add(SequenceId(1), request(4, 10));
   const auto first = scheduler.next();
@@ -185,7 +185,7 @@ TEST_CASE("prefill and decode mix in one plan, and a sequence decodes one step a
   REQUIRE_FALSE(scheduler.next().has_value());
 }
 
-TEST_CASE("decode is spread over the window, and those who have waited longest go first") {
+TEST_CASE("decode is spread over the window with the longest wait first") {
   auto options = small_options();
   options.window = 3;
   Scheduler scheduler(options);
@@ -210,19 +210,9 @@ TEST_CASE("decode is spread over the window, and those who have waited longest g
   (void)next_of({5});
 }
 
-TEST_CASE("what running requests are expected to draw falls over 600 plans, and is back at once when pages ran out") {
-  NewTokenRatio ratio(0.7);
-  for (int plan = 0; plan < 300; ++plan) ratio.after_plan();
-  REQUIRE(ratio.value() == Approx(0.7 * (1 + 0.14) / 2));
-  for (int plan = 0; plan < 700; ++plan) ratio.after_plan();
-  REQUIRE(ratio.value() == Approx(0.7 * 0.14));
-  ratio.after_retraction();
-  REQUIRE(ratio.value() == 0.7);
-}
-
 namespace {
 
-/// Answers a plan after runs of `us` microseconds on each of two stages.
+/// Completes a plan after runs of `us` microseconds on each of two stages.
 void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64_t us) {
   PlanOutput output;
   for (uint32_t stage = 0; stage < 2; ++stage) {
@@ -235,8 +225,8 @@ void answer_after(Scheduler& scheduler, const Plan& plan, uint64_t number, int64
   (void)scheduler.complete(output);
 }
 
-/// Sequences in each of the plans that two stages, whose runs cost 1000 us and 10 us per token, and a window of six are
-/// given once eight sequences decode and nothing else is to be done.
+/// Returns the sequences per plan once eight sequences decode and nothing else is to be done. The two stages take
+/// 1000 us and 10 us per token, and the window is six.
 std::vector<size_t> spread_of_eight(double transit_us) {
   auto options = small_options();
   options.stage_count = 2;
@@ -265,13 +255,13 @@ std::vector<size_t> spread_of_eight(double transit_us) {
 
 }  // namespace
 
-TEST_CASE("once costs are known, decode goes in as many plans as make its round shortest") {
+TEST_CASE("known costs choose the number of decode plans") {
   REQUIRE(spread_of_eight(0) == std::vector<size_t>{4, 4});
-  // Two more plans fill the time that the others are on their way.
+  // Two more plans fill the time while the others are on their way.
   REQUIRE(spread_of_eight(2000) == std::vector<size_t>{2, 2, 2, 2});
 }
 
-TEST_CASE("a run that waits for pages from the host says nothing of what computing costs") {
+TEST_CASE("a run that loads host pages is not learnt from") {
   auto options = small_options();
   options.page_count = 8;
   options.context_length = 32;
@@ -307,7 +297,7 @@ TEST_CASE("a run that waits for pages from the host says nothing of what computi
   REQUIRE(serve(request(16, 1), 500) > error);
 }
 
-TEST_CASE("ends: length, stop token, full context, abort") {
+TEST_CASE("sequences end by length or stop token or context or abort") {
   Scheduler scheduler(small_options());
   auto stop = request(2, 10);
   stop.sampling.stop_token_ids = {9};
@@ -338,7 +328,7 @@ TEST_CASE("ends: length, stop token, full context, abort") {
   REQUIRE(scheduler.empty());
 }
 
-TEST_CASE("an output for a sequence that was aborted in flight is dropped") {
+TEST_CASE("the output of a sequence aborted in flight is dropped") {
   Scheduler scheduler(small_options());
   scheduler.add(SequenceId(1), request(4, 10));
   const auto plan = scheduler.next();
@@ -350,7 +340,7 @@ TEST_CASE("an output for a sequence that was aborted in flight is dropped") {
   REQUIRE(answer(scheduler, *next, 9).size() == 1);
 }
 
-TEST_CASE("out of pages, the youngest goes back to the queue and goes on later with what it had") {
+TEST_CASE("without pages the youngest is retracted and resumes later") {
   auto options = small_options();
   options.page_count = 8;
   options.context_length = 32;
@@ -403,7 +393,7 @@ TEST_CASE("a prompt between its chunks makes room for those before it") {
   REQUIRE(longest_wait <= 2 * options.window);
 }
 
-TEST_CASE("a sequence alone reaches the full context, also beside the cache's copy of a page that it computed itself") {
+TEST_CASE("a sequence alone reaches the full context") {
   auto options = small_options();
   options.page_count = 8;
   options.context_length = 32;
@@ -425,7 +415,7 @@ TEST_CASE("a sequence alone reaches the full context, also beside the cache's co
   REQUIRE(drawn == 20);
 }
 
-TEST_CASE("drawn tokens are found page by page while their sequence still runs") {
+TEST_CASE("sampled tokens are cached while their sequence runs") {
   Scheduler scheduler(small_options());
   GenerateRequest first = request(6, 30);
   GenerateRequest second = first;
@@ -440,7 +430,7 @@ TEST_CASE("drawn tokens are found page by page while their sequence still runs")
   scheduler.check_invariants();
 }
 
-TEST_CASE("without the ring the running sequences end and the queue stays") {
+TEST_CASE("without the ring running sequences end and the queue stays") {
   Scheduler scheduler(small_options());
   for (uint64_t id = 1; id <= 12; ++id) scheduler.add(SequenceId(id), request(6, 10));
   (void)scheduler.next();

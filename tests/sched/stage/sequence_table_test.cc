@@ -49,7 +49,7 @@ std::string refusal(SequenceTable& table, const Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("a table turns plans into layouts and keeps what sampling needs") {
+TEST_CASE("a table turns plans into layouts and sampling state") {
   SequenceTable table(kBounds, true);
   const Plan first = prefill(SlotId(1), {5, 6, 7}, {PageId(3)});
   auto batch = table.apply(first);
@@ -84,7 +84,7 @@ TEST_CASE("a slot closed and opened in one plan starts afresh") {
   REQUIRE(batch->sample_specs[0].position == 1);
 }
 
-TEST_CASE("a sequence opens behind cached pages, with the history that its sampling needs") {
+TEST_CASE("a sequence opens after cached pages with its history") {
   SequenceTable table(kBounds, true);
   REQUIRE(table.apply(prefill(SlotId(0), {1, 2, 3, 4, 5}, {PageId(4), PageId(5)})).has_value());
   Plan shared = prefill(SlotId(1), {9, 8}, {PageId(4), PageId(6)});
@@ -139,7 +139,7 @@ TEST_CASE("plans that cannot be are refused with what is wrong") {
   REQUIRE_THAT(refusal(table, close), Catch::Contains("closes slot 2"));
 }
 
-TEST_CASE("scored tokens have a logit, and the others may be any of the model's") {
+TEST_CASE("scored tokens get a logit and unscored may be any") {
   SequenceTable table(kBounds, true);
   const auto scored = [](std::vector<TokenId> tokens, TokenId next) {
     Plan plan = prefill(SlotId(0), std::move(tokens), {PageId(0)});
@@ -177,8 +177,7 @@ std::vector<TokenId> outputs(const tensor::SampleSpec& spec) {
 
 }  // namespace
 
-TEST_CASE(
-    "each draw of a step with drafts knows the tokens before it, and the next step takes back what was not drawn") {
+TEST_CASE("each draft sample knows its prefix and rejects roll back") {
   SequenceTable table(kBounds, true);
   REQUIRE(table.apply(prefill(SlotId(1), {5, 6, 7}, {PageId(3)})).has_value());
   auto batch = table.apply(draft_step(SlotId(1), 3, {50, 51, 52}, {PageId(3), PageId(4)}, {PageId(4)}));

@@ -59,19 +59,20 @@ class HostOnlyRunner final : public StageRunner {
 /// One stage's copies, and what it says of them.
 struct Stage {
   explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
-      : runner(runtime, options), copies(runtime, first, runner, tasks, kHostPages) {
-    tasks.spawn("listen", listen(copies));
+      : runner(runtime, options), acks(runtime, first), copies(runtime, runner, tasks, acks, kHostPages) {
+    tasks.spawn("listen", listen());
   }
   ~Stage() {
     copies.stop();
+    acks.stop();
     world.run();
   }
 
-  asio::awaitable<void> listen(StageCopies& heard) {
+  asio::awaitable<void> listen() {
     for (;;) {
-      const auto acks = co_await heard.next_acks();
-      if (acks.empty()) co_return;
-      for (const cache::CopyAck& ack : acks) REQUIRE(said.emplace(ack.copy, ack.done).second);
+      const auto complete = co_await acks.next();
+      if (complete.empty()) co_return;
+      for (const cache::CopyAck& ack : complete) REQUIRE(said.emplace(ack.copy, ack.done).second);
     }
   }
   /// Runs until nothing is under way; pages good of the copies that have ended since the last call, by copy.
@@ -89,6 +90,7 @@ struct Stage {
   async::Runtime& runtime = world.add_thread();
   HostOnlyRunner runner;
   async::TaskGroup tasks{runtime};
+  CopyAcks acks;
   StageCopies copies;
   std::map<CopyId, uint32_t> said;
 };
@@ -121,7 +123,7 @@ std::string refusal(const std::function<void()>& act) {
 
 }  // namespace
 
-TEST_CASE("a stage holds the host pages that it has filled, for as long as it was there for every question") {
+TEST_CASE("a stage verifies host pages it filled and was present for") {
   Stage stage;
   REQUIRE(stage.ask(1, 0, {}) == 0);
   stage.copies.store({store_of(2, host_pages(4, 3))});
@@ -129,8 +131,7 @@ TEST_CASE("a stage holds the host pages that it has filled, for as long as it wa
   REQUIRE(stage.ask(3, 1, host_pages(4, 3)) == 3);
   REQUIRE(stage.ask(5, 3, {HostPageId(5), HostPageId(4), HostPageId(9), HostPageId(6)}) == 2);
   // The next epoch's copies, in the same process.
-  StageCopies next(stage.runtime, true, stage.runner, stage.tasks, kHostPages);
-  stage.tasks.spawn("listen", stage.listen(next));
+  StageCopies next(stage.runtime, stage.runner, stage.tasks, stage.acks, kHostPages);
   next.start({{.id = CopyId(6), .kind = CopyKind::kVerify, .host = host_pages(4, 3), .previous_verify = CopyId(5)}});
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(6), 3}});
   next.stop();
@@ -139,7 +140,7 @@ TEST_CASE("a stage holds the host pages that it has filled, for as long as it wa
   REQUIRE(stage.ask(9, 8, host_pages(4, 3)) == 0);
 }
 
-TEST_CASE("a host page is not read before it is filled, nor while it is filled anew") {
+TEST_CASE("a host page is not read before or during its fill") {
   Stage stage;
   const auto load = [&](uint64_t id) {
     return refusal([&] {
@@ -163,7 +164,7 @@ TEST_CASE("a host page is not read before it is filled, nor while it is filled a
   (void)stage.settle();
 }
 
-TEST_CASE("all loads of a plan are one copy, and each is acknowledged") {
+TEST_CASE("all loads of a plan are one copy with an ack each") {
   Stage stage;
   stage.copies.store({store_of(1, host_pages(0, 6))});
   (void)stage.settle();
@@ -183,7 +184,7 @@ TEST_CASE("all loads of a plan are one copy, and each is acknowledged") {
   REQUIRE(stage.runner.load_count == 1);
 }
 
-TEST_CASE("of a fetch only the pages before the first that is missing are held") {
+TEST_CASE("a fetch is good up to its first missing page") {
   Stage stage;
   stage.copies.store({store_of(1, host_pages(0, 3))});
   (void)stage.settle();
@@ -197,13 +198,14 @@ TEST_CASE("of a fetch only the pages before the first that is missing are held")
   REQUIRE(stage.ask(5, 4, host_pages(13, 2)) == 0);
 }
 
-TEST_CASE("at the end of an epoch nothing more is begun with the store, and what was not done is not good") {
+TEST_CASE("the end of an epoch starts no store work and fails the rest") {
   Stage stage({.delay = [](sim::StoreCall, size_t) { return async::Duration(1s); }});
   stage.copies.store({store_of(1, host_pages(0, 40))});
   (void)stage.settle();
   stage.copies.start({with_keys(2, CopyKind::kPersist, host_pages(0, 40))});
   stage.world.run(stage.world.now() + 500ms);
   stage.copies.stop();
+  stage.acks.stop();
   REQUIRE(stage.settle().empty());  // whom should it tell?
   REQUIRE(stage.runner.store()->stats().written == 16);
   stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(40, 16))});
@@ -211,31 +213,31 @@ TEST_CASE("at the end of an epoch nothing more is begun with the store, and what
   REQUIRE(stage.runner.store()->stats().hits == 0);
 }
 
-TEST_CASE("a copy has ended when it has on the stages before too, with the pages that are good on all") {
+TEST_CASE("a copy ends when earlier stages ended it too") {
   Stage stage({}, false);
   stage.copies.start({{.id = CopyId(1), .kind = CopyKind::kVerify}});
   stage.copies.store({store_of(2, host_pages(0, 3)), store_of(3, host_pages(3, 3))});
   REQUIRE(stage.settle().empty());
   const std::vector<cache::CopyAck> before{{CopyId(3), 2}, {CopyId(1), 0}, {CopyId(4), 9}};
-  stage.copies.fold(before);
+  stage.acks.add_upstream(before);
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(1), 0}, {CopyId(3), 2}});
   stage.copies.start(
       {with_keys(4, CopyKind::kProbe, host_pages(0, 5))});  // its plan came behind the stage before's word
-  stage.copies.fold(std::vector<cache::CopyAck>{{CopyId(2), 3}});
+  stage.acks.add_upstream(std::vector<cache::CopyAck>{{CopyId(2), 3}});
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(2), 3}, {CopyId(4), 0}});
 }
 
-TEST_CASE("a stage that acknowledges what nobody asked for, or twice, ends the ring") {
+TEST_CASE("an unexpected or duplicate ack ends the ring") {
   Stage stage({}, false);
   const std::vector<cache::CopyAck> ack{{CopyId(1), 1}};
-  stage.copies.fold(ack);
-  REQUIRE(refusal([&] { stage.copies.fold(ack); }) == "copy 1 is acknowledged twice");
+  stage.acks.add_upstream(ack);
+  REQUIRE(refusal([&] { stage.acks.add_upstream(ack); }) == "copy 1 is acknowledged twice");
   std::vector<cache::CopyAck> many;
   for (uint64_t i = 0; i <= uint64_t{1} << 20; ++i) many.push_back({CopyId(i + 2), 0});
-  REQUIRE(refusal([&] { stage.copies.fold(many); }) == "over 1048576 copies have not ended");
+  REQUIRE(refusal([&] { stage.acks.add_upstream(many); }) == "over 1048576 copies have not ended");
 }
 
-TEST_CASE("pages whose work with the store ends in an exception are not good") {
+TEST_CASE("pages whose store work throws are not good") {
   int calls = 0;
   Stage stage({.fails = [&calls](sim::StoreCall) -> bool {
     if (++calls == 45) throw std::bad_alloc();

@@ -70,7 +70,7 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 }  // namespace
 
-TEST_CASE("pieces of a ring of memory never overlap, and two of the largest always fit") {
+TEST_CASE("circular allocations never overlap and two largest fit") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     uint64_t draws = 0;
@@ -102,7 +102,7 @@ TEST_CASE("pieces of a ring of memory never overlap, and two of the largest alwa
   }
 }
 
-TEST_CASE("a ring of memory for three large pieces holds many small ones") {
+TEST_CASE("a circular buffer for three large pieces holds many small") {
   std::vector<std::byte> memory(3 * 6400);
   CircularAllocator ring(memory);
   size_t count = 0;
@@ -113,7 +113,7 @@ TEST_CASE("a ring of memory for three large pieces holds many small ones") {
   REQUIRE_FALSE(ring.allocate(1));
 }
 
-TEST_CASE("receives are posted as soon as plans are known, while there is room") {
+TEST_CASE("receives are posted for known plans while there is room") {
   FakeReceiver receiver(true);
   FakeRunner runner;
   StageInputs inputs(receiver, runner, kBounds);
@@ -134,7 +134,7 @@ TEST_CASE("receives are posted as soon as plans are known, while there is room")
   REQUIRE(receiver.posts.back().target.size() == 100);
 }
 
-TEST_CASE("activations of another plan or size than expected are refused") {
+TEST_CASE("activations of another plan or size are refused") {
   FakeReceiver receiver(true);
   FakeRunner runner;
   StageInputs inputs(receiver, runner, kBounds);
@@ -143,7 +143,7 @@ TEST_CASE("activations of another plan or size than expected are refused") {
   REQUIRE_THROWS_AS(test::run_to_end(context, take_next(inputs, 2, 3)), ErrorException);
 }
 
-TEST_CASE("over a link that hands memory over nothing is posted and no memory is asked for") {
+TEST_CASE("an in-process link needs no posts and no memory") {
   FakeReceiver receiver(false);
   FakeRunner runner;
   StageInputs inputs(receiver, runner, kBounds);

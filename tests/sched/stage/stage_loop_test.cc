@@ -121,9 +121,29 @@ asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Pl
   reason = loop.end_reason();
 }
 
+/// The only stage of a ring, which gets `plans`; whether it is busy after each.
+asio::awaitable<void> watch_work(async::Runtime& runtime, std::vector<Plan> plans, std::vector<bool>& busy) {
+  comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
+  comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
+  FailingLoads runner(runtime);
+  std::atomic<bool> is_busy = false;
+  const StageLoopOptions options{
+      .stage = StageId(0), .first = true, .last = true, .bounds = kBounds, .window = 4, .busy = &is_busy};
+  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("stage", run_loop(loop));
+  for (const Plan& plan : plans) {
+    in.sender->send(MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
+    (void)co_await out.receiver->receive(MessageKind::kOutput);
+    busy.push_back(is_busy);
+  }
+  loop.stop("enough");
+  co_await tasks.join();
+}
+
 }  // namespace
 
-TEST_CASE("a stage is ahead of its neighbour by as many runs as it has buffers") {
+TEST_CASE("a stage runs ahead by as many plans as it has buffers") {
   for (const size_t buffers : {size_t{2}, size_t{4}}) {
     async::VirtualWorld world(1);
     async::Runtime& runtime = world.add_thread();
@@ -160,4 +180,19 @@ TEST_CASE("a load that fails ends its epoch and none after it") {
   const std::string reason = end_of(both);
   REQUIRE((reason == "the copy has failed" || reason == "a page was not loaded"));
   REQUIRE(end_of(prompt_of_one(4)) == "an output has come");
+}
+
+TEST_CASE("a stage is busy until a plan without work comes") {
+  async::VirtualWorld world(1);
+  async::Runtime& runtime = world.add_thread();
+  async::TaskGroup tasks(runtime);
+  Plan heartbeat;
+  heartbeat.id = PlanId(2);
+  Plan verify;
+  verify.id = PlanId(3);
+  verify.copies = {{.id = CopyId(1), .kind = CopyKind::kVerify}};
+  std::vector<bool> busy;
+  tasks.spawn("epoch", watch_work(runtime, {prompt_of_one(1), heartbeat, verify}, busy));
+  world.run();
+  REQUIRE(busy == std::vector{true, false, true});
 }

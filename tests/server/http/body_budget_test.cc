@@ -18,13 +18,13 @@ constexpr size_t kLarge = 900'000;
 
 server::ServerOptions narrow_options() {
   server::ServerOptions options;
-  options.max_body_bytes = kMib;
-  options.max_bodies_bytes = kMib;
-  options.send_buffer_bytes = 16'384;
+  options.http.max_body_bytes = kMib;
+  options.http.max_bodies_bytes = kMib;
+  options.http.send_buffer_bytes = 16'384;
   return options;
 }
 
-/// A completion's body of exactly so many bytes.
+/// Returns a completion's body of exactly `bytes` bytes.
 std::string padded(size_t bytes, std::string_view prompt = "p") {
   std::string json = fmt::format(R"({{"prompt":"{}","stream":true,"user":")", prompt);
   json.append(bytes - json.size() - 2, 'x');
@@ -45,7 +45,7 @@ bool eventually_uses(const TestServer& server, size_t bytes) {
   return eventually([&] { return used_bytes(server) == bytes; });
 }
 
-/// Sends the header of a large body and most of that.
+/// Sends the header of a large body, and its first `bytes` bytes.
 void send_all_but(Client& client, const std::string& body, size_t bytes) {
   client.send(head_for(body.size()) + body.substr(0, bytes));
 }
@@ -58,7 +58,7 @@ void check_refusal(const HttpReply& reply) {
 
 }  // namespace
 
-TEST_CASE("Shares of a budget count what is not free, and one alone may be larger than all") {
+TEST_CASE("A budget charges beyond the free bytes and one may exceed it") {
   BodyBudget budget(1000);
   const size_t free_bytes = BodyBudget::kUnchargedBytes;
   BodyBudget::Reservation first(budget);
@@ -80,7 +80,7 @@ TEST_CASE("Shares of a budget count what is not free, and one alone may be large
   CHECK(budget.used_bytes() == 399);
 }
 
-TEST_CASE("Large bodies share a budget, which small ones are not kept out by") {
+TEST_CASE("Large bodies share a budget and small ones always fit") {
   TestServer server(narrow_options());
   const std::string body = padded(kLarge);
   Client large(server.port);
@@ -100,7 +100,7 @@ TEST_CASE("Large bodies share a budget, which small ones are not kept out by") {
   CHECK(server.complete(body).status == 200);
 }
 
-TEST_CASE("A body whose length nobody announced is refused when there is no room for more of it") {
+TEST_CASE("A chunked body is refused when there is no room for the rest") {
   TestServer server(narrow_options());
   Client large(server.port);
   send_all_but(large, padded(kLarge), 800'000);
@@ -126,7 +126,7 @@ TEST_CASE("A body is let go of when it has become tokens") {
   CHECK(server.complete(padded(kLarge)).status == 200);
 }
 
-TEST_CASE("An answer that its client doesn't take counts as its body did") {
+TEST_CASE("A response that is not taken is charged to the budget") {
   TestServer server(narrow_options());
   const std::string text = fmt::format(R"({{"prompt":"{}"}})", std::string(200'000, 'x'));
   const size_t answer_bytes = server.post("/tokenize", text).body.size();
@@ -141,7 +141,7 @@ TEST_CASE("An answer that its client doesn't take counts as its body did") {
   CHECK(server.post("/tokenize", longer).status == 200);
 }
 
-TEST_CASE("Short ids of long tokens give no more text to echo than a body may have") {
+TEST_CASE("Echo of many long tokens is bounded by the body limit") {
   TestServer server(narrow_options());
   server.engine.info.context_length = 1'000'000;
   const auto status_of = [&](int count) {
@@ -154,7 +154,7 @@ TEST_CASE("Short ids of long tokens give no more text to echo than a body may ha
   CHECK(status_of(110'000) == 413);
 }
 
-TEST_CASE("Short ids of long tokens give no more text than a body may have") {
+TEST_CASE("Detokenized text is bounded by the body limit") {
   TestServer server(narrow_options());
   std::string ids = "256";
   for (int i = 1; i < 220'000; ++i) ids += ",256";

@@ -23,7 +23,7 @@ void hang_after(TestServer& server, std::string text) {
 
 }  // namespace
 
-TEST_CASE("A connection carries many requests, streamed or not, one after the other") {
+TEST_CASE("A connection carries many requests streamed or not") {
   TestServer server;
   Client client(server.port);
   for (int i = 0; i < 5; ++i) {
@@ -35,7 +35,7 @@ TEST_CASE("A connection carries many requests, streamed or not, one after the ot
   }
 }
 
-TEST_CASE("Pipelined requests are answered in order and are no disconnect") {
+TEST_CASE("Pipelined requests are answered in order") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 2ms}; };
   Client client(server.port);
@@ -55,7 +55,7 @@ TEST_CASE("Pipelined requests are answered in order and are no disconnect") {
   CHECK(server.engine.destroyed_early == 0);
 }
 
-TEST_CASE("Endless pipelined bytes are bounded and the request still ends") {
+TEST_CASE("Pipelined bytes are bounded and the request still ends") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.delay = 5ms}; };
   Client client(server.port);
@@ -69,7 +69,7 @@ TEST_CASE("Endless pipelined bytes are bounded and the request still ends") {
   CHECK(client.read().status == 431);
 }
 
-TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") {
+TEST_CASE("HTTP 1.0 and Connection close end the connection") {
   TestServer server;
   Client old(server.port);
   old.send("GET /version HTTP/1.0\r\n\r\n");
@@ -87,7 +87,7 @@ TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") 
   CHECK(closing.at_end());
 }
 
-TEST_CASE("A client that waits for 100 gets it, or the refusal at once") {
+TEST_CASE("A client that waits for 100 gets it or a refusal at once") {
   TestServer server;
   Client client(server.port);
   const std::string json = R"({"prompt":"p"})";
@@ -104,7 +104,7 @@ TEST_CASE("A client that waits for 100 gets it, or the refusal at once") {
 
 TEST_CASE("Bodies and headers beyond the limits are refused readably") {
   server::ServerOptions options;
-  options.max_body_bytes = 100'000;
+  options.http.max_body_bytes = 100'000;
   TestServer server(options);
   Client large(server.port);
   std::thread writer([&] { large.send(post_bytes("/v1/completions", std::string(3'000'000, ' '))); });
@@ -123,8 +123,8 @@ TEST_CASE("Bodies and headers beyond the limits are refused readably") {
 
 TEST_CASE("Slow headers and slow bodies are cut off") {
   server::ServerOptions options;
-  options.header_timeout = 150ms;
-  options.body_timeout = 150ms;
+  options.http.header_timeout = 150ms;
+  options.http.body_timeout = 150ms;
   TestServer server(options);
   Client slow(server.port);
   slow.send("GET /hea");
@@ -139,9 +139,9 @@ TEST_CASE("Slow headers and slow bodies are cut off") {
   CHECK(body.read().status == 408);
 }
 
-TEST_CASE("Idle connections are closed, also after a request") {
+TEST_CASE("Idle connections are closed also after a request") {
   server::ServerOptions options;
-  options.idle_timeout = 150ms;
+  options.http.idle_timeout = 150ms;
   TestServer server(options);
   Client idle(server.port);
   CHECK(idle.at_end());
@@ -154,7 +154,7 @@ TEST_CASE("Idle connections are closed, also after a request") {
 
 TEST_CASE("Connections beyond the limit are turned away") {
   server::ServerOptions options;
-  options.max_connections = 2;
+  options.http.max_connections = 2;
   TestServer server(options);
   Client first(server.port);
   Client second(server.port);
@@ -211,8 +211,8 @@ TEST_CASE("A queued request whose client goes away is aborted") {
 
 TEST_CASE("A slow reader holds back only itself and is cut off") {
   server::ServerOptions options;
-  options.write_timeout = 300ms;
-  options.send_buffer_bytes = 4096;
+  options.http.write_timeout = 300ms;
+  options.http.send_buffer_bytes = 4096;
   TestServer server(options);
   server.engine.info.context_length = 1'000'000;
   server.engine.on_submit = [](const sched::GenerateRequest& request) {
@@ -228,7 +228,7 @@ TEST_CASE("A slow reader holds back only itself and is cut off") {
   CHECK(server.engine.events < 50'000);
 }
 
-TEST_CASE("A stream that waits for its start carries comments, and then its failure is an event") {
+TEST_CASE("A stream with comments reports a later failure as an event") {
   server::ServerOptions options;
   options.comment_interval = 20ms;
   TestServer server(options);
@@ -260,7 +260,7 @@ TEST_CASE("Idle streams carry comments") {
   CHECK(client.read_until("\r\n:\n\n\r\n3\r\n:\n\n\r\n"));
 }
 
-TEST_CASE("Large prompts are prepared elsewhere, with the same answer") {
+TEST_CASE("Large prompts are prepared on the worker") {
   TestServer server;
   const std::string text(200'000, 'x');
   const HttpReply reply = server.complete(fmt::format(R"({{"prompt":"{}","truncate_prompt_tokens":7}})", text));

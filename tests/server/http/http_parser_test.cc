@@ -8,7 +8,7 @@ using namespace millrace::server;
 
 namespace {
 
-/// Feeds `bytes` in pieces of `piece`; the final state. `rest` receives what belongs to the next request.
+/// Feeds `bytes` in pieces of `piece` and returns the final state; `rest` receives what belongs to the next request.
 HttpParser::State feed_all(HttpParser& parser, const std::string& bytes, size_t piece, std::string& rest) {
   HttpParser::State state = HttpParser::State::kNeedMore;
   for (size_t at = 0; at < bytes.size(); at += piece) {
@@ -47,7 +47,7 @@ TEST_CASE("A request parses the same however its bytes arrive") {
   }
 }
 
-TEST_CASE("Chunked bodies, old versions and absolute targets parse") {
+TEST_CASE("Chunked bodies old versions and absolute targets parse") {
   HttpParser chunked({});
   std::string rest;
   const std::string bytes =
@@ -108,7 +108,7 @@ TEST_CASE("Percent escapes and secret comparison") {
   CHECK_FALSE(equal_in_constant_time("key", ""));
 }
 
-TEST_CASE("A chunk's header and the trailer are as long as a header, at most") {
+TEST_CASE("Chunk headers and trailers are bounded as the header is") {
   const std::string head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const std::string& begin : {std::string("5;x="), std::string("5\r\nabcde\r\n5;x="), std::string("0\r\nX: ")}) {
     for (const size_t piece : {7u, 100u, 100'000u}) {

@@ -34,7 +34,7 @@ std::string error_of(std::string_view source, std::string_view kwargs = "{}") {
 
 }  // namespace
 
-TEST_CASE("templates render as Python's jinja2 does") {
+TEST_CASE("templates render as jinja2 does") {
   const std::string json = test::read_file(test::source_dir() / "tests/text/jinja_cases.json");
   simdjson::dom::parser parser;
   const element document = parser.parse(json);
@@ -173,7 +173,7 @@ TEST_CASE("complete tokenizer_config.json of real models are read") {
   CHECK(count >= 9);
 }
 
-TEST_CASE("a template's errors name its line") {
+TEST_CASE("errors of a template name its line") {
   CHECK(error_of("a\nb\n{{ missing.x }}") == "chat template, line 3: 'missing' is undefined");
   CHECK(error_of("\n{% if x %}\n{% endfi %}") == "chat template, line 3: Encountered unknown tag 'endfi'");
   CHECK(error_of("{% for x in [1] %}\n\n{{ raise_exception('roles must alternate') }}{% endfor %}") ==
@@ -231,7 +231,7 @@ TEST_CASE("hostile templates end with an error") {
   }
 }
 
-TEST_CASE("undefined, tools and special tokens are what transformers passes") {
+TEST_CASE("undefined and tools and special tokens match transformers") {
   const auto made = ChatTemplate::from_source(
       "{{ bos_token }}|{{ tools is none }}|{{ documents is none }}|{{ add_generation_prompt }}|{{ pad_token is defined "
       "}}",
@@ -258,7 +258,7 @@ TEST_CASE("named templates: tools choose tool_use") {
   CHECK(ChatTemplate::from_source("", "{}").error().code == ErrorCode::kNotFound);
 }
 
-TEST_CASE("continue_final_message ends the prompt where the message ends") {
+TEST_CASE("continue_final_message ends the prompt with the message") {
   const auto made =
       ChatTemplate::from_source("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}");
   REQUIRE(made.has_value());
@@ -270,7 +270,7 @@ TEST_CASE("continue_final_message ends the prompt where the message ends") {
   CHECK((*made)->render(input).error().message.find("no text") != std::string::npos);
 }
 
-TEST_CASE("continue_final_message finds the end of a message that a template shows in part, in linear time") {
+TEST_CASE("continue_final_message is linear for partly shown messages") {
   const auto made =
       ChatTemplate::from_source("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}");
   REQUIRE(made.has_value());
@@ -293,7 +293,7 @@ TEST_CASE("continue_final_message finds the end of a message that a template sho
   CHECK(outcome("xyxyx", " ") == "xyxyx ");
 }
 
-TEST_CASE("continue_final_message refuses a template that hides the message") {
+TEST_CASE("continue_final_message refuses templates without the message") {
   const auto made = ChatTemplate::from_source("{% for m in messages %}{{ m.content[:3] }}{% endfor %}");
   ChatInput input;
   input.continue_final_message = true;
@@ -303,7 +303,7 @@ TEST_CASE("continue_final_message refuses a template that hides the message") {
   CHECK((*made)->render(input).error().message.find("no final message") != std::string::npos);
 }
 
-TEST_CASE("A model's folder holds further templates, whose names select them") {
+TEST_CASE("A model folder holds further templates selected by name") {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("millrace-templates-{}", static_cast<int>(getpid()));
   std::filesystem::create_directories(folder / "additional_chat_templates");
@@ -332,7 +332,7 @@ TEST_CASE("A model's folder holds further templates, whose names select them") {
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("strftime_now formats the caller's clock") {
+TEST_CASE("strftime_now formats the clock of the caller") {
   const auto made = ChatTemplate::from_source("{{ strftime_now('%d %B %Y') }}{{ strftime_now('') }}");
   REQUIRE(made.has_value());
   ChatInput input;

@@ -93,7 +93,7 @@ constexpr const char* kResult = R"({"role":"tool","tool_call_id":"call12345","co
 
 }  // namespace
 
-TEST_CASE("Every template renders every message without content, and its calls") {
+TEST_CASE("Every template renders calls and messages without content") {
   for (const Construction& construction : constructions()) {
     const auto chat_template = made(construction);
     for (const char* content : kContents) {
@@ -198,7 +198,7 @@ TEST_CASE("A template that joins arguments gets the text that was sent") {
   CHECK(render(*chat_template, fmt::format("[{}]", calling("", R"(,"arguments":"{\"a")"))) == "look{\"a");
 }
 
-TEST_CASE("continue_final_message is the whole chat up to the message's end") {
+TEST_CASE("continue_final_message is the chat up to the message end") {
   const std::array contents = {"e",           "",          "|",
                                "assistant",   "</>",       "hi",
                                "Sure, ",      " Sure",     "a\\n\\n",

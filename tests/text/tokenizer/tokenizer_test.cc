@@ -99,7 +99,7 @@ std::string incremental(const TokenizerPtr& tokenizer, const std::vector<TokenId
 
 }  // namespace
 
-TEST_CASE("every component encodes and decodes as Hugging Face's tokenizers") {
+TEST_CASE("every component encodes and decodes like Hugging Face") {
   size_t count = 0;
   for_each_small_tokenizer([&](element item, const TokenizerPtr& tokenizer) {
     for (const element row : simdjson::dom::array(item["cases"])) {
@@ -158,7 +158,7 @@ TEST_CASE("the corpus survives a round trip") {
   }
 }
 
-TEST_CASE("any bytes encode, and decoding in parts equals decoding at once") {
+TEST_CASE("any bytes encode and decode alike in parts and at once") {
   std::mt19937 random(7);
   for_each_small_tokenizer([&](element, const TokenizerPtr& tokenizer) {
     for (int i = 0; i < 300; ++i) {
@@ -171,7 +171,7 @@ TEST_CASE("any bytes encode, and decoding in parts equals decoding at once") {
   });
 }
 
-TEST_CASE("any ids decode, and decoding in parts equals decoding at once") {
+TEST_CASE("any ids decode alike in parts and at once") {
   std::mt19937 random(11);
   for_each_small_tokenizer([&](element, const TokenizerPtr& tokenizer) {
     const auto range = static_cast<TokenId>(tokenizer->vocab_size() + 300);
@@ -186,7 +186,7 @@ TEST_CASE("any ids decode, and decoding in parts equals decoding at once") {
   });
 }
 
-TEST_CASE("padded rows, negative ids and special tokens") {
+TEST_CASE("padded rows and negative ids and special tokens") {
   if (!has_shared_data()) SKIP_TEST("the shared data folder is absent");
   const TokenizerPtr qwen = load_shared("qwen2");
   CHECK(qwen->vocab_size() == 151665);
@@ -220,7 +220,7 @@ TEST_CASE("output that follows a prompt keeps its leading space") {
   CHECK(split.flush() == std::string(kReplacementUtf8));
 }
 
-TEST_CASE("what a prompt begins and the output does not complete is no output") {
+TEST_CASE("what the prompt begins and no output completes is no output") {
   const auto tokenizer = Tokenizer::from_json(
       R"({"model": {"vocab": {"<0xF0>": 0, "<0x9F>": 1, "<0xA6>": 2, "<0x99>": 3, "a": 4}, "merges": []},
           "decoder": {"type": "ByteFallback"}})");
@@ -258,7 +258,7 @@ TEST_CASE("a megabyte of one character takes its time in n log n") {
   });
 }
 
-TEST_CASE("long runs of marks normalise as ICU would, in n log n") {
+TEST_CASE("long runs of marks normalize like ICU in n log n") {
   UErrorCode status = U_ZERO_ERROR;
   const std::array normalizers = {std::pair{NormalForm::kNfc, icu::Normalizer2::getNFCInstance(status)},
                                   std::pair{NormalForm::kNfd, icu::Normalizer2::getNFDInstance(status)},
@@ -354,7 +354,7 @@ TEST_CASE("what is not supported is refused by name") {
   CHECK(Tokenizer::load("/nonexistent").error().code == ErrorCode::kNotFound);
 }
 
-TEST_CASE("the Llama class's add_bos_token decides about the beginning") {
+TEST_CASE("add_bos_token of the Llama class controls the beginning") {
   const std::string json =
       R"({"model": {"vocab": {"a": 0}, "merges": []}, "added_tokens": [{"id": 1, "content": "<s>", "special": true}]})";
   const auto encode = [&](std::string_view config) {

@@ -82,7 +82,7 @@ void check(const OutputFormat& format, std::span<const Case> cases) {
 
 }  // namespace
 
-TEST_CASE("Hermes' calls, and what only looks like them") {
+TEST_CASE("Hermes calls and what only resembles them") {
   const std::array cases = {
       Case{"Hello.", "Hello."},
       Case{"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", " {f: {\"a\": 1}}"},
@@ -118,7 +118,7 @@ TEST_CASE("Hermes' calls, and what only looks like them") {
   check(tools(ToolFormat::kHermes), cases);
 }
 
-TEST_CASE("Llama's calls are the whole answer") {
+TEST_CASE("Llama calls are the whole output") {
   const std::array cases = {
       Case{"{\"name\": \"f\", \"parameters\": {\"a\": \"b\"}}", " {f: {\"a\": \"b\"}}"},
       Case{"<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", " {f: {}}"},
@@ -136,7 +136,7 @@ TEST_CASE("Llama's calls are the whole answer") {
   check(tools(ToolFormat::kLlama3), cases);
 }
 
-TEST_CASE("Mistral's calls, of either form") {
+TEST_CASE("Mistral calls in either syntax") {
   const std::array cases = {
       Case{"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", " {f: {\"a\": 1}}"},
       Case{"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
@@ -152,7 +152,7 @@ TEST_CASE("Mistral's calls, of either form") {
   check(tools(ToolFormat::kMistral), cases);
 }
 
-TEST_CASE("DeepSeek's calls, of either form") {
+TEST_CASE("DeepSeek calls in either syntax") {
   const std::array cases = {
       Case{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
            "1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<"
@@ -205,7 +205,7 @@ TEST_CASE("Calls that are written parameter by parameter") {
   CHECK(parse(format, given("n", "1") + "</function>\n</tool_call>") == " {f: {\"n\": 1}}");
 }
 
-TEST_CASE("A forced call's beginning is parsed as if the model had written it") {
+TEST_CASE("The beginning of a forced call parses as sampled text") {
   for (const ToolFormat format :
        {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral, ToolFormat::kDeepSeekV3}) {
     CAPTURE(to_string(format));
@@ -267,7 +267,7 @@ TEST_CASE("Reasoning is told from the answer") {
         "[<tool_call>?]  {f: {}}");
 }
 
-TEST_CASE("Whatever an answer holds, its pieces say what the whole says") {
+TEST_CASE("The pieces of any output equal the whole") {
   constexpr std::array<std::string_view, 37> kBits = {"<tool_call>",
                                                       "<function=f>",
                                                       "<parameter=",
@@ -323,7 +323,7 @@ TEST_CASE("Whatever an answer holds, its pieces say what the whole says") {
   CHECK(with_calls > 20);
 }
 
-TEST_CASE("What a prompt opens, and what a template asks for") {
+TEST_CASE("Reasoning opened by a prompt or asked for by a template") {
   CHECK(prompt_opens_reasoning("<|Assistant|><think>\n"));
   CHECK_FALSE(prompt_opens_reasoning("<think>\n\n</think>\n\n"));
   CHECK_FALSE(prompt_opens_reasoning("say <think> please<|Assistant|>"));

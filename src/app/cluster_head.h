@@ -1,0 +1,57 @@
+#pragma once
+
+#include <future>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "app/engine_options.h"
+#include "async/real_runtime.h"
+#include "async/task_group.h"
+#include "base/result.h"
+#include "cluster/coordinator.h"
+
+namespace millrace::app {
+
+/// This process among the nodes of a ring, as --nnodes, --node-rank and --dist-init-addr say.
+struct ClusterOptions {
+  int32_t node_count = 1;
+  int32_t node_rank = 0;
+  comm::TcpEndpoint address;  ///< where the head's node listens for the others
+};
+
+/// Returns the stages of each node, as ranges of stage numbers: an even division, the remainder to later nodes.
+[[nodiscard]] std::vector<model::LayerRange> stages_of_nodes(int32_t pp_size, int32_t node_count);
+
+/// The other nodes, as the engine on the head's node starts with them: the coordinator, which runs on the head's
+/// thread, behind calls that block the thread that loads. Owned by LocalEngine; destroyed after the head's thread has
+/// ended.
+class ClusterHead {
+ public:
+  using LoadedRing = cluster::Coordinator::LoadedRing;
+
+  ClusterHead(async::IoThread& head_thread, const EngineOptions& options, const ClusterOptions& cluster_options,
+              const model::ModelConfig& config, uint32_t sampling_vocab);
+
+  /// Listens for the other nodes. Errors name the flag; kAborted: `stop` was requested.
+  [[nodiscard]] Result<void> open(const std::stop_token& stop);
+  /// Serves the other nodes from now on, until interrupt().
+  void serve();
+  /// From any thread: ends serve(), and a wait for other nodes.
+  void interrupt();
+  /// Assigns the layers of every stage of the ring, in order.
+  void send_layers(const std::vector<model::LayerRange>& ranges);
+  /// Blocks until every node has loaded its stages. `compute` and `contents` are those of this node's NodeStages.
+  [[nodiscard]] Result<LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> contents);
+  [[nodiscard]] cluster::Coordinator& coordinator() { return coordinator_; }
+
+ private:
+  [[nodiscard]] asio::awaitable<void> await_nodes(std::string compute, std::vector<std::string> contents,
+                                                  std::promise<Result<LoadedRing>>& loaded);
+
+  async::IoThread& head_thread_;
+  async::TaskGroup tasks_;
+  cluster::Coordinator coordinator_;
+};
+
+}  // namespace millrace::app

@@ -1,0 +1,105 @@
+#include <fmt/ranges.h>
+
+#include "app/flag_types.h"
+#include "app/serve_flags.h"
+#include "text/tool_calls/tool_formats.h"
+
+namespace millrace::app {
+namespace {
+
+void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
+  serve
+      .add_option("--chat-template", flags.chat_template,
+                  "Replaces the model's chat template by a file with a Jinja template.")
+      ->type_name("FILE");
+  serve
+      .add_option("--default-chat-template-kwargs", flags.server.default_chat_template_kwargs,
+                  "Sets variables of the chat template, as a JSON object, for requests that do not set them.")
+      ->check(json_object())
+      ->type_name("JSON");
+  serve
+      .add_option("--override-generation-config", flags.generation_config,
+                  "Replaces members of generation_config.json by those of a JSON object.")
+      ->check(json_object())
+      ->type_name("JSON");
+  std::vector<std::string> formats = text::tool_format_names();
+  const std::string list = fmt::format("{}", fmt::join(formats, ", "));
+  formats.insert(formats.end(), {"auto", "none"});
+  const auto set_format = [&server = flags.server](const std::string& name) {
+    server.detect_tool_format = name == "auto";
+    server.tool_format = text::parse_tool_format(name);
+  };
+  add_name(serve, "--tool-call-parser", formats, set_format,
+           "Selects the format of tool calls in outputs: auto (from the chat template), none, " + list + ".")
+      ->default_str("auto");
+  add_choice(
+      serve, "--reasoning-parser", flags.server.reasoning_parser,
+      "Selects the part of an output that is reasoning: think (from <think> to </think>), none, or auto (think if "
+      "the chat template has it).");
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
+  EngineOptions& engine = flags.engine;
+  serve.option_defaults()->group("Model");
+  serve
+      .add_option("--model-path", engine.model_path,
+                  "Serves the model in this folder, which has config.json, safetensors and tokenizer.json.")
+      ->required()
+      ->type_name("DIR");
+  serve
+      .add_option("--served-model-name", unresolved.served_model_names,
+                  "Names the model in the API; responses to requests that name no model carry the first name.")
+      ->type_name("NAME")
+      ->default_str("the folder's name");
+  add_number(serve, "--context-length", engine.context_length, {1, 1 << 24},
+             "Limits the tokens of prompt and output together.")
+      ->default_str("the model's");
+  add_name(
+      serve, "--dtype", {"auto", "bf16", "f32"},
+      [&engine](const std::string& name) {
+        engine.stage.dtype = parse_enum<tensor::DType>(name).value_or(tensor::DType::kBF16);
+      },
+      "Selects the arithmetic of GEMMs and the dtype of the KV cache: auto (bf16), bf16, or f32 (CPU only).")
+      ->default_str("auto");
+  add_choice(serve, "--quantization", engine.stage.quantization,
+             "Rounds weights to 8 bits, on the CPU only: none (as stored), w8 (a scale per 32 weights), w8a8 (w8 with "
+             "inputs of 8 bits), w8a8_int8 (a scale per channel, the fastest on AMX and VNNI), mxint8 (scales that are "
+             "powers of two).");
+  add_conversation_flags(serve, flags);
+}
+
+void add_device_flags(CLI::App& serve, ServeFlags& flags) {
+  NodeOptions& node = flags.engine.node;
+  serve.option_defaults()->group("Devices");
+  add_choice(
+      serve, "--device", node.device,
+      "Selects the backend of this node's stages: cpu, cuda (stage i on GPU i modulo their number), or auto (cuda "
+      "where a GPU is usable).");
+  add_number(serve, "--threads", node.threads, {0, 4096},
+             "Sets the number of compute threads over all stages of this node; 0: one per CPU.");
+  serve.add_flag("--pin-threads", node.pin_threads,
+                 "Binds each compute thread to a CPU of its own, for a machine that runs nothing else.");
+  add_optional_choice(
+      serve, "--cpu-isa", flags.engine.stage.isa,
+      "Selects the instruction set of the CPU kernels, on node 0 for all nodes: auto (each node's best), " +
+          joined_enum_names<tensor::Isa>() + ".");
+  serve.add_flag_callback(
+      "--disable-cuda-graph", [&node] { node.cuda_graphs = false; },
+      "Launches the ops of decode steps one by one on a GPU.");
+  add_choice(
+      serve, "--cuda-products", node.gemm,
+      "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
+      "at the start).");
+  serve.add_flag("--divide-gpu", node.divide_gpu,
+                 "Gives equal parts of the multiprocessors to stages that share a GPU, where driver and GPU can.");
+  add_choice(
+      serve, "--nccl", node.nccl,
+      "Sends activations from GPU to GPU between nodes: auto (where NCCL connects, else through the hosts), on (or "
+      "the start fails), off.");
+  add_seconds(serve, "--nccl-timeout", node.nccl_timeout, {0.001, 1e6},
+              "Breaks the ring when one such transfer takes longer; use the same value on every node.");
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/stage_model.h"
+#include "tensor/backend.h"
+
+namespace millrace::app {
+
+/// One stage of a node as a user of memory. Everything is borrowed.
+struct MemoryUser {
+  std::string name;  ///< in errors: "stage 2"
+  model::StageSpan span;
+  tensor::Backend* backend = nullptr;
+  const model::StageModel* model = nullptr;  ///< null before it is loaded
+};
+
+/// Checks before loading that the weights of all stages fit their GPUs, and that each backend can run the model. Errors
+/// name the stage and, for memory, how much is missing.
+[[nodiscard]] Result<void> check_weights_fit(const model::ModelConfig& config, const std::vector<MemoryUser>& stages);
+
+/// Counts the memory that the loaded stages of a node have for KV pages, by device. It allocates nothing, and lives for
+/// one question on the thread that loads.
+class NodeMemory {
+ public:
+  NodeMemory(std::vector<MemoryUser> stages, uint32_t page_size);
+
+  /// Returns the bytes of one page over all stages.
+  [[nodiscard]] uint64_t page_bytes() const;
+  /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.
+  [[nodiscard]] uint64_t page_capacity(double fraction) const;
+  /// Checks that `page_count` pages have room on the devices. An error says how much is missing. Host memory becomes
+  /// resident page by page, so there a shortage is a warning in the log.
+  [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
+  /// Checks that `host_page_count` pages of the host tier have room in host memory.
+  [[nodiscard]] Result<void> check_host_room(uint64_t host_page_count) const;
+
+ private:
+  struct Device {
+    uint64_t available_bytes = 0;
+    uint64_t page_bytes = 0;  // over the stages on it
+  };
+  [[nodiscard]] std::map<std::string, Device> devices() const;
+  [[nodiscard]] bool on_host() const { return stages_.front().backend->is_host(); }
+
+  const std::vector<MemoryUser> stages_;
+  const uint32_t page_size_;
+};
+
+}  // namespace millrace::app

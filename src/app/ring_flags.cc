@@ -1,0 +1,85 @@
+#include <charconv>
+#include <cstdlib>
+
+#include "app/flag_types.h"
+#include "app/launcher_env.h"
+#include "app/serve_flags.h"
+
+namespace millrace::app {
+namespace {
+
+constexpr uint16_t kDefaultClusterPort = 30100;
+
+/// Parses HOST:PORT or [HOST]:PORT.
+std::optional<comm::TcpEndpoint> parse_endpoint(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  int port = 0;
+  const auto [end, failure] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  if (failure != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) return std::nullopt;
+  return comm::TcpEndpoint{host, static_cast<uint16_t>(port)};
+}
+
+CLI::Validator layer_partition() {
+  const auto check = [](std::string& text) -> std::string {
+    const auto partition = model::parse_layer_partition(text);
+    return partition.has_error() ? partition.error().message : "";
+  };
+  return {check, ""};
+}
+
+}  // namespace
+
+void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
+  EngineOptions& engine = flags.engine;
+  serve.option_defaults()->group("Pipeline and nodes");
+  add_number(serve, "--pp-size", engine.pp_size, {1, 1024}, "Sets the number of stages.");
+  serve
+      .add_option_function<std::string>(
+          "--pp-layer-partition",
+          [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
+          "Divides the layers over the stages: even (the remainder to later stages), auto (by cost measured at start "
+          "on "
+          "node 0), or a list as 15,15,15,16.")
+      ->check(layer_partition())
+      ->type_name("HOW")
+      ->default_str(model::to_string(engine.layer_partition));
+  add_number(serve, "--pp-async-batch-depth", engine.async_batch_depth, {0, 64},
+             "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
+  add_number(serve, "--nnodes", flags.cluster.node_count, {1, 1024},
+             "Shares the stages among this many nodes (hosts or processes).");
+  add_number(serve, "--node-rank", flags.cluster.node_rank, {0, 1023},
+             "Sets this node's number; node 0 hosts the head and serves HTTP.");
+  serve
+      .add_option("--dist-init-addr", unresolved.dist_init_addr,
+                  "Sets the address where node 0 listens for the other nodes.")
+      ->type_name("HOST:PORT")
+      ->default_str("from torchrun, Slurm, Open MPI or LeaderWorkerSet");
+}
+
+std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_addr, ClusterOptions& cluster_options) {
+  if (serve.count("--nnodes") == 0 && serve.count("--node-rank") == 0) {
+    if (const auto found = find_launcher(std::getenv)) {
+      cluster_options.node_count = found->node_count;
+      cluster_options.node_rank = found->node_rank;
+      if (found->head_host)
+        cluster_options.address = {*found->head_host, found->head_port.value_or(kDefaultClusterPort)};
+    }
+  }
+  if (!dist_init_addr.empty()) {
+    const auto address = parse_endpoint(dist_init_addr);
+    if (!address) return fmt::format("--dist-init-addr: '{}' is not HOST:PORT", dist_init_addr);
+    cluster_options.address = *address;
+  }
+  if (cluster_options.node_rank >= cluster_options.node_count) {
+    return fmt::format("--node-rank {}: wanted below --nnodes {}", cluster_options.node_rank,
+                       cluster_options.node_count);
+  }
+  if (cluster_options.node_count > 1 && cluster_options.address.host.empty())
+    return "--nnodes above 1 needs --dist-init-addr HOST:PORT";
+  return {};
+}
+
+}  // namespace millrace::app

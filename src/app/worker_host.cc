@@ -1,0 +1,104 @@
+#include "app/worker_host.h"
+
+#include "app/devices.h"
+#include "cluster/node_link.h"
+
+namespace millrace::app {
+namespace {
+
+/// Returns the part of an assignment that the loops are made from. A head's identity and its share of the memory do not
+/// belong to it.
+cluster::Assignment loops_part(cluster::Assignment assignment) {
+  assignment.ring_id = 0;
+  assignment.stage.memory_fraction = 0;
+  return assignment;
+}
+
+/// Returns the part of an assignment that weights and scratch memory follow from.
+cluster::Assignment weights_part(cluster::Assignment assignment) {
+  assignment = loops_part(std::move(assignment));
+  assignment.stage_count = 0;
+  assignment.stage.window = 0;
+  assignment.stage.sampling_vocab = 0;
+  assignment.stage.watchdog = {};
+  return assignment;
+}
+
+}  // namespace
+
+WorkerHost::WorkerHost(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint,
+                       const EngineOptions& options, const std::atomic<bool>& interrupted)
+    : control_(control),
+      config_(config),
+      checkpoint_(checkpoint),
+      node_options_(options.node),
+      isa_(options.stage.isa),
+      interrupted_(interrupted) {}
+
+Result<cluster::Loaded> WorkerHost::load(const cluster::Assignment& assignment) {
+  if (assignment.stage.has_store && !node_options_.storage.enabled()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the ring keeps pages in a store: start this node with --enable-hierarchical-cache and "
+                      "--hicache-storage-backend too");
+  }
+  if (!node_ || weights_part(assignment) != weights_part(*loaded_)) {
+    node_.reset();
+    capacity_.reset();
+    auto node = load_node(assignment);
+    if (node.has_error()) return node.error();
+    node_ = std::move(*node);
+  } else if (assignment.stage.memory_fraction != loaded_->stage.memory_fraction) {
+    destroy_loops();
+    capacity_.reset();
+  }
+  loaded_ = assignment;
+  if (!capacity_) capacity_ = node_->memory().page_capacity(assignment.stage.memory_fraction);
+  return cluster::Loaded{.page_capacity = *capacity_,
+                         .compute = node_->compute(),
+                         .first = node_->first_channels(),
+                         .last = node_->last_channels(),
+                         .stages = node_->contents()};
+}
+
+Result<sched::LocalStages*> WorkerHost::stages(const cluster::Assignment& assignment, cluster::PoolSizes pages,
+                                               const std::string& fingerprint) {
+  if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
+  const Purpose purpose{loops_part(assignment), pages, fingerprint};
+  if (purpose != made_for_) destroy_loops();
+  if (!node_->made()) {
+    const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages), fingerprint);
+    if (made.has_error()) {
+      node_.reset();  // some of its stages may be made and others not
+      return made.error();
+    }
+    made_for_ = purpose;
+  }
+  return &node_->stages();
+}
+
+void WorkerHost::join() {
+  if (node_) node_->join();
+}
+
+Result<std::unique_ptr<NodeStages>> WorkerHost::load_node(const cluster::Assignment& assignment) {
+  const auto device = choose_device(node_options_.device, assignment.stage.dtype);
+  if (device.has_error()) return device.error();
+  NodeStagesOptions options{.first = StageId(assignment.first_stage),
+                            .stage = assignment.stage,
+                            .node = node_options_,
+                            .device = *device,
+                            .context_length = config_.context_length(),
+                            .interrupted = &interrupted_};
+  for (const model::LayerRange& range : assignment.layers) {
+    options.spans.push_back({.layers = range, .first = range.begin == 0, .last = range.end == config_.layer_count});
+  }
+  if (!options.stage.isa) options.stage.isa = isa_;
+  return NodeStages::load(checkpoint_, config_, options);
+}
+
+void WorkerHost::destroy_loops() {
+  if (node_->made()) node_->destroy_stages();
+  made_for_.reset();
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "cache/cache_counts.h"
+#include "cache/copy_tracker.h"
+#include "cache/host_tier.h"
+#include "cache/node_keys.h"
+
+namespace millrace::cache {
+
+/// Copies from the host tier to the page store (CopyKind::kPersist). A store that is behind by a quarter of the host
+/// tier gets no more: what waits for it would push out of the host what is in use. Plain and deterministic. Owned by a
+/// PrefixCache, on its thread, as are all that it refers to.
+class Persister {
+ public:
+  Persister(RadixTree& tree, const NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts);
+
+  /// Asks for copies of these nodes, which are on the host; those beyond the bound count as unpersisted.
+  void request(const std::vector<NodeId>& nodes);
+  /// Ends a persist copy.
+  void finish(const PendingCopy& ended);
+
+ private:
+  RadixTree& tree_;
+  const NodeKeys& keys_;
+  HostTier& host_;
+  CopyTracker& copies_;
+  PrefixCacheCounts& counts_;
+};
+
+}  // namespace millrace::cache

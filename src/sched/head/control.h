@@ -1,0 +1,43 @@
+#pragma once
+
+#include <variant>
+
+#include "async/mailbox.h"
+#include "sched/plan/request.h"
+
+/// The messages that other threads send to the head's thread; plain data.
+namespace millrace::sched {
+
+using EventMailbox = async::Mailbox<GenerateEvent>;
+using FlushReply = async::Mailbox<Result<void>>;
+
+/// A request that RequestIntake has accepted.
+struct Submission {
+  SequenceId id;
+  GenerateRequest request;
+  EventMailbox events;
+  async::TimePoint submitted;
+};
+
+/// Ends one sequence, which may have ended already.
+struct AbortSequence {
+  SequenceId id;
+};
+
+struct Pause {
+  PauseMode mode = PauseMode::kInPlace;
+};
+
+struct Resume {};
+
+/// Asks to forget all cached prefixes. The reply's mailbox is closed without a reply when the head stops.
+struct Flush {
+  async::TimePoint deadline;
+  FlushReply reply;
+};
+
+struct Stop {};
+
+using Control = std::variant<Submission, AbortSequence, Pause, Resume, Flush, Stop>;
+
+}  // namespace millrace::sched

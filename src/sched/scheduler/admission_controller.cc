@@ -1,0 +1,63 @@
+#include "sched/scheduler/admission_controller.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+/// No sequence is expected to generate more: few requests use up a large max_tokens.
+constexpr uint64_t kMaxExpectedTokens = 4096;
+
+}  // namespace
+
+uint64_t AdmissionController::max_new_tokens(const Sequence& sequence) const {
+  const uint64_t wanted = sequence.request.max_tokens - std::min(sequence.request.max_tokens, sequence.output_count());
+  return std::min({wanted, uint64_t{state_.options.context_length} - sequence.tokens.size(), kMaxExpectedTokens});
+}
+
+size_t AdmissionController::pages_needed(Sequence& candidate, std::span<Sequence* const> others) const {
+  const size_t own = state_.pages_for(candidate.tokens.size()) - queue_.match(candidate).device_pages;
+  if (others.empty()) return own;
+  uint64_t new_tokens = max_new_tokens(candidate);
+  for (const Sequence* sequence : others) new_tokens += max_new_tokens(*sequence);
+  const auto expected = static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(new_tokens));
+  return own + state_.pages_for(expected) + others.size();
+}
+
+bool AdmissionController::has_room(Sequence& candidate) const {
+  if (state_.free_slots.empty()) return false;
+  const size_t wanted = pages_needed(candidate, state_.running);
+  const size_t available = state_.cache.available_pages();
+  // available_after() walks the match: it is called only if its result matters.
+  const cache::RadixTree::Match& match = queue_.match(candidate);
+  return available >= wanted + match.device_pages ||
+         (available >= wanted && state_.cache.available_after(match) >= wanted);
+}
+
+bool AdmissionController::has_room_for_next() const {
+  Sequence* const next = queue_.next();
+  return next != nullptr && has_room(*next);
+}
+
+bool AdmissionController::admit(Sequence& candidate) {
+  if (!has_room(candidate) || !builder_.can_open(candidate)) return false;
+  const cache::RadixTree::Match match = queue_.match(candidate);
+  const size_t page_count = state_.pages_for(candidate.tokens.size());
+  if (!state_.cache.acquire(candidate.page_table, candidate.request.cache_salt, match, page_count)) return false;
+  state_.cache.stop_prefetch(candidate.id);
+  queue_.take(candidate);
+  // Prompts of smaller priority between their chunks are overtaken as well.
+  for (Sequence* other : state_.running) {
+    if (other->prefilling() && outranks(state_.options.policy, candidate, *other)) ++other->bypasses;
+  }
+  candidate.running = true;
+  candidate.slot = state_.free_slots.back();
+  state_.free_slots.pop_back();
+  state_.running.push_back(&candidate);
+  candidate.scheduled = match.pages * state_.options.page_size;
+  if (!candidate.cached_tokens) candidate.cached_tokens = candidate.scheduled;
+  builder_.open(candidate);
+  return true;
+}
+
+}  // namespace millrace::sched

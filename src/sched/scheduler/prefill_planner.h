@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "sched/scheduler/admission_controller.h"
+#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/plan_builder.h"
+#include "sched/scheduler/scheduler_state.h"
+#include "sched/scheduler/waiting_queue.h"
+
+namespace millrace::sched {
+
+/// Plans the prefill of one plan: the next chunk of each begun prompt, then first chunks of prompts out of the queue,
+/// as far as the Chunker's budget goes. While a long prompt has its turn, short prompts ride along in a part of the
+/// budget. Part of Scheduler, with its thread and lifetime.
+class PrefillPlanner {
+ public:
+  PrefillPlanner(SchedulerState& state, WaitingQueue& queue, AdmissionController& admission, PlanBuilder& builder,
+                 Chunker& chunker)
+      : state_(state), queue_(queue), admission_(admission), builder_(builder), chunker_(chunker) {}
+
+  /// Adds chunks to the plan being built, after its decode steps.
+  void plan();
+
+ private:
+  [[nodiscard]] std::vector<uint32_t> backlog() const;
+  [[nodiscard]] std::vector<Sequence*> begun_prompts() const;
+  void add_short_prompts(const std::vector<Sequence*>& begun);
+  void admit_short_prompts(uint32_t budget);
+  [[nodiscard]] uint32_t add_whole(Sequence& sequence);
+  [[nodiscard]] bool add_first_chunk(const Sequence* before);
+  [[nodiscard]] bool add_chunk(Sequence& sequence);
+
+  SchedulerState& state_;
+  WaitingQueue& queue_;
+  AdmissionController& admission_;
+  PlanBuilder& builder_;
+  Chunker& chunker_;
+};
+
+}  // namespace millrace::sched

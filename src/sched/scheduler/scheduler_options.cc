@@ -1,0 +1,21 @@
+#include "sched/scheduler/scheduler_options.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+namespace {
+
+constexpr uint64_t kMaxDraftRows = 128;
+
+}  // namespace
+
+uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running) {
+  return static_cast<uint32_t>(std::min(uint64_t{draft_tokens} * max_running, kMaxDraftRows));
+}
+
+uint32_t max_plan_tokens(const SchedulerOptions& options) {
+  return max_prompt_tokens(options.chunking, options.chunked_prefill_size) + options.max_running +
+         max_draft_rows(options.draft_tokens, options.max_running);
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/enum_names.h"
+#include "cache/prefix_cache.h"
+#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/queue_policy.h"
+
+namespace millrace::sched {
+
+/// How long the prefetch of a waiting request from the page store may delay the request's admission.
+enum class PrefetchPolicy : uint8_t {
+  kBestEffort,    ///< no delay: pages that have not arrived are computed
+  kWaitComplete,  ///< until the prefetch has ended
+  kTimeout,       ///< until the prefetch has ended or HeadOptions::prefetch_timeout has passed
+};
+
+inline constexpr EnumName<PrefetchPolicy> kPrefetchPolicyNames[] = {
+    {PrefetchPolicy::kBestEffort, "best_effort"},
+    {PrefetchPolicy::kWaitComplete, "wait_complete"},
+    {PrefetchPolicy::kTimeout, "timeout"},
+};
+constexpr std::span<const EnumName<PrefetchPolicy>> enum_names(PrefetchPolicy) {
+  return kPrefetchPolicyNames;
+}
+
+/// What a Scheduler is built with. All counts are per ring; pages and slots are the same on every stage.
+struct SchedulerOptions {
+  uint32_t page_size = 64;            ///< tokens per page
+  uint32_t page_count = 0;            ///< device pages
+  uint32_t max_running = 0;           ///< slots: sequences that may run at once
+  uint32_t window = 1;                ///< plans that the head keeps in flight
+  uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
+  uint32_t context_length = 0;        ///< prompt and output of one sequence; the pages hold at least that many tokens
+  uint32_t stage_count = 1;
+  uint32_t vocab_size = 0;  ///< token ids that every stage knows; 0: no bound
+  Chunking chunking = Chunking::kFixed;
+  double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
+  QueuePolicy policy = QueuePolicy::kFcfs;
+  bool spread_decodes = true;    ///< over the number of plans that is fastest; false: a plan takes all ready sequences
+  double new_token_ratio = 0.7;  ///< initial share of max_tokens that running requests are expected to generate
+  bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
+  uint32_t host_page_count = 0;  ///< pages of the host tier; 0: there is no host tier
+  bool has_store = false;        ///< the stages have a page store after the host tier
+  cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
+  PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
+  uint32_t processors = 0;     ///< processors that all stages share; 0: unknown, or the stages are on several machines
+  uint32_t stage_threads = 1;  ///< compute threads of each stage
+  uint64_t first_copy_id = 1;  ///< cache::PrefixCacheOptions::first_copy_id
+  uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have
+  bool draft_history = false;  ///< drafts also come from the sequence's own tokens
+};
+
+/// Returns the largest number of draft rows in one micro-batch.
+[[nodiscard]] uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running);
+/// Returns the largest number of rows in one micro-batch.
+[[nodiscard]] uint32_t max_plan_tokens(const SchedulerOptions& options);
+
+}  // namespace millrace::sched

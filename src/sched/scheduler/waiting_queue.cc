@@ -1,0 +1,100 @@
+#include "sched/scheduler/waiting_queue.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::sched {
+namespace {
+
+constexpr int64_t kMaxTokenIds = int64_t{std::numeric_limits<TokenId>::max()} + 1;
+constexpr size_t kMatchesPerTurn = 16;
+
+}  // namespace
+
+Result<void> WaitingQueue::admissible(const GenerateRequest& request) const {
+  const SchedulerOptions& options = state_.options;
+  const size_t max_prompt = options.context_length - (request.max_tokens > 0 ? 1 : 0);
+  if (request.prompt.empty()) return Error{ErrorCode::kInvalidArgument, "the prompt is empty"};
+  if (request.prompt.size() > max_prompt) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",
+                      request.prompt.size(), options.context_length, max_prompt);
+  }
+  const auto known = options.vocab_size > 0 ? static_cast<int64_t>(options.vocab_size) : kMaxTokenIds;
+  const auto unknown =
+      std::ranges::find_if(request.prompt, [known](TokenId token) { return token < 0 || token >= known; });
+  if (unknown != request.prompt.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt has token {}, the model knows those from 0 to {}",
+                      *unknown, known - 1);
+  }
+  return {};
+}
+
+void WaitingQueue::add(SequenceId id, GenerateRequest request) {
+  auto sequence = make_sequence(id, std::move(request));
+  state_.waiting.push_back(sequence.get());
+  prefetch(*sequence);
+  const bool inserted = state_.sequences.emplace(id, std::move(sequence)).second;
+  CHECK(inserted, "sequence {} added twice", id.value());
+}
+
+// Its prompt's scores are lost with the plans in flight that it leaves: they are computed again.
+void WaitingQueue::put_back(Sequence& sequence) {
+  state_.release(sequence);
+  sequence.prompt_logprobs.clear();
+  state_.waiting.push_front(&sequence);
+}
+
+void WaitingQueue::take(Sequence& sequence) {
+  const auto taken = std::ranges::find(state_.waiting, &sequence);
+  for (auto other = state_.waiting.begin(); other != taken; ++other) ++(*other)->bypasses;
+  state_.waiting.erase(taken);
+}
+
+void WaitingQueue::prefetch(Sequence& sequence) {
+  if (sequence.wants_prompt_logprobs() || state_.cache.verifying()) return;
+  state_.cache.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.page_table);
+  sequence.awaits_prefetch = state_.options.prefetch_policy != PrefetchPolicy::kBestEffort;
+}
+
+void WaitingQueue::prefetch_all() {
+  for (Sequence* sequence : state_.waiting) prefetch(*sequence);
+}
+
+void WaitingQueue::stop_prefetch_wait(SequenceId id) {
+  if (Sequence* const sequence = state_.find(id)) sequence->awaits_prefetch = false;
+}
+
+Sequence* WaitingQueue::next() const {
+  const QueuePolicy policy = state_.options.policy;
+  Sequence* next = nullptr;
+  for (Sequence* sequence : state_.waiting) {
+    if (next != nullptr && !precedes(policy, *sequence, *next)) continue;
+    if (awaits_prefetch(*sequence)) continue;
+    next = sequence;
+    if (policy == QueuePolicy::kFcfs) break;
+  }
+  return next;
+}
+
+const cache::RadixTree::Match& WaitingQueue::match(Sequence& sequence) const {
+  if (sequence.match_version == state_.cache.version()) return sequence.match;
+  sequence.match_version = state_.cache.version();
+  sequence.match = {};
+  // Scoring a prompt needs the rows of all its tokens.
+  if (!sequence.wants_prompt_logprobs()) {
+    sequence.match = state_.cache.match(sequence.request.cache_salt, sequence.reusable_tokens());
+  }
+  sequence.match_tokens = sequence.match.pages * state_.options.page_size;
+  return sequence.match;
+}
+
+void WaitingQueue::refresh_matches() const {
+  const std::deque<Sequence*>& waiting = state_.waiting;
+  const size_t count = std::min(waiting.size(), kMatchesPerTurn);
+  for (size_t i = 0; i < count; ++i) (void)match(*waiting[(state_.turn * kMatchesPerTurn + i) % waiting.size()]);
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "async/wait_list.h"
+#include "server/access_policy.h"
+#include "server/exchange.h"
+#include "server/generation_routes.h"
+#include "server/router.h"
+
+namespace millrace::server {
+
+/// The routes that change the server's state: abort requests, flush the cache, pause and continue generation. Owned by
+/// Api; its executor only.
+class AdminRoutes {
+ public:
+  /// All arguments outlive the object.
+  AdminRoutes(async::Runtime& runtime, sched::Engine& engine, const AccessPolicy& access, GenerationRoutes& generation)
+      : runtime_(runtime), engine_(engine), access_(access), generation_(generation) {}
+
+  void add_to(Router& router);
+
+ private:
+  [[nodiscard]] HttpResponse abort(const HttpRequest& request);
+  [[nodiscard]] HttpResponse pause(const HttpRequest& request);
+  [[nodiscard]] HttpResponse resume();
+  /// Flushes the cache; returns nothing when the client has gone before that was possible.
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> flush(Exchange& exchange);
+  [[nodiscard]] asio::awaitable<void> run_flush(async::Duration patience, std::optional<Result<void>>& outcome,
+                                                async::WaitList& ended);
+  [[nodiscard]] HttpResponse not_ready() const;
+
+  async::Runtime& runtime_;
+  sched::Engine& engine_;
+  const AccessPolicy& access_;
+  GenerationRoutes& generation_;
+};
+
+}  // namespace millrace::server

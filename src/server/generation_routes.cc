@@ -1,0 +1,125 @@
+#include "server/generation_routes.h"
+
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/this_coro.hpp>
+
+#include "server/openai/response_format.h"
+
+namespace millrace::server {
+
+using openai::ApiError;
+
+GenerationRoutes::GenerationRoutes(const ServerOptions& options, const InputProcessor& input_processor,
+                                   RandomSource& request_ids, ResponseContext context)
+    : options_(options), input_processor_(input_processor), request_ids_(request_ids), context_(context) {}
+
+void GenerationRoutes::add_to(Router& router) {
+  router.add(
+      {.method = Method::kPost,
+       .path = "/v1/completions",
+       .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_completion); },
+       .takes_json = true,
+       .doc = {.summary = "Continue prompts",
+               .request = "CompletionRequest",
+               .response = "CompletionResponse",
+               .event = "CompletionEvent"}});
+  router.add({.method = Method::kPost,
+              .path = "/v1/chat/completions",
+              .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_chat); },
+              .takes_json = true,
+              .doc = {.summary = "Answer a conversation",
+                      .request = "ChatCompletionRequest",
+                      .response = "ChatCompletionResponse",
+                      .event = "ChatCompletionEvent"}});
+}
+
+GenerationRoutes::Spec GenerationRoutes::prepare_completion(const HttpRequest& request) const {
+  auto parsed = openai::parse_completion_request(request.body, input_processor_.limits());
+  if (parsed.has_error()) return parsed.error();
+  return input_processor_.prepare(std::move(*parsed), request.request_id);
+}
+
+GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request) const {
+  auto parsed = openai::parse_chat_request(request.body, input_processor_.limits());
+  if (parsed.has_error()) return parsed.error();
+  return input_processor_.prepare(std::move(*parsed), request.request_id);
+}
+
+GenerationRoutes::Spec GenerationRoutes::prepare_safely(const HttpRequest& request, Prepare prepare) const {
+  try {
+    return (this->*prepare)(request);
+  } catch (const std::exception& failure) {
+    return openai::internal_error(failure);
+  }
+}
+
+std::optional<ApiError> GenerationRoutes::check_in_flight() const {
+  if (in_flight() < options_.max_requests_in_flight) return std::nullopt;
+  return ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""};
+}
+
+std::optional<ApiError> GenerationRoutes::make_id_unique(GenerationSpec& spec) const {
+  if (!active_.contains(spec.info.id)) return std::nullopt;
+  if (spec.has_own_id) {
+    return ApiError{409, fmt::format("request_id: '{}' is in flight already", spec.info.id), "request_id"};
+  }
+  spec.set_id(spec.info.id + '-' + request_ids_.hex_id());
+  return std::nullopt;
+}
+
+asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange& exchange, Prepare prepare) {
+  HttpRequest& request = exchange.request;
+  std::optional<ApiError> refusal = check_in_flight();
+  std::optional<Spec> spec;
+  if (!refusal) {
+    if (request.body.size() > Worker::kLargeBodyBytes || openai::may_constrain_output(request.body)) {
+      co_await context_.worker.run([&] { spec = prepare_safely(request, prepare); });
+      refusal = check_in_flight();  // others may have begun meanwhile
+    } else {
+      spec = prepare_safely(request, prepare);
+    }
+  }
+  request.free_body();
+  if (!refusal && spec->has_error()) refusal = spec->error();
+  if (!refusal) refusal = make_id_unique(**spec);
+  if (refusal) co_return openai::error_response(*refusal);
+  co_await serve(std::move(**spec), exchange);
+  co_return std::nullopt;
+}
+
+asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exchange) {
+  ResponseTask task(context_, std::move(spec), exchange);
+  active_.emplace(task.id(), &task);
+  std::exception_ptr failure;
+  try {
+    co_await task.run();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  co_await task.finish();
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
+  active_.erase(task.id());
+  if (failure) std::rethrow_exception(failure);
+}
+
+size_t GenerationRoutes::abort(const std::string& id) {
+  for (const char* prefix : {"", "cmpl-", "chatcmpl-"}) {
+    const auto found = active_.find(prefix + id);
+    if (found != active_.end()) return found->second->abort();
+  }
+  return 0;
+}
+
+size_t GenerationRoutes::abort_all() {
+  size_t count = 0;
+  for (const auto& [id, task] : active_) count += task->abort();
+  return count;
+}
+
+void GenerationRoutes::reject_all() {
+  context_.is_stopping = true;
+  for (const auto& [id, task] : active_) task->wake();
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,56 @@
+#include "server/router.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::server {
+namespace {
+
+constexpr std::string_view kArgument = "{id}";
+
+bool has_path(const Route& route, std::string_view path) {
+  if (route.path == path) return true;
+  if (!route.path.ends_with(kArgument)) return false;
+  const std::string_view prefix = std::string_view(route.path).substr(0, route.path.size() - kArgument.size());
+  return path.size() > prefix.size() && path.starts_with(prefix);
+}
+
+void allow(std::string& allowed, Method method) {
+  if (!allowed.empty()) allowed += ", ";
+  allowed += to_string(method);
+  if (method == Method::kGet) allowed += ", HEAD";
+}
+
+}  // namespace
+
+void Router::add(Route route) {
+  const auto is_same = [&](const Route& other) { return other.method == route.method && other.path == route.path; };
+  CHECK(std::ranges::none_of(routes_, is_same), "the route {} {} is added twice", to_string(route.method), route.path);
+  routes_.push_back(std::move(route));
+}
+
+RouteMatch Router::match(const HttpRequest& request) const {
+  if (request.method == Method::kOptions && request.path == "*") {
+    return {.name = "*", .is_preflight = true, .allowed = "GET, HEAD, POST, OPTIONS"};
+  }
+  const Method wanted = request.method == Method::kHead ? Method::kGet : request.method;
+  RouteMatch match;
+  for (const Route& route : routes_) {
+    if (!has_path(route, request.path)) continue;
+    match.name = route.path;
+    match.is_probe = route.is_probe;
+    if (route.method == wanted) {
+      match.route = &route;
+      match.allowed.clear();
+      return match;
+    }
+    allow(match.allowed, route.method);
+  }
+  if (match.allowed.empty()) return match;
+  match.allowed += ", OPTIONS";
+  match.is_preflight = request.method == Method::kOptions;
+  return match;
+}
+
+}  // namespace millrace::server

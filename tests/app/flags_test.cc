@@ -1,0 +1,116 @@
+#include "app/flags.h"
+
+#include <catch2/catch.hpp>
+
+using namespace millrace;
+using namespace std::chrono_literals;
+
+namespace {
+
+app::Command parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "millrace");
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  return app::parse_command_line(static_cast<int>(pointers.size()), pointers.data());
+}
+
+app::Command parse_serve(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"serve", "--model-path", "m"});
+  return parse(std::move(flags));
+}
+
+app::ServeFlags served(std::vector<std::string> flags) {
+  const app::Command command = parse_serve(std::move(flags));
+  if (const auto* exit = std::get_if<app::EarlyExit>(&command)) FAIL(exit->message);
+  return std::get<app::ServeFlags>(command);
+}
+
+std::string refusal(std::vector<std::string> flags) {
+  const app::Command command = parse_serve(std::move(flags));
+  const auto* exit = std::get_if<app::EarlyExit>(&command);
+  REQUIRE(exit != nullptr);
+  REQUIRE(exit->code == 2);
+  return exit->message;
+}
+
+}  // namespace
+
+TEST_CASE("names arrive as enums") {
+  const app::EngineOptions engine = served({"--dtype",
+                                            "f32",
+                                            "--cpu-isa",
+                                            "avx2",
+                                            "--quantization",
+                                            "w8a8_int8",
+                                            "--device",
+                                            "cpu",
+                                            "--nccl",
+                                            "off",
+                                            "--chunking",
+                                            "published",
+                                            "--schedule-policy",
+                                            "lpm",
+                                            "--speculative-algorithm",
+                                            "NGRAM",
+                                            "--enable-hierarchical-cache",
+                                            "--hicache-write-policy",
+                                            "write_back",
+                                            "--pp-layer-partition",
+                                            "3,2"})
+                                        .engine;
+  CHECK(engine.stage.dtype == tensor::DType::kF32);
+  CHECK(engine.stage.isa == tensor::Isa::kAvx2);
+  CHECK(engine.stage.quantization == model::Quantization::kW8A8Int8);
+  CHECK(engine.node.device == app::DeviceChoice::kCpu);
+  CHECK(engine.node.nccl == app::NcclMode::kOff);
+  CHECK(engine.head.scheduler.chunking == sched::Chunking::kPublished);
+  CHECK(engine.head.scheduler.policy == sched::QueuePolicy::kLongestPrefix);
+  CHECK(engine.head.scheduler.write_policy == cache::WritePolicy::kWriteBack);
+  CHECK(engine.draft_algorithm == app::DraftAlgorithm::kNgram);
+  CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
+}
+
+TEST_CASE("auto is no instruction set, and bf16") {
+  const app::EngineOptions engine = served({"--dtype", "auto", "--cpu-isa", "auto"}).engine;
+  CHECK(engine.stage.dtype == tensor::DType::kBF16);
+  CHECK_FALSE(engine.stage.isa.has_value());
+}
+
+TEST_CASE("times and sizes arrive in their units") {
+  const app::ServeFlags flags = served({"--queue-timeout", "1.5", "--ring-timeout", "3", "--body-timeout", "0.25",
+                                        "--max-body-mib", "2", "--max-header-kib", "4"});
+  CHECK(flags.engine.head.queue_timeout == 1500ms);
+  CHECK(flags.engine.node.ring_timeout == 3s);
+  CHECK(flags.server.body_timeout == 250ms);
+  CHECK(flags.server.max_body_bytes == 2u << 20);
+  CHECK(flags.server.max_header_bytes == 4096);
+}
+
+TEST_CASE("a tool format may be detected, fixed or none") {
+  CHECK(served({}).server.detect_tool_format);
+  const server::ServerOptions hermes = served({"--tool-call-parser", "hermes"}).server;
+  CHECK_FALSE(hermes.detect_tool_format);
+  CHECK(hermes.tool_format == text::ToolFormat::kHermes);
+  const server::ServerOptions none = served({"--tool-call-parser", "none"}).server;
+  CHECK_FALSE(none.detect_tool_format);
+  CHECK_FALSE(none.tool_format.has_value());
+}
+
+TEST_CASE("a wrong value is refused with the flag and what was wanted") {
+  CHECK_THAT(refusal({"--schedule-policy", "lifo"}),
+             Catch::Contains("--schedule-policy") && Catch::Contains("fcfs, lpm, priority, shortest"));
+  CHECK_THAT(refusal({"--ring-timeout", "nan"}),
+             Catch::Contains("--ring-timeout") && Catch::Contains("from 1 to 3600"));
+  CHECK_THAT(refusal({"--pp-layer-partition", "4,x"}),
+             Catch::Contains("--pp-layer-partition") && Catch::Contains("'x'"));
+  CHECK_THAT(refusal({"--port", "1.5"}), Catch::Contains("--port"));
+  CHECK_THAT(refusal({"--schedule-low-priority-values-first"}), Catch::Contains("--schedule-policy priority"));
+}
+
+TEST_CASE("help shows the bounds and the default of a flag") {
+  const app::Command command = parse({"serve", "--help"});
+  const auto& exit = std::get<app::EarlyExit>(command);
+  CHECK(exit.code == 0);
+  CHECK_THAT(exit.message, Catch::Contains("--ring-timeout SECONDS") && Catch::Contains("[1 to 3600; default 10]"));
+  CHECK_THAT(exit.message, Catch::Contains("[required]"));
+}
