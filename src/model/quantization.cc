@@ -1,5 +1,7 @@
 #include "model/quantization.h"
 
+#include <fmt/format.h>
+
 #include "base/json.h"
 
 namespace millrace::model {
