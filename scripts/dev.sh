@@ -140,14 +140,23 @@ show_tenths() {
   done
 }
 
-# The files of the server: all programs and modules but tests and benchmarks.
+# Whether this machine can use the CUDA module, or MILLRACE_BUILD_CUDA says that another one will.
+has_nvidia_driver() {
+  [[ -n ${MILLRACE_BUILD_CUDA:-} || -e /dev/nvidiactl || -e /proc/driver/nvidia/version ]] ||
+    { command -v ldconfig > /dev/null && ldconfig -p | grep -q 'libcuda\.so\.1'; }
+}
+
+# server_targets FOLDER: the files of the server, which are all programs and modules but tests and benchmarks. Without an
+# NVIDIA driver the CUDA module is left out: nvcc takes a good part of the build.
 server_targets() {
+  local kinds='"executable", "shared module", "shared library"'
+  has_nvidia_driver || kinds='"executable",'
   meson introspect --targets "$1" | python3 -c '
 import json, os, sys
 root, folder = sys.argv[1:]
 for target in json.load(sys.stdin):
     top_folder = os.path.relpath(target["defined_in"], root).split(os.sep)[0]
-    is_program = target["type"] in ("executable", "shared module", "shared library")
+    is_program = target["type"] in ('"$kinds"')
     if is_program and top_folder not in ("tests", "bench"):
         print(os.path.relpath(target["filename"][0], folder))
 ' "$root" "$1"
