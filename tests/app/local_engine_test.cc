@@ -245,7 +245,7 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
     REQUIRE(wanted.prompt_logprobs[i].top.size() == 2);
   }
   auto cut = options_for("qwen2", 4);
-  cut.chunked_prefill_size = 9;
+  cut.head.scheduler.chunked_prefill_size = 9;
   const Reply got = ask(start(cut)->engine(), {request}).front();
   REQUIRE(std::equal(got.prompt_logprobs.begin() + 1, got.prompt_logprobs.end(), wanted.prompt_logprobs.begin() + 1,
                      same_bits));
