@@ -1,5 +1,6 @@
 #include "base/json_parser.h"
 
+#include <algorithm>
 
 #include "base/utf8.h"
 

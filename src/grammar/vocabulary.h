@@ -34,6 +34,10 @@ class Vocabulary {
   [[nodiscard]] std::span<const TokenId> tokens_of(size_t at) const {
     return std::span(tokens_).subspan(nodes_[at].first_token, nodes_[at + 1].first_token - nodes_[at].first_token);
   }
+  /// Returns the tokens of the nodes in [begin, end).
+  [[nodiscard]] std::span<const TokenId> tokens_between(size_t begin, size_t end) const {
+    return std::span(tokens_).subspan(nodes_[begin].first_token, nodes_[end].first_token - nodes_[begin].first_token);
+  }
   /// A token's text that begins with the node's.
   [[nodiscard]] std::string_view first_text(size_t at) const { return text_of(tokens_[nodes_[at].first_token]); }
   [[nodiscard]] size_t max_token_bytes() const { return max_token_bytes_; }
