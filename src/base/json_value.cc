@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kMostPointerDigits = 9;
+constexpr size_t kMaxPointerDigits = 9;
 
 template <class Integer>
 bool read_integer(std::string_view text, Integer& out) {
@@ -124,7 +124,7 @@ JsonValue JsonValue::at_pointer(std::string_view pointer) const {
       value = object[step];
     } else if (value.get(array)) {
       uint64_t index = 0;
-      const bool is_index = step.size() <= kMostPointerDigits && (step == "0" || !step.starts_with('0')) &&
+      const bool is_index = step.size() <= kMaxPointerDigits && (step == "0" || !step.starts_with('0')) &&
                             read_integer<uint64_t>(step, index);
       value = is_index ? array.at(index) : JsonValue();
     } else {
@@ -222,12 +222,12 @@ std::string to_json(JsonValue value) {
   return out;
 }
 
-std::string to_short_json(JsonValue value, size_t most) {
+std::string to_short_json(JsonValue value, size_t max_bytes) {
   std::string text = to_json(value);
-  if (text.size() <= most) return text;
+  if (text.size() <= max_bytes) return text;
   // Not inside a UTF-8 sequence.
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0u) == 0x80u) --most;
-  return text.substr(0, most) + "…";
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0u) == 0x80u) --max_bytes;
+  return text.substr(0, max_bytes) + "…";
 }
 
 bool is_json_number(std::string_view text) {

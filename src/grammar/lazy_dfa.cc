@@ -10,12 +10,12 @@ namespace millrace::grammar {
 namespace {
 
 constexpr uint32_t kUnknownState = UINT32_MAX;
-/// More tokens than this part of the vocabulary are kept as a mask.
+/// A larger part of the vocabulary is kept as a mask instead of a list.
 constexpr uint32_t kSparseFraction = 64;
-/// Masks that took less to ask for are not kept.
+/// Masks that follow fewer ranges are not cached.
 constexpr size_t kMinRangesToCacheMask = 16;
-/// Frames visited for one question, up to a microsecond each: a grammar that takes more can be matched in too many
-/// ways.
+/// The work budget: frames visited per public call, up to a microsecond each. A grammar that needs more is too
+/// ambiguous.
 constexpr uint64_t kMaxWork = 200'000;
 
 uint64_t hash_of(std::span<const uint32_t> words) {
@@ -185,7 +185,6 @@ AdaptiveTokenMask LazyDfa::compute_adaptive_mask(StateId state, StateId loop) {
   std::vector<Step> path(vocabulary_.max_token_bytes() + 1);
   path[0] = {.dfa_state = start, .has_ended = false, .whole_runs = 0, .max_depth = frames_[first].depth};
   std::vector<uint8_t> runs(loop == 0 ? 0 : vocabulary_.node_count());
-  uint32_t max_runs = 0;
   uint32_t max_depth = 0;
   for (uint32_t at = 0; at < vocabulary_.node_count() && local.is_countable;) {
     const Vocabulary::Node& node = vocabulary_.node(at);
@@ -206,7 +205,7 @@ AdaptiveTokenMask LazyDfa::compute_adaptive_mask(StateId state, StateId loop) {
     if (loop != 0) {
       local.is_countable = data.may_end == ends_run;
       const uint32_t begun_runs = path[node.length].whole_runs + (ends_run ? 0 : 1);
-      max_runs = std::max(max_runs, begun_runs);
+      local.max_runs = std::max(local.max_runs, begun_runs);
       runs[at] = static_cast<uint8_t>(std::min<uint32_t>(begun_runs, AdaptiveTokenMask::kMaxRuns));
     }
     const std::span<const TokenId> tokens = vocabulary_.tokens_of(at);
@@ -217,7 +216,7 @@ AdaptiveTokenMask LazyDfa::compute_adaptive_mask(StateId state, StateId loop) {
     at = node.end;
   }
   local.extra_depth = std::max(max_depth, frames_[first].depth) - frames_[first].depth;
-  if (max_runs > 1) local.runs = std::move(runs);
+  if (local.max_runs > 1) local.runs = std::move(runs);
   if (local.accepted_ids.size() <= vocabulary_.size() / kSparseFraction) return local;
   TokenMask mask(vocabulary_.size());
   for (const TokenId token : local.accepted_ids) mask.add(token);
@@ -282,8 +281,7 @@ void LazyDfa::add_certain_tokens(Frame frame, TokenMask& mask, bool& is_large) {
     return;
   }
   unsure_.insert(unsure_.end(), tokens.context_dependent.begin(), tokens.context_dependent.end());
-  const bool has_limit = !tokens.runs.empty() && counted.remaining != Automaton::kUnbounded;
-  if (!has_limit) {
+  if (tokens.max_runs <= 1 || tokens.max_runs - 1 <= counted.remaining) {
     for (const TokenId token : tokens.accepted_ids) mask.add(token);
     if (tokens.accepted_mask != nullptr) mask.add(*tokens.accepted_mask);
     return;

@@ -74,7 +74,7 @@ class Evaluator {
   [[nodiscard]] Value string(std::string text) { return heap_.string(std::move(text)); }
   /// Accounts for work that grows with a value's size.
   void charge_steps(uint64_t count) { heap_.charge_steps(count); }
-  /// The same for a search of `needle` in `text`, at its worst.
+  /// Charges the steps of a search of `needle` in `text`, at its worst.
   void charge_search(std::string_view text, std::string_view needle) {
     charge_steps(text.size() / 64 + text.size() * needle.size() / 4096);
   }

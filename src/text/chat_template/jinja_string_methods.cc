@@ -22,7 +22,7 @@ size_t run_length(std::string_view text, bool spaces) {
   return length;
 }
 
-/// The same at the end of `text`.
+/// Returns the length of the run at the end of `text`.
 size_t last_run_length(std::string_view text, bool spaces) {
   const size_t size = text.size();
   while (!text.empty()) {
@@ -91,7 +91,7 @@ Value str_split(Evaluator& evaluator, const Value& self, Args& args) {
   return evaluator.heap().list(std::move(parts));
 }
 
-/// The same from the end.
+/// Splits at runs of white space from the end, up to `limit` times.
 std::vector<Value> rsplit_spaces(Evaluator& evaluator, std::string_view text, int64_t limit) {
   evaluator.charge_steps(text.size() / 16);
   std::vector<Value> parts;
@@ -270,8 +270,8 @@ enum class Align : uint8_t { kLeft, kCenter, kRight };
 
 template <Align align>
 Value str_justify(Evaluator& evaluator, const Value& self, Args& args) {
-  constexpr int64_t kMostWidth = int64_t{1} << 30;
-  const int64_t width = std::min(int_argument(args.positional[0], 0), kMostWidth);
+  constexpr int64_t kMaxWidth = int64_t{1} << 30;
+  const int64_t width = std::min(int_argument(args.positional[0], 0), kMaxWidth);
   const auto size = static_cast<int64_t>(count_code_points(self.string()));
   const int64_t missing = std::max<int64_t>(width - size, 0);
   // Of an odd number to centre in an odd width the greater half goes to the left.
