@@ -78,7 +78,7 @@ class Evaluator {
   void charge_search(std::string_view text, std::string_view needle) {
     charge_steps(text.size() / 64 + text.size() * needle.size() / 4096);
   }
-  /// The same for the comparison of `item` with so many others, which account for what they hold.
+  /// Charges the steps of a comparison of `item` with `count` others, which account for their own contents.
   void charge_comparisons(const Value& item, size_t count) {
     const size_t bytes = item.is(Kind::kString) ? item.string().size() : 0;
     charge_steps(count * (1 + bytes / 16) / 8);
