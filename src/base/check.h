@@ -4,7 +4,7 @@
 
 namespace millrace {
 
-/// Prints the failed condition with its place and message on stderr and aborts.
+/// Prints the failed condition, its source location and the message on stderr, and aborts.
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, fmt::string_view format = "",
                                fmt::format_args args = {});
 
@@ -23,7 +23,7 @@ template <class... Args>
 
 // Test programs include Catch2, which has a CHECK of its own.
 #undef CHECK
-/// Programmer errors: always on. CHECK(condition) or CHECK(condition, "found {}, wanted {}", a, b).
+/// Aborts on a programmer error, in every build. CHECK(condition) or CHECK(condition, "found {}, wanted {}", a, b).
 #define CHECK(condition, ...)                                                                           \
   do {                                                                                                  \
     if (!(condition)) [[unlikely]]                                                                      \

@@ -22,7 +22,7 @@ class Id {
 
 /// One page of KV cache; the same id on every stage.
 using PageId = Id<struct PageTag, uint32_t>;
-/// The same on the host tier.
+/// A page of the host tier, the same on every stage.
 using HostPageId = Id<struct HostPageTag, uint32_t>;
 /// A sequence, unique over the life of a head.
 using SequenceId = Id<struct SequenceTag, uint64_t>;

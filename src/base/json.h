@@ -14,7 +14,7 @@ void append_json_string(std::string& out, std::string_view text);
 void append_json_number(std::string& out, double value);
 void append_json_number(std::string& out, float value);
 
-/// Writes JSON into a string the caller owns, without building a tree. Commas are placed by itself.
+/// Writes JSON into a string that the caller owns, without building a tree. Places commas itself.
 /// Misuse (a value without a key in an object) is not checked; the writers are small and tested by their output.
 class JsonWriter {
  public:
@@ -37,7 +37,7 @@ class JsonWriter {
                    static_cast<uint64_t>(number));
   }
   JsonWriter& null();
-  /// `json` is inserted as it is.
+  /// Inserts `json` as it is.
   JsonWriter& raw(std::string_view json);
   template <class T>
   JsonWriter& member(std::string_view name, const T& content) {

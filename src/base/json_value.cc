@@ -222,19 +222,33 @@ std::string to_json(JsonValue value) {
   return out;
 }
 
-std::string to_short_json(JsonValue value, size_t most) {
+std::string to_short_json(JsonValue value, size_t max_bytes) {
   std::string text = to_json(value);
-  if (text.size() <= most) return text;
+  if (text.size() <= max_bytes) return text;
   // Not inside a UTF-8 sequence.
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0u) == 0x80u) --most;
-  return text.substr(0, most) + "…";
+  while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0u) == 0x80u) --max_bytes;
+  return text.substr(0, max_bytes) + "…";
 }
 
 bool is_json_number(std::string_view text) {
-  const bool begins_as_one = !text.empty() && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'));
-  if (!begins_as_one || text.back() < '0' || text.back() > '9') return false;
-  const auto document = JsonDocument::parse(text);
-  return document && document->root().is_number();
+  const auto skip = [&](std::string_view any_of) {
+    const bool is_there = !text.empty() && any_of.find(text.front()) != std::string_view::npos;
+    if (is_there) text.remove_prefix(1);
+    return is_there;
+  };
+  const auto skip_digits = [&] {
+    const size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
+    text.remove_prefix(count);
+    return count > 0;
+  };
+  (void)skip("-");
+  if (!skip("0") && !skip_digits()) return false;
+  if (skip(".") && !skip_digits()) return false;
+  if (skip("eE")) {
+    (void)skip("+-");
+    if (!skip_digits()) return false;
+  }
+  return text.empty();
 }
 
 }  // namespace millrace

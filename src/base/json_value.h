@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 
-/// The one JSON reader of the program: model files, requests, schemas, and what models write.
+/// Parsed JSON of model files, requests, schemas, and text that models write.
 namespace millrace {
 
 enum class JsonKind : uint8_t { kMissing, kNull, kBool, kNumber, kString, kArray, kObject };
@@ -21,7 +21,7 @@ class JsonObject;
 class JsonParser;
 
 /// One value of a JsonDocument, which outlives it; as small as a pointer. A default value is kMissing, as is a member
-/// that an object lacks. Numbers keep the text that they are written as and are converted on demand.
+/// that an object lacks. Numbers keep their text and are converted on demand.
 class JsonValue {
  public:
   JsonValue() = default;
@@ -39,23 +39,23 @@ class JsonValue {
   /// Whether it is a number without fraction and exponent, of any size.
   [[nodiscard]] bool is_integer() const;
 
-  /// Each gives whether the value is of that kind, and leaves `out` alone if not.
+  /// Stores the value if it has the type of `out`. Returns whether it has.
   [[nodiscard]] bool get(bool& out) const;
   [[nodiscard]] bool get(std::string_view& out) const;
   [[nodiscard]] bool get(JsonArray& out) const;
   [[nodiscard]] bool get(JsonObject& out) const;
-  [[nodiscard]] bool get(JsonValue& out) const;  ///< whether it is there
-  /// Only integers within the range of the type are one; 1.0 and 1e2 are not.
+  [[nodiscard]] bool get(JsonValue& out) const;  ///< fails for a missing value only
+  /// Stores an integer within the range of the type. Fails for 1.0 and 1e2.
   [[nodiscard]] bool get(int64_t& out) const;
   [[nodiscard]] bool get(uint64_t& out) const;
-  /// Any number, rounded to the nearest double; beyond all doubles an infinity, as in Python.
+  /// Stores any number, rounded to the nearest double. A number beyond all doubles becomes an infinity, as in Python.
   [[nodiscard]] bool get(double& out) const;
 
-  /// The text of a number, as it is written; empty for other kinds.
+  /// Returns the text of a number as it is written. Empty for other kinds.
   [[nodiscard]] std::string_view number_text() const;
-  /// The first member of this name; kMissing if there is none, or the value is no object.
+  /// Returns the first member of this name. kMissing if there is none, or the value is not an object.
   [[nodiscard]] JsonValue operator[](std::string_view key) const;
-  /// What a JSON pointer (RFC 6901) leads to from here; kMissing if to nothing.
+  /// Returns the value that a JSON pointer (RFC 6901) names, or kMissing.
   [[nodiscard]] JsonValue at_pointer(std::string_view pointer) const;
 
  private:
@@ -64,7 +64,7 @@ class JsonValue {
   friend class JsonObject;
   friend class JsonParser;
 
-  /// A container's nodes follow it, members as key and value.
+  /// A value in the document's list. The nodes of a container follow it, members as key and value.
   struct Node {
     JsonKind kind;
     uint32_t size;  ///< bytes of a string or number, items, members, or whether a bool is true
@@ -112,7 +112,7 @@ class JsonArray {
   [[nodiscard]] bool empty() const { return size() == 0; }
   [[nodiscard]] Iterator begin() const;
   [[nodiscard]] Iterator end() const;
-  /// The item at `index`, found by going through those before it; kMissing beyond the last.
+  /// Returns the item at `index`, or kMissing beyond the last. Time grows with `index`.
   [[nodiscard]] JsonValue at(size_t index) const;
 
  private:
@@ -153,7 +153,7 @@ class JsonObject {
   [[nodiscard]] bool empty() const { return size() == 0; }
   [[nodiscard]] Iterator begin() const;
   [[nodiscard]] Iterator end() const;
-  /// The first member of this name; kMissing if there is none.
+  /// Returns the first member of this name, or kMissing.
   [[nodiscard]] JsonValue operator[](std::string_view key) const;
 
  private:
@@ -162,20 +162,21 @@ class JsonObject {
 };
 
 struct JsonOptions {
-  /// Containers within containers.
+  /// Limits the nesting of containers.
   size_t max_depth = 1024;
-  /// NaN, Infinity and -Infinity are numbers, as Python writes them into model files.
+  /// Accepts NaN, Infinity and -Infinity as numbers, as Python writes them into model files.
   bool accepts_non_finite = false;
 };
 inline constexpr JsonOptions kModelFileJson{.accepts_non_finite = true};
 
-/// A parsed text with its values. Movable; values stay good. A byte-order mark before the text is skipped.
+/// A parsed text and its values, owned by whoever reads it. Values stay valid when the document moves. A byte-order
+/// mark before the text is skipped.
 class JsonDocument {
  public:
-  /// An error has the code kData and says in which line and column what was wanted. `text` outlives the document, which
-  /// refers to its strings and numbers.
+  /// Parses `text`, which must outlive the document: strings and numbers refer to it. An error has the code kData and
+  /// names line, column, what was found and what was wanted.
   [[nodiscard]] static Result<JsonDocument> parse(std::string_view text, const JsonOptions& options = {});
-  /// A temporary text is none to refer to.
+  /// Refuses a temporary text, which the document cannot refer to.
   template <std::same_as<std::string> Text>
   static Result<JsonDocument> parse(Text&& text, const JsonOptions& options = {}) = delete;
 
@@ -188,13 +189,13 @@ class JsonDocument {
   std::vector<std::unique_ptr<char[]>> decoded_;  ///< strings that are written with escapes
 };
 
-/// The value without space between its parts. Numbers are as they were written.
+/// Returns the value as JSON without white space. Numbers keep their text.
 [[nodiscard]] std::string to_json(JsonValue value);
 void append_json(std::string& out, JsonValue value);
-/// The first `most` bytes of that, for an error message.
-[[nodiscard]] std::string to_short_json(JsonValue value, size_t most);
+/// Returns the first `max_bytes` of the value as JSON, for an error message.
+[[nodiscard]] std::string to_short_json(JsonValue value, size_t max_bytes);
 
-/// JSON's notation of a number, all of `text`.
+/// Returns whether all of `text` is one number of JSON, without white space.
 [[nodiscard]] bool is_json_number(std::string_view text);
 
 }  // namespace millrace

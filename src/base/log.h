@@ -6,7 +6,7 @@
 
 #include "base/enum_names.h"
 
-/// Process-wide structured logging. spdlog stands behind it in one translation unit; callers pay for fmt only.
+/// Process-wide structured logging through spdlog. Only one translation unit includes spdlog.
 namespace millrace::log {
 
 enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kOff };
@@ -19,7 +19,7 @@ constexpr std::span<const EnumName<Level>> enum_names(Level) {
   return kLevelNames;
 }
 
-/// Sets level and form. `json_lines` writes one JSON object per line. Call once, before other threads log.
+/// Sets level and format. `json_lines` writes one JSON object per line. Call once, before other threads log.
 void configure(Level level, bool json_lines);
 [[nodiscard]] bool enabled(Level level);
 void write(Level level, fmt::string_view format, fmt::format_args args);

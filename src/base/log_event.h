@@ -7,7 +7,7 @@
 
 namespace millrace::log {
 
-/// One named value of an event. `is_text`: quoted where the log is JSON, else written as it stands.
+/// One named value of an event. Text is quoted in a JSON log; other values are written as they are.
 struct EventField {
   std::string_view name;
   std::string_view value;

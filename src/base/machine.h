@@ -7,20 +7,21 @@
 
 namespace millrace {
 
-/// What this process may use of the machine it runs on: of a container or a systemd unit with limits, what these leave.
-/// Reads /proc and the control groups (v2 and v1) at each call; what cannot be read limits nothing. Thread-safe.
+/// The processors and memory that this process may use, within the limits of its container or systemd unit. Reads /proc
+/// and the control groups (v2 and v1) at each call. Unreadable limits count as absent. Thread-safe.
 class Machine {
  public:
-  /// Other folders are for tests.
+  /// Takes other folders in tests.
   explicit Machine(std::filesystem::path proc = "/proc", std::filesystem::path groups = "/sys/fs/cgroup")
       : proc_(std::move(proc)), groups_(std::move(groups)) {}
 
-  /// Processors that the scheduler may use for the process, at most as many as its quota of CPU time pays for; >= 1.
+  /// Returns how many processors the process may use, limited by its quota of CPU time. At least 1.
   [[nodiscard]] uint32_t processors() const;
-  /// The numbers of those that the scheduler may use for the calling thread, ascending, whatever its quota; not empty.
+  /// Returns the numbers of the processors that the calling thread may run on, ascending and never empty. Ignores
+  /// quotas.
   [[nodiscard]] static std::vector<int> allowed_processors();
-  /// Bytes that may be taken without swapping (MemAvailable), at most what the groups' memory limits leave. File pages
-  /// do not count as taken.
+  /// Returns the bytes that can be allocated without swapping (MemAvailable), within the memory limits of the groups.
+  /// File pages count as free.
   [[nodiscard]] uint64_t available_memory() const;
 
  private:

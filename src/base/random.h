@@ -22,7 +22,7 @@ namespace millrace {
   return counter;
 }
 
-/// A uniform double in [0, 1) with 53 random bits that depends on (seed, position) alone.
+/// Returns a uniform double in [0, 1) with 53 random bits, a function of (seed, position) alone.
 [[nodiscard]] constexpr double uniform_at(uint64_t seed, uint64_t position) {
   const auto words = philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
                                 {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0});

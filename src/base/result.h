@@ -10,11 +10,11 @@
 
 namespace millrace {
 
-/// What kind of outcome an Error is; the server maps each to one HTTP status.
+/// The kind of an Error. The server maps each to one HTTP status.
 enum class [[nodiscard]] ErrorCode {
   kInvalidArgument,  ///< the caller's input is at fault (400)
   kNotFound,         ///< a named thing does not exist (404)
-  kConflict,         ///< not while things are as they are (409)
+  kConflict,         ///< the current state does not allow it (409)
   kTooLarge,         ///< a size limit was exceeded (413)
   kExhausted,        ///< a bounded queue or pool is full (429)
   kUnavailable,      ///< not ready, or the ring is broken (503)
@@ -42,7 +42,7 @@ class ErrorException : public std::runtime_error {
   Error error_;
 };
 
-/// Found by argument-dependent lookup when `Result::value()` is called on a failure.
+/// Throws `error`. Result::value() calls it through argument-dependent lookup.
 [[noreturn]] inline void throw_exception_from_error(const Error& error, const boost::source_location&) {
   throw ErrorException(error);
 }
@@ -51,7 +51,7 @@ class ErrorException : public std::runtime_error {
 template <class T>
 using Result = boost::system::result<T, Error>;
 
-/// Throws ErrorException.
+/// Throws ErrorException with this error.
 [[noreturn]] inline void throw_error(ErrorCode code, std::string message) {
   throw ErrorException(Error{code, std::move(message)});
 }
@@ -63,7 +63,7 @@ Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... a
 
 }  // namespace millrace
 
-/// Returns the Error of a Result expression from the enclosing function, or goes on.
+/// Returns the Error of a Result expression, if it has one, from the enclosing function.
 #define RETURN_IF_ERROR(expression)                                           \
   do {                                                                        \
     if (auto&& return_if_error_ = (expression); return_if_error_.has_error()) \

@@ -11,10 +11,10 @@ namespace millrace {
 /// be read, as a folder or a link to nothing.
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path);
 
-/// The same of a file that need not be there: empty then.
+/// Reads a file as read_text_file() does. Returns an empty text if there is no such file.
 [[nodiscard]] Result<std::string> read_optional_text_file(const std::filesystem::path& path);
 
-/// Which of the two errors it is that opening `path` failed with `error`, an errno.
+/// Returns the Error for a failure to open `path` with `error`, an errno.
 [[nodiscard]] ErrorCode open_error_code(const std::filesystem::path& path, int error);
 
 }  // namespace millrace

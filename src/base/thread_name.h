@@ -4,8 +4,8 @@
 
 namespace millrace {
 
-/// What the system's tools call the calling thread (`top -H`, `perf --sort comm`, a debugger): of the name, what fits
-/// into the system's 15 bytes. A thread without one has that of the thread which made it.
+/// Names the calling thread for `top -H`, `perf --sort comm` and debuggers. The system keeps the first 15 bytes. A new
+/// thread inherits the name of its creator.
 void name_thread(std::string_view name);
 
 }  // namespace millrace

@@ -10,11 +10,11 @@
 
 namespace millrace {
 
-/// A set of tokens: a bit per id of the vocabulary, the lowest id in the lowest bit of the first word.
+/// A set of tokens: one bit per id, from the lowest bit of the first word.
 class TokenMask {
  public:
   TokenMask() = default;
-  /// Without members. `vocab`: drawable ids.
+  /// Makes an empty set for ids below `vocab`.
   explicit TokenMask(uint32_t vocab) : words_(word_count(vocab)) {}
   explicit TokenMask(std::vector<uint32_t> words) : words_(std::move(words)) {}
 
@@ -37,7 +37,7 @@ class TokenMask {
     for (const uint32_t word : words_) count += static_cast<size_t>(std::popcount(word));
     return count;
   }
-  /// The lowest ids in it, `limit` of them at most.
+  /// Returns the lowest ids of the set, at most `limit`.
   [[nodiscard]] std::vector<TokenId> members(size_t limit) const {
     std::vector<TokenId> members;
     for (size_t i = 0; i < words_.size(); ++i) {

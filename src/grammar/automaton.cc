@@ -8,8 +8,7 @@
 namespace millrace::grammar {
 namespace {
 
-/// A repeated part becomes a rule of its own if it has more nodes than a small one and more than a few repeats, or
-/// many.
+/// A repeated part becomes a rule of its own if it has many repeats, or a few repeats and many nodes.
 constexpr size_t kSmallPart = 4;
 constexpr uint32_t kFewRepeats = 4;
 constexpr uint32_t kManyRepeats = 16;
@@ -20,8 +19,8 @@ Error invalid(std::string message) {
 
 }  // namespace
 
-/// Thompson's construction (Communications of the ACM 11, 1968), with edges that run rules; then what leads nowhere is
-/// cut off. An end is reached by edges only of what is built towards it, and a loop gets a state of its own.
+/// Builds an automaton by Thompson's construction (Communications of the ACM 11, 1968) with edges that call rules. Then
+/// removes states that lead to no end. Lives for one compile() call.
 class AutomatonBuilder {
  public:
   explicit AutomatonBuilder(const Definition& definition) : definition_(definition) {}
@@ -155,7 +154,7 @@ class AutomatonBuilder {
     states_[from].epsilons.push_back(to);
   }
 
-  /// Nodes of the tree, up to a few.
+  /// Counts the nodes of the tree. Stops counting soon after kSmallPart.
   static size_t size_of(const Expression& expression) {
     size_t size = 1 + expression.text.size() + expression.chars.ranges().size();
     for (const ExpressionPtr& part : expression.parts) {
@@ -170,7 +169,7 @@ class AutomatonBuilder {
     StateId loop = 0;
   };
 
-  /// A rule for a part that is repeated by number, and one for any number of it, of which only the loop is used.
+  /// Returns the rule of a part that a count repeats, and the loop state of its unlimited repetition.
   RepeatedRule repeat_rule(const ExpressionPtr& part) {
     const auto [entry, is_new] = repeated_rules_.try_emplace(part.get());
     if (!is_new) return entry->second;
@@ -186,8 +185,8 @@ class AutomatonBuilder {
     return counted;
   }
 
-  /// States from which the rule's end can be reached, by empty edges alone or also by those that read: backwards from
-  /// the ends, where an edge that runs a rule counts once that rule's begin is one of them.
+  /// Returns the states that reach the end of their rule, by empty edges alone unless `reads`. Searches backwards from
+  /// the ends. A call counts once the begin of its rule is found.
   [[nodiscard]] std::vector<bool> states_reaching_end(bool reads) const {
     std::vector<std::vector<std::pair<StateId, RuleIndex>>> into(states_.size());
     std::vector<std::vector<std::pair<StateId, StateId>>> runs(rules_.size());
@@ -226,7 +225,7 @@ class AutomatonBuilder {
     return reaching;
   }
 
-  /// Rules that run before anything has been read, once `rule` has begun.
+  /// Returns the rules that `rule` may call before it reads a byte.
   [[nodiscard]] std::vector<RuleIndex> left_corner_rules(RuleIndex rule, std::vector<RuleIndex>& seen_from) const {
     std::vector<StateId> reached{rules_[rule].begin};
     std::vector<RuleIndex> runs;

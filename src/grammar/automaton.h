@@ -11,35 +11,35 @@ namespace millrace::grammar {
 
 using StateId = uint32_t;
 
-/// A recursive transition network over bytes: per rule a nondeterministic automaton, whose edges read a byte, read
-/// nothing, or run another rule. Every state lies on a way to the end of its rule, and no rule runs itself before it
-/// has read a byte. Immutable.
+/// A recursive transition network over bytes: one nondeterministic automaton per rule. Edges read a byte, read nothing,
+/// or call another rule. Every state leads to the end of its rule, and no rule is left-recursive. Owned by a Grammar;
+/// immutable.
 class Automaton {
  public:
   struct ByteEdge {
     uint8_t low;
-    uint8_t high;  ///< in it
+    uint8_t high;  ///< inclusive
     StateId to;
   };
   struct Call {
-    StateId begin;  ///< of the rule that runs
-    StateId to;     ///< where it goes on behind that
+    StateId begin;  ///< of the called rule
+    StateId to;     ///< the state after the call
   };
-  /// A rule that runs so and so often, one run behind the other.
+  /// A rule for a part that a count repeats.
   struct RepeatedRule {
     StateId begin;  ///< of the rule
-    StateId loop;   ///< a state at which the same rule may run for ever
+    StateId loop;   ///< a state that repeats the same rule without a limit
   };
-  /// Where it goes on behind one of the runs.
+  /// A state's position in a counted repetition: after one run of the repeated rule.
   struct RepeatPosition {
-    StateId loop = 0;        ///< 0: it is no such place
-    uint32_t remaining = 0;  ///< runs that may follow; kUnbounded: any number
+    StateId loop = 0;        ///< 0: the state is not in a repetition
+    uint32_t remaining = 0;  ///< how many runs may follow, or kUnbounded
   };
   static constexpr uint32_t kUnbounded = UINT32_MAX;
   static constexpr size_t kMaxStates = 200'000;
 
-  /// kInvalidArgument: no text matches, only the empty one does, a rule runs itself without reading anything, or there
-  /// are more than kMaxStates states.
+  /// Compiles a definition. Fails with kInvalidArgument if no text or only the empty text matches, for left recursion,
+  /// and beyond kMaxStates states.
   [[nodiscard]] static Result<Automaton> compile(const Definition& definition);
 
   [[nodiscard]] StateId begin() const { return begin_; }
@@ -49,7 +49,7 @@ class Automaton {
     return of(epsilons_, epsilon_begin_, state);
   }
   [[nodiscard]] std::span<const Call> calls_of(StateId state) const { return of(calls_, call_begin_, state); }
-  /// The end of its rule; nothing leaves it.
+  /// Returns whether the state is the end of its rule. No edge leaves an end.
   [[nodiscard]] bool is_end(StateId state) const { return is_end_[state]; }
   [[nodiscard]] RepeatPosition repeat_position(StateId state) const { return repeat_positions_[state]; }
   [[nodiscard]] const std::vector<RepeatedRule>& repeated_rules() const { return repeated_rules_; }

@@ -20,8 +20,8 @@ void encode(char32_t c, uint32_t length, uint8_t* out) {
   out[0] = static_cast<uint8_t>((0xF00 >> length) | c);
 }
 
-/// Of characters whose UTF-8 has one length. Cuts the range so that within each piece the bytes behind the first that
-/// differs go over all values.
+/// Appends the byte ranges of characters whose UTF-8 has one length. Cuts the range into pieces in which all bytes
+/// after the first that differs take every value.
 void append_byte_ranges(char32_t low, char32_t high, uint32_t length, std::vector<Utf8ByteRange>& runs) {
   for (uint32_t tail = 1; tail < length; ++tail) {
     const char32_t mask = (char32_t{1} << (6 * tail)) - 1;

@@ -5,12 +5,12 @@
 
 namespace millrace::grammar {
 
-/// A set of Unicode scalar values (surrogates are never in it).
+/// A set of Unicode scalar values. Surrogates are never members.
 class CharSet {
  public:
   struct Range {
     char32_t low;
-    char32_t high;  ///< in it
+    char32_t high;  ///< inclusive
     friend bool operator==(const Range&, const Range&) = default;
   };
   static constexpr char32_t kMaxCodePoint = 0x10FFFF;
@@ -25,21 +25,21 @@ class CharSet {
   [[nodiscard]] CharSet without(const CharSet& other) const;
   [[nodiscard]] bool contains(char32_t c) const;
   [[nodiscard]] bool empty() const { return ranges_.empty(); }
-  /// Ascending, apart from each other.
+  /// Returns the ranges in ascending order. No two touch.
   [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
 
  private:
   std::vector<Range> ranges_;
 };
 
-/// A run of bytes, each within bounds: the UTF-8 of some neighbouring characters.
+/// A sequence of byte ranges: the UTF-8 of adjacent characters.
 struct Utf8ByteRange {
   uint32_t length = 0;
   uint8_t low[4] = {};
   uint8_t high[4] = {};
 };
 
-/// The UTF-8 of the set's members, and nothing else; no two runs share a text.
+/// Returns byte ranges that match the UTF-8 of the members and nothing else. No two match the same text.
 [[nodiscard]] std::vector<Utf8ByteRange> utf8_byte_ranges(const CharSet& set);
 
 }  // namespace millrace::grammar

@@ -7,11 +7,10 @@
 
 namespace millrace::grammar {
 
-/// Reads a grammar in the EBNF that llama.cpp calls GBNF and other servers take as well: lines `name ::= …` of literals
-/// in quotes, classes of characters in brackets, `.`, names of rules, groups, alternatives by `|`, and `*`, `+`, `?`,
-/// `{n}`, `{n,}`, `{n,m}` behind any of them; comments from `#`. Adds the rules to a Definition; the expression is the
-/// rule
-/// `root`. kInvalidArgument: bad syntax, with the place, or a rule that is missing or defined twice, by name.
+/// Reads a grammar in llama.cpp's EBNF (GBNF): lines `name ::= …` and comments from `#`. A line holds quoted literals,
+/// character classes, `.`, rule names, groups, alternatives with `|`, and the quantifiers `*`, `+`, `?`, `{n}`, `{n,}`,
+/// `{n,m}`. Adds the rules to the definition and returns the rule `root`. Fails with kInvalidArgument for bad syntax,
+/// with its position, and for a rule that is missing or defined twice.
 [[nodiscard]] Result<ExpressionPtr> parse_ebnf(std::string_view text, Definition& definition);
 
 }  // namespace millrace::grammar

@@ -8,21 +8,21 @@
 
 #include "grammar/char_set.h"
 
-/// What texts are allowed, as a tree: what every notation (JSON schema, regular expression, EBNF) is read into.
+/// The syntax tree that every notation is read into: JSON schema, regular expression, EBNF, choices.
 namespace millrace::grammar {
 
 using RuleIndex = uint32_t;
 
 struct Expression;
-/// Never null; shared, since trees may have parts in common.
+/// A node of a tree. Never null. Shared, because trees may have parts in common.
 using ExpressionPtr = std::shared_ptr<const Expression>;
 
 struct Expression {
   enum class Kind : uint8_t {
     kLiteral,    ///< `text`
     kChar,       ///< one of `chars`
-    kSequence,   ///< all `parts`, in order; none: the empty text
-    kChoice,     ///< one of `parts`; none: no text at all
+    kSequence,   ///< all `parts`, in order; without parts the empty text
+    kChoice,     ///< one of `parts`; without parts no text
     kRepeat,     ///< the only part, `min` to `max` times
     kReference,  ///< a rule of the Definition
   };
@@ -31,7 +31,7 @@ struct Expression {
   CharSet chars;
   std::vector<ExpressionPtr> parts;
   uint32_t min = 0;
-  std::optional<uint32_t> max;  ///< nothing: no bound
+  std::optional<uint32_t> max;  ///< without a value there is no bound
   RuleIndex rule = 0;
 };
 
@@ -43,15 +43,15 @@ struct Expression {
 [[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
 [[nodiscard]] ExpressionPtr reference(RuleIndex rule);
 
-/// What texts match: the root, which may refer to rules by number, also before their expressions are known.
+/// A root expression and the rules that it may refer to by index. A rule may be referred to before it is defined.
 struct Definition {
   struct Rule {
     std::string name;          ///< for messages
-    ExpressionPtr expression;  ///< null until it is known
+    ExpressionPtr expression;  ///< null until it is defined
   };
   std::vector<Rule> rules;
   ExpressionPtr root;
-  std::string prefix;  ///< what texts begin with, as it has been written by others
+  std::string prefix;  ///< the beginning of every text, which the prompt already holds
 
   RuleIndex add(std::string name, ExpressionPtr expression = nullptr) {
     rules.push_back({std::move(name), std::move(expression)});

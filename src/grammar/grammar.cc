@@ -7,11 +7,11 @@
 namespace millrace::grammar {
 namespace {
 
-/// Answers that begin when a lazy DFA has grown larger get a new one.
+/// A new matcher gets a new lazy DFA once the current one is larger.
 constexpr size_t kMaxDfaBytes = size_t{32} << 20;
-/// A state that reads so many bytes is followed by much of the vocabulary, and takes long to compute.
+/// A state that reads this many bytes has a large mask, which takes long to compute.
 constexpr uint32_t kManyBytes = 64;
-/// States that are computed when a grammar is compiled; those of long counts are left until they are met.
+/// Limits the masks that are computed when a grammar is compiled. Later ones are computed when an output needs them.
 constexpr uint32_t kMaxPrecomputedStates = 32;
 
 uint32_t bytes_read(const Automaton& automaton, StateId state) {

@@ -11,20 +11,21 @@
 #include "grammar/automaton.h"
 #include "grammar/vocabulary.h"
 
-/// What an answer may look like, and which tokens may come next. Notations (regular expressions, EBNF, JSON schemas)
-/// are read into a Definition, which becomes an Automaton; a Grammar is that over a model's vocabulary, and a Matcher
-/// follows one answer through it. Nothing here knows of models, requests or text that has to be split into tokens.
+/// Compiled output constraints and their token masks. Each notation is read into a Definition, which compiles to an
+/// Automaton. A Grammar is an automaton over a vocabulary, and a Matcher follows one output through it. The folder
+/// knows neither models nor requests.
 namespace millrace::grammar {
 
 class LazyDfa;
 struct AdaptiveTokenMask;
 
-/// Shared by all answers that are held to it; its const methods are thread-safe.
+/// An output constraint, compiled for one vocabulary. Shared by all outputs that it constrains; const methods are
+/// thread-safe.
 class Grammar {
  public:
-  /// Errors: as Automaton::compile, and where no token begins what may follow the forced prefix. `stop_token_ids` are
-  /// the tokens that end an answer. Also finds out what most of the vocabulary may follow in, which takes some
-  /// milliseconds per such state of the grammar.
+  /// Compiles a definition and the masks of its largest states, which takes some milliseconds per state.
+  /// `stop_token_ids` end an output. Fails as Automaton::compile does, and if no token can begin the text after the
+  /// prefix.
   [[nodiscard]] static Result<std::shared_ptr<const Grammar>> compile(const Definition& definition,
                                                                       std::shared_ptr<const Vocabulary> vocabulary,
                                                                       std::vector<TokenId> stop_token_ids);
@@ -34,14 +35,14 @@ class Grammar {
 
   [[nodiscard]] const Automaton& automaton() const { return automaton_; }
   [[nodiscard]] const Vocabulary& vocabulary() const { return *vocabulary_; }
-  /// Ascending.
+  /// Returns the stop tokens in ascending order.
   [[nodiscard]] const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
 
  private:
   friend class Matcher;
   friend class LazyDfa;
 
-  /// What new answers use: the old one grows with whatever states answers have come to.
+  /// Returns the DFA for new matchers. Replaces a DFA that has grown too large.
   [[nodiscard]] std::shared_ptr<LazyDfa> dfa() const;
   void precompute_masks() const;
 
@@ -55,23 +56,23 @@ class Grammar {
       adaptive_masks_;  // by state and loop; guarded by mutex_
 };
 
-/// One answer on its way. Used by one thread at a time.
+/// The position of one output in a grammar. Owned by its sequence and used by one thread at a time.
 class Matcher {
  public:
-  /// `samples_end_token`: the tokens that end an answer may be drawn where the text may end.
+  /// Starts at the beginning. With `samples_end_token`, masks include the stop tokens where the text may end.
   Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token);
 
-  /// The tokens that may come next, of the grammar's vocabulary. Null: none, though the text is not whole: the tokens'
-  /// texts cannot spell what has to follow, or it would be nested too deeply.
+  /// Returns the tokens that may come next. Null if no token can spell what must follow, or if the work budget ends.
   [[nodiscard]] std::shared_ptr<const TokenMask> allowed() const;
-  /// Goes on by a token. False, and nothing changes, if it may not come next. One that ends the answer changes nothing.
+  /// Appends a token to the output. Returns false and changes nothing if the token may not come next. A stop token
+  /// changes nothing.
   [[nodiscard]] bool advance(TokenId token);
-  /// The longest of the tokens in `allowed`, this matcher's own, if the texts of all the others are beginnings of its
-  /// text: no other text can come, however it is cut into tokens. Nothing where more than 64 tokens can.
+  /// Returns the longest token of `allowed` if its text begins with the text of every other: then no other text can
+  /// come. Returns nothing for more than 64 tokens. `allowed` is this matcher's mask.
   [[nodiscard]] std::optional<TokenId> forced(const TokenMask& allowed) const;
-  /// The text is whole.
+  /// Returns whether the output matches the grammar as it is.
   [[nodiscard]] bool may_end() const;
-  /// Nothing can follow it.
+  /// Returns whether the output matches and nothing can follow.
   [[nodiscard]] bool must_end() const;
 
  private:

@@ -10,13 +10,12 @@
 
 namespace millrace::grammar {
 
-/// Whole numbers from `low` to `high`, as JSON writes them.
+/// The whole numbers from `low` to `high`, as JSON writes them.
 struct IntegerRange {
   WholeNumber low;
   WholeNumber high;
 };
-/// Bounds without a fraction. One that is left out leaves the digits that 64 bits hold, or more if the other bound has
-/// as many.
+/// Bounds without a fraction. A missing bound allows the digits of 64 bits, or as many as the other bound has.
 struct NumberRange {
   std::optional<WholeNumber> low;
   std::optional<WholeNumber> high;
@@ -24,10 +23,9 @@ struct NumberRange {
   bool excludes_high = false;
 };
 
-/// The parts of JSON (RFC 8259) as rules of one Definition, made when they are asked for first. Where a writer may put
-/// space, behind brackets, commas and colons and before closing brackets, there may be one blank, or a line's end and
-/// some indentation: without a bound a model might write space for ever. Numbers have bounds to their digits for the
-/// same reason.
+/// The parts of JSON (RFC 8259) as rules of one Definition, made on first use. White space between tokens is one blank,
+/// or a line feed with bounded indentation, so that a model cannot write space for ever. Numbers have bounded digits.
+/// Lives while one schema is read.
 class JsonRules {
  public:
   explicit JsonRules(Definition& definition) : definition_(definition) {}
@@ -39,15 +37,15 @@ class JsonRules {
   [[nodiscard]] ExpressionPtr string();
   [[nodiscard]] ExpressionPtr number();
   [[nodiscard]] ExpressionPtr integer();
-  /// A string of so many characters.
+  /// Returns a string of `min` to `max` characters.
   [[nodiscard]] ExpressionPtr string_of(uint32_t min, std::optional<uint32_t> max);
-  /// A string, as the key of a member, that is none of `names`.
+  /// Returns a member name that differs from all `names`.
   [[nodiscard]] ExpressionPtr other_key(const std::vector<std::string_view>& names);
 
-  /// One character of a string out of a set, in all its spellings but \u of what has a shorter one.
+  /// Returns a character of the set in a JSON string, in all spellings except a \u that has a shorter one.
   [[nodiscard]] static ExpressionPtr string_char(const CharSet& chars);
   [[nodiscard]] static ExpressionPtr integer_between(const IntegerRange& range);
-  /// What the bounds that are left out become.
+  /// Returns the range with missing bounds filled in.
   [[nodiscard]] static IntegerRange whole_range(const NumberRange& range);
   [[nodiscard]] static ExpressionPtr number_between(const NumberRange& range);
   [[nodiscard]] static ExpressionPtr quoted(std::string_view text);
@@ -55,7 +53,7 @@ class JsonRules {
  private:
   [[nodiscard]] ExpressionPtr any_char();
   [[nodiscard]] ExpressionPtr rest_of_other_key(const std::vector<std::string_view>& rests);
-  /// The rule of this name, made by `make` when it is missing.
+  /// Returns the rule of this name. `make` makes it on first use.
   template <class Make>
   ExpressionPtr rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make);
 

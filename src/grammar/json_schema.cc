@@ -21,7 +21,7 @@ constexpr uint32_t kMaxSchemaNesting = 64;
 constexpr uint32_t kMaxCount = 100'000;
 constexpr size_t kMaxProperties = 2000;  // of an object; each nests the tree
 constexpr size_t kMaxPrefixItems = 2000;
-/// Of the names that members beside them have to differ from, in bytes.
+/// Limits the total size of the names that additional members must differ from.
 constexpr size_t kMaxOtherNameBytes = 4096;
 
 constexpr std::array<std::string_view, 13> kAnnotations = {

@@ -11,12 +11,12 @@ namespace millrace::grammar {
 namespace {
 
 constexpr uint32_t kUnknownState = UINT32_MAX;
-/// More tokens than this part of the vocabulary are kept as a mask.
+/// A larger part of the vocabulary is kept as a mask instead of a list.
 constexpr uint32_t kSparseFraction = 64;
-/// Masks that took less to ask for are not kept.
+/// Masks that follow fewer ranges are not cached.
 constexpr size_t kMinRangesToCacheMask = 16;
-/// Frames visited for one question, up to a microsecond each: a grammar that takes more can be matched in too many
-/// ways.
+/// The work budget: frames visited per public call, up to a microsecond each. A grammar that needs more is too
+/// ambiguous.
 constexpr uint64_t kMaxWork = 200'000;
 
 }  // namespace
@@ -61,6 +61,7 @@ void LazyDfa::visit(Frame frame) {
     }
     if (std::exchange(seen_[at], closure_) == closure_) continue;
     const FrameData data = frames_[at];
+    found_depth_ = std::max(found_depth_, data.depth);
     if (automaton_.is_end(data.state)) {
       open_.push_back(data.parent);
       continue;
@@ -88,8 +89,9 @@ LazyDfa::DfaState LazyDfa::intern_state() {
     data.may_end = found_end_;
     cached_bytes_ += sizeof data + 2 * found_.size() * sizeof(Frame);
   }
-  found_.clear();
-  found_end_ = false;
+  uint32_t& max_depth = dfa_states_[entry->second].max_depth;
+  max_depth = std::max(max_depth, found_depth_);
+  forget_found();
   return entry->second;
 }
 
@@ -119,10 +121,15 @@ LazyDfa::DfaState LazyDfa::compute_transition(DfaState dfa_state, uint8_t byte) 
 
 LazyDfa::DfaState LazyDfa::intern_state_unless_exhausted() {
   if (!is_exhausted_) return intern_state();
-  found_.clear();
-  found_end_ = false;
+  forget_found();
   ++closure_;
   return kDeadState;
+}
+
+void LazyDfa::forget_found() {
+  found_.clear();
+  found_end_ = false;
+  found_depth_ = 0;
 }
 
 LazyDfa::DfaState LazyDfa::advance(DfaState dfa_state, std::string_view text) {
@@ -151,44 +158,29 @@ size_t LazyDfa::bytes() const {
   return cached_bytes_ + frames_.size() * kFrameBytes;
 }
 
-/// Calls accept(node) for the nodes of a range whose texts lead somewhere from `from`; what lies below others is
-/// passed over.
-template <class Accept>
-void LazyDfa::walk(DfaState from, const AdaptiveTokenMask::NodeRange& range, const Accept& accept) {
-  const size_t depth = vocabulary_.node(range.begin).length - 1;
-  path_[depth] = from;
-  for (uint32_t at = range.begin; at < range.end;) {
-    const Vocabulary::Node& node = vocabulary_.node(at);
-    const DfaState dfa_state = transition(path_[node.length - 1], node.byte);
-    if (dfa_state == kDeadState) {
-      at = node.end;
-      continue;
-    }
-    path_[node.length] = dfa_state;
-    accept(at);
-    ++at;
-  }
-}
-
-// With a loop, behind the state's rule comes the loop, and only behind that the unknown rest. Each run of the rule ends
-// where the loop begins anew; a state where it may have ended, or gone on, cannot be counted.
+// The stack is the state's rule, then the loop if there is one, then the unknown rest. Each run of the rule ends where
+// the loop begins anew. Runs cannot be counted where one may have ended or gone on.
 AdaptiveTokenMask LazyDfa::compute_adaptive_mask(StateId state, StateId loop) {
   DfaState run_end = kDeadState;
   if (loop != 0) {
     visit(frame_of(loop, kStackBottom));
     run_end = intern_state();
   }
-  found_.assign(1, frame_of(state, loop == 0 ? kStackBottom : frame_of(loop, kStackBottom)));
+  const Frame first = frame_of(state, loop == 0 ? kStackBottom : frame_of(loop, kStackBottom));
+  found_.assign(1, first);
   const DfaState start = intern_state();
   AdaptiveTokenMask local;
   if (is_exhausted_) return local;
   struct Step {
     DfaState dfa_state = kDeadState;
-    bool has_ended = false;  // at a text of at most this length, which is not empty
-    uint32_t runs = 0;       // that have ended
+    bool has_ended = false;   // the rest may have begun at a text of at most this length, which is not empty
+    uint32_t whole_runs = 0;  // that have ended
+    uint32_t max_depth = 0;
   };
   std::vector<Step> path(vocabulary_.max_token_bytes() + 1);
-  path[0].dfa_state = start;
+  path[0] = {.dfa_state = start, .has_ended = false, .whole_runs = 0, .max_depth = frames_[first].depth};
+  std::vector<uint8_t> runs(loop == 0 ? 0 : vocabulary_.node_count());
+  uint32_t max_depth = 0;
   for (uint32_t at = 0; at < vocabulary_.node_count() && local.is_countable;) {
     const Vocabulary::Node& node = vocabulary_.node(at);
     const Step& before = path[node.length - 1];
@@ -198,20 +190,28 @@ AdaptiveTokenMask LazyDfa::compute_adaptive_mask(StateId state, StateId loop) {
       at = node.end;
       continue;
     }
-    const bool may_end = dfa_states_[dfa_state].may_end;
-    path[node.length] = {dfa_state, before.has_ended || may_end, before.runs + (dfa_state == run_end ? 1 : 0)};
-    local.is_countable = loop == 0 || may_end == (dfa_state == run_end);
-    const uint32_t runs = path[node.length].runs + (dfa_state == run_end ? 0 : 1);
-    for (const TokenId token : vocabulary_.tokens_of(at)) {
-      local.accepted_ids.push_back(token);
-      if (loop != 0 && runs > 1) local.multi_run.push_back({runs, token});
+    const DfaStateData& data = dfa_states_[dfa_state];
+    const bool ends_run = dfa_state == run_end;
+    path[node.length] = {.dfa_state = dfa_state,
+                         .has_ended = before.has_ended || data.may_end,
+                         .whole_runs = before.whole_runs + (ends_run ? 1 : 0),
+                         .max_depth = std::max(before.max_depth, data.max_depth)};
+    max_depth = std::max(max_depth, path[node.length].max_depth);
+    if (loop != 0) {
+      local.is_countable = data.may_end == ends_run;
+      const uint32_t begun_runs = path[node.length].whole_runs + (ends_run ? 0 : 1);
+      local.max_runs = std::max(local.max_runs, begun_runs);
+      runs[at] = static_cast<uint8_t>(std::min<uint32_t>(begun_runs, AdaptiveTokenMask::kMaxRuns));
     }
+    const std::span<const TokenId> tokens = vocabulary_.tokens_of(at);
+    local.accepted_ids.insert(local.accepted_ids.end(), tokens.begin(), tokens.end());
     ++at;
-    if (!dfa_states_[dfa_state].frames.empty()) continue;
+    if (!data.frames.empty()) continue;
     if (at < node.end) local.context_dependent.push_back({at, node.end});
     at = node.end;
   }
-  std::ranges::sort(local.multi_run, std::greater(), &AdaptiveTokenMask::MultiRunToken::runs);
+  local.extra_depth = std::max(max_depth, frames_[first].depth) - frames_[first].depth;
+  if (local.max_runs > 1) local.runs = std::move(runs);
   if (local.accepted_ids.size() <= vocabulary_.size() / kSparseFraction) return local;
   TokenMask mask(vocabulary_.size());
   for (const TokenId token : local.accepted_ids) mask.add(token);
@@ -262,40 +262,78 @@ std::shared_ptr<const TokenMask> LazyDfa::deduplicate(TokenMask mask) {
   return masks_.emplace(hash, std::make_shared<const TokenMask>(std::move(mask)))->second;
 }
 
-/// What may follow at one of a state's frames.
-void LazyDfa::add_tokens(DfaState dfa_state, Frame frame, TokenMask& mask, bool& is_large) {
+void LazyDfa::add_certain_tokens(Frame frame, TokenMask& mask, bool& is_large) {
   const FrameData data = frames_[frame];
   Automaton::RepeatPosition counted = automaton_.repeat_position(frames_[data.parent].state);
-  if (data.parent == kStackBottom || (counted.loop != 0 && !adaptive_mask(data.state, counted.loop).is_countable))
+  if (data.parent == kStackBottom || (counted.loop != 0 && !adaptive_mask(data.state, counted.loop).is_countable)) {
     counted = {};
+  }
   const AdaptiveTokenMask& tokens = adaptive_mask(data.state, counted.loop);
   is_large = is_large || tokens.accepted_mask != nullptr || tokens.context_dependent.size() > kMinRangesToCacheMask;
-  const auto too_long = [&](const AdaptiveTokenMask::MultiRunToken& token) {
-    return token.runs - 1 > counted.remaining;
-  };
-  if (tokens.multi_run.empty() || !too_long(tokens.multi_run.front())) {
+  if (data.depth + tokens.extra_depth >= kMaxDepth) {
+    is_large = true;
+    unsure_.push_back({0, static_cast<uint32_t>(vocabulary_.node_count())});
+    return;
+  }
+  unsure_.insert(unsure_.end(), tokens.context_dependent.begin(), tokens.context_dependent.end());
+  if (tokens.max_runs <= 1 || tokens.max_runs - 1 <= counted.remaining) {
     for (const TokenId token : tokens.accepted_ids) mask.add(token);
     if (tokens.accepted_mask != nullptr) mask.add(*tokens.accepted_mask);
-  } else {
-    TokenMask shorter = tokens.accepted_mask != nullptr ? *tokens.accepted_mask : TokenMask(vocabulary_.size());
-    for (const TokenId token : tokens.accepted_ids) shorter.add(token);
-    for (const AdaptiveTokenMask::MultiRunToken& token : tokens.multi_run) {
-      if (!too_long(token)) break;
-      shorter.remove(token.token);
-    }
-    mask.add(shorter);
+    return;
   }
-  for (const AdaptiveTokenMask::NodeRange& range : tokens.context_dependent) {
+  TokenMask certain = tokens.accepted_mask != nullptr ? *tokens.accepted_mask : TokenMask(vocabulary_.size());
+  for (const TokenId token : tokens.accepted_ids) certain.add(token);
+  remove_longer_tokens(tokens.runs, counted.remaining + 1, certain);
+  mask.add(certain);
+}
+
+// Runs never decrease along a text, so that a node with too many stands for its subtree.
+void LazyDfa::remove_longer_tokens(const std::vector<uint8_t>& runs, uint32_t max_runs, TokenMask& mask) {
+  const uint32_t limit = std::min<uint32_t>(max_runs, AdaptiveTokenMask::kMaxRuns - 1);
+  for (uint32_t at = 0; at < runs.size();) {
+    if (runs[at] <= limit) {
+      ++at;
+      continue;
+    }
+    const uint32_t end = vocabulary_.node(at).end;
+    for (const TokenId token : vocabulary_.tokens_between(at, end)) mask.remove(token);
+    unsure_.push_back({at, end});
+    at = end;
+  }
+}
+
+void LazyDfa::add_followed_tokens(DfaState dfa_state, TokenMask& mask) {
+  std::ranges::sort(unsure_, {}, [](const AdaptiveTokenMask::NodeRange& range) {
+    return std::pair(range.begin, UINT32_MAX - range.end);
+  });
+  path_[0] = dfa_state;
+  std::string_view path_text;  // of the states in path_
+  uint32_t followed = 0;       // nodes before this one need no visit
+  for (const AdaptiveTokenMask::NodeRange& range : unsure_) {
+    if (range.end <= followed) continue;
     const std::string_view text = vocabulary_.first_text(range.begin);
-    DfaState from = dfa_state;
-    for (const char c : text.substr(0, vocabulary_.node(range.begin).length - 1)) {
-      from = transition(from, static_cast<uint8_t>(c));
+    const size_t parent_length = vocabulary_.node(range.begin).length - 1;
+    const std::string_view parent = text.substr(0, parent_length);
+    const auto shared = static_cast<size_t>(std::ranges::mismatch(path_text, parent).in1 - path_text.begin());
+    for (size_t i = shared; i < parent_length; ++i) {
+      path_[i + 1] = path_[i] == kDeadState ? kDeadState : transition(path_[i], static_cast<uint8_t>(parent[i]));
     }
     if (is_exhausted_) return;
-    if (from == kDeadState) continue;
-    walk(from, range, [&](uint32_t at) {
+    path_text = parent;
+    uint32_t at = std::max(range.begin, followed);
+    followed = range.end;
+    if (path_[parent_length] == kDeadState) continue;
+    while (at < range.end) {
+      const Vocabulary::Node& node = vocabulary_.node(at);
+      const DfaState next = transition(path_[node.length - 1], node.byte);
+      if (next == kDeadState) {
+        at = node.end;
+        continue;
+      }
+      path_[node.length] = next;
       for (const TokenId token : vocabulary_.tokens_of(at)) mask.add(token);
-    });
+      ++at;
+    }
   }
 }
 
@@ -307,7 +345,9 @@ std::shared_ptr<const TokenMask> LazyDfa::allowed(DfaState dfa_state, bool with_
   TokenMask mask(vocabulary_.size());
   bool is_large = false;
   const std::vector<Frame> frames = dfa_states_[dfa_state].frames;
-  for (const Frame frame : frames) add_tokens(dfa_state, frame, mask, is_large);
+  unsure_.clear();
+  for (const Frame frame : frames) add_certain_tokens(frame, mask, is_large);
+  add_followed_tokens(dfa_state, mask);
   if (with_stop_tokens) {
     for (const TokenId token : grammar_.stop_token_ids()) mask.add(token);
   }

@@ -13,85 +13,90 @@
 
 namespace millrace::grammar {
 
-/// Which tokens may come next where the grammar stands at one state with an unknown rest to come back to: those that
-/// may whatever that is, and those for which it has to be asked. (The idea of telling the two apart: Dong et al.,
-/// XGrammar, MLSys 2025.)
+/// Says which tokens may follow a state of the automaton, whatever comes after the state's rule, and for which tokens
+/// that matters. Dong et al. (XGrammar, MLSys 2025) describe the idea. The grammar owns it; it is immutable.
 struct AdaptiveTokenMask {
-  std::vector<TokenId> accepted_ids;               ///< that may; or
-  std::shared_ptr<const TokenMask> accepted_mask;  ///< that may
+  /// A range of the vocabulary's nodes: subtrees of one parent.
   struct NodeRange {
     uint32_t begin;
     uint32_t end;
   };
-  std::vector<NodeRange> context_dependent;  ///< of the vocabulary's nodes: subtrees of one parent
-  /// Within runs of a rule that is counted: of those that may, the ones that take more than one run, and how many; the
-  /// most first.
-  struct MultiRunToken {
-    uint32_t runs;
-    TokenId token;
-  };
-  std::vector<MultiRunToken> multi_run;
-  bool is_countable = true;  ///< else this cannot be told of the rule, and the rest means nothing
+  static constexpr uint8_t kMaxRuns = UINT8_MAX;
+
+  std::vector<TokenId> accepted_ids;               ///< legal in every context, unless they are in the mask
+  std::shared_ptr<const TokenMask> accepted_mask;  ///< legal in every context; null if they are few
+  std::vector<NodeRange> context_dependent;        ///< legal or not by what follows the rule
+  /// Runs of a counted rule that the text of each node takes, up to kMaxRuns. Empty without a loop, or if none takes
+  /// two.
+  std::vector<uint8_t> runs;
+  uint32_t max_runs = 0;     ///< of all nodes; not limited by kMaxRuns
+  bool is_countable = true;  ///< false: the rule's runs cannot be counted, and the rest means nothing
+  uint32_t extra_depth = 0;  ///< frames that the stacks grew by, at most
 };
 
-/// The grammar's automaton made deterministic as far as answers have gone: a DFA state is the set of stacks of states
-/// that the text so far may have led to. Kept and shared by all answers that began with it. Thread-safe.
+/// The grammar's automaton, made deterministic as far as outputs have come. A DFA state is the set of stacks of
+/// automaton states that the text may have led to. Shared by all matchers that began with it; thread-safe.
 class LazyDfa {
  public:
   using DfaState = uint32_t;
-  /// Nothing matches there.
+  /// The state in which nothing matches.
   static constexpr DfaState kDeadState = 0;
   static constexpr uint32_t kMaxDepth = 500;
 
   explicit LazyDfa(const Grammar& grammar);
 
   [[nodiscard]] DfaState begin() const { return begin_; }
-  /// kDeadState if the text does not match, or in so many ways that finding out would take too long.
+  /// Returns the state after `text`. kDeadState if the text does not match, or if the work budget ends.
   [[nodiscard]] DfaState advance(DfaState dfa_state, std::string_view text);
-  /// Null if none may follow, or finding out would take too long.
+  /// Returns the token mask of a state. Null if no token may follow, or if the work budget ends.
   [[nodiscard]] std::shared_ptr<const TokenMask> allowed(DfaState dfa_state, bool with_stop_tokens);
   [[nodiscard]] bool may_end(DfaState dfa_state);
   [[nodiscard]] bool must_end(DfaState dfa_state);
-  /// About what it takes.
+  /// Returns the approximate memory use.
   [[nodiscard]] size_t bytes() const;
-  /// Computes what may follow at `state`, so that no answer has to wait for it; with a loop, in runs of a counted rule.
-  /// False: it would take too long.
+  /// Computes the adaptive mask of `state` ahead of use. With a loop, computes the one for runs of a counted rule.
+  /// Returns false if the work budget ends.
   [[nodiscard]] bool precompute(StateId state, StateId loop = 0);
-  /// States that read bytes and are reached from `state` without one.
+  /// Returns the byte-reading states that `state` reaches without reading.
   [[nodiscard]] std::vector<StateId> byte_states_from(StateId state);
 
  private:
   using Frame = uint32_t;
-  /// A state, and the frame at which to go on behind the end of its rule.
+  /// A state, and the frame to return to at the end of its rule.
   struct FrameData {
     StateId state;
     Frame parent;
     uint32_t depth;
   };
-  /// The frame that every stack ends with: behind it the text is whole.
+  /// The bottom of every stack. A text that reaches it is complete.
   static constexpr Frame kStackBottom = 0;
   using TransitionRow = std::array<DfaState, 256>;
   struct DfaStateData {
     std::vector<Frame> frames;  // whose states read bytes; ascending
     bool may_end = false;
+    uint32_t max_depth = 0;  // of all frames that were visited for it
     std::unique_ptr<TransitionRow> transitions;
     std::shared_ptr<const TokenMask> masks[2];  // without, with the ends; kept if they took long
   };
 
-  /// Before each question from outside.
+  /// Starts a new work budget. Every public call does so first.
   void reset_work_budget();
   [[nodiscard]] DfaState transition(DfaState dfa_state, uint8_t byte);
   [[nodiscard]] DfaState compute_transition(DfaState dfa_state, uint8_t byte);
   [[nodiscard]] Frame frame_of(StateId state, Frame parent);
   void visit(Frame frame);
-  /// The state of what visit() has found; forgets that.
+  /// Returns the state of the frames that visit() has found, and forgets them.
   [[nodiscard]] DfaState intern_state();
   [[nodiscard]] DfaState intern_state_unless_exhausted();
+  void forget_found();
   [[nodiscard]] const AdaptiveTokenMask& adaptive_mask(StateId state, StateId loop);
   [[nodiscard]] AdaptiveTokenMask compute_adaptive_mask(StateId state, StateId loop);
-  void add_tokens(DfaState dfa_state, Frame frame, TokenMask& mask, bool& is_large);
-  template <class Accept>
-  void walk(DfaState from, const AdaptiveTokenMask::NodeRange& range, const Accept& accept);
+  /// Adds the tokens that may follow at one frame of a state. Adds to `unsure_` those that have to be followed.
+  void add_certain_tokens(Frame frame, TokenMask& mask, bool& is_large);
+  /// Removes the tokens that take more runs than the count leaves. Adds them to `unsure_`.
+  void remove_longer_tokens(const std::vector<uint8_t>& runs, uint32_t max_runs, TokenMask& mask);
+  /// Follows the tokens of `unsure_` from a state. Adds those that lead somewhere.
+  void add_followed_tokens(DfaState dfa_state, TokenMask& mask);
   [[nodiscard]] std::shared_ptr<const TokenMask> deduplicate(TokenMask mask);
 
   const Grammar& grammar_;
@@ -112,9 +117,11 @@ class LazyDfa {
   uint64_t closure_ = 0;
   std::vector<Frame> found_;
   bool found_end_ = false;
-  std::vector<DfaState> path_;  // of a walk, by length
-  uint64_t work_ = 0;           // frames visited for the present question
-  bool is_exhausted_ = false;   // they were too many: what is found from now on is not true, and not kept
+  uint32_t found_depth_ = 0;
+  std::vector<AdaptiveTokenMask::NodeRange> unsure_;  // of the mask that is being computed
+  std::vector<DfaState> path_;                        // of a walk, by length
+  uint64_t work_ = 0;                                 // frames visited for the present question
+  bool is_exhausted_ = false;  // they were too many: what is found from now on is not true, and not kept
 };
 
 }  // namespace millrace::grammar

@@ -8,21 +8,17 @@
 
 namespace millrace::grammar {
 
-/// How a pattern's characters appear in the text: as they are, or escaped as inside a JSON string.
+/// How characters appear in the text: plain, or escaped as in a JSON string.
 using CharEncoder = std::function<ExpressionPtr(const CharSet&)>;
 
-/// Reads a regular expression, in the syntax that Python, ECMAScript and PCRE have in common: literals, escapes,
-/// classes,
-/// groups, alternatives, quantifiers, `^` and `$` at the ends of the whole's alternatives. `\d`, `\w` and `\s` mean
-/// ASCII,
-/// `.` all but the line feed. Lazy quantifiers match what greedy ones match. kInvalidArgument, with the place: bad
-/// syntax,
-/// what no automaton can follow (references back, looking around), and what is not supported (word boundaries, flags,
-/// properties of Unicode).
+/// Reads a regular expression in the syntax that Python, ECMAScript and PCRE share. `^` and `$` may stand at the ends
+/// of the outermost alternatives. `\d`, `\w` and `\s` mean ASCII; `.` is any character except the line feed. Lazy
+/// quantifiers match what greedy ones match.
 ///
-/// `is_search`: the text has to contain a match, as JSON schema's `pattern`; else it has to be one.
+/// Fails with kInvalidArgument and the position for bad syntax, back references, lookaround, word boundaries, flags and
+/// Unicode properties. With `is_search` the text must contain a match, as for JSON schema's `pattern`.
 [[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern, bool is_search, const CharEncoder& write);
-/// Of a whole text as it is.
+/// Reads a pattern that the whole text has to match, in plain text.
 [[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern);
 
 }  // namespace millrace::grammar

@@ -12,14 +12,14 @@
 
 namespace millrace::grammar {
 
-/// A reader's place in a notation. What is wrong is thrown as ErrorException with the place.
+/// A reader's position in a notation, on the stack of one parse. Throws ErrorException with the position for errors.
 class TextCursor {
  public:
   explicit TextCursor(std::string_view text) : text_(text) {}
 
   [[nodiscard]] bool at_end() const { return at_ == text_.size(); }
   [[nodiscard]] size_t offset() const { return at_; }
-  /// The next byte; 0 at the end.
+  /// Returns the next byte, or 0 at the end.
   [[nodiscard]] char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
   [[nodiscard]] std::string_view rest() const { return text_.substr(at_); }
   void skip(size_t bytes = 1) { at_ = std::min(at_ + bytes, text_.size()); }
@@ -28,7 +28,7 @@ class TextCursor {
     at_ += word.size();
     return true;
   }
-  /// The next character.
+  /// Reads the next character.
   char32_t take_char() {
     if (at_end()) fail("it ends too early");
     const DecodedUtf8 step = decode_utf8(rest());
@@ -36,7 +36,7 @@ class TextCursor {
     at_ += step.length;
     return step.code_point;
   }
-  /// A decimal number, if there is one; at most `limit`.
+  /// Reads a decimal number of at most `limit`, if there is one.
   std::optional<uint32_t> take_number(uint32_t limit) {
     if (peek() < '0' || peek() > '9') return std::nullopt;
     uint32_t number = 0;
@@ -47,7 +47,7 @@ class TextCursor {
     }
     return number;
   }
-  /// So many hexadecimal digits.
+  /// Reads exactly `digits` hexadecimal digits.
   char32_t take_hex(uint32_t digits) {
     char32_t value = 0;
     for (uint32_t i = 0; i < digits; ++i, skip()) {
@@ -69,13 +69,13 @@ class TextCursor {
   size_t at_ = 0;
 };
 
-/// `{n}`, `{n,}`, `{n,m}` behind the brace, up to the closing one.
+/// Reads the rest of `{n}`, `{n,}` or `{n,m}` after the opening brace.
 struct RepeatRange {
   uint32_t min = 0;
   std::optional<uint32_t> max;
 };
 inline constexpr uint32_t kMaxRepetitions = 100'000;
-/// Quantifiers of one term, one behind the other, each of which nests the tree.
+/// Limits the consecutive quantifiers of one term, since each nests the tree.
 inline constexpr uint32_t kMaxQuantifiers = 16;
 [[nodiscard]] inline RepeatRange take_repeat_range(TextCursor& cursor) {
   RepeatRange counts;
@@ -93,7 +93,7 @@ inline constexpr uint32_t kMaxQuantifiers = 16;
   return counts;
 }
 
-/// What stands behind a term, if it says how often that comes: `*`, `+`, `?`, or counts in braces.
+/// Reads the quantifiers after a term: `*`, `+`, `?`, or counts in braces.
 [[nodiscard]] inline std::optional<RepeatRange> take_quantifier(TextCursor& cursor) {
   if (cursor.take("*")) return RepeatRange{0, std::nullopt};
   if (cursor.take("+")) return RepeatRange{1, std::nullopt};

@@ -9,32 +9,34 @@
 
 namespace millrace::grammar {
 
-/// The texts of a model's tokens as a tree of bytes, in which texts that begin alike are walked once. Immutable, and
-/// about 16 bytes per node: some 10 MB for a vocabulary of 150,000.
+/// The texts of a model's tokens as a tree of bytes, so that a common prefix is walked once. Shared by all grammars of
+/// a model; immutable. Takes about 16 bytes per node: some 10 MB for 150,000 tokens.
 class Vocabulary {
  public:
-  /// By id: the bytes that a token adds to a text; empty for those that no text may have (special tokens, ids without
-  /// a token).
+  /// Takes the bytes of each token by id. Special tokens and unused ids have an empty text and are never legal.
   explicit Vocabulary(std::span<const std::string> texts);
 
-  /// Ids, whether they have a text or not.
+  /// Returns the number of ids, with or without a text.
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] std::string_view text_of(TokenId token) const;
 
-  /// A node of the tree, which stands for a text that some token begins with. They are ordered so that all that begin
-  /// with a node's text follow it, up to its `end`.
+  /// A node of the tree: a prefix of some token's text. The nodes of its subtree follow it, up to `end`.
   struct Node {
-    uint8_t byte;     ///< the last of its text
+    uint8_t byte;     ///< the last byte of its text
     uint32_t length;  ///< of its text
     uint32_t end;
-    uint32_t first_token;  ///< in tokens(); those of this text end where the next node's begin
+    uint32_t first_token;  ///< its first token; the next node's first token ends the list
   };
   [[nodiscard]] size_t node_count() const { return nodes_.size() - 1; }
   [[nodiscard]] const Node& node(size_t at) const { return nodes_[at]; }
   [[nodiscard]] std::span<const TokenId> tokens_of(size_t at) const {
     return std::span(tokens_).subspan(nodes_[at].first_token, nodes_[at + 1].first_token - nodes_[at].first_token);
   }
-  /// A token's text that begins with the node's.
+  /// Returns the tokens of the nodes in [begin, end).
+  [[nodiscard]] std::span<const TokenId> tokens_between(size_t begin, size_t end) const {
+    return std::span(tokens_).subspan(nodes_[begin].first_token, nodes_[end].first_token - nodes_[begin].first_token);
+  }
+  /// Returns the text of a token that begins with the node's text.
   [[nodiscard]] std::string_view first_text(size_t at) const { return text_of(tokens_[nodes_[at].first_token]); }
   [[nodiscard]] size_t max_token_bytes() const { return max_token_bytes_; }
 

@@ -8,7 +8,7 @@
 
 namespace millrace::grammar {
 
-/// A whole number of at most kMaxDigits digits, exact where 64 bits are not enough.
+/// A whole number of at most kMaxDigits digits, exact beyond 64 bits.
 struct WholeNumber {
   static constexpr size_t kMaxDigits = 64;
 
@@ -24,14 +24,14 @@ struct WholeNumber {
 /// Compares numbers by their digits.
 [[nodiscard]] std::strong_ordering compare_digits(std::string_view left, std::string_view right);
 [[nodiscard]] std::string digits_after(std::string digits);
-/// Of a number above 0.
+/// Returns the digits of the number that precedes one above 0.
 [[nodiscard]] std::string digits_before(std::string digits);
 
 struct RoundedNumber {
   WholeNumber number;
   bool had_fraction = false;
 };
-/// Rounds a number as JSON writes it to a whole one, up or down. Nothing if it has more than kMaxDigits digits.
+/// Rounds a JSON number up or down to a whole one. Returns nothing beyond kMaxDigits digits.
 [[nodiscard]] std::optional<RoundedNumber> round_number(std::string_view json, bool up);
 
 }  // namespace millrace::grammar

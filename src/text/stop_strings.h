@@ -8,21 +8,20 @@
 
 namespace millrace::text {
 
-/// Looks for stop strings in a stream of text and holds back only what may still become one. The stop that is completed
-/// first wins; of several completed by the same byte, the longest, so that no part of a stop is emitted. One per
-/// sequence, one thread at a time.
+/// Finds stop strings in streamed text and delays only text that may still become one. The stop that is complete first
+/// wins. Of several that the same byte completes, the longest wins. One per sequence, used by one thread at a time.
 class StopMatcher {
  public:
-  /// Empty strings are ignored. With `include_stop` the emitted text ends behind the stop, not before it.
+  /// Ignores empty strings. With `include_stop` the emitted text includes the stop string.
   explicit StopMatcher(const std::vector<std::string>& stops, bool include_stop = false);
 
-  /// What is now safe to show. After a match everything further is dropped. A stop that is completed by `text` counts
-  /// only if it `may_stop`.
+  /// Returns the text that is now safe to emit. Drops everything after a match. A stop that `text` completes counts
+  /// only with `may_stop`.
   [[nodiscard]] std::string push(std::string_view text, bool may_stop = true);
-  /// At the end of the stream: what was held back.
+  /// Returns the delayed text at the end of the stream.
   [[nodiscard]] std::string flush();
 
-  /// Index into `stops` of the one that matched.
+  /// Returns the index of the matched stop string in `stops`.
   [[nodiscard]] std::optional<size_t> matched() const { return matched_; }
 
  private:

@@ -3,18 +3,18 @@
 #include <string>
 #include <string_view>
 
-/// Unicode properties and mappings over UTF-8, in one place and from one library (ICU).
+/// Unicode properties and mappings over UTF-8, through ICU.
 namespace millrace::text {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-/// The White_Space property: what Rust's `char::is_whitespace` and Oniguruma's `\s` accept.
+/// Returns the White_Space property, as Rust's `char::is_whitespace` and Oniguruma's `\s` use it.
 [[nodiscard]] bool is_white_space(char32_t code_point);
-/// Python's `str.isspace`: White_Space and the four information separators U+001C to U+001F.
+/// Returns what Python's `str.isspace` does: White_Space and the four information separators U+001C to U+001F.
 [[nodiscard]] bool is_python_space(char32_t code_point);
-/// A word character as regex engines define `\w`: Alphabetic, marks, decimal digits, connector punctuation.
+/// Returns whether regex engines count it as `\w`: Alphabetic, marks, decimal digits, connector punctuation.
 [[nodiscard]] bool is_word(char32_t code_point);
-/// What Python's repr() prints as it is.
+/// Returns whether Python's repr() prints the character unescaped.
 [[nodiscard]] bool is_printable(char32_t code_point);
 [[nodiscard]] bool is_alphabetic(char32_t code_point);  // general category L*, as Python's str.isalpha
 [[nodiscard]] bool is_cased(char32_t code_point);
@@ -27,13 +27,13 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 [[nodiscard]] std::string lowercase_each(std::string_view text);
 [[nodiscard]] std::string to_lower(std::string_view text);
 [[nodiscard]] std::string to_upper(std::string_view text);
-/// The first letter of every run of letters in title case, the others in lower case.
+/// Returns the text with each run of letters in title case first and lower case after.
 [[nodiscard]] std::string to_title(std::string_view text);
 
-/// The byte offset at which the last code point of the non-empty `text` starts.
+/// Returns the byte offset at which the last code point of the non-empty `text` starts.
 [[nodiscard]] size_t last_code_point(std::string_view text);
 [[nodiscard]] size_t count_code_points(std::string_view text);
-/// The byte offset of code point `index`, or text.size() if there are fewer.
+/// Returns the byte offset of code point `index`, or text.size() if there are fewer.
 [[nodiscard]] size_t code_point_offset(std::string_view text, size_t index);
 
 }  // namespace millrace::text

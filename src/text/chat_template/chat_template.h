@@ -52,7 +52,7 @@ class ChatTemplate {
                                                                  std::string_view config_json = {});
   /// A template of its own with a model's special tokens. Errors: kData.
   static Result<std::shared_ptr<const ChatTemplate>> with_tokens(std::string_view source, SpecialTokens tokens);
-  /// Those that the text of a tokenizer_config.json names; none if it is empty. Errors: kData.
+  /// Returns the special tokens that a tokenizer_config.json names, none if it is empty. Errors: kData.
   static Result<SpecialTokens> tokens_of(std::string_view config_json);
   ~ChatTemplate();
 

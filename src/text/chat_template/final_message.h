@@ -16,7 +16,7 @@ class FinalMessage {
 
   /// Puts the mark behind the text of the last of `messages`. Throws TemplateError where no message has a text.
   void mark(const jinja::Value& messages, jinja::Heap& heap);
-  /// The same for the text without the space at its end, for a template that drops it.
+  /// Marks the text without the space at its end, for a template that drops that space.
   void mark_stripped(const jinja::Value& messages, jinja::Heap& heap);
 
   /// Ends `rendered` where the marked text ends. Returns false where the template has dropped space at the text's end.

@@ -74,11 +74,11 @@ class Evaluator {
   [[nodiscard]] Value string(std::string text) { return heap_.string(std::move(text)); }
   /// Accounts for work that grows with a value's size.
   void charge_steps(uint64_t count) { heap_.charge_steps(count); }
-  /// The same for a search of `needle` in `text`, at its worst.
+  /// Charges the steps of a search of `needle` in `text`, at its worst.
   void charge_search(std::string_view text, std::string_view needle) {
     charge_steps(text.size() / 64 + text.size() * needle.size() / 4096);
   }
-  /// The same for the comparison of `item` with so many others, which account for what they hold.
+  /// Charges the steps of a comparison of `item` with `count` others, which account for their own contents.
   void charge_comparisons(const Value& item, size_t count) {
     const size_t bytes = item.is(Kind::kString) ? item.string().size() : 0;
     charge_steps(count * (1 + bytes / 16) / 8);

@@ -15,7 +15,7 @@
 
 namespace millrace::text::jinja {
 
-/// Of expressions and statements together; bounds the parser's and the evaluator's stack.
+/// Limits the nesting of expressions and statements together, and so the stack of parser and evaluator.
 inline constexpr int kMaxNesting = 250;
 
 /// The cursor over a template's tokens and the grammar of expressions; the parser of statements builds on it. Lives for

@@ -22,7 +22,7 @@ size_t run_length(std::string_view text, bool spaces) {
   return length;
 }
 
-/// The same at the end of `text`.
+/// Returns the length of the run at the end of `text`.
 size_t last_run_length(std::string_view text, bool spaces) {
   const size_t size = text.size();
   while (!text.empty()) {
@@ -91,7 +91,7 @@ Value str_split(Evaluator& evaluator, const Value& self, Args& args) {
   return evaluator.heap().list(std::move(parts));
 }
 
-/// The same from the end.
+/// Splits at runs of white space from the end, up to `limit` times.
 std::vector<Value> rsplit_spaces(Evaluator& evaluator, std::string_view text, int64_t limit) {
   evaluator.charge_steps(text.size() / 16);
   std::vector<Value> parts;

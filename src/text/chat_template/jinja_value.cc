@@ -126,7 +126,7 @@ bool is_negative(const Value& value) {
   return value.is(Kind::kBigInt) ? value.digits().starts_with('-') : value.number() < 0;
 }
 
-/// Of two integers, one of them at least beyond 64 bits.
+/// Compares two integers, at least one of which exceeds 64 bits.
 int compare_big(const Value& a, const Value& b) {
   const bool negative = is_negative(a);
   if (negative != is_negative(b)) return negative ? -1 : 1;

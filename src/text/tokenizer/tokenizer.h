@@ -22,7 +22,7 @@ class Tokenizer {
   /// Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json. Errors: kNotFound, kData. A component
   /// of an unknown type is an error that names it.
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
-  /// The same from the files' contents; `config_json` may be empty.
+  /// Makes a tokenizer from the contents of the files. `config_json` may be empty.
   static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,
                                                             std::string_view config_json = {});
   ~Tokenizer();

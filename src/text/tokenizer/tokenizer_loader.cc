@@ -104,7 +104,7 @@ AddedToken parse_added_token(JsonValue json, TokenId id) {
   return token;
 }
 
-/// Those of tokenizer.json, and those that only tokenizer_config.json's added_tokens_decoder has.
+/// Returns the added tokens of tokenizer.json, and those that only the config's added_tokens_decoder has.
 std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<JsonValue> config) {
   std::vector<AddedToken> tokens;
   if (member(document, "added_tokens")) {

@@ -10,30 +10,30 @@
 
 namespace millrace::text {
 
-/// How an answer is to be taken apart.
+/// How to split an output into reasoning, content and tool calls.
 struct OutputFormat {
-  bool splits_reasoning = false;     ///< <think>…</think> before the answer
+  bool splits_reasoning = false;     ///< <think>…</think> comes before the content
   bool begins_in_reasoning = false;  ///< the prompt has opened it
-  bool reasoning_is_closed = false;  ///< the prompt has closed it, or ends within an answer
+  bool reasoning_is_closed = false;  ///< the prompt has closed it, or ends within content
   std::optional<ToolFormat> tools;
-  std::shared_ptr<const ParameterTypes> parameter_types;  ///< of the tools; null: all are texts
-  /// The prompt ends with it: the beginning of a call. Parsed as if the model had written it.
+  std::shared_ptr<const ParameterTypes> parameter_types;  ///< of the tools; null if all are strings
+  /// The beginning of a call that ends the prompt. It is parsed as if the model had written it.
   std::string prefix;
   [[nodiscard]] bool is_plain() const { return !splits_reasoning && !tools; }
 };
 
-/// Whether a prompt that ends a chat template's way has opened the reasoning of the answer.
+/// Returns whether a rendered prompt has opened the reasoning of the output.
 [[nodiscard]] bool prompt_opens_reasoning(std::string_view prompt);
-/// Whether such a prompt has closed it.
+/// Returns whether a rendered prompt has closed the reasoning of the output.
 [[nodiscard]] bool prompt_closes_reasoning(std::string_view prompt);
-/// Whether the beginning of an answer has not come to the end of its reasoning.
+/// Returns whether an output so far has not reached the end of its reasoning.
 [[nodiscard]] bool is_within_reasoning(std::string_view begun_answer);
-/// Whether the source of a chat template knows of <think>.
+/// Returns whether the source of a chat template mentions <think>.
 [[nodiscard]] bool template_has_reasoning(std::string_view source);
 inline constexpr std::string_view kReasoningStart = "<think>";
 inline constexpr std::string_view kReasoningEnd = "</think>";
 
-/// Tells the reasoning that an answer begins with from the rest, as it comes. Space around either is dropped.
+/// Splits streamed output into leading reasoning and the rest. Drops white space around both.
 class ReasoningParser {
  public:
   explicit ReasoningParser(bool begins_in_reasoning)
@@ -53,22 +53,22 @@ class ReasoningParser {
   std::string pending_;
 };
 
-/// What a piece of an answer adds to it.
+/// The new reasoning, content and calls that a piece of output adds.
 struct OutputPart {
   std::string content;
-  /// Reasoning has ended that no <think> began: the content of all earlier parts is its beginning.
+  /// Whether </think> came without <think>, so that all earlier content is reasoning.
   bool content_was_reasoning = false;
   std::string reasoning;
   std::vector<ToolCallPart> calls;
 };
 
-/// Takes an answer apart into reasoning, content and calls of tools while it is written. One per choice.
+/// Splits streamed output into reasoning, content and tool calls. One per choice, used by one thread at a time.
 class OutputParser {
  public:
   explicit OutputParser(const OutputFormat& format);
 
   void push(std::string_view text, OutputPart& out);
-  /// At the end of the answer: what was held back.
+  /// Returns the delayed parts at the end of the output.
   void finish(OutputPart& out);
   [[nodiscard]] bool in_reasoning() const { return reasoning_ && reasoning_->in_reasoning(); }
   [[nodiscard]] uint32_t calls_started() const { return tools_ ? tools_->started_calls() : 0; }
@@ -76,9 +76,9 @@ class OutputParser {
 
  private:
   void push_rest(std::string_view text, OutputPart& out);
-  /// Takes text of an answer without <think>, in which </think> may still come.
+  /// Parses output without <think>, in which </think> may still come.
   void push_unopened(std::string_view text, OutputPart& out);
-  /// Takes the text before a </think> for reasoning. Returns false where it holds calls.
+  /// Treats the text before a </think> as reasoning. Returns false if it has calls.
   bool end_unopened(std::string_view before, OutputPart& out);
   void make_tool_parser();
 

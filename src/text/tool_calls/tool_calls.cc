@@ -260,7 +260,7 @@ bool ToolCallParser::step_call(Call& call, Out& out) {
   return true;
 }
 
-/// Behind a call, or before the first one.
+/// Parses what stands between calls, or before the first one.
 bool ToolCallParser::step_between(Out& out) {
   skip_space(format_ == ToolFormat::kLlama3 || format_ == ToolFormat::kMistral ? ",;" : "");
   if (pending_.empty()) return false;
@@ -302,7 +302,7 @@ bool ToolCallParser::step_word(std::string_view word, Phase next, Out& out) {
   return true;
 }
 
-/// Behind [TOOL_CALLS]: an array of objects, or a name.
+/// Parses what follows [TOOL_CALLS]: an array of objects, or a name.
 bool ToolCallParser::step_first() {
   skip_space();
   if (pending_.empty()) return false;

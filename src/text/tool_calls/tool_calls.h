@@ -10,41 +10,41 @@
 #include "text/tool_calls/xml_call_parser.h"
 #include "text/tool_calls/tool_formats.h"
 
-/// Reading calls of tools while models write them into their answers.
+/// Incremental parsers of tool calls in model output.
 namespace millrace::text {
 
-/// What a piece of an answer adds to one call.
+/// The part of one call that a piece of output adds.
 struct ToolCallPart {
-  uint32_t index = 0;     ///< of the answer's calls
-  std::string name;       ///< in a call's first part, and there never empty
-  std::string arguments;  ///< JSON, as the model wrote it; the next piece of it
+  uint32_t index = 0;     ///< of the call within the output
+  std::string name;       ///< set in the first part of a call only
+  std::string arguments;  ///< the next piece of JSON, as the model wrote it
 };
 
-/// The parts of one call are joined as long as they are neighbours.
+/// Parts of calls in order. Adjacent parts of one call are joined.
 void append_call_part(std::vector<ToolCallPart>& parts, ToolCallPart part);
 
-/// An object {"name": "f", "arguments": {…}}, byte by byte, in whatever order its members come. Arguments are passed on
-/// as they come once the name is known. Other members are passed over.
+/// Parses an object {"name": "f", "arguments": {…}} byte by byte, with members in any order. Emits arguments as they
+/// come once the name is known. Ignores other members.
 class JsonCallParser {
  public:
   enum class State : uint8_t { kOpen, kDone, kBad };
 
-  /// Takes one byte; what it adds is appended to name() and arguments(). The first byte is the opening brace, or space.
+  /// Parses one byte and appends to name() and arguments(). The first byte is the opening brace or white space.
   State feed(char c);
   [[nodiscard]] bool has_name() const { return !name_.empty(); }
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// Bytes before a bad one that are no part of what has been told.
+  /// Returns how many bytes before a bad one have not been emitted.
   [[nodiscard]] static std::string_view unconsumed_bytes() { return {}; }
-  /// What has come since the last call of this; nothing before the name.
+  /// Returns the arguments since the last call of this function. Empty until the name is known.
   [[nodiscard]] std::string take_arguments();
 
  private:
   enum class Phase : uint8_t { kBefore, kMember, kKey, kColon, kValueStart, kValue, kEnd };
   enum class Target : uint8_t { kNone, kName, kArguments };
 
-  /// False for arguments that have come before.
+  /// Returns false for a second arguments member.
   bool begin_value(char c);
-  /// True where the byte is the value's last.
+  /// Returns whether the byte ends the value.
   bool in_value(char c);
   bool end_value();
 
@@ -62,20 +62,20 @@ class JsonCallParser {
   bool saw_arguments_ = false;
 };
 
-/// Tells the calls of an answer from its text, as it comes. Nothing that may still become a call is given away, and
-/// what looked like one and is none comes out as text. Space between text and call is dropped.
+/// Separates tool calls from text in streamed output. Delays text that may still become a call, and emits it as text if
+/// it does not. Drops white space between text and calls. One per choice.
 class ToolCallParser {
  public:
-  /// `types`: of the parameters, for formats that write them without; null: all are texts.
+  /// Takes the parameters' `types` for formats that write values without quotes. Null if all are strings.
   explicit ToolCallParser(ToolFormat format, std::shared_ptr<const ParameterTypes> types = nullptr)
       : format_(format), types_(std::move(types)), parameters_(types_.get()) {}
 
   void push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls);
-  /// At the end of the answer.
+  /// Emits the delayed text at the end of the output.
   void finish(std::string& content);
-  /// Calls whose name has come.
+  /// Returns the number of calls whose name is known.
   [[nodiscard]] uint32_t started_calls() const { return started_calls_; }
-  /// Calls that are complete.
+  /// Returns the number of complete calls.
   [[nodiscard]] uint32_t finished_calls() const { return finished_calls_; }
 
  private:
@@ -93,7 +93,7 @@ class ToolCallParser {
     std::vector<ToolCallPart>& calls;
   };
 
-  /// Consumes from pending_; false where more has to come first.
+  /// Consumes from pending_. Returns false if more input is needed.
   bool step(Out& out);
   bool step_text(Out& out);
   bool step_start_of_json(Out& out);
@@ -108,11 +108,11 @@ class ToolCallParser {
   void open(Phase phase);
   void begin_call(std::string name, Out& out);
   void end_call(Phase next);
-  /// What has been held of a call that is none.
+  /// Returns the delayed text of an apparent call that is not one.
   void abandon_call(Out& out);
   void skip_space(std::string_view also = {});
   [[nodiscard]] std::string_view opener() const;
-  /// pending_ begins with `word`, and it is consumed; nothing where that cannot be said yet.
+  /// Consumes `word` from the start of pending_. Returns whether it was there, or nothing if more input is needed.
   [[nodiscard]] std::optional<bool> take_word(std::string_view word);
 
   ToolFormat format_;

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-/// How models write calls of tools into their answers.
+/// The formats in which models write tool calls.
 namespace millrace::text {
 
-/// Named as vLLM names its parsers.
+/// A format of tool calls, named after the parser in vLLM.
 ///   hermes       <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated (Hermes, Qwen 2.5 and 3)
 ///   llama3_json  an answer that is {"name": …, "parameters": {…}}, several after ";", <|python_tag|> before it or not
 ///   mistral      [TOOL_CALLS][{"name": …, "arguments": {…}}, …], and of later models [TOOL_CALLS]name[ARGS]{…}
@@ -23,11 +23,11 @@ enum class ToolFormat : uint8_t { kHermes, kLlama3, kMistral, kDeepSeekV3, kQwen
 [[nodiscard]] std::string_view to_string(ToolFormat format);
 [[nodiscard]] std::vector<std::string> tool_format_names();
 [[nodiscard]] std::optional<ToolFormat> parse_tool_format(std::string_view word);
-/// The one that a chat template's source asks for, or none of these.
+/// Returns the format that a chat template's source asks for, or nothing if it names none.
 [[nodiscard]] std::optional<ToolFormat> detect_tool_format(std::string_view source);
 
-/// What stands around the names and arguments of calls as models are taught to write them: `open`, calls with
-/// `separator` among them, `close`. A parser takes more than this.
+/// The text around names and arguments in the trained format: `open`, calls with `separator` between them, `close`. The
+/// parser accepts more than this.
 struct ToolCallSyntax {
   enum class Arguments : uint8_t {
     kJson,        ///< an object
@@ -40,18 +40,18 @@ struct ToolCallSyntax {
   std::string_view separator;
   std::string_view close;
   Arguments arguments = Arguments::kJson;
-  /// The name as it stands there, where it may have to be written as in a JSON string.
+  /// Returns the name as the format writes it, with JSON escapes where it is a JSON string.
   [[nodiscard]] std::string escaped_name(std::string_view name) const;
 };
-/// The usual one first.
+/// Returns the syntaxes of a format, the usual one first.
 [[nodiscard]] std::span<const ToolCallSyntax> tool_call_syntaxes(ToolFormat format);
-/// What comes before calls and never in other text, and begins each `open`; empty where calls are the whole answer.
+/// Returns the marker that precedes calls and never occurs in other text. Empty if calls are the whole output.
 [[nodiscard]] std::string_view tool_call_start_tag(ToolFormat format);
-/// Whether a token of this spelling, which may be a special one, is used to write calls.
+/// Returns whether calls are written with a token of this spelling, special or not.
 [[nodiscard]] bool is_tool_call_tag(std::string_view spelling);
 
-/// How an answer begins that calls the tool `name`, up to its arguments; with no name, up to that. Without the space or
-/// quotation mark that the model's next token begins with.
+/// Returns the beginning of an output that calls the tool `name`, up to its arguments, or up to the name if it is
+/// empty. Leaves out the space or quotation mark that begins the model's next token.
 [[nodiscard]] std::string tool_call_prefix(ToolFormat format, std::string_view name);
 
 // The words of the formats, for those that read them.

@@ -14,7 +14,7 @@ namespace {
 using Json = JsonValue;
 using Type = ParameterTypes::Type;
 
-/// Of a name or a key.
+/// Limits the size of a name or a key.
 constexpr size_t kMaxNameBytes = 1024;
 /// Schemas within a schema.
 constexpr int kMaxSchemaDepth = 8;

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-/// Calls of tools that are written parameter by parameter, each value as it is and without quotes where it is a text:
+/// Tool calls that are written parameter by parameter, strings without quotes:
 ///   <function=name>
 ///   <parameter=key>
 ///   value
@@ -13,15 +13,15 @@
 ///   </function>
 namespace millrace::text {
 
-/// What the values of tools' parameters are, as their schemas say: without that nobody could tell a text from a number.
+/// The types of tool parameters, from their schemas. They tell a string from a number.
 class ParameterTypes {
  public:
   enum class Type : uint8_t {
-    kText,  ///< also what no schema tells of
+    kText,  ///< also parameters without a type
     kTextOrNull,
     kJson,
   };
-  /// `schema`: the JSON schema of the tool's arguments.
+  /// Adds a tool. `schema` is the JSON schema of its arguments.
   void add(const std::string& tool, std::string_view schema);
   [[nodiscard]] Type of(const std::string& tool, const std::string& parameter) const;
 
@@ -29,20 +29,20 @@ class ParameterTypes {
   std::map<std::pair<std::string, std::string>, Type> types_;  // those that are not kText
 };
 
-/// Such a call, byte by byte, made into JSON arguments.
+/// Parses one such call byte by byte into JSON arguments.
 class XmlCallParser {
  public:
   enum class State : uint8_t { kOpen, kDone, kBad };
 
   explicit XmlCallParser(const ParameterTypes* types) : types_(types) {}
 
-  /// Takes one byte; the first is that of "<function=", or space.
+  /// Parses one byte. The first belongs to "<function=" or is white space.
   State feed(char c);
   [[nodiscard]] bool has_name() const { return !name_.empty(); }
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// Bytes before a bad one that are no part of what has been told: a tag that was begun.
+  /// Returns how many bytes of an unfinished tag before a bad byte have not been emitted.
   [[nodiscard]] const std::string& unconsumed_bytes() const { return pending_; }
-  /// What has come since the last call of this: whole parameters.
+  /// Returns the whole parameters since the last call of this function.
   [[nodiscard]] std::string take_arguments();
 
  private:
