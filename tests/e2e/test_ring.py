@@ -1,53 +1,21 @@
 """Tests rings over several processes: equal tokens, and parts that die, fall silent or come late."""
 
-import concurrent.futures
 import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 
-import httpx
 import pytest
 from millrace_ring import Node, Ring
 from millrace_server import MODEL, PATIENCE_S, run_binary, wait_until
-from prompts import PROMPT
+from ring_client import GREEDY, Stream, completion, same_answers
 from stolen_time import StolenTime
 
-LONG = {"prompt": PROMPT, "max_tokens": 900, "temperature": 0.9, "seed": 5, "ignore_eos": True, "stream": True}
-GREEDY = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
-SEEDED = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0.9, "top_p": 0.9, "seed": 11, "logprobs": 3}
 #: Rounds of kill and restart. MILLRACE_KILL_ROUNDS=200 is the long run.
 ROUNDS = int(os.environ.get("MILLRACE_KILL_ROUNDS", "12"))
-
-
-class Stream:
-    """A streaming request on its own thread. `events` holds the data of its events or of its error body."""
-
-    def __init__(self, ring, max_tokens=900):
-        self.events = []
-        self.body = {**LONG, "max_tokens": max_tokens}
-        self.url = ring.server.url + "/v1/completions"
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self):
-        with httpx.stream("POST", self.url, json=self.body, timeout=PATIENCE_S) as response:
-            for line in response.iter_lines():
-                if line:
-                    self.events.append(line.removeprefix("data: "))
-
-    def end(self):
-        """Waits for the end. Returns whether it finished, and the message of its error."""
-        self.thread.join()
-        assert self.events
-        errors = [event for event in self.events if "error" in (json.loads(event) if event != "[DONE]" else {})]
-        finished = self.events[-1] == "[DONE]"
-        assert len(errors) == (0 if finished else 1), self.events[-3:]
-        return finished, json.loads(errors[0])["error"]["message"] if errors else ""
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +23,6 @@ def ring():
     timeout = ("--ring-timeout", 3)  # those who fall silent here are to be given up
     with Ring(3, 4, *timeout, node_flags=timeout) as ring:
         yield ring
-
-
-def completion(server, body):
-    response = server.post("/v1/completions", body)
-    assert response.status_code == 200, response.text
-    return response.json()["choices"][0]
-
-
-def same_answers(ring, pp1):
-    for body in (GREEDY, SEEDED):
-        ours, theirs = completion(ring.server, body), completion(pp1, body)
-        assert ours["text"] == theirs["text"]
-        assert ours["logprobs"] == theirs["logprobs"]
 
 
 def test_three_processes_answer_as_one(ring, pp1):
@@ -423,98 +378,3 @@ def test_wrong_ranks_are_one_clear_line():
         ended = run_binary("serve", "--model-path", MODEL, *flags)
         assert ended.returncode == 2
         assert ended.stderr.strip() == f"millrace: {wanted}"
-
-
-class NamespaceRing(Ring):
-    """A ring whose nodes have a network namespace each on one bridge. The HTTP port is reachable from outside."""
-
-    def __init__(self, node_count, pp_size):
-        super().__init__(node_count, pp_size, host="10.77.0.1", http_host="10.78.0.2")
-        self.outside = f"mr{os.getpid()}"
-
-    @staticmethod
-    def name(rank):
-        return f"millrace-test-{os.getpid()}-{rank}"
-
-    def prefix(self, rank):
-        return ["ip", "netns", "exec", self.name(rank)]
-
-    def make(self):
-        def run(line):
-            subprocess.run(line.split(), check=True, capture_output=True)
-
-        for rank in range(self.node_count):
-            run(f"ip netns add {self.name(rank)}")
-            run(f"ip -n {self.name(rank)} link set lo up")
-            # Senders that fill any queue.
-            run(f"ip netns exec {self.name(rank)} sysctl -q -w net.ipv4.tcp_congestion_control=reno")
-        head = self.name(0)
-        run(f"ip link add {self.outside} type veth peer name outside netns {head}")
-        run(f"ip addr add 10.78.0.1/24 dev {self.outside}")
-        run(f"ip link set {self.outside} up")
-        run(f"ip -n {head} addr add 10.78.0.2/24 dev outside")
-        run(f"ip -n {head} link set outside up")
-        run(f"ip -n {head} link add bridge type bridge")
-        run(f"ip -n {head} addr add 10.77.0.1/24 dev bridge")
-        run(f"ip -n {head} link set bridge up")
-        for rank in range(1, self.node_count):
-            run(f"ip -n {head} link add ring{rank} type veth peer name ring0 netns {self.name(rank)}")
-            run(f"ip -n {head} link set ring{rank} master bridge up")
-            run(f"ip -n {self.name(rank)} addr add 10.77.0.{rank + 1}/24 dev ring0")
-            run(f"ip -n {self.name(rank)} link set ring0 up")
-
-    def remove(self):
-        subprocess.run(["ip", "link", "del", self.outside], capture_output=True)
-        for rank in range(self.node_count):
-            subprocess.run(["ip", "netns", "del", self.name(rank)], capture_output=True)
-
-    def slow_down(self, rate):
-        """Puts a queue that holds seconds of traffic before every link between hosts, in both directions."""
-        for rank in range(1, self.node_count):
-            for namespace, device in ((self.name(0), f"ring{rank}"), (self.name(rank), "ring0")):
-                line = f"tc -n {namespace} qdisc add dev {device} root tbf rate {rate} burst 16kb latency 4000ms"
-                subprocess.run(line.split(), check=True, capture_output=True)
-
-    def set_link(self, rank, state):
-        subprocess.run(["ip", "-n", self.name(0), "link", "set", f"ring{rank}", state], check=True)
-
-
-@pytest.fixture
-def hosts():
-    ring = NamespaceRing(3, 3)
-    try:
-        ring.make()
-    except (OSError, subprocess.CalledProcessError) as failure:
-        ring.remove()
-        pytest.skip(f"network namespaces cannot be made here: {failure}")
-    try:
-        with ring:
-            yield ring
-    finally:
-        ring.remove()
-
-
-def test_a_link_between_hosts_is_cut_and_healed(hosts, pp1):
-    same_answers(hosts, pp1)
-    stream = Stream(hosts)
-    wait_until(lambda: len(stream.events) > 2, "the stream")
-    hosts.set_link(2, "down")
-    hosts.wait_until_broken()
-    finished, message = stream.end()
-    assert finished or "silent" in message
-    hosts.set_link(2, "up")
-    hosts.wait_until_whole()
-    same_answers(hosts, pp1)
-
-
-def test_a_link_that_is_merely_slow_breaks_nothing(hosts, pp1):
-    hosts.slow_down("2mbit")
-    generations = hosts.server.metric("millrace:ring_generations_total")
-    same_answers(hosts, pp1)
-    # Transfers of these activations take longer than the silence limit.
-    prompts = [{**GREEDY, "prompt": " ".join([word] * 400), "max_tokens": 10} for word in ("sea", "hand", "day", "said")]
-    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
-        answers = list(pool.map(lambda body: completion(hosts.server, body)["text"], prompts))
-    assert answers == [completion(pp1, body)["text"] for body in prompts]
-    assert hosts.server.metric("millrace:ring_generations_total") == generations
-    assert "silent" not in hosts.server.log()

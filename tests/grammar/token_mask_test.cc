@@ -245,7 +245,7 @@ TEST_CASE("A token that leaves a counted group is followed", "[mask]") {
   CHECK(grammar::Matcher(base64, false).allowed()->contains(4));
 }
 
-TEST_CASE("Masks near the depth limit hold exactly the tokens that advance", "[mask]") {
+TEST_CASE("Masks near the depth limit equal the tokens that advance", "[mask]") {
   std::vector<std::string> texts = byte_texts();
   texts.insert(texts.end(), {"[[", "[[[[", "]]", "[[[[[[[[", "[]", "]]]]]]]]"});
   const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
@@ -256,7 +256,7 @@ TEST_CASE("Masks near the depth limit hold exactly the tokens that advance", "[m
   }
 }
 
-TEST_CASE("Masks of random grammars hold exactly the tokens that advance", "[mask]") {
+TEST_CASE("Masks of random grammars equal the tokens that advance", "[mask]") {
   INFO("seed " << test_seed());
   std::mt19937_64 random(test_seed());
   SECTION("long tokens") {
