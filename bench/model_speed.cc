@@ -67,8 +67,8 @@ Figure decode_figure(const std::vector<bench::Reply>& replies, uint32_t prompt, 
     }
   }
   const double steps = tokens / static_cast<double>(replies.size());
-  constexpr double kFewestSteps = 4;
-  if (steps < kFewestSteps) {
+  constexpr double kMinSteps = 4;
+  if (steps < kMinSteps) {
     throw std::runtime_error("the sequences decode together for too few steps: --output-len wants to be larger");
   }
   const double seconds = seconds_between(begin, end);

@@ -34,7 +34,7 @@ app::NodeStagesOptions two_stages(const model::ModelConfig& config) {
   return options;
 }
 
-/// Of this process's threads of a name, the CPUs that each may use, as the kernel lists them.
+/// Returns, for each thread of this process with that name, the CPUs that it may use, as the kernel lists them.
 std::vector<std::string> cpus_of_threads(const std::string& name) {
   std::vector<std::string> lists;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {

@@ -226,7 +226,7 @@ class Mirror {
   }
   std::string random_salt() { return dice(4) == 0 ? "s" : ""; }
 
-  /// As the scheduler does: match, lock, insert the rest, keep the lock for a while.
+  /// Acts as the scheduler does: match, lock, insert the rest, and keep the lock for a while.
   void run_sequence() {
     const std::string salt = random_salt();
     const auto tokens = random_tokens();

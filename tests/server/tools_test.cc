@@ -252,7 +252,7 @@ TEST_CASE("Reasoning that no <think> begins is reasoning") {
   CHECK_THAT(content, Catch::EndsWith("Yes."));
 }
 
-TEST_CASE("Numbers of calls and tools come to the template as they were written") {
+TEST_CASE("Numbers of calls and tools reach the template as written") {
   const ToolServer server("ok");
   const auto messages_with = [](std::string_view arguments) {
     return fmt::format(R"([{{"role":"user","content":"hi"}},{{"role":"assistant","content":"","tool_calls":)"

@@ -6,7 +6,7 @@ namespace millrace::server::openai {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
-constexpr size_t kMostShownDigits = 64;
+constexpr size_t kMaxShownDigits = 64;
 
 }  // namespace
 
@@ -20,7 +20,7 @@ std::string describe(Json value) {
     case JsonKind::kNull:
     case JsonKind::kNumber: break;
   }
-  return to_short_json(value, kMostShownDigits);
+  return to_short_json(value, kMaxShownDigits);
 }
 
 ApiError wrong_type(std::string_view name, Json value, std::string_view wanted) {

@@ -35,7 +35,7 @@ class ScriptedIo final : public FileIo {
   std::optional<Kind> failing;
   std::set<std::string> unremovable;  ///< names
   size_t failed_removals = 0;
-  size_t most_bytes = SIZE_MAX;       ///< of one read or write
+  size_t max_bytes = SIZE_MAX;       ///< of one read or write
   uint64_t ends_at = UINT64_MAX;      ///< where reads find the end of any file
   std::function<void()> before_open;  ///< once
   std::function<void()> after_open;   ///< once, before the caller hears of it
@@ -61,10 +61,10 @@ class ScriptedIo final : public FileIo {
       case Kind::kOpen: return openat(call.folder, call.path, call.flags, 0666);
       case Kind::kRead:
         return pread(call.file, call.parts[0].iov_base,
-                     std::min({call.parts[0].iov_len, most_bytes, ends_at - std::min(ends_at, call.offset)}),
+                     std::min({call.parts[0].iov_len, max_bytes, ends_at - std::min(ends_at, call.offset)}),
                      static_cast<off_t>(call.offset));
       case Kind::kWrite:
-        return pwrite(call.file, call.parts[0].iov_base, std::min(call.parts[0].iov_len, most_bytes),
+        return pwrite(call.file, call.parts[0].iov_base, std::min(call.parts[0].iov_len, max_bytes),
                       static_cast<off_t>(call.offset));
       case Kind::kSync: return fdatasync(call.file);
       case Kind::kClose: return ::close(call.file);
@@ -140,7 +140,7 @@ struct Pages {
 
 TEST_CASE("a page is written aside and synced before it is named") {
   Pages world;
-  world.io.most_bytes = 5000;
+  world.io.max_bytes = 5000;
   REQUIRE(world.put(1));
   const std::vector<Kind> wanted{Kind::kStat,  Kind::kOpen, Kind::kWrite, Kind::kWrite,
                                  Kind::kWrite, Kind::kSync, Kind::kClose, Kind::kRename};
@@ -154,7 +154,7 @@ TEST_CASE("a page read in pieces is whole and a short one is a miss") {
   REQUIRE(world.put(1));
   if (!world.let_go_of(1)) SKIP_TEST("the files of this system's folder for temporary ones lie in memory");
   world.io.calls.clear();
-  world.io.most_bytes = 3000;
+  world.io.max_bytes = 3000;
   REQUIRE(world.get(1));
   REQUIRE(std::ranges::count(world.io.calls, Kind::kRead) == 2 + 4);  // of the header, of the page
   REQUIRE(world.let_go_of(1));

@@ -109,12 +109,12 @@ void reset() {
   all.graphs_refused = false;
   all.graph_launch_sticks = false;
   all.stuck = cudaSuccess;
-  delays.most_us = 0;
+  delays.max_us = 0;
 }
 
 void delay_randomly(uint64_t seed, std::chrono::microseconds most) {
   delays.seed = seed;
-  delays.most_us = most.count();
+  delays.max_us = most.count();
 }
 
 void fail_call(uint64_t nth) {

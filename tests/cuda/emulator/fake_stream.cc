@@ -76,9 +76,9 @@ CUstream_st::CUstream_st(int its_device) : device(its_device), newest_(new Task)
         delete next;
         return;
       }
-      const int64_t most_us = millrace::emulator::delays.most_us.load();
-      if (most_us > 0) {
-        const auto wait_us = std::uniform_int_distribution<int64_t>(0, most_us)(random);
+      const int64_t max_us = millrace::emulator::delays.max_us.load();
+      if (max_us > 0) {
+        const auto wait_us = std::uniform_int_distribution<int64_t>(0, max_us)(random);
         std::this_thread::sleep_for(std::chrono::microseconds(wait_us));
       }
       next->work();

@@ -41,7 +41,7 @@ void spoil_captures();
 /// The random delays of work.
 struct Delays {
   std::atomic<uint64_t> seed{0};
-  std::atomic<int64_t> most_us{0};
+  std::atomic<int64_t> max_us{0};
 };
 extern Delays delays;
 

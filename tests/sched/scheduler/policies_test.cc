@@ -242,7 +242,7 @@ TEST_CASE("stages of one machine are also timed at once") {
   options.processors = 2;
   Scheduler scheduler(options);
   std::deque<Plan> in_flight;
-  size_t most_in_flight = 0;
+  size_t max_in_flight = 0;
   int open = 0;
   uint64_t id = 0;
   while (scheduler.profiling()) {
@@ -257,7 +257,7 @@ TEST_CASE("stages of one machine are also timed at once") {
       in_flight.push_back(std::move(*plan));
     }
     REQUIRE_FALSE(in_flight.empty());
-    most_in_flight = std::max(most_in_flight, in_flight.size());
+    max_in_flight = std::max(max_in_flight, in_flight.size());
     PlanOutput output;
     output.id = in_flight.front().id;
     for (size_t i = 0; i < in_flight.front().slices.size(); ++i) output.slices.emplace_back().samples = {{.token = 1}};
@@ -269,7 +269,7 @@ TEST_CASE("stages of one machine are also timed at once") {
     in_flight.pop_front();
   }
   REQUIRE(open == 0);
-  REQUIRE(most_in_flight == options.window);
+  REQUIRE(max_in_flight == options.window);
 }
 
 struct Profiled {

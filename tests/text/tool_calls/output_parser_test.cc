@@ -52,7 +52,7 @@ std::string parse(const OutputFormat& format, std::string_view answer, size_t si
   return summary(all);
 }
 
-/// The same for whatever pieces it comes in.
+/// Returns what the parser finds, and requires the same for pieces of every size.
 std::string parse(const OutputFormat& format, std::string_view answer) {
   const std::string whole = parse(format, answer, answer.size() + 1);
   for (const size_t size : {1, 2, 3, 5, 7, 11, 16}) {
