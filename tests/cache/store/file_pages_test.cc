@@ -35,7 +35,7 @@ class ScriptedIo final : public FileIo {
   std::optional<Kind> failing;
   std::set<std::string> unremovable;  ///< names
   size_t failed_removals = 0;
-  size_t max_bytes = SIZE_MAX;       ///< of one read or write
+  size_t max_bytes = SIZE_MAX;        ///< of one read or write
   uint64_t ends_at = UINT64_MAX;      ///< where reads find the end of any file
   std::function<void()> before_open;  ///< once
   std::function<void()> after_open;   ///< once, before the caller hears of it
