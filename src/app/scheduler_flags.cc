@@ -48,7 +48,7 @@ void add_scheduler_flags(CLI::App& serve, ServeFlags& flags) {
   add_number(serve, "--max-running-requests", engine.stage.max_running, {1, 65536},
              "Limits the requests that run at once.");
   add_number(serve, "--max-queued-requests", engine.head.max_queued, {1, 1 << 20},
-             "Limits the requests that wait; further ones get 429.");
+             "Limits the requests that wait for a slot or pages; further ones get 429.");
   add_seconds(serve, "--queue-timeout", engine.head.queue_timeout, kTimeLimit,
               "Ends a request with an error when it has waited this long; 0: no limit.");
   add_seconds(serve, "--run-timeout", engine.head.run_timeout, kTimeLimit,

@@ -120,7 +120,8 @@ HttpResponse StatusRoutes::health() const {
   if (!status.ready) {
     return error_response({503, status.reason.empty() ? "the engine is not ready" : status.reason, ""});
   }
-  return json_response(R"({"status":"ok"})");
+  // A pause is the administrator's wish: a 503 would take the server out of the balancer, or restart it.
+  return json_response(status.paused ? R"({"status":"paused"})" : R"({"status":"ok"})");
 }
 
 HttpResponse StatusRoutes::load() const {

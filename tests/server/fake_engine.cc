@@ -134,6 +134,7 @@ FakeEngine::FakeEngine() {
 sched::EngineStatus FakeEngine::status() const {
   sched::EngineStatus status;
   status.ready = ready;
+  status.paused = paused.has_value();
   if (!ready) status.reason = "stage 1 is silent";
   status.running = static_cast<uint32_t>(live.load());
   status.free_pages = 60;

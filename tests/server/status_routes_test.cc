@@ -50,6 +50,25 @@ TEST_CASE("HEAD answers as GET without the body") {
   CHECK(client.get("/health").status == 200);
 }
 
+TEST_CASE("Health says that generation is paused and stays 200") {
+  TestServer server;
+  const auto status_of = [&](const char* path) {
+    const HttpReply reply = server.get(path);
+    CHECK(reply.status == 200);
+    return ParsedJson(reply.body).string("/status");
+  };
+  CHECK(status_of("/health") == "ok");
+  CHECK(server.post("/pause_generation", R"({"mode":"in_place"})").status == 200);
+  CHECK(status_of("/health") == "paused");
+  CHECK(status_of("/ping") == "paused");
+  CHECK(status_of("/livez") == "ok");
+  server.engine.ready = false;  // a reason to take no requests is worse than a pause
+  CHECK(server.get("/health").status == 503);
+  server.engine.ready = true;
+  CHECK(server.post("/continue_generation", "").status == 200);
+  CHECK(status_of("/health") == "ok");
+}
+
 TEST_CASE("Health says why the engine is not ready") {
   TestServer server;
   server.engine.ready = false;

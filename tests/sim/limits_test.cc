@@ -1,3 +1,4 @@
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "sim/random_rings.h"
@@ -76,9 +77,60 @@ TEST_CASE("a full queue refuses the next request") {
   world.start(options, jobs);
   world.run_to_end();
   for (size_t i = 0; i < 3; ++i) REQUIRE(jobs[i].tokens == expected_tokens(jobs[i], options));
-  REQUIRE(jobs[3].refused);
+  REQUIRE(jobs[3].endings == 1);
+  REQUIRE(jobs[3].tokens.empty());
   REQUIRE(jobs[3].error->code == ErrorCode::kExhausted);
-  REQUIRE(jobs[3].error->message == "the queue is full: 2 requests are waiting (--max-queued-requests)");
+  REQUIRE(jobs[3].error->message == "the queue is full: 2 requests may wait (--max-queued-requests)");
+  world.stop();
+}
+
+TEST_CASE("an idle ring takes a burst of all that can start and wait") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.max_running = 8;
+  options.head.scheduler.page_size = 8;
+  options.head.scheduler.page_count = 1000;
+  options.head.scheduler.context_length = 4000;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.max_queued = 4;
+  std::vector<Job> jobs;
+  for (TokenId i = 0; i < 13; ++i) {
+    jobs.push_back(job_at(1s, {1, 2, i}));
+    jobs.back().request.id = std::to_string(i);
+  }
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
+  const auto is_answered = [&](const Job& job) { return job.tokens == expected_tokens(job, options); };
+  REQUIRE(std::ranges::count_if(jobs, is_answered) == 12);
+  REQUIRE(std::ranges::count_if(jobs, exceeded_queue) == 1);
+  world.stop();
+}
+
+TEST_CASE("a full queue ends a lower request once for a higher one") {
+  Dice dice(5);
+  auto options = random_ring(dice);
+  options.costs = {{.fixed_us = 10000}};
+  options.head.scheduler.policy = sched::QueuePolicy::kPriority;
+  options.head.scheduler.max_running = 1;
+  options.head.scheduler.chunking = sched::Chunking::kFixed;
+  options.head.max_queued = 2;
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < 5; ++i) jobs.push_back(job_at(1s + i * 5ms, {1, 2, 3}));
+  const std::array priorities = {9, 1, 2, 3, 0};
+  for (size_t i = 0; i < 5; ++i) jobs[i].request.priority = priorities.at(i);
+  World world(5);
+  world.start(options, jobs);
+  world.run_to_end();
+  for (const size_t i : {0, 2, 3}) REQUIRE(jobs[i].tokens == expected_tokens(jobs[i], options));
+  for (const size_t i : {1, 4}) {
+    REQUIRE(jobs[i].endings == 1);
+    REQUIRE(jobs[i].tokens.empty());
+    REQUIRE(jobs[i].error->code == ErrorCode::kExhausted);
+  }
+  REQUIRE(jobs[1].error->message ==
+          "the queue is full: a request of higher priority has taken the place of this one (--max-queued-requests)");
   world.stop();
 }
 

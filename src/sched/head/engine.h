@@ -60,8 +60,9 @@ class Engine {
   [[nodiscard]] virtual const ModelInfo& model_info() const = 0;
   [[nodiscard]] virtual EngineStatus status() const = 0;
   /// Queues a request; its stream is used on the client's `runtime`. Errors: kInvalidArgument (empty prompt, or one
-  /// that the context or the cache can never hold), kExhausted (queue full), kUnavailable (not ready, ring broken,
-  /// draining). The message of kInvalidArgument says how many tokens would fit.
+  /// that the context or the cache can never hold), kExhausted (too many arrive at once), kUnavailable (not ready, ring
+  /// broken, draining). The message of kInvalidArgument says how many tokens would fit. When the queue is full, the
+  /// only event of the stream is kExhausted.
   [[nodiscard]] virtual Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request,
                                                                     async::Runtime& runtime) = 0;
   /// Ends the request with this id as kAbort. Returns false if none is in flight.

@@ -23,6 +23,9 @@ constexpr async::Duration kWatchdogGrace = std::chrono::seconds(1);
 /// Time between two checks of the requests' time limits.
 constexpr async::Duration kExpiryInterval = std::chrono::milliseconds(100);
 
+/// Submissions that may arrive during a turn beyond those that can run or wait; the head decides which to refuse.
+constexpr size_t kMaxExcessSubmissions = 1024;
+
 constexpr const char* kShuttingDown = "the server is shutting down";
 
 }  // namespace
@@ -31,7 +34,8 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
       timeouts_{.queue = options_.queue_timeout, .prefetch = options_.prefetch_timeout, .run = options_.run_timeout},
-      intake_(runtime, options_.max_queued, options_.audit),
+      intake_(runtime, size_t{options_.max_queued} + options_.scheduler.max_running + kMaxExcessSubmissions,
+              options_.audit),
       scheduler_(options_.scheduler),
       stats_(options_.model.stage_count, options_.scheduler.window),
       delivery_(intake_, options_.audit),
@@ -269,7 +273,19 @@ void Head::handle(Submission submission) {
     return;
   }
   stats_.request_arrived(async::nanoseconds(submission.submitted));
-  scheduler_.add(submission.id, std::move(submission.request));
+  queue(std::move(submission));
+}
+
+void Head::queue(Submission submission) {
+  const auto ended = scheduler_.offer(submission.id, std::move(submission.request), options_.max_queued);
+  if (!ended) return;
+  const std::string reason = *ended == submission.id
+                                 ? fmt::format("{} requests may wait", options_.max_queued)
+                                 : std::string("a request of higher priority has taken the place of this one");
+  publish();  // first, so that a client that has its last event finds its place free
+  delivery_.fail({*ended},
+                 {ErrorCode::kExhausted, fmt::format("the queue is full: {} (--max-queued-requests)", reason)},
+                 runtime_.now());
 }
 
 void Head::handle(AbortSequence abort) {

@@ -21,7 +21,7 @@ namespace millrace::sched {
 struct HeadOptions {
   SchedulerOptions scheduler;
   ModelInfo model;
-  uint32_t max_queued = 0;             ///< requests that may wait; more are kExhausted
+  uint32_t max_queued = 0;             ///< requests that may wait for a slot or pages; more end with kExhausted
   async::Duration heartbeat{};         ///< an idle ring gets an empty plan this often
   async::Duration watchdog{};          ///< a plan that takes longer, and a second, breaks the ring
   async::Duration queue_timeout{};     ///< a request that waits longer ends with kTimeout; 0: none
@@ -84,6 +84,7 @@ class Head final : public Engine {
 
   [[nodiscard]] asio::awaitable<void> receive_controls();
   void handle(Submission submission);
+  void queue(Submission submission);
   void handle(AbortSequence abort);
   void handle(Pause pause);
   void handle(Resume resume);

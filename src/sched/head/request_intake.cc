@@ -62,8 +62,8 @@ class RequestIntake::Stream final : public TokenStream {
   bool ended_ = false;
 };
 
-RequestIntake::RequestIntake(async::Runtime& head_runtime, uint32_t max_queued, bool audit)
-    : max_queued_(max_queued),
+RequestIntake::RequestIntake(async::Runtime& head_runtime, size_t max_untaken, bool audit)
+    : max_untaken_(max_untaken),
       audit_(audit),
       // submit() bounds the submissions, and each stream sends one abort at most: no abort may be lost.
       controls_(head_runtime, std::numeric_limits<size_t>::max()) {}
@@ -76,10 +76,9 @@ Result<std::unique_ptr<TokenStream>> RequestIntake::submit(GenerateRequest reque
     const std::lock_guard lock(mutex_);
     if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);
     if (!stall_.empty()) return make_error(ErrorCode::kUnavailable, "not ready: {}", stall_);
-    const uint32_t waiting = status_.waiting + untaken_submissions_;
-    if (waiting >= max_queued_) {
-      return make_error(ErrorCode::kExhausted, "the queue is full: {} requests are waiting (--max-queued-requests)",
-                        waiting);
+    if (untaken_submissions_ >= max_untaken_) {
+      return make_error(ErrorCode::kExhausted, "{} requests arrived at once: send this one again later",
+                        untaken_submissions_);
     }
     const auto [entry, is_new] = by_id_.emplace(request_id, id);
     if (!is_new) {

@@ -12,16 +12,18 @@
 
 namespace millrace::sched {
 
-/// The border between the clients' threads and the head's thread. It accepts or refuses requests by the status that the
-/// head published last. It bounds the queue, keeps request ids unique, and passes everything on as Controls. Owned by
-/// the head; thread-safe, apart from the functions marked for the head's thread. It outlives every TokenStream.
+/// The border between the clients' threads and the head's thread. It refuses requests while the head is not ready,
+/// keeps request ids unique, bounds the submissions that the head has not taken, and passes everything on as Controls.
+/// The head bounds the queue itself, since it knows which requests have to wait. Owned by the head; thread-safe, apart
+/// from the functions marked for the head's thread. It outlives every TokenStream.
 class RequestIntake {
  public:
-  /// `max_queued` requests may wait. With `audit`, a stream CHECKs that no event follows its last one.
-  RequestIntake(async::Runtime& head_runtime, uint32_t max_queued, bool audit);
+  /// `max_untaken` submissions may be under way to the head. With `audit`, a stream CHECKs that no event follows its
+  /// last one.
+  RequestIntake(async::Runtime& head_runtime, size_t max_untaken, bool audit);
 
-  /// Queues a request that the scheduler can run. Errors: kUnavailable (not ready, or closed), kExhausted (the queue is
-  /// full), kConflict (the request id is in use).
+  /// Passes a request that the scheduler can run on to the head. Errors: kUnavailable (not ready, or closed),
+  /// kExhausted (too many submissions under way), kConflict (the request id is in use).
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request, async::Runtime& client);
   /// Returns false when no request in flight has this id.
   [[nodiscard]] bool abort(const std::string& request_id);
@@ -48,7 +50,7 @@ class RequestIntake {
  private:
   class Stream;
 
-  const uint32_t max_queued_;
+  const size_t max_untaken_;
   const bool audit_;
   async::Mailbox<Control> controls_;
   std::atomic<uint64_t> next_sequence_{1};

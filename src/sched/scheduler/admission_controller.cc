@@ -1,6 +1,7 @@
 #include "sched/scheduler/admission_controller.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace millrace::sched {
 namespace {
@@ -15,13 +16,39 @@ uint64_t AdmissionController::max_new_tokens(const Sequence& sequence) const {
   return std::min({wanted, uint64_t{state_.options.context_length} - sequence.tokens.size(), kMaxExpectedTokens});
 }
 
+// Pages for what a candidate and `others` are expected to generate, with one page of each other that is not full.
+size_t AdmissionController::expected_pages(uint64_t new_tokens, size_t others) const {
+  if (others == 0) return 0;
+  const auto expected = static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(new_tokens));
+  return state_.pages_for(expected) + others;
+}
+
 size_t AdmissionController::pages_needed(Sequence& candidate, std::span<Sequence* const> others) const {
   const size_t own = state_.pages_for(candidate.tokens.size()) - queue_.match(candidate).device_pages;
-  if (others.empty()) return own;
   uint64_t new_tokens = max_new_tokens(candidate);
   for (const Sequence* sequence : others) new_tokens += max_new_tokens(*sequence);
-  const auto expected = static_cast<size_t>(new_token_ratio_.value() * static_cast<double>(new_tokens));
-  return own + state_.pages_for(expected) + others.size();
+  return own + expected_pages(new_tokens, others.size());
+}
+
+size_t AdmissionController::count_with_room(std::span<Sequence* const> candidates) const {
+  const size_t limit = std::min(candidates.size(), state_.free_slots.size());
+  const size_t available = state_.cache.available_pages();
+  size_t pages = 0;
+  uint64_t new_tokens = 0;
+  for (const Sequence* sequence : state_.running) new_tokens += max_new_tokens(*sequence);
+  std::vector<cache::NodeId> prefixes;  // whose unused pages are in `pages`
+  for (size_t count = 0; count < limit; ++count) {
+    Sequence& candidate = *candidates[count];
+    const cache::RadixTree::Match& match = queue_.match(candidate);
+    pages += state_.pages_for(candidate.tokens.size()) - match.device_pages;
+    if (std::ranges::find(prefixes, match.device_node) == prefixes.end()) {
+      prefixes.push_back(match.device_node);
+      pages += available - state_.cache.available_after(match);
+    }
+    new_tokens += max_new_tokens(candidate);
+    if (pages + expected_pages(new_tokens, state_.running.size() + count) > available) return count;
+  }
+  return limit;
 }
 
 bool AdmissionController::has_room(Sequence& candidate) const {

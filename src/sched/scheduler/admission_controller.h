@@ -23,6 +23,9 @@ class AdmissionController {
   [[nodiscard]] bool has_room_for_next() const;
   /// Returns the pages that the candidate needs if `others` run, beyond those that it finds on the device.
   [[nodiscard]] size_t pages_needed(Sequence& candidate, std::span<Sequence* const> others) const;
+  /// Returns how many of the candidates, the first ones, have room at the same time. Each finds those before it
+  /// running.
+  [[nodiscard]] size_t count_with_room(std::span<Sequence* const> candidates) const;
   /// Moves the candidate from the queue to the running sequences and opens it in the plan. False, and nothing happens,
   /// if it has no room, if the plan's message has none, or if its pages wait for copies.
   [[nodiscard]] bool admit(Sequence& candidate);
@@ -34,6 +37,7 @@ class AdmissionController {
 
  private:
   [[nodiscard]] uint64_t max_new_tokens(const Sequence& sequence) const;
+  [[nodiscard]] size_t expected_pages(uint64_t new_tokens, size_t others) const;
 
   SchedulerState& state_;
   WaitingQueue& queue_;

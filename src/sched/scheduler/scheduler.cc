@@ -31,6 +31,31 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       prefills_(state_, queue_, admission_, builder_, chunker_),
       outputs_(state_) {}
 
+std::optional<SequenceId> Scheduler::offer(SequenceId id, GenerateRequest request, uint32_t max_queued) {
+  auto newcomer = make_sequence(id, std::move(request));
+  Sequence* const without_place = overflow(*newcomer, max_queued);
+  if (without_place == newcomer.get()) return id;
+  std::optional<SequenceId> ended;
+  if (without_place != nullptr) {
+    ended = without_place->id;
+    state_.remove(*without_place);
+  }
+  queue_.add(std::move(newcomer));
+  return ended;
+}
+
+// Requests that have begun keep their places: their clients may have tokens already. If all that wait have begun, a
+// newcomer that starts at once is one more that runs, and none has to go.
+Sequence* Scheduler::overflow(Sequence& newcomer, uint32_t max_queued) const {
+  if (state_.waiting.size() < max_queued) return nullptr;
+  const std::vector<Sequence*> order = queue_.order_with(newcomer);
+  const size_t starting = paused_ ? 0 : admission_.count_with_room(order);
+  if (order.size() - starting <= max_queued) return nullptr;
+  const auto last = std::find_if(order.rbegin(), order.rend(), [](const Sequence* one) { return !one->cached_tokens; });
+  if (order.rend() - last <= static_cast<ptrdiff_t>(starting)) return nullptr;
+  return outranks(state_.options.policy, newcomer, **last) ? *last : &newcomer;
+}
+
 std::optional<Plan> Scheduler::next() {
   if (costs_.profiling()) return next_profile_plan();
   if (paused_ || state_.cache.verifying()) return std::nullopt;

@@ -32,6 +32,9 @@ class Scheduler {
 
   /// Queues a request that `admissible` accepted.
   void add(SequenceId id, GenerateRequest request) { queue_.add(id, std::move(request)); }
+  /// Adds the request, unless `max_queued` requests would have to wait for a slot or pages without it already. Returns
+  /// the sequence that has no place in the queue: this one, or one that it outranks, which has ended without an update.
+  [[nodiscard]] std::optional<SequenceId> offer(SequenceId id, GenerateRequest request, uint32_t max_queued);
   /// Returns kInvalidArgument, with the numbers that do not fit, for a request that can never run.
   [[nodiscard]] Result<void> admissible(const GenerateRequest& request) const { return queue_.admissible(request); }
   /// Ends a sequence without an update; its pages are free at once. False if it is unknown.
@@ -91,6 +94,7 @@ class Scheduler {
   [[nodiscard]] const DraftCounts& draft_counts() const { return outputs_.draft_counts(); }
 
  private:
+  [[nodiscard]] Sequence* overflow(Sequence& newcomer, uint32_t max_queued) const;
   [[nodiscard]] std::optional<Plan> next_profile_plan();
   [[nodiscard]] Plan take_plan();
 

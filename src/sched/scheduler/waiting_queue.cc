@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -32,8 +33,8 @@ Result<void> WaitingQueue::admissible(const GenerateRequest& request) const {
   return {};
 }
 
-void WaitingQueue::add(SequenceId id, GenerateRequest request) {
-  auto sequence = make_sequence(id, std::move(request));
+void WaitingQueue::add(std::unique_ptr<Sequence> sequence) {
+  const SequenceId id = sequence->id;
   state_.waiting.push_back(sequence.get());
   prefetch(*sequence);
   const bool inserted = state_.sequences.emplace(id, std::move(sequence)).second;
@@ -77,6 +78,22 @@ Sequence* WaitingQueue::next() const {
     if (policy == QueuePolicy::kFcfs) break;
   }
   return next;
+}
+
+std::vector<Sequence*> WaitingQueue::order_with(Sequence& newcomer) const {
+  std::vector<Sequence*> arrivals(state_.waiting.begin(), state_.waiting.end());
+  arrivals.push_back(&newcomer);
+  const QueuePolicy policy = state_.options.policy;
+  std::vector<size_t> indices(arrivals.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  std::ranges::sort(indices, [&](size_t a, size_t b) {
+    if (precedes(policy, *arrivals[a], *arrivals[b])) return true;
+    return a < b && !precedes(policy, *arrivals[b], *arrivals[a]);
+  });
+  std::vector<Sequence*> order;
+  order.reserve(arrivals.size());
+  for (const size_t index : indices) order.push_back(arrivals[index]);
+  return order;
 }
 
 const cache::RadixTree::Match& WaitingQueue::match(Sequence& sequence) const {

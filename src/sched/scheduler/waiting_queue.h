@@ -1,5 +1,9 @@
 #pragma once
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "base/result.h"
 #include "sched/scheduler/scheduler_state.h"
 
@@ -15,7 +19,8 @@ class WaitingQueue {
   /// Returns kInvalidArgument if the request could never run: its prompt is empty, too long, or has unknown tokens.
   [[nodiscard]] Result<void> admissible(const GenerateRequest& request) const;
   /// Appends a request that `admissible` accepted, and starts its prefetch.
-  void add(SequenceId id, GenerateRequest request);
+  void add(SequenceId id, GenerateRequest request) { add(make_sequence(id, std::move(request))); }
+  void add(std::unique_ptr<Sequence> sequence);
   /// Takes slot and pages from a running sequence and puts it before all others.
   void put_back(Sequence& sequence);
   /// Removes a sequence from the queue and counts a bypass for those before it.
@@ -32,6 +37,8 @@ class WaitingQueue {
 
   /// Returns the sequence that the policy admits next, or null if none is ready.
   [[nodiscard]] Sequence* next() const;
+  /// Returns the waiting sequences and `newcomer`, which arrives after them, in the order of their admission.
+  [[nodiscard]] std::vector<Sequence*> order_with(Sequence& newcomer) const;
   /// Returns the longest cached prefix of the sequence, as of now.
   const cache::RadixTree::Match& match(Sequence& sequence) const;
   /// Looks up a few sequences' prefixes, others each turn: all of them each turn would cost too much.

@@ -33,7 +33,7 @@ asio::awaitable<void> read_event(TokenStream& stream, GenerateEvent& event) {
 
 /// An intake, and a head that does nothing but take its controls.
 struct World {
-  explicit World(uint32_t max_queued) : intake(runtime, max_queued, true) {
+  explicit World(size_t max_untaken) : intake(runtime, max_untaken, true) {
     intake.set_ready(true, "");
     tasks.spawn("controls", take_controls(intake, controls));
   }
@@ -59,14 +59,16 @@ TEST_CASE("an intake that is not ready refuses with the reason") {
   REQUIRE(world.intake.status().reason == "the stages are being timed");
 }
 
-TEST_CASE("the queue bound counts published and untaken requests") {
-  World world(3);
+TEST_CASE("submissions that the head has not taken are bounded") {
+  World world(2);
   world.intake.publish({.waiting = 1, .page_size = 64});
   const auto first = world.intake.submit(request_named("a"), world.runtime);
   const auto second = world.intake.submit(request_named("b"), world.runtime);
   REQUIRE((first.has_value() && second.has_value()));
   REQUIRE(world.intake.status().waiting == 3);
-  REQUIRE(world.intake.submit(request_named("c"), world.runtime).error().code == ErrorCode::kExhausted);
+  const auto third = world.intake.submit(request_named("c"), world.runtime);
+  REQUIRE(third.error().code == ErrorCode::kExhausted);
+  REQUIRE(third.error().message == "2 requests arrived at once: send this one again later");
   world.virtual_world.run();
   REQUIRE(world.controls.size() == 2);
   REQUIRE(world.intake.status().waiting == 1);  // the head has them, and has not published since

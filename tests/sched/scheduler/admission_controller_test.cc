@@ -46,6 +46,30 @@ TEST_CASE("cached pages of others count as room but not twice") {
   REQUIRE_FALSE(parts.admission.has_room(same));
 }
 
+TEST_CASE("as many have room together as are admitted in turn") {
+  auto options = small_options();
+  options.page_count = GENERATE(16u, 18u, 24u, 32u);
+  options.new_token_ratio = GENERATE(0.0, 0.3);
+  const bool has_cached_prefix = GENERATE(false, true);
+  SchedulerParts parts(options);
+  if (has_cached_prefix) {
+    (void)parts.start(1, 24, 2);
+    parts.state.remove(*parts.state.find(SequenceId(1)));
+  }
+  std::vector<Sequence*> candidates;
+  for (uint64_t id = 2; id < 12; ++id) {
+    candidates.push_back(&parts.add(id, 4));
+    candidates.back()->tokens.assign(26, 1);  // all alike
+    candidates.back()->prompt_length = 26;
+  }
+  const size_t predicted = parts.admission.count_with_room(candidates);
+  parts.begin_turn();
+  size_t admitted = 0;
+  while (admitted < candidates.size() && parts.admission.admit(*candidates[admitted])) ++admitted;
+  REQUIRE(predicted == admitted);
+  REQUIRE(predicted > 0);
+}
+
 TEST_CASE("admission opens the sequence behind its cached prefix") {
   SchedulerParts parts(small_options());
   (void)parts.start(1, 9);
