@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "base/random.h"
+#include "server/prompt_offsets.h"
 
 namespace millrace::server {
 namespace {
@@ -285,6 +286,8 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
     if (is_as_given) {
       prompt.text = std::move(*text);
+      const bool adds_special = request.add_special_tokens.value_or(true);
+      prompt.given_from = adds_special ? count_added_start(*service_.tokenizer, prompt.ids) : 0;
       continue;
     }
     prompt.text = service_.tokenizer->decode(prompt.ids, request.skip_special_tokens, most - decoded);
