@@ -74,7 +74,8 @@ void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
   if (options_.logprobs) {
     const std::vector<uint32_t> offsets = prompt_offsets(options_, prompt_);
     for (size_t i = 0; i < event.prompt_logprobs.size() && i < prompt_.ids.size(); ++i) {
-      delta.logprobs.push_back({with_alternatives(event.prompt_logprobs[i], options_.top_logprobs), offsets[i], i != 0});
+      delta.logprobs.push_back(
+          {with_alternatives(event.prompt_logprobs[i], options_.top_logprobs), offsets[i], i != 0});
     }
   }
   text_offset_ = static_cast<uint32_t>(text::count_code_points(prompt_.text));

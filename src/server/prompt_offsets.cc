@@ -59,7 +59,8 @@ size_t count_added_start(const text::Tokenizer& tokenizer, const std::vector<Tok
   if (added.size() > ids.size()) return 0;
   for (size_t count = added.size(); count > 0; --count) {
     const auto middle = added.begin() + static_cast<std::ptrdiff_t>(count);
-    if (std::equal(added.begin(), middle, ids.begin()) && std::equal(middle, added.end(), ids.end() - (added.end() - middle)))
+    if (std::equal(added.begin(), middle, ids.begin()) &&
+        std::equal(middle, added.end(), ids.end() - (added.end() - middle)))
       return count;
   }
   return 0;

@@ -81,8 +81,8 @@ TEST_CASE("A disconnect counts as aborted and in the histograms") {
     TestServer server;
     server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
     Client client(server.port);
-    client.send(post_bytes("/v1/completions",
-                           fmt::format(R"({{"prompt":"p","n":2,"max_tokens":9,"stream":{}}})", streams)));
+    client.send(
+        post_bytes("/v1/completions", fmt::format(R"({{"prompt":"p","n":2,"max_tokens":9,"stream":{}}})", streams)));
     REQUIRE(server.engine.wait_until_live(2));
     REQUIRE(eventually([&] { return server.engine.events >= 4; }));
     client.close();
@@ -127,7 +127,9 @@ TEST_CASE("More requests than allowed at once are refused") {
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(client.read_until("\"text\":\"b\""));
-  CHECK(server.complete(R"({"prompt":"p"})").status == 429);
+  const HttpReply refused = server.complete(R"({"prompt":"p"})");
+  CHECK(refused.status == 429);
+  CHECK(ParsedJson(refused.body).string("/error/code") == "rate_limit_exceeded");
   CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 1);
   CHECK(ParsedJson(server.post("/abort_request", R"({"abort_all":true})").body).integer("/aborted") == 1);
   CHECK(client.read().events().back() == "[DONE]");

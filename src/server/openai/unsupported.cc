@@ -25,14 +25,44 @@ constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switch
 std::span<const Switched> switched(bool is_chat) {
   return std::span(kSwitched).first(is_chat ? 1 : 2);
 }
-constexpr std::array<std::string_view, 38> kUnsupported = {
-    "suffix", "audio", "guided_decoding_backend", "structural_tag", "lora_path", "lora_request", "lora",
-    "use_beam_search", "logits_processors", "bad_words", "allowed_token_ids", "prompt_embeds", "input_embeds",
-    "custom_logit_processor", "kv_transfer_params", "web_search_options", "logprob_token_ids", "token_ids_logprob",
-    "thinking_token_budget", "repetition_detection", "return_prompt_text", "return_logprob", "post_sampling_probs",
-    "return_routed_experts", "watermark", "watermarking", "stop_regex", "no_stop_trim", "return_hidden_states",
-    "custom_params", "session_params", "samplers", "response_fields", "vllm_xargs", "extra_args", "grammar_triggers",
-    "grammar_lazy", "documents"};
+constexpr std::array<std::string_view, 38> kUnsupported = {"suffix",
+                                                           "audio",
+                                                           "guided_decoding_backend",
+                                                           "structural_tag",
+                                                           "lora_path",
+                                                           "lora_request",
+                                                           "lora",
+                                                           "use_beam_search",
+                                                           "logits_processors",
+                                                           "bad_words",
+                                                           "allowed_token_ids",
+                                                           "prompt_embeds",
+                                                           "input_embeds",
+                                                           "custom_logit_processor",
+                                                           "kv_transfer_params",
+                                                           "web_search_options",
+                                                           "logprob_token_ids",
+                                                           "token_ids_logprob",
+                                                           "thinking_token_budget",
+                                                           "repetition_detection",
+                                                           "return_prompt_text",
+                                                           "return_logprob",
+                                                           "post_sampling_probs",
+                                                           "return_routed_experts",
+                                                           "watermark",
+                                                           "watermarking",
+                                                           "stop_regex",
+                                                           "no_stop_trim",
+                                                           "return_hidden_states",
+                                                           "custom_params",
+                                                           "session_params",
+                                                           "samplers",
+                                                           "response_fields",
+                                                           "vllm_xargs",
+                                                           "extra_args",
+                                                           "grammar_triggers",
+                                                           "grammar_lazy",
+                                                           "documents"};
 /// Returns the unsupported members; a chat supports the last one, documents.
 std::span<const std::string_view> unsupported(bool is_chat) {
   return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 1 : 0));
@@ -166,7 +196,8 @@ bool is_checked_field(std::string_view name) {
   const auto has_name = [name](const auto& each) { return each.name == name; };
   const auto switches = [name](const Switched& each) { return each.name == name || each.choice == name; };
   return std::ranges::find(kUnsupported, name) != kUnsupported.end() || std::ranges::any_of(kNeutral, has_name) ||
-         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kAlwaysOn, name) != kAlwaysOn.end() || std::ranges::find(kCheckedFields, name) != kCheckedFields.end();
+         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kAlwaysOn, name) != kAlwaysOn.end() ||
+         std::ranges::find(kCheckedFields, name) != kCheckedFields.end();
 }
 
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {
