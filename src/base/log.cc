@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include "base/log_drops.h"
 #include "base/log_event.h"
 
 #include <spdlog/details/os.h>

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <cstdint>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -22,8 +21,6 @@ constexpr std::span<const EnumName<Level>> enum_names(Level) {
 
 /// Sets level and format. `json_lines` writes one JSON object per line. Call once, before other threads log.
 void configure(Level level, bool json_lines);
-/// Returns the count of lines that were dropped because nobody read stderr. Logging never waits for a reader.
-[[nodiscard]] uint64_t dropped_lines();
 [[nodiscard]] bool enabled(Level level);
 void write(Level level, fmt::string_view format, fmt::format_args args);
 

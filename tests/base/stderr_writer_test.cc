@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "base/log.h"
+#include "base/log_drops.h"
 
 using namespace millrace;
 

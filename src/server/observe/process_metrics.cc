@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/log.h"
+#include "base/log_drops.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {
