@@ -6,6 +6,7 @@
 #include "app/serve.h"
 #include "app/simulate.h"
 #include "app/trace_report.h"
+#include "base/stderr_writer.h"
 #include "model/quantize_checkpoint.h"
 
 namespace {
@@ -57,9 +58,9 @@ int main(int argc, char** argv) {
     const auto command = app::parse_command_line(argc, argv);
     const auto code = std::visit([](const auto& flags) { return run(flags); }, command);
     if (code.has_value()) return *code;
-    std::fprintf(stderr, "millrace: %s\n", code.error().message.c_str());
+    write_stderr("millrace: " + code.error().message + '\n');
   } catch (const std::exception& failure) {
-    std::fprintf(stderr, "millrace: %s\n", failure.what());
+    write_stderr(std::string("millrace: ") + failure.what() + '\n');
   }
   return 1;
 }

@@ -1,11 +1,19 @@
 #include "base/log.h"
 
+#include "base/log_drops.h"
 #include "base/log_event.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/details/os.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+
 #include "base/json.h"
+#include "base/stderr_writer.h"
 
 namespace millrace::log {
 namespace {
@@ -23,12 +31,54 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 bool json_lines_enabled = false;
+std::atomic<uint64_t> dropped_count{0};
+
+/// Returns the terminal's escape sequence for a level.
+std::string_view color_of(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::debug: return "\033[36m";
+    case spdlog::level::info: return "\033[32m";
+    case spdlog::level::warn: return "\033[33m\033[1m";
+    case spdlog::level::err: return "\033[31m\033[1m";
+    default: return "\033[m";
+  }
+}
+
+/// Writes to stderr, in color on a terminal, without ever waiting for who reads it.
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  StderrSink() = default;
+  StderrSink(const StderrSink&) = delete;
+  StderrSink& operator=(const StderrSink&) = delete;
+  ~StderrSink() override { writer_.finish(); }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t buffer;
+    formatter_->format(message, buffer);
+    const std::string_view line(buffer.data(), buffer.size());
+    const size_t begin = message.color_range_start;
+    const size_t end = message.color_range_end;
+    if (has_color_ && begin < end) {
+      std::string colored(line.substr(0, begin));
+      colored.append(color_of(message.level)).append(line.substr(begin, end - begin)).append("\033[m");
+      writer_.write(colored.append(line.substr(end)));
+    } else {
+      writer_.write(line);
+    }
+    dropped_count = writer_.dropped();
+  }
+  void flush_() override {}
+
+ private:
+  LineWriter writer_{STDERR_FILENO};
+  const bool has_color_ = spdlog::details::os::in_terminal(stderr) && spdlog::details::os::is_color_terminal();
+};
 
 spdlog::logger& logger() {
   static spdlog::logger instance = [] {
-    spdlog::logger made("millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    spdlog::logger made("millrace", std::make_shared<StderrSink>());
     made.set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-5l%$ %v");
-    made.flush_on(spdlog::level::info);
     return made;
   }();
   return instance;
@@ -40,6 +90,10 @@ void configure(Level level, bool json_lines) {
   logger().set_level(to_spdlog(level));
   json_lines_enabled = json_lines;
   if (json_lines) logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%f%z","level":"%l","message":%v})");
+}
+
+uint64_t dropped_lines() {
+  return dropped_count;
 }
 
 bool enabled(Level level) {

@@ -106,6 +106,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
     if (failure) continue;
     hear();
     auto message = decode(bytes);
+    received_message_ |= message.has_value();
     if (message.has_error()) {
       end(message.error().message);
     } else if (const auto* goodbye = std::get_if<Goodbye>(&*message)) {

@@ -41,6 +41,8 @@ class ControlConnection {
   void on_quiet(std::function<void(bool quiet)> callback) { on_quiet_ = std::move(callback); }
   /// Ends the connection after writing what is queued and a Goodbye, if the peer takes them within the quiet limit.
   void close(const std::string& reason);
+  /// Returns whether the peer has sent a control message, and so is no other program.
+  [[nodiscard]] bool received_message() const { return received_message_; }
   /// Returns whether the peer ended the connection with a Goodbye.
   [[nodiscard]] bool received_goodbye() const { return received_goodbye_; }
   [[nodiscard]] asio::awaitable<void> join() { co_await tasks_.join(); }
@@ -68,6 +70,7 @@ class ControlConnection {
   std::deque<Message> incoming_;
   std::deque<std::vector<std::byte>> outgoing_;
   std::string end_reason_;
+  bool received_message_ = false;
   bool received_goodbye_ = false;
   bool closing_ = false;
   async::TimePoint close_deadline_;  // of closing_

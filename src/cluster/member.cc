@@ -23,6 +23,8 @@ constexpr async::Duration kConnectTimeout = 5s;
 /// Delay until the log says what a try waits for, and the interval at which it repeats an unchanged result.
 constexpr async::Duration kFirstLogDelay = 1s;
 constexpr async::Duration kReminder = 5s;
+/// Interval at which the log repeats that connections end as before.
+constexpr async::Duration kEndReminder = 60s;
 /// Interval between looks at a lookup under way, whose thread cannot wake this one.
 constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
@@ -70,10 +72,24 @@ asio::awaitable<void> Member::run() {
     if (stopping_) break;
     const std::string end = co_await serve(std::move(socket));
     if (stopping_) break;
-    log::warn("the head at {} {}", options_.coordinator.to_string(), end);
-    delay = turned_away_ ? std::min(2 * delay, kMaxRetry) : kRetry;
+    log_end(end);
+    delay = turned_away_ || met_stranger_ ? std::min(2 * delay, kMaxRetry) : kRetry;
     (void)co_await stop_signal_.wait_until(runtime_.now() + delay);
   }
+}
+
+void Member::log_end(const std::string& end) {
+  // Another program may end each connection in another way.
+  const std::string kind = met_stranger_ ? "another program" : end;
+  if (kind == last_logged_end_ && runtime_.now() < end_reminder_) return;
+  if (met_stranger_) {
+    log::warn("what answers at {} does not speak as a head does, and {}; trying again until a head is there",
+              options_.coordinator.to_string(), end);
+  } else {
+    log::warn("the head at {} {}", options_.coordinator.to_string(), end);
+  }
+  last_logged_end_ = kind;
+  end_reminder_ = runtime_.now() + kEndReminder;
 }
 
 asio::awaitable<tcp::socket> Member::find_coordinator() {
@@ -142,6 +158,7 @@ asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
 asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   has_joined_ = false;
   turned_away_ = false;
+  met_stranger_ = false;
   // The node before connects to the address that the head sees, so by the same protocol.
   error_code ignored;
   const bool by_v6 = socket.local_endpoint(ignored).protocol() == tcp::v6();
@@ -166,7 +183,9 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
     reason = failure.what();
   }
   const char* end = connection_->received_goodbye() ? "ends the connection" : turned_away_ ? "is left" : "is gone";
+  met_stranger_ = !connection_->received_message();
   turned_away_ = !has_joined_ && (turned_away_ || connection_->received_goodbye());
+  if (!turned_away_ && !met_stranger_) last_logged_end_.clear();
   end_epoch("the head is gone: " + reason);
   reports.cancel();
   co_await reports.join();

@@ -66,6 +66,8 @@ class Member {
   [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
   /// Logs what the search for the head waits for, when that is new and again every few seconds.
   void log_wait(const std::string& what);
+  /// Logs how a connection ended, unless the last one ended so too and less than a minute has passed.
+  void log_end(const std::string& end);
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   void handle(Message message);
   void leave_cluster(const std::string& reason);
@@ -97,12 +99,15 @@ class Member {
   sched::LocalStages* stages_ = nullptr;  // null while the StageHost makes them
   async::TaskGroup tasks_;                // of the connection: loading, the epoch
   async::WaitList stop_signal_;
-  async::WaitList linking_;   // a link is open or has failed, or the epoch shall end
-  std::string end_reason_;    // set: the epoch under way shall end
-  StageId lost_channel_{0};   // of that epoch, as Stopped says
-  bool has_joined_ = false;   // an epoch, on this connection
-  bool in_epoch_ = false;     // from joining it to its end
-  bool turned_away_ = false;  // refused by the head, or unable to run the assignment
+  async::WaitList linking_;        // a link is open or has failed, or the epoch shall end
+  std::string end_reason_;         // set: the epoch under way shall end
+  StageId lost_channel_{0};        // of that epoch, as Stopped says
+  bool has_joined_ = false;        // an epoch, on this connection
+  bool in_epoch_ = false;          // from joining it to its end
+  bool turned_away_ = false;       // refused by the head, or unable to run the assignment
+  bool met_stranger_ = false;      // the last connection was to another program
+  std::string last_logged_end_;    // by log_end
+  async::TimePoint end_reminder_;  // when log_end repeats it
   bool stopping_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "server/prompt_offsets.h"
 #include "text/tool_calls/partial_match.h"
 #include "text/unicode.h"
 
@@ -71,11 +72,10 @@ void Choice::start(sched::GenerateEvent& event, ChoiceDelta& delta) {
 void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
   delta.text += prompt_.text;
   if (options_.logprobs) {
-    text::IncrementalDetokenizer prompt_detokenizer(options_.tokenizer, options_.skip_special_tokens);
-    uint32_t offset = 0;
+    const std::vector<uint32_t> offsets = prompt_offsets(options_, prompt_);
     for (size_t i = 0; i < event.prompt_logprobs.size() && i < prompt_.ids.size(); ++i) {
-      delta.logprobs.push_back({with_alternatives(event.prompt_logprobs[i], options_.top_logprobs), offset, i != 0});
-      offset += static_cast<uint32_t>(text::count_code_points(prompt_detokenizer.push(prompt_.ids[i])));
+      delta.logprobs.push_back(
+          {with_alternatives(event.prompt_logprobs[i], options_.top_logprobs), offsets[i], i != 0});
     }
   }
   text_offset_ = static_cast<uint32_t>(text::count_code_points(prompt_.text));

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "base/random.h"
+#include "server/prompt_offsets.h"
 
 namespace millrace::server {
 namespace {
@@ -24,6 +25,11 @@ constexpr uint64_t kMaxPromptLogprobs = 8u << 20;
 using openai::ApiError;
 using openai::ApiResult;
 using openai::bad_request;
+
+ApiError context_exceeded(ApiError error) {
+  error.code = "context_length_exceeded";
+  return error;
+}
 
 /// Returns system_fingerprint, which changes with the program's version and the model, as answers may.
 std::string fingerprint_of(const std::string& model) {
@@ -141,11 +147,13 @@ std::optional<ApiError> InputProcessor::check_model(const std::string& model) co
   const auto& others = options_.other_model_names;
   if (model.empty() || model == options_.served_model_name) return std::nullopt;
   if (std::ranges::find(others, model) != others.end()) return std::nullopt;
-  return ApiError{
+  ApiError unknown(
       404,
       fmt::format("the model '{}' does not exist; this server has '{}'{}{}", model.substr(0, 256),
                   options_.served_model_name, others.empty() ? "" : ", also called ", fmt::join(others, ", ")),
-      "model"};
+      "model");
+  unknown.code = "model_not_found";
+  return unknown;
 }
 
 ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
@@ -285,6 +293,8 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::CompletionRequest requ
     const bool is_as_given = text != nullptr && prompt.ids.size() == full_size && request.skip_special_tokens;
     if (is_as_given) {
       prompt.text = std::move(*text);
+      const bool adds_special = request.add_special_tokens.value_or(true);
+      prompt.given_from = adds_special ? count_added_start(*service_.tokenizer, prompt.ids) : 0;
       continue;
     }
     prompt.text = service_.tokenizer->decode(prompt.ids, request.skip_special_tokens, most - decoded);
@@ -354,18 +364,20 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   if (prompt_tokens == 0) return bad_request(label.param, "{}: it has no tokens, wanted at least 1", label.name);
   const bool scoring = request.max_tokens == 0u;
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
-    return bad_request(label.param,
-                       "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an "
-                       "answer: shorten it, or have it cut by truncate_prompt_tokens",
-                       context, label.name, prompt_tokens);
+    return context_exceeded(bad_request(
+        label.param,
+        "this model's maximum context length is {} tokens, and {} has {}, which leaves no room for an answer: shorten "
+        "it, or have it cut by truncate_prompt_tokens",
+        context, label.name, prompt_tokens));
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
   if (*request.max_tokens > room) {
-    return bad_request(request.max_tokens_name,
-                       "this model's maximum context length is {} tokens, of which the {} of {} leave {}: lower {} "
-                       "from {} to that, or shorten the prompt",
-                       context, prompt_tokens, label.name, room, request.max_tokens_name, *request.max_tokens);
+    return context_exceeded(bad_request(request.max_tokens_name,
+                                        "this model's maximum context length is {} tokens, of which the {} of {} leave "
+                                        "{}: lower {} from {} to that, or shorten the prompt",
+                                        context, prompt_tokens, label.name, room, request.max_tokens_name,
+                                        *request.max_tokens));
   }
   return *request.max_tokens;
 }

@@ -53,10 +53,12 @@ asio::awaitable<void> ResponseTask::run() {
   }
   streams_.spawn("disconnect watcher", exchange_.connection.watch([this] { streams_.wake(); }));
   if (spec_.stream) comment_timer_.expire_after(context_.comment_interval);
+  bool failed = false;
   for (;;) {
     Failure failure = process_events();
     if (!failure && context_.is_stopping) failure = ApiError{503, "the server is shutting down", ""};
     if (exchange_.connection.peer_gone()) break;
+    failed = failure.has_value();
     if (failure) {
       co_await send_failure(*std::move(failure));
       break;
@@ -71,10 +73,8 @@ asio::awaitable<void> ResponseTask::run() {
     if (!sent) break;
   }
   exchange_.record.completion_tokens = usage().completion_tokens;
-  if (unfinished_ == 0 && !exchange_.connection.peer_gone()) {
-    record_end_metrics();
-    co_await send_full_response();
-  }
+  if (!failed) record_end_metrics();
+  if (unfinished_ == 0 && !exchange_.connection.peer_gone()) co_await send_full_response();
   if (exchange_.connection.peer_gone()) {
     exchange_.record.status = 499;
     ++context_.metrics.disconnects;
@@ -145,6 +145,11 @@ void ResponseTask::record_event_metrics(size_t index, const sched::GenerateEvent
 void ResponseTask::record_end_metrics() {
   ServerMetrics& metrics = context_.metrics;
   const auto now = context_.runtime.now();
+  for (const Choice& choice : choices_) {
+    if (choice.finished()) continue;
+    metrics.count_finish(sched::FinishReason::kAbort);
+    metrics.generation_length.observe(choice.completion_tokens());
+  }
   metrics.e2e_latency.observe(seconds(now - exchange_.record.begin));
   if (exchange_.record.first_token) metrics.decode_time.observe(seconds(now - *exchange_.record.first_token));
 }

@@ -50,6 +50,7 @@ class ResponseTask {
   Failure process_events();
   Failure process_event(StreamSet::Arrival& arrival);
   void record_event_metrics(size_t index, const sched::GenerateEvent& event);
+  /// Counts the request's latencies, and as aborted each choice that the client's disconnect cut off.
   void record_end_metrics();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_full_response();

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "async/real_runtime.h"
@@ -9,10 +10,25 @@
 
 namespace millrace::server {
 
+namespace {
+
+/// Returns the options with each name of the model once.
+ServerOptions with_unique_names(ServerOptions options) {
+  std::vector<std::string> unique;
+  for (std::string& name : options.other_model_names) {
+    const bool is_known = name == options.served_model_name || std::ranges::find(unique, name) != unique.end();
+    if (!is_known) unique.push_back(std::move(name));
+  }
+  options.other_model_names = std::move(unique);
+  return options;
+}
+
+}  // namespace
+
 /// What lives on the server's thread, in the order in which each needs the one before.
 struct Server::Parts {
   Parts(ServerOptions server_options, Service what)
-      : options(std::move(server_options)),
+      : options(with_unique_names(std::move(server_options))),
         service(std::move(what)),
         usage{.bodies = BodyBudget(options.http.max_bodies_bytes)} {
     CHECK(service.engine != nullptr && service.tokenizer != nullptr, "a service needs an engine and a tokenizer");

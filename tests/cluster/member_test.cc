@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <array>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <future>
@@ -310,6 +311,22 @@ std::vector<tcp::socket> fill_backlog(asio::io_context& context, tcp::acceptor& 
   return waiting;
 }
 
+/// Another program at the head's address, which ends each connection in another way.
+asio::awaitable<void> play_stranger(Node& node, const test::CapturedLog& log) {
+  const std::array<std::string_view, 3> answers = {"", "HTTP/1.1 400 Bad Request\r\n\r\n", ""};
+  for (const std::string_view answer : answers) {
+    tcp::socket socket = co_await node.acceptor().async_accept(asio::use_awaitable);
+    if (!answer.empty()) co_await asio::async_write(socket, asio::buffer(answer), asio::use_awaitable);
+    socket.shutdown(tcp::socket::shutdown_send);
+    co_await async::sleep_for(node.runtime(), 50ms);
+  }
+  // The node comes again.
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
+  REQUIRE(log.count("does not speak as a head does") == 1);
+  REQUIRE(log.count("the head at") == 0);
+  co_await end(connection);
+}
+
 }  // namespace
 
 TEST_CASE("the log says what keeps a node from its head") {
@@ -324,6 +341,12 @@ TEST_CASE("the log says what keeps a node from its head") {
   };
   node.run(script());
   REQUIRE(log.count("waiting for the head at head.example:") >= 2);
+}
+
+TEST_CASE("a stranger at the address of the head is logged once") {
+  const test::CapturedLog log;
+  Node node;
+  node.run(play_stranger(node, log));
 }
 
 TEST_CASE("a node that cannot load says why and leaves") {

@@ -50,7 +50,7 @@ def test_too_long_a_prompt_is_a_bad_request_with_numbers(client):
         client.completions.create(model=MODEL.name, prompt=[5] * (limit + 1), max_tokens=1)
     # litellm and agents recognize an overlong prompt by these words.
     assert error.value.body["message"].startswith(f"this model's maximum context length is {limit} tokens")
-    assert str(limit + 1) in error.value.body["message"] and error.value.body["code"] == 400
+    assert str(limit + 1) in error.value.body["message"] and error.value.body["code"] == "context_length_exceeded"
 
 
 def test_a_bad_request_is_not_retried(pp4):
@@ -67,7 +67,9 @@ def test_a_bad_request_is_not_retried(pp4):
 def check_error(response, status):
     assert response.status_code == status, response.text
     error = response.json()["error"]
-    assert error["message"] and error["type"] and "param" in error and error["code"] == status
+    assert error["message"] and error["type"] and "param" in error
+    codes = {401: ["invalid_api_key"], 404: ["model_not_found", None], 429: ["rate_limit_exceeded"]}
+    assert error["code"] in codes.get(status, [None])
 
 
 def test_errors_of_the_protocol(server):

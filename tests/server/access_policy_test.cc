@@ -16,6 +16,7 @@ TEST_CASE("The API key guards all but health") {
   CHECK(server.get("/metrics").status == 401);
   const HttpReply refused = server.get("/v1/models");
   CHECK(refused.status == 401);
+  CHECK(ParsedJson(refused.body).string("/error/code") == "invalid_api_key");
   CHECK(refused.header("WWW-Authenticate") == "Bearer");
   CHECK(server.get("/v1/models", "Authorization: Bearer wrong\r\n").status == 401);
   CHECK(server.get("/v1/models", "Authorization: secret\r\n").status == 401);

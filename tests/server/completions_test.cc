@@ -246,6 +246,15 @@ TEST_CASE("Echo with logprobs and no tokens scores the prompt") {
   CHECK(server.engine.seen().back().prompt_top_logprobs == 1);
 }
 
+TEST_CASE("Echoed special tokens have offsets in the text as given") {
+  TestServer server;
+  const ParsedJson json(server.complete(R"({"prompt":"a<eos>b","logprobs":0,"echo":true,"max_tokens":1})").body);
+  CHECK(json.string("/choices/0/text") == "a<eos>bH");
+  CHECK(json.integer("/choices/0/logprobs/text_offset/1") == 1);
+  CHECK(json.integer("/choices/0/logprobs/text_offset/2") == 6);
+  CHECK(json.integer("/choices/0/logprobs/text_offset/3") == 7);
+}
+
 TEST_CASE("Echo precedes the text streamed or not") {
   TestServer server;
   const std::string fields = R"("prompt":"Say: ","echo":true,"logprobs":0)";

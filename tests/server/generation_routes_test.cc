@@ -75,6 +75,29 @@ TEST_CASE("Tokens that come with the failure reach a stream before it") {
   }
 }
 
+TEST_CASE("A disconnect counts as aborted and in the histograms") {
+  for (const bool streams : {true, false}) {
+    CAPTURE(streams);
+    TestServer server;
+    server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
+    Client client(server.port);
+    client.send(
+        post_bytes("/v1/completions", fmt::format(R"({{"prompt":"p","n":2,"max_tokens":9,"stream":{}}})", streams)));
+    REQUIRE(server.engine.wait_until_live(2));
+    REQUIRE(eventually([&] { return server.engine.events >= 4; }));
+    client.close();
+    REQUIRE(server.engine.wait_until_idle());
+    REQUIRE(eventually([&] {
+      return server.get("/metrics").body.find("client_disconnects_total{model_name=\"fake\"} 1\n") != std::string::npos;
+    }));
+    const std::string metrics = server.get("/metrics").body;
+    CHECK_THAT(metrics, Catch::Contains("finished_reason=\"abort\"} 2\n"));
+    CHECK_THAT(metrics, Catch::Contains("millrace:e2e_request_latency_seconds_count{model_name=\"fake\"} 1\n"));
+    CHECK_THAT(metrics, Catch::Contains("millrace:request_decode_time_seconds_count{model_name=\"fake\"} 1\n"));
+    CHECK_THAT(metrics, Catch::Contains("millrace:request_generation_tokens_count{model_name=\"fake\"} 2\n"));
+  }
+}
+
 TEST_CASE("An X-Request-Id may be in flight several times") {
   TestServer server;
   server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.text = "ab", .hangs = true}; };
@@ -104,7 +127,9 @@ TEST_CASE("More requests than allowed at once are refused") {
   Client client(server.port);
   client.send(post_bytes("/v1/completions", R"({"prompt":"p","stream":true})"));
   REQUIRE(client.read_until("\"text\":\"b\""));
-  CHECK(server.complete(R"({"prompt":"p"})").status == 429);
+  const HttpReply refused = server.complete(R"({"prompt":"p"})");
+  CHECK(refused.status == 429);
+  CHECK(ParsedJson(refused.body).string("/error/code") == "rate_limit_exceeded");
   CHECK(ParsedJson(server.get("/load").body).integer("/server_load") == 1);
   CHECK(ParsedJson(server.post("/abort_request", R"({"abort_all":true})").body).integer("/aborted") == 1);
   CHECK(client.read().events().back() == "[DONE]");

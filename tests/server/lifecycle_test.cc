@@ -135,7 +135,7 @@ TEST_CASE("What does not end in time gets an error and is aborted") {
   const HttpReply stream = streaming.read();
   const HttpReply answer = whole.read();
   stopper.join();
-  CHECK(ParsedJson(stream.events().back()).integer("/error/code") == 503);
+  CHECK(ParsedJson(stream.events().back()).string("/error/type") == "server_error");
   CHECK(answer.status == 503);
   CHECK(server.engine.live == 0);
   CHECK(server.engine.destroyed_early == 2);

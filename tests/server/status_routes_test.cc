@@ -36,8 +36,21 @@ TEST_CASE("A model with several names answers to each by that name") {
   CHECK(ParsedJson(server.complete(R"({"prompt":"p"})").body).string("/model") == "fake");
   const HttpReply unknown = server.complete(R"({"model":"fourth","prompt":"p"})");
   CHECK(unknown.status == 404);
+  CHECK(ParsedJson(unknown.body).string("/error/code") == "model_not_found");
   CHECK_THAT(ParsedJson(unknown.body).string("/error/message"),
              Catch::EndsWith("has 'fake', also called org/fake, third"));
+}
+
+TEST_CASE("A model name that is given twice is listed once") {
+  server::ServerOptions options;
+  options.other_model_names = {"fake", "second", "fake", "second"};
+  TestServer server(options);
+  const ParsedJson models(server.get("/v1/models").body);
+  REQUIRE(models.size("/data") == 2);
+  CHECK(models.string("/data/0/id") == "fake");
+  CHECK(models.string("/data/1/id") == "second");
+  CHECK_THAT(ParsedJson(server.get("/v1/models/third").body).string("/error/message"),
+             Catch::EndsWith("has 'fake', also called second"));
 }
 
 TEST_CASE("HEAD answers as GET without the body") {

@@ -10,7 +10,7 @@
 
 namespace millrace::test {
 
-std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag) {
+std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag, bool adds_bos) {
   std::string source;
   JsonWriter json(source);
   json.begin_object().key("added_tokens").begin_array();
@@ -24,6 +24,12 @@ std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_t
   if (!special_tag.empty()) special(258, special_tag);
   json.end_array().key("normalizer").null();
   json.key("pre_tokenizer").raw(R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})");
+  if (adds_bos) {
+    json.key("post_processor")
+        .raw(R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<bos>","type_id":0}},)"
+             R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<bos>":)"
+             R"({"id":"<bos>","ids":[256],"tokens":["<bos>"]}}})");
+  }
   json.key("decoder").raw(R"({"type":"ByteLevel"})");
   json.key("model").begin_object().member("type", "BPE").key("vocab").begin_object();
   for (int byte = 0; byte < 256; ++byte) {

@@ -9,8 +9,10 @@
 
 namespace millrace::test {
 
-/// Ids 0 to 255 are the bytes, 256 is <bos>, 257 is <eos>, 258 the special tag if there is one; no merges.
-[[nodiscard]] std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag = {});
+/// Ids 0 to 255 are the bytes, 256 is <bos>, 257 is <eos>, 258 the special tag if there is one; no merges. With
+/// `adds_bos`, an encoded text begins with <bos>.
+[[nodiscard]] std::shared_ptr<const text::Tokenizer> byte_tokenizer(std::string_view special_tag = {},
+                                                                    bool adds_bos = false);
 
 /// Returns a service over `engine` with the byte tokenizer and a small chat template.
 [[nodiscard]] server::Service test_service(sched::Engine& engine);

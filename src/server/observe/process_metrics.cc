@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log_drops.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {
@@ -45,6 +46,8 @@ double boot_time() {
 void append_process_metrics(std::string& out) {
   constexpr size_t kStartTime = 18;  // fields 22 and 24
   constexpr size_t kResidentPages = 20;
+  MetricWriter(out).single("log_lines_dropped_total", "counter", "Lines of the log that nobody read.",
+                           log::dropped_lines());
   MetricWriter writer(out, "process_");
   const std::vector<double> stat = read_stat();
   if (stat.size() > kResidentPages) {

@@ -128,7 +128,7 @@ std::string ServerMetrics::render(std::string_view model_name, const sched::Engi
   writer.own("gauge", "kv_cache_host_pages", "Pages on the host that hold known prefixes.", status.cached_host_pages);
   write_cache_counts(writer, status.cache);
   for (MetricWriter* each : {&writer.vllm(), &writer.millrace()}) {
-    each->describe("request_success_total", "counter", "Choices that ended well, by reason.");
+    each->describe("request_success_total", "counter", "Choices that ended without an error, by reason.");
     for (size_t reason = 0; reason < finished_.size(); ++reason) {
       const auto word = openai::to_string(static_cast<sched::FinishReason>(reason));
       each->sample("request_success_total", writer.labels_and(fmt::format("finished_reason=\"{}\"", word)),

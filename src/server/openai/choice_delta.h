@@ -16,7 +16,8 @@ namespace millrace::server {
 
 struct TokenizedPrompt {
   std::vector<TokenId> ids;
-  std::string text;  ///< only for echo
+  std::string text;                  ///< only for echo
+  std::optional<size_t> given_from;  ///< the first token of a text that is as it was given; unset: it is decoded
 };
 
 /// Options of the way from tokens to text; shared by the choices of one request.

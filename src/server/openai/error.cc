@@ -4,6 +4,18 @@
 #include "base/log.h"
 
 namespace millrace::server::openai {
+namespace {
+
+void append_text_or_null(JsonWriter& json, std::string_view key, std::string_view text) {
+  json.key(key);
+  if (text.empty()) {
+    json.null();
+  } else {
+    json.value(text);
+  }
+}
+
+}  // namespace
 
 unsigned status_of(ErrorCode code) {
   switch (code) {
@@ -39,17 +51,22 @@ std::string_view error_type(unsigned status) {
   }
 }
 
+std::string_view error_code(const ApiError& error) {
+  if (!error.code.empty()) return error.code;
+  switch (error.status) {
+    case 401: return "invalid_api_key";
+    case 429: return "rate_limit_exceeded";
+    default: return {};
+  }
+}
+
 void append_error(std::string& out, const ApiError& error) {
   JsonWriter json(out);
   json.begin_object().key("error").begin_object();
   json.member("message", error.message).member("type", error_type(error.status));
-  json.key("param");
-  if (error.param.empty()) {
-    json.null();
-  } else {
-    json.value(error.param);
-  }
-  json.member("code", error.status).end_object().end_object();
+  append_text_or_null(json, "param", error.param);
+  append_text_or_null(json, "code", error_code(error));
+  json.end_object().end_object();
 }
 
 HttpResponse error_response(const ApiError& error) {

@@ -4,6 +4,7 @@
 
 #include <boost/system/result.hpp>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "server/http/http.h"
@@ -18,7 +19,8 @@ struct [[nodiscard]] ApiError {
 
   unsigned status = 400;
   std::string message;
-  std::string param;  ///< the field at fault; empty: none
+  std::string param;      ///< the field at fault; empty: none
+  std::string_view code;  ///< a literal, as OpenAI names the fault; empty: what the status says
 };
 
 [[noreturn]] inline void throw_exception_from_error(const ApiError& error, const boost::source_location&) {
@@ -40,6 +42,9 @@ ApiError bad_request(std::string_view param, fmt::format_string<Args...> format,
 [[nodiscard]] ApiError internal_error(const std::exception& failure);
 /// Returns OpenAI's error type of a status, e.g. "invalid_request_error".
 [[nodiscard]] std::string_view error_type(unsigned status);
+
+/// Returns OpenAI's code of the error, e.g. "invalid_api_key"; empty: it has none.
+[[nodiscard]] std::string_view error_code(const ApiError& error);
 
 /// Appends {"error":{…}}.
 void append_error(std::string& out, const ApiError& error);

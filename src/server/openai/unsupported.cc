@@ -25,7 +25,7 @@ constexpr std::array kSwitched = {Switched{"functions", "function_call"}, Switch
 std::span<const Switched> switched(bool is_chat) {
   return std::span(kSwitched).first(is_chat ? 1 : 2);
 }
-constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
+constexpr std::array<std::string_view, 38> kUnsupported = {"suffix",
                                                            "audio",
                                                            "guided_decoding_backend",
                                                            "structural_tag",
@@ -42,9 +42,14 @@ constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "kv_transfer_params",
                                                            "web_search_options",
                                                            "logprob_token_ids",
+                                                           "token_ids_logprob",
                                                            "thinking_token_budget",
                                                            "repetition_detection",
                                                            "return_prompt_text",
+                                                           "return_logprob",
+                                                           "post_sampling_probs",
+                                                           "return_routed_experts",
+                                                           "watermark",
                                                            "watermarking",
                                                            "stop_regex",
                                                            "no_stop_trim",
@@ -52,28 +57,61 @@ constexpr std::array<std::string_view, 28> kUnsupported = {"suffix",
                                                            "custom_params",
                                                            "session_params",
                                                            "samplers",
+                                                           "response_fields",
+                                                           "vllm_xargs",
+                                                           "extra_args",
+                                                           "grammar_triggers",
+                                                           "grammar_lazy",
                                                            "documents"};
 /// Returns the unsupported members; a chat supports the last one, documents.
 std::span<const std::string_view> unsupported(bool is_chat) {
   return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 1 : 0));
 }
-/// Numbers that other servers take, and the value of each that changes nothing.
+/// Numbers that other servers take, and the value of each that changes nothing; more than one where two mean "off".
 struct Neutral {
   std::string_view name;
   int64_t value;
+  int64_t other_value = value;
 };
-constexpr std::array kNeutral = {Neutral{"n_predict", -1},      Neutral{"typical_p", 1},
-                                 Neutral{"mirostat", 0},        Neutral{"dry_multiplier", 0},
-                                 Neutral{"xtc_probability", 0}, Neutral{"dynatemp_range", 0}};
+constexpr std::array kNeutral = {Neutral{"n_predict", -1},
+                                 Neutral{"typical_p", 1},
+                                 Neutral{"mirostat", 0},
+                                 Neutral{"mirostat_mode", 0},
+                                 Neutral{"dry_multiplier", 0},
+                                 Neutral{"xtc_probability", 0},
+                                 Neutral{"dynatemp_range", 0},
+                                 Neutral{"top_n_sigma", -1, 0},
+                                 Neutral{"top_a", 0},
+                                 Neutral{"tfs_z", 1},
+                                 Neutral{"adaptive_target", -1},
+                                 Neutral{"min_keep", 0},
+                                 Neutral{"n_indent", 0},
+                                 Neutral{"n_probs", 0},
+                                 Neutral{"top_logprobs_num", 0},
+                                 Neutral{"t_max_predict_ms", -1, 0},
+                                 Neutral{"thinking_budget", -1},
+                                 Neutral{"thinking_budget_tokens", -1},
+                                 Neutral{"no_repeat_ngram_size", 0},
+                                 Neutral{"num_beams", 1}};
+/// Flags that other servers have on by default, and that change the answer when they are off.
+constexpr std::array<std::string_view, 2> kAlwaysOn = {"detokenize", "parse_tool_calls"};
 /// Members that check_unsupported looks at one by one.
 constexpr std::array<std::string_view, 3> kCheckedFields = {"modalities", "n", "best_of"};
 
 FieldError check_neutral(const Neutral& neutral, Json value) {
   double number = 0;
-  const bool is_neutral = value.get(number) && number == static_cast<double>(neutral.value);
+  const bool is_neutral = value.get(number) && (number == static_cast<double>(neutral.value) ||
+                                                number == static_cast<double>(neutral.other_value));
   if (is_neutral || is_neutral_value(value)) return std::nullopt;
   return bad_request(neutral.name, "{}: found {}, which this server does not support; wanted {} or nothing",
                      neutral.name, describe(value), neutral.value);
+}
+
+FieldError check_always_on(std::string_view name, Json value) {
+  bool is_on = false;
+  if (value.get(is_on) && is_on) return std::nullopt;
+  return bad_request(name, "{}: found {}, which this server does not support; wanted true or nothing", name,
+                     describe(value));
 }
 
 /// The members of one body that concern one Switched.
@@ -135,6 +173,7 @@ FieldError check_unsupported(JsonObject object, bool is_chat) {
     for (const Neutral& neutral : kNeutral) {
       if (neutral.name == key) field_error = check_neutral(neutral, value);
     }
+    if (std::ranges::find(kAlwaysOn, key) != kAlwaysOn.end()) field_error = check_always_on(key, value);
     if (field_error) return field_error;
     for (size_t i = 0; i < known.size(); ++i) switches[i].note(known[i], key, value);
     for (const std::string_view name : unsupported(is_chat)) {
@@ -157,14 +196,21 @@ bool is_checked_field(std::string_view name) {
   const auto has_name = [name](const auto& each) { return each.name == name; };
   const auto switches = [name](const Switched& each) { return each.name == name || each.choice == name; };
   return std::ranges::find(kUnsupported, name) != kUnsupported.end() || std::ranges::any_of(kNeutral, has_name) ||
-         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kCheckedFields, name) != kCheckedFields.end();
+         std::ranges::any_of(kSwitched, switches) || std::ranges::find(kAlwaysOn, name) != kAlwaysOn.end() ||
+         std::ranges::find(kCheckedFields, name) != kCheckedFields.end();
 }
 
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
   for (const Neutral& neutral : kNeutral) {
     json.key(neutral.name).begin_object().member("description", "Not supported: only what asks for nothing passes");
-    json.key("enum").raw(fmt::format(R"([null,false,"",[],{{}},{}])", neutral.value)).end_object();
+    std::string values = fmt::format(R"([null,false,"",[],{{}},{})", neutral.value);
+    if (neutral.other_value != neutral.value) values += fmt::format(",{}", neutral.other_value);
+    json.key("enum").raw(values + ']').end_object();
+  }
+  for (const std::string_view name : kAlwaysOn) {
+    json.key(name).begin_object().member("description", "Not supported: only true passes");
+    json.key("enum").raw("[null,true]").end_object();
   }
   for (const std::string_view name : unsupported(is_chat)) {
     json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");

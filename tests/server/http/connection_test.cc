@@ -110,7 +110,7 @@ TEST_CASE("Bodies and headers beyond the limits are refused readably") {
   std::thread writer([&] { large.send(post_bytes("/v1/completions", std::string(3'000'000, ' '))); });
   const HttpReply reply = large.read();
   CHECK(reply.status == 413);
-  CHECK(ParsedJson(reply.body).integer("/error/code") == 413);
+  CHECK(ParsedJson(reply.body).is_null("/error/code"));
   writer.join();
   Client endless(server.port);
   endless.send("GET / HTTP/1.1\r\n");
@@ -244,7 +244,7 @@ TEST_CASE("A stream with comments reports a later failure as an event") {
   CHECK(failed.status == 200);
   CHECK_THAT(failed.body, Catch::StartsWith(":\n\n"));
   REQUIRE(failed.events().size() == 1);
-  CHECK(ParsedJson(failed.events()[0]).integer("/error/code") == 504);
+  CHECK(ParsedJson(failed.events()[0]).string("/error/type") == "server_error");
   const HttpReply whole = server.complete(R"({"prompt":"pp"})");
   CHECK(whole.status == 504);
 }
