@@ -1,21 +1,20 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cmath>
-#include <span>
 #include <unordered_map>
 
 #include "base/json_value.h"
-#include "base/utf8.h"
 #include "grammar/json_rules.h"
+#include "grammar/json_schema_keywords.h"
+#include "grammar/json_schema_values.h"
 #include "grammar/regex_parser.h"
 
 namespace millrace::grammar {
 namespace {
 
 using Json = JsonValue;
-using Names = std::span<const std::string_view>;
 
 constexpr uint32_t kMaxSchemaNesting = 64;
 constexpr uint32_t kMaxCount = 100'000;
@@ -23,35 +22,6 @@ constexpr size_t kMaxProperties = 2000;  // of an object; each nests the tree
 constexpr size_t kMaxPrefixItems = 2000;
 /// Limits the total size of the names that additional members must differ from.
 constexpr size_t kMaxOtherNameBytes = 4096;
-
-constexpr std::array<std::string_view, 13> kAnnotations = {
-    "title",      "description", "default",  "examples", "example",     "$schema",  "$id",
-    "deprecated", "readOnly",    "$comment", "$defs",    "definitions", "writeOnly"};
-constexpr std::array<std::string_view, 3> kObjectKeywords = {"properties", "required", "additionalProperties"};
-constexpr std::array<std::string_view, 4> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems"};
-constexpr std::array<std::string_view, 4> kStringKeywords = {"minLength", "maxLength", "pattern", "format"};
-constexpr std::array<std::string_view, 4> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum",
-                                                             "exclusiveMaximum"};
-constexpr std::array<std::string_view, 8> kGeneralKeywords = {"type",  "enum",  "const", "anyOf",
-                                                              "oneOf", "allOf", "$ref",  "nullable"};
-
-/// RFC 3339, RFC 9562, and the usual shape of an address.
-struct Format {
-  std::string_view name;
-  std::string_view pattern;
-};
-constexpr std::array kFormats = {
-    Format{"date", R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))"},
-    Format{"time", R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-    Format{"date-time", R"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T)"
-                        R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-    Format{"uuid", R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})"},
-    Format{"ipv4", R"(((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
-    Format{"email", R"([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8})"}};
-
-bool is_in(Names names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 /// A subschema and where it stands, for messages.
 struct Schema {
@@ -63,9 +33,24 @@ struct Schema {
   throw ErrorException(make_error(ErrorCode::kInvalidArgument, "{}: {}", schema.path, problem));
 }
 
+/// Returns the text with its %XX replaced, as a URI fragment writes a JSON pointer.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool is_escape =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += is_escape ? static_cast<char>(byte) : text[i];
+    if (is_escape) i += 2;
+  }
+  return decoded;
+}
+
 class JsonSchemaParser {
  public:
-  JsonSchemaParser(Json root, Definition& definition) : root_(root), definition_(definition), rules_(definition) {}
+  JsonSchemaParser(Json root, Definition& definition, UnsupportedKeywords unsupported)
+      : root_(root), definition_(definition), unsupported_(unsupported), rules_(definition) {}
 
   ExpressionPtr read_root() { return resolve("#", {root_, "schema"}); }
 
@@ -76,8 +61,7 @@ class JsonSchemaParser {
     JsonObject object;
     if (!schema.json.get(object)) fail(schema, "wanted an object, true or false");
     if (++nesting_ > kMaxSchemaNesting) fail(schema, fmt::format("it is nested more than {} deep", kMaxSchemaNesting));
-    check_keywords(schema, object);
-    ExpressionPtr expression = read_keywords(schema, object);
+    ExpressionPtr expression = read_supported(schema, object);
     bool is_nullable = false;
     if (object["nullable"].get(is_nullable) && is_nullable) {
       expression = choice({std::move(expression), literal("null")});
@@ -86,60 +70,57 @@ class JsonSchemaParser {
     return expression;
   }
 
-  static void check_keywords(const Schema& schema, const JsonObject& object) {
-    for (const auto& member : object) {
-      const std::string_view key = member.key;
-      const bool is_known = is_in(kAnnotations, key) || is_in(kGeneralKeywords, key) || is_in(kObjectKeywords, key) ||
-                            is_in(kArrayKeywords, key) || is_in(kStringKeywords, key) || is_in(kNumberKeywords, key);
-      if (is_known || key.starts_with("x-")) continue;
-      bool flag = true;
-      if (key == "uniqueItems" && member.value.get(flag) && !flag) continue;
-      fail(schema, fmt::format("the keyword '{}' is not supported", key.substr(0, 64)));
+  /// Reads the keywords. Where they cannot be enforced and need not be, any value of the type is allowed.
+  ExpressionPtr read_supported(const Schema& schema, const JsonObject& object) {
+    const uint32_t nesting = nesting_;
+    try {
+      const std::string_view unenforced = unenforced_keyword(object);
+      if (!unenforced.empty() && unsupported_ == UnsupportedKeywords::kRefuse) {
+        fail(schema, fmt::format("the keyword '{}' is not supported", unenforced));
+      }
+      return read_keywords(schema, object);
+    } catch (const ErrorException&) {
+      if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
+      nesting_ = nesting;
+      std::string_view type;
+      const bool is_object = object["type"].get(type) ? type == "object" : object["properties"].is_object();
+      return is_object ? rules_.object() : rules_.value();
     }
   }
 
   /// Refuses other constraints beside a keyword that says all.
-  static void check_alone(const Schema& schema, const JsonObject& object, std::string_view keyword, Names beside) {
+  static void check_alone(const Schema& schema, const JsonObject& object, std::string_view keyword) {
     for (const auto& member : object) {
-      const std::string_view key = member.key;
-      if (key == keyword || key == "nullable" || is_in(kAnnotations, key) || is_in(beside, key)) continue;
-      if (key.starts_with("x-")) continue;
-      fail(schema, fmt::format("'{}' beside '{}' is not supported", key, keyword));
+      if (member.key == keyword || !is_constraint(object, member)) continue;
+      fail(schema, fmt::format("'{}' beside '{}' is not supported", member.key, keyword));
     }
   }
 
   ExpressionPtr read_keywords(const Schema& schema, const JsonObject& object) {
-    static constexpr std::array<std::string_view, 1> kType = {"type"};
     Json value;
     if (object["$ref"].get(value)) {
-      check_alone(schema, object, "$ref", {});
+      check_alone(schema, object, "$ref");
       return read_reference(schema, value);
     }
-    if (object["const"].get(value)) {
-      check_alone(schema, object, "const", kType);
-      return literal(to_json(value));
-    }
+    if (object["const"].get(value)) return read_values(schema, object, "const", {value});
     if (object["enum"].get(value)) {
-      check_alone(schema, object, "enum", kType);
-      return read_enum(schema, value);
+      JsonArray array;
+      if (!value.get(array) || array.size() == 0) fail(schema, "enum: wanted an array of at least one value");
+      return read_values(schema, object, "enum", {array.begin(), array.end()});
     }
     for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
       if (!object[keyword].get(value)) continue;
-      check_alone(schema, object, keyword, {});
+      check_alone(schema, object, keyword);
       std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.path, keyword)});
       if (keyword == std::string_view("allOf") && parts.size() > 1) fail(schema, "allOf of several is not supported");
       return choice(std::move(parts));
     }
     if (object["type"].get(value)) return read_types(schema, object, value);
-    if (has_any(object, kObjectKeywords)) return read_object(schema, object);
-    if (has_any(object, kArrayKeywords)) return read_array(schema, object);
-    if (has_any(object, kStringKeywords)) return read_string(schema, object);
-    if (has_any(object, kNumberKeywords)) return read_number(schema, object, false);
+    if (has_keyword_for(object, Constrained::kObject)) return read_object(schema, object);
+    if (has_keyword_for(object, Constrained::kArray)) return read_array(schema, object);
+    if (has_keyword_for(object, Constrained::kString)) return read_string(schema, object);
+    if (has_keyword_for(object, Constrained::kNumber)) return read_number(schema, object, false);
     return rules_.value();
-  }
-
-  static bool has_any(const JsonObject& object, Names names) {
-    return std::ranges::any_of(object, [&](const auto& member) { return is_in(names, member.key); });
   }
 
   std::vector<ExpressionPtr> read_each(const Schema& list) {
@@ -152,13 +133,25 @@ class JsonSchemaParser {
     return parts;
   }
 
-  static ExpressionPtr read_enum(const Schema& schema, Json value) {
-    JsonArray array;
-    if (!value.get(array) || array.size() == 0) {
-      fail(schema, "enum: wanted an array of at least one value");
-    }
+  /// Returns those of the listed values that satisfy all other keywords.
+  static ExpressionPtr read_values(const Schema& schema, const JsonObject& object, std::string_view keyword,
+                                   const std::vector<Json>& values) {
     std::vector<ExpressionPtr> parts;
-    for (const Json item : array) parts.push_back(literal(to_json(item)));
+    std::string_view violated;
+    for (const Json value : values) {
+      const auto unsatisfied = [&](const JsonMember& member) { return !satisfies(value, object, member); };
+      try {
+        const auto found = std::ranges::find_if(object, unsatisfied);
+        if (found == object.end()) {
+          parts.push_back(literal(to_json(value)));
+        } else {
+          violated = (*found).key;
+        }
+      } catch (const ErrorException& failure) {
+        fail(schema, failure.error().message);
+      }
+    }
+    if (parts.empty()) fail(schema, fmt::format("{}: '{}' allows none of its values", keyword, violated));
     return choice(std::move(parts));
   }
 
@@ -166,8 +159,7 @@ class JsonSchemaParser {
     std::string_view target;
     if (!value.get(target)) fail(schema, "$ref: wanted a string");
     if (!target.starts_with('#')) fail(schema, "$ref: only references within the schema are supported");
-    const std::string_view pointer = target.substr(1);
-    const Json found = root_.at_pointer(pointer);
+    const Json found = root_.at_pointer(percent_decoded(target.substr(1)));
     if (found.is_missing()) {
       fail(schema, fmt::format("$ref: there is no '{}'", target.substr(0, 256)));
     }
@@ -316,18 +308,22 @@ class JsonSchemaParser {
     if (max && *max < min) fail(schema, "maxItems is less than minItems");
     std::vector<ExpressionPtr> items;
     Json value;
-    if (object["prefixItems"].get(value)) {
-      items = read_each({value, schema.path + ".prefixItems"});
-    }
+    // Earlier drafts write the items of known positions as "items", and the further ones as "additionalItems".
+    const bool is_list = object["items"].is_array();
+    const std::string known = is_list ? "items" : "prefixItems";
+    JsonArray none;
+    const bool has_known = object[known].get(value) && !(is_list && value.get(none) && none.empty());
+    if (has_known) items = read_each({value, fmt::format("{}.{}", schema.path, known)});
     if (items.size() > kMaxPrefixItems) {
-      fail(schema, fmt::format("prefixItems: wanted at most {}", kMaxPrefixItems));
+      fail(schema, fmt::format("{}: wanted at most {}", known, kMaxPrefixItems));
     }
     const auto prefix = static_cast<uint32_t>(items.size());
     ExpressionPtr further;
-    if (!object["items"].get(value)) {
+    const std::string rest = is_list ? "additionalItems" : "items";
+    if (!object[rest].get(value)) {
       further = rules_.value();
     } else if (!value.is_bool() || value.is_true()) {
-      further = read({value, schema.path + ".items"});
+      further = read({value, fmt::format("{}.{}", schema.path, rest)});
     } else {
       max = std::min(max.value_or(prefix), prefix);
       if (min > prefix) fail(schema, "minItems is more than there are items");
@@ -372,10 +368,10 @@ class JsonSchemaParser {
     }
     if (object["format"].get(value)) {
       if (!value.get(text)) fail(schema, "format: wanted a string");
-      for (const Format& format : kFormats) {
-        if (format.name != text) continue;
+      const std::string pattern = pattern_of_format(text);
+      if (!pattern.empty()) {
         if (min || max) fail(schema, fmt::format("format {} beside minLength or maxLength is not supported", text));
-        return read_quoted_pattern(schema, format.pattern, false);
+        return read_quoted_pattern(schema, pattern, false);
       }
     }
     return rules_.string_of(min.value_or(0), max);
@@ -438,6 +434,7 @@ class JsonSchemaParser {
 
   Json root_;
   Definition& definition_;
+  const UnsupportedKeywords unsupported_;
   JsonRules rules_;
   std::unordered_map<std::string, RuleIndex> by_reference_;
   uint32_t nesting_ = 0;
@@ -446,13 +443,14 @@ class JsonSchemaParser {
 
 }  // namespace
 
-Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition) {
+Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
+                                        UnsupportedKeywords unsupported) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) {
     return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", document.error().message);
   }
   try {
-    return JsonSchemaParser(document->root(), definition).read_root();
+    return JsonSchemaParser(document->root(), definition, unsupported).read_root();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

@@ -45,7 +45,7 @@ struct OutputConstraint {
 enum class SchemaEnforcement : uint8_t { kAll, kStrict };
 
 /// Returns the definition of a constrained answer. Error 400: the response format, or the schema of a strict tool, is
-/// not supported. An unsupported schema of another tool is ignored.
+/// not supported. Keywords that another tool's schema has and that are not supported are ignored.
 [[nodiscard]] openai::ApiResult<grammar::Definition> build_grammar(const OutputConstraint& constraint,
                                                                    SchemaEnforcement enforcement);
 

@@ -190,6 +190,11 @@ TEST_CASE("arguments of lax tools follow their schema where possible") {
   const char* cannot = R"({"type":"object","not":{"type":"string"}})";
   CHECK(matches(of(tool("f", cannot, false), SchemaEnforcement::kAll), other));
   CHECK(!matches(of(tool("f", cannot, false), SchemaEnforcement::kAll), call("[1]")));
+  const char* partly = R"({"type":"object","properties":{"at":{"enum":["x"],"vendorHint":1}},"minProperties":1,)"
+                       R"("required":["at"]})";
+  CHECK(matches(of(tool("f", partly, false), SchemaEnforcement::kAll), call(R"({"at":"x"})")));
+  CHECK(!matches(of(tool("f", partly, false), SchemaEnforcement::kAll), call(R"({"at":"y"})")));
+  CHECK(!matches(of(tool("f", partly, false), SchemaEnforcement::kAll), other));
   const auto refused = build_grammar(calling(ToolFormat::kHermes, {tool("f", cannot, true)}), SchemaEnforcement::kAll);
   CHECK(refused.error().param == "tools");
   CHECK_THAT(refused.error().message, Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'not'"));

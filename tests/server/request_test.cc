@@ -124,25 +124,56 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
 
 TEST_CASE("Output constraints are read in every dialect") {
   check({
-      {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "\"\"", "{}", "null"}, {"5", "[]", "true"}},
-      {"json_schema", {"{}", "\"{}\""}, {"5", "[]"}},
+      {"guided_json", {"{\"type\":\"object\"}", "\"{}\"", "{}", "null"}, {"5", "[]", "true", "\"\""}},
+      {"json_schema", {"{}", "\"{}\""}, {"5", "[]", "\"\""}},
       {"response_format",
        {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{\"type\":\"json_schema\",\"json_schema\":{}}",
+        "{\"type\":\"json_object\",\"schema\":null}", "{\"type\":\"json_object\",\"schema\":{\"type\":\"null\"}}",
         "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"null\"},\"name\":\"a\",\"strict\":true}}"},
-       {"{}", "5", "{\"type\":5}", "{\"type\":\"yaml\"}", "{\"type\":\"json_schema\"}",
-        "{\"type\":\"json_schema\",\"json_schema\":5}", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}"}},
+       {"{}", "5", "{\"type\":5}", "{\"type\":\"yaml\"}", "{\"type\":\"json_object\",\"schema\":[]}",
+        "{\"type\":\"json_schema\"}", "{\"type\":\"json_schema\",\"json_schema\":5}",
+        "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":[]}}"}},
       {"structured_outputs",
        {"{}", "{\"json\":{}}", "{\"json\":\"{}\"}", "{\"regex\":\"a\"}", "{\"choice\":[\"a\"]}", "{\"grammar\":\"a\"}",
         "{\"json_object\":true}", "{\"json_object\":false}", "{\"regex\":null}", "{\"other\":5}"},
        {"5", "[]", "{\"json\":5}", "{\"regex\":5}", "{\"choice\":[\"\"]}", "{\"choice\":\"a\"}", "{\"json_object\":1}",
-        "{\"structural_tag\":\"a\"}", "{\"whitespace_pattern\":\"a\"}"}},
-      {"guided_regex", {"\"a+\"", "\"\"", "null"}, {"5", "{}"}},
-      {"regex", {"\"a+\""}, {"5"}},
-      {"guided_grammar", {"\"root ::= a\""}, {"5"}},
-      {"grammar", {"\"root ::= a\""}, {"5"}},
-      {"ebnf", {"\"root ::= a\""}, {"5"}},
-      {"guided_choice", {"[\"a\",\"b\"]", "[]"}, {"[\"a\",\"\"]", "[1]", "\"a\""}},
+        "{\"structural_tag\":\"a\"}", "{\"whitespace_pattern\":\"a\"}", "{\"json\":\"\"}", "{\"regex\":\"\"}",
+        "{\"choice\":[]}", "{\"grammar\":\"\"}"}},
+      {"guided_regex", {"\"a+\"", "null"}, {"5", "{}", "\"\""}},
+      {"regex", {"\"a+\""}, {"5", "\"\""}},
+      {"guided_grammar", {"\"root ::= a\""}, {"5", "\"\""}},
+      {"grammar", {"\"root ::= a\""}, {"5", "\"\""}},
+      {"ebnf", {"\"root ::= a\""}, {"5", "\"\""}},
+      {"guided_choice", {"[\"a\",\"b\"]", "null"}, {"[\"a\",\"\"]", "[1]", "\"a\"", "[]"}},
   });
+}
+
+TEST_CASE("A JSON object may have a schema") {
+  const auto format_of = [](const std::string& format) {
+    const auto request =
+        parse_completion_request(R"({"prompt":"p","response_format":)" + format + "}", kRequestLimits).value();
+    return request.response_format.value();
+  };
+  using Kind = ResponseFormat::Kind;
+  const auto with = format_of(R"({"type":"json_object","schema":{"type":"object","required":["a"]}})");
+  CHECK(with.kind == Kind::kJsonSchema);
+  CHECK(with.name == "response_format.schema");
+  CHECK(with.texts == std::vector<std::string>{R"({"type":"object","required":["a"]})"});
+  CHECK(format_of(R"({"type":"json_object"})").kind == Kind::kJsonObject);
+  CHECK(format_of(R"({"type":"json_object","schema":null})").kind == Kind::kJsonObject);
+  CHECK(format_of(R"({"type":"json_object","schema":{}})").kind == Kind::kJsonObject);
+}
+
+TEST_CASE("An empty output constraint is refused by its member") {
+  const auto message_of = [](const std::string& member) {
+    return parse_completion_request(R"({"prompt":"p",)" + member + "}", kRequestLimits).error().message;
+  };
+  for (const std::string name : {"json", "regex", "grammar", "choice"}) {
+    const std::string empty = name == "choice" ? "[]" : R"("")";
+    CHECK(message_of(fmt::format(R"("guided_{}":{})", name, empty)).starts_with(fmt::format("guided_{}: ", name)));
+    CHECK(message_of(fmt::format(R"("structured_outputs":{{"{}":{}}})", name, empty))
+              .starts_with(fmt::format("structured_outputs.{}: ", name)));
+  }
 }
 
 TEST_CASE("Relations between fields are checked") {

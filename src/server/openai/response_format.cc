@@ -27,8 +27,8 @@ void clear_response_format(std::string_view field, CommonRequest& request) {
 FieldError read_text(std::string_view field, const std::string& name, Json value, Kind kind, CommonRequest& request) {
   std::string text;
   if (FieldError field_error = read_string(name, value, text)) return field_error;
+  if (text.empty()) return bad_request(field, "{}: it is empty, and null stands for no format", name);
   clear_response_format(field, request);
-  if (text.empty()) return std::nullopt;
   return set_response_format(field, name, kind, {std::move(text)}, request);
 }
 
@@ -49,9 +49,18 @@ FieldError read_choice(std::string_view field, const std::string& name, Json val
     if (FieldError field_error = read_string(name, item, choices.emplace_back())) return field_error;
     if (choices.back().empty()) return bad_request(field, "{}: a choice is empty", name);
   }
+  if (choices.empty()) return bad_request(field, "{}: it is empty, and null stands for no format", name);
   clear_response_format(field, request);
-  if (choices.empty()) return std::nullopt;
   return set_response_format(field, name, Kind::kChoice, std::move(choices), request);
+}
+
+/// Reads the optional schema of {"type": "json_object", "schema": {…}}.
+FieldError read_json_object(std::string_view name, Json schema, CommonRequest& request) {
+  JsonObject object;
+  const bool has_schema = !schema.is_missing() && !schema.is_null();
+  if (has_schema && !schema.get(object)) return wrong_type(fmt::format("{}.schema", name), schema, "an object");
+  if (object.empty()) return set_response_format(name, std::string(name), Kind::kJsonObject, {}, request);
+  return read_schema(name, fmt::format("{}.schema", name), schema, request);
 }
 
 }  // namespace
@@ -65,7 +74,7 @@ FieldError read_response_format(std::string_view name, Json value, const Request
   }
   clear_response_format(name, request);
   if (type == "text") return std::nullopt;
-  if (type == "json_object") return set_response_format(name, std::string(name), Kind::kJsonObject, {}, request);
+  if (type == "json_object") return read_json_object(name, object["schema"], request);
   if (type != "json_schema") {
     return bad_request(name, "{}: type '{}' is not supported, wanted text, json_object or json_schema", name,
                        type.substr(0, 64));
@@ -84,7 +93,9 @@ FieldError read_response_format(std::string_view name, Json value, const Request
 
 void describe_response_format(SchemaWriter& schema) {
   schema.json().key("anyOf").raw(
-      R"([{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"enum":["text","json_object"]}}},)"
+      R"([{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"const":"text"}}},)"
+      R"({"type":"object","required":["type"],"properties":{"type":{"const":"json_object"},)"
+      R"("schema":{"type":["object","null"]}}},)"
       R"({"type":"object","required":["type","json_schema"],"properties":{"type":{"const":"json_schema"},)"
       R"("json_schema":{"type":"object","properties":{"schema":{"type":["object","null"]}}}}}])");
 }
@@ -124,10 +135,12 @@ void describe_structured_outputs(SchemaWriter& schema) {
   schema.type("object");
   schema.json()
       .key("properties")
-      .raw(R"({"json":{"type":["object","string","null"]},"regex":{"type":["string","null"]},)"
-           R"("choice":{"type":["array","null"],"maxItems":10000,"items":{"type":"string","minLength":1}},)"
-           R"("grammar":{"type":["string","null"]},"json_object":{"type":["boolean","null"]},)"
-           R"("structural_tag":{"type":"null"},"whitespace_pattern":{"type":"null"}})");
+      .raw(
+          R"({"json":{"type":["object","string","null"],"minLength":1},"regex":{"type":["string","null"],"minLength":1},)"
+          R"("choice":{"type":["array","null"],"minItems":1,"maxItems":10000,)"
+          R"("items":{"type":"string","minLength":1}},)"
+          R"("grammar":{"type":["string","null"],"minLength":1},"json_object":{"type":["boolean","null"]},)"
+          R"("structural_tag":{"type":"null"},"whitespace_pattern":{"type":"null"}})");
 }
 
 FieldError read_guided_json(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
@@ -148,15 +161,21 @@ FieldError read_guided_choice(std::string_view name, Json value, const RequestLi
 
 void describe_guided_json(SchemaWriter& schema) {
   schema.json().key("type").raw(schema.nullable() ? R"(["object","string","null"])" : R"(["object","string"])");
+  schema.json().member("minLength", 1);
 }
 
 void describe_guided_text(SchemaWriter& schema) {
   schema.type("string");
+  schema.json().member("minLength", 1);
 }
 
 void describe_guided_choice(SchemaWriter& schema) {
   schema.type("array");
-  schema.json().member("maxItems", kMaxChoices).key("items").raw(R"({"type":"string","minLength":1})");
+  schema.json()
+      .member("minItems", 1)
+      .member("maxItems", kMaxChoices)
+      .key("items")
+      .raw(R"({"type":"string","minLength":1})");
 }
 
 bool may_constrain_output(std::string_view body) {
