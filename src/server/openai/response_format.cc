@@ -135,12 +135,12 @@ void describe_structured_outputs(SchemaWriter& schema) {
   schema.type("object");
   schema.json()
       .key("properties")
-      .raw(
-          R"({"json":{"type":["object","string","null"],"minLength":1},"regex":{"type":["string","null"],"minLength":1},)"
-          R"("choice":{"type":["array","null"],"minItems":1,"maxItems":10000,)"
-          R"("items":{"type":"string","minLength":1}},)"
-          R"("grammar":{"type":["string","null"],"minLength":1},"json_object":{"type":["boolean","null"]},)"
-          R"("structural_tag":{"type":"null"},"whitespace_pattern":{"type":"null"}})");
+      .raw(R"({"json":{"type":["object","string","null"],"minLength":1},)"
+           R"("regex":{"type":["string","null"],"minLength":1},)"
+           R"("choice":{"type":["array","null"],"minItems":1,"maxItems":10000,)"
+           R"("items":{"type":"string","minLength":1}},)"
+           R"("grammar":{"type":["string","null"],"minLength":1},"json_object":{"type":["boolean","null"]},)"
+           R"("structural_tag":{"type":"null"},"whitespace_pattern":{"type":"null"}})");
 }
 
 FieldError read_guided_json(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
