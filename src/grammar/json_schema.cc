@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <deque>
 #include <unordered_map>
 
 #include "base/json_value.h"
 #include "grammar/json_rules.h"
 #include "grammar/json_schema_keywords.h"
+#include "grammar/json_schema_merge.h"
+#include "grammar/json_schema_numbers.h"
 #include "grammar/json_schema_values.h"
 #include "grammar/regex_parser.h"
 
@@ -20,6 +23,7 @@ constexpr uint32_t kMaxSchemaNesting = 64;
 constexpr uint32_t kMaxCount = 100'000;
 constexpr size_t kMaxProperties = 2000;  // of an object; each nests the tree
 constexpr size_t kMaxPrefixItems = 2000;
+constexpr size_t kMaxMergedBytes = 1 << 20;  // of all merged schemas together
 /// Limits the total size of the names that additional members must differ from.
 constexpr size_t kMaxOtherNameBytes = 4096;
 
@@ -45,6 +49,16 @@ std::string percent_decoded(std::string_view text) {
     if (is_escape) i += 2;
   }
   return decoded;
+}
+
+/// Returns what `read` returns. Adds the position to its failure.
+template <class Read>
+auto at_path(const Schema& schema, const Read& read) {
+  try {
+    return read();
+  } catch (const ErrorException& failure) {
+    fail(schema, failure.error().message);
+  }
 }
 
 class JsonSchemaParser {
@@ -88,32 +102,67 @@ class JsonSchemaParser {
     }
   }
 
-  /// Refuses other constraints beside a keyword that says all.
-  static void check_alone(const Schema& schema, const JsonObject& object, std::string_view keyword) {
-    for (const auto& member : object) {
-      if (member.key == keyword || !is_constraint(object, member)) continue;
-      fail(schema, fmt::format("'{}' beside '{}' is not supported", member.key, keyword));
+  static bool has_other_constraint(const JsonObject& object, std::string_view keyword) {
+    return std::ranges::any_of(
+        object, [&](const JsonMember& member) { return member.key != keyword && is_constraint(object, member); });
+  }
+
+  /// Returns what a keyword that refers to other schemas allows, together with all keywords beside it.
+  ExpressionPtr read_applicator(const Schema& schema, const JsonObject& object, const char* keyword) {
+    const Json value = object[keyword];
+    const bool is_conjunction = keyword == std::string_view("allOf");
+    const Schema list{value, fmt::format("{}.{}", schema.path, keyword)};
+    const bool is_alone = !has_other_constraint(object, keyword);
+    if (keyword == std::string_view("$ref")) {
+      if (is_alone) return read_reference(schema, value);
+      return read_merged(schema, merged(schema, without_keyword(object, keyword), referred(schema, value).json));
     }
+    JsonArray array;
+    if (!value.get(array) || array.size() == 0) fail(list, "wanted an array of at least one schema");
+    if (is_alone && (!is_conjunction || array.size() == 1)) return choice(read_each(list));
+    std::string all = without_keyword(object, keyword);
+    if (is_conjunction) {
+      for (const Json part : array) all = merged(list, all, part);
+      return read_merged(schema, all);
+    }
+    std::vector<ExpressionPtr> ways;
+    for (const Json part : array) ways.push_back(read_merged(schema, merged(list, all, part)));
+    return choice(std::move(ways));
+  }
+
+  /// Returns the text of a schema for the instances of both.
+  std::string merged(const Schema& schema, const std::string& left, Json right) {
+    if (right.is_true() || left == "false") return left;
+    if (right.is_false()) return "false";
+    const auto document = JsonDocument::parse(left).value();
+    JsonObject ours;
+    JsonObject theirs;
+    if (!document.root().get(ours) || !right.get(theirs)) fail(schema, "wanted an object, true or false");
+    const auto text = merge_schemas(ours, theirs);
+    if (text.has_error()) fail(schema, text.error().message);
+    merged_bytes_ += text->size();
+    if (merged_bytes_ > kMaxMergedBytes) fail(schema, "its schemas are too large to be merged");
+    return *text;
+  }
+
+  /// Reads a merged schema. Equal ones share a rule, so that recursion comes to an end.
+  ExpressionPtr read_merged(const Schema& schema, std::string text) {
+    const std::string& kept = merged_texts_.emplace_back(std::move(text));
+    const JsonDocument& document = merged_documents_.emplace_back(JsonDocument::parse(kept).value());
+    return resolve(kept, {document.root(), schema.path});
   }
 
   ExpressionPtr read_keywords(const Schema& schema, const JsonObject& object) {
     Json value;
-    if (object["$ref"].get(value)) {
-      check_alone(schema, object, "$ref");
-      return read_reference(schema, value);
+    // Last allOf, which takes what cannot be merged by keyword, such as a second anyOf.
+    for (const char* keyword : {"$ref", "anyOf", "oneOf", "allOf"}) {
+      if (!object[keyword].is_missing()) return read_applicator(schema, object, keyword);
     }
     if (object["const"].get(value)) return read_values(schema, object, "const", {value});
     if (object["enum"].get(value)) {
       JsonArray array;
       if (!value.get(array) || array.size() == 0) fail(schema, "enum: wanted an array of at least one value");
       return read_values(schema, object, "enum", {array.begin(), array.end()});
-    }
-    for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-      if (!object[keyword].get(value)) continue;
-      check_alone(schema, object, keyword);
-      std::vector<ExpressionPtr> parts = read_each({value, fmt::format("{}.{}", schema.path, keyword)});
-      if (keyword == std::string_view("allOf") && parts.size() > 1) fail(schema, "allOf of several is not supported");
-      return choice(std::move(parts));
     }
     if (object["type"].get(value)) return read_types(schema, object, value);
     if (has_keyword_for(object, Constrained::kObject)) return read_object(schema, object);
@@ -140,30 +189,29 @@ class JsonSchemaParser {
     std::string_view violated;
     for (const Json value : values) {
       const auto unsatisfied = [&](const JsonMember& member) { return !satisfies(value, object, member); };
-      try {
-        const auto found = std::ranges::find_if(object, unsatisfied);
-        if (found == object.end()) {
-          parts.push_back(literal(to_json(value)));
-        } else {
-          violated = (*found).key;
-        }
-      } catch (const ErrorException& failure) {
-        fail(schema, failure.error().message);
+      const auto found = at_path(schema, [&] { return std::ranges::find_if(object, unsatisfied); });
+      if (found != object.end()) {
+        violated = (*found).key;
+      } else {
+        parts.push_back(literal(to_json(value)));
       }
     }
     if (parts.empty()) fail(schema, fmt::format("{}: '{}' allows none of its values", keyword, violated));
     return choice(std::move(parts));
   }
 
-  ExpressionPtr read_reference(const Schema& schema, Json value) {
+  Schema referred(const Schema& schema, Json value) const {
     std::string_view target;
     if (!value.get(target)) fail(schema, "$ref: wanted a string");
     if (!target.starts_with('#')) fail(schema, "$ref: only references within the schema are supported");
     const Json found = root_.at_pointer(percent_decoded(target.substr(1)));
-    if (found.is_missing()) {
-      fail(schema, fmt::format("$ref: there is no '{}'", target.substr(0, 256)));
-    }
-    return resolve(target, {found, std::string(target)});
+    if (found.is_missing()) fail(schema, fmt::format("$ref: there is no '{}'", target.substr(0, 256)));
+    return {found, std::string(target)};
+  }
+
+  ExpressionPtr read_reference(const Schema& schema, Json value) {
+    const Schema found = referred(schema, value);
+    return resolve(found.path, found);
   }
 
   /// A rule for each schema that is referred to, so that it may refer to itself.
@@ -383,53 +431,8 @@ class JsonSchemaParser {
     return sequence({literal("\""), std::move(*body), literal("\"")});
   }
 
-  struct Bound {
-    std::optional<WholeNumber> value;
-    bool is_exclusive = false;
-  };
-
-  /// The tighter of an inclusive and an exclusive bound. Earlier drafts have a flag for the exclusive one.
-  static Bound bound_of(const Schema& schema, const JsonObject& object, const char* inclusive, const char* exclusive,
-                        bool is_lower, bool is_integer) {
-    Bound bound;
-    const auto read = [&](const char* keyword, bool is_exclusive) {
-      const Json value = object[keyword];
-      if (value.is_missing()) return;
-      if (value.is_bool()) {
-        bound.is_exclusive = bound.is_exclusive || value.is_true();
-        return;
-      }
-      if (!value.is_number()) fail(schema, fmt::format("{}: wanted a number", keyword));
-      const auto rounded = round_number(value.number_text(), is_lower);
-      if (!rounded) {
-        if (value.number_text().starts_with('-') == is_lower) return;  // no number here reaches it
-        fail(schema, fmt::format("{}: wanted a number of at most {} digits", keyword, WholeNumber::kMaxDigits));
-      }
-      if (rounded->had_fraction) {
-        if (!is_integer) fail(schema, fmt::format("{}: only whole numbers are supported", keyword));
-        is_exclusive = false;
-      }
-      const WholeNumber& found = rounded->number;
-      const bool is_tighter = !bound.value || (is_lower ? found > *bound.value : found < *bound.value) ||
-                              (found == *bound.value && is_exclusive);
-      if (is_tighter) bound = {found, is_exclusive};
-    };
-    read(inclusive, false);
-    read(exclusive, true);
-    return bound;
-  }
-
   ExpressionPtr read_number(const Schema& schema, const JsonObject& object, bool is_integer) {
-    const Bound low = bound_of(schema, object, "minimum", "exclusiveMinimum", true, is_integer);
-    const Bound high = bound_of(schema, object, "maximum", "exclusiveMaximum", false, is_integer);
-    if (!low.value && !high.value) return is_integer ? rules_.integer() : rules_.number();
-    const NumberRange bounds{low.value, high.value, low.is_exclusive, high.is_exclusive};
-    if (!is_integer) return JsonRules::number_between(bounds);
-    IntegerRange range = JsonRules::whole_range(bounds);
-    if (low.is_exclusive) range.low = range.low.next();
-    if (high.is_exclusive) range.high = range.high.previous();
-    if (range.low > range.high) fail(schema, "no integer is within its bounds");
-    return JsonRules::integer_between(range);
+    return at_path(schema, [&] { return number_of_schema(object, is_integer, rules_); });
   }
 
   Json root_;
@@ -437,6 +440,9 @@ class JsonSchemaParser {
   const UnsupportedKeywords unsupported_;
   JsonRules rules_;
   std::unordered_map<std::string, RuleIndex> by_reference_;
+  std::deque<std::string> merged_texts_;
+  std::deque<JsonDocument> merged_documents_;  // of merged_texts_
+  size_t merged_bytes_ = 0;
   uint32_t nesting_ = 0;
   uint32_t references_ = 0;
 };

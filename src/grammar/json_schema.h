@@ -17,7 +17,7 @@ enum class UnsupportedKeywords : uint8_t {
 /// Reads a JSON schema (drafts 4 to 2020-12, and OpenAPI) into a definition. Returns the expression of its instances.
 /// Members of objects come in the order of the schema.
 ///
-/// Enforces type, nullable, enum, const, anyOf, oneOf as anyOf, allOf of one schema, $ref within the schema,
+/// Enforces type, nullable, enum, const, anyOf, oneOf as anyOf, allOf, $ref within the schema, keywords beside these,
 /// properties, required, additionalProperties, items, prefixItems, additionalItems, minItems, maxItems, minLength,
 /// maxLength, pattern, bounds of numbers, and the formats date, time, date-time, uuid, ipv4, email.
 ///

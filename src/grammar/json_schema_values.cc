@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <compare>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/utf8.h"
@@ -12,17 +12,6 @@
 
 namespace millrace::grammar {
 namespace {
-
-/// Compares whole numbers exactly, and others as doubles.
-std::partial_ordering compare_numbers(JsonValue left, JsonValue right) {
-  const auto a = round_number(left.number_text(), false);
-  const auto b = round_number(right.number_text(), false);
-  if (a && b && !a->had_fraction && !b->had_fraction) return a->number <=> b->number;
-  double x = 0;
-  double y = 0;
-  if (!left.get(x) || !right.get(y)) return std::partial_ordering::unordered;
-  return x <=> y;
-}
 
 bool is_whole(JsonValue number) {
   const auto rounded = round_number(number.number_text(), false);
@@ -84,6 +73,16 @@ bool has_members(JsonValue value, JsonValue names) {
 }
 
 }  // namespace
+
+std::partial_ordering compare_numbers(JsonValue left, JsonValue right) {
+  const auto a = round_number(left.number_text(), false);
+  const auto b = round_number(right.number_text(), false);
+  if (a && b && !a->had_fraction && !b->had_fraction) return a->number <=> b->number;
+  double x = 0;
+  double y = 0;
+  if (!left.get(x) || !right.get(y)) return std::partial_ordering::unordered;
+  return x <=> y;
+}
 
 bool has_type(JsonValue value, JsonValue types) {
   std::string_view name;

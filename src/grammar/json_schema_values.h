@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string_view>
+#include <compare>
 
 #include "base/json_value.h"
 
@@ -9,6 +9,9 @@ namespace millrace::grammar {
 
 /// Returns whether the value has a type of "type", a string or an array of strings. An integer may be written 1.0.
 [[nodiscard]] bool has_type(JsonValue value, JsonValue types);
+
+/// Compares whole numbers exactly, and others as doubles.
+[[nodiscard]] std::partial_ordering compare_numbers(JsonValue left, JsonValue right);
 
 /// Returns whether two values are equal; numbers by their size, the rest by their text.
 [[nodiscard]] bool are_equal(JsonValue left, JsonValue right);

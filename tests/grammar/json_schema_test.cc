@@ -226,12 +226,56 @@ TEST_CASE("listed values satisfy the keywords beside them") {
       {R"({"enum":[1,2],"minimum":3})", "schema: enum: 'minimum' allows none of its values"},
       {R"({"enum":["a"],"pattern":"b"})", "schema: 'pattern' beside 'enum' is not supported"},
       {R"({"const":[1],"items":{}})", "schema: 'items' beside 'const' is not supported"},
-      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: 'anyOf' beside 'enum' is not supported"},
+      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: enum: 'type' allows none of its values"},
   };
   for (const auto& [schema, message] : refused) {
     INFO(schema);
     CHECK(message_of(grammar_from_schema(schema)) == message);
   }
+}
+
+TEST_CASE("keywords beside other schemas hold together with them") {
+  check({
+      {R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"null"}},
+          "anyOf":[{"required":["a"]},{"required":["b"]}]})",
+       {R"({"a":1})", R"({"b":null})", R"({"a":1,"b":null})"},
+       {"{}", R"({"a":"x"})", R"({"c":1})"}},
+      {R"({"allOf":[{"properties":{"a":{"type":"integer"}},"required":["a"]},{"type":"object",
+          "properties":{"b":{"type":"null"},"a":{"maximum":3}},"required":["b","a"]},true]})",
+       {R"({"a":1,"b":null})"},
+       {R"({"a":1})", R"({"b":null})", R"({"a":4,"b":null})"}},
+      {R"({"$ref":"#/$defs/n","exclusiveMaximum":5,"title":"t","$defs":{"n":{"type":"number","maximum":7}}})",
+       {"4", "4.5", "-1"},
+       {"5", "6", "null"}},
+      {R"({"type":["integer","string","null"],"oneOf":[{"type":"number"},{"type":["null","boolean"]}]})",
+       {"1", "null"},
+       {"1.5", "true", R"("a")"}},
+      {R"({"type":"string","anyOf":[{"const":"a"},{"enum":["b",1]},{"type":"null"}]})",
+       {R"("a")", R"("b")"},
+       {"1", "null"}},
+      {R"({"allOf":[{"enum":[1,2,3]},{"enum":[3,2.0,7]}],"const":3})", {"3"}, {"2"}},
+      {R"({"minLength":1,"allOf":[{"minLength":3},{"maxLength":4,"type":"string"},{"maxLength":9}]})",
+       {R"("abc")", R"("abcd")"},
+       {R"("ab")", R"("abcde")"}},
+      {R"({"allOf":[{"anyOf":[{"minimum":0},{"type":"null"}]},{"anyOf":[{"maximum":5},{"type":"string"}]}],
+          "type":["integer","null","string"]})",
+       {"0", "5", "null", R"("a")"},
+       {"-1", "6", "2.5", "true"}},
+      {R"({"type":"array","items":{"type":"integer"},"allOf":[{"items":{"minimum":3},"minItems":1}]})",
+       {"[3]", "[3,4]"},
+       {"[]", "[2]", R"(["a"])"}},
+      {R"({"$ref":"#/$defs/node","required":["next"],"$defs":{"node":{"type":"object","properties":{
+          "next":{"anyOf":[{"$ref":"#/$defs/node","required":["next"]},{"type":"null"}]}}}}})",
+       {R"({"next":null})", R"({"next":{"next":null}})"},
+       {"{}", R"({"next":{}})"}},
+      {R"({"type":"object","properties":{"a":{"type":"integer"}},"nullable":true,"allOf":[{"required":["a"]}]})",
+       {"null", R"({"a":1})"},
+       {"{}"}},
+      {R"({"anyOf":[false,{"minimum":2}],"type":"integer"})", {"2"}, {"1"}},
+      {R"({"allOf":[{"properties":{"q\"\n":{"type":"null"}}},{"type":"object","required":["q\"\n"]}]})",
+       {R"({"q\"\n":null})"},
+       {"{}"}},
+  });
 }
 
 TEST_CASE("dates exist in the calendar") {
@@ -357,8 +401,17 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
       {R"({"type":"array","uniqueItems":true})", "schema: the keyword 'uniqueItems' is not supported"},
       {R"({"not":{}})", "schema: the keyword 'not' is not supported"},
       {R"({"type":"object","patternProperties":{"a":{}}})", "schema: the keyword 'patternProperties' is not supported"},
-      {R"({"anyOf":[{"type":"null"}],"properties":{}})", "schema: 'properties' beside 'anyOf' is not supported"},
-      {R"({"allOf":[{"type":"null"},{"type":"null"}]})", "schema: allOf of several is not supported"},
+      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "schema.allOf: two of 'pattern' are not supported"},
+      {R"({"anyOf":[{"not":{}}],"type":"null"})", "schema.anyOf: the keyword 'not' is not supported"},
+      {R"({"allOf":[{"additionalProperties":false},{"properties":{"a":{}}}]})",
+       "schema.allOf: 'additionalProperties' and the property 'a' of another schema are not supported together"},
+      {R"({"allOf":[{"minimum":1,"exclusiveMinimum":true},{"minimum":0}]})",
+       "schema.allOf: 'exclusiveMinimum' as a flag is not supported in schemas that are merged"},
+      {R"({"prefixItems":[{}],"allOf":[{"items":{}}]})",
+       "schema.allOf: items of known positions are not supported in schemas that are merged"},
+      {R"({"allOf":[{"type":"null"},{"type":"string"}]})", "no text matches it"},
+      {R"({"allOf":[{"$ref":"#"},{"type":"string"}]})", "no text matches it"},
+      {R"({"allOf":[{"type":"null"},5]})", "schema.allOf: wanted an object, true or false"},
       {R"({"anyOf":[]})", "schema.anyOf: wanted an array of at least one schema"},
       {R"({"enum":[]})", "schema: enum: wanted an array of at least one value"},
       {R"({"$ref":"other.json"})", "schema: $ref: only references within the schema are supported"},
@@ -385,6 +438,14 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
     INFO(schema << ": " << message_of(grammar_from_schema(schema)));
     CHECK(message_of(grammar_from_schema(schema)).starts_with(message));
   }
+  std::string parts;
+  for (int i = 0; i < 2000; ++i) parts += fmt::format(R"({{"properties":{{"member{}":{{}}}}}},)", i);
+  CHECK(message_of(grammar_from_schema(R"({"allOf":[)" + parts + "true]}")) ==
+        "schema.allOf: its schemas are too large to be merged");
+  std::string pairs;
+  for (int i = 0; i < 40; ++i) pairs += fmt::format(R"({{"anyOf":[{{"minimum":{}}},{{"maximum":{}}}]}},)", i, 100 + i);
+  CHECK(message_of(grammar_from_schema(R"({"type":"integer","allOf":[)" + pairs + "true]}")) ==
+        "schema: it refers to too many schemas");
   const auto with_properties = [](int count, std::string_view more) {
     std::string properties;
     for (int i = 0; i < count; ++i) properties += fmt::format(R"({}"a{}":{{"type":"null"}})", i > 0 ? "," : "", i);
