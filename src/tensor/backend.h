@@ -18,7 +18,6 @@
 
 /// The device as a model sees it: memory, weights in the device's own layout, and the ops of a decoder layer.
 ///
-///
 /// The ops of one Backend run in the order of the calls, on its stream. They are called only inside the work function
 /// of Backend::submit. Every op is batch-invariant: the bits of an output row depend on that row's input, its sequence
 /// and the model's shapes. They never depend on the other rows, the chunking, or the thread count.
