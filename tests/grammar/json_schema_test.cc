@@ -442,10 +442,6 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
   for (int i = 0; i < 2000; ++i) parts += fmt::format(R"({{"properties":{{"member{}":{{}}}}}},)", i);
   CHECK(message_of(grammar_from_schema(R"({"allOf":[)" + parts + "true]}")) ==
         "schema.allOf: its schemas are too large to be merged");
-  std::string pairs;
-  for (int i = 0; i < 40; ++i) pairs += fmt::format(R"({{"anyOf":[{{"minimum":{}}},{{"maximum":{}}}]}},)", i, 100 + i);
-  CHECK(message_of(grammar_from_schema(R"({"type":"integer","allOf":[)" + pairs + "true]}")) ==
-        "schema: it refers to too many schemas");
   const auto with_properties = [](int count, std::string_view more) {
     std::string properties;
     for (int i = 0; i < count; ++i) properties += fmt::format(R"({}"a{}":{{"type":"null"}})", i > 0 ? "," : "", i);
