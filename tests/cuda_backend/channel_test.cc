@@ -84,7 +84,7 @@ TEST_CASE("an end that finds no other gives up and says so") {
   Completion sent;
   const tensor::Buffer from = both.gpus[0]->allocate(64);
   sender.channel->send(piece(from, 0, 64), "x", sent.handler());
-  REQUIRE_THROWS_WITH(sent.wait(), Catch::Contains("is not there"));
+  REQUIRE_THROWS_WITH(sent.wait(), Catch::Contains("stage 1 did not connect"));
 
   End receiver(*both.gpus[1], false, std::vector<std::byte>(128));
   REQUIRE_THROWS_WITH(receiver.opened.wait(), "stage 0 -> stage 1: NCCL: the communicator: unhandled system error");
