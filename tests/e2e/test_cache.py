@@ -125,13 +125,13 @@ def test_stages_of_different_models_share_no_pages(plain, tmp_path):
 
 
 def test_host_pages_outlive_a_broken_link_but_not_a_dead_node(plain):
-    flags = ("--page-size", 16, "--enable-hierarchical-cache", "--hicache-ratio", 4)
-    with Ring(2, 2, *flags, node_flags=("--enable-hierarchical-cache",)) as ring:
+    flags = ("--page-size", 16, "--enable-hierarchical-cache", "--hicache-ratio", 4, "--ring-timeout", 3)
+    with Ring(2, 2, *flags, node_flags=("--enable-hierarchical-cache", "--ring-timeout", 3)) as ring:
         assert texts(ring.server) == plain
         wait_until(lambda: metric(ring.server, "kv_cache_host_pages") == metric(ring.server, "kv_cache_cached_pages") > 0,
                    "every page going to the host")
         ring.stop_node(1)
-        ring.wait_until_broken()
+        wait_until(lambda: "the ring is broken" in ring.server.log(), "the ring being given up")
         ring.continue_node(1)
         ring.wait_until_whole()
         answers = [ask(ring.server, prompt) for prompt in PROMPTS]

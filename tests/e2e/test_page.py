@@ -90,14 +90,16 @@ def test_page_says_when_the_server_is_gone():
 
 @needs_chromium
 def test_page_says_why_the_ring_is_broken_and_recovers():
-    with Ring(2, 2) as ring, Browser() as page:
+    timeout = ("--ring-timeout", 3)
+    with Ring(2, 2, *timeout, node_flags=timeout) as ring, Browser() as page:
         page.open(ring.server.url + "/")
         wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
         ring.stop_node(1)
         try:
             page.evaluate("document.getElementById('text').value = 'Call me'; document.getElementById('send').click()")
             wait_until(lambda: text_of(page, "state") == "not ready", "the page noticing")
-            assert text_of(page, "broken").startswith("the ring is broken: "), text_of(page, "broken")
+            assert "has been silent" in text_of(page, "broken")
+            wait_until(lambda: text_of(page, "broken").startswith("the ring is broken: "), "the ring being given up")
             wait_until(lambda: page.evaluate("reply_in_flight === null"), "the reply's end")
             assert "the ring is broken" in page.evaluate("document.querySelector('.failed')?.innerText ?? ''")
         finally:

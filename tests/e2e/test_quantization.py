@@ -91,7 +91,7 @@ def test_scales_that_are_powers_of_two(tmp_path, rounded, written):
     with MillraceServer(model=folder) as server:
         assert answers(server) == wanted
     check_refusal(run_binary("serve", "--model-path", written, "--quantization", "mxint8"),
-                  "--quantization mxint8: the model's weights are stored as w8")
+                  "--quantization mxint8: the model is stored as w8")
 
 
 def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, rounded, written):
@@ -116,7 +116,7 @@ def test_one_scale_per_channel_in_the_form_of_compressed_tensors(tmp_path, round
         for (_, found, _), (_, near, _) in zip(answers(server), wanted):
             assert found != near and abs(found[0] - near[0]) < 0.1
     check_refusal(run_binary("serve", "--model-path", written, "--quantization", "w8a8_int8"),
-                  "--quantization w8a8_int8: the model's weights are stored as w8")
+                  "--quantization w8a8_int8: the model is stored as w8")
     stored["config_groups"]["group_0"]["weights"]["strategy"] = "group"
     config = {**json.loads((folder / "config.json").read_text()), "quantization_config": stored}
     (folder / "config.json").write_text(json.dumps(config))
@@ -139,7 +139,7 @@ def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
 
 def test_what_cannot_be_done_is_refused(tmp_path, written):
     check_refusal(run_binary("quantize", "--model-path", MODEL, "--output", written), written, "is not empty")
-    check_refusal(run_binary("quantize", "--model-path", written, "--output", tmp_path / "twice"), "8 bits already")
+    check_refusal(run_binary("quantize", "--model-path", written, "--output", tmp_path / "twice"), "has 8-bit weights already")
     check_refusal(run_binary("quantize", "--model-path", tmp_path / "nowhere", "--output", tmp_path / "out"), "nowhere")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--quantization", "w4"), "--quantization")
     foreign = tmp_path / "foreign"
