@@ -319,6 +319,8 @@ TEST_CASE("Messages are text and other parts are named") {
   CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool"}])") == "ok");
   CHECK(messages_outcome(R"([{"role":"user","content":"a"},{"role":"tool","content":null}])") == "ok");
   CHECK(messages_outcome(R"([{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]}])") == "ok");
+  CHECK(messages_outcome(R"([{"role":"user","content":[{"type":"text","text":"t","refusal":true}]}])") ==
+        "messages[0].content.refusal");
   CHECK(messages_outcome(R"([{"role":"assistant","content":[{"type":"refusal","text":"no"}]}])") ==
         "messages[0].content");
   CHECK(messages_outcome(R"([{"role":"robot","content":"b"}])") == "messages[0].role");

@@ -22,6 +22,11 @@ FieldError read_part(const std::string& path, Json part, std::string& content) {
     return bad_request(path, "{}: content parts of type '{}' are not supported, only 'text' and 'refusal' are", path,
                        type.substr(0, 64));
   }
+  for (const auto& member : object) {
+    if ((member.key == "text" || member.key == "refusal") && !member.value.is_null() && !member.value.get(text)) {
+      return wrong_type(fmt::format("{}.{}", path, member.key), member.value, "a string");
+    }
+  }
   // The text has the name of the part's type.
   if (!object[type].get(text)) {
     return bad_request(path, "{}: a {} part has no {}", path, type, type);
@@ -190,8 +195,8 @@ void describe_message(SchemaWriter& schema) {
   json.end_array().end_object().key("content").begin_object();
   json.member("description", "Wanted of every role but assistant and tool");
   json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],)"
-                        R"("properties":{"type":{"enum":["text","refusal"]},"text":{"type":"string"},)"
-                        R"("refusal":{"type":"string"}}}},{"type":"null"}])");
+                        R"("properties":{"type":{"enum":["text","refusal"]},"text":{"type":["string","null"]},)"
+                        R"("refusal":{"type":["string","null"]}}}},{"type":"null"}])");
   json.end_object().key("name").raw(R"({"type":["string","null"]})");
   for (const char* name : {"reasoning_content", "reasoning", "refusal", "tool_call_id"}) {
     json.key(name).raw(R"({"type":["string","null"]})");
