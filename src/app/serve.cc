@@ -145,7 +145,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
             static_cast<double>(flags.drain_timeout.count()) / 1000);
   const bool can_end = flags.drain_timeout > 0ms;
   if (can_end && engine.engine().status().paused && engine.engine().resume()) {
-    log::info("generation was paused: it goes on, so that running requests can end");
+    log::info("generation was paused: resuming, so that running requests can end");
   }
   front.stop(flags.drain_timeout);
   return {};

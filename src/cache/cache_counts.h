@@ -44,18 +44,18 @@ struct StoreCounter {
   std::string_view help;
 };
 inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
-    {"hits_total", &StoreStats::hits, "Pages that a stage's page store gave."},
-    {"misses_total", &StoreStats::misses, "Pages asked of a page store that it did not give."},
+    {"hits_total", &StoreStats::hits, "Pages read from a stage's page store."},
+    {"misses_total", &StoreStats::misses, "Pages that a page store was asked for and did not have."},
     {"corrupt_total", &StoreStats::corrupt, "Stored pages found truncated or altered, and deleted."},
     {"foreign_total", &StoreStats::foreign, "Stored pages of another identity, key or version, deleted."},
-    {"refused_total", &StoreStats::refused, "Pages that a page store did not take."},
-    {"written_total", &StoreStats::written, "Pages that a page store has written."},
-    {"already_there_total", &StoreStats::already_there, "Pages given to a page store that had them."},
+    {"refused_total", &StoreStats::refused, "Pages that a page store refused."},
+    {"written_total", &StoreStats::written, "Pages written to a page store."},
+    {"already_there_total", &StoreStats::already_there, "Pages offered to a page store that already had them."},
     {"evicted_total", &StoreStats::evicted, "Stored pages removed to make room."},
-    {"errors_total", &StoreStats::errors, "What the system or the server behind a page store would not do."},
-    {"read_bytes_total", &StoreStats::bytes_read, "Bytes of the pages that a page store gave."},
-    {"written_bytes_total", &StoreStats::bytes_written, "Bytes of the pages that a page store has written."},
-    {"stored_bytes", &StoreStats::bytes_stored, "Bytes that a stage's stored pages take, where the store knows."},
+    {"errors_total", &StoreStats::errors, "Operations that the file system or the server behind a page store refused."},
+    {"read_bytes_total", &StoreStats::bytes_read, "Bytes of pages read from a page store."},
+    {"written_bytes_total", &StoreStats::bytes_written, "Bytes of pages written to a page store."},
+    {"stored_bytes", &StoreStats::bytes_stored, "Bytes in use in a stage's page store, where the store knows."},
 }};
 
 /// The counts of one stage's store.

@@ -59,7 +59,7 @@ void ControlConnection::start() {
 void ControlConnection::send(const Message& message) {
   if (ended_ || closing_) return;
   if (outgoing_.size() >= kMaxQueued) {
-    end("it does not take our messages");
+    end("it does not read our messages");
     return;
   }
   outgoing_.push_back(encode(message));
@@ -98,7 +98,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
     error_code failure;
     co_await asio::async_read(socket_, asio::buffer(&length, sizeof length), redirect_error(use_awaitable, failure));
     if (failure || length > kMaxMessageBytes) {
-      end(failure ? "connection lost: " + failure.message() : "it sends what is no control message");
+      end(failure ? "connection lost: " + failure.message() : "it sends something else than a control message");
       co_return;
     }
     std::vector<std::byte> bytes(length);
@@ -113,7 +113,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
       received_goodbye_ = true;
       end(printable(goodbye->reason));
     } else if (!std::holds_alternative<Ping>(*message)) {
-      if (incoming_.size() >= kMaxQueued) end("it sends more than can be taken");
+      if (incoming_.size() >= kMaxQueued) end("it sends more than this node may buffer");
       incoming_.push_back(std::move(*message));
       incoming_signal_.notify_all();
     }

@@ -61,7 +61,7 @@ asio::awaitable<void> Member::drain(async::Duration limit) {
   while (!stopping_ && is_needed() && runtime_.now() < deadline) {
     (void)co_await stop_signal_.wait_until(std::min(deadline, runtime_.now() + kDrainInterval));
   }
-  if (!stopping_ && is_needed()) log::warn("leaving the ring although it has requests: the drain's time is over");
+  if (!stopping_ && is_needed()) log::warn("leaving the ring although it has requests: the drain timeout has passed");
   stop();
 }
 
@@ -273,7 +273,7 @@ asio::awaitable<void> Member::join(JoinRing request) {
 }
 
 asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
-  if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to join before anything was assigned"});
+  if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "found a join before an assignment"});
   stages_ = nullptr;
   const auto stages = co_await run_on_loader<sched::LocalStages*>(
       [&] { return host_.stages(*assignment_, request.pages, request.fingerprint); });

@@ -113,7 +113,7 @@ std::string NodeRoster::refusal(const Hello& hello) const {
 
 asio::awaitable<Message> NodeRoster::first_message(std::shared_ptr<ControlConnection> connection) {
   const async::Deadline deadline(runtime_, runtime_.now() + kHelloTimeout, [&connection] {
-    connection->close(fmt::format("no hello came within {} s", kHelloTimeout / 1s));
+    connection->close(fmt::format("no hello arrived within {} s", kHelloTimeout / 1s));
   });
   Message message = co_await connection->receive();
   co_return message;
@@ -199,7 +199,7 @@ void NodeRoster::handle(uint32_t rank, const Message& message) {
     if (!check_room(node, loaded->page_capacity)) return;
     if (!required_stages_.empty() && loaded->stages != required_stages_[rank]) {
       node.connection->close(
-          "its weights, or what it computes with, are others than when the ring opened its page stores: start the head "
+          "its weights or its arithmetic differ from those with which the ring opened its page stores: start the head "
           "again");
       return;
     }

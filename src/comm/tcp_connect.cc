@@ -89,7 +89,7 @@ asio::awaitable<std::optional<AttemptFailure>> Connector::read_verdict(tcp::sock
   if (verdict.header.kind == FrameKind::kWelcome) co_return std::nullopt;
   if (verdict.header.kind != FrameKind::kRefusal) {
     co_return AttemptFailure{
-        make_error(ErrorCode::kData, "a {} frame came instead of a welcome", to_string(verdict.header.kind))};
+        make_error(ErrorCode::kData, "found a {} frame, wanted a welcome", to_string(verdict.header.kind))};
   }
   const bool try_again = (verdict.header.flags & kFlagTryAgain) != 0;
   co_return AttemptFailure{make_error(ErrorCode::kInvalidArgument, "refused: {}", sanitize_reason(verdict.payload)),

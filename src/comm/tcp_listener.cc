@@ -179,7 +179,7 @@ asio::awaitable<Result<LaneHello>> TcpListener::State::read_hello(tcp::socket& s
   try {
     const HandshakeFrame frame = co_await read_handshake(socket);
     if (frame.header.kind != FrameKind::kHello) {
-      co_return make_error(ErrorCode::kData, "a {} frame came instead of a hello", to_string(frame.header.kind));
+      co_return make_error(ErrorCode::kData, "found a {} frame, wanted a hello", to_string(frame.header.kind));
     }
     if (frame.header.version != kProtocolVersion) {  // the rest may have another form
       LaneHello other;
@@ -189,7 +189,7 @@ asio::awaitable<Result<LaneHello>> TcpListener::State::read_hello(tcp::socket& s
     co_return decode_hello(frame.header, frame.payload);
   } catch (const boost::system::system_error& error) {
     const std::string what = error.code() == asio::error::eof ? "it closed the connection" : error.code().message();
-    co_return Error{ErrorCode::kUnavailable, "no hello came: " + (closing.passed() ? "time is up" : what)};
+    co_return Error{ErrorCode::kUnavailable, "no hello arrived: " + (closing.passed() ? "time is up" : what)};
   } catch (const ErrorException& error) {
     co_return error.error();
   }
@@ -207,7 +207,7 @@ HelloDifference TcpListener::State::why_not(const LinkHello& hello) {
     if (!same_places && expectations_.size() > 1) continue;
     if (auto difference = compare_hello(each->hello, hello)) return *difference;
   }
-  return {"nobody waits for the link " + link_name(hello), true};
+  return {"no stage expects the link " + link_name(hello), true};
 }
 
 void TcpListener::State::refuse(tcp::socket& socket, const std::string& peer, const HelloDifference& difference) {
@@ -232,7 +232,7 @@ asio::awaitable<Result<LanePair>> TcpListener::State::wait_for(LinkHello hello, 
       continue;
     }
     if (runtime_.now() >= deadline) {
-      co_return make_error(ErrorCode::kTimeout, "nobody came for the link {}{}{}", link_name(hello),
+      co_return make_error(ErrorCode::kTimeout, "no peer connected for the link {}{}{}", link_name(hello),
                            expectation.last_refusal.empty() ? "" : "; refused: ", expectation.last_refusal);
     }
     (void)co_await expectation.changed.wait_until(deadline);

@@ -32,7 +32,7 @@ std::byte* element_of(const Matrix& matrix, int64_t row, int64_t col) {
 
 void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, Matrix out) {
   CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
-  CHECK(out.dtype == DType::kF32 || out.dtype == device.compute_dtype, "a product cannot be stored as {}",
+  CHECK(out.dtype == DType::kF32 || out.dtype == device.compute_dtype, "a GEMM result cannot be stored as {}",
         tensor::to_string(out.dtype));
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
   check_bias(bias, weight);

@@ -38,7 +38,7 @@ Values to_floats(const tensor::W8Matrix& matrix) {
 }
 
 Values rounded(Values values, DType dtype) {
-  CHECK(dtype != DType::kF16, "nothing is rounded to f16");
+  CHECK(dtype != DType::kF16, "no value is rounded to f16");
   if (dtype == DType::kBF16) {
     for (float& value : values) value = tensor::BFloat16::from_float(value).to_float();
   }

@@ -374,7 +374,7 @@ class JsonSchemaParser {
       further = read({value, fmt::format("{}.{}", schema.path, rest)});
     } else {
       max = std::min(max.value_or(prefix), prefix);
-      if (min > prefix) fail(schema, "minItems is more than there are items");
+      if (min > prefix) fail(schema, "minItems is larger than the number of items allowed");
     }
     if (items.empty() && further != nullptr) items.push_back(further);
     if (max && items.size() > *max) items.resize(*max);

@@ -241,9 +241,8 @@ text::OutputFormat InputProcessor::make_output_format(const text::ChatTemplate& 
 ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate& chat_template,
                                                        const openai::Conversation& conversation) const {
   if (conversation.has_tools() && !tool_format(chat_template)) {
-    return bad_request(
-        "tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
-        chat_template.supports_tools() ? "asks for calls in no form that is known" : "shows it no tools");
+    return bad_request("tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
+                       chat_template.supports_tools() ? "uses no tool-call format that is known" : "shows it no tools");
   }
   const std::string messages = messages_json(conversation);
   text::ChatInput input;

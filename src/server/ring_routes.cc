@@ -74,7 +74,7 @@ void RingRoutes::add_to(Router& router) {
                       .response = "AnyObject"}});
   router.add({.path = "/cost_model",
               .handler = [this](const HttpRequest&) { return cost_model(); },
-              .doc = {.summary = "The ring as a cluster that `millrace simulate` reads", .response = "AnyObject"}});
+              .doc = {.summary = "The ring as a cluster file for `millrace simulate`", .response = "AnyObject"}});
   router.add({.method = Method::kPost,
               .path = "/start_profile",
               .access = Access::kAdmin,

@@ -39,11 +39,11 @@ void StatusRoutes::add_to(Router& router) {
   router.add({.method = Method::kGet,
               .path = "/v1/models",
               .handler = [this](const HttpRequest&) { return models(); },
-              .doc = {.summary = "The model that is served, by each of its names", .response = "ModelList"}});
+              .doc = {.summary = "List the served model under each of its names", .response = "ModelList"}});
   router.add({.method = Method::kGet,
               .path = "/v1/models/{id}",
               .handler = [this](const HttpRequest& request) { return model(request); },
-              .doc = {.summary = "The model of that name", .response = "Model"}});
+              .doc = {.summary = "Show the model of this name", .response = "Model"}});
   router.add({.method = Method::kGet,
               .path = "/version",
               .handler = [](const HttpRequest&) { return json_response(R"({"version":")" MILLRACE_VERSION R"("})"); },
@@ -64,7 +64,7 @@ void StatusRoutes::add_probes_to(Router& router) {
               .access = Access::kPublic,
               .handler = [this](const HttpRequest&) { return health(); },
               .is_probe = true,
-              .doc = {.summary = "Whether requests are taken", .response = "Health"}});
+              .doc = {.summary = "Readiness: whether requests are accepted", .response = "Health"}});
   for (const Method method : {Method::kGet, Method::kPost}) {
     router.add({.method = method,
                 .path = "/ping",
@@ -78,7 +78,7 @@ void StatusRoutes::add_probes_to(Router& router) {
               .access = Access::kPublic,
               .handler = [](const HttpRequest&) { return json_response(R"({"status":"ok"})"); },
               .is_probe = true,
-              .doc = {.summary = "That the server runs, also while it loads", .response = "Health"}});
+              .doc = {.summary = "Liveness: 200 while the process runs, also during loading", .response = "Health"}});
   router.add({.method = Method::kGet,
               .path = "/load",
               .handler = [this](const HttpRequest&) { return load(); },

@@ -14,7 +14,7 @@ void UtilityRoutes::add_to(Router& router) {
               .handler = [this](const HttpRequest& request) { return tokenize(request); },
               .takes_json = true,
               .uses_worker = true,
-              .doc = {.summary = "The tokens of a text or a conversation",
+              .doc = {.summary = "Tokenize a text or a conversation",
                       .request = "TokenizeRequest",
                       .response = "TokenizeResponse"}});
   router.add({.method = Method::kPost,
@@ -22,15 +22,14 @@ void UtilityRoutes::add_to(Router& router) {
               .handler = [this](const HttpRequest& request) { return detokenize(request); },
               .takes_json = true,
               .uses_worker = true,
-              .doc = {.summary = "The text of tokens", .request = "DetokenizeRequest", .response = "PromptResponse"}});
-  router.add({.method = Method::kPost,
-              .path = "/apply-template",
-              .handler = [this](const HttpRequest& request) { return apply_template(request); },
-              .takes_json = true,
-              .uses_worker = true,
-              .doc = {.summary = "The text that a conversation becomes",
-                      .request = "TemplateRequest",
-                      .response = "PromptResponse"}});
+              .doc = {.summary = "Detokenize", .request = "DetokenizeRequest", .response = "PromptResponse"}});
+  router.add(
+      {.method = Method::kPost,
+       .path = "/apply-template",
+       .handler = [this](const HttpRequest& request) { return apply_template(request); },
+       .takes_json = true,
+       .uses_worker = true,
+       .doc = {.summary = "Render the chat template", .request = "TemplateRequest", .response = "PromptResponse"}});
   router.add(
       {.method = Method::kPost,
        .path = "/v1/embeddings",

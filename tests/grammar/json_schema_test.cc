@@ -429,7 +429,7 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
        "schema: pattern beside minLength or maxLength is not supported"},
       {R"({"type":"array","minItems":2,"maxItems":1})", "schema: maxItems is less than minItems"},
       {R"({"type":"array","prefixItems":[{}],"items":false,"minItems":2})",
-       "schema: minItems is more than there are items"},
+       "schema: minItems is larger than the number of items allowed"},
       {R"({"type":"integer","minimum":2,"maximum":1})", "schema: no integer is within its bounds"},
       {R"({"type":"integer","minimum":1e400})", "schema: minimum: wanted a number of at most 64 digits"},
       {R"({"type":"number","minimum":0.5})", "schema: minimum: only whole numbers are supported"},

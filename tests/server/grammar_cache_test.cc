@@ -63,7 +63,7 @@ TEST_CASE("equal constraints share a grammar and others do not") {
   for (int i = 0; i < 40; ++i) {
     REQUIRE(grammars.get_or_compile(constrained_to(form_of(Kind::kRegex, std::to_string(i)))).has_value());
   }
-  CHECK(grammars.get_or_compile(constrained_to(form)).value() != first);  // forgotten, and made anew
+  CHECK(grammars.get_or_compile(constrained_to(form)).value() != first);  // forgotten, and compiled again
 }
 
 TEST_CASE("reasoning precedes the form which applies from its end on") {

@@ -55,89 +55,87 @@ std::vector<std::string> chat_values() {
   };
 }
 
-/// Returns values around every bound that a field has, and of every type.
-std::vector<std::string> values() {
-  std::vector<std::string> texts = chat_values();
-  texts.insert(texts.end(), {
-                                "null",
-                                "true",
-                                "false",
-                                "\"\"",
-                                "\"x\"",
-                                "\"none\"",
-                                "\"auto\"",
-                                "\"abort\"",
-                                "\"retract\"",
-                                "\"in_place\"",
-                                "[]",
-                                "[\"\"]",
-                                "[\"a\"]",
-                                "[\"text\"]",
-                                "[\"text\",\"audio\"]",
-                                "[\"a\",\"b\",\"c\",\"d\",\"e\"]",
-                                "[true]",
-                                "[1,\"a\"]",
-                                "[[1]]",
-                                "[[1],\"a\"]",
-                                "[[1000]]",
-                                "[[]]",
-                                "[-1]",
-                                "[0]",
-                                "[999]",
-                                "[1000]",
-                                "[2147483648]",
-                                "{}",
-                                "{\"type\":\"text\"}",
-                                "{\"type\":\"json_object\"}",
-                                "{\"5\":-100}",
-                                "{\"5\":101}",
-                                "{\"-5\":1}",
-                                "{\"x\":1}",
-                                "{\"include_usage\":true}",
-                                "{\"include_usage\":null}",
-                                "{\"include_usage\":1}",
-                                "[{}]",
-                                "[[[1]]]",
-                                "{\"continuous_usage_stats\":\"x\"}",
-                            });
-  for (const char* number : {"-9223372036854775808",
-                             "-2147483649",
-                             "-2147483648",
-                             "-101",
-                             "-3",
-                             "-2.5",
-                             "-2",
-                             "-1",
-                             "-0.5",
-                             "0",
-                             "0.5",
-                             "1",
-                             "1.0",
-                             "1.5",
-                             "2",
-                             "2.5",
-                             "10",
-                             "10.5",
-                             "11",
-                             "20",
-                             "21",
-                             "999",
-                             "1000",
-                             "1024",
-                             "1025",
-                             "3600",
-                             "3600.5",
-                             "2147483647",
-                             "2147483648",
-                             "1e16",
-                             "9223372036854775807",
-                             "9223372036854775808",
-                             "18446744073709551615",
-                             "1e300"}) {
-    texts.emplace_back(number);
-  }
-  texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
-  for (const char* side : {"\"left\"", "\"right\""}) texts.emplace_back(side);
+/// Values of every JSON type, numbers apart.
+constexpr std::string_view kOtherValues[] = {"null",
+                                             "true",
+                                             "false",
+                                             "\"\"",
+                                             "\"x\"",
+                                             "\"none\"",
+                                             "\"auto\"",
+                                             "\"abort\"",
+                                             "\"retract\"",
+                                             "\"in_place\"",
+                                             "[]",
+                                             "[\"\"]",
+                                             "[\"a\"]",
+                                             "[\"text\"]",
+                                             "[\"text\",\"audio\"]",
+                                             "[\"a\",\"b\",\"c\",\"d\",\"e\"]",
+                                             "[true]",
+                                             "[1,\"a\"]",
+                                             "[[1]]",
+                                             "[[1],\"a\"]",
+                                             "[[1000]]",
+                                             "[[]]",
+                                             "[-1]",
+                                             "[0]",
+                                             "[999]",
+                                             "[1000]",
+                                             "[2147483648]",
+                                             "{}",
+                                             "{\"type\":\"text\"}",
+                                             "{\"type\":\"json_object\"}",
+                                             "{\"5\":-100}",
+                                             "{\"5\":101}",
+                                             "{\"-5\":1}",
+                                             "{\"x\":1}",
+                                             "{\"include_usage\":true}",
+                                             "{\"include_usage\":null}",
+                                             "{\"include_usage\":1}",
+                                             "[{}]",
+                                             "[[[1]]]",
+                                             "{\"continuous_usage_stats\":\"x\"}"};
+
+/// Numbers around every bound that a field has.
+constexpr std::string_view kNumbers[] = {"-9223372036854775808",
+                                         "-2147483649",
+                                         "-2147483648",
+                                         "-101",
+                                         "-3",
+                                         "-2.5",
+                                         "-2",
+                                         "-1",
+                                         "-0.5",
+                                         "0",
+                                         "0.5",
+                                         "1",
+                                         "1.0",
+                                         "1.5",
+                                         "2",
+                                         "2.5",
+                                         "10",
+                                         "10.5",
+                                         "11",
+                                         "20",
+                                         "21",
+                                         "999",
+                                         "1000",
+                                         "1024",
+                                         "1025",
+                                         "3600",
+                                         "3600.5",
+                                         "2147483647",
+                                         "2147483648",
+                                         "1e16",
+                                         "9223372036854775807",
+                                         "9223372036854775808",
+                                         "18446744073709551615",
+                                         "1e300"};
+
+/// Returns arrays of strings around every bound on a count, and strings around every bound on a length.
+std::vector<std::string> long_values() {
+  std::vector<std::string> texts;
   for (const size_t length : {256u, 257u, 1024u, 1025u}) texts.push_back('"' + std::string(length, 'x') + '"');
   std::string wide;
   for (int i = 0; i < 200; ++i) wide += "\xE9\xAF\xA8";
@@ -147,6 +145,17 @@ std::vector<std::string> values() {
     for (size_t i = 1; i < count; ++i) prompts += ",\"a\"";
     texts.push_back(prompts + ']');
   }
+  return texts;
+}
+
+/// Returns values around every bound that a field has, and of every type.
+std::vector<std::string> values() {
+  std::vector<std::string> texts = chat_values();
+  texts.insert(texts.end(), std::begin(kOtherValues), std::end(kOtherValues));
+  texts.insert(texts.end(), std::begin(kNumbers), std::end(kNumbers));
+  texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
+  for (const char* side : {"\"left\"", "\"right\""}) texts.emplace_back(side);
+  for (std::string& text : long_values()) texts.push_back(std::move(text));
   return texts;
 }
 

@@ -130,7 +130,7 @@ TEST_CASE("a full queue ends a lower request once for a higher one") {
     REQUIRE(jobs[i].error->code == ErrorCode::kExhausted);
   }
   REQUIRE(jobs[1].error->message ==
-          "the queue is full: a request of higher priority has taken the place of this one (--max-queued-requests)");
+          "the queue is full: a request of higher priority has taken its place in the queue (--max-queued-requests)");
   world.stop();
 }
 

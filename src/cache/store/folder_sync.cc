@@ -86,7 +86,7 @@ void FolderSync::repair() {
     folder_damaged_ = true;
     log_.warn("gone",
               "page store {}: the directory was removed; every get misses and every put is refused until it can "
-              "be made anew: {}",
+              "be created again: {}",
               path_, made.error().message);
     return;
   }
@@ -95,7 +95,7 @@ void FolderSync::repair() {
     folder_ = std::move(*made);
   }
   rescan();
-  log_.warn("made", "page store {}: {}; it was made anew and holds {} pages", path_,
+  log_.warn("made", "page store {}: {}; it was created again and holds {} pages", path_,
             is_gone ? "the directory was removed" : "a part of the directory was removed", index_.page_count());
 }
 

@@ -14,7 +14,7 @@ int64_t parse_integer(std::string_view text) {
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size()) {
     throw_error(ErrorCode::kData,
-                fmt::format("'{}' came where a number was wanted: not a Redis server", text.substr(0, 40)));
+                fmt::format("found '{}', wanted a number: not a Redis server", text.substr(0, 40)));
   }
   return value;
 }
@@ -102,7 +102,7 @@ void RedisConnection::fill() {
               buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
     end_ -= std::exchange(begin_, 0);
   }
-  if (end_ == buffer_.size()) throw_error(ErrorCode::kData, "a line without end came: not a Redis server");
+  if (end_ == buffer_.size()) throw_error(ErrorCode::kData, "found a line without end: not a Redis server");
   end_ += socket_.receive_some(std::span(buffer_).subspan(end_));
 }
 
@@ -137,7 +137,7 @@ void RedisConnection::read_bulk(uint64_t bytes, std::array<std::span<std::byte>,
   std::array<std::byte, 2> end{};
   take(end);
   if (end[0] != std::byte{'\r'} || end[1] != std::byte{'\n'}) {
-    throw_error(ErrorCode::kData, "a string without its end came: not a Redis server");
+    throw_error(ErrorCode::kData, "found a string without its end: not a Redis server");
   }
 }
 
@@ -158,7 +158,7 @@ RedisReply RedisConnection::receive(std::array<std::span<std::byte>, 2> into) {
     }
     default:
       throw_error(ErrorCode::kData,
-                  fmt::format("'{}' came where an answer was wanted: not a Redis server", line.substr(0, 40)));
+                  fmt::format("found '{}', wanted a reply: not a Redis server", line.substr(0, 40)));
   }
   return reply;
 }

@@ -187,7 +187,7 @@ void Head::check_watchdog() {
   const async::TimePoint now = runtime_.now();
   if (!ring_ || !ring_->overdue(now)) return;
   break_ring(
-      fmt::format("plan {} has been under way for {:.1f} s, and no stage says that it is running it "
+      fmt::format("plan {} has been in flight for {:.1f} s, and no stage reports that it runs it "
                   "(--watchdog-timeout)",
                   ring_->oldest_plan().value(), seconds_of(ring_->oldest_age(now))));
 }
@@ -281,7 +281,7 @@ void Head::queue(Submission submission) {
   if (!ended) return;
   const std::string reason = *ended == submission.id
                                  ? fmt::format("{} requests may wait", options_.max_queued)
-                                 : std::string("a request of higher priority has taken the place of this one");
+                                 : std::string("a request of higher priority has taken its place in the queue");
   publish();  // first, so that a client that has its last event finds its place free
   delivery_.fail({*ended},
                  {ErrorCode::kExhausted, fmt::format("the queue is full: {} (--max-queued-requests)", reason)},

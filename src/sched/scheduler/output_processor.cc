@@ -18,7 +18,7 @@ size_t score_count(const PlanSlice& slice) {
 Error fault_error(const Sequence& sequence, tensor::LogitFault fault) {
   if (sequence.matcher && fault == tensor::LogitFault::kAllNegativeInfinity) {
     return {ErrorCode::kInvalidArgument,
-            "no token is left to draw: what the grammar allows is forbidden by min_tokens or logit_bias"};
+            "no token is left to sample: min_tokens or logit_bias forbid all that the grammar allows"};
   }
   return make_error(ErrorCode::kInternal,
                     "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "

@@ -13,7 +13,7 @@ std::optional<std::span<std::byte>> CircularAllocator::allocate(size_t size) {
 }
 
 void CircularAllocator::free_oldest() {
-  CHECK(!pieces_.empty(), "memory comes back that nobody took");
+  CHECK(!pieces_.empty(), "memory is returned that was never taken");
   pieces_.pop_front();
 }
 

@@ -147,7 +147,7 @@ asio::awaitable<comm::Message> DeviceReceiver::receive(MessageKind kind) {
     comm::Message message = co_await host_link_->receive(kind);
     co_return message;
   }
-  CHECK(!posts_.empty(), "activations are received that were not posted");
+  CHECK(!posts_.empty(), "activations arrived for which no receive was posted");
   const Posted posted = std::move(posts_.front());
   posts_.pop_front();
   co_await posted.launched.wait();

@@ -46,7 +46,7 @@ double boot_time() {
 void append_process_metrics(std::string& out) {
   constexpr size_t kStartTime = 18;  // fields 22 and 24
   constexpr size_t kResidentPages = 20;
-  MetricWriter(out).single("log_lines_dropped_total", "counter", "Lines of the log that nobody read.",
+  MetricWriter(out).single("log_lines_dropped_total", "counter", "Log lines dropped because stderr was not read.",
                            log::dropped_lines());
   MetricWriter writer(out, "process_");
   const std::vector<double> stat = read_stat();

@@ -32,11 +32,11 @@ void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
 }
 
 void write_window(MetricWriter& writer, const RingSnapshot& ring) {
-  writer.single("window_size", "gauge", "Micro-batches that may be in flight.", ring.window);
+  writer.single("window_size", "gauge", "Limit of micro-batches in flight.", ring.window);
   writer.single("window_in_flight", "gauge", "Micro-batches in flight now.", ring.in_flight);
-  writer.single("window_occupancy", "gauge", "Mean micro-batches in flight while there are any, last 10 s.",
+  writer.single("window_occupancy", "gauge", "Mean micro-batches in flight while there are any, over the last 10 s.",
                 ring.recent.occupancy());
-  writer.describe("window_seconds_total", "counter", "Time with so many micro-batches in flight.");
+  writer.describe("window_seconds_total", "counter", "Time by the number of micro-batches in flight.");
   for (size_t level = 0; level < ring.occupancy_ns.size(); ++level) {
     writer.sample("window_seconds_total", fmt::format("in_flight=\"{}\"", level), seconds(ring.occupancy_ns[level]));
   }
@@ -65,9 +65,9 @@ void write_links(MetricWriter& writer, const RingSnapshot& ring) {
     return fmt::format("from=\"{}\",to=\"{}\"", i == 0 ? "head" : std::to_string(i - 1),
                        i + 1 == links.size() ? "head" : std::to_string(i));
   };
-  writer.describe("link_bytes_total", "counter", "Payload that a link of the ring has carried.");
+  writer.describe("link_bytes_total", "counter", "Payload bytes sent over a link of the ring.");
   for (size_t i = 0; i < links.size(); ++i) writer.sample("link_bytes_total", label(i), links[i].bytes);
-  writer.describe("link_messages_total", "counter", "Messages that a link of the ring has carried.");
+  writer.describe("link_messages_total", "counter", "Messages sent over a link of the ring.");
   for (size_t i = 0; i < links.size(); ++i) writer.sample("link_messages_total", label(i), links[i].messages);
   writer.describe("link_latency_seconds", "summary",
                   "From the end of a stage's work to its arrival at the next one; from the head: of plans.");
@@ -87,12 +87,11 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   write_window(writer, ring);
   write_latency(writer, ring);
   write_links(writer, ring);
-  writer.single("micro_batches_total", "counter", "Micro-batches that have come back.", ring.since_start.plans);
-  writer.describe("computed_tokens_total", "counter", "Rows that have been through the ring.");
+  writer.single("micro_batches_total", "counter", "Micro-batches that have completed.", ring.since_start.plans);
+  writer.describe("computed_tokens_total", "counter", "Rows that the ring has computed.");
   writer.sample("computed_tokens_total", "phase=\"prefill\"", ring.since_start.prefill_tokens);
   writer.sample("computed_tokens_total", "phase=\"decode\"", ring.since_start.decode_tokens);
-  writer.describe("draft_tokens_total", "counter",
-                  "Tokens computed before they were drawn, by where they came from and whether they were.");
+  writer.describe("draft_tokens_total", "counter", "Draft tokens, by source and by whether they were accepted.");
   for (size_t i = 0; i < sched::kDraftSources; ++i) {
     const uint64_t accepted = status.drafts.accepted[i];
     const auto labels = [&](std::string_view fate) {
@@ -105,7 +104,7 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.sample("head_seconds_total", "work=\"schedule\"", seconds(ring.since_start.schedule_ns));
   writer.sample("head_seconds_total", "work=\"book\"", seconds(ring.since_start.book_ns));
   writer.single("ring_generations_total", "counter", "Rings that have been formed.", ring.epochs);
-  writer.single("kv_pages_free", "gauge", "Pages of the KV cache that nobody holds.", status.free_pages);
+  writer.single("kv_pages_free", "gauge", "Free pages of the KV cache.", status.free_pages);
   writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
 }
 

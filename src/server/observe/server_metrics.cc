@@ -69,13 +69,13 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
   pages("kv_cache_device_hit_pages_total", "Prompt pages found on the device.", counts.device_hit_pages);
   pages("kv_cache_host_hit_pages_total", "Prompt pages found on the host and loaded.", counts.host_hit_pages);
   pages("kv_cache_missed_pages_total", "Prompt pages that had to be computed.", counts.missed_pages);
-  pages("kv_cache_evicted_pages_total", "Device pages given up for others.", counts.evicted_device_pages);
-  pages("kv_cache_evicted_host_pages_total", "Host pages given up for others.", counts.evicted_host_pages);
+  pages("kv_cache_evicted_pages_total", "Device pages evicted.", counts.evicted_device_pages);
+  pages("kv_cache_evicted_host_pages_total", "Host pages evicted.", counts.evicted_host_pages);
   pages("kv_cache_stored_pages_total", "Pages copied from the device to the host.", counts.stored_pages);
   pages("kv_cache_persisted_pages_total",
         "Pages written to the store by every stage, up to the first of a copy that was refused.",
         counts.persisted_pages);
-  pages("kv_cache_unpersisted_pages_total", "Pages not offered to the store, which was behind.",
+  pages("kv_cache_unpersisted_pages_total", "Pages not written because the page store was behind.",
         counts.unpersisted_pages);
   pages("kv_cache_fetched_pages_total", "Pages that every stage got from the store.", counts.fetched_pages);
 }
@@ -83,7 +83,7 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
 /// Appends the size of the cache, once there is one: routers compute from it how many prefixes a server can keep.
 void write_cache_config(Writer& writer, const sched::EngineStatus& status) {
   if (status.page_size == 0) return;
-  writer.vllm().describe("cache_config_info", "gauge", "Tokens per page of the KV cache, and its pages.");
+  writer.vllm().describe("cache_config_info", "gauge", "KV cache pages, with the tokens per page as a label.");
   writer.vllm().sample("cache_config_info",
                        writer.labels_and(fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\"",
                                                      status.page_size, status.total_pages, status.host_pages)),
@@ -112,20 +112,19 @@ std::string ServerMetrics::render(std::string_view model_name, const sched::Engi
   writer.gauge("kv_cache_usage_perc", "Used share of the KV cache, 0 to 1.",
                status.total_pages == 0 ? 0.0 : static_cast<double>(used) / static_cast<double>(status.total_pages));
   write_cache_config(writer, status);
-  writer.counter("num_preemptions_total", "Running requests sent back for want of pages.", status.preemptions);
+  writer.counter("num_preemptions_total", "Running requests retracted for lack of pages.", status.preemptions);
   const auto sum = [](const auto& by_source) {
     return std::accumulate(by_source.begin(), by_source.end(), uint64_t{0});
   };
-  writer.counter("spec_decode_num_draft_tokens_total", "Tokens computed before they were drawn.",
-                 sum(status.drafts.drafted));
-  writer.counter("spec_decode_num_accepted_tokens_total", "Those of them that were drawn.",
+  writer.counter("spec_decode_num_draft_tokens_total", "Draft tokens.", sum(status.drafts.drafted));
+  writer.counter("spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.",
                  sum(status.drafts.accepted));
-  writer.counter("prompt_tokens_total", "Tokens of prompts that have got their first answer.", prompt_tokens);
+  writer.counter("prompt_tokens_total", "Prompt tokens of requests that have their first token.", prompt_tokens);
   writer.counter("generation_tokens_total", "Tokens generated.", generation_tokens);
   writer.counter("prefix_cache_queries_total", "Prompt tokens looked up in the cache.", prompt_tokens);
   writer.counter("prefix_cache_hits_total", "Prompt tokens found in the cache.", cached_tokens);
-  writer.own("gauge", "kv_cache_cached_pages", "Pages on the device that hold known prefixes.", status.cached_pages);
-  writer.own("gauge", "kv_cache_host_pages", "Pages on the host that hold known prefixes.", status.cached_host_pages);
+  writer.own("gauge", "kv_cache_cached_pages", "Device pages that hold cached prefixes.", status.cached_pages);
+  writer.own("gauge", "kv_cache_host_pages", "Host pages that hold cached prefixes.", status.cached_host_pages);
   write_cache_counts(writer, status.cache);
   for (MetricWriter* each : {&writer.vllm(), &writer.millrace()}) {
     each->describe("request_success_total", "counter", "Choices that ended without an error, by reason.");
@@ -148,7 +147,7 @@ std::string ServerMetrics::render(std::string_view model_name, const sched::Engi
     const std::string labels = fmt::format("route=\"{}\",status=\"{}\"", escape_label(key.first), key.second);
     writer.millrace().sample("http_requests_total", writer.labels_and(labels), count);
   }
-  writer.own("counter", "client_disconnects_total", "Requests whose client went away.", disconnects);
+  writer.own("counter", "client_disconnects_total", "Requests whose client disconnected.", disconnects);
   writer.own("gauge", "http_generations_in_flight", "Generation requests that are being answered.", load.in_flight);
   writer.own("gauge", "http_connections", "Open client connections.", load.connections);
   writer.own("gauge", "http_body_bytes", "Bytes of requests' bodies, without the first 64 KiB of each.",

@@ -153,7 +153,8 @@ constexpr std::array kConversationFields = {
         "continue_final_message", "Only without add_generation_prompt, after an assistant's message"),
     Field<Conversation>{"chat_template", read_template, [](SchemaWriter& schema) { schema.type("string"); },
                         "The name of one of the model's templates; with --allow-request-chat-template also a text"},
-    Field<Conversation>{"documents", read_documents, describe_documents, "Only where the template shows documents"},
+    Field<Conversation>{"documents", read_documents, describe_documents,
+                        "Only where the chat template renders documents"},
     Field<Conversation>{"chat_template_kwargs", read_template_kwargs,
                         [](SchemaWriter& schema) { schema.type("object"); }},
     Field<Conversation>{"reasoning_effort", read_effort, describe_effort,
@@ -161,7 +162,7 @@ constexpr std::array kConversationFields = {
     flag_field<Conversation, &Conversation::enable_thinking>("enable_thinking", "A variable of the template"),
     Field<Conversation>{"tools", read_tools, describe_tools},
     Field<Conversation>{"tool_choice", read_tool_choice, describe_tool_choice,
-                        "Default auto; none: the model is not shown the tools; required, or a function: the answer "
+                        "Default auto; none hides the tools from the model; required or a function: the answer "
                         "is a call"},
 };
 
@@ -193,7 +194,7 @@ void describe_message(SchemaWriter& schema) {
   json.key("role").begin_object().key("enum").begin_array();
   for (const std::string_view role : kRoles) json.value(role);
   json.end_array().end_object().key("content").begin_object();
-  json.member("description", "Wanted of every role but assistant and tool");
+  json.member("description", "Required for every role except assistant and tool");
   json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],)"
                         R"("properties":{"type":{"enum":["text","refusal"]},"text":{"type":["string","null"]},)"
                         R"("refusal":{"type":["string","null"]}}}},{"type":"null"}])");

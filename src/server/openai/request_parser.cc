@@ -113,20 +113,21 @@ void describe_prediction(SchemaWriter& schema) {
 }
 
 constexpr std::array kChatFields = {
-    integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens", "Default: what the context holds"),
+    integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens",
+                                                                     "Default: what remains of the context"),
     integer_field<ChatFields, &ChatFields::max_completion_tokens, 1, kInt32Max>("max_completion_tokens",
                                                                                 "Goes before max_tokens"),
     flag_field<ChatFields, &ChatFields::logprobs>("logprobs"),
     alternatives_field<ChatFields, &ChatFields::alternatives>("top_logprobs", "Only with logprobs"),
     Field<ChatFields>{"echo", read_chat_echo,
                       [](SchemaWriter& schema) { schema.json().key("enum").raw("[null,false]"); }},
-    flag_field<ChatFields, &ChatFields::parallel_tool_calls>("parallel_tool_calls",
-                                                             "Default true; else the answer ends with its first call"),
+    flag_field<ChatFields, &ChatFields::parallel_tool_calls>(
+        "parallel_tool_calls", "Default true; false ends the answer after its first call"),
     flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
-                                                            "Default true; else reasoning stays in the content"),
-    flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; else it is left out"),
+                                                            "Default true; false leaves reasoning in the content"),
+    flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; false omits it"),
     Field<ChatFields>{"prediction", read_prediction, describe_prediction,
-                      "What the answer is expected to be like: where it is, it comes sooner. It changes no answer"},
+                      "Expected output, used as drafts. It speeds the answer up and never changes it"},
 };
 
 constexpr size_t kMaxLoggedFields = 32;  // named in the log

@@ -203,22 +203,24 @@ bool is_checked_field(std::string_view name) {
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
   for (const Neutral& neutral : kNeutral) {
-    json.key(neutral.name).begin_object().member("description", "Not supported: only what asks for nothing passes");
+    json.key(neutral.name)
+        .begin_object()
+        .member("description", "Not supported; only a value without effect is accepted");
     std::string values = fmt::format(R"([null,false,"",[],{{}},{})", neutral.value);
     if (neutral.other_value != neutral.value) values += fmt::format(",{}", neutral.other_value);
     json.key("enum").raw(values + ']').end_object();
   }
   for (const std::string_view name : kAlwaysOn) {
-    json.key(name).begin_object().member("description", "Not supported: only true passes");
+    json.key(name).begin_object().member("description", "Not supported; only true is accepted");
     json.key("enum").raw("[null,true]").end_object();
   }
   for (const std::string_view name : unsupported(is_chat)) {
-    json.key(name).begin_object().member("description", "Not supported: only what asks for nothing passes");
+    json.key(name).begin_object().member("description", "Not supported; only a value without effect is accepted");
     json.key("enum").raw(R"([null,false,"",[],{}])").end_object();
   }
   for (const Switched& each : switched(is_chat)) {
     json.key(each.name).begin_object();
-    json.member("description", fmt::format("Without effect, and allowed only where {} is none", each.choice));
+    json.member("description", fmt::format("Without effect; allowed only where {} is none", each.choice));
     json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
   }
   schema.set_nullable(true);

@@ -16,7 +16,7 @@ constexpr std::array kDetokenizeFields = {
     Field<DetokenizeRequest>{
         "tokens",
         [](Name n, Json v, const Limits&, DetokenizeRequest& r) { return read_token_ids(n, v, kAnyToken, r.tokens); },
-        [](SchemaWriter& schema) { schema.token_ids(kAnyToken); }, "Ids outside the vocabulary give nothing"},
+        [](SchemaWriter& schema) { schema.token_ids(kAnyToken); }, "Ids outside the vocabulary become empty text"},
     flag_field<DetokenizeRequest, &DetokenizeRequest::skip_special_tokens>("skip_special_tokens"),
 };
 
@@ -27,8 +27,8 @@ struct TokenizeFields : TokenizeRequest {
 
 constexpr std::array kTokenizeFields = {
     string_field<TokenizeFields, &TokenizeFields::model>("model"),
-    string_field<TokenizeFields, &TokenizeFields::prompt>("prompt", "A text; goes before messages"),
-    string_field<TokenizeFields, &TokenizeFields::content>("content", "The same; prompt goes before it"),
+    string_field<TokenizeFields, &TokenizeFields::prompt>("prompt", "A text; takes precedence over messages"),
+    string_field<TokenizeFields, &TokenizeFields::content>("content", "Same as prompt, which takes precedence"),
     flag_field<TokenizeFields, &TokenizeFields::add_special_tokens>(
         "add_special_tokens", "Default true for prompt, false for content and messages"),
     flag_field<TokenizeFields, &TokenizeFields::add_special_tokens>("add_special", "The same as add_special_tokens"),

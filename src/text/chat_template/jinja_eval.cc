@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_operators.h"
 
 namespace millrace::text::jinja {
 
@@ -284,6 +285,153 @@ Value Evaluator::call_loop(const LoopObject& loop, const CallArguments& argument
   std::string out;
   exec_for(*loop.statement, arguments.positional[0], *loop.frame, loop.depth0 + 1, out);
   return string(std::move(out));
+}
+
+Value Evaluator::eval(const Expr& expr, Frame& frame) {
+  if (depth_ >= limits_.depth) fail("maximum recursion depth exceeded");
+  charge_steps(1);
+  ++depth_;
+  struct Leave {
+    int& depth;
+    ~Leave() { --depth; }
+  } leave{depth_};
+  line_ = expr.line;
+  switch (expr.type) {
+    case ExprType::kConstant: return expr.constant;
+    case ExprType::kName: return eval_name(expr.name, frame);
+    case ExprType::kList: return heap_.list(eval_all(expr.operands, frame));
+    case ExprType::kTuple: return heap_.tuple(eval_all(expr.operands, frame));
+    case ExprType::kDict: return eval_dict(expr, frame);
+    case ExprType::kAttribute: {
+      const Value owner = eval(*expr.operands[0], frame);
+      return attribute(*this, owner, expr.name);
+    }
+    case ExprType::kSubscript: {
+      const Value owner = eval(*expr.operands[0], frame);
+      return subscript(*this, owner, eval(*expr.operands[1], frame));
+    }
+    case ExprType::kSlice: return eval_slice(expr, frame);
+    case ExprType::kCall: {
+      const Value callee = eval(*expr.operands[0], frame);
+      CallArguments arguments = eval_arguments(expr.arguments, frame);
+      line_ = expr.line;
+      return call(callee, std::move(arguments));
+    }
+    case ExprType::kFilter: return eval_filter(expr, nullptr, frame);
+    case ExprType::kTest: {
+      const Value operand = eval(*expr.operands[0], frame);
+      return Value(apply_test(expr.name->text, operand, eval_arguments(expr.arguments, frame)));
+    }
+    case ExprType::kCompare: return eval_compare(expr, frame);
+    case ExprType::kBinary: return eval_binary(expr, frame);
+    default: return eval_logic(expr, frame);
+  }
+}
+
+Value Evaluator::eval_logic(const Expr& expr, Frame& frame) {
+  const Value first = eval(*expr.operands[0], frame);
+  switch (expr.type) {
+    case ExprType::kNot: return Value(!is_true(first));
+    case ExprType::kNegate: return negative(*this, first);
+    case ExprType::kPlus: return positive(first);
+    case ExprType::kConditional:
+      if (is_true(first)) return eval(*expr.operands[1], frame);
+      return expr.operands[2] ? eval(*expr.operands[2], frame) : Value::undefined(nullptr);
+    default: break;
+  }
+  const bool stops_at = expr.type == ExprType::kOr;
+  Value value = first;
+  for (size_t i = 1; i < expr.operands.size() && is_true(value) != stops_at; ++i) {
+    value = eval(*expr.operands[i], frame);
+  }
+  return value;
+}
+
+Value Evaluator::eval_name(Symbol name, const Frame& frame) const {
+  for (const Frame* scope = &frame; scope != nullptr; scope = scope->parent) {
+    for (const auto& [symbol, value] : scope->variables) {
+      if (symbol == name) return value;
+    }
+  }
+  if (const Value* given = context_.find(name->text)) return *given;
+  if (const Builtin* function = find_function(name->text)) return Value(function);
+  return Value::undefined(name);
+}
+
+std::vector<Value> Evaluator::eval_all(const std::vector<ExprPtr>& exprs, Frame& frame) {
+  std::vector<Value> values;
+  values.reserve(exprs.size());
+  for (const ExprPtr& expr : exprs) values.push_back(eval(*expr, frame));
+  return values;
+}
+
+Value Evaluator::eval_dict(const Expr& expr, Frame& frame) {
+  auto* dict = heap_.make<DictObject>(heap_);
+  for (size_t i = 0; i < expr.operands.size(); i += 2) {
+    const Value key = eval(*expr.operands[i], frame);
+    dict->set(key, eval(*expr.operands[i + 1], frame));
+  }
+  heap_.charge(expr.operands.size() * sizeof(Value));
+  return Value::dict(dict);
+}
+
+CallArguments Evaluator::eval_arguments(const Arguments& arguments, Frame& frame) {
+  CallArguments result;
+  result.positional = eval_all(arguments.positional, frame);
+  for (const auto& [name, expr] : arguments.named) result.named.emplace_back(name, eval(*expr, frame));
+  if (arguments.star) {
+    const std::vector<Value> more = iterate(eval(*arguments.star, frame));
+    result.positional.insert(result.positional.end(), more.begin(), more.end());
+  }
+  if (arguments.double_star) {
+    const Value more = eval(*arguments.double_star, frame);
+    if (!more.is(Kind::kDict)) fail("argument after ** must be a mapping, not ", type_name(more.kind()));
+    for (const auto& [key, value] : more.entries().entries) {
+      if (!key.is(Kind::kString)) fail("keywords must be strings");
+      result.named.emplace_back(key.string_object(), value);
+    }
+  }
+  return result;
+}
+
+Value Evaluator::eval_filter(const Expr& expr, const Value* block, Frame& frame) {
+  // The innermost filter of a filter block has no operand: it takes the block's text.
+  const Value operand = expr.operands[0] == nullptr ? *block
+                        : block != nullptr && expr.operands[0]->type == ExprType::kFilter
+                            ? eval_filter(*expr.operands[0], block, frame)
+                            : eval(*expr.operands[0], frame);
+  CallArguments arguments = eval_arguments(expr.arguments, frame);
+  line_ = expr.line;
+  return apply_filter(expr.name->text, operand, std::move(arguments));
+}
+
+Value Evaluator::eval_slice(const Expr& expr, Frame& frame) {
+  const Value owner = eval(*expr.operands[0], frame);
+  const auto part = [&](size_t i) { return expr.operands[i] ? eval(*expr.operands[i], frame) : Value(); };
+  const Value start = part(1);
+  const Value stop = part(2);
+  return slice(*this, owner, {start, stop, part(3)});
+}
+
+Value Evaluator::eval_binary(const Expr& expr, Frame& frame) {
+  Value left = eval(*expr.operands[0], frame);
+  for (size_t i = 1; i < expr.operands.size(); ++i) {
+    const Value right = eval(*expr.operands[i], frame);
+    line_ = expr.line;
+    left = binary(*this, expr.operators[i - 1], left, right);
+  }
+  return left;
+}
+
+Value Evaluator::eval_compare(const Expr& expr, Frame& frame) {
+  Value left = eval(*expr.operands[0], frame);
+  for (size_t i = 1; i < expr.operands.size(); ++i) {
+    const Value right = eval(*expr.operands[i], frame);
+    line_ = expr.line;
+    if (!compare_values(*this, expr.operators[i - 1], left, right)) return Value(false);
+    left = right;
+  }
+  return Value(true);
 }
 
 }  // namespace millrace::text::jinja

@@ -71,6 +71,7 @@ class Evaluator {
   // For builtins.
   [[nodiscard]] Heap& heap() { return heap_; }
   [[nodiscard]] const std::tm& now() const { return now_; }
+  [[nodiscard]] const Limits& limits() const { return limits_; }
   [[nodiscard]] Value string(std::string text) { return heap_.string(std::move(text)); }
   /// Accounts for work that grows with a value's size.
   void charge_steps(uint64_t count) { heap_.charge_steps(count); }
@@ -88,10 +89,6 @@ class Evaluator {
   [[nodiscard]] Value call(const Value& callee, CallArguments arguments);
   /// The items a for loop would see; throws for what is not iterable.
   [[nodiscard]] std::vector<Value> iterate(const Value& value);
-  [[nodiscard]] Value attribute(const Value& owner, Symbol name);
-  [[nodiscard]] Value subscript(const Value& owner, const Value& key);
-  [[nodiscard]] Value binary(Operator op, const Value& left, const Value& right);
-  [[nodiscard]] bool contains(const Value& container, const Value& item);
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -120,7 +117,6 @@ class Evaluator {
   Value eval_logic(const Expr& expr, Frame& frame);
   std::vector<Value> eval_all(const std::vector<ExprPtr>& exprs, Frame& frame);
   CallArguments eval_arguments(const Arguments& arguments, Frame& frame);
-  bool compare_values(Operator op, const Value& left, const Value& right);
 
   Value call_builtin(const Builtin& builtin, const Value& self, CallArguments& arguments);
   Value call_macro(const MacroObject& macro, CallArguments& arguments);

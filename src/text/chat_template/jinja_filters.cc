@@ -4,6 +4,7 @@
 
 #include "base/utf8.h"
 #include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_operators.h"
 #include "text/chat_template/jinja_json.h"
 #include "text/unicode.h"
 
@@ -187,7 +188,7 @@ Value filter_abs(Evaluator& evaluator, const Value& self, Args&) {
     return evaluator.heap().big_integer(std::string_view(digits).substr(1), -self.number());
   }
   if (!self.is_integral()) fail("bad operand type for abs(): '", type_name(self.kind()), "'");
-  return self.integer() < 0 ? evaluator.binary(Operator::kSubtract, Value(int64_t{0}), self) : Value(self.integer());
+  return self.integer() < 0 ? binary(evaluator, Operator::kSubtract, Value(int64_t{0}), self) : Value(self.integer());
 }
 
 Value filter_round(Evaluator&, const Value& self, Args& args) {
@@ -213,7 +214,7 @@ Value filter_round(Evaluator&, const Value& self, Args& args) {
 
 /// `item.a.b.0` for the attribute argument of map, sort, join and others.
 Value attribute_path(Evaluator& evaluator, Value item, const Value& path) {
-  if (path.is_integral()) return evaluator.subscript(item, path);
+  if (path.is_integral()) return subscript(evaluator, item, path);
   std::string_view rest = string_argument(path, "");
   while (true) {
     const size_t dot = std::min(rest.find('.'), rest.size());
@@ -221,7 +222,7 @@ Value attribute_path(Evaluator& evaluator, Value item, const Value& path) {
     int64_t index = 0;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), index);
     const bool is_index = parsed.ec == std::errc() && parsed.ptr == name.data() + name.size();
-    item = evaluator.subscript(item, is_index ? Value(index) : evaluator.string(std::string(name)));
+    item = subscript(evaluator, item, is_index ? Value(index) : evaluator.string(std::string(name)));
     if (dot == rest.size()) return item;
     rest.remove_prefix(dot + 1);
   }
@@ -363,8 +364,8 @@ Value filter_sum(Evaluator& evaluator, const Value& self, Args& args) {
   Value total = args.positional[1].is(Kind::kAbsent) ? Value(int64_t{0}) : args.positional[1];
   for (const Value& item : evaluator.iterate(self)) {
     const bool by_attribute = !args.positional[0].is(Kind::kAbsent) && !args.positional[0].is(Kind::kNone);
-    total = evaluator.binary(Operator::kAdd, total,
-                             by_attribute ? attribute_path(evaluator, item, args.positional[0]) : item);
+    total = binary(evaluator, Operator::kAdd, total,
+                   by_attribute ? attribute_path(evaluator, item, args.positional[0]) : item);
   }
   return total;
 }
@@ -423,7 +424,7 @@ Value filter_attr(Evaluator& evaluator, const Value& self, Args& args) {
   const std::string_view name = string_argument(args.positional[0], "");
   const Symbol symbol = args.positional[0].string_object();
   if (self.is(Kind::kDict) && find_method(Kind::kDict, name) == nullptr) return Value::undefined(symbol, Kind::kDict);
-  return evaluator.attribute(self, symbol);
+  return attribute(evaluator, self, symbol);
 }
 
 Value filter_format(Evaluator& evaluator, const Value& self, Args& args) {

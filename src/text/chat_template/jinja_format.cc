@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_operators.h"
 #include "text/unicode.h"
 
 // Python's two ways to format strings, as far as chat templates use them.
@@ -206,7 +207,7 @@ class Field {
       const std::string_view name = path.substr(0, stop);
       path.remove_prefix(is_attribute ? stop : std::min(stop + 1, path.size()));
       const std::optional<int64_t> index = is_attribute ? std::nullopt : number(name);
-      value = evaluator_.subscript(value, index ? Value(*index) : evaluator_.string(std::string(name)));
+      value = subscript(evaluator_, value, index ? Value(*index) : evaluator_.string(std::string(name)));
     }
     return value;
   }

@@ -7,6 +7,7 @@
 
 #include "base/utf8.h"
 #include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_operators.h"
 #include "text/unicode.h"
 
 // The filters that lay text and lists out.
@@ -67,7 +68,7 @@ Value filter_center(Evaluator& evaluator, const Value& self, Args& args) {
   const Value text = self.is(Kind::kString) ? self : evaluator.string(to_str(self));
   CallArguments width;
   width.positional.push_back(args.positional[0].is(Kind::kAbsent) ? Value(int64_t{80}) : args.positional[0]);
-  return evaluator.call(evaluator.attribute(text, evaluator.string("center").string_object()), std::move(width));
+  return evaluator.call(attribute(evaluator, text, evaluator.string("center").string_object()), std::move(width));
 }
 
 Value filter_truncate(Evaluator& evaluator, const Value& self, Args& args) {

@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "text/chat_template/jinja_builtins.h"
+#include "text/chat_template/jinja_operators.h"
 #include "text/unicode.h"
 
 // The tests of templates: `value is name(arguments)`.
@@ -56,7 +57,7 @@ Value compares(Evaluator& evaluator, const Value& self, CallArguments& arguments
 }
 
 bool is_multiple(Evaluator& evaluator, const Value& self, const Value& divisor) {
-  const Value rest = evaluator.binary(Operator::kModulo, self, divisor);
+  const Value rest = binary(evaluator, Operator::kModulo, self, divisor);
   return rest.is_number() && rest.number() == 0;
 }
 
@@ -65,7 +66,7 @@ Value is_even(Evaluator& evaluator, const Value& self, CallArguments&) {
 }
 
 Value is_odd(Evaluator& evaluator, const Value& self, CallArguments&) {
-  return Value(equals(evaluator.binary(Operator::kModulo, self, Value(int64_t{2})), Value(int64_t{1})));
+  return Value(equals(binary(evaluator, Operator::kModulo, self, Value(int64_t{2})), Value(int64_t{1})));
 }
 
 Value is_divisible(Evaluator& evaluator, const Value& self, CallArguments& arguments) {
@@ -88,7 +89,7 @@ Value has_case(Evaluator& evaluator, const Value& self, CallArguments&) {
 }
 
 Value is_in(Evaluator& evaluator, const Value& self, CallArguments& arguments) {
-  return Value(evaluator.contains(arguments.positional[0], self));
+  return Value(contains(evaluator, arguments.positional[0], self));
 }
 
 Value is_same(Evaluator& evaluator, const Value& self, CallArguments& arguments) {

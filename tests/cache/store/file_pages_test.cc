@@ -267,7 +267,7 @@ TEST_CASE("a removed directory is recreated once without a log line") {
   REQUIRE_FALSE(world.put(2));
   world.sync.repair();
   REQUIRE(log.count("page store") == 1);
-  REQUIRE(log.count("the directory was removed; it was made anew") == 1);
+  REQUIRE(log.count("the directory was removed; it was created again") == 1);
   const auto writer = [&world] {
     std::string found;
     for (const auto& entry : fs::directory_iterator(world.sync.path() + "/tmp")) {

@@ -197,7 +197,7 @@ TEST_CASE("a directory removed under a running store is recreated") {
   wait_until([&] { return world.put(*store, 1); });
   REQUIRE(world.get(*store, 1));
   REQUIRE(world.get_all(*store, 0, 10) == (is_whole ? 1 : 10));
-  wait_until([&] { return log.count("directory was removed; it was made anew and holds") == 1; });
+  wait_until([&] { return log.count("directory was removed; it was created again and holds") == 1; });
   REQUIRE(log.count("page store") == (is_whole ? 1 : 2));  // a part's absence shows in the put that needs it
   REQUIRE(store->stats().bytes_stored == (is_whole ? 1 : 10) * kRecordBytes);
 }
