@@ -80,6 +80,10 @@ uint64_t NodeMemory::page_capacity(double fraction) const {
   return smallest;
 }
 
+uint64_t NodeMemory::host_page_capacity() const {
+  return Machine().available_memory() / std::max<uint64_t>(1, page_bytes());
+}
+
 Result<void> NodeMemory::check_room(uint64_t page_count) const {
   for (const auto& [name, device] : devices()) {
     const uint64_t wanted = page_count * device.page_bytes;
