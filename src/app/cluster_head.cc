@@ -47,8 +47,8 @@ ClusterHead::ClusterHead(async::IoThread& head_thread, const EngineOptions& opti
                          uint32_t sampling_vocab, PoolSizer pool_sizes)
     : head_thread_(head_thread),
       tasks_(head_thread.runtime()),
-      coordinator_(head_thread.runtime(), coordinator_options(options, cluster_options, config, sampling_vocab,
-                                                              std::move(pool_sizes))) {}
+      coordinator_(head_thread.runtime(),
+                   coordinator_options(options, cluster_options, config, sampling_vocab, std::move(pool_sizes))) {}
 
 Result<void> ClusterHead::open(const std::stop_token& stop) {
   return coordinator_.open(stop);

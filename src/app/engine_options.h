@@ -54,8 +54,8 @@ struct EngineOptions {
 /// Returns how much of the available memory the KV cache may take at most: --mem-fraction-static, or all of it where
 /// --max-total-tokens says how much is wanted; 0: the device's default.
 [[nodiscard]] double memory_fraction(const EngineOptions& options);
-/// Returns the head's options over pools of these sizes, for requests of up to `max_context` tokens where the pool holds
-/// them. The caller adds what the processors and the model say.
+/// Returns the head's options over pools of these sizes, for requests of up to `max_context` tokens where the pool
+/// holds them. The caller adds what the processors and the model say.
 [[nodiscard]] sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config,
                                               cache::PoolSizes pages, uint32_t max_context);
 

@@ -4,9 +4,11 @@
 
 #include "app/auto_partition.h"
 #include "app/devices.h"
+#include "app/division_report.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "model/part_estimate.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {
@@ -130,15 +132,20 @@ Result<void> LocalEngine::load() {
 
 Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStagesOptions& node) {
   const model::LayerPartition& partition = options_.layer_partition;
-  switch (partition.rule) {
-    case model::LayerPartition::Rule::kAuto:
-      engine_proxy_.set_awaited("starting: the parts of the model are being timed");
-      return auto_partition(*checkpoint_, config_, node, own_stage_count(), options_.pp_size);
-    case model::LayerPartition::Rule::kByHand:
-      return model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size);
-    case model::LayerPartition::Rule::kEven: break;
+  if (partition.rule == model::LayerPartition::Rule::kAuto) {
+    engine_proxy_.set_awaited("starting: the parts of the model are being timed");
+    return auto_partition(
+        *checkpoint_, config_, node,
+        {.load = partition.load, .stage_count = options_.pp_size, .node_stage_count = own_stage_count()});
   }
-  return model::divide_layers(config_.layer_count, options_.pp_size);
+  auto ranges = partition.rule == model::LayerPartition::Rule::kByHand
+                    ? model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size)
+                    : model::divide_layers(config_.layer_count, options_.pp_size);
+  if (ranges.has_value() && options_.pp_size > 1) {
+    const model::ReferenceLoad load = reference_load(options_.stage.max_running, options_.pp_size);
+    report_division(model::estimate_parts(config_, load), load, *ranges);
+  }
+  return ranges;
 }
 
 int32_t LocalEngine::own_stage_count() const {

@@ -81,8 +81,8 @@ class LocalEngine {
   const sched::LocalStages* stages_ = nullptr;  // of this node, once made; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
-  std::string fingerprint_;  // of all stages of the ring; empty: there is no store
-  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
+  std::string fingerprint_;                  // of all stages of the ring; empty: there is no store
+  double largest_node_ = 1;                  // layers of the node that has most, per layer of this one
   std::unique_ptr<HeadPoolHost> pool_host_;  // with several nodes
   async::IoThread head_thread_{"head"};
   std::stop_source interruption_;                              // ends the lookup of this node's own name

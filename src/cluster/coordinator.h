@@ -106,7 +106,7 @@ class Coordinator final : public sched::RingBuilder {
   std::vector<Assignment> assignments_;  // with layers once these are divided
   NodeRoster roster_;
   std::unique_ptr<comm::TcpListener> ring_listener_;
-  comm::TcpLinkGroup head_links_;         // the link from the last stage ends here
+  comm::TcpLinkGroup head_links_;  // the link from the last stage ends here
   LoaderThread loader_;
   PoolHost* local_ = nullptr;
   sched::LocalStages* stages_ = nullptr;  // set under stats_mutex_; null while local_ makes them

@@ -17,8 +17,8 @@ class PoolHost {
   /// Frees the pools, if there are any, and with them the stages. Returns what load() would, with the memory that is
   /// available now.
   [[nodiscard]] virtual Result<Loaded> measure() = 0;
-  /// Returns the stages with pools of these sizes, in a ring with this fingerprint. Their control Runtime is that of the
-  /// Member or Coordinator. The same arguments give the same stages; others make new ones around the same weights.
+  /// Returns the stages with pools of these sizes, in a ring with this fingerprint. Their control Runtime is that of
+  /// the Member or Coordinator. The same arguments give the same stages; others make new ones around the same weights.
   [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, cache::PoolSizes pages,
                                                            const std::string& fingerprint) = 0;
 };

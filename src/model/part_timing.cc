@@ -158,9 +158,17 @@ class PartTimer {
   tensor::Buffer hidden_;  // [limits.max_batch_tokens, hidden]
 };
 
+PartCosts medians(const PartTimer::Times& times, const ModelConfig& config) {
+  PartCosts costs{.layers = {}, .embedding = median(times.embedding), .head = median(times.head)};
+  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+    costs.layers.push_back(median(times.layers.at(kind_of(config, layer))));
+  }
+  return costs;
+}
+
 }  // namespace
 
-Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
+Result<WorkCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
                              const ReferenceLoad& load, const std::function<void()>& between) {
   const Batch prompt(1, load.prompt_tokens, 0, config.vocab_size);
   const Batch step(load.decode_rows, 1, load.prompt_tokens, config.vocab_size);
@@ -169,18 +177,7 @@ Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& co
   RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));
   const PartTimer::Times of_prompt = timer.time(prompt);
   const PartTimer::Times of_step = timer.time(step);
-  const double steps = static_cast<double>(load.output_tokens) / load.decode_rows;
-  const auto cost = [steps](const std::vector<double>& prompt_times, const std::vector<double>& step_times) {
-    return median(prompt_times) + steps * median(step_times);
-  };
-  PartCosts costs;
-  costs.embedding = cost(of_prompt.embedding, of_step.embedding);
-  costs.head = cost(of_prompt.head, of_step.head);
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
-    const LayerKind kind = kind_of(config, layer);
-    costs.layers.push_back(cost(of_prompt.layers.at(kind), of_step.layers.at(kind)));
-  }
-  return costs;
+  return WorkCosts{.prefill = medians(of_prompt, config), .decode = medians(of_step, config)};
 }
 
 }  // namespace millrace::model

@@ -70,8 +70,7 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   for (uint32_t index = 0; index < options.stage_count; ++index) runtimes.push_back(&world.add_thread());
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingConfig shape{
-      .stage_count = options.stage_count, .window = scheduler.window, .watchdog = head.watchdog};
+  sched::RingConfig shape{.stage_count = options.stage_count, .window = scheduler.window, .watchdog = head.watchdog};
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;

@@ -12,8 +12,8 @@ using namespace std::chrono_literals;
 using test::end;
 using test::FakeHead;
 using test::join_as_node;
-using test::loaded_node;
 using test::kPages;
+using test::loaded_node;
 
 namespace {
 

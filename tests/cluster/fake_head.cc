@@ -91,10 +91,8 @@ Hello hello_to(const FakeHead& head) {
 }
 
 Loaded loaded_node(uint32_t pages, std::string stage) {
-  return {.page_capacity = pages,
-          .host_page_capacity = pages,
-          .compute = "bf16 cpu avx2",
-          .stages = {std::move(stage)}};
+  return {
+      .page_capacity = pages, .host_page_capacity = pages, .compute = "bf16 cpu avx2", .stages = {std::move(stage)}};
 }
 
 asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(FakeHead& head, Loaded loaded) {

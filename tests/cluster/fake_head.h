@@ -5,6 +5,7 @@
 
 #include "async/real_runtime.h"
 #include "cluster/coordinator.h"
+#include "cluster/support.h"
 
 namespace millrace::test {
 

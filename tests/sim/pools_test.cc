@@ -59,7 +59,8 @@ TEST_CASE("the queue survives pools that change with each epoch") {
     int runs_left = static_cast<int>(dice.range(0, 20));
     const int runs_between = static_cast<int>(dice.range(1, 30));
     ChangingPools pools{options.head.scheduler, Dice(seed + 3'000'000), {}, 0};
-    pools.drawn.push_back({.device = options.head.scheduler.page_count, .host = options.head.scheduler.host_page_count});
+    pools.drawn.push_back(
+        {.device = options.head.scheduler.page_count, .host = options.head.scheduler.host_page_count});
     options.pool_sizes = [&pools](RingEpoch epoch) { return pools.next(epoch); };
     World world(seed);
     options.fault = [&](StageId stage) {
@@ -129,9 +130,9 @@ TEST_CASE("what the smaller pool does not hold ends with its limit") {
   options.pool_sizes = [&pages](RingEpoch epoch) {
     return cache::PoolSizes{.device = pages.at(epoch.value() - 1), .host = 32};
   };
-  std::vector<Job> jobs{prompt_of("runs", 2s, 5),       prompt_of("too long", 2s + 1ms, 32),
+  std::vector<Job> jobs{prompt_of("runs", 2s, 5),        prompt_of("too long", 2s + 1ms, 32),
                         prompt_of("fits", 2s + 1ms, 31), prompt_of("late and too long", 4s, 32),
-                        prompt_of("runs too", 6s, 5),   prompt_of("long again", 8s, 59)};
+                        prompt_of("runs too", 6s, 5),    prompt_of("long again", 8s, 59)};
   jobs[1].request.sampling.seed = 9;
   World world(1);
   options.fault = [&](StageId) {
