@@ -11,7 +11,7 @@ namespace {
 using Load = model::LayerPartition::Load;
 
 /// How much slower than the best one a division may be before the log warns. Estimates are not exact.
-constexpr double kTolerance = 1.25;
+constexpr double kTolerance = 1.15;
 /// The largest difference in time for which a division nearer to the even one is named instead.
 constexpr double kNoise = 0.05;
 

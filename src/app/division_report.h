@@ -23,7 +23,7 @@ namespace millrace::app {
 [[nodiscard]] std::string busy_text(const model::WorkCosts& costs, const std::vector<model::LayerRange>& ranges);
 
 /// Logs the shares that the stages of an even division or one by hand are expected to be busy, by the sizes of their
-/// weights. Warns if each of the divisions by auto is faster than this one by over a quarter, under the load that it is
+/// weights. Warns if each of the divisions by auto is over 1.15 times as fast as this one, under the load that it is
 /// for.
 void report_division(const model::WorkCosts& estimate, const model::ReferenceLoad& load,
                      const std::vector<model::LayerRange>& ranges);
