@@ -92,7 +92,7 @@ class InstantEngine final : public sched::Engine {
     info_.context_length = 1 << 20;
     info_.vocab_size = kVocabulary;
   }
-  const sched::ModelInfo& model_info() const override { return info_; }
+  sched::ModelInfo model_info() const override { return info_; }
   sched::EngineStatus status() const override { return {.ready = true}; }
   Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request, async::Runtime& runtime) override {
     return std::unique_ptr<sched::TokenStream>(

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Real servers side by side under the load generator: what dividing a model over stages costs and brings.
 
-  partition   --pp-layer-partition even against auto, under one load of prompts and decode steps: tokens per second, and
-              how evenly the stages were busy, which other load on the machine distorts less
+  partition   values of --pp-layer-partition (--divisions) against even, and all against one stage of one core, under
+              one load of prompts and decode steps: tokens per second, and how evenly the stages were busy, which other
+              load on the machine distorts less
   scaling     two stages of one core each against one stage of one core: long prompts, then decode at batch 16, with
               both stages in one process, in two processes over TCP on loopback, and, as root, in two network
               namespaces 1 Gbit/s and 2 ms apart each way, by netem, or by bench/slow_link where the kernel has none
@@ -41,6 +42,7 @@ Turn = collections.namedtuple("Turn", "tokens_per_second processor_s micro_batch
 LOADS = {
     "prefill": {"--max-concurrency": 4, "--output-len": 1},  # and --prompts of --prompt-len
     "decode": {"--num-prompts": 16, "--max-concurrency": 16, "--input-len": 8, "--output-len": 32},
+    "decode-32": {"--num-prompts": 32, "--max-concurrency": 32, "--input-len": 8, "--output-len": 32},
     "mixed": {"--num-prompts": 16, "--max-concurrency": 16, "--input-len": 64, "--output-len": 32},
 }
 
@@ -152,7 +154,7 @@ class Control:
 
 
 def tokens_of(load, result):
-    return result["total_output_tokens"] + (0 if load == "decode" else result["total_input_tokens"])
+    return result["total_output_tokens"] + (0 if load.startswith("decode") else result["total_input_tokens"])
 
 
 FETCH = """
@@ -188,10 +190,9 @@ def measure(options, rings, load):
     return turns
 
 
-def busy_balance(ring):
-    """Mean over slowest of the stages' busy seconds."""
-    busy = ring.metrics("millrace:stage_busy_seconds_total")
-    return statistics.mean(busy) / max(busy)
+def busy_seconds(ring):
+    """The stages' busy seconds so far."""
+    return ring.metrics("millrace:stage_busy_seconds_total")
 
 
 def spread(values, digits):
@@ -215,12 +216,20 @@ def bench_partition(options):
     with contextlib.ExitStack() as stack:
         rings = [stack.enter_context(Ring(kind, options, [([], ["--pp-size", options.pp_size, "--threads",
                                                                 len(options.cores), "--pp-layer-partition", kind])]))
-                 for kind in ("even", "auto")]
-        print(re.search(r"--pp-layer-partition auto: .*", rings[1].text()).group(0))
-        for load in options.loads or ["mixed", "decode"]:
-            report(load, measure(options, rings, load), ("even", 1))
+                 for kind in ["even", *(kind for kind in options.divisions if kind != "even")]]
         for ring in rings:
-            print(f"  {ring.name:24} mean over slowest stage's busy time {busy_balance(ring):.3f}")
+            chosen = re.search(r"--pp-layer-partition auto.*: .*|layers [0-9,]+: by the sizes .*", ring.text())
+            print(f"  {ring.name:24} {chosen.group(0)}")
+        one_core = Ring("pp 1, one core", options, [(["taskset", "-c", options.cores[0]], ["--pp-size", 1, "--threads", 1])])
+        stack.enter_context(one_core)
+        for load in options.loads or ["mixed", "decode"]:
+            before = {ring.name: busy_seconds(ring) for ring in rings}
+            report(load, measure(options, [*rings, one_core], load), ("even", 1), (one_core.name, 1))
+            for ring in rings:
+                busy = [late - early for early, late in zip(before[ring.name], busy_seconds(ring))]
+                shares = ", ".join(f"{share / max(busy):.2f}" for share in busy)
+                print(f"  {ring.name:24} stages' busy time over the slowest one's {shares}; "
+                      f"mean {statistics.mean(busy) / max(busy):.3f}")
 
 
 def bench_scaling(options):
@@ -273,6 +282,8 @@ def main():
     parser.add_argument("--rounds", type=positive, default=5)
     add_seed(parser)
     add_start_patience(parser)
+    parser.add_argument("--divisions", nargs="+", metavar="HOW", default=["auto"],
+                        help="partition: values of --pp-layer-partition besides even")
     parser.add_argument("--pp-size", type=positive, default=2, help="partition and flags only")
     parser.add_argument("--with", dest="more", metavar="FLAGS", action="append", default=[],
                         help="flags: of the other server, in one string; several servers by several of them")

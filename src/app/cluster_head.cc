@@ -23,8 +23,10 @@ std::vector<cluster::Assignment> assignments_for(const EngineOptions& options, i
 }
 
 cluster::CoordinatorOptions coordinator_options(const EngineOptions& options, const ClusterOptions& cluster_options,
-                                                const model::ModelConfig& config, uint32_t sampling_vocab) {
+                                                const model::ModelConfig& config, uint32_t sampling_vocab,
+                                                ClusterHead::PoolSizer pool_sizes) {
   cluster::CoordinatorOptions coordinator;
+  coordinator.pool_sizes = std::move(pool_sizes);
   coordinator.address = cluster_options.address;
   coordinator.assignments = assignments_for(options, cluster_options.node_count, sampling_vocab);
   coordinator.config = config;
@@ -42,10 +44,11 @@ std::vector<model::LayerRange> stages_of_nodes(int32_t pp_size, int32_t node_cou
 
 ClusterHead::ClusterHead(async::IoThread& head_thread, const EngineOptions& options,
                          const ClusterOptions& cluster_options, const model::ModelConfig& config,
-                         uint32_t sampling_vocab)
+                         uint32_t sampling_vocab, PoolSizer pool_sizes)
     : head_thread_(head_thread),
       tasks_(head_thread.runtime()),
-      coordinator_(head_thread.runtime(), coordinator_options(options, cluster_options, config, sampling_vocab)) {}
+      coordinator_(head_thread.runtime(),
+                   coordinator_options(options, cluster_options, config, sampling_vocab, std::move(pool_sizes))) {}
 
 Result<void> ClusterHead::open(const std::stop_token& stop) {
   return coordinator_.open(stop);
@@ -64,8 +67,8 @@ void ClusterHead::send_layers(const std::vector<model::LayerRange>& ranges) {
 }
 
 asio::awaitable<void> ClusterHead::await_nodes(std::string compute, std::vector<std::string> contents,
-                                               std::promise<Result<LoadedRing>>& loaded) {
-  Result<LoadedRing> ring = Error{};
+                                               std::promise<Result<cluster::LoadedRing>>& loaded) {
+  Result<cluster::LoadedRing> ring = Error{};
   try {
     ring = co_await coordinator_.wait_until_loaded(std::move(compute), std::move(contents));
   } catch (const ErrorException& failure) {
@@ -74,8 +77,8 @@ asio::awaitable<void> ClusterHead::await_nodes(std::string compute, std::vector<
   loaded.set_value(std::move(ring));
 }
 
-Result<ClusterHead::LoadedRing> ClusterHead::wait_until_loaded(std::string compute, std::vector<std::string> contents) {
-  std::promise<Result<LoadedRing>> loaded;
+Result<cluster::LoadedRing> ClusterHead::wait_until_loaded(std::string compute, std::vector<std::string> contents) {
+  std::promise<Result<cluster::LoadedRing>> loaded;
   asio::post(head_thread_.context(),
              [&] { tasks_.spawn("wait for nodes", await_nodes(std::move(compute), std::move(contents), loaded)); });
   return loaded.get_future().get();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <future>
 #include <stop_token>
 #include <string>
@@ -28,10 +29,11 @@ struct ClusterOptions {
 /// ended.
 class ClusterHead {
  public:
-  using LoadedRing = cluster::Coordinator::LoadedRing;
+  /// Decides the sizes of a ring's pools, as CoordinatorOptions::pool_sizes.
+  using PoolSizer = std::function<Result<cache::PoolSizes>(const cluster::LoadedRing&)>;
 
   ClusterHead(async::IoThread& head_thread, const EngineOptions& options, const ClusterOptions& cluster_options,
-              const model::ModelConfig& config, uint32_t sampling_vocab);
+              const model::ModelConfig& config, uint32_t sampling_vocab, PoolSizer pool_sizes);
 
   /// Listens for the other nodes. Errors name the flag; kAborted: `stop` was requested.
   [[nodiscard]] Result<void> open(const std::stop_token& stop);
@@ -42,12 +44,12 @@ class ClusterHead {
   /// Assigns the layers of every stage of the ring, in order.
   void send_layers(const std::vector<model::LayerRange>& ranges);
   /// Blocks until every node has loaded its stages. `compute` and `contents` are those of this node's NodeStages.
-  [[nodiscard]] Result<LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> contents);
+  [[nodiscard]] Result<cluster::LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> contents);
   [[nodiscard]] cluster::Coordinator& coordinator() { return coordinator_; }
 
  private:
   [[nodiscard]] asio::awaitable<void> await_nodes(std::string compute, std::vector<std::string> contents,
-                                                  std::promise<Result<LoadedRing>>& loaded);
+                                                  std::promise<Result<cluster::LoadedRing>>& loaded);
 
   async::IoThread& head_thread_;
   async::TaskGroup tasks_;

@@ -28,6 +28,7 @@ sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_
   stage.sampling_vocab = sampling_vocab;
   stage.watchdog = options.head.watchdog;
   stage.has_store = options.node.storage.enabled();
+  stage.memory_fraction = memory_fraction(options);
   return stage;
 }
 
@@ -42,16 +43,23 @@ uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capa
   return static_cast<uint32_t>(std::min({wanted, useful, uint64_t{INT32_MAX}}));
 }
 
-sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config, uint32_t page_count,
-                                uint32_t host_page_count, uint32_t context_length) {
+double memory_fraction(const EngineOptions& options) {
+  if (options.stage.memory_fraction > 0 || options.max_total_tokens <= 0) return options.stage.memory_fraction;
+  return 1;
+}
+
+sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config, cache::PoolSizes pages,
+                                uint32_t max_context) {
   sched::HeadOptions head = options.head;
   sched::SchedulerOptions& scheduler = head.scheduler;
   scheduler.page_size = options.stage.page_size;
-  scheduler.page_count = page_count;
-  scheduler.host_page_count = host_page_count;
+  scheduler.page_count = pages.device;
+  scheduler.host_page_count = pages.host;
   scheduler.max_running = options.stage.max_running;
   scheduler.window = window_of(options);
-  scheduler.context_length = context_length;
+  scheduler.max_context_length = max_context;
+  scheduler.context_length =
+      static_cast<uint32_t>(std::min<uint64_t>(max_context, uint64_t{pages.device} * scheduler.page_size));
   scheduler.stage_count = static_cast<uint32_t>(options.pp_size);
   scheduler.vocab_size = static_cast<uint32_t>(config.vocab_size);
   scheduler.has_store = options.node.storage.enabled();

@@ -51,9 +51,12 @@ struct EngineOptions {
 /// Returns the pages of the KV cache where `capacity` of them fit the memory and sequences have up to `longest` tokens;
 /// 0: there is no room for one.
 [[nodiscard]] uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity);
-/// Returns the head's options over pools of such sizes, for requests of up to `context_length` tokens. The caller adds
-/// what the processors and the model say.
+/// Returns how much of the available memory the KV cache may take at most: --mem-fraction-static, or all of it where
+/// --max-total-tokens says how much is wanted; 0: the device's default.
+[[nodiscard]] double memory_fraction(const EngineOptions& options);
+/// Returns the head's options over pools of these sizes, for requests of up to `max_context` tokens where the pool
+/// holds them. The caller adds what the processors and the model say.
 [[nodiscard]] sched::HeadOptions head_options(const EngineOptions& options, const model::ModelConfig& config,
-                                              uint32_t page_count, uint32_t host_page_count, uint32_t context_length);
+                                              cache::PoolSizes pages, uint32_t max_context);
 
 }  // namespace millrace::app

@@ -4,9 +4,11 @@
 
 #include "app/auto_partition.h"
 #include "app/devices.h"
+#include "app/division_report.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "model/part_estimate.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {
@@ -48,7 +50,7 @@ sched::ModelInfo LocalEngine::model_info() const {
 Result<void> LocalEngine::start() {
   engine_proxy_.set_awaited("starting: the model is being loaded");
   RETURN_IF_ERROR(load());
-  const auto pages = page_count();
+  const auto pages = first_pool_sizes();
   if (pages.has_error()) return pages.error();
   return start_ring(*pages);
 }
@@ -130,15 +132,20 @@ Result<void> LocalEngine::load() {
 
 Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStagesOptions& node) {
   const model::LayerPartition& partition = options_.layer_partition;
-  switch (partition.rule) {
-    case model::LayerPartition::Rule::kAuto:
-      engine_proxy_.set_awaited("starting: the parts of the model are being timed");
-      return auto_partition(*checkpoint_, config_, node, own_stage_count(), options_.pp_size);
-    case model::LayerPartition::Rule::kByHand:
-      return model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size);
-    case model::LayerPartition::Rule::kEven: break;
+  if (partition.rule == model::LayerPartition::Rule::kAuto) {
+    engine_proxy_.set_awaited("starting: the parts of the model are being timed");
+    return auto_partition(
+        *checkpoint_, config_, node,
+        {.load = partition.load, .stage_count = options_.pp_size, .node_stage_count = own_stage_count()});
   }
-  return model::divide_layers(config_.layer_count, options_.pp_size);
+  auto ranges = partition.rule == model::LayerPartition::Rule::kByHand
+                    ? model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size)
+                    : model::divide_layers(config_.layer_count, options_.pp_size);
+  if (ranges.has_value() && options_.pp_size > 1) {
+    const model::ReferenceLoad load = reference_load(options_.stage.max_running, options_.pp_size);
+    report_division(model::estimate_parts(config_, load), load, *ranges);
+  }
+  return ranges;
 }
 
 int32_t LocalEngine::own_stage_count() const {
@@ -148,7 +155,9 @@ int32_t LocalEngine::own_stage_count() const {
 /// Listens for the other nodes, so that a host that cannot listen fails before anything takes long.
 Result<void> LocalEngine::open_cluster() {
   const std::string address = cluster_options_.address.to_string();
-  auto cluster = std::make_unique<ClusterHead>(head_thread_, options_, cluster_options_, config_, sampling_vocab_);
+  const auto size_pools = [this](const cluster::LoadedRing& ring) { return pool_sizes(ring.page_capacity, ring); };
+  auto cluster =
+      std::make_unique<ClusterHead>(head_thread_, options_, cluster_options_, config_, sampling_vocab_, size_pools);
   cluster->coordinator().on_waiting([this](const std::string& what) { engine_proxy_.set_awaited(what); });
   engine_proxy_.set_awaited("starting: waiting for this host to be found at " + address);
   RETURN_IF_ERROR(cluster->open(interruption_.get_token()));
@@ -171,24 +180,41 @@ void LocalEngine::note_largest_node(const std::vector<model::LayerRange>& ranges
   for (const model::LayerRange& each : nodes) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
 }
 
-Result<uint32_t> LocalEngine::page_count() {
-  uint64_t capacity = node_->memory().page_capacity(options_.stage.memory_fraction);
+Result<cache::PoolSizes> LocalEngine::first_pool_sizes() {
+  const uint64_t own_capacity = node_->memory().page_capacity(memory_fraction(options_));
+  cluster::LoadedRing others;
   if (cluster_) {
-    const auto ring = cluster_->wait_until_loaded(node_->compute(), node_->contents());
-    if (ring.has_error()) return ring.error();
-    capacity = std::min(capacity, ring->page_capacity);
-    fingerprint_ = ring->fingerprint;
+    auto loaded = cluster_->wait_until_loaded(node_->compute(), node_->contents());
+    if (loaded.has_error()) return loaded.error();
+    others = std::move(*loaded);
+    fingerprint_ = others.fingerprint;
   }
-  if (options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host()) {
-    capacity = static_cast<uint64_t>(static_cast<double>(capacity) / (1 + options_.host_cache_ratio));
-  }
-  const uint32_t pages = pool_pages(options_, config_.context_length(), capacity);
-  if (pages == 0) {
+  return pool_sizes(std::min(own_capacity, others.page_capacity), others);
+}
+
+/// Returns the pools that the flags ask for where memory holds `capacity` pages, within `limits`. What this node lacks
+/// for --max-total-tokens at the start is an error of make_stages().
+Result<cache::PoolSizes> LocalEngine::pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const {
+  const bool shares_memory = options_.hierarchical_cache && options_.host_cache_gb <= 0 && node_->on_host();
+  const double pages_each = shares_memory ? 1 + options_.host_cache_ratio : 1;
+  const auto with_host_pages = [&](uint64_t pages) {
+    return static_cast<uint64_t>(static_cast<double>(pages) / pages_each);
+  };
+  const uint32_t wanted = pool_pages(options_, config_.context_length(), with_host_pages(capacity));
+  const auto device = static_cast<uint32_t>(std::min<uint64_t>(wanted, with_host_pages(limits.page_capacity)));
+  if (device == 0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "no room for a KV cache page of {} tokens: raise --max-total-tokens or --mem-fraction-static",
                       options_.stage.page_size);
   }
-  return pages;
+  if (device < wanted) {
+    log::warn("--max-total-tokens {}: the memory of the smallest node holds {} tokens", options_.max_total_tokens,
+              uint64_t{device} * options_.stage.page_size);
+  }
+  const uint32_t wanted_host = host_page_count(device);
+  const auto host = static_cast<uint32_t>(std::min<uint64_t>(wanted_host, limits.host_page_capacity));
+  if (host < wanted_host) log::warn("the host tier has {} pages instead of {}, for lack of memory", host, wanted_host);
+  return cache::PoolSizes{.device = device, .host = wanted_host == 0 ? 0 : std::max(host, 1u)};
 }
 
 uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
@@ -199,37 +225,35 @@ uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
   return static_cast<uint32_t>(std::clamp(pages, 1.0, 0x1p31));
 }
 
-Result<void> LocalEngine::start_ring(uint32_t page_count) {
-  const uint32_t page_size = options_.stage.page_size;
-  const uint64_t capacity = uint64_t{page_count} * page_size;
+Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   const uint32_t wanted = engine_proxy_.model_info().context_length;
-  const auto context = static_cast<uint32_t>(std::min<uint64_t>(wanted, capacity));
+  sched::HeadOptions head = head_options(options_, config_, pages, wanted);
+  const uint32_t context = head.scheduler.context_length;
   if (context < wanted) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
   }
-  sched::HeadOptions head = head_options(options_, config_, page_count, host_page_count(page_count), context);
   if (!cluster_ && node_->on_host()) {
     head.scheduler.processors = Machine().processors();
     head.scheduler.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.node.threads, options_.pp_size));
   }
   head.model = model_info();
-  head.model.context_length = context;
-  head.model.kv_token_capacity = capacity;
   const sched::RingConfig shape =
       sched::ring_config(stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
-                         static_cast<uint32_t>(config_.vocab_size), page_count, head.scheduler.host_page_count);
+                         static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host);
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
-  {
-    const std::lock_guard lock(interrupt_mutex_);
-    stages_ = &node_->stages();
-  }
+  set_stages(&node_->stages());
   make_ring(head, shape);
   ring_->start();
   engine_proxy_.set_awaited("");
   engine_proxy_.set_engine(ring_->head());
-  log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", page_count, page_size, context,
-            head.scheduler.window);
+  log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", pages.device,
+            options_.stage.page_size, context, head.scheduler.window);
   return {};
+}
+
+void LocalEngine::set_stages(const sched::LocalStages* stages) {
+  const std::lock_guard lock(interrupt_mutex_);
+  stages_ = stages;
 }
 
 void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape) {
@@ -241,9 +265,11 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   }
   cluster::Coordinator& coordinator = cluster_->coordinator();
   ring_ = std::make_unique<sched::Ring>(runtime, head, coordinator);
-  const cluster::PoolSizes pages{.device = shape.bounds.page_count, .host = shape.bounds.host_page_count};
+  pool_host_ = std::make_unique<HeadPoolHost>(*node_, runtime, config_, memory_fraction(options_),
+                                              [this](const sched::LocalStages* stages) { set_stages(stages); });
+  const cache::PoolSizes pages{.device = shape.bounds.page_count, .host = shape.bounds.host_page_count};
   asio::post(head_thread_.context(), [this, pages, &coordinator] {
-    coordinator.set_local(node_->stages(), pages);
+    coordinator.set_local(*pool_host_, node_->stages(), pages);
     coordinator.on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
     coordinator.on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
   });

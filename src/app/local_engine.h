@@ -11,6 +11,7 @@
 
 #include "app/cluster_head.h"
 #include "app/engine_options.h"
+#include "app/head_pool_host.h"
 #include "app/node_stages.h"
 #include "app/starting_engine.h"
 #include "async/real_runtime.h"
@@ -62,10 +63,12 @@ class LocalEngine {
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
   [[nodiscard]] int32_t own_stage_count() const;
   [[nodiscard]] sched::ModelInfo model_info() const;
-  [[nodiscard]] Result<uint32_t> page_count();
+  [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes();
+  [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
-  [[nodiscard]] Result<void> start_ring(uint32_t page_count);
+  [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   void make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape);
+  void set_stages(const sched::LocalStages* stages);
 
   const EngineOptions options_;
   const ClusterOptions cluster_options_;
@@ -78,8 +81,9 @@ class LocalEngine {
   const sched::LocalStages* stages_ = nullptr;  // of this node, once made; guarded by interrupt_mutex_
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<NodeStages> node_;
-  std::string fingerprint_;  // of all stages of the ring; empty: there is no store
-  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
+  std::string fingerprint_;                  // of all stages of the ring; empty: there is no store
+  double largest_node_ = 1;                  // layers of the node that has most, per layer of this one
+  std::unique_ptr<HeadPoolHost> pool_host_;  // with several nodes
   async::IoThread head_thread_{"head"};
   std::stop_source interruption_;                              // ends the lookup of this node's own name
   std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_

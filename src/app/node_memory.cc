@@ -14,6 +14,8 @@ namespace {
 /// Default parts of the available memory for the KV cache. A GPU is the server's alone, a host is not.
 constexpr double kFractionOfHost = 0.5;
 constexpr double kFractionOfGpu = 0.9;
+/// Part of the available host memory that a host tier may take, since other processes use some before it is made.
+constexpr double kUsableFraction = 0.95;
 
 double to_megabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -78,6 +80,11 @@ uint64_t NodeMemory::page_capacity(double fraction) const {
     smallest = std::min(smallest, bytes / std::max<uint64_t>(1, device.page_bytes));
   }
   return smallest;
+}
+
+uint64_t NodeMemory::host_page_capacity() const {
+  const double bytes = kUsableFraction * static_cast<double>(Machine().available_memory());
+  return static_cast<uint64_t>(bytes) / std::max<uint64_t>(1, page_bytes());
 }
 
 Result<void> NodeMemory::check_room(uint64_t page_count) const {

@@ -224,43 +224,76 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
 
 Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                      const std::string& fingerprint) {
+  auto made = try_make_stages(control, shape, fingerprint);
+  if (made.has_error()) release_pools();
+  return made;
+}
+
+Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::RingConfig& shape,
+                                         const std::string& fingerprint) {
   RETURN_IF_ERROR(memory().check_room(shape.bounds.page_count));
   RETURN_IF_ERROR(memory().check_host_room(shape.bounds.host_page_count));
   std::vector<async::Runtime*> runtimes;
+  std::vector<std::unique_ptr<sched::ModelRunner>> made;
   std::vector<sched::LocalStages::RunnerFactory> runners;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    Part& part = parts_[i];
     RETURN_IF_ERROR(allocate_cache(i, shape.bounds));
     RETURN_IF_ERROR(open_store(i, shape.bounds, fingerprint));
-    runtimes.push_back(&part.thread->runtime());
-    const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
-                                             .host_page_count = shape.bounds.host_page_count,
-                                             .activations_to_host = i + 1 == parts_.size(),
-                                             .output_buffers = output_buffers(i, shape)};
-    runners.push_back([&part, runner](async::Runtime& stage_runtime) {
-      auto made =
-          std::make_unique<sched::ModelRunner>(stage_runtime, std::move(part.model), runner, std::move(part.store));
-      part.runner = made.get();
-      return made;
-    });
+    runtimes.push_back(&parts_[i].thread->runtime());
   }
   try {
-    stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+    for (size_t i = 0; i < parts_.size(); ++i) made.push_back(make_runner(i, shape));
   } catch (const std::exception& short_of_memory) {
+    for (size_t i = 0; i < made.size(); ++i) parts_[i].model = made[i]->release_model();
     return make_error(ErrorCode::kExhausted, "memory for {} host pages and activations: {}",
                       shape.bounds.host_page_count, short_of_memory.what());
   }
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].runner = made[i].get();
+    runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
+  }
+  stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
   return {};
+}
+
+/// Makes the runner of a stage, which takes its model. The model stays when this throws.
+std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const sched::RingConfig& shape) {
+  Part& part = parts_[index];
+  const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
+                                           .host_page_count = shape.bounds.host_page_count,
+                                           .activations_to_host = index + 1 == parts_.size(),
+                                           .output_buffers = output_buffers(index, shape)};
+  return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
+                                              std::move(part.store));
+}
+
+/// Frees what make_stages() has allocated for the stages, whose models are all here, and starts threads for the next.
+void NodeStages::release_pools() {
+  join();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].model->free_cache();
+    parts_[i].store.reset();
+    parts_[i].thread = std::make_unique<async::IoThread>(stage_name(i));
+  }
 }
 
 void NodeStages::destroy_stages() {
   join();
-  for (Part& part : parts_) {
-    part.model = std::exchange(part.runner, nullptr)->release_model();
-    part.model->free_cache();
-  }
+  for (Part& part : parts_) part.model = std::exchange(part.runner, nullptr)->release_model();
   stages_.reset();
-  for (size_t i = 0; i < parts_.size(); ++i) parts_[i].thread = std::make_unique<async::IoThread>(stage_name(i));
+  release_pools();
+}
+
+cluster::Loaded loaded_report(const NodeStages& node, double fraction) {
+  cluster::Loaded loaded{.compute = node.compute(),
+                         .first = node.first_channels(),
+                         .last = node.last_channels(),
+                         .stages = node.contents()};
+  if (node.made()) return loaded;
+  const NodeMemory memory = node.memory();
+  loaded.page_capacity = memory.page_capacity(fraction);
+  loaded.host_page_capacity = memory.host_page_capacity();
+  return loaded;
 }
 
 }  // namespace millrace::app

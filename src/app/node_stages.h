@@ -10,6 +10,7 @@
 #include "app/node_options.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
+#include "cluster/messages.h"
 #include "model/stage_model.h"
 #include "sched/stage/local_stages.h"
 #include "sched/stage/model_runner.h"
@@ -34,6 +35,12 @@ struct NodeStagesOptions {
 
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
+
+class NodeStages;
+
+/// Returns what a node reports of its stages, with the pages in `fraction` of the memory that is available now. Stages
+/// that are made already have taken theirs, and are reported without.
+[[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, double fraction);
 
 /// The stages that this process hosts, from weights to loops: each has a thread, a backend and a StageModel. Owned by
 /// the engine or the worker and used on the thread that loads. The destructor joins the stages' threads, so the loops
@@ -61,7 +68,8 @@ class NodeStages {
   /// Returns per stage, with a page store, what the content of its pages follows from: weights and arithmetic.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` is that of
-  /// the contents() of all stages of the ring, since a page follows from the layers before it too.
+  /// the contents() of all stages of the ring, since a page follows from the layers before it too. After an error
+  /// nothing is made, and it may be called again.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint);
   /// Undoes make_stages() and keeps the weights, so that it may be called again with another shape. No loop runs.
@@ -92,6 +100,10 @@ class NodeStages {
   [[nodiscard]] Result<void> make_backends();
   [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
   [[nodiscard]] Result<void> prepare(size_t index);
+  [[nodiscard]] Result<void> try_make_stages(async::Runtime& control, const sched::RingConfig& shape,
+                                             const std::string& fingerprint);
+  [[nodiscard]] std::unique_ptr<sched::ModelRunner> make_runner(size_t index, const sched::RingConfig& shape);
+  void release_pools();
   [[nodiscard]] Result<void> allocate_cache(size_t index, const sched::StageBounds& bounds);
   [[nodiscard]] Result<void> open_store(size_t index, const sched::StageBounds& bounds, const std::string& fingerprint);
 

@@ -40,9 +40,10 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
       .add_option_function<std::string>(
           "--pp-layer-partition",
           [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
-          "Divides the layers over the stages: even (the remainder to later stages), auto (by cost measured at start "
-          "on "
-          "node 0), or a list as 15,15,15,16.")
+          "Divides the layers over the stages: even (the remainder to later stages), auto, auto:prefill or auto:decode "
+          "(by cost measured at start on node 0, for requests of 256 tokens in and 128 out, for prompts, or for "
+          "decode), "
+          "or a list as 15,15,15,16.")
       ->check(layer_partition())
       ->type_name("HOW")
       ->default_str(model::to_string(engine.layer_partition));

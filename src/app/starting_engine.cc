@@ -7,7 +7,7 @@ void StartingEngine::set_awaited(std::string what) {
   awaited_ = std::move(what);
 }
 
-const sched::ModelInfo& StartingEngine::model_info() const {
+sched::ModelInfo StartingEngine::model_info() const {
   const sched::Engine* engine = engine_.load();
   return engine == nullptr ? info_ : engine->model_info();
 }

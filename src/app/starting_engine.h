@@ -21,7 +21,7 @@ class StartingEngine final : public sched::Engine {
   /// Passes calls on to `engine` from now on, which outlives every use of this one. Called once.
   void set_engine(sched::Engine& engine) { engine_.store(&engine); }
 
-  [[nodiscard]] const sched::ModelInfo& model_info() const override;
+  [[nodiscard]] sched::ModelInfo model_info() const override;
   [[nodiscard]] sched::EngineStatus status() const override;
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;

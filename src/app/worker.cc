@@ -7,6 +7,7 @@
 #include "app/worker_host.h"
 #include "async/real_runtime.h"
 #include "base/log.h"
+#include "cluster/member.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {

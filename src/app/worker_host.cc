@@ -43,34 +43,33 @@ Result<cluster::Loaded> WorkerHost::load(const cluster::Assignment& assignment) 
   }
   if (!node_ || weights_part(assignment) != weights_part(*loaded_)) {
     node_.reset();
-    capacity_.reset();
+    made_for_.reset();
     auto node = load_node(assignment);
     if (node.has_error()) return node.error();
     node_ = std::move(*node);
-  } else if (assignment.stage.memory_fraction != loaded_->stage.memory_fraction) {
-    destroy_loops();
-    capacity_.reset();
   }
+  const bool same_ring = loaded_ && *loaded_ == assignment;
   loaded_ = assignment;
-  if (!capacity_) capacity_ = node_->memory().page_capacity(assignment.stage.memory_fraction);
-  return cluster::Loaded{.page_capacity = *capacity_,
-                         .compute = node_->compute(),
-                         .first = node_->first_channels(),
-                         .last = node_->last_channels(),
-                         .stages = node_->contents()};
+  if (!same_ring || !made_for_) return measure();
+  cluster::Loaded kept = loaded_report(*node_, assignment.stage.memory_fraction);
+  kept.pools = made_for_->pages;
+  kept.page_capacity = made_for_->pages.device;
+  return kept;
 }
 
-Result<sched::LocalStages*> WorkerHost::stages(const cluster::Assignment& assignment, cluster::PoolSizes pages,
+Result<cluster::Loaded> WorkerHost::measure() {
+  if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
+  destroy_loops();
+  return loaded_report(*node_, loaded_->stage.memory_fraction);
+}
+
+Result<sched::LocalStages*> WorkerHost::stages(const cluster::Assignment& assignment, cache::PoolSizes pages,
                                                const std::string& fingerprint) {
   if (!node_) return make_error(ErrorCode::kInternal, "nothing is loaded");
   const Purpose purpose{loops_part(assignment), pages, fingerprint};
   if (purpose != made_for_) destroy_loops();
   if (!node_->made()) {
-    const auto made = node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages), fingerprint);
-    if (made.has_error()) {
-      node_.reset();  // some of its stages may be made and others not
-      return made.error();
-    }
+    RETURN_IF_ERROR(node_->make_stages(control_, cluster::ring_shape(assignment, config_, pages), fingerprint));
     made_for_ = purpose;
   }
   return &node_->stages();

@@ -7,7 +7,7 @@
 
 #include "app/engine_options.h"
 #include "app/node_stages.h"
-#include "cluster/member.h"
+#include "cluster/stage_host.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 
@@ -22,7 +22,8 @@ class WorkerHost final : public cluster::StageHost {
              const EngineOptions& options, const std::atomic<bool>& interrupted);
 
   [[nodiscard]] Result<cluster::Loaded> load(const cluster::Assignment& assignment) override;
-  [[nodiscard]] Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cluster::PoolSizes pages,
+  [[nodiscard]] Result<cluster::Loaded> measure() override;
+  [[nodiscard]] Result<sched::LocalStages*> stages(const cluster::Assignment& assignment, cache::PoolSizes pages,
                                                    const std::string& fingerprint) override;
   /// Waits until the stages' threads have no work left.
   void join();
@@ -31,7 +32,7 @@ class WorkerHost final : public cluster::StageHost {
   /// What the loops around the weights have been made for.
   struct Purpose {
     cluster::Assignment assignment;
-    cluster::PoolSizes pages;
+    cache::PoolSizes pages;
     std::string fingerprint;
     friend bool operator==(const Purpose&, const Purpose&) = default;
   };
@@ -47,7 +48,6 @@ class WorkerHost final : public cluster::StageHost {
   const std::atomic<bool>& interrupted_;
   std::unique_ptr<NodeStages> node_;
   std::optional<cluster::Assignment> loaded_;  // set with node_
-  std::optional<uint64_t> capacity_;           // pages; measured once, since afterwards the caches take the memory
   std::optional<Purpose> made_for_;
 };
 

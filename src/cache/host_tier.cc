@@ -52,6 +52,12 @@ void HostTier::abandon_persists() {
   persisting_.clear();
 }
 
+void HostTier::resize(uint32_t page_count) {
+  CHECK(persisting_.empty() && pool_.free_count() == pool_.page_count(), "{} of {} host pages are free, {} persisted",
+        pool_.free_count(), pool_.page_count(), persisting_.size());
+  pool_ = HostPagePool(page_count);
+}
+
 std::vector<HostPageId> HostTier::persisted_only() const {
   std::vector<HostPageId> pages;
   for (const auto& [page, given_up] : persisting_) {

@@ -29,6 +29,8 @@ class HostTier {
   void begin_persist(NodeId node);
   /// Ends the persist of `page`, which was `node`'s.
   void end_persist(HostPageId page, NodeId node);
+  /// Replaces all pages by `page_count` free ones. The tree holds none, and none is being persisted.
+  void resize(uint32_t page_count);
   /// Ends all persists at once, when the stages have forgotten them. The tree has no pins any more, or loses them next.
   void abandon_persists();
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,13 @@
 #include "base/ids.h"
 
 namespace millrace::cache {
+
+/// The number of pages of each tier, the same on every stage of a ring epoch.
+struct PoolSizes {
+  uint32_t device = 0;
+  uint32_t host = 0;
+  friend bool operator==(const PoolSizes&, const PoolSizes&) = default;
+};
 
 /// The head's account of one tier's pages: which ids are free. Owned by the scheduler, on its thread. The same ids hold
 /// on every stage, so nothing is allocated anywhere else. Double frees and foreign ids are programmer errors.

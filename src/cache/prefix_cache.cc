@@ -18,9 +18,13 @@ PrefixCache::PrefixCache(const PrefixCacheOptions& options)
       writer_(tree_, host_, copies_, counts_),
       persister_(tree_, keys_, host_, copies_, counts_),
       prefetcher_(tree_, keys_, host_, copies_, counts_, options.page_size) {
-  CHECK(options.share_prefixes || options.host_page_count == 0, "host pages without shared prefixes");
-  CHECK(options.host_page_count > 0 || !options.has_store, "a store without host pages");
+  check_options();
   if (options.host_page_count > 0) request_verification();
+}
+
+void PrefixCache::check_options() const {
+  CHECK(options_.share_prefixes || options_.host_page_count == 0, "host pages without shared prefixes");
+  CHECK(options_.host_page_count > 0 || !options_.has_store, "a store without host pages");
 }
 
 RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const TokenId> tokens) const {
@@ -214,6 +218,20 @@ void PrefixCache::on_ring_lost() {
   writer_.clear();
   copies_.clear();
   if (options_.host_page_count > 0) request_verification();
+}
+
+// Copies that were to verify the former host pages are forgotten: the new ones are asked for instead.
+void PrefixCache::resize(PoolSizes pages) {
+  clear_tree();
+  CHECK(pool_.free_count() == pool_.page_count(), "the pools are resized while {} of {} pages are free",
+        pool_.free_count(), pool_.page_count());
+  copies_.clear();
+  options_.page_count = pages.device;
+  options_.host_page_count = pages.host;
+  check_options();
+  pool_ = PagePool(pages.device);
+  host_.resize(pages.host);
+  if (pages.host > 0) request_verification();
 }
 
 void PrefixCache::check_invariants(std::span<const PageTable* const> holders) const {

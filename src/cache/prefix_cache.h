@@ -111,6 +111,8 @@ class PrefixCache {
   /// pages is asked with the next ring's first plans; until they have answered, verifying() is true and nothing may be
   /// matched, acquired or prefetched.
   void on_ring_lost();
+  /// Forgets all prefixes and sets the sizes of the pools, since the stages have new ones. No ring is there.
+  void resize(PoolSizes pages);
   [[nodiscard]] bool verifying() const { return copies_.pending_count(CopyKind::kVerify) > 0; }
 
   [[nodiscard]] const PrefixCacheCounts& counts() const { return counts_; }
@@ -122,13 +124,14 @@ class PrefixCache {
   void check_invariants(std::span<const PageTable* const> holders) const;
 
  private:
+  void check_options() const;
   [[nodiscard]] bool make_room(size_t count);
   void load(const RadixTree::Match& match, std::span<const PageId> pages);
   void request_verification();
   void finish(const PendingCopy& ended);
   void clear_tree();
 
-  const PrefixCacheOptions options_;
+  PrefixCacheOptions options_;  // resize() sets the sizes of the pools
   PrefixCacheCounts counts_;
   PagePool pool_;
   RadixTree tree_;

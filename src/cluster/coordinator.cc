@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "cluster/node_link.h"
 #include "comm/in_process_link.h"
 
@@ -18,6 +19,7 @@ Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
       assignments_(options_.assignments),
       roster_(runtime, assignments_, options_.config, options_.timing),
       head_links_(runtime),
+      loader_(runtime),
       channel_selector_(options_.require_channels) {
   roster_.on_arrival([this](uint32_t rank) { forget_channels(rank); });
   roster_.on_lost_channel(
@@ -63,33 +65,71 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   return all;
 }
 
-asio::awaitable<Coordinator::LoadedRing> Coordinator::wait_until_loaded(std::string compute,
-                                                                        std::vector<std::string> stages) {
+asio::awaitable<LoadedRing> Coordinator::wait_until_loaded(std::string compute, std::vector<std::string> stages) {
   roster_.reports().set_compute(0, compute);
   co_await roster_.wait_for_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
-  const std::vector<Node>& nodes = roster_.nodes();
-  LoadedRing ring{UINT64_MAX, {}};
-  std::vector<std::vector<std::string>> by_rank = {stages};
-  for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    const Node& node = nodes[rank];
-    ring.page_capacity = std::min(ring.page_capacity, *node.page_capacity);
-    by_rank.push_back(node.stages);
-    stages.insert(stages.end(), node.stages.begin(), node.stages.end());
-  }
-  if (!stages.empty()) {
-    fingerprint_ = model::fingerprint(stages).to_string();
-    roster_.require_stages(std::move(by_rank));
-  }
-  ring.fingerprint = fingerprint_;
-  co_return ring;
+  co_return summarize(std::move(stages));
 }
 
-void Coordinator::set_local(sched::LocalStages& stages, PoolSizes pages) {
+/// Counts the memory of the other nodes, all of which have loaded: from now on they are agreed on what follows from it.
+LoadedRing Coordinator::summarize(std::vector<std::string> own_stages) {
+  LoadedRing ring;
+  std::vector<Node>& nodes = roster_.nodes();
+  for (auto node = nodes.begin() + 1; node != nodes.end(); ++node) {
+    node->agreed = true;
+    ring.page_capacity = std::min(ring.page_capacity, *node->page_capacity);
+    ring.host_page_capacity = std::min(ring.host_page_capacity, node->host_page_capacity);
+    own_stages.insert(own_stages.end(), node->stages.begin(), node->stages.end());
+  }
+  set_fingerprint(own_stages);
+  ring.fingerprint = fingerprint_;
+  return ring;
+}
+
+void Coordinator::set_fingerprint(const std::vector<std::string>& stages) {
+  if (stages.empty()) return;
+  std::string fingerprint = model::fingerprint(stages).to_string();
+  if (!fingerprint_.empty() && fingerprint != fingerprint_) {
+    log::warn("the weights of the ring, or what computes with them, have changed: pages stored so far are not used");
+  }
+  fingerprint_ = std::move(fingerprint);
+}
+
+void Coordinator::set_local(PoolHost& local, sched::LocalStages& stages, cache::PoolSizes pages) {
+  local_ = &local;
   pages_ = pages;
-  roster_.require_pages(pages.device);
+  roster_.set_pools(pages);
   roster_.nodes().front().last_channels = stages.last_channels();
+  set_stages(&stages);
+}
+
+void Coordinator::set_stages(sched::LocalStages* stages) {
   const std::lock_guard lock(stats_mutex_);
-  stages_ = &stages;
+  stages_ = stages;
+}
+
+/// Decides the sizes of the pools again, and makes this node's. Nodes on one host share its memory: a first round of
+/// measuring frees the pools, so that the second counts them as available.
+asio::awaitable<void> Coordinator::agree_on_pools() {
+  log::info("a node has come anew: all nodes free their page pools and measure their memory");
+  set_stages(nullptr);
+  Result<Loaded> own = Error{};
+  for (int round = 0; round < 2; ++round) {
+    own = co_await loader_.run<Loaded>([this] { return local_->measure(); });
+    if (own.has_error()) throw ErrorException(own.error());
+    co_await roster_.measure_all();
+  }
+  LoadedRing ring = summarize(own->stages);
+  ring.page_capacity = std::min(ring.page_capacity, own->page_capacity);
+  ring.host_page_capacity = std::min(ring.host_page_capacity, own->host_page_capacity);
+  const auto pages = options_.pool_sizes(ring);
+  if (pages.has_error()) throw ErrorException(pages.error());
+  pages_ = *pages;
+  roster_.set_pools(pages_);
+  const auto stages = co_await loader_.run<sched::LocalStages*>(
+      [this] { return local_->stages(assignments_.front(), pages_, fingerprint_); });
+  if (stages.has_error()) throw ErrorException(stages.error());
+  set_stages(*stages);
 }
 
 std::vector<bool> Coordinator::choose_channels() {
@@ -172,9 +212,12 @@ asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::Tim
 }
 
 asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
-  co_await roster_.wait_for_all(
-      [](const Node& node) { return node.page_capacity.has_value() && node.joining == RingEpoch(0); },
-      "come, load, or end the last epoch");
+  const auto is_ready = [](const Node& node) { return node.page_capacity && node.joining == RingEpoch(0); };
+  for (;;) {
+    co_await roster_.wait_for_all(is_ready, "come, load, or end the last epoch");
+    if (roster_.agreed() && stages_ != nullptr) break;
+    co_await agree_on_pools();
+  }
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
   channels_ = choose_channels();
@@ -197,15 +240,18 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   if (failure) std::rethrow_exception(failure);
   comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().stage.window + 1);
   stages_->start(std::move(in.receiver), std::move(**links.sender));
-  co_return sched::RingEnds{std::move(in.sender), std::move(**links.receiver)};
+  co_return sched::RingEnds{
+      .to_first_stage = std::move(in.sender), .from_last_stage = std::move(**links.receiver), .pages = pages_};
 }
 
 asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason) {
   for (const Node& node : roster_.nodes()) {
     if (node.joining == epoch) node.connection->send(Stop{epoch, reason});
   }
-  stages_->stop(reason);
-  co_await stages_->join();
+  if (stages_ != nullptr) {
+    stages_->stop(reason);
+    co_await stages_->join();
+  }
   // The next build() waits for nodes that are lost or stop late.
 }
 

@@ -9,16 +9,27 @@
 #include <vector>
 
 #include "cluster/channel_selector.h"
+#include "cluster/loader_thread.h"
 #include "cluster/node_roster.h"
+#include "cluster/stage_host.h"
 #include "sched/ring/ring_builder.h"
 #include "sched/stage/local_stages.h"
 
 namespace millrace::cluster {
 
+/// What all nodes of a ring, or all but the head's, have in common once they have loaded their stages.
+struct LoadedRing {
+  uint64_t page_capacity = UINT64_MAX;       ///< of the node with the fewest pages
+  uint64_t host_page_capacity = UINT64_MAX;  ///< of the node with the least room for host pages
+  std::string fingerprint;                   ///< of all stages of the ring together, if there is a page store
+};
+
 struct CoordinatorOptions {
   comm::TcpEndpoint address;            ///< that the other nodes connect to (--dist-init-addr)
   std::vector<Assignment> assignments;  ///< per node, with open layer bounds; the first is its own
   model::ModelConfig config;
+  /// Returns the pools for a ring whose nodes have measured their memory again, or why there are none.
+  std::function<Result<cache::PoolSizes>(const LoadedRing&)> pool_sizes;
   ControlTiming timing;
   async::Duration build_timeout = std::chrono::seconds(5);
   bool require_channels = false;  ///< build no ring whose activations between devices go through the hosts
@@ -26,8 +37,9 @@ struct CoordinatorOptions {
 };
 
 /// The ring builder for several nodes, on the head's node: it builds each epoch from the nodes that are connected and
-/// have loaded their assignments. Nodes start in any order, and the log names the missing ones. Owned by the
-/// application, on the head's Runtime.
+/// have loaded their assignments. Nodes start in any order, and the log names the missing ones. A ring of the same
+/// processes keeps its page pools. If one has come anew, all nodes free theirs and measure their memory, and the pools
+/// are made again. Owned by the application, on the head's Runtime.
 class Coordinator final : public sched::RingBuilder {
  public:
   Coordinator(async::Runtime& runtime, CoordinatorOptions options);
@@ -39,15 +51,13 @@ class Coordinator final : public sched::RingBuilder {
   [[nodiscard]] asio::awaitable<void> serve();
   /// Sets the layers of every stage of the ring, in order. Called once, on the Runtime.
   void set_layers(const std::vector<model::LayerRange>& layers);
-  struct LoadedRing {
-    uint64_t page_capacity = 0;  ///< of the other node with the fewest pages
-    std::string fingerprint;     ///< of all stages together, if there is a page store
-  };
-  /// Returns when every node has loaded its stages. `compute` and `stages` are those of this node, as in Loaded. A node
-  /// that computes in another way is named in the log. Throws when interrupted.
+  /// Returns when every node has loaded its stages, with the capacities of all but this one. `compute` and `stages` are
+  /// those of this node, as in Loaded. A node that computes in another way is named in the log. Throws when
+  /// interrupted.
   [[nodiscard]] asio::awaitable<LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> stages);
-  /// Sets the stages of this node, which the caller owns, and the size of the pools, before the first build().
-  void set_local(sched::LocalStages& stages, PoolSizes pages);
+  /// Sets the stages of this node, which `local` has made and makes again, and the sizes of the pools, before the first
+  /// build(). `local` outlives this.
+  void set_local(PoolHost& local, sched::LocalStages& stages, cache::PoolSizes pages);
   /// Sets the callback that gets the reason when a participating node is lost.
   void on_lost(std::function<void(const std::string& reason)> callback) { roster_.on_lost(std::move(callback)); }
   /// Sets the callback of NodeRoster::on_quiet.
@@ -82,6 +92,10 @@ class Coordinator final : public sched::RingBuilder {
                                                         async::TimePoint deadline, Links& links);
   [[nodiscard]] asio::awaitable<void> wait_until_joined(RingEpoch epoch, async::TimePoint deadline, const Links& links);
   void send_join_requests(RingEpoch epoch);
+  [[nodiscard]] asio::awaitable<void> agree_on_pools();
+  [[nodiscard]] LoadedRing summarize(std::vector<std::string> own_stages);
+  void set_fingerprint(const std::vector<std::string>& stages);
+  void set_stages(sched::LocalStages* stages);
   /// Returns for each link between nodes, by the rank of its sender, whether a channel takes the activations.
   [[nodiscard]] std::vector<bool> choose_channels();
   void forget_channels(uint32_t rank);
@@ -92,9 +106,11 @@ class Coordinator final : public sched::RingBuilder {
   std::vector<Assignment> assignments_;  // with layers once these are divided
   NodeRoster roster_;
   std::unique_ptr<comm::TcpListener> ring_listener_;
-  comm::TcpLinkGroup head_links_;         // the link from the last stage ends here
-  sched::LocalStages* stages_ = nullptr;  // set under stats_mutex_
-  PoolSizes pages_;
+  comm::TcpLinkGroup head_links_;  // the link from the last stage ends here
+  LoaderThread loader_;
+  PoolHost* local_ = nullptr;
+  sched::LocalStages* stages_ = nullptr;  // set under stats_mutex_; null while local_ makes them
+  cache::PoolSizes pages_;
   std::string fingerprint_;     // of the ring, once all have loaded; empty: there is no store
   std::vector<bool> channels_;  // of the newest epoch, by the rank of the sender
   ChannelSelector channel_selector_;

@@ -199,6 +199,8 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
 void Member::handle(Message message) {
   if (auto* assignment = std::get_if<Assignment>(&message)) {
     tasks_.spawn("load", load(std::move(*assignment)));
+  } else if (std::holds_alternative<Measure>(message)) {
+    tasks_.spawn("measure", measure());
   } else if (auto* request = std::get_if<JoinRing>(&message)) {
     end_reason_.clear();
     tasks_.spawn("join an epoch", join(std::move(*request)));
@@ -219,27 +221,21 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
   }
 }
 
-/// Runs `work` on the loader thread to its end, even if the caller is cancelled; an exception becomes an error.
-template <class T>
-asio::awaitable<Result<T>> Member::run_on_loader(std::function<Result<T>()> work) {
-  Result<T> result = Error{};
-  const async::Event done(runtime_);
-  asio::post(loader_.context(), [&] {
-    try {
-      result = work();
-    } catch (const std::exception& failure) {
-      result = Error{ErrorCode::kInternal, failure.what()};
-    }
-    done.set();
-  });
-  co_await done.wait_uncancelled();
-  co_return std::move(result);
-}
-
 asio::awaitable<void> Member::load(Assignment assignment) {
   stages_ = nullptr;
   assignment_ = assignment;
-  const auto loaded = co_await run_on_loader<Loaded>([this, assignment] { return host_.load(assignment); });
+  const auto loaded = co_await loader_.run<Loaded>([this, assignment] { return host_.load(assignment); });
+  report(loaded);
+}
+
+asio::awaitable<void> Member::measure() {
+  if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to measure before anything was assigned"});
+  stages_ = nullptr;
+  const auto loaded = co_await loader_.run<Loaded>([this] { return host_.measure(); });
+  report(loaded);
+}
+
+void Member::report(const Result<Loaded>& loaded) {
   if (loaded.has_error()) {
     leave_cluster(loaded.error().message);
   } else {
@@ -275,7 +271,7 @@ asio::awaitable<void> Member::join(JoinRing request) {
 asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "found a join before an assignment"});
   stages_ = nullptr;
-  const auto stages = co_await run_on_loader<sched::LocalStages*>(
+  const auto stages = co_await loader_.run<sched::LocalStages*>(
       [&] { return host_.stages(*assignment_, request.pages, request.fingerprint); });
   if (stages.has_error()) {
     leave_cluster(stages.error().message);

@@ -8,27 +8,15 @@
 #include <vector>
 
 #include "async/name_lookup.h"
-#include "async/real_runtime.h"
 #include "cluster/control_connection.h"
+#include "cluster/loader_thread.h"
 #include "cluster/messages.h"
+#include "cluster/stage_host.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
 #include "sched/stage/local_stages.h"
 
 namespace millrace::cluster {
-
-/// Loads and makes the stages that a node hosts. Its functions block: the Member calls them on its loader thread, one
-/// at a time, never while stages run. Outlives the Member.
-class StageHost {
- public:
-  virtual ~StageHost() = default;
-  /// Loads the weights that the assignment names, unless it has exactly those already.
-  [[nodiscard]] virtual Result<Loaded> load(const Assignment& assignment) = 0;
-  /// Returns the stages after load(), with pools of this size, in a ring with this fingerprint. Their control Runtime
-  /// is the Member's. The same arguments give the same stages; others make new ones around the same weights.
-  [[nodiscard]] virtual Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages,
-                                                           const std::string& fingerprint) = 0;
-};
 
 struct MemberOptions {
   comm::TcpEndpoint coordinator;  ///< --dist-init-addr
@@ -72,9 +60,9 @@ class Member {
   void handle(Message message);
   void leave_cluster(const std::string& reason);
   [[nodiscard]] asio::awaitable<void> report_links(std::shared_ptr<ControlConnection> connection);
-  template <class T>
-  [[nodiscard]] asio::awaitable<Result<T>> run_on_loader(std::function<Result<T>()> work);
   [[nodiscard]] asio::awaitable<void> load(Assignment assignment);
+  [[nodiscard]] asio::awaitable<void> measure();
+  void report(const Result<Loaded>& loaded);
   [[nodiscard]] asio::awaitable<void> join(JoinRing request);
   [[nodiscard]] asio::awaitable<std::string> run_epoch(JoinRing request);
   [[nodiscard]] asio::awaitable<Links> open_links(JoinRing request);
@@ -93,7 +81,7 @@ class Member {
   std::string last_logged_wait_;                 // by log_wait, in this search
   async::TimePoint reminder_;                    // when log_wait repeats it
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
-  async::IoThread loader_{"loader"};
+  LoaderThread loader_{runtime_};
   std::shared_ptr<ControlConnection> connection_;
   std::optional<Assignment> assignment_;
   sched::LocalStages* stages_ = nullptr;  // null while the StageHost makes them

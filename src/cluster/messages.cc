@@ -91,6 +91,9 @@ void get(ByteReader& in, Assignment& assignment) {
 
 void put(ByteWriter& out, const Loaded& loaded) {
   out.put(loaded.page_capacity);
+  out.put(loaded.host_page_capacity);
+  out.put(loaded.pools.device);
+  out.put(loaded.pools.host);
   out.put_string(loaded.compute);
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (const std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) out.put_string(*text);
@@ -100,6 +103,9 @@ void put(ByteWriter& out, const Loaded& loaded) {
 }
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
+  loaded.host_page_capacity = in.get<uint64_t>();
+  loaded.pools.device = in.get<uint32_t>();
+  loaded.pools.host = in.get<uint32_t>();
   loaded.compute = in.get_string();
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) *text = in.get_string();
@@ -158,6 +164,9 @@ void get(ByteReader& in, Stopped& stopped) {
 
 void put(ByteWriter&, const Ping&) {}
 void get(ByteReader&, Ping&) {}
+
+void put(ByteWriter&, const Measure&) {}
+void get(ByteReader&, Measure&) {}
 void put(ByteWriter& out, const Goodbye& goodbye) {
   out.put_string(goodbye.reason);
 }

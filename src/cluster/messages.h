@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/cache_counts.h"
+#include "cache/page_pool.h"
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
@@ -18,7 +19,7 @@
 /// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 
 /// Node → coordinator, the first message of a connection.
 struct Hello {
@@ -41,24 +42,19 @@ struct Assignment {
 
 /// Node → coordinator: the weights are there.
 struct Loaded {
-  uint64_t page_capacity = 0;       ///< pages that the node's memory holds
+  uint64_t page_capacity = 0;       ///< pages that the node's memory holds now, or those of `pools`
+  uint64_t host_page_capacity = 0;  ///< pages that the host tier can have; 0 with `pools`
+  cache::PoolSizes pools;           ///< that the node has already, made for this ring; zeros: none
   std::string compute;              ///< dtype, device and instruction set
   tensor::ChannelSupport first;     ///< of the device of its first stage, which receives activations
   tensor::ChannelSupport last;      ///< of the device of its last stage, which sends activations
   std::vector<std::string> stages;  ///< with a store: per stage, what determines the content of its pages
 };
 
-/// The number of pages of each stage, the same in every epoch of one head.
-struct PoolSizes {
-  uint32_t device = 0;
-  uint32_t host = 0;
-  friend bool operator==(const PoolSizes&, const PoolSizes&) = default;
-};
-
 /// Coordinator → node: join epoch `epoch`.
 struct JoinRing {
   RingEpoch epoch;
-  PoolSizes pages;
+  cache::PoolSizes pages;
   std::string next_host;  ///< that the node's last stage connects to
   uint16_t next_port = 0;
   bool channel_in = false;   ///< activations arrive over a device channel
@@ -84,6 +80,9 @@ struct Stopped {
   StageId lost_channel{0};  ///< the channel to this stage could not be opened; 0: none
 };
 
+/// Coordinator → node, between epochs: free the page pools, measure the memory, and reply with Loaded.
+struct Measure {};
+
 /// Node → coordinator, once a second while there are links: the counters of the node's link ends, without their names.
 struct LinkReport {
   std::vector<comm::LinkStats> links;
@@ -103,7 +102,7 @@ struct Goodbye {
 };
 
 using Message = std::variant<Hello, Assignment, Loaded, JoinRing, RingJoined, Stop, Stopped, Ping, Goodbye, LinkReport,
-                             StoreReport>;
+                             StoreReport, Measure>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
 /// Returns kData for anything but one whole message.

@@ -58,7 +58,7 @@ namespace millrace::cluster {
 
 /// Returns the ring configuration of an assignment, once the sizes of the pools are known.
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
-                                                  PoolSizes pages) {
+                                                  cache::PoolSizes pages) {
   return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),
                             pages.device, pages.host);
 }

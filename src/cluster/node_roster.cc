@@ -1,5 +1,6 @@
 #include "cluster/node_roster.h"
 
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -196,19 +197,19 @@ void NodeRoster::report_quiet() const {
 void NodeRoster::handle(uint32_t rank, const Message& message) {
   Node& node = nodes_[rank];
   if (const auto* loaded = std::get_if<Loaded>(&message)) {
-    if (!check_room(node, loaded->page_capacity)) return;
-    if (!required_stages_.empty() && loaded->stages != required_stages_[rank]) {
-      node.connection->close(
-          "its weights or its arithmetic differ from those with which the ring opened its page stores: start the head "
-          "again");
-      return;
-    }
     node.page_capacity = loaded->page_capacity;
+    node.host_page_capacity = loaded->host_page_capacity;
+    // A second report, of a node that was asked to measure while it loaded, says nothing new.
+    if (node.joining == RingEpoch(0)) node.agreed = loaded->pools == pools_ && pools_ != cache::PoolSizes{};
     node.stages = loaded->stages;
     node.first_channels = loaded->first;
     node.last_channels = loaded->last;
     reports_.set_compute(rank, loaded->compute);
-    log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
+    if (node.agreed) {
+      log::info("{} has kept its layers and its pool of {} pages", reports_.name(rank), loaded->pools.device);
+    } else {
+      log::info("{} has loaded its layers and has room for {} pages", reports_.name(rank), loaded->page_capacity);
+    }
   } else if (const auto* formed = std::get_if<RingJoined>(&message)) {
     if (formed->epoch == node.joining) node.ring_joined = true;
   } else if (const auto* stopped = std::get_if<Stopped>(&message)) {
@@ -237,18 +238,22 @@ void NodeRoster::send_assignments() {
   }
 }
 
-void NodeRoster::require_pages(uint64_t pages) {
-  required_pages_ = pages;
-  for (Node& node : nodes_) {
-    if (node.page_capacity && !check_room(node, *node.page_capacity)) node.page_capacity.reset();
-  }
+bool NodeRoster::agreed() const {
+  return std::all_of(nodes_.begin() + 1, nodes_.end(), [](const Node& node) { return node.agreed; });
 }
 
-bool NodeRoster::check_room(Node& node, uint64_t page_capacity) const {
-  if (page_capacity >= required_pages_) return true;
-  node.connection->close(
-      fmt::format("its memory holds {} pages of KV cache, the ring was made for {}", page_capacity, required_pages_));
-  return false;
+void NodeRoster::set_agreed(bool agreed) {
+  for (Node& node : nodes_) node.agreed = agreed;
+}
+
+asio::awaitable<void> NodeRoster::measure_all() {
+  set_agreed(false);
+  for (Node& node : nodes_) {
+    if (!node.connection) continue;
+    node.page_capacity.reset();
+    node.connection->send(Measure{});
+  }
+  co_await wait_for_all([](const Node& node) { return node.page_capacity.has_value(); }, "measure their memory");
 }
 
 void NodeRoster::lose(uint32_t rank, const std::string& reason) {

@@ -25,7 +25,9 @@ class NodeRoster {
   struct Node {
     std::shared_ptr<ControlConnection> connection;  // null: not connected, or the coordinator's own
     uint16_t ring_port = 0;
-    std::optional<uint64_t> page_capacity;  // set: loaded
+    std::optional<uint64_t> page_capacity;  // set: loaded, and measured since the last request for that
+    uint64_t host_page_capacity = 0;
+    bool agreed = false;                    // its memory is known to hold the pools of the ring
     tensor::ChannelSupport first_channels;  // as in Loaded
     tensor::ChannelSupport last_channels;
     std::vector<std::string> stages;  // as Loaded says
@@ -69,11 +71,13 @@ class NodeRoster {
   }
   /// Declares the assignments final: connected nodes get theirs at once, later ones after their hello.
   void send_assignments();
-  /// Requires this many pages of each node from now on, and dismisses a node that has fewer.
-  void require_pages(uint64_t pages);
-
-  /// Requires from now on that the stages of each node are made from the same as these, by rank.
-  void require_stages(std::vector<std::vector<std::string>> stages) { required_stages_ = std::move(stages); }
+  /// Sets the pools of the ring. A process that returns and has kept them counts as agreed.
+  void set_pools(cache::PoolSizes pages) { pools_ = pages; }
+  /// Returns whether every node is known to hold the pools of the ring.
+  [[nodiscard]] bool agreed() const;
+  void set_agreed(bool agreed);
+  /// Has all nodes free their pools and measure their memory, and returns when they have. Throws when interrupted.
+  [[nodiscard]] asio::awaitable<void> measure_all();
 
   /// Waits until all nodes but the first are `ready`; the log names the missing ones and `what` they have to do.
   [[nodiscard]] asio::awaitable<void> wait_for_all(bool (*ready)(const Node&), const char* what);
@@ -97,7 +101,6 @@ class NodeRoster {
   [[nodiscard]] asio::awaitable<void> handle_messages(uint32_t rank, std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] std::string refusal(const Hello& hello) const;
   void handle(uint32_t rank, const Message& message);
-  [[nodiscard]] bool check_room(Node& node, uint64_t page_capacity) const;
   void set_quiet(uint32_t rank, bool quiet);
   void report_quiet() const;
   void lose(uint32_t rank, const std::string& reason);
@@ -118,8 +121,7 @@ class NodeRoster {
   std::function<void(const std::string&)> on_quiet_;
   std::function<void(uint32_t)> on_arrival_;
   std::function<void(StageId, const std::string&)> on_lost_channel_;
-  uint64_t required_pages_ = 0;
-  std::vector<std::vector<std::string>> required_stages_;  // empty: any
+  cache::PoolSizes pools_;  // zeros: not decided yet
   std::string lost_;
   bool assignments_sent_ = false;
   bool interrupted_ = false;

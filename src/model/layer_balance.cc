@@ -62,6 +62,24 @@ class Divisions {
 
 }  // namespace
 
+PartCosts mixed_costs(const WorkCosts& costs, double steps) {
+  const auto mix = [steps](double prefill, double decode) { return prefill + steps * decode; };
+  PartCosts mixed{.layers = {},
+                  .embedding = mix(costs.prefill.embedding, costs.decode.embedding),
+                  .head = mix(costs.prefill.head, costs.decode.head)};
+  for (size_t layer = 0; layer < costs.prefill.layers.size(); ++layer) {
+    mixed.layers.push_back(mix(costs.prefill.layers[layer], costs.decode.layers[layer]));
+  }
+  return mixed;
+}
+
+std::vector<double> busy_shares(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
+  std::vector<double> shares = stage_costs(costs, ranges);
+  const double slowest = *std::ranges::max_element(shares);
+  for (double& share : shares) share /= slowest;
+  return shares;
+}
+
 std::vector<double> stage_costs(const PartCosts& costs, const std::vector<LayerRange>& ranges) {
   const Divisions divisions(costs, static_cast<int32_t>(ranges.size()));
   std::vector<double> stages;

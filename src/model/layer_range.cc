@@ -3,12 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "base/check.h"
 
 namespace millrace::model {
 namespace {
+
+struct AutoName {
+  std::string_view name;
+  LayerPartition::Load load;
+};
+constexpr std::array<AutoName, 3> kAutoNames = {{{"auto", LayerPartition::Load::kMixed},
+                                                 {"auto:prefill", LayerPartition::Load::kPrefill},
+                                                 {"auto:decode", LayerPartition::Load::kDecode}}};
 
 Result<void> check_counts(int32_t layer_count, int32_t stage_count) {
   CHECK(layer_count > 0, "a model of {} layers", layer_count);
@@ -37,7 +47,9 @@ Result<std::vector<LayerRange>> divide_layers(int32_t layer_count, int32_t stage
 
 Result<LayerPartition> parse_layer_partition(std::string_view text) {
   if (text == "even") return LayerPartition{};
-  if (text == "auto") return LayerPartition{.rule = LayerPartition::Rule::kAuto};
+  for (const auto& [name, load] : kAutoNames) {
+    if (text == name) return LayerPartition{.rule = LayerPartition::Rule::kAuto, .load = load, .sizes = {}};
+  }
   LayerPartition partition{.rule = LayerPartition::Rule::kByHand};
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
@@ -45,9 +57,11 @@ Result<LayerPartition> parse_layer_partition(std::string_view text) {
     int32_t size = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), size);
     if (error != std::errc{} || rest != part.data() + part.size() || size < 1)
-      return make_error(ErrorCode::kInvalidArgument,
-                        "layer partition '{}': '{}' is no number of layers, wanted even, auto or a list as 15,15,15,16",
-                        text, part);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "layer partition '{}': '{}' is no number of layers, wanted even, auto, auto:prefill, auto:decode or a list "
+          "as 15,15,15,16",
+          text, part);
     partition.sizes.push_back(size);
     at = comma + 1;
   }
@@ -56,7 +70,9 @@ Result<LayerPartition> parse_layer_partition(std::string_view text) {
 
 std::string to_string(const LayerPartition& partition) {
   if (partition.rule == LayerPartition::Rule::kEven) return "even";
-  if (partition.rule == LayerPartition::Rule::kAuto) return "auto";
+  if (partition.rule == LayerPartition::Rule::kAuto) {
+    return std::string(std::ranges::find(kAutoNames, partition.load, &AutoName::load)->name);
+  }
   return fmt::format("{}", fmt::join(partition.sizes, ","));
 }
 

@@ -31,10 +31,14 @@ struct StageSpan {
 /// How the layers are divided over the stages, as `--pp-layer-partition` says.
 struct LayerPartition {
   enum class Rule : uint8_t { kEven, kAuto, kByHand };
+  /// The work for which kAuto makes the slowest stage as fast as possible.
+  enum class Load : uint8_t { kMixed, kPrefill, kDecode };
   Rule rule = Rule::kEven;
+  Load load = Load::kMixed;
   std::vector<int32_t> sizes;  ///< with kByHand: the layers of each stage
 };
-/// Parses "even", "auto" or positive numbers as "15,15,15,16". Errors name the part that is none of these.
+/// Parses "even", "auto", "auto:prefill", "auto:decode" or positive numbers as "15,15,15,16". Errors name the part that
+/// is none of these.
 [[nodiscard]] Result<LayerPartition> parse_layer_partition(std::string_view text);
 /// Returns the spelling that parse_layer_partition takes.
 [[nodiscard]] std::string to_string(const LayerPartition& partition);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <utility>
 
 #include "model/stage_model.h"
 
@@ -17,13 +18,7 @@ constexpr int32_t kPageSize = 64;
 constexpr int32_t kLayersPerKind = 3;
 constexpr size_t kMinRounds = 3;
 constexpr size_t kMaxRounds = 25;
-constexpr std::chrono::milliseconds kRoundsBudget{500};
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+constexpr std::chrono::milliseconds kRoundsBudget{1000};
 
 /// The properties by which layers cost the same: the sliding window, and whether they are sparse.
 using LayerKind = std::pair<int32_t, bool>;
@@ -100,13 +95,17 @@ class PartTimer {
     return {};
   }
 
-  Times time(const Batch& batch) {
-    Times unsteady;  // the first round touches fresh memory
-    run_round(batch, unsteady);
-    Times times;
+  /// Times both batches in alternating rounds, so that other load on the machine distorts both alike.
+  std::pair<Times, Times> time(const Batch& prompt, const Batch& step) {
+    Times unsteady;  // the first rounds touch fresh memory
+    run_round(prompt, unsteady);
+    run_round(step, unsteady);
+    std::pair<Times, Times> times;
     const Clock::time_point end = Clock::now() + kRoundsBudget;
-    while (times.head.size() < kMinRounds || (times.head.size() < kMaxRounds && Clock::now() < end))
-      run_round(batch, times);
+    for (size_t round = 0; round < kMinRounds || (round < kMaxRounds && Clock::now() < end); ++round) {
+      run_round(prompt, times.first);
+      run_round(step, times.second);
+    }
     return times;
   }
 
@@ -158,29 +157,26 @@ class PartTimer {
   tensor::Buffer hidden_;  // [limits.max_batch_tokens, hidden]
 };
 
+/// The shortest time of each part, since other load only makes it longer.
+PartCosts shortest(const PartTimer::Times& times, const ModelConfig& config) {
+  PartCosts costs{.layers = {}, .embedding = std::ranges::min(times.embedding), .head = std::ranges::min(times.head)};
+  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+    costs.layers.push_back(std::ranges::min(times.layers.at(kind_of(config, layer))));
+  }
+  return costs;
+}
+
 }  // namespace
 
-Result<PartCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
+Result<WorkCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::Backend& backend,
                              const ReferenceLoad& load, const std::function<void()>& between) {
   const Batch prompt(1, load.prompt_tokens, 0, config.vocab_size);
   const Batch step(load.decode_rows, 1, load.prompt_tokens, config.vocab_size);
   const StageLimits limits{std::max(load.prompt_tokens, load.decode_rows), load.decode_rows};
   PartTimer timer(checkpoint, config, backend, limits, between);
   RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));
-  const PartTimer::Times of_prompt = timer.time(prompt);
-  const PartTimer::Times of_step = timer.time(step);
-  const double steps = static_cast<double>(load.output_tokens) / load.decode_rows;
-  const auto cost = [steps](const std::vector<double>& prompt_times, const std::vector<double>& step_times) {
-    return median(prompt_times) + steps * median(step_times);
-  };
-  PartCosts costs;
-  costs.embedding = cost(of_prompt.embedding, of_step.embedding);
-  costs.head = cost(of_prompt.head, of_step.head);
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
-    const LayerKind kind = kind_of(config, layer);
-    costs.layers.push_back(cost(of_prompt.layers.at(kind), of_step.layers.at(kind)));
-  }
-  return costs;
+  const auto [of_prompt, of_step] = timer.time(prompt, step);
+  return WorkCosts{.prefill = shortest(of_prompt, config), .decode = shortest(of_step, config)};
 }
 
 }  // namespace millrace::model

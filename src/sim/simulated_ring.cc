@@ -17,46 +17,79 @@ SimulatedStage stage_of(const SimulatedRingOptions& options, uint32_t index) {
   return stage;
 }
 
+sched::StageBounds bounds_of(const SimulatedRingOptions& options, cache::PoolSizes pages) {
+  const sched::SchedulerOptions& scheduler = options.head.scheduler;
+  return {.slot_count = scheduler.max_running,
+          .page_size = scheduler.page_size,
+          .page_count = pages.device,
+          .max_batch_tokens = sched::max_plan_tokens(scheduler),
+          .vocab_size = options.model.vocab_size,
+          .host_page_count = pages.host,
+          .sampling_vocab = options.model.vocab_size};
+}
+
+sched::LocalStages::RunnerFactory runner_factory(async::VirtualWorld& world, const SimulatedRingOptions& options,
+                                                 uint32_t index, const sched::StageBounds& bounds) {
+  std::function<void()> fault;
+  if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
+  std::function<async::Duration()> stall;
+  if (options.stall) stall = [ask = options.stall, index] { return ask(StageId(index)); };
+  return [&world, bounds, fault, stall, index, make = options.make_runner, model = options.model,
+          make_store = options.make_store,
+          stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
+    if (make) return make(runtime, StageId(index));
+    return std::make_unique<SimulatedRunner>(
+        runtime, model, stage, bounds, [&world] { return world.random(); }, fault,
+        make_store ? make_store(runtime, StageId(index)) : nullptr, stall);
+  };
+}
+
 }  // namespace
+
+ResizingRingBuilder::ResizingRingBuilder(cache::PoolSizes first, std::function<Stages(cache::PoolSizes)> make,
+                                         std::function<cache::PoolSizes(RingEpoch)> pool_sizes)
+    : make_(std::move(make)), pool_sizes_(std::move(pool_sizes)) {
+  made_.push_back(make_(first));
+}
+
+asio::awaitable<sched::RingEnds> ResizingRingBuilder::build(RingEpoch epoch) {
+  const cache::PoolSizes pages = pool_sizes_ ? pool_sizes_(epoch) : made_.back().pages;
+  if (pages != made_.back().pages) made_.push_back(make_(pages));
+  sched::RingEnds ends = co_await made_.back().builder->build(epoch);
+  co_return ends;
+}
+
+asio::awaitable<void> ResizingRingBuilder::tear_down(RingEpoch epoch, std::string reason) {
+  co_await made_.back().builder->tear_down(epoch, std::move(reason));
+}
 
 SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
-  const sched::StageBounds bounds{.slot_count = scheduler.max_running,
-                                  .page_size = scheduler.page_size,
-                                  .page_count = scheduler.page_count,
-                                  .max_batch_tokens = sched::max_plan_tokens(scheduler),
-                                  .vocab_size = options.model.vocab_size,
-                                  .host_page_count = scheduler.host_page_count,
-                                  .sampling_vocab = options.model.vocab_size};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
-  std::vector<sched::LocalStages::RunnerFactory> runners;
-  for (uint32_t index = 0; index < options.stage_count; ++index) {
-    runtimes.push_back(&world.add_thread());
-    std::function<void()> fault;
-    if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
-    std::function<async::Duration()> stall;
-    if (options.stall) stall = [ask = options.stall, index] { return ask(StageId(index)); };
-    runners.push_back([&world, bounds, fault, stall, index, make = options.make_runner, model = options.model,
-                       make_store = options.make_store,
-                       stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
-      if (make) return make(runtime, StageId(index));
-      return std::make_unique<SimulatedRunner>(
-          runtime, model, stage, bounds, [&world] { return world.random(); }, fault,
-          make_store ? make_store(runtime, StageId(index)) : nullptr, stall);
-    });
-  }
+  for (uint32_t index = 0; index < options.stage_count; ++index) runtimes.push_back(&world.add_thread());
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingConfig shape{
-      .stage_count = options.stage_count, .window = scheduler.window, .bounds = bounds, .watchdog = head.watchdog};
+  sched::RingConfig shape{.stage_count = options.stage_count, .window = scheduler.window, .watchdog = head.watchdog};
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;
     return make_simulated_link(of_head ? head_links : links, sender, receiver, capacity);
   };
-  stages_ = std::make_unique<sched::LocalStages>(head_runtime, std::move(runtimes), runners, StageId(0), shape);
-  ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(head_runtime, *stages_, shape);
+  const auto make_stages = [&world, &head_runtime, options, shape, runtimes](cache::PoolSizes pages) {
+    sched::RingConfig config = shape;
+    config.bounds = bounds_of(options, pages);
+    std::vector<sched::LocalStages::RunnerFactory> runners;
+    for (uint32_t index = 0; index < options.stage_count; ++index) {
+      runners.push_back(runner_factory(world, options, index, config.bounds));
+    }
+    ResizingRingBuilder::Stages made{.pages = pages, .stages = nullptr, .builder = nullptr};
+    made.stages = std::make_unique<sched::LocalStages>(head_runtime, runtimes, runners, StageId(0), config);
+    made.builder = std::make_unique<sched::InProcessRingBuilder>(head_runtime, *made.stages, config);
+    return made;
+  };
+  const cache::PoolSizes first{.device = scheduler.page_count, .host = scheduler.host_page_count};
+  ring_builder_ = std::make_unique<ResizingRingBuilder>(first, make_stages, options.pool_sizes);
   ring_ = std::make_unique<sched::Ring>(head_runtime, head, *ring_builder_);
   ring_->start();
 }

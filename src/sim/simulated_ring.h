@@ -26,6 +26,32 @@ struct SimulatedRingOptions {
   std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId)> make_store;
   /// Makes the stages' runners, if set, instead of those of `model`.
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
+  /// Returns the sizes of the pools of an epoch, if set; throws ErrorException when there can be none.
+  std::function<cache::PoolSizes(RingEpoch)> pool_sizes;
+};
+
+/// The stages of one process, with pools of other sizes in some epochs. Stages of earlier sizes are kept, since timers
+/// may still refer to them. Owned by a SimulatedRing.
+class ResizingRingBuilder final : public sched::RingBuilder {
+ public:
+  /// Stages with pools of one size, and the builder of their epochs.
+  struct Stages {
+    cache::PoolSizes pages;
+    std::unique_ptr<sched::LocalStages> stages;
+    std::unique_ptr<sched::InProcessRingBuilder> builder;
+  };
+  /// `pool_sizes` may be empty: the sizes stay `first`.
+  ResizingRingBuilder(cache::PoolSizes first, std::function<Stages(cache::PoolSizes)> make,
+                      std::function<cache::PoolSizes(RingEpoch)> pool_sizes);
+  [[nodiscard]] asio::awaitable<sched::RingEnds> build(RingEpoch epoch) override;
+  [[nodiscard]] asio::awaitable<void> tear_down(RingEpoch epoch, std::string reason) override;
+  /// Does nothing: build() never waits.
+  void interrupt() override {}
+
+ private:
+  const std::function<Stages(cache::PoolSizes)> make_;
+  const std::function<cache::PoolSizes(RingEpoch)> pool_sizes_;
+  std::vector<Stages> made_;  // those of the newest epoch last
 };
 
 /// Runs the production loops over simulated runners, each on a virtual thread of its own in `world`, which outlives the
@@ -38,8 +64,7 @@ class SimulatedRing {
   [[nodiscard]] bool stopped() const { return ring_->stopped(); }
 
  private:
-  std::unique_ptr<sched::LocalStages> stages_;
-  std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;
+  std::unique_ptr<ResizingRingBuilder> ring_builder_;
   std::unique_ptr<sched::Ring> ring_;
 };
 

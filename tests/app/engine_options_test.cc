@@ -28,3 +28,12 @@ TEST_CASE("the page count of the pool fits 31 bits") {
   options.max_total_tokens = 0;
   REQUIRE(app::pool_pages(options, 131072, UINT64_MAX) == INT32_MAX);
 }
+
+TEST_CASE("an explicit pool size may take all of the memory") {
+  app::EngineOptions options;
+  REQUIRE(app::stage_config(options, 100).memory_fraction == 0);  // the device's default
+  options.max_total_tokens = 1000;
+  REQUIRE(app::stage_config(options, 100).memory_fraction == 1);
+  options.stage.memory_fraction = 0.25;
+  REQUIRE(app::stage_config(options, 100).memory_fraction == 0.25);
+}

@@ -11,6 +11,7 @@
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "support/captured_log.h"
+#include "support/mentions.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -379,10 +380,10 @@ TEST_CASE("what cannot be served is refused with the reason") {
   request.prompt.assign(64, 1);
   auto reply = ask(engine->engine(), {request}).front();
   REQUIRE(reply.error->code == ErrorCode::kInvalidArgument);
-  REQUIRE(reply.error->message == "the prompt has 64 tokens, a context of 64 leaves room for 63");
+  REQUIRE_THAT(reply.error->message, test::Mentions("64 tokens", "context of 64", "63"));
   request.prompt.clear();
   reply = ask(engine->engine(), {request}).front();
-  REQUIRE(reply.error->message == "the prompt is empty");
+  REQUIRE(reply.error->code == ErrorCode::kInvalidArgument);
   request.prompt.assign(60, 1);
   request.max_tokens = 100;
   reply = ask(engine->engine(), {request}).front();

@@ -15,6 +15,7 @@
 #include "model/checkpoint_files.h"
 #include "model/random_model.h"
 #include "support/captured_log.h"
+#include "support/mentions.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -161,9 +162,26 @@ TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   const auto made = stages->make_stages(control.runtime(), shape, "");
   REQUIRE(made.has_error());
   REQUIRE(made.error().code == ErrorCode::kExhausted);
-  REQUIRE_THAT(made.error().message,
-               Catch::StartsWith("stage 0: a KV cache of 2147483647 pages of 1024 tokens takes ") &&
-                   Catch::Contains(" MB: mmap of ") && Catch::EndsWith(": Cannot allocate memory"));
+  REQUIRE_THAT(made.error().message, test::Mentions("stage 0", "2147483647 pages", "1024 tokens", "MB", "mmap"));
   REQUIRE(log.count("a KV cache of 2147483647 pages of 16 tokens takes ") == 1);
+
+  // What failed has left the weights, and each attempt measures the memory.
+  shape.bounds.page_size = 16;
+  shape.bounds.page_count = 3;
+  for (const uint32_t host_pages : {UINT32_MAX, 0U, 2U}) {
+    CAPTURE(host_pages);
+    REQUIRE_FALSE(stages->made());
+    REQUIRE(app::loaded_report(*stages, 0.5).page_capacity > 3);
+    shape.bounds.host_page_count = host_pages;
+    const auto again = stages->make_stages(control.runtime(), shape, "");
+    REQUIRE(again.has_error() == (host_pages == UINT32_MAX));
+    if (again.has_error()) {
+      REQUIRE(again.error().code == ErrorCode::kExhausted);
+      REQUIRE_THAT(again.error().message, test::Mentions("4294967295 pages", "16 tokens"));
+      continue;
+    }
+    REQUIRE(app::loaded_report(*stages, 0.5).page_capacity == 0);
+    stages->destroy_stages();
+  }
   control.join();
 }

@@ -361,6 +361,29 @@ TEST_CASE("host pages survive a break once all stages verify them") {
   }
 }
 
+TEST_CASE("pools of other sizes begin empty and verify anew") {
+  for (const PoolSizes pages : {PoolSizes{.device = 4, .host = 3}, PoolSizes{.device = 40, .host = 60}}) {
+    CAPTURE(pages.device);
+    const auto broken = broken_cache();
+    PrefixCache& cache = *broken;
+    const uint64_t version = cache.version();
+    cache.resize(pages);
+    cache.check_invariants({});
+    REQUIRE(cache.version() > version);
+    REQUIRE(cache.page_count() == pages.device);
+    REQUIRE(cache.available_pages() == pages.device);
+    REQUIRE(cache.host_page_count() == pages.host);
+    REQUIRE(cache.cached_host_pages() == 0);
+    const auto copies = cache.take_copies();
+    REQUIRE(copies.size() == 1);  // only the question that asks for nothing
+    REQUIRE(copies[0].page_count() == 0);
+    REQUIRE_FALSE(cache.acknowledge({copies[0].id, 0}).has_error());
+    REQUIRE_FALSE(cache.verifying());
+    REQUIRE(use(cache, prompt(1, 4)) == 0);
+    REQUIRE(use(cache, prompt(1, 4)) == 4);
+  }
+}
+
 TEST_CASE("a break gives back the host pages of every copy under way") {
   Fetching world;
   for (const uint64_t id : {1, 2}) world.want(id, prompt(static_cast<int32_t>(id), 4));

@@ -35,6 +35,10 @@ CoordinatorOptions FakeHead::make_options() {
   options.config = *model::read_config(source_dir() / "tests/golden/llama-tied");
   for (uint32_t rank = 0; rank < 2; ++rank) options.assignments.push_back(one_stage(rank, 2, 2));
   options.build_timeout = 24h;
+  options.pool_sizes = [](const LoadedRing& ring) -> Result<cache::PoolSizes> {
+    if (ring.page_capacity == 0) return Error{ErrorCode::kExhausted, "no room for a page"};
+    return cache::PoolSizes{.device = static_cast<uint32_t>(std::min<uint64_t>(kPages, ring.page_capacity))};
+  };
   return options;
 }
 
@@ -43,7 +47,7 @@ FakeHead::FakeHead(bool divided) {
   REQUIRE_FALSE(coordinator_->open().has_error());
   coordinator_->on_waiting([this](const std::string& what) { awaited_ = what; });
   stages_ = simulated_stage(runtime(), options_.assignments.front(), options_.config, {kPages, 0});
-  coordinator_->set_local(*stages_, {kPages, 0});
+  coordinator_->set_local(*this, *stages_, {kPages, 0});
   asio::post(thread_.context(), [this, divided] {
     tasks_.spawn("coordinator", coordinator_->serve());
     if (divided) divide();
@@ -53,6 +57,18 @@ FakeHead::FakeHead(bool divided) {
 FakeHead::~FakeHead() {
   asio::post(thread_.context(), [this] { coordinator_->interrupt(); });
   thread_.join();
+}
+
+Result<Loaded> FakeHead::measure() {
+  stages_.reset();
+  return Loaded{.page_capacity = 2 * kPages, .stages = {"own weights"}};
+}
+
+Result<sched::LocalStages*> FakeHead::stages(const Assignment& assignment, cache::PoolSizes pages, const std::string&) {
+  if (!failure_.empty()) return Error{ErrorCode::kExhausted, failure_};
+  made_.push_back(pages);
+  stages_ = simulated_stage(runtime(), assignment, options_.config, pages);
+  return stages_.get();
 }
 
 void FakeHead::run(asio::awaitable<void> scenario) {
@@ -74,13 +90,17 @@ Hello hello_to(const FakeHead& head) {
   return {.node_rank = 1, .node_count = 2, .config = model::fingerprint(head.options().config), .ring_port = 1};
 }
 
-asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(FakeHead& head, std::string compute,
-                                                                 std::string stage) {
+Loaded loaded_node(uint32_t pages, std::string stage) {
+  return {
+      .page_capacity = pages, .host_page_capacity = pages, .compute = "bf16 cpu avx2", .stages = {std::move(stage)}};
+}
+
+asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(FakeHead& head, Loaded loaded) {
   auto node = co_await connect_to(head);
   node->send(hello_to(head));
   const Message assignment = co_await node->receive();
   REQUIRE(std::get<Assignment>(assignment) == head.options().assignments[1]);
-  node->send(Loaded{kPages, compute, {}, {}, {stage}});
+  node->send(std::move(loaded));
   co_return node;
 }
 

@@ -41,9 +41,11 @@ class PlayedHost final : public StageHost {
 
   Result<Loaded> load(const Assignment&) override {
     if (!load_failure.empty()) throw std::runtime_error(load_failure);
-    return Loaded{kPages, "bf16 cpu avx2", {}, {}, {}};
+    return measure();
   }
-  Result<sched::LocalStages*> stages(const Assignment& assignment, PoolSizes pages, const std::string&) override {
+  Result<Loaded> measure() override { return Loaded{.page_capacity = capacity--, .compute = "bf16 cpu avx2"}; }
+  Result<sched::LocalStages*> stages(const Assignment& assignment, cache::PoolSizes pages,
+                                     const std::string&) override {
     if (!stages_failure.empty()) return Error{ErrorCode::kExhausted, stages_failure};
     if (!stages_) stages_ = test::simulated_stage(runtime_, assignment, config_, pages);
     return stages_.get();
@@ -53,6 +55,7 @@ class PlayedHost final : public StageHost {
 
   std::string load_failure;
   std::string stages_failure;
+  uint64_t capacity = kPages;  // that is measured next, and less each time
 
  private:
   async::Runtime& runtime_;
@@ -152,6 +155,17 @@ asio::awaitable<void> fail_to_make_stages(Node& node) {
   connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", 1});
   const std::string reason = co_await end_of(connection);
   REQUIRE(reason == node.host().stages_failure);
+}
+
+asio::awaitable<void> measure_again(Node& node) {
+  const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
+  connection->send(middle_stage(1));
+  const Loaded loaded = co_await next<Loaded>(connection);
+  REQUIRE(loaded.page_capacity == kPages);
+  connection->send(Measure{});
+  const Loaded measured = co_await next<Loaded>(connection);
+  REQUIRE(measured.page_capacity == kPages - 1);
+  co_await end(connection);
 }
 
 /// Stage 2, spoken by hand: takes a link, lives on, and never ends it.
@@ -357,6 +371,11 @@ TEST_CASE("a node that cannot load says why and leaves") {
 TEST_CASE("a node that cannot make its stages says why and leaves") {
   Node node;
   node.run(fail_to_make_stages(node));
+}
+
+TEST_CASE("a node measures its memory as often as it is asked") {
+  Node node;
+  node.run(measure_again(node));
 }
 
 TEST_CASE("a node joins a new ring while an old link still ends") {

@@ -78,9 +78,16 @@ TEST_CASE("assignments and load reports survive the wire") {
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   assignment.stage.isa.reset();
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
-  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{
-      123, "bf16 cpu avx2", {"GPU-1", "NCCL 2.28.9", ""}, {"GPU-2", "", "--nccl off"}, {"first", "", "third"}})));
+  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{.page_capacity = 123,
+                                                               .host_page_capacity = 456,
+                                                               .pools = {78, 90},
+                                                               .compute = "bf16 cpu avx2",
+                                                               .first = {"GPU-1", "NCCL 2.28.9", ""},
+                                                               .last = {"GPU-2", "", "--nccl off"},
+                                                               .stages = {"first", "", "third"}})));
   REQUIRE(loaded.page_capacity == 123);
+  REQUIRE(loaded.host_page_capacity == 456);
+  REQUIRE(loaded.pools == cache::PoolSizes{78, 90});
   REQUIRE(loaded.compute == "bf16 cpu avx2");
   REQUIRE(loaded.first.device == "GPU-1");
   REQUIRE(loaded.first.protocol == "NCCL 2.28.9");
@@ -94,7 +101,7 @@ TEST_CASE("how a node joins an epoch survives the wire") {
   const auto form =
       std::get<JoinRing>(*decode(encode(JoinRing{RingEpoch(4), {10, 20}, "host", 7, true, false, "0a1b"})));
   REQUIRE(form.epoch == RingEpoch(4));
-  REQUIRE(form.pages == PoolSizes{10, 20});
+  REQUIRE(form.pages == cache::PoolSizes{10, 20});
   REQUIRE(form.next_host == "host");
   REQUIRE(form.next_port == 7);
   REQUIRE(form.channel_in);
@@ -128,7 +135,7 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 07000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 08000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
@@ -149,7 +156,14 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
       06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332 03000000 616d78
       02000000 7738 0b00000000000000 01)"));
-  REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
+  const Loaded loaded{.page_capacity = 1,
+                      .host_page_capacity = 2,
+                      .pools = {3, 4},
+                      .compute = "c",
+                      .first = {"d", "p", ""},
+                      .last = {"", "", "m"},
+                      .stages = {"s"}};
+  REQUIRE(bytes_of(loaded) == hex_of(R"(02 0100000000000000 0200000000000000 03000000 04000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
   REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, "h", 4, true, false, "f"}) ==
           hex_of("03 01000000 02000000 03000000 01000000 68 0400 01 00 01000000 66"));
@@ -160,6 +174,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
   REQUIRE(bytes_of(Goodbye{"r"}) == hex_of("08 01000000 72"));
   REQUIRE(bytes_of(LinkReport{{some_link()}}) == hex_of(R"(09 01000000 03000000 ffffffff 01 0100000000000000
       0200000000000000 0300000000000000 0400000000000000 0500000000000000 0000000000000010 f9ffffffffffffff)"));
+  REQUIRE(bytes_of(Measure{}) == "0b");
   StoreReport stores;
   stores.stores.emplace_back(cache::StageStoreStats{StageId(2), {}}).store.misses = 3;
   REQUIRE(bytes_of(stores) == hex_of("0a 01000000 02000000 0000000000000000 0300000000000000") + std::string(160, '0'));

@@ -17,23 +17,6 @@ using test::join_as_node;
 
 namespace {
 
-/// What a node hears that comes with this instead of the weights it had when the ring was made.
-asio::awaitable<std::string> refusal_of(FakeHead& head, std::string stage) {
-  const auto node = co_await join_as_node(head, "bf16 cpu avx2", std::move(stage));
-  const std::string reason = co_await end_of(node);
-  co_return reason;
-}
-
-asio::awaitable<void> come_back_with_other_weights(FakeHead& head) {
-  const auto node = co_await join_as_node(head);
-  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {"own weights"});
-  node->close("it is started anew");
-  co_await node->join();
-  while (!head.coordinator().nodes().at(1).compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
-  const std::string reason = co_await refusal_of(head, "fine-tuned weights");
-  REQUIRE_THAT(reason, Catch::Contains("start the head again"));
-}
-
 /// Strangers send pings, as a connection does, and never say who they are.
 asio::awaitable<void> crowd_the_port(FakeHead& head) {
   std::vector<std::shared_ptr<ControlConnection>> strangers;
@@ -112,20 +95,7 @@ asio::awaitable<void> come_twice(FakeHead& head) {
   co_await end(second);
 }
 
-asio::awaitable<void> want_more_pages(FakeHead& head) {
-  const auto node = co_await join_as_node(head);
-  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {});
-  head.want_pages(2 * test::kPages);
-  const std::string reason = co_await end_of(node);
-  REQUIRE(reason == "its memory holds 10 pages of KV cache, the ring was made for 20");
-}
-
 }  // namespace
-
-TEST_CASE("a node that returns with other weights is refused") {
-  FakeHead head;
-  head.run(come_back_with_other_weights(head));
-}
 
 TEST_CASE("silent connections are bounded in number and time") {
   FakeHead head;
@@ -145,9 +115,4 @@ TEST_CASE("a node of other protocol or size or rank or model hears why") {
 TEST_CASE("of two nodes with one rank the second is told who is there") {
   FakeHead head;
   head.run(come_twice(head));
-}
-
-TEST_CASE("a node too small for the later pool size is dismissed") {
-  FakeHead head;
-  head.run(want_more_pages(head));
 }

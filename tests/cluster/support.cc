@@ -16,7 +16,7 @@ cluster::Assignment one_stage(uint32_t stage, uint32_t stage_count, int32_t laye
 }
 
 std::unique_ptr<sched::LocalStages> simulated_stage(async::Runtime& runtime, const cluster::Assignment& assignment,
-                                                    const model::ModelConfig& config, cluster::PoolSizes pages) {
+                                                    const model::ModelConfig& config, cache::PoolSizes pages) {
   const sched::RingConfig shape = cluster::ring_shape(assignment, config, pages);
   const model::LayerRange& layers = assignment.layers.front();
   sim::SimulatedStage stage;

@@ -20,7 +20,7 @@ inline constexpr uint32_t kPages = 10;
 [[nodiscard]] std::unique_ptr<sched::LocalStages> simulated_stage(async::Runtime& runtime,
                                                                   const cluster::Assignment& assignment,
                                                                   const model::ModelConfig& config,
-                                                                  cluster::PoolSizes pages);
+                                                                  cache::PoolSizes pages);
 
 /// A peer's end of a connection goes.
 [[nodiscard]] asio::awaitable<void> end(std::shared_ptr<cluster::ControlConnection> connection);

@@ -219,6 +219,46 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     same_answers(ring, pp1)
 
 
+class RingWithLittleMemory(Ring):
+    """A ring whose node 1 finds as much available memory as a file says that stands for /proc/meminfo."""
+
+    def __init__(self, meminfo, *args):
+        super().__init__(*args)
+        self.meminfo = meminfo
+
+    def set_available(self, kib):
+        self.meminfo.write_text(f"MemTotal: 16777216 kB\nMemAvailable: {kib} kB\n")
+
+    def prefix(self, rank):
+        if rank == 0:
+            return []
+        return ["unshare", "-m", "sh", "-c", f"mount --bind {self.meminfo} /proc/meminfo && exec \"$@\"", "node"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a node gets its own /proc/meminfo by a mount, which takes root")
+def test_the_pools_follow_the_memory_of_a_node_that_returns(pp1, tmp_path):
+    def tokens(ring):
+        return ring.server.get("/server_info").json()["model"]["kv_token_capacity"]
+
+    ring = RingWithLittleMemory(tmp_path / "meminfo", 2, 2, "--page-size", 16, "--context-length", 256)
+    ring.set_available(4 * 1024)
+    with ring:
+        first = tokens(ring)
+        same_answers(ring, pp1)
+        for share in (0.5, 0.25, 1.0):
+            ring.nodes[1].kill()
+            ring.wait_until_broken()
+            ring.set_available(int(share * 4 * 1024))
+            ring.start_node(1)
+            ring.wait_until_whole()
+            assert abs(tokens(ring) - share * first) <= 2 * 16, (tokens(ring), share, first)
+            same_answers(ring, pp1)
+        log = ring.server.log()
+        assert len(re.findall(r"KV cache: \d+ pages of 16 tokens from now on, \d+ before", log)) == 3, log
+        engine = ring.server.get("/server_info").json()["engine"]
+        assert engine["free_pages"] == engine["total_pages"] == tokens(ring) // 16, engine
+
+
 def test_the_measured_partition_reaches_every_node(pp1):
     with Ring(2, 3, "--pp-layer-partition", "auto") as ring:
         same_answers(ring, pp1)

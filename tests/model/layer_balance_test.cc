@@ -5,7 +5,9 @@
 
 #include "base/random.h"
 #include "cpu/cpu_backend.h"
+#include "model/part_estimate.h"
 #include "model/part_timing.h"
+#include "model/tensor_list.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -104,6 +106,50 @@ TEST_CASE("a costly head takes layers from the last stage") {
           "9 pipeline stages for 8 layers, wanted at most one per layer");
 }
 
+TEST_CASE("a mix of work costs what its prompts and steps cost") {
+  const WorkCosts work{.prefill = {{10, 20}, 1, 4}, .decode = {{1, 2}, 0.5, 6}};
+  const PartCosts mixed = mixed_costs(work, 2);
+  REQUIRE(mixed.layers == std::vector<double>{12, 24});
+  REQUIRE(mixed.embedding == 2);
+  REQUIRE(mixed.head == 16);
+  REQUIRE(busy_shares(work.decode, {{0, 1}, {1, 2}}) == std::vector<double>{1.5 / 8, 1});
+}
+
+TEST_CASE("estimates weigh the head against layers as measured ones") {
+  // Qwen2.5-0.5B: the output head weighs as much as nine layers.
+  const auto config = parse_config(R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+      "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2,
+      "num_hidden_layers": 24, "vocab_size": 151936, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+      "max_position_embeddings": 32768, "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"})");
+  REQUIRE(config.has_value());
+  const ReferenceLoad load;
+  const WorkCosts work = estimate_parts(*config, load);
+  REQUIRE(work.decode.head / work.decode.layers[0] == Approx(9.1).margin(0.1));
+  REQUIRE(work.prefill.head / work.prefill.layers[0] < 0.5);
+  REQUIRE(balance_layers(work.decode, 2, 0.05)->front().size() == 16);
+  REQUIRE(balance_layers(work.prefill, 2, 0.05)->front().size() == 12);
+  const int32_t mixed = balance_layers(mixed_costs(work, load.steps_per_prompt()), 2, 0.05)->front().size();
+  REQUIRE(mixed > 12);
+  REQUIRE(mixed < 16);
+}
+
+TEST_CASE("estimates count the experts that the rows of a batch use") {
+  const auto config = *read_config(test::source_dir() / "tests/golden/qwen3moe");
+  const WorkCosts one = estimate_parts(config, {.prompt_tokens = 4096, .decode_rows = 1});
+  const WorkCosts many = estimate_parts(config, {.prompt_tokens = 4096, .decode_rows = 64});
+  size_t sparse = 0;
+  for (size_t i = 0; i < one.decode.layers.size(); ++i) {
+    REQUIRE(many.decode.layers[i] > one.decode.layers[i]);
+    if (!config.is_sparse(static_cast<int32_t>(i))) continue;
+    ++sparse;
+    const double all = static_cast<double>(parameter_count(
+        config, {.layers = {static_cast<int32_t>(i), static_cast<int32_t>(i) + 1}, .first = false, .last = false}));
+    REQUIRE(one.decode.layers[i] < 8 * all);  // not all are read
+    REQUIRE(one.prefill.layers[i] < 4096 * all);
+  }
+  REQUIRE(sparse > 0);
+}
+
 TEST_CASE("near ties give the same partition for new costs") {
   const std::vector<LayerRange> nearer{{0, 5}, {5, 8}};
   int changes = 0;
@@ -138,7 +184,8 @@ TEST_CASE("every part is timed and equal layers cost the same") {
   const auto config = *read_config(folder);
   const auto checkpoint = *Checkpoint::open(folder);
   const auto backend = cpu::make_backend({.threads = 1});
-  const PartCosts costs = *time_parts(*checkpoint, config, *backend, {.prompt_tokens = 70, .decode_rows = 3});
+  const WorkCosts work = *time_parts(*checkpoint, config, *backend, {.prompt_tokens = 70, .decode_rows = 3});
+  const PartCosts& costs = GENERATE(true, false) ? work.prefill : work.decode;
   REQUIRE(costs.embedding > 0);
   REQUIRE(costs.head > 0);
   REQUIRE(costs.layers.size() == static_cast<size_t>(config.layer_count));

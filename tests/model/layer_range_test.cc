@@ -48,13 +48,17 @@ TEST_CASE("a partition by hand is taken as written or refused") {
 }
 
 TEST_CASE("a partition is even or auto or positive numbers") {
-  for (const std::string_view text : {"even", "auto"}) REQUIRE(to_string(*parse_layer_partition(text)) == text);
+  for (const std::string_view text : {"even", "auto", "auto:prefill", "auto:decode"}) {
+    REQUIRE(to_string(*parse_layer_partition(text)) == text);
+  }
+  REQUIRE(parse_layer_partition("auto:decode")->load == LayerPartition::Load::kDecode);
   struct Sample {
     std::string_view text;
     std::string_view part;
   };
   for (const Sample& sample : {Sample{"8,0", "'0'"}, Sample{"4,", "''"}, Sample{"4,4x", "'4x'"}, Sample{"-1,9", "'-1'"},
-                               Sample{"4,99999999999", "'99999999999'"}, Sample{"", "''"}}) {
+                               Sample{"4,99999999999", "'99999999999'"}, Sample{"", "''"}, Sample{"auto:", "'auto:'"},
+                               Sample{"auto:decode,4", "'auto:decode'"}}) {
     const auto partition = parse_layer_partition(sample.text);
     REQUIRE(partition.error().code == ErrorCode::kInvalidArgument);
     REQUIRE_THAT(partition.error().message, Catch::Contains(std::string(sample.part) + " is no number of layers"));

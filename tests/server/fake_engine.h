@@ -36,7 +36,7 @@ class FakeEngine final : public sched::Engine {
   static constexpr uint32_t kContext = 512;
 
   FakeEngine();
-  [[nodiscard]] const sched::ModelInfo& model_info() const override { return info; }
+  [[nodiscard]] sched::ModelInfo model_info() const override { return info; }
   [[nodiscard]] sched::EngineStatus status() const override;
   [[nodiscard]] Result<std::unique_ptr<sched::TokenStream>> submit(sched::GenerateRequest request,
                                                                    async::Runtime& runtime) override;

@@ -57,7 +57,8 @@ struct EngineStatus {
 class Engine {
  public:
   virtual ~Engine() = default;
-  [[nodiscard]] virtual const ModelInfo& model_info() const = 0;
+  /// Returns what is known of the model now. Context and capacity follow the KV cache, which a new ring may change.
+  [[nodiscard]] virtual ModelInfo model_info() const = 0;
   [[nodiscard]] virtual EngineStatus status() const = 0;
   /// Queues a request; its stream is used on the client's `runtime`. Errors: kInvalidArgument (empty prompt, or one
   /// that the context or the cache can never hold), kExhausted (too many arrive at once), kUnavailable (not ready, ring

@@ -37,6 +37,8 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       intake_(runtime, size_t{options_.max_queued} + options_.scheduler.max_running + kMaxExcessSubmissions,
               options_.audit),
       scheduler_(options_.scheduler),
+      context_length_(options_.scheduler.context_length),
+      page_count_(options_.scheduler.page_count),
       stats_(options_.model.stage_count, options_.scheduler.window),
       delivery_(intake_, options_.audit),
       tasks_(runtime),
@@ -59,8 +61,16 @@ void Head::stop() {
 }
 
 Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
-  RETURN_IF_ERROR(scheduler_.admissible(request));
+  RETURN_IF_ERROR(
+      check_request(request, {.context_length = context_length_, .vocab_size = options_.scheduler.vocab_size}));
   return intake_.submit(std::move(request), client);
+}
+
+ModelInfo Head::model_info() const {
+  ModelInfo info = options_.model;
+  info.context_length = context_length_;
+  info.kv_token_capacity = uint64_t{page_count_} * options_.scheduler.page_size;
+  return info;
 }
 
 asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::Duration timeout) {
@@ -92,6 +102,30 @@ void Head::attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_st
   stats_.ring_attached(epoch, async::nanoseconds(now));
   send(scheduler_.empty_plan(), now);
   wake_.notify_all();
+}
+
+void Head::resize_pools(cache::PoolSizes pages) {
+  CHECK(!ring_, "the pools are resized while a ring is attached");
+  const SchedulerOptions& options = scheduler_.options();
+  const cache::PoolSizes before{.device = options.page_count, .host = options.host_page_count};
+  if (stopping_ || pages == before) return;
+  const uint32_t context_before = options.context_length;
+  const std::vector<SequenceId> ended = scheduler_.resize(pages);
+  context_length_ = options.context_length;
+  page_count_ = options.page_count;
+  log::warn("KV cache: {} pages of {} tokens from now on, {} before; host tier: {}, {} before; context: {}, {} before",
+            pages.device, options.page_size, before.device, pages.host, before.host, options.context_length,
+            context_before);
+  publish();
+  if (ended.empty()) return;
+  log::warn("{} queued requests end, since a context of {} tokens does not hold them", ended.size(),
+            options.context_length);
+  delivery_.fail(ended,
+                 make_error(ErrorCode::kUnavailable,
+                            "the KV cache has become smaller while the request was queued: a context of {} tokens, {} "
+                            "before, does not hold it",
+                            options.context_length, context_before),
+                 runtime_.now());
 }
 
 asio::awaitable<void> Head::wait_until_broken() {
@@ -250,7 +284,7 @@ void Head::book(const comm::Message& message) {
   const bool profile_ended = profile_log_.output_booked(scheduler_);
   const bool may_pause = scheduler_.in_flight_plans() == 0;
   if (profile_ended || may_pause || ++outputs_booked_ % kCostsInterval == 0) {
-    stats_.set_costs(ring_costs_of(scheduler_, options_.scheduler));
+    stats_.set_costs(ring_costs_of(scheduler_));
   }
   wake_.notify_all();
 }
@@ -270,6 +304,11 @@ void Head::handle(Submission submission) {
   delivery_.add(submission);
   if (stopping_) {
     delivery_.fail({submission.id}, {ErrorCode::kUnavailable, kShuttingDown}, runtime_.now());
+    return;
+  }
+  // submit() has checked the request against limits that may have changed since.
+  if (const auto fits = scheduler_.admissible(submission.request); fits.has_error()) {
+    delivery_.fail({submission.id}, fits.error(), runtime_.now());
     return;
   }
   stats_.request_arrived(async::nanoseconds(submission.submitted));
@@ -351,7 +390,7 @@ void Head::publish() {
                    .running = static_cast<uint32_t>(scheduler_.running_count()),
                    .waiting = static_cast<uint32_t>(scheduler_.waiting_count()),
                    .free_pages = scheduler_.free_pages(),
-                   .total_pages = options_.scheduler.page_count,
+                   .total_pages = cache.page_count(),
                    .page_size = options_.scheduler.page_size,
                    .cached_pages = cache.cached_pages(),
                    .host_pages = cache.host_page_count(),

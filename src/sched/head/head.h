@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,9 @@ class Head final : public Engine {
   /// been timed, or when the first empty plan has come back.
   void attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
               std::unique_ptr<comm::LinkReceiver> from_last_stage);
+  /// Sets the sizes of the page pools of the ring that is attached next; none is now. The context follows them, and
+  /// waiting requests that do not fit any more end with kUnavailable. Unchanged sizes keep everything.
+  void resize_pools(cache::PoolSizes pages);
   /// Returns when the attached ring has broken or the head stops. A break ends every running request with an error;
   /// waiting ones stay queued.
   [[nodiscard]] asio::awaitable<void> wait_until_broken();
@@ -57,7 +61,7 @@ class Head final : public Engine {
   [[nodiscard]] bool stopping() const { return stopping_; }
   [[nodiscard]] const std::string& break_reason() const { return break_reason_; }
 
-  [[nodiscard]] const ModelInfo& model_info() const override { return options_.model; }
+  [[nodiscard]] ModelInfo model_info() const override;
   [[nodiscard]] EngineStatus status() const override { return intake_.status(); }
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request, async::Runtime& client) override;
   bool abort(const std::string& request_id) override { return intake_.abort(request_id); }
@@ -102,6 +106,8 @@ class Head final : public Engine {
   const RequestTimeouts timeouts_;
   RequestIntake intake_;
   Scheduler scheduler_;
+  std::atomic<uint32_t> context_length_;  // of scheduler_, for other threads, as the next
+  std::atomic<uint32_t> page_count_;
   RingStats stats_;
   OutputDelivery delivery_;
   FlushQueue flushes_;

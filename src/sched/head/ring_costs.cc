@@ -4,7 +4,8 @@
 
 namespace millrace::sched {
 
-RingCosts ring_costs_of(const Scheduler& scheduler, const SchedulerOptions& options) {
+RingCosts ring_costs_of(const Scheduler& scheduler) {
+  const SchedulerOptions& options = scheduler.options();
   RingCosts costs{.page_size = options.page_size,
                   .page_count = options.page_count,
                   .max_running = options.max_running,

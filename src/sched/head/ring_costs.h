@@ -9,7 +9,6 @@
 namespace millrace::sched {
 
 class Scheduler;
-struct SchedulerOptions;
 
 /// The costs of micro-batches as far as the head knows them, and the limits of the ring; plain data.
 struct RingCosts {
@@ -28,6 +27,6 @@ struct RingCosts {
 };
 
 /// Returns what `scheduler` knows at this moment. On the head's thread.
-[[nodiscard]] RingCosts ring_costs_of(const Scheduler& scheduler, const SchedulerOptions& options);
+[[nodiscard]] RingCosts ring_costs_of(const Scheduler& scheduler);
 
 }  // namespace millrace::sched

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "cache/page_pool.h"
 #include "comm/link.h"
 
 namespace millrace::sched {
@@ -13,6 +14,7 @@ namespace millrace::sched {
 struct RingEnds {
   std::unique_ptr<comm::LinkSender> to_first_stage;
   std::unique_ptr<comm::LinkReceiver> from_last_stage;
+  cache::PoolSizes pages;  ///< of every stage in this epoch
 };
 
 /// Links the stages of one epoch into a ring, and dissolves the ring; epochs follow one another. Outlives the Ring that

@@ -111,6 +111,11 @@ void CostTracker::on_ring_lost() {
   set_contention(contention());
 }
 
+void CostTracker::resize(const SchedulerOptions& options) {
+  options_ = options;
+  if (profiler_) profiler_.emplace(profiler_options(options_));
+}
+
 void CostTracker::set_contention(const Contention& contention) {
   machine_ = machine_of(options_, contention);
   contention_estimator_.reset();

@@ -35,6 +35,9 @@ class CostTracker {
   /// Starts an unfinished profile over and forgets the recorded plans; what was learnt stays.
   void on_ring_lost();
 
+  /// Takes over the sizes of the pools and the context. An unfinished profile starts over.
+  void resize(const SchedulerOptions& options);
+
   /// Returns the costs of runs as they are.
   [[nodiscard]] const CostModel& costs() const { return chunker_.costs(); }
   /// Returns the costs of runs without contention.
@@ -48,7 +51,7 @@ class CostTracker {
   void observe(const StageReport& report, const std::optional<BatchShape>& shape);
   void set_contention(const Contention& contention);
 
-  const SchedulerOptions options_;
+  SchedulerOptions options_;
   Chunker& chunker_;
   std::optional<SharedMachine> machine_;
   std::optional<ContentionEstimator> contention_estimator_;  // with machine_

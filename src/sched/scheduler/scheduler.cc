@@ -133,4 +133,11 @@ std::vector<SequenceId> Scheduler::on_ring_lost() {
   return ended;
 }
 
+std::vector<SequenceId> Scheduler::resize(cache::PoolSizes pages) {
+  std::vector<SequenceId> ended = state_.resize(pages);
+  costs_.resize(state_.options);
+  queue_.prefetch_all();
+  return ended;
+}
+
 }  // namespace millrace::sched

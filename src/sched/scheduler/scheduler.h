@@ -43,6 +43,11 @@ class Scheduler {
   /// without updates and are returned in order of their ids; waiting ones stay.
   [[nodiscard]] std::vector<SequenceId> on_ring_lost();
 
+  /// Sets the sizes of the pools of the next ring, and the context that they allow; all cached prefixes are forgotten.
+  /// Waiting sequences that do not fit any more end without updates and are returned in order of their ids. No ring is
+  /// there.
+  [[nodiscard]] std::vector<SequenceId> resize(cache::PoolSizes pages);
+
   /// Makes no plans with slices until resume(). Returns the sequences that ended without updates, in order of their
   /// ids: all with kAbort, else none.
   [[nodiscard]] std::vector<SequenceId> pause(PauseMode mode);
@@ -65,6 +70,8 @@ class Scheduler {
   /// Forgets all cached prefixes. False, and nothing happens, while requests exist or copies are under way.
   [[nodiscard]] bool flush_cache() { return empty() && state_.cache.flush(); }
 
+  /// Returns the options, with the sizes of the pools and the context as they are now.
+  [[nodiscard]] const SchedulerOptions& options() const { return state_.options; }
   /// Returns the sequences of the newest plan, one per slice.
   [[nodiscard]] const std::vector<SequenceId>& newest_plan() const { return state_.in_flight.back().sequences; }
   /// Returns whether the stages are being timed by dummy sequences; requests wait.

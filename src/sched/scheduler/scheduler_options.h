@@ -33,6 +33,7 @@ struct SchedulerOptions {
   uint32_t window = 1;                ///< plans that the head keeps in flight
   uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
   uint32_t context_length = 0;        ///< prompt and output of one sequence; the pages hold at least that many tokens
+  uint32_t max_context_length = 0;    ///< context_length where pages suffice; 0: the given one
   uint32_t stage_count = 1;
   uint32_t vocab_size = 0;  ///< token ids that every stage knows; 0: no bound
   Chunking chunking = Chunking::kFixed;

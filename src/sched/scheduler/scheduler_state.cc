@@ -136,6 +136,27 @@ std::vector<SequenceId> SchedulerState::forget_ring() {
   return ended;
 }
 
+std::vector<SequenceId> SchedulerState::resize(cache::PoolSizes pages) {
+  CHECK(running.empty() && in_flight.empty(), "the pools are resized while {} sequences run and {} plans are in flight",
+        running.size(), in_flight.size());
+  const uint64_t capacity = uint64_t{pages.device} * options.page_size;
+  const uint32_t max_context = std::max(options.max_context_length, options.context_length);
+  options.max_context_length = max_context;
+  options.context_length = static_cast<uint32_t>(std::min<uint64_t>(max_context, capacity));
+  options.page_count = pages.device;
+  options.host_page_count = pages.host;
+  cache.resize(pages);
+  std::vector<SequenceId> ended;
+  for (const Sequence* sequence : waiting) {
+    if (sequence->tokens.size() > max_prompt_length(sequence->request, options.context_length)) {
+      ended.push_back(sequence->id);
+    }
+  }
+  std::ranges::sort(ended);
+  for (const SequenceId id : ended) remove(*find(id));
+  return ended;
+}
+
 void SchedulerState::check_invariants() const {
   check_pages(*this);
   check_slots(*this);

@@ -31,7 +31,7 @@ struct InFlightPlan {
 struct SchedulerState {
   explicit SchedulerState(const SchedulerOptions& scheduler_options);
 
-  const SchedulerOptions options;
+  SchedulerOptions options;  ///< resize() sets the sizes of the pools and the context; the rest is constant
   cache::PrefixCache cache;
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences;
   std::deque<Sequence*> waiting;     ///< in order of arrival, retracted ones first
@@ -55,6 +55,9 @@ struct SchedulerState {
   /// Forgets the stages' state: removes all running sequences, and no plan is in flight any more. Returns the removed
   /// sequences in order of their ids.
   std::vector<SequenceId> forget_ring();
+  /// Sets the sizes of the pools and the context that they allow, while no ring is there. Removes the waiting sequences
+  /// that do not fit any more, and returns them in order of their ids.
+  std::vector<SequenceId> resize(cache::PoolSizes pages);
 
   /// CHECKs the invariants. O(pages); for simulation.
   void check_invariants() const;

@@ -1,9 +1,15 @@
 #include "sched/scheduler/sequence.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace millrace::sched {
+namespace {
+
+constexpr int64_t kMaxTokenIds = int64_t{std::numeric_limits<TokenId>::max()} + 1;
+
+}  // namespace
 
 std::unique_ptr<Sequence> make_sequence(SequenceId id, GenerateRequest request) {
   auto sequence = std::make_unique<Sequence>();
@@ -15,6 +21,23 @@ std::unique_ptr<Sequence> make_sequence(SequenceId id, GenerateRequest request) 
     sequence->matcher.emplace(grammar, samples_end_token(*grammar, sequence->request.sampling));
   }
   return sequence;
+}
+
+Result<void> check_request(const GenerateRequest& request, const RequestLimits& limits) {
+  const size_t max_prompt = max_prompt_length(request, limits.context_length);
+  if (request.prompt.empty()) return Error{ErrorCode::kInvalidArgument, "the prompt is empty"};
+  if (request.prompt.size() > max_prompt) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",
+                      request.prompt.size(), limits.context_length, max_prompt);
+  }
+  const auto known = limits.vocab_size > 0 ? static_cast<int64_t>(limits.vocab_size) : kMaxTokenIds;
+  const auto unknown =
+      std::ranges::find_if(request.prompt, [known](TokenId token) { return token < 0 || token >= known; });
+  if (unknown != request.prompt.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt has token {}, the model knows those from 0 to {}",
+                      *unknown, known - 1);
+  }
+  return {};
 }
 
 bool samples_end_token(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "cache/prefix_cache.h"
 #include "grammar/grammar.h"
 #include "sched/plan/request.h"
@@ -57,6 +58,18 @@ struct Sequence {
 
 /// Returns a waiting sequence; the request's prompt becomes the beginning of its tokens.
 [[nodiscard]] std::unique_ptr<Sequence> make_sequence(SequenceId id, GenerateRequest request);
+
+/// What a request has to keep to in order to run.
+struct RequestLimits {
+  uint32_t context_length = 0;
+  uint32_t vocab_size = 0;  ///< token ids that every stage knows; 0: no bound
+};
+/// Returns the maximum prompt tokens of such a request: one token of the context is for what it samples first.
+[[nodiscard]] inline size_t max_prompt_length(const GenerateRequest& request, uint32_t context_length) {
+  return context_length - (request.max_tokens > 0 ? 1 : 0);
+}
+/// Returns kInvalidArgument if the request could never run: its prompt is empty, too long, or has unknown tokens.
+[[nodiscard]] Result<void> check_request(const GenerateRequest& request, const RequestLimits& limits);
 
 /// Returns whether one of the grammar's end tokens is a stop token. With ignore_eos none is.
 [[nodiscard]] bool samples_end_token(const grammar::Grammar& grammar, const tensor::SamplingParams& sampling);

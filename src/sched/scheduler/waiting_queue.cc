@@ -1,7 +1,6 @@
 #include "sched/scheduler/waiting_queue.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -10,27 +9,13 @@
 namespace millrace::sched {
 namespace {
 
-constexpr int64_t kMaxTokenIds = int64_t{std::numeric_limits<TokenId>::max()} + 1;
 constexpr size_t kMatchesPerTurn = 16;
 
 }  // namespace
 
 Result<void> WaitingQueue::admissible(const GenerateRequest& request) const {
   const SchedulerOptions& options = state_.options;
-  const size_t max_prompt = options.context_length - (request.max_tokens > 0 ? 1 : 0);
-  if (request.prompt.empty()) return Error{ErrorCode::kInvalidArgument, "the prompt is empty"};
-  if (request.prompt.size() > max_prompt) {
-    return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",
-                      request.prompt.size(), options.context_length, max_prompt);
-  }
-  const auto known = options.vocab_size > 0 ? static_cast<int64_t>(options.vocab_size) : kMaxTokenIds;
-  const auto unknown =
-      std::ranges::find_if(request.prompt, [known](TokenId token) { return token < 0 || token >= known; });
-  if (unknown != request.prompt.end()) {
-    return make_error(ErrorCode::kInvalidArgument, "the prompt has token {}, the model knows those from 0 to {}",
-                      *unknown, known - 1);
-  }
-  return {};
+  return check_request(request, {.context_length = options.context_length, .vocab_size = options.vocab_size});
 }
 
 void WaitingQueue::add(std::unique_ptr<Sequence> sequence) {

@@ -16,7 +16,7 @@ class WaitingQueue {
  public:
   explicit WaitingQueue(SchedulerState& state) : state_(state) {}
 
-  /// Returns kInvalidArgument if the request could never run: its prompt is empty, too long, or has unknown tokens.
+  /// Returns check_request() with the limits as they are now.
   [[nodiscard]] Result<void> admissible(const GenerateRequest& request) const;
   /// Appends a request that `admissible` accepted, and starts its prefetch.
   void add(SequenceId id, GenerateRequest request) { add(make_sequence(id, std::move(request))); }

@@ -82,17 +82,19 @@ uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives
   return largest * (2 + (receives_on_device ? StageInputs::kBufferedPlans : 0));
 }
 
-ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)
-    : runtime_(runtime), model_(std::move(model)), vocab_size_(options.vocab_size), store_(std::move(store)) {
-  tensor::Backend& backend = model_->backend();
-  if (!backend.is_host()) graph_stats_ = model_->graph_stats();
-  page_bytes_ = model_->cache().page_bytes();
+    : runtime_(runtime), vocab_size_(options.vocab_size), store_(std::move(store)) {
+  tensor::Backend& backend = model->backend();
+  if (!backend.is_host()) graph_stats_ = model->graph_stats();
+  page_bytes_ = model->cache().page_bytes();
   if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
-  for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model_->allocate_hidden());
-  row_bytes_ = model_->hidden_view(hidden_[0], 1).bytes();
-  if (model_->span().last || backend.is_host() || !options.activations_to_host) return;
-  for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
+  for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model->allocate_hidden());
+  row_bytes_ = model->hidden_view(hidden_[0], 1).bytes();
+  if (!model->span().last && !backend.is_host() && options.activations_to_host) {
+    for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
+  }
+  model_ = std::move(model);
 }
 
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {

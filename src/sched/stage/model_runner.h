@@ -22,9 +22,9 @@ class ModelRunner final : public StageRunner {
   /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
   /// output buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
-  /// Takes a model with an allocated cache. The model's backend outlives the runner. `store` is the page store after
-  /// the host tier; null: none.
-  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel> model, const Options& options,
+  /// Takes a model with an allocated cache, or leaves it where it is when memory is short and this throws. The model's
+  /// backend outlives the runner. `store` is the page store after the host tier; null: none.
+  ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
               std::unique_ptr<cache::PageStore> store);
 
   /// Returns the model for another runner; this one runs no more.

@@ -4,6 +4,7 @@
 
 #include "async/task_group.h"
 #include "async/virtual_runtime.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -68,7 +69,7 @@ TEST_CASE("submissions that the head has not taken are bounded") {
   REQUIRE(world.intake.status().waiting == 3);
   const auto third = world.intake.submit(request_named("c"), world.runtime);
   REQUIRE(third.error().code == ErrorCode::kExhausted);
-  REQUIRE(third.error().message == "2 requests arrived at once: send this one again later");
+  REQUIRE_THAT(third.error().message, test::Mentions("2 requests"));
   world.virtual_world.run();
   REQUIRE(world.controls.size() == 2);
   REQUIRE(world.intake.status().waiting == 1);  // the head has them, and has not published since

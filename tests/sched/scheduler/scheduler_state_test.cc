@@ -63,3 +63,23 @@ TEST_CASE("without the ring nothing runs and nothing is in flight") {
   REQUIRE(parts.state.plan_count == 0);
   parts.state.check_invariants();
 }
+
+TEST_CASE("smaller pools end waiting sequences that do not fit") {
+  SchedulerParts parts(small_options());
+  (void)parts.add(4, 24);
+  (void)parts.add(3, 20);
+  Sequence& fits = parts.add(2, 19);
+  Sequence& scored = parts.add(1, 20, 0);  // samples nothing
+  REQUIRE(parts.state.resize({.device = 5}) == std::vector{SequenceId(3), SequenceId(4)});
+  REQUIRE(parts.state.waiting == std::deque{&fits, &scored});
+  REQUIRE(parts.state.options.context_length == 20);
+  REQUIRE(parts.state.cache.page_count() == 5);
+  REQUIRE(parts.state.cache.available_pages() == 5);
+  parts.state.check_invariants();
+  // The context grows back to what it was, and no further.
+  REQUIRE(parts.state.resize({.device = 100}).empty());
+  REQUIRE(parts.state.options.context_length == 64);
+  parts.state.check_invariants();
+  (void)parts.run(fits);
+  parts.state.check_invariants();
+}
