@@ -29,7 +29,7 @@ asio::awaitable<void> crowd_the_port(FakeHead& head) {
   REQUIRE_THAT(turned_away, Catch::StartsWith("connection lost: "));
   for (const auto& stranger : strangers) {
     const std::string reason = co_await end_of(stranger);
-    REQUIRE(reason == "no hello came within 2 s");
+    REQUIRE(reason == "no hello arrived within 2 s");
   }
   const auto node = co_await join_as_node(head);
   co_await end(node);

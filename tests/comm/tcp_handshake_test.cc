@@ -156,7 +156,7 @@ asio::awaitable<void> give_up_at_the_deadline(TcpWorld& world) {
   const auto nobody =
       co_await world.listener->accept_link(world.group, sample_hello(), patient_options(), world.runtime.now() + 20ms);
   REQUIRE(nobody.error().code == ErrorCode::kTimeout);
-  REQUIRE(nobody.error().message == "nobody came for the link stage 0 -> stage 1");
+  REQUIRE(nobody.error().message == "no peer connected for the link stage 0 -> stage 1");
   tcp::acceptor unused(world.context, {asio::ip::make_address("127.0.0.1"), 0});
   const TcpEndpoint nowhere{"127.0.0.1", unused.local_endpoint().port()};
   unused.close();
