@@ -54,8 +54,12 @@ std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<Jso
   return tokens;
 }
 
-void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& parts) {
+/// Enters the added tokens. `spellings` are the tokens as the decoder takes them: normalized ones in their normalised
+/// form.
+void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& parts,
+                      std::vector<std::string>& spellings) {
   RegexScratch scratch;
+  std::vector<std::pair<TokenId, std::string>> normalized;
   for (AddedToken token : tokens) {
     if (token.content.empty()) continue;
     // A token of the model keeps its id, whatever the list says: so does the reference.
@@ -68,7 +72,10 @@ void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& par
     std::string pattern = token.content;
     parts.normalizer.apply(pattern, scratch);
     parts.normalized_added.add(token, pattern);
+    normalized.emplace_back(token.id, std::move(pattern));
   }
+  spellings = parts.tokens;
+  for (auto& [id, spelling] : normalized) spellings[static_cast<size_t>(id)] = std::move(spelling);
 }
 
 /// "bos_token" and the like: a string, or an object with "content".
@@ -123,10 +130,11 @@ TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view
   const auto model = member(document, "model");
   if (!model) fail_data("\"model\" is missing");
   parse_model(*model, parts);
-  add_added_tokens(parse_added_tokens(document, config), parts);
+  std::vector<std::string> spellings;
+  add_added_tokens(parse_added_tokens(document, config), parts, spellings);
   std::vector<TokenDecoder::Step> steps = {TokenDecoder::JoinWithSpaces{}};
   if (const auto json = member(document, "decoder")) steps = parse_decoder(*json);
-  parts.decoder.compile(steps, parts.tokens);
+  parts.decoder.compile(steps, spellings);
   if (const auto json = member(document, "post_processor")) parts.post_processor = parse_post_processor(*json, parts);
   parts.bos = config_token(config, "bos_token", parts);
   parts.eos = config_token(config, "eos_token", parts);
