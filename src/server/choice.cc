@@ -45,9 +45,11 @@ void Choice::consume(sched::GenerateEvent& event, ChoiceDelta& delta) {
   const bool drew_stop = event.finish == sched::FinishReason::kStop;
   for (size_t i = 0; i < event.tokens.size(); ++i) {
     const TokenId token = event.tokens[i];
+    std::string piece = detokenizer_.settle_before(token);
+    if (options_.logprobs) text_offset_ += static_cast<uint32_t>(text::count_code_points(piece));
     if (has_logprobs) delta.logprobs.push_back({std::move(event.logprobs[i]), text_offset_, true});
     const bool is_stop_token = drew_stop && i + 1 == event.tokens.size() && contains(options_.stop_token_ids, token);
-    const bool cut = add_token(token, !is_stop_token || options_.include_stop, delta);
+    const bool cut = add_token(token, !is_stop_token || options_.include_stop, std::move(piece), delta);
     if (is_stop_token && contains(options_.user_stop_token_ids, token)) delta.stop_token = token;
     if (cut) {
       if (stops_.matched()) delta.stop_text = options_.stop[*stops_.matched()];
@@ -81,14 +83,16 @@ void Choice::add_echo(sched::GenerateEvent& event, ChoiceDelta& delta) {
   text_offset_ = static_cast<uint32_t>(text::count_code_points(prompt_.text));
 }
 
-bool Choice::add_token(TokenId token, bool is_shown, ChoiceDelta& delta) {
+bool Choice::add_token(TokenId token, bool is_shown, std::string piece, ChoiceDelta& delta) {
   ++completion_tokens_;
   if (output_parser_ && output_parser_->in_reasoning()) ++reasoning_tokens_;
   delta.tokens.push_back(token);
-  if (!is_shown) return false;
-  const std::string piece = detokenizer_.push(token);
+  if (is_shown) {
+    const std::string own = detokenizer_.push(token);
+    if (options_.logprobs) text_offset_ += static_cast<uint32_t>(text::count_code_points(own));
+    piece += own;
+  }
   if (piece.empty()) return false;
-  if (options_.logprobs) text_offset_ += static_cast<uint32_t>(text::count_code_points(piece));
   if (options_.stop.empty()) {
     show(piece, delta);
   } else {

@@ -38,7 +38,8 @@ class Choice {
   void start(sched::GenerateEvent& event, ChoiceDelta& delta);
   void add_echo(sched::GenerateEvent& event, ChoiceDelta& delta);
   /// Returns true when the choice ends with the token: a stop string is complete, or the only call that it may hold.
-  bool add_token(TokenId token, bool is_shown, ChoiceDelta& delta);
+  /// `piece` is the text of earlier tokens that the token makes certain.
+  bool add_token(TokenId token, bool is_shown, std::string piece, ChoiceDelta& delta);
   void show(std::string_view text, ChoiceDelta& delta);
   void take(text::OutputPart part, ChoiceDelta& delta);
   [[nodiscard]] std::string call_id(uint32_t call) const;

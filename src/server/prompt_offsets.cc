@@ -73,6 +73,7 @@ std::vector<uint32_t> prompt_offsets(const ChoiceOptions& options, const Tokeniz
   offsets.reserve(prompt.ids.size());
   for (size_t i = 0; i < prompt.ids.size(); ++i) {
     const TokenId id = prompt.ids[i];
+    step_over_token(cursor, detokenizer.settle_before(id));
     offsets.push_back(cursor.offset());
     const std::string piece = detokenizer.push(id);
     const bool is_skipped = options.skip_special_tokens && options.tokenizer->is_special(id);

@@ -4,6 +4,7 @@
 #include <unicode/locid.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
 #include <unicode/unistr.h>
 
 #include <algorithm>
@@ -13,25 +14,47 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::text {
 namespace {
+
+/// The one character whose lowercase form is two.
+constexpr char32_t kDottedCapitalI = 0x130;
 
 UChar32 to_icu(char32_t code_point) {
   return static_cast<UChar32>(code_point);
 }
 
-const icu::Normalizer2& normalizer_for(NormalForm form) {
+/// The normalisation tables of Hugging Face's tokenizers are those of Unicode 9. Later characters stay as they are.
+constexpr const char* kNormalizedCharacters = "[:age=9.0:]";
+
+icu::FilteredNormalizer2 restricted(const icu::Normalizer2* (*make)(UErrorCode&)) {
+  static const icu::UnicodeSet characters = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet set(kNormalizedCharacters, status);
+    if (U_FAILURE(status)) throw std::runtime_error("ICU: its character data is missing");
+    set.freeze();
+    return set;
+  }();
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* normalizer = nullptr;
+  const icu::Normalizer2* made = make(status);
+  if (U_FAILURE(status) || made == nullptr) throw std::runtime_error("ICU: its normalisation data is missing");
+  return {*made, characters};
+}
+
+const icu::Normalizer2& normalizer_for(NormalForm form) {
+  static const icu::FilteredNormalizer2 nfc = restricted(&icu::Normalizer2::getNFCInstance);
+  static const icu::FilteredNormalizer2 nfd = restricted(&icu::Normalizer2::getNFDInstance);
+  static const icu::FilteredNormalizer2 nfkc = restricted(&icu::Normalizer2::getNFKCInstance);
+  static const icu::FilteredNormalizer2 nfkd = restricted(&icu::Normalizer2::getNFKDInstance);
   switch (form) {
-    case NormalForm::kNfc: normalizer = icu::Normalizer2::getNFCInstance(status); break;
-    case NormalForm::kNfd: normalizer = icu::Normalizer2::getNFDInstance(status); break;
-    case NormalForm::kNfkc: normalizer = icu::Normalizer2::getNFKCInstance(status); break;
-    case NormalForm::kNfkd: normalizer = icu::Normalizer2::getNFKDInstance(status); break;
+    case NormalForm::kNfc: return nfc;
+    case NormalForm::kNfd: return nfd;
+    case NormalForm::kNfkc: return nfkc;
+    case NormalForm::kNfkd: return nfkd;
   }
-  if (U_FAILURE(status) || normalizer == nullptr) throw std::runtime_error("ICU: its normalisation data is missing");
-  return *normalizer;
+  return nfc;
 }
 
 icu::StringPiece piece_of(std::string_view text) {
@@ -207,8 +230,10 @@ std::string lowercase_each(std::string_view text) {
     if (step.length == 1) {
       const char c = text[0];
       out += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    } else if (step.code_point == kDottedCapitalI) {
+      out += "i\xCC\x87";
     } else {
-      out += to_lower(text.substr(0, step.length));
+      append_utf8(out, simple_lowercase(step.code_point));
     }
     text.remove_prefix(step.length);
   }

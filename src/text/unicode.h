@@ -21,7 +21,8 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 [[nodiscard]] bool is_lower(char32_t code_point);
 [[nodiscard]] bool is_upper(char32_t code_point);
 
-/// Requires valid UTF-8, as do the functions below. Takes n log n time, whatever the text.
+/// Requires valid UTF-8, as do the functions below. Takes n log n time, whatever the text. Characters newer than
+/// Unicode 9 stay as they are, as in Hugging Face's tokenizers.
 [[nodiscard]] std::string normalize(std::string_view text, NormalForm form);
 /// Maps each code point by itself, as Rust's `char::to_lowercase` does (no final sigma).
 [[nodiscard]] std::string lowercase_each(std::string_view text);

@@ -4,16 +4,17 @@
 
 #include "base/utf8.h"
 #include "text/unicode.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::text {
 namespace {
 
 bool ends_with_word(std::string_view text) {
-  return !text.empty() && is_word(decode_utf8(text.substr(last_code_point(text))).code_point);
+  return !text.empty() && rust_word_set().contains(decode_utf8(text.substr(last_code_point(text))).code_point);
 }
 
 bool starts_with_word(std::string_view text) {
-  return !text.empty() && is_word(decode_utf8(text).code_point);
+  return !text.empty() && rust_word_set().contains(decode_utf8(text).code_point);
 }
 
 /// Where the white space at the end of `text` begins.

@@ -30,11 +30,6 @@ bool crosses_into_metaspace(std::string_view token) {
   return false;
 }
 
-TokenId find_id(const TokenMap& vocab, std::string_view token) {
-  const auto it = vocab.find(token);
-  return it == vocab.end() ? -1 : it->second;
-}
-
 TokenId require_id(const TokenMap& vocab, std::string_view token) {
   const TokenId id = find_id(vocab, token);
   if (id < 0)
@@ -50,14 +45,24 @@ Bpe::Bpe(const Config& config, const TokenMap& vocab, const std::vector<Merge>& 
   bool crosses = false;
   std::string joined;
   for (size_t i = 0; i < merges.size(); ++i) {
-    joined.assign(merges[i].first).append(merges[i].second);
+    const std::string_view second = merges[i].second;
+    const size_t prefix = config_.continuing_subword_prefix.size();
+    if (second.size() < prefix) {
+      throw ErrorException(
+          make_error(ErrorCode::kData, "merges name \"{}\", which is shorter than the prefix", second));
+    }
+    joined.assign(merges[i].first).append(second.substr(prefix));
     crosses = crosses || crosses_into_metaspace(joined);
     add_merge(require_id(vocab, merges[i].first), require_id(vocab, merges[i].second), static_cast<uint32_t>(i),
               require_id(vocab, joined));
   }
   if (!config_.unk_token.empty()) unk_id_ = find_id(vocab, config_.unk_token);
   index_initial_symbols(vocab);
-  splits_at_metaspace_ = !config_.byte_level && !config_.ignore_merges && !crosses && find_id(vocab, kMetaspace) >= 0;
+  const bool is_affixed = !config_.continuing_subword_prefix.empty() || !config_.end_of_word_suffix.empty();
+  splits_at_metaspace_ =
+      !config_.byte_level && !config_.ignore_merges && !crosses && !is_affixed && find_id(vocab, kMetaspace) >= 0;
+  is_plain_bytes_ =
+      config_.byte_level && !is_affixed && std::ranges::all_of(initial_[0].bytes, [](TokenId id) { return id >= 0; });
   if (config_.ignore_merges) {
     for (const auto& [token, id] : vocab) {
       if (!config_.byte_level) {
@@ -70,23 +75,31 @@ Bpe::Bpe(const Config& config, const TokenMap& vocab, const std::vector<Merge>& 
 }
 
 void Bpe::index_initial_symbols(const TokenMap& vocab) {
-  byte_ids_.fill(-1);
   constexpr std::string_view kHex = "0123456789ABCDEF";
-  has_all_byte_tokens_ = true;
   for (unsigned byte = 0; byte < 256; ++byte) {
-    std::string spelling;
-    if (config_.byte_level) {
-      spelling = byte_level_char(static_cast<unsigned char>(byte));
-    } else {
-      spelling = {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
-    }
-    byte_ids_[byte] = find_id(vocab, spelling);
-    if (byte_ids_[byte] < 0) has_all_byte_tokens_ = false;
+    byte_tokens_[byte] = find_id(vocab, std::string{'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'});
   }
-  if (config_.byte_level) return;
-  for (const auto& [token, id] : vocab) {
-    const DecodedUtf8 step = decode_utf8(token);
-    if (step.valid && step.length == token.size()) code_point_ids_.emplace(step.code_point, id);
+  for (size_t variant = 0; variant < initial_.size(); ++variant) {
+    const std::string_view prefix =
+        (variant & kHasPrefix) != 0 ? config_.continuing_subword_prefix : std::string_view();
+    const std::string_view suffix = (variant & kHasSuffix) != 0 ? config_.end_of_word_suffix : std::string_view();
+    const bool is_used =
+        ((variant & kHasPrefix) == 0 || !prefix.empty()) && ((variant & kHasSuffix) == 0 || !suffix.empty());
+    if (!is_used) continue;
+    InitialIds& ids = initial_[variant];
+    for (unsigned byte = 0; config_.byte_level && byte < 256; ++byte) {
+      const std::string_view spelling = byte_level_char(static_cast<unsigned char>(byte));
+      ids.bytes[byte] = find_id(vocab, std::string(prefix).append(spelling).append(suffix));
+    }
+    if (config_.byte_level) continue;
+    for (const auto& [token, id] : vocab) {
+      std::string_view symbol = token;
+      if (symbol.size() <= prefix.size() + suffix.size()) continue;
+      if (!symbol.starts_with(prefix) || !symbol.ends_with(suffix)) continue;
+      symbol = symbol.substr(prefix.size(), symbol.size() - prefix.size() - suffix.size());
+      const DecodedUtf8 step = decode_utf8(symbol);
+      if (step.valid && step.length == symbol.size()) ids.code_points.emplace(step.code_point, id);
+    }
   }
 }
 
@@ -151,47 +164,51 @@ void Bpe::encode_uncached(std::string_view word, BpeScratch& scratch, std::vecto
   }
 }
 
-void Bpe::append_initial(std::string_view word, std::vector<TokenId>& out) const {
-  if (!config_.byte_level) return append_initial_code_points(word, out);
-  if (has_all_byte_tokens_) {
-    for (const char c : word) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
-    return;
-  }
-  bool unknown_pending = false;
-  for (const char c : word) {
-    const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
-    if (id >= 0) {
-      out.push_back(id);
-    } else if (unk_id_ >= 0 && !(unknown_pending && config_.fuse_unk)) {
-      out.push_back(unk_id_);
-    }
-    unknown_pending = id < 0;
-  }
+TokenId Bpe::symbol_id(std::string_view symbol, size_t variant) const {
+  const InitialIds& ids = initial_[variant];
+  if (config_.byte_level) return ids.bytes[static_cast<unsigned char>(symbol[0])];
+  const auto it = ids.code_points.find(decode_utf8(symbol).code_point);
+  return it == ids.code_points.end() ? -1 : it->second;
 }
 
-void Bpe::append_initial_code_points(std::string_view word, std::vector<TokenId>& out) const {
-  // An unknown symbol is held until the next known one, so byte tokens may overtake it: so does the reference.
+bool Bpe::append_byte_tokens(std::string_view symbol, size_t variant, std::vector<TokenId>& out) const {
+  const std::string_view prefix = (variant & kHasPrefix) != 0 ? config_.continuing_subword_prefix : std::string_view();
+  const std::string_view suffix = (variant & kHasSuffix) != 0 ? config_.end_of_word_suffix : std::string_view();
+  const size_t start = out.size();
+  for (const std::string_view part : {prefix, symbol, suffix}) {
+    for (const char c : part) {
+      out.push_back(byte_tokens_[static_cast<unsigned char>(c)]);
+      if (out.back() >= 0) continue;
+      out.resize(start);
+      return false;
+    }
+  }
+  return true;
+}
+
+void Bpe::append_initial(std::string_view word, std::vector<TokenId>& out) const {
+  if (is_plain_bytes_) {
+    for (const char c : word) out.push_back(initial_[0].bytes[static_cast<unsigned char>(c)]);
+    return;
+  }
+  // An unknown symbol is kept until the next known one, so byte tokens may overtake it: so does the reference.
   size_t unknown_pending = 0;
   const auto flush = [&] {
     out.insert(out.end(), unknown_pending, unk_id_);
     unknown_pending = 0;
   };
-  while (!word.empty()) {
-    const DecodedUtf8 step = decode_utf8(word);
-    const std::string_view symbol = word.substr(0, step.length);
-    word.remove_prefix(step.length);
-    const auto it = code_point_ids_.find(step.code_point);
-    if (it != code_point_ids_.end()) {
+  for (bool is_first = true; !word.empty(); is_first = false) {
+    const std::string_view symbol = word.substr(0, config_.byte_level ? 1 : decode_utf8(word).length);
+    word.remove_prefix(symbol.size());
+    size_t variant = 0;
+    if (!is_first && !config_.continuing_subword_prefix.empty()) variant |= kHasPrefix;
+    if (word.empty() && !config_.end_of_word_suffix.empty()) variant |= kHasSuffix;
+    if (const TokenId id = symbol_id(symbol, variant); id >= 0) {
       flush();
-      out.push_back(it->second);
+      out.push_back(id);
       continue;
     }
-    const auto byte_id = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
-    if (config_.byte_fallback &&
-        (has_all_byte_tokens_ || std::all_of(symbol.begin(), symbol.end(), [&](char c) { return byte_id(c) >= 0; }))) {
-      for (const char c : symbol) out.push_back(byte_id(c));
-      continue;
-    }
+    if (config_.byte_fallback && append_byte_tokens(symbol, variant, out)) continue;
     if (unk_id_ < 0) continue;
     if (!config_.fuse_unk) flush();
     unknown_pending = 1;

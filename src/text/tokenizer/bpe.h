@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,15 +9,10 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "text/tokenizer/vocabulary.h"
 #include "text/tokenizer/word_cache.h"
 
 namespace millrace::text {
-
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-};
-using TokenMap = std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>>;
 
 /// The working memory of one encode call.
 struct BpeScratch {
@@ -43,8 +37,10 @@ class Bpe {
     bool byte_level = false;     ///< the vocabulary is spelt in the byte-level alphabet; words arrive as raw bytes
     bool byte_fallback = false;  ///< unknown code points become <0xNN> tokens
     bool fuse_unk = false;
-    bool ignore_merges = false;  ///< a word that is a token needs no merges
-    std::string unk_token;       ///< empty: unknown symbols are dropped
+    bool ignore_merges = false;             ///< a word that is a token needs no merges
+    std::string unk_token;                  ///< empty: unknown symbols are dropped
+    std::string continuing_subword_prefix;  ///< starts every symbol of a word but the first
+    std::string end_of_word_suffix;         ///< ends the last symbol of a word
   };
   using Merge = std::pair<std::string_view, std::string_view>;
 
@@ -70,18 +66,28 @@ class Bpe {
                       std::vector<TokenId>& out) const;
   void encode_uncached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const;
   void append_initial(std::string_view word, std::vector<TokenId>& out) const;
-  void append_initial_code_points(std::string_view word, std::vector<TokenId>& out) const;
+  [[nodiscard]] TokenId symbol_id(std::string_view symbol, size_t variant) const;
+  [[nodiscard]] bool append_byte_tokens(std::string_view symbol, size_t variant, std::vector<TokenId>& out) const;
   void merge_short(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void merge_long(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void refresh_pair(BpeScratch& scratch, int32_t position) const;
 
+  /// Bits of a symbol's variant: what its spelling in the vocabulary has beside the character.
+  static constexpr size_t kHasPrefix = 1;
+  static constexpr size_t kHasSuffix = 2;
+  /// The tokens of single characters, in one variant.
+  struct InitialIds {
+    std::array<TokenId, 256> bytes{};  ///< only of a byte-level vocabulary; -1 if there is none
+    std::unordered_map<char32_t, TokenId> code_points;
+  };
+
   Config config_;
   TokenId unk_id_ = -1;
   bool splits_at_metaspace_ = false;  ///< no merge crosses into U+2581 from another character
-  bool has_all_byte_tokens_ = false;
-  std::array<TokenId, 256> byte_ids_{};
-  std::unordered_map<char32_t, TokenId> code_point_ids_;
-  TokenMap whole_words_;  ///< by raw bytes; only with ignore_merges
+  bool is_plain_bytes_ = false;       ///< every byte has a token, and there is one variant
+  std::array<InitialIds, 4> initial_;
+  std::array<TokenId, 256> byte_tokens_{};  ///< <0xNN>; -1 if there is none
+  TokenMap whole_words_;                    ///< by raw bytes; only with ignore_merges
   std::vector<MergeEntry> merges_;
   uint64_t merge_mask_ = 0;
 };

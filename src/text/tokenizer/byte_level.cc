@@ -39,6 +39,13 @@ std::string_view byte_level_char(unsigned char byte) {
   return alphabet().chars[byte];
 }
 
+std::string byte_level_text(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (const char c : bytes) out += byte_level_char(static_cast<unsigned char>(c));
+  return out;
+}
+
 std::optional<std::string> byte_level_bytes(std::string_view token) {
   std::string bytes;
   while (!token.empty()) {

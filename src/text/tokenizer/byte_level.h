@@ -10,6 +10,8 @@ namespace millrace::text {
 
 /// The character for `byte`, in UTF-8.
 [[nodiscard]] std::string_view byte_level_char(unsigned char byte);
+/// Returns `bytes` with each byte written as its character.
+[[nodiscard]] std::string byte_level_text(std::string_view bytes);
 /// The bytes a token spells, or nothing if it has a character outside the alphabet.
 [[nodiscard]] std::optional<std::string> byte_level_bytes(std::string_view token);
 

@@ -21,7 +21,17 @@ void IncrementalDetokenizer::continue_from_prompt(std::span<const TokenId> promp
   state_.stripped = SIZE_MAX;
   pending_ = std::move(bytes);
   take_complete();
-  prompt_bytes_ = pending_.size();
+  if (tokenizer_->is_run_byte(prompt.back())) {
+    state_.foreign_bytes = pending_.size();
+    state_.byte_run = std::exchange(pending_, {});
+  } else {
+    prompt_bytes_ = pending_.size();
+  }
+}
+
+std::string IncrementalDetokenizer::settle_before(TokenId id) {
+  tokenizer_->settle_before(id, skip_special_tokens_, state_, pending_);
+  return take_complete();
 }
 
 std::string IncrementalDetokenizer::push(TokenId id) {
@@ -35,6 +45,7 @@ std::string IncrementalDetokenizer::push(std::span<const TokenId> ids) {
 }
 
 std::string IncrementalDetokenizer::flush() {
+  tokenizer_->finish_bytes(state_, pending_);
   std::string rest = pending_.size() > prompt_bytes_ ? replace_invalid_utf8(pending_) : std::string();
   pending_.clear();
   return rest;

@@ -9,8 +9,8 @@
 namespace millrace::text {
 
 /// Turns the tokens of one sequence, as they come, into text. What it emits, joined, is what Tokenizer::decode gives
-/// for all tokens together; a character is emitted whole, when its last byte is known. One per sequence, one thread at
-/// a time; it keeps the tokenizer alive.
+/// for all tokens together. A character is emitted whole, when its last byte is known; the text of <0xNN> tokens waits
+/// for the end of their run. One per sequence, one thread at a time. Keeps the tokenizer alive.
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens)
@@ -21,6 +21,8 @@ class IncrementalDetokenizer {
   /// before the first push.
   void continue_from_prompt(std::span<const TokenId> prompt);
 
+  /// Returns the text of earlier tokens that is certain now that `id` follows; the next `push` takes `id`.
+  [[nodiscard]] std::string settle_before(TokenId id);
   /// The text that `id` completes; empty while a character is incomplete.
   [[nodiscard]] std::string push(TokenId id);
   [[nodiscard]] std::string push(std::span<const TokenId> ids);

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "text/tokenizer/char_map.h"
 #include "text/tokenizer/regex.h"
 #include "text/unicode.h"
 
@@ -26,12 +28,27 @@ class Normalizer {
     bool left = true;
     bool right = true;
   };
-  using Step = std::variant<NormalForm, Prepend, Replace, Lowercase, Strip>;
+  /// The cleaning of BERT's first tokenizer.
+  struct Bert {
+    bool clean_text = true;  ///< control characters go, any white space becomes a blank
+    bool spaces_around_chinese = true;
+    bool strip_accents = true;
+    bool lowercase = true;
+  };
+  struct StripAccents {};
+  /// The rules of SentencePiece's "nmt": some control characters go, others become blanks.
+  struct Nmt {};
+  /// Writes each byte as one character of the byte-level alphabet.
+  struct ByteLevel {};
+  using Precompiled = std::shared_ptr<const CharMap>;
+  using Step =
+      std::variant<NormalForm, Prepend, Replace, Lowercase, Strip, Bert, StripAccents, Nmt, ByteLevel, Precompiled>;
 
   void add(Step step) { steps_.push_back(std::move(step)); }
   [[nodiscard]] bool is_identity() const { return steps_.empty(); }
-  /// Rewrites `text`, valid UTF-8, in place.
-  void apply(std::string& text, RegexScratch& scratch) const;
+  /// Rewrites `text`, valid UTF-8, in place. Returns false if its first characters are gone, so that what is left does
+  /// not begin the text.
+  bool apply(std::string& text, RegexScratch& scratch) const;
 
  private:
   std::vector<Step> steps_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::text {
 namespace {
@@ -47,6 +49,31 @@ bool joins(SplitBehavior behavior, const Span& before, const Span& after) {
   return false;
 }
 
+/// Returns where the script changes, and the end. What precedes the first character with a script is dropped.
+std::vector<size_t> script_cuts(std::string_view piece) {
+  std::vector<size_t> cuts;
+  uint32_t current = 0;
+  for (size_t at = 0; at < piece.size();) {
+    const DecodedUtf8 step = decode_utf8(piece.substr(at));
+    const uint32_t own = script_class(step.code_point);
+    if (own != 0 && own != current) {
+      cuts.push_back(at);
+      current = own;
+    }
+    at += step.length;
+  }
+  cuts.push_back(piece.size());
+  return cuts;
+}
+
+std::vector<size_t> fixed_cuts(std::string_view piece, size_t length) {
+  std::vector<size_t> cuts = {0};
+  while (cuts.back() < piece.size()) {
+    cuts.push_back(cuts.back() + code_point_offset(piece.substr(cuts.back()), length));
+  }
+  return cuts;
+}
+
 }  // namespace
 
 void PreTokenizer::split(std::string_view piece, bool at_text_start, RegexScratch& scratch, const Sink& sink) const {
@@ -56,13 +83,28 @@ void PreTokenizer::split(std::string_view piece, bool at_text_start, RegexScratc
 void PreTokenizer::run_stage(size_t stage, std::string_view piece, const Run& run) const {
   if (piece.empty()) return;
   if (stage == stages_.size()) return run.sink(piece, run.readable_end);
-  if (const auto* split = std::get_if<Split>(&stages_[stage])) return run_split(*split, stage, piece, run);
-  if (const auto* metaspace = std::get_if<Metaspace>(&stages_[stage])) {
-    return run_metaspace(*metaspace, stage, piece, run);
+  const Stage& current = stages_[stage];
+  if (const auto* split = std::get_if<Split>(&current)) return run_split(*split, stage, piece, run);
+  if (const auto* metaspace = std::get_if<Metaspace>(&current)) return run_metaspace(*metaspace, stage, piece, run);
+  if (std::holds_alternative<ByteLevelText>(current)) return run_copy(byte_level_text(piece), stage + 1, run);
+  if (std::holds_alternative<Scripts>(current)) return run_parts(script_cuts(piece), stage, piece, run);
+  if (const auto* fixed = std::get_if<FixedLength>(&current)) {
+    return run_parts(fixed_cuts(piece, fixed->length), stage, piece, run);
   }
   if (piece.front() == ' ') return run_stage(stage + 1, piece, run);
-  const std::string prefixed = " " + std::string(piece);
-  run_stage(stage + 1, prefixed, Run{run.sink, run.scratch, prefixed.data() + prefixed.size(), run.at_text_start});
+  run_copy(" " + std::string(piece), stage + 1, run);
+}
+
+void PreTokenizer::run_copy(const std::string& text, size_t stage, const Run& run) const {
+  run_stage(stage, text, Run{run.sink, run.scratch, text.data() + text.size(), run.at_text_start});
+}
+
+void PreTokenizer::run_parts(std::span<const size_t> cuts, size_t stage, std::string_view piece, const Run& run) const {
+  Run inner = run;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    inner.at_text_start = run.at_text_start && cuts[i] == 0;
+    run_stage(stage + 1, piece.substr(cuts[i], cuts[i + 1] - cuts[i]), inner);
+  }
 }
 
 void PreTokenizer::run_split(const Split& split, size_t stage, std::string_view piece, const Run& run) const {

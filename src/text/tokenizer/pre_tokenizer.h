@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -33,7 +34,15 @@ class PreTokenizer {
   };
   /// The byte alphabet itself is the model's business; only its prefix space is done here.
   struct PrefixSpace {};
-  using Stage = std::variant<Split, Metaspace, PrefixSpace>;
+  /// Writes each byte as its character of the byte-level alphabet, for the stages that follow.
+  struct ByteLevelText {};
+  /// Cuts where the script changes; blanks and characters without a script join any neighbour.
+  struct Scripts {};
+  /// Cuts after every so many characters.
+  struct FixedLength {
+    size_t length = 1;
+  };
+  using Stage = std::variant<Split, Metaspace, PrefixSpace, ByteLevelText, Scripts, FixedLength>;
 
   /// Takes a word, and how far memory may be read beyond it.
   using Sink = std::function<void(std::string_view word, const char* readable_end)>;
@@ -52,6 +61,9 @@ class PreTokenizer {
   void run_stage(size_t stage, std::string_view piece, const Run& run) const;
   void run_split(const Split& split, size_t stage, std::string_view piece, const Run& run) const;
   void run_metaspace(const Metaspace& metaspace, size_t stage, std::string_view piece, const Run& run) const;
+  void run_copy(const std::string& text, size_t stage, const Run& run) const;
+  /// Passes on the parts of `piece` between neighbouring cuts, in order.
+  void run_parts(std::span<const size_t> cuts, size_t stage, std::string_view piece, const Run& run) const;
 
   std::vector<Stage> stages_;
 };

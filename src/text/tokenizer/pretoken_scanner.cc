@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/utf8.h"
-#include "text/tokenizer/regex.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::text {
 namespace {
@@ -31,9 +30,9 @@ class ClassTable {
  private:
   ClassTable() {
     std::vector<uint8_t> classes(kCodePoints, kOther);
-    mark(classes, "\\p{L}+", kLetter);
-    mark(classes, "\\p{N}+", kNumber);
-    mark(classes, "\\s+", kSpace);
+    mark(classes, "L", kLetter);
+    mark(classes, "N", kNumber);
+    mark(classes, "White_Space", kSpace);
     for (char32_t block = 0; block < kCodePoints / kBlock; ++block) {
       std::array<uint8_t, kBlock> content;
       std::copy_n(classes.begin() + block * kBlock, kBlock, content.begin());
@@ -44,22 +43,10 @@ class ClassTable {
     }
   }
 
-  /// The text of all code points below U+D800, or of all above U+DFFF, matched run by run.
-  static void mark(std::vector<uint8_t>& classes, std::string_view pattern, CharClass value) {
-    const Regex regex = Regex::compile(pattern);
-    RegexScratch scratch;
-    for (const auto& [first, end] : {std::pair<char32_t, char32_t>{0, 0xD800}, {0xE000, kCodePoints}}) {
-      std::string text;
-      for (char32_t c = first; c < end; ++c) append_utf8(text, c);
-      size_t from = 0;
-      while (const auto match = regex.find(text, from, scratch)) {
-        for (size_t at = match->begin; at < match->end;) {
-          const DecodedUtf8 step = decode_utf8(std::string_view(text).substr(at));
-          classes[step.code_point] = value;
-          at += step.length;
-        }
-        from = match->end;
-      }
+  static void mark(std::vector<uint8_t>& classes, std::string_view property, CharClass value) {
+    const CodePointSet members = *property_set(property);
+    for (const auto& [first, last] : members.ranges()) {
+      std::fill(classes.begin() + first, classes.begin() + last + 1, value);
     }
   }
 

@@ -7,7 +7,7 @@
 namespace millrace::text {
 
 /// A hand-written form of the pre-tokenisation regexes that most models share; several times as fast as the regex.
-/// Its character classes are asked of PCRE2 itself, and tests compare it with the regex. Immutable, a few bytes.
+/// Tests compare it with the regex. Immutable, a few bytes.
 class PretokenScanner {
  public:
   /// The scanner that equals `pattern`, if there is one: Llama-3's, Qwen's, GPT-2's.

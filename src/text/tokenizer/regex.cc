@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/result.h"
+#include "text/tokenizer/regex_translation.h"
 
 namespace millrace::text {
 namespace {
@@ -18,82 +19,7 @@ constexpr size_t kMaxPatternBytes = 64 * 1024;
   throw ErrorException(make_error(ErrorCode::kData, "regex \"{}\": {}", pattern, reason));
 }
 
-/// What replaces the class escape `letter`, inside a bracket expression or outside; empty to keep it.
-std::string_view rewritten_escape(char letter, bool in_class, std::string_view pattern) {
-  switch (letter) {
-    case 's': return "\\p{White_Space}";
-    case 'S': return "\\P{White_Space}";
-    case 'w': return in_class ? "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}" : "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
-    case 'W':
-      if (in_class) fail(pattern, "\\W inside brackets is not supported");
-      return "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
-    default: return {};
-  }
-}
-
-bool is_script(std::string_view name) {
-  const std::string probe = "\\p{sc:" + std::string(name) + "}";
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(probe.data()), probe.size(), PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr);
-  const bool is_known = code != nullptr;
-  pcre2_code_free(code);
-  return is_known;
-}
-
-/// `\p{Han}` for that script's own characters, as Oniguruma takes it; PCRE2 adds those that it shares with others.
-/// Empty for any other escape.
-std::string rewritten_script(std::string_view escape) {
-  const size_t end = escape.find('}');
-  if (!(escape.starts_with("\\p{") || escape.starts_with("\\P{")) || end == std::string_view::npos) return {};
-  std::string_view name = escape.substr(3, end - 3);
-  std::string out(escape.substr(0, 3));
-  if (name.starts_with('^')) {
-    out += '^';
-    name.remove_prefix(1);
-  }
-  if (!is_script(name)) return {};
-  return out.append("sc:").append(name).append("}");
-}
-
-/// Oniguruma's spelling to PCRE2's.
-std::string translate(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  size_t class_start = 0;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (const std::string script = rewritten_script(pattern.substr(i)); !script.empty()) {
-      out += script;
-      i = pattern.find('}', i);
-      continue;
-    }
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const std::string_view replacement = rewritten_escape(pattern[i + 1], in_class, pattern);
-      if (replacement.empty()) {
-        out.append(pattern.substr(i, 2));
-      } else {
-        out += replacement;
-      }
-      ++i;
-      continue;
-    }
-    if (!in_class && c == '[') {
-      in_class = true;
-      class_start = i + 1 < pattern.size() && pattern[i + 1] == '^' ? i + 2 : i + 1;
-    } else if (in_class && c == ']' && i > class_start) {
-      in_class = false;
-    } else if (in_class && (c == '[' || pattern.substr(i, 2) == "&&")) {
-      fail(pattern, "nested brackets and && are not supported");
-    }
-    out += c;
-  }
-  return out;
-}
-
 pcre2_code* compile_code(std::string_view source, std::string_view shown, uint32_t options) {
-  if (source.size() > kMaxPatternBytes) fail(shown.substr(0, 80), "longer than 64 KiB");
   int error = 0;
   PCRE2_SIZE offset = 0;
   pcre2_code* code =
@@ -134,11 +60,13 @@ void Regex::free_code(pcre2_code* code) {
 }
 
 Regex Regex::compile(std::string_view pattern) {
-  return Regex(
-      compile_code(translate(pattern), pattern, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C));
+  if (pattern.size() > kMaxPatternBytes) fail(pattern.substr(0, 80), "longer than 64 KiB");
+  return Regex(compile_code(translate_regex(pattern), pattern,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C));
 }
 
 Regex Regex::literal(std::string_view text) {
+  if (text.size() > kMaxPatternBytes) fail(text.substr(0, 80), "longer than 64 KiB");
   return Regex(compile_code(text, text, PCRE2_UTF | PCRE2_LITERAL));
 }
 

@@ -30,9 +30,9 @@ class RegexScratch {
   std::unique_ptr<pcre2_real_match_data_8, Free> data_;
 };
 
-/// A compiled pattern in Oniguruma's spelling, run by PCRE2's JIT over valid UTF-8. Immutable, shared by threads.
-/// `\s` and `\w` are rewritten to the sets Oniguruma gives them. Where backtracking exceeds PCRE2's match limit, which
-/// only a hostile pattern makes happen, the rest of the subject counts as free of matches.
+/// A compiled pattern in Oniguruma's syntax, run by PCRE2's JIT over valid UTF-8. Immutable, shared by threads. Where
+/// backtracking exceeds PCRE2's match limit, which only a hostile pattern makes happen, the rest of the subject counts
+/// as free of matches.
 class Regex {
  public:
   struct Match {

@@ -18,6 +18,8 @@ int hex_digit(char c) {
 struct Piece {
   std::string text;
   bool is_first;
+  RegexScratch& scratch;
+  bool is_byte = false;
 
   void operator()(const TokenDecoder::ByteLevel&) {
     if (auto bytes = byte_level_bytes(text)) text = *std::move(bytes);
@@ -26,15 +28,35 @@ struct Piece {
     if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return;
     const int high = hex_digit(text[3]);
     const int low = hex_digit(text[4]);
-    if (high >= 0 && low >= 0) text.assign(1, static_cast<char>(high * 16 + low));
+    if (high < 0 || low < 0) return;
+    text.assign(1, static_cast<char>(high * 16 + low));
+    is_byte = true;
   }
   void operator()(const TokenDecoder::Fuse&) {}
-  void operator()(const TokenDecoder::Replace& step) { text = replace_all(text, step.from, step.to); }
+  void operator()(const TokenDecoder::Replace& step) {
+    text =
+        step.from.empty() ? replace_all(text, step.pattern, step.to, scratch) : replace_all(text, step.from, step.to);
+  }
   void operator()(const TokenDecoder::Strip& step) {
     for (size_t i = 0; i < step.start && text.starts_with(step.content); ++i) text.erase(0, step.content.size());
   }
   void operator()(const TokenDecoder::Metaspace& step) {
     text = replace_all(text, step.replacement, is_first && step.drops_first ? "" : " ");
+  }
+  void operator()(const TokenDecoder::WordPiece& step) {
+    if (!is_first && text.starts_with(step.prefix)) {
+      text.erase(0, step.prefix.size());
+    } else if (!is_first) {
+      text.insert(0, " ");
+    }
+    if (!step.cleanup) return;
+    constexpr std::pair<std::string_view, std::string_view> kCleanup[] = {
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (const auto& [from, to] : kCleanup) text = replace_all(text, from, to);
+  }
+  void operator()(const TokenDecoder::WordSuffix& step) {
+    if (!step.suffix.empty()) text = replace_all(text, step.suffix, " ");
   }
   void operator()(const TokenDecoder::JoinWithSpaces&) {
     if (!is_first) text.insert(0, " ");
@@ -48,8 +70,9 @@ void TokenDecoder::compile(const std::vector<Step>& steps, const std::vector<std
   bool fused = false;
   bool first_differs = false;
   for (const Step& step : steps) {
-    first_differs =
-        first_differs || std::holds_alternative<Metaspace>(step) || std::holds_alternative<JoinWithSpaces>(step);
+    first_differs = first_differs || std::holds_alternative<Metaspace>(step) ||
+                    std::holds_alternative<WordPiece>(step) || std::holds_alternative<JoinWithSpaces>(step);
+    drops_last_space_ = drops_last_space_ || std::holds_alternative<WordSuffix>(step);
     if (fused && std::holds_alternative<Strip>(step) && strip_.start == 0) {
       strip_ = std::get<Strip>(step);
       continue;
@@ -61,10 +84,13 @@ void TokenDecoder::compile(const std::vector<Step>& steps, const std::vector<std
     fused = fused || std::holds_alternative<Fuse>(step) || std::holds_alternative<ByteLevel>(step);
     per_token.push_back(step);
   }
+  RegexScratch scratch;
   const auto fill = [&](std::vector<Range>& ranges, bool is_first) {
     for (const std::string& token : tokens) {
-      Piece piece{token, is_first};
-      for (const Step& step : per_token) std::visit(piece, step);
+      Piece piece{token, is_first, scratch};
+      // What a byte means is known with its neighbours only, so the steps that follow do not see it.
+      for (size_t i = 0; i < per_token.size() && !piece.is_byte; ++i) std::visit(piece, per_token[i]);
+      if (!is_first) is_byte_.push_back(piece.is_byte);
       const auto begin = static_cast<uint32_t>(storage_.size());
       storage_ += piece.text;
       if (storage_.size() > UINT32_MAX) {

@@ -21,6 +21,7 @@ constexpr size_t kMaxIdleScratches = 8;
 /// The working memory of one encode call.
 struct Tokenizer::Scratch {
   BpeScratch bpe;
+  std::vector<UnigramNode> unigram;
   RegexScratch regex;
   std::string valid;
   std::string normalized;
@@ -45,6 +46,7 @@ class Tokenizer::ScratchPool {
 
   void give_back(std::unique_ptr<Scratch> scratch) {
     if (scratch->bpe.symbols.capacity() > kKeptSymbols) scratch->bpe = {.cache = std::move(scratch->bpe.cache)};
+    if (scratch->unigram.capacity() > kKeptSymbols) scratch->unigram = {};
     const std::lock_guard lock(mutex_);
     if (idle_.size() < kMaxIdleScratches) idle_.push_back(std::move(scratch));
   }
@@ -81,16 +83,44 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view t
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens, bool parse_special) const {
   std::vector<TokenId> out;
   out.reserve(text.size() / 4 + 8);
-  if (add_special_tokens) out = parts_->prefix;
   std::unique_ptr<Scratch> scratch = scratches_->borrow();
-  if (!simdjson::validate_utf8(text.data(), text.size())) {
-    scratch->valid = replace_invalid_utf8(text);
-    text = scratch->valid;
+  for (const PostProcessor::Piece& piece : parts_->post_processor.single) {
+    if (piece.kind == PostProcessor::Piece::Kind::kFirst) {
+      encode_text(text, !parse_special, *scratch, out);
+    } else if (add_special_tokens) {
+      out.insert(out.end(), piece.tokens.begin(), piece.tokens.end());
+    }
   }
-  encode_valid(text, !parse_special, *scratch, out);
   scratches_->give_back(std::move(scratch));
-  if (add_special_tokens) out.insert(out.end(), parts_->suffix.begin(), parts_->suffix.end());
   return out;
+}
+
+Tokenizer::PairEncoding Tokenizer::encode_pair(std::string_view first, std::string_view second, bool add_special_tokens,
+                                               bool parse_special) const {
+  PairEncoding pair;
+  std::unique_ptr<Scratch> scratch = scratches_->borrow();
+  const std::vector<PostProcessor::Piece>& given = parts_->post_processor.pair;
+  static const PostProcessor kPlain;
+  for (const PostProcessor::Piece& piece : given.empty() ? kPlain.pair : given) {
+    if (piece.kind != PostProcessor::Piece::Kind::kTokens) {
+      encode_text(piece.kind == PostProcessor::Piece::Kind::kFirst ? first : second, !parse_special, *scratch,
+                  pair.ids);
+    } else if (add_special_tokens) {
+      pair.ids.insert(pair.ids.end(), piece.tokens.begin(), piece.tokens.end());
+    }
+    pair.type_ids.resize(pair.ids.size(), piece.type_id);
+  }
+  scratches_->give_back(std::move(scratch));
+  return pair;
+}
+
+void Tokenizer::encode_text(std::string_view text, bool skip_special, Scratch& scratch,
+                            std::vector<TokenId>& out) const {
+  if (!simdjson::validate_utf8(text.data(), text.size())) {
+    scratch.valid = replace_invalid_utf8(text);
+    text = scratch.valid;
+  }
+  encode_valid(text, skip_special, scratch, out);
 }
 
 void Tokenizer::encode_valid(std::string_view text, bool skip_special, Scratch& scratch,
@@ -106,15 +136,26 @@ void Tokenizer::encode_valid(std::string_view text, bool skip_special, Scratch& 
   }
 }
 
+void Tokenizer::encode_word(std::string_view word, const char* readable_end, Scratch& scratch,
+                            std::vector<TokenId>& out) const {
+  if (const auto* bpe = std::get_if<Bpe>(parts_->model.get())) {
+    bpe->encode(word, readable_end, scratch.bpe, out);
+  } else if (const auto* unigram = std::get_if<Unigram>(parts_->model.get())) {
+    unigram->encode(word, readable_end, scratch.bpe.cache, scratch.unigram, out);
+  } else {
+    std::get<WordPiece>(*parts_->model).encode(word, out);
+  }
+}
+
 void Tokenizer::encode_gap(std::string_view gap, bool at_text_start, bool skip_special, Scratch& scratch,
                            std::vector<TokenId>& out) const {
   if (!parts_->normalizer.is_identity()) {
     scratch.normalized = gap;
-    parts_->normalizer.apply(scratch.normalized, scratch.regex);
+    at_text_start = parts_->normalizer.apply(scratch.normalized, scratch.regex) && at_text_start;
     gap = scratch.normalized;
   }
-  const PreTokenizer::Sink encode_word = [&](std::string_view word, const char* readable_end) {
-    parts_->bpe->encode(word, readable_end, scratch.bpe, out);
+  const PreTokenizer::Sink sink = [&](std::string_view word, const char* readable_end) {
+    encode_word(word, readable_end, scratch, out);
   };
   scratch.inner_parts.clear();
   parts_->normalized_added.split(gap, skip_special, scratch.inner_parts);
@@ -124,7 +165,7 @@ void Tokenizer::encode_gap(std::string_view gap, bool at_text_start, bool skip_s
       continue;
     }
     parts_->pre_tokenizer.split(gap.substr(part.begin, part.end - part.begin), at_text_start && part.begin == 0,
-                                scratch.regex, encode_word);
+                                scratch.regex, sink);
   }
 }
 
@@ -135,16 +176,52 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
     append_bytes(id, skip_special_tokens, state, bytes);
     if (bytes.size() > max_bytes) break;
   }
+  finish_bytes(state, bytes);
   if (simdjson::validate_utf8(bytes.data(), bytes.size())) return bytes;
   return replace_invalid_utf8(bytes);
 }
 
 void Tokenizer::append_bytes(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const {
   if (id_to_token(id).empty() || (skip_special_tokens && is_special(id))) return;
+  settle_before(id, skip_special_tokens, state, out);
   std::string_view bytes = state.at_first_token ? parts_->decoder.first_bytes(id) : parts_->decoder.bytes(id);
   state.at_first_token = false;
+  if (parts_->decoder.is_byte(id)) {
+    state.byte_run += bytes;
+    return;
+  }
   if (parts_->decoder.may_strip(state.stripped)) bytes = parts_->decoder.strip_start(bytes, state.stripped);
+  if (parts_->decoder.drops_last_space() && bytes.ends_with(' ')) {
+    bytes.remove_suffix(1);
+    state.space_pending = true;
+  }
   out += bytes;
+}
+
+void Tokenizer::settle_before(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const {
+  if (id_to_token(id).empty() || (skip_special_tokens && is_special(id))) return;
+  if (std::exchange(state.space_pending, false)) out += ' ';
+  if (!parts_->decoder.is_byte(id)) finish_bytes(state, out);
+}
+
+void Tokenizer::finish_bytes(DecodeState& state, std::string& out) const {
+  state.space_pending = false;
+  if (state.byte_run.empty()) return;
+  const std::string run = std::exchange(state.byte_run, {});
+  const size_t own_bytes = run.size() - std::exchange(state.foreign_bytes, 0);
+  std::string text;
+  if (is_valid_utf8(run)) {
+    text = run;
+  } else {
+    for (size_t i = 0; i < own_bytes; ++i) text += kReplacementUtf8;
+  }
+  std::string_view rest = text;
+  if (parts_->decoder.may_strip(state.stripped)) rest = parts_->decoder.strip_start(rest, state.stripped);
+  out += rest;
+}
+
+bool Tokenizer::is_run_byte(TokenId id) const {
+  return parts_->decoder.is_byte(id);
 }
 
 std::string_view Tokenizer::id_to_token(TokenId id) const {

@@ -34,18 +34,38 @@ class Tokenizer {
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens,
                                             bool parse_special = true) const;
 
+  /// The tokens of two texts, as models take them that compare the two.
+  struct PairEncoding {
+    std::vector<TokenId> ids;
+    std::vector<uint32_t> type_ids;  ///< of the same length: which text a token belongs to, as the model numbers them
+  };
+  /// As `encode`, with what the post-processor puts around a pair. A post-processor without pairs gives both texts
+  /// alone.
+  [[nodiscard]] PairEncoding encode_pair(std::string_view first, std::string_view second, bool add_special_tokens,
+                                         bool parse_special = true) const;
+
   /// Always valid UTF-8. Ids outside the vocabulary (padded rows of an embedding) give nothing. A text longer than
   /// `max_bytes` bytes ends soon behind them.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens,
                                    size_t max_bytes = std::string::npos) const;
 
-  /// How far a decode has come: the start of a text is spelt differently in some vocabularies.
+  /// How far a decode has come. The start of a text is spelt differently in some vocabularies. The bytes of <0xNN>
+  /// tokens wait for the end of their run, since one byte that is not UTF-8 makes each byte of the run a U+FFFD.
   struct DecodeState {
     bool at_first_token = true;
     size_t stripped = 0;
+    std::string byte_run;
+    size_t foreign_bytes = 0;    ///< of byte_run, at its start: those of a prompt, which are no output
+    bool space_pending = false;  ///< a blank that the end of the text would drop
   };
-  /// Appends the bytes that one more token adds; they may be part of a character.
+  /// Appends the bytes that one more token adds. They may be part of a character.
   void append_bytes(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const;
+  /// Appends what earlier tokens mean now that `id` follows them, without the bytes of `id`.
+  void settle_before(TokenId id, bool skip_special_tokens, DecodeState& state, std::string& out) const;
+  /// Appends what is left at the end of a text.
+  void finish_bytes(DecodeState& state, std::string& out) const;
+  /// Returns whether `id` is one byte of a run, as <0xNN> is.
+  [[nodiscard]] bool is_run_byte(TokenId id) const;
 
   /// The token as the vocabulary spells it; empty outside the vocabulary.
   [[nodiscard]] std::string_view id_to_token(TokenId id) const;
@@ -65,7 +85,9 @@ class Tokenizer {
   class ScratchPool;
 
   explicit Tokenizer(TokenizerParts parts);
+  void encode_text(std::string_view text, bool skip_special, Scratch& scratch, std::vector<TokenId>& out) const;
   void encode_valid(std::string_view text, bool skip_special, Scratch& scratch, std::vector<TokenId>& out) const;
+  void encode_word(std::string_view word, const char* readable_end, Scratch& scratch, std::vector<TokenId>& out) const;
   void encode_gap(std::string_view gap, bool at_text_start, bool skip_special, Scratch& scratch,
                   std::vector<TokenId>& out) const;
 

@@ -1,34 +1,14 @@
 #include <algorithm>
 
-#include "base/utf8.h"
+#include "text/tokenizer/regex_translation.h"
 #include "text/tokenizer/tokenizer_parts.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr int kMaxNesting = 8;
 /// A normaliser may not let a text grow beyond this, so that a file cannot exhaust the memory.
-constexpr size_t kMaxGrowth = 64;
-/// Matches Unicode's and ASCII's punctuation, as Rust's tokenizers define it.
-constexpr std::string_view kPunctuationPattern = "[\\p{P}!-/:-@\\[-`{-~]";
-
-struct Pattern {
-  Regex regex;
-  std::string literal;
-};
-
-/// {"String": s} or {"Regex": r}.
-Pattern parse_pattern(JsonValue json, std::string_view component) {
-  const auto pattern = member(json, "pattern");
-  if (!pattern) fail_data("{}: \"pattern\" is missing", component);
-  if (member(*pattern, "String")) {
-    const std::string_view text = string_member(*pattern, "String", "");
-    if (text.empty()) fail_data("{}: the pattern is empty", component);
-    return {Regex::literal(text), std::string(text)};
-  }
-  if (member(*pattern, "Regex")) return {Regex::compile(string_member(*pattern, "Regex", "")), ""};
-  fail_data("{}: \"pattern\" is neither a String nor a Regex", component);
-}
+constexpr size_t kMaxGrowth = 256;
 
 SplitBehavior parse_behavior(JsonValue json, std::string_view fallback) {
   const std::string_view name = string_member(json, "behavior", fallback);
@@ -47,11 +27,24 @@ size_t growth_of(const Normalizer::Step& step) {
     return 1 + replace->content.size() / from;
   }
   if (const auto* form = std::get_if<NormalForm>(&step)) return *form == NormalForm::kNfc ? 1 : 3;
+  if (const auto* map = std::get_if<Normalizer::Precompiled>(&step)) return (*map)->longest_replacement() + 1;
+  if (std::holds_alternative<Normalizer::Bert>(step)) return 4;
+  if (std::holds_alternative<Normalizer::ByteLevel>(step) || std::holds_alternative<Normalizer::Lowercase>(step))
+    return 2;
   return 1;
 }
 
+Normalizer::Bert parse_bert_normalizer(JsonValue json) {
+  Normalizer::Bert bert;
+  bert.clean_text = bool_member(json, "clean_text", true);
+  bert.spaces_around_chinese = bool_member(json, "handle_chinese_chars", true);
+  bert.lowercase = bool_member(json, "lowercase", true);
+  bert.strip_accents = bool_member(json, "strip_accents", bert.lowercase);
+  return bert;
+}
+
 void add_normalizer(JsonValue json, Normalizer& normalizer, size_t& growth, int depth) {
-  if (depth > kMaxNesting) fail_data("normalizer: nested too deeply");
+  if (depth > kMaxComponentNesting) fail_data("normalizer: nested too deeply");
   const std::string_view type = type_of(json, "normalizer");
   if (type == "Sequence") {
     for (const JsonValue inner : array_member(json, "normalizers"))
@@ -64,12 +57,19 @@ void add_normalizer(JsonValue json, Normalizer& normalizer, size_t& growth, int 
     if (type == "NFKC") return NormalForm::kNfkc;
     if (type == "NFKD") return NormalForm::kNfkd;
     if (type == "Lowercase") return Normalizer::Lowercase{};
+    if (type == "StripAccents") return Normalizer::StripAccents{};
+    if (type == "Nmt") return Normalizer::Nmt{};
+    if (type == "ByteLevel") return Normalizer::ByteLevel{};
+    if (type == "BertNormalizer") return parse_bert_normalizer(json);
+    if (type == "Precompiled") {
+      return std::make_shared<const CharMap>(string_member(json, "precompiled_charsmap", ""));
+    }
     if (type == "Prepend") return Normalizer::Prepend{std::string(string_member(json, "prepend", ""))};
     if (type == "Strip") {
       return Normalizer::Strip{bool_member(json, "strip_left", true), bool_member(json, "strip_right", true)};
     }
     if (type == "Replace") {
-      Pattern pattern = parse_pattern(json, "normalizer Replace");
+      ParsedPattern pattern = parse_pattern(json, "normalizer Replace");
       return Normalizer::Replace{pattern.regex, pattern.literal, std::string(string_member(json, "content", ""))};
     }
     fail_data("normalizer type \"{}\" is not supported", type);
@@ -88,29 +88,9 @@ PreTokenizer::Split regex_split(std::string_view pattern, SplitBehavior behavior
 PreTokenizer::Split parse_split(JsonValue json) {
   const SplitBehavior behavior = parse_behavior(json, "");
   const bool invert = bool_member(json, "invert", false);
-  const Pattern pattern = parse_pattern(json, "pre_tokenizer Split");
+  const ParsedPattern pattern = parse_pattern(json, "pre_tokenizer Split");
   if (!pattern.literal.empty()) return {pattern.regex, behavior, invert, std::nullopt};
   return regex_split(string_member(*member(json, "pattern"), "Regex", ""), behavior, invert);
-}
-
-PreTokenizer::Metaspace parse_metaspace(JsonValue json) {
-  PreTokenizer::Metaspace metaspace;
-  metaspace.replacement = string_member(json, "replacement", "\xE2\x96\x81");
-  if (metaspace.replacement.empty()) fail_data("pre_tokenizer Metaspace: the replacement is empty");
-  metaspace.split = bool_member(json, "split", true);
-  // Files from before prepend_scheme have add_prefix_space.
-  const bool adds = bool_member(json, "add_prefix_space", true);
-  const std::string_view scheme = string_member(json, "prepend_scheme", adds ? "always" : "never");
-  if (scheme == "always") {
-    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kAlways;
-  } else if (scheme == "first") {
-    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kFirst;
-  } else if (scheme == "never") {
-    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kNever;
-  } else {
-    fail_data("Metaspace: prepend_scheme \"{}\" is not supported", scheme);
-  }
-  return metaspace;
 }
 
 void add_byte_level(JsonValue json, TokenizerParts& parts) {
@@ -121,18 +101,34 @@ void add_byte_level(JsonValue json, TokenizerParts& parts) {
   parts.byte_level = true;
 }
 
-void add_pre_tokenizer(JsonValue json, TokenizerParts& parts, int depth) {
-  if (depth > kMaxNesting) fail_data("pre_tokenizer: nested too deeply");
-  const std::string_view type = type_of(json, "pre_tokenizer");
-  if (type == "Sequence") {
-    for (const JsonValue inner : array_member(json, "pretokenizers")) add_pre_tokenizer(inner, parts, depth + 1);
-    return;
+PreTokenizer::Split delimiter_split(JsonValue json) {
+  const std::string_view delimiter = string_member(json, "delimiter", "");
+  if (delimiter.empty()) fail_data("pre_tokenizer CharDelimiterSplit: the delimiter is empty");
+  return {Regex::literal(delimiter), SplitBehavior::kRemoved, false, std::nullopt};
+}
+
+PreTokenizer::FixedLength parse_fixed_length(JsonValue json) {
+  PreTokenizer::FixedLength fixed{.length = 5};
+  const auto length = member(json, "length");
+  if (length && (!length->get(fixed.length) || fixed.length == 0)) {
+    fail_data("pre_tokenizer FixedLength: \"length\" is not a number from 1");
   }
-  if (parts.byte_level) fail_data("pre_tokenizer \"{}\" after ByteLevel is not supported", type);
-  PreTokenizer& pre_tokenizer = parts.pre_tokenizer;
-  if (type == "ByteLevel") {
-    add_byte_level(json, parts);
-  } else if (type == "Split") {
+  return fixed;
+}
+
+PreTokenizer::Split punctuation_split(SplitBehavior behavior) {
+  return regex_split(bracket_expression(punctuation_set()), behavior);
+}
+
+PreTokenizer::Split whitespace_split() {
+  const std::string word = bracket_expression(rust_word_set());
+  const std::string other = bracket_expression(rust_word_set().with(*property_set("space")).complement());
+  return regex_split(word + "+|" + other + "+", SplitBehavior::kRemoved, true);
+}
+
+/// Adds the stages of one component that is no Sequence and no ByteLevel.
+void add_stages(JsonValue json, std::string_view type, PreTokenizer& pre_tokenizer) {
+  if (type == "Split") {
     pre_tokenizer.add(parse_split(json));
   } else if (type == "Metaspace") {
     pre_tokenizer.add(parse_metaspace(json));
@@ -140,94 +136,39 @@ void add_pre_tokenizer(JsonValue json, TokenizerParts& parts, int depth) {
     const bool each = bool_member(json, "individual_digits", false);
     pre_tokenizer.add(regex_split("\\p{N}", each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
   } else if (type == "Punctuation") {
-    pre_tokenizer.add(regex_split(kPunctuationPattern, parse_behavior(json, "Isolated")));
+    pre_tokenizer.add(punctuation_split(parse_behavior(json, "Isolated")));
   } else if (type == "Whitespace") {
-    pre_tokenizer.add(regex_split("\\w+|[^\\w\\s]+", SplitBehavior::kRemoved, true));
+    pre_tokenizer.add(whitespace_split());
   } else if (type == "WhitespaceSplit") {
     pre_tokenizer.add(regex_split("\\s", SplitBehavior::kRemoved));
+  } else if (type == "BertPreTokenizer") {
+    pre_tokenizer.add(regex_split("\\s", SplitBehavior::kRemoved));
+    pre_tokenizer.add(punctuation_split(SplitBehavior::kIsolated));
+  } else if (type == "CharDelimiterSplit") {
+    pre_tokenizer.add(delimiter_split(json));
+  } else if (type == "UnicodeScripts") {
+    pre_tokenizer.add(PreTokenizer::Scripts{});
+  } else if (type == "FixedLength") {
+    pre_tokenizer.add(parse_fixed_length(json));
   } else {
     fail_data("pre_tokenizer type \"{}\" is not supported", type);
   }
 }
 
-TokenDecoder::Strip parse_strip(JsonValue json) {
-  TokenDecoder::Strip strip;
-  strip.content = string_member(json, "content", "");
-  const auto start = member(json, "start");
-  const auto stop = member(json, "stop");
-  if (strip.content.size() != 1) fail_data("decoder Strip: content \"{}\" is not one ASCII character", strip.content);
-  uint64_t count = 0;
-  if (stop && (!stop->get(count) || count != 0)) {
-    fail_data("decoder Strip: a stop other than 0 is not supported");
-  }
-  if (start && !start->get(count)) fail_data("decoder Strip: start is not a count");
-  strip.start = start ? count : 0;
-  return strip;
-}
-
-void add_decoder(JsonValue json, std::vector<TokenDecoder::Step>& steps, int depth) {
-  if (depth > kMaxNesting) fail_data("decoder: nested too deeply");
-  const std::string_view type = type_of(json, "decoder");
+void add_pre_tokenizer(JsonValue json, TokenizerParts& parts, int depth) {
+  if (depth > kMaxComponentNesting) fail_data("pre_tokenizer: nested too deeply");
+  const std::string_view type = type_of(json, "pre_tokenizer");
   if (type == "Sequence") {
-    for (const JsonValue inner : array_member(json, "decoders")) add_decoder(inner, steps, depth + 1);
-  } else if (type == "ByteLevel") {
-    steps.push_back(TokenDecoder::ByteLevel{});
-  } else if (type == "ByteFallback") {
-    steps.push_back(TokenDecoder::ByteFallback{});
-  } else if (type == "Fuse") {
-    steps.push_back(TokenDecoder::Fuse{});
-  } else if (type == "Strip") {
-    steps.push_back(parse_strip(json));
-  } else if (type == "Metaspace") {
-    const PreTokenizer::Metaspace parsed = parse_metaspace(json);
-    steps.push_back(
-        TokenDecoder::Metaspace{parsed.replacement, parsed.prepend != PreTokenizer::Metaspace::Prepend::kNever});
-  } else if (type == "Replace") {
-    const Pattern pattern = parse_pattern(json, "decoder Replace");
-    if (pattern.literal.empty()) fail_data("decoder Replace: a Regex is not supported");
-    steps.push_back(TokenDecoder::Replace{pattern.literal, std::string(string_member(json, "content", ""))});
+    for (const JsonValue inner : array_member(json, "pretokenizers")) add_pre_tokenizer(inner, parts, depth + 1);
+    return;
+  }
+  // What follows a ByteLevel works on its alphabet, and so does the model then.
+  if (parts.byte_level) parts.pre_tokenizer.add(PreTokenizer::ByteLevelText{});
+  parts.byte_level = false;
+  if (type == "ByteLevel") {
+    add_byte_level(json, parts);
   } else {
-    fail_data("decoder type \"{}\" is not supported", type);
-  }
-}
-
-/// The ids that one SpecialToken of a template stands for.
-void append_template_ids(JsonValue json, std::string_view name, size_t vocab_size, std::vector<TokenId>& out) {
-  const auto tokens = member(json, "special_tokens");
-  const auto token = tokens ? member(*tokens, name) : std::nullopt;
-  if (!token) fail_data("post_processor: special token \"{}\" is not defined", name);
-  for (const JsonValue id : array_member(*token, "ids")) {
-    int64_t value = -1;
-    if (!id.get(value) || value < 0 || value >= static_cast<int64_t>(vocab_size)) {
-      fail_data("post_processor: an id of special token \"{}\" is outside the vocabulary", name);
-    }
-    out.push_back(static_cast<TokenId>(value));
-  }
-}
-
-void parse_template(JsonValue json, TokenizerParts& parts) {
-  bool text_seen = false;
-  for (const JsonValue item : array_member(json, "single")) {
-    if (const auto special = member(item, "SpecialToken")) {
-      append_template_ids(json, string_member(*special, "id", ""), parts.tokens.size(),
-                          text_seen ? parts.suffix : parts.prefix);
-    } else if (member(item, "Sequence") && !text_seen) {
-      text_seen = true;
-    } else {
-      fail_data("post_processor: \"single\" has an item that is neither a SpecialToken nor the one Sequence");
-    }
-  }
-}
-
-void add_post_processor(JsonValue json, TokenizerParts& parts, int depth) {
-  if (depth > kMaxNesting) fail_data("post_processor: nested too deeply");
-  const std::string_view type = type_of(json, "post_processor");
-  if (type == "Sequence") {
-    for (const JsonValue inner : array_member(json, "processors")) add_post_processor(inner, parts, depth + 1);
-  } else if (type == "TemplateProcessing") {
-    parse_template(json, parts);
-  } else if (type != "ByteLevel") {  // which moves offsets only
-    fail_data("post_processor type \"{}\" is not supported", type);
+    add_stages(json, type, parts.pre_tokenizer);
   }
 }
 
@@ -266,6 +207,38 @@ std::string_view type_of(JsonValue json, std::string_view component) {
   return type;
 }
 
+ParsedPattern parse_pattern(JsonValue json, std::string_view component) {
+  const auto pattern = member(json, "pattern");
+  if (!pattern) fail_data("{}: \"pattern\" is missing", component);
+  if (member(*pattern, "String")) {
+    const std::string_view text = string_member(*pattern, "String", "");
+    if (text.empty()) fail_data("{}: the pattern is empty", component);
+    return {Regex::literal(text), std::string(text)};
+  }
+  if (member(*pattern, "Regex")) return {Regex::compile(string_member(*pattern, "Regex", "")), ""};
+  fail_data("{}: \"pattern\" is neither a String nor a Regex", component);
+}
+
+PreTokenizer::Metaspace parse_metaspace(JsonValue json) {
+  PreTokenizer::Metaspace metaspace;
+  metaspace.replacement = string_member(json, "replacement", "\xE2\x96\x81");
+  if (metaspace.replacement.empty()) fail_data("pre_tokenizer Metaspace: the replacement is empty");
+  metaspace.split = bool_member(json, "split", true);
+  // Files from before prepend_scheme have add_prefix_space.
+  const bool adds = bool_member(json, "add_prefix_space", true);
+  const std::string_view scheme = string_member(json, "prepend_scheme", adds ? "always" : "never");
+  if (scheme == "always") {
+    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kAlways;
+  } else if (scheme == "first") {
+    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kFirst;
+  } else if (scheme == "never") {
+    metaspace.prepend = PreTokenizer::Metaspace::Prepend::kNever;
+  } else {
+    fail_data("Metaspace: prepend_scheme \"{}\" is not supported", scheme);
+  }
+  return metaspace;
+}
+
 Normalizer parse_normalizer(JsonValue json) {
   Normalizer normalizer;
   size_t growth = 1;
@@ -275,16 +248,6 @@ Normalizer parse_normalizer(JsonValue json) {
 
 void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts) {
   add_pre_tokenizer(json, parts, 0);
-}
-
-std::vector<TokenDecoder::Step> parse_decoder(JsonValue json) {
-  std::vector<TokenDecoder::Step> steps;
-  add_decoder(json, steps, 0);
-  return steps;
-}
-
-void parse_post_processor(JsonValue json, TokenizerParts& parts) {
-  add_post_processor(json, parts, 0);
 }
 
 }  // namespace millrace::text

@@ -6,17 +6,6 @@
 namespace millrace::text {
 namespace {
 
-/// Several times the largest vocabulary; a file with larger ids is broken or hostile.
-constexpr int64_t kMaxTokenId = (int64_t{1} << 23) - 1;
-
-TokenId checked_id(JsonValue json, std::string_view what) {
-  int64_t id = -1;
-  if (!json.get(id) || id < 0 || id > kMaxTokenId) {
-    fail_data("the id of {} is not a number from 0 to {}", what, kMaxTokenId);
-  }
-  return static_cast<TokenId>(id);
-}
-
 JsonDocument parse_document(std::string_view json, std::string_view name) {
   auto document = JsonDocument::parse(json, kModelFileJson);
   if (document.has_error()) {
@@ -24,72 +13,6 @@ JsonDocument parse_document(std::string_view json, std::string_view name) {
   }
   if (!document->root().is_object()) throw ErrorException(make_error(ErrorCode::kData, "{}: not a JSON object", name));
   return std::move(*document);
-}
-
-void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special) {
-  const auto index = static_cast<size_t>(id);
-  if (parts.tokens.size() <= index) {
-    parts.tokens.resize(index + 1);
-    parts.is_special.resize(index + 1);
-  }
-  parts.tokens[index] = text;
-  parts.is_special[index] = special;
-  parts.ids.insert_or_assign(std::string(text), id);
-}
-
-void parse_vocabulary(JsonValue model, TokenizerParts& parts) {
-  const auto vocab = member(model, "vocab");
-  JsonObject entries;
-  if (!vocab || !vocab->get(entries)) fail_data("model: \"vocab\" is not an object");
-  for (const auto entry : entries) register_token(parts, checked_id(entry.value, entry.key), entry.key, false);
-}
-
-/// "a b". Where the tokens hold spaces themselves, the cut is the one that gives tokens of the vocabulary.
-Bpe::Merge cut_merge(std::string_view text, const TokenMap& vocab) {
-  const size_t space = text.find(' ');
-  if (space == text.rfind(' ') && space != std::string_view::npos)
-    return {text.substr(0, space), text.substr(space + 1)};
-  for (size_t at = space; at < text.size(); at = text.find(' ', at + 1)) {
-    const Bpe::Merge merge = {text.substr(0, at), text.substr(at + 1)};
-    if (vocab.find(merge.first) == vocab.end() || vocab.find(merge.second) == vocab.end()) continue;
-    if (vocab.find(std::string(merge.first).append(merge.second)) != vocab.end()) return merge;
-  }
-  fail_data("merge \"{}\" is not two tokens with a space between", text);
-}
-
-/// "a b" or ["a", "b"].
-Bpe::Merge parse_merge(JsonValue json, const TokenMap& vocab) {
-  std::string_view text;
-  if (json.get(text)) return cut_merge(text, vocab);
-  JsonArray pair;
-  Bpe::Merge merge;
-  if (!json.get(pair) || pair.size() != 2 || !pair.at(0).get(merge.first) || !pair.at(1).get(merge.second)) {
-    fail_data("a merge is neither \"a b\" nor [\"a\", \"b\"]");
-  }
-  return merge;
-}
-
-void parse_model(JsonValue model, TokenizerParts& parts) {
-  const std::string_view type = string_member(model, "type", "BPE");
-  if (type != "BPE") fail_data("model type \"{}\" is not supported", type);
-  for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!string_member(model, name, "").empty()) fail_data("model: a {} is not supported", name);
-  }
-  double dropout = 0;
-  if (const auto given = member(model, "dropout"); given && (given->get(dropout) || dropout != 0)) {
-    fail_data("model: dropout is not supported");
-  }
-  parse_vocabulary(model, parts);
-  std::vector<Bpe::Merge> merges;
-  for (const JsonValue merge : array_member(model, "merges")) merges.push_back(parse_merge(merge, parts.ids));
-  Bpe::Config config;
-  config.byte_level = parts.byte_level;
-  config.byte_fallback = bool_member(model, "byte_fallback", false);
-  config.fuse_unk = bool_member(model, "fuse_unk", false);
-  config.ignore_merges = bool_member(model, "ignore_merges", false);
-  config.unk_token = string_member(model, "unk_token", "");
-  if (config.byte_level && config.byte_fallback) fail_data("model: byte_fallback behind ByteLevel is not supported");
-  parts.bpe = std::make_unique<const Bpe>(config, parts.ids, merges);
 }
 
 AddedToken parse_added_token(JsonValue json, TokenId id) {
@@ -120,7 +43,7 @@ std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<Jso
   for (const auto entry : entries) {
     TokenId id = 0;
     for (const char c : entry.key) {
-      if (c < '0' || c > '9' || id > kMaxTokenId / 10 - 1)
+      if (c < '0' || c > '9' || id > TokenizerParts::kMaxTokenId / 10 - 1)
         fail_data("added_tokens_decoder: \"{}\" is no id", entry.key);
       id = id * 10 + (c - '0');
     }
@@ -131,8 +54,12 @@ std::vector<AddedToken> parse_added_tokens(JsonValue document, std::optional<Jso
   return tokens;
 }
 
-void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& parts) {
+/// Enters the added tokens. `spellings` are the tokens as the decoder takes them: normalized ones in their normalised
+/// form.
+void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& parts,
+                      std::vector<std::string>& spellings) {
   RegexScratch scratch;
+  std::vector<std::pair<TokenId, std::string>> normalized;
   for (AddedToken token : tokens) {
     if (token.content.empty()) continue;
     // A token of the model keeps its id, whatever the list says: so does the reference.
@@ -145,7 +72,10 @@ void add_added_tokens(const std::vector<AddedToken>& tokens, TokenizerParts& par
     std::string pattern = token.content;
     parts.normalizer.apply(pattern, scratch);
     parts.normalized_added.add(token, pattern);
+    normalized.emplace_back(token.id, std::move(pattern));
   }
+  spellings = parts.tokens;
+  for (auto& [id, spelling] : normalized) spellings[static_cast<size_t>(id)] = std::move(spelling);
 }
 
 /// "bos_token" and the like: a string, or an object with "content".
@@ -165,10 +95,21 @@ void apply_llama_class(JsonValue config, TokenizerParts& parts) {
   const std::string_view tokenizer_class = string_member(config, "tokenizer_class", "");
   if (tokenizer_class != "LlamaTokenizer" && tokenizer_class != "LlamaTokenizerFast") return;
   if (!member(config, "add_bos_token") && !member(config, "add_eos_token")) return;
-  parts.prefix.clear();
-  parts.suffix.clear();
-  if (bool_member(config, "add_bos_token", true) && parts.bos) parts.prefix.push_back(*parts.bos);
-  if (bool_member(config, "add_eos_token", false) && parts.eos) parts.suffix.push_back(*parts.eos);
+  using Piece = PostProcessor::Piece;
+  PostProcessor& processor = parts.post_processor;
+  const auto around = [&](Piece::Kind kind, uint32_t type_id, std::vector<Piece>& pieces) {
+    if (bool_member(config, "add_bos_token", true) && parts.bos) {
+      pieces.push_back({.kind = Piece::Kind::kTokens, .type_id = type_id, .tokens = {*parts.bos}});
+    }
+    pieces.push_back({.kind = kind, .type_id = type_id, .tokens = {}});
+    if (bool_member(config, "add_eos_token", false) && parts.eos) {
+      pieces.push_back({.kind = Piece::Kind::kTokens, .type_id = type_id, .tokens = {*parts.eos}});
+    }
+  };
+  processor = {.single = {}, .pair = {}};
+  around(Piece::Kind::kFirst, 0, processor.single);
+  processor.pair = processor.single;
+  around(Piece::Kind::kSecond, 1, processor.pair);
 }
 
 }  // namespace
@@ -189,11 +130,12 @@ TokenizerParts parse_tokenizer(std::string_view tokenizer_json, std::string_view
   const auto model = member(document, "model");
   if (!model) fail_data("\"model\" is missing");
   parse_model(*model, parts);
-  add_added_tokens(parse_added_tokens(document, config), parts);
+  std::vector<std::string> spellings;
+  add_added_tokens(parse_added_tokens(document, config), parts, spellings);
   std::vector<TokenDecoder::Step> steps = {TokenDecoder::JoinWithSpaces{}};
   if (const auto json = member(document, "decoder")) steps = parse_decoder(*json);
-  parts.decoder.compile(steps, parts.tokens);
-  if (const auto json = member(document, "post_processor")) parse_post_processor(*json, parts);
+  parts.decoder.compile(steps, spellings);
+  if (const auto json = member(document, "post_processor")) parts.post_processor = parse_post_processor(*json, parts);
   parts.bos = config_token(config, "bos_token", parts);
   parts.eos = config_token(config, "eos_token", parts);
   if (config) apply_llama_class(*config, parts);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/ids.h"
@@ -12,22 +13,32 @@
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/post_processor.h"
 #include "text/tokenizer/pre_tokenizer.h"
 #include "text/tokenizer/token_decoder.h"
+#include "text/tokenizer/unigram.h"
+#include "text/tokenizer/word_piece.h"
 
 /// Private to src/text: what a tokenizer.json is made of, and the functions that read it.
 namespace millrace::text {
 
+/// How deep a component may stand in Sequences.
+inline constexpr int kMaxComponentNesting = 8;
+
+using TokenModel = std::variant<Bpe, Unigram, WordPiece>;
+
 struct TokenizerParts {
+  /// Several times the largest vocabulary; a file with larger ids is broken or hostile.
+  static constexpr TokenId kMaxTokenId = (TokenId{1} << 23) - 1;
+
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  bool byte_level = false;  ///< the pre-tokenizer ends in ByteLevel
-  std::unique_ptr<const Bpe> bpe;
+  bool byte_level = false;  ///< the pre-tokenizer ends in ByteLevel, whose alphabet is left to the model
+  std::unique_ptr<const TokenModel> model;
   AddedTokenMatcher raw_added;         ///< sought before normalisation
   AddedTokenMatcher normalized_added;  ///< sought after it
   TokenDecoder decoder;
-  std::vector<TokenId> prefix;  ///< what the post-processor puts before a text
-  std::vector<TokenId> suffix;
+  PostProcessor post_processor;
   std::vector<std::string> tokens;  ///< by id, as the vocabulary spells them
   std::vector<bool> is_special;
   TokenMap ids;  ///< the model's vocabulary and the added tokens
@@ -41,8 +52,23 @@ struct TokenizerParts {
 /// Fills pre_tokenizer and byte_level.
 void parse_pre_tokenizer(JsonValue json, TokenizerParts& parts);
 [[nodiscard]] std::vector<TokenDecoder::Step> parse_decoder(JsonValue json);
-/// Fills prefix and suffix; needs ids.
-void parse_post_processor(JsonValue json, TokenizerParts& parts);
+/// Needs ids.
+[[nodiscard]] PostProcessor parse_post_processor(JsonValue json, const TokenizerParts& parts);
+/// Fills the vocabulary and the model; needs the pre-tokenizer.
+void parse_model(JsonValue model, TokenizerParts& parts);
+/// Enters a token into tokens, is_special and ids.
+void register_token(TokenizerParts& parts, TokenId id, std::string_view text, bool special);
+/// Returns the id in `json`, which `what` has. Throws if it is none.
+[[nodiscard]] TokenId checked_id(JsonValue json, std::string_view what);
+
+/// A "pattern" of a component: the regular expression, and the text if it is one.
+struct ParsedPattern {
+  Regex regex;
+  std::string literal;
+};
+/// Reads {"String": s} or {"Regex": r}.
+[[nodiscard]] ParsedPattern parse_pattern(JsonValue json, std::string_view component);
+[[nodiscard]] PreTokenizer::Metaspace parse_metaspace(JsonValue json);
 
 /// Reading optional members. A member that is absent or null gives `fallback`; one of another kind throws.
 [[nodiscard]] bool bool_member(JsonValue json, std::string_view name, bool fallback);

@@ -114,7 +114,38 @@ TEST_CASE("every component encodes and decodes like Hugging Face") {
       ++count;
     }
   });
-  REQUIRE(count > 1000);
+  REQUIRE(count > 3000);
+}
+
+TEST_CASE("any ids decode like Hugging Face at once and in parts") {
+  size_t count = 0;
+  for_each_small_tokenizer([&](element item, const TokenizerPtr& tokenizer) {
+    for (const element row : simdjson::dom::array(item["decodes"])) {
+      const std::vector<TokenId> ids = ids_of(row, "ids");
+      CAPTURE(ids);
+      CHECK(tokenizer->decode(ids, false) == test::member_text(row, "decoded"));
+      CHECK(tokenizer->decode(ids, true) == test::member_text(row, "shown"));
+      CHECK(incremental(tokenizer, ids, false) == test::member_text(row, "decoded"));
+      CHECK(incremental(tokenizer, ids, true) == test::member_text(row, "shown"));
+      ++count;
+    }
+  });
+  REQUIRE(count > 300);
+}
+
+TEST_CASE("pairs of texts encode like Hugging Face") {
+  size_t count = 0;
+  for_each_small_tokenizer([&](element item, const TokenizerPtr& tokenizer) {
+    for (const element row : simdjson::dom::array(item["pairs"])) {
+      const auto pair = tokenizer->encode_pair(test::member_text(row, "first"), test::member_text(row, "second"),
+                                               bool(row["special"]));
+      CHECK(pair.ids == ids_of(row, "ids"));
+      const std::vector<TokenId> types = ids_of(row, "type_ids");
+      CHECK(std::vector<TokenId>(pair.type_ids.begin(), pair.type_ids.end()) == types);
+      ++count;
+    }
+  });
+  REQUIRE(count > 50);
 }
 
 TEST_CASE("the reference pairs of Qwen2 and Llama-2 are exact") {
@@ -215,7 +246,9 @@ TEST_CASE("output that follows a prompt keeps its leading space") {
   IncrementalDetokenizer split(llama, true);
   const TokenId byte_base = 3;
   split.continue_from_prompt(std::vector<TokenId>{1, byte_base + 0xE6, byte_base + 0x97});
-  CHECK(split.push(byte_base + 0xA5) == "\xE6\x97\xA5");
+  CHECK(split.push(byte_base + 0xA5).empty());
+  CHECK(split.settle_before(15043) == "\xE6\x97\xA5");
+  CHECK(split.push(15043) == " Hello");
   CHECK(split.push(byte_base + 0xE6).empty());
   CHECK(split.flush() == std::string(kReplacementUtf8));
 }
@@ -329,14 +362,21 @@ TEST_CASE("what is not supported is refused by name") {
   CHECK(error_of("[]") == "tokenizer.json: not a JSON object");
   CHECK(error_of("{").find("tokenizer.json: ") == 0);
   CHECK(error_of("{}") == "tokenizer.json: \"model\" is missing");
-  CHECK(error_of(R"({"model": {"type": "Unigram"}})") == "tokenizer.json: model type \"Unigram\" is not supported");
-  CHECK(error_of(with(R"("normalizer": {"type": "Precompiled"})")) ==
-        "tokenizer.json: normalizer type \"Precompiled\" is not supported");
-  CHECK(error_of(with(R"("pre_tokenizer": {"type": "UnicodeScripts"})")) ==
-        "tokenizer.json: pre_tokenizer type \"UnicodeScripts\" is not supported");
-  CHECK(error_of(with(R"("decoder": {"type": "CTC"})")) == "tokenizer.json: decoder type \"CTC\" is not supported");
-  CHECK(error_of(with(R"("post_processor": {"type": "BertProcessing"})")) ==
-        "tokenizer.json: post_processor type \"BertProcessing\" is not supported");
+  for (const std::string component : {"normalizer", "pre_tokenizer", "decoder", "post_processor"}) {
+    CHECK(error_of(with("\"" + component + R"(": {"type": "Odd"})")) ==
+          "tokenizer.json: " + component + " type \"Odd\" is not supported");
+  }
+  CHECK(error_of(R"({"model": {"type": "Odd"}})") == "tokenizer.json: model type \"Odd\" is not supported");
+  CHECK(error_of(R"({"model": {"vocab": {"a": 0}, "merges": ["#version: 0.2"], "dropout": 0.0}})") == "accepted");
+  CHECK(error_of(R"({"model": {"vocab": {"a": 0}, "merges": [], "dropout": 0.1}})").find("dropout") !=
+        std::string::npos);
+  CHECK(error_of(R"({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}})").find("unk_id") !=
+        std::string::npos);
+  CHECK(error_of(R"({"model": {"type": "Unigram", "vocab": [["a"]]}})").find("vocab") != std::string::npos);
+  for (const std::string map : {"", "AA", "AAAA/////w==", "*"}) {
+    const std::string json = R"("normalizer": {"type": "Precompiled", "precompiled_charsmap": ")" + map + "\"}";
+    CHECK(error_of(with(json)).find("precompiled_charsmap") != std::string::npos);
+  }
   CHECK(
       error_of(R"({"model": {"vocab": {"a": 0}, "merges": ["a b"]}})").find("\"b\", which is not in the vocabulary") !=
       std::string::npos);
