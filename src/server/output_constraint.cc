@@ -81,8 +81,12 @@ class GrammarBuilder {
 
   /// Adds a rule for the arguments of each tool.
   std::optional<openai::ApiError> read_tools() {
-    ArgumentGrammar arguments(text::row_of(constraint_.calls->format).written.front(), definition_);
+    const text::ToolCallSyntax& syntax = text::row_of(constraint_.calls->format).written.front();
+    ArgumentGrammar arguments(syntax, definition_);
     for (const openai::Tool& tool : constraint_.calls->tools) {
+      if (!syntax.can_write(tool.name)) {
+        return bad_request("tools", "{}.name: calls of this model cannot have the name '{}'", tool.path, tool.name);
+      }
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || enforcement_ == SchemaEnforcement::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();

@@ -74,7 +74,8 @@ class ResponseTemplateParser {
   bool step(Out& out, bool is_end);
   bool step_outside(Out& out, bool is_end);
   void open_region(const Field& field, const Delimiter::Match& match);
-  void close_region(Out& out);
+  /// Ends the open region, which `closing` closes.
+  void close_region(std::string_view closing, Out& out);
   /// Adds text to the open region, or to the text outside.
   void append(std::string_view text, Out& out);
   void append_text(const Field& field, std::string_view text, Out& out);

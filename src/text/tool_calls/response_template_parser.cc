@@ -42,7 +42,7 @@ void ResponseTemplateParser::push(std::string_view text, Out out) {
 
 void ResponseTemplateParser::finish(Out out) {
   parse(out, true);
-  if (field_ != nullptr) close_region(out);
+  if (field_ != nullptr) close_region({}, out);
 }
 
 bool ResponseTemplateParser::in_reasoning() const {
@@ -69,8 +69,9 @@ bool ResponseTemplateParser::step(Out& out, bool is_end) {
   const Delimiter::Found found = field_->close->find(pending_, is_end);
   if (found.match) {
     append(std::string_view(pending_).substr(0, found.match->begin), out);
+    const std::string closing = pending_.substr(found.match->begin, found.match->end - found.match->begin);
     pending_.erase(0, found.match->end);
-    close_region(out);
+    close_region(closing, out);
     return true;
   }
   const size_t known = std::min(found.undecided, pending_.size());
@@ -159,12 +160,13 @@ void ResponseTemplateParser::end_text(const Field&) {
   has_text_ = false;
 }
 
-void ResponseTemplateParser::close_region(Out& out) {
+void ResponseTemplateParser::close_region(std::string_view closing, Out& out) {
   const Field& field = *std::exchange(field_, nullptr);
   if (field.target == Target::kCalls) {
     if (!emit_calls(field, out)) {
       const Field* outside = description_->implicit_field();
-      if (outside != nullptr && outside->target == Target::kContent) append_text(*outside, opening_ + region_, out);
+      if (outside != nullptr && outside->target == Target::kContent)
+        append_text(*outside, opening_ + region_ + std::string(closing), out);
     }
     region_.clear();
     return;

@@ -118,7 +118,7 @@ ArgumentState TaggedArguments::feed_value(char c) {
   const bool may_be_null_only = value_types_ == ValueTypes{.text = true, .null = true};
   if (may_be_null_only && !is_streamed_) {
     const std::string_view start = without_space(pending_);
-    const std::string_view word = start.substr(0, start.find(value_end_.front()));
+    const std::string_view word = without_space(start.substr(0, start.find(value_end_.front())));
     if (!std::string_view("null").starts_with(word) && !std::string_view("None").starts_with(word)) {
       is_streamed_ = true;
       arguments_ += '"';

@@ -22,16 +22,6 @@ size_t find_first_word(std::string_view text, std::span<const std::string_view> 
   return first;
 }
 
-/// Returns whether no name can contain the text. A call of Python has a name of its language.
-bool is_bad_name(std::string_view name, const ToolCallSyntax& syntax) {
-  if (name.empty()) return true;
-  if (syntax.notation != ArgumentNotation::kLiterals) return name.find('\n') != std::string_view::npos;
-  return !std::ranges::all_of(name, [](char c) {
-    return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-           (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
-  });
-}
-
 /// Returns the id that the text before the arguments holds, or nothing.
 std::string read_id(std::string_view head, const ToolCallSyntax& syntax) {
   if (syntax.id == CallIdSyntax::kNone) return {};
@@ -160,6 +150,7 @@ void ToolCallParser::hold_back(size_t count) {
 void ToolCallParser::drop(size_t count) {
   // Behind a call nothing is text again, unless an opening marker has come.
   if (!has_section_call_ || !held_back_.empty()) return hold_back(count);
+  space_.clear();
   pending_.erase(0, count);
 }
 
@@ -270,8 +261,10 @@ ToolCallParser::Match ToolCallParser::take_call_start() {
 
 /// Parses what stands between calls, or before the first one.
 bool ToolCallParser::step_between(Out& out) {
-  const auto first = std::ranges::find_if_not(pending_, is_space) - pending_.begin();
-  if (first > 0) drop(static_cast<size_t>(first));
+  const auto first = static_cast<size_t>(std::ranges::find_if_not(pending_, is_space) - pending_.begin());
+  const std::string space = std::exchange(space_, {}) + pending_.substr(0, first);
+  drop(first);
+  if (has_section_call_ && held_back_.empty()) space_ = space;
   if (pending_.empty()) return false;
   if (is_section_open_ && !has_section_call_ && !is_list_open_) prefer_syntax();
   const Match marker = take_marker();
@@ -285,7 +278,7 @@ bool ToolCallParser::step_between(Out& out) {
 
 void ToolCallParser::begin_call(std::string name, std::string id, Out& out) {
   held_back_.clear();
-  call_name_ = name;
+  space_.clear();
   append_call_part(out.calls,
                    {.index = started_calls_++, .name = std::move(name), .arguments = {}, .id = std::move(id)});
 }
@@ -300,7 +293,7 @@ void ToolCallParser::end_call(bool is_closed) {
 }
 
 void ToolCallParser::abandon_call(Out& out) {
-  out.content += std::exchange(held_back_, {});
+  out.content += std::exchange(space_, {}) + std::exchange(held_back_, {});
   phase_ = Phase::kText;
   is_text_ = true;
 }
@@ -341,10 +334,10 @@ bool ToolCallParser::step_head(Out& out) {
   const std::string_view head = std::string_view(pending_).substr(0, end);
   const std::string name(without_space(head.substr(0, find_first_word(head, syntax_->name_ends))));
   if (end == std::string::npos) {
-    const bool is_python = syntax_->is_whole_output && !name.empty() && is_bad_name(name, *syntax_);
+    const bool is_python = syntax_->is_whole_output && !name.empty() && !syntax_->can_write(name);
     if (!is_python && pending_.size() <= kMaxHeadBytes) return false;
   }
-  if (end == std::string::npos || is_bad_name(name, *syntax_)) {
+  if (end == std::string::npos || !syntax_->can_write(name)) {
     abandon_call(out);
     return true;
   }

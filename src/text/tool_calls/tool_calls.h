@@ -93,7 +93,7 @@ class ToolCallParser {
   Phase phase_ = Phase::kText;
   std::string pending_;
   std::string held_back_;  // of a call whose name has not come: it may turn out to be text
-  std::string call_name_;
+  std::string space_;      // behind a call; text may follow it
   JsonCallParser object_;
   std::variant<JsonArguments, TaggedArguments, LiteralArguments> arguments_;
   bool is_call_open_ = false;      // a marker has opened a call, whose head is next

@@ -359,6 +359,14 @@ std::string ToolCallSyntax::escaped_name(std::string_view name) const {
   return quoted.substr(1, quoted.size() - 2);
 }
 
+bool ToolCallSyntax::can_write(std::string_view name) const {
+  if (notation == ArgumentNotation::kJsonCall) return !name.empty();
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return c == '_' || c == '.' || c == '-' || c == '/' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+           (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
+  });
+}
+
 std::string_view tool_call_start_tag(ToolFormat format) {
   // A recipient may stand before the channel.
   if (format == ToolFormat::kHarmony) return " to=functions.";

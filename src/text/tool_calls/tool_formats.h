@@ -97,6 +97,8 @@ struct ToolCallSyntax {
   bool is_whole_output = false;         ///< calls and text exclude each other
   bool allows_one_call = false;         ///< an output ends with its first call
 
+  /// Returns whether the syntax has a way to write this name.
+  [[nodiscard]] bool can_write(std::string_view name) const;
   [[nodiscard]] bool is_list() const { return !list_open.empty(); }
   /// Returns the name as the format writes it, with JSON escapes where it is a JSON string.
   [[nodiscard]] std::string escaped_name(std::string_view name) const;

@@ -87,7 +87,7 @@ TEST_CASE("Llama calls are the whole output") {
       Case{"{\"name\": 3}", "{\"name\": 3}"},
       Case{"  {", "  {"},
       Case{"<|python_", "<|python_"},
-      Case{"{\"name\": \"f\", \"parameters\": {}} done", "done {f: {}}"},
+      Case{"{\"name\": \"f\", \"parameters\": {}} done", " done {f: {}}"},
   };
   check(tools(ToolFormat::kLlama3), cases);
 }
@@ -157,8 +157,7 @@ TEST_CASE("Calls that are written parameter by parameter") {
   CHECK(parse(format, "<tool_call>\n{\"name\": \"f\"}") == "<tool_call>\n{\"name\": \"f\"}");
   // A string is emitted as it comes, other values at their end.
   CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=s>\ncut sho") == " {f: {\"s\": \"cut sho}");
-  CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=may>\nnull and") ==
-        " {f: {\"may\": \"null and}");
+  CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=may>\nnull and") == " {f: {\"may\": \"null and}");
   CHECK(parse(format, "<tool_call>\n<function=f>\n<parameter=n>\n1") == " {f: {\"n\": }");
   format.prefix = tool_call_prefix(ToolFormat::kQwen3Coder, "f");
   CHECK(parse(format, given("n", "1") + "</function>\n</tool_call>") == " {f: {\"n\": 1}}");

@@ -28,7 +28,8 @@ OutputFormat described(std::string_view description, std::string_view prompt) {
 }
 
 std::string found(std::string_view fields, std::string_view answer) {
-  return summary(parse_output(described(fmt::format(R"({{"start_anchor":"@","fields":{{{}}}}})", fields), "x@"), answer));
+  return summary(
+      parse_output(described(fmt::format(R"({{"start_anchor":"@","fields":{{{}}}}})", fields), "x@"), answer));
 }
 
 std::string refusal(std::string_view description) {
@@ -92,17 +93,17 @@ TEST_CASE("regions open and close as declared") {
       R"("tool_calls":{"open_pattern":"<call (?P<name>\\w+)>","close":["</call>","</call>\n"],"content":"kv-lines",)"
       R"("repeats":true,"transform":{"function":{"name":"{name}","arguments":"{content}"}}})";
   const std::string fields = fmt::format(R"({},"content":{{"close":"<end>"}})", kCalls);
-  CHECK(found(fields, "Hi.<call f>a: 1\nb:x y</call>\n<end>") == R"(Hi. {f: {"a": "1", "b": "x y"}})");
-  CHECK(found(fields, "<call f>a: 1") == R"( {f: {"a": "1"}})");
+  CHECK(found(fields, "Hi.<call f>a: 1\nb:x y</call>\n<end>") == R"(Hi. {f: {"a":"1","b":"x y"}})");
+  CHECK(found(fields, "<call f>a: 1") == R"( {f: {"a":"1"}})");
   CHECK(found(fields, "a <cal") == "a <cal");
   CHECK(found(fields, "a <call f") == "a <call f");
   // Text outside of all fields goes nowhere.
   CHECK(found(kCalls, "lost<call f></call>") == " {f: {}}");
   constexpr const char* kEach =
-      R"("tool_calls":{"open":"[[","close":"]]","content":"json","transform_each":{"name":"{n}","arguments":"{a}"}},)"
+      R"("tool_calls":{"open":"<<","close":">>","content":"json","transform_each":{"name":"{n}","arguments":"{a}"}},)"
       R"("content":{})";
-  CHECK(found(kEach, R"([[[{"n":"f","a":{"x":1}},{"n":"g","a":{}}]]]!)") == R"(! {f: {"x":1}} {g: {}})");
-  CHECK(found(kEach, "[[nothing]]") == "[[nothing");
+  CHECK(found(kEach, R"(<<[{"n":"f","a":{"x":1}},{"n":"g","a":{}}]>>!)") == R"(! {f: {"x":1}} {g: {}})");
+  CHECK(found(kEach, "<<nothing>>") == "<<nothing>>");
 }
 
 TEST_CASE("what a response template may not say") {

@@ -95,8 +95,10 @@ std::string written_arguments(const ToolCallSyntax& syntax, const std::string& r
 }
 
 std::string written_call(const ToolCallSyntax& syntax, const std::string& arguments) {
-  const std::string id = syntax.id == CallIdSyntax::kNone ? "" : fmt::format("{}{}", syntax.id_open,
-                                    syntax.id == CallIdSyntax::kNumber ? "7" : "a1B2c3D4e");
+  const std::string id =
+      syntax.id == CallIdSyntax::kNone
+          ? ""
+          : fmt::format("{}{}", syntax.id_open, syntax.id == CallIdSyntax::kNumber ? "7" : "a1B2c3D4e");
   return fmt::format("{}{}{}room_temp{}{}{}{}{}", syntax.call_open, syntax.id_is_first ? id : "", syntax.before_name,
                      syntax.id_is_first ? "" : id, syntax.before_arguments, arguments, syntax.after_arguments,
                      syntax.call_close);
@@ -161,7 +163,7 @@ TEST_CASE("calls as models of each family write them") {
 }
 
 TEST_CASE("every syntax is read as it is written") {
-  const std::array<std::string, 7> kRooms = {"attic",    "a \"b\" \\ c\nd", "null",          "7",
+  const std::array<std::string, 7> kRooms = {"attic",     "a \"b\" \\ c\nd", "null",          "7",
                                              "</tool> <", "x, y=[1]; {z}",   "Übergröße｜ 日"};
   for (const ToolFormat format : all_formats()) {
     for (const ToolCallSyntax& syntax : row_of(format).written) {
@@ -213,7 +215,9 @@ TEST_CASE("an output may be cut anywhere in a call") {
       }
       CHECK(found.content.empty());
       CHECK(found.calls[0].name == "room_temp");
-      CHECK(whole.calls[0].arguments.starts_with(found.calls[0].arguments));
+      // Nothing says that a call of harmony is cut, since a stop token ends it.
+      const bool is_empty = is_harmony(format) && found.calls[0].arguments == "{}";
+      CHECK((is_empty || whole.calls[0].arguments.starts_with(found.calls[0].arguments)));
     }
   }
 }
@@ -255,8 +259,9 @@ TEST_CASE("ids that models write") {
     const OutputPart found = parse_output(output_format(format), answer);
     return found.calls.empty() ? "no call" : found.calls[0].id;
   };
-  CHECK(id_of(ToolFormat::kKimiK2, "<|tool_calls_section_begin|><|tool_call_begin|>functions.room_temp:12"
-                                   "<|tool_call_argument_begin|>{}<|tool_call_end|>") == "functions.room_temp:12");
+  CHECK(id_of(ToolFormat::kKimiK2,
+              "<|tool_calls_section_begin|><|tool_call_begin|>functions.room_temp:12"
+              "<|tool_call_argument_begin|>{}<|tool_call_end|>") == "functions.room_temp:12");
   CHECK(id_of(ToolFormat::kMistral, "[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{}") == "a1b2c3d4e");
   CHECK(id_of(ToolFormat::kMistral, "[TOOL_CALLS]f[CALL_ID]short[ARGS]{}").empty());
   CHECK(id_of(ToolFormat::kMistral, "[TOOL_CALLS]f[ARGS]{}").empty());
@@ -275,14 +280,14 @@ TEST_CASE("markers that a model leaves out") {
         R"( {f: {"digits": 3})");
   CHECK(find(ToolFormat::kDeepSeekV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>") == " {f: {}}");
   CHECK(find(ToolFormat::kMiniMaxM2, "<invoke name=\"f\"><parameter name=\"room\">a\n</parameter></invoke> ok") ==
-        "ok {f: {\"room\": \"a\\n\"}}");
-  CHECK(find(ToolFormat::kDeepSeekV32, "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter "
-                                       "name=\"digits\">1</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>") ==
+        " ok {f: {\"room\": \"a\\n\"}}");
+  CHECK(find(ToolFormat::kDeepSeekV32,
+             "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter "
+             "name=\"digits\">1</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>") ==
         R"( {f: {"digits": 1}})");
   CHECK(find(ToolFormat::kGranite, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}]") == " {f: {}}");
   CHECK(find(ToolFormat::kPhi4Mini, "Use functools.wraps here.") == "Use functools.wraps here.");
-  CHECK(find(ToolFormat::kPhi4Mini, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>") ==
-        " {f: {}}");
+  CHECK(find(ToolFormat::kPhi4Mini, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>") == " {f: {}}");
 }
 
 TEST_CASE("values without quotes have the types of their schema") {
@@ -363,7 +368,8 @@ TEST_CASE("harmony has messages with channels and recipients") {
 
 TEST_CASE("content in tags of its own") {
   const OutputFormat format = output_format(ToolFormat::kCommand, ReasoningFormat::kCommand);
-  CHECK(summary(parse_output(format, "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes. <|x<|END_RESPONSE|>")) ==
+  CHECK(summary(
+            parse_output(format, "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes. <|x<|END_RESPONSE|>")) ==
         "[Hm.] Yes. <|x");
   CHECK(summary(parse_output(format, "<|START_TEXT|>Yes.<|END_TEXT|>")) == "Yes.");
   const OutputFormat granite = output_format(ToolFormat::kGranite, ReasoningFormat::kGranite);
@@ -391,9 +397,37 @@ TEST_CASE("the beginning of a forced call parses as sampled text") {
 TEST_CASE("pieces of any output give what the whole gives") {
   std::mt19937_64 random(test_seed());
   INFO("seed " << test_seed());
-  std::vector<std::string> bits = {"f",  "{",  "}",    "[",   "]",   "(",      ")",         "\"", "'", "\\", ",", ";",
-                                   ":",  "=",  " ",    "\n",  "12",  "null",   "True",      "ä",  "<", ">",  "|", "a=",
-                                   "a>", "f(", "call:", "{\"name\": \"f\"", ", \"arguments\": ", "<think>", "</think>"};
+  std::vector<std::string> bits = {"f",
+                                   "{",
+                                   "}",
+                                   "[",
+                                   "]",
+                                   "(",
+                                   ")",
+                                   "\"",
+                                   "'",
+                                   "\\",
+                                   ",",
+                                   ";",
+                                   ":",
+                                   "=",
+                                   " ",
+                                   "\n",
+                                   "12",
+                                   "null",
+                                   "True",
+                                   "ä",
+                                   "<",
+                                   ">",
+                                   "|",
+                                   "a=",
+                                   "a>",
+                                   "f(",
+                                   "call:",
+                                   "{\"name\": \"f\"",
+                                   ", \"arguments\": ",
+                                   "<think>",
+                                   "</think>"};
   for (const ToolFormat format : all_formats()) {
     for (const ToolCallSyntax& syntax : row_of(format).read) {
       for (const std::string_view part :
