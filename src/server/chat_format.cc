@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/tool_calls/parameter_types.h"
+#include "text/tool_calls/response_template.h"
+
 namespace millrace::server {
 
 using openai::ApiResult;

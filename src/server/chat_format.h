@@ -8,7 +8,7 @@
 #include "server/options.h"
 #include "server/output_constraint.h"
 #include "text/chat_template/chat_template.h"
-#include "text/tool_calls/output_parser.h"
+#include "text/tool_calls/output_format.h"
 
 namespace millrace::server {
 

@@ -13,6 +13,7 @@
 #include "text/chat_template/jinja_json.h"
 #include "text/chat_template/jinja_parser.h"
 #include "text/chat_template/message_shapes.h"
+#include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
 namespace {

@@ -11,10 +11,11 @@
 
 #include "base/result.h"
 #include "text/tool_calls/reasoning_formats.h"
-#include "text/tool_calls/response_template.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::text {
+
+class ResponseTemplate;
 
 namespace jinja {
 class Heap;

@@ -13,6 +13,8 @@ constexpr std::string_view kChannel = "<|channel|>";
 constexpr std::string_view kStart = "<|start|>";
 constexpr std::string_view kRecipient = "to=";
 constexpr std::string_view kFunctions = "functions.";
+/// Longer text is no header.
+constexpr size_t kMaxHeaderBytes = 1024;
 /// What a header begins with: nothing else is one.
 constexpr std::array<std::string_view, 4> kHeaderBegins = {kStart, kChannel, kRecipient, "<|constrain|>"};
 /// What ends a message.
@@ -66,8 +68,20 @@ bool HarmonyParser::step_header(Out& out) {
     return true;
   }
   const size_t at = pending_.find(kMessage);
-  if (at == std::string::npos) return false;
-  begin_message(std::string_view(pending_).substr(0, at), out);
+  const bool is_too_long = at == std::string::npos ? pending_.size() >= kMaxHeaderBytes + kMessage.size()
+                                                   : at > kMaxHeaderBytes;
+  if (at == std::string::npos && !is_too_long) return false;
+  if (is_too_long) {
+    // Its first byte begins a text, so that what follows ends at the next tag.
+    begin_message({}, out);
+    append_body(std::string_view(pending_).substr(0, 1), out);
+    pending_.erase(0, 1);
+    return true;
+  }
+  // A header without a message may precede another one.
+  const std::string_view all = std::string_view(pending_).substr(0, at);
+  const size_t last = all.rfind(kStart);
+  begin_message(all.substr(last == std::string_view::npos ? 0 : last), out);
   pending_.erase(0, at + kMessage.size());
   return true;
 }
@@ -127,13 +141,19 @@ void HarmonyParser::end_message(Out& out) {
 }
 
 void HarmonyParser::finish(Out out) {
-  // The beginning of a tag is no text, and an unfinished header is none.
-  const bool is_cut_tag = pending_.starts_with("<|");
-  if (kind_ == Kind::kHeader || is_cut_tag) {
-    pending_.clear();
-  } else {
+  // The beginning of a tag is no text. What an unfinished header has behind its channel may be text without a mark.
+  if (kind_ == Kind::kHeader) {
+    const std::string_view channel = word_after(pending_, kChannel);
+    const size_t end = channel.empty() ? pending_.size() : pending_.find(channel) + channel.size();
+    const std::string text(without_space(std::string_view(pending_).substr(end)));
+    if (!text.empty() && !text.starts_with('<') && !text.starts_with("to=")) {
+      begin_message({}, out);
+      append_body(text, out);
+    }
+  } else if (!pending_.starts_with("<|")) {
     append_body(pending_, out);
   }
+  pending_.clear();
   // The tag that ends a call is a stop token, which is not shown.
   if (kind_ == Kind::kCall) end_message(out);
 }

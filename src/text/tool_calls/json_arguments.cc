@@ -21,22 +21,46 @@ std::optional<std::string> decode_string(const std::string& quoted) {
   return std::string(text);
 }
 
+/// Notes the bracket that an opening one wants, or that a closing one has come.
+void track_bracket(char c, std::string& closers) {
+  if (c == '{') closers += '}';
+  if (c == '[') closers += ']';
+  if ((c == '}' || c == ']') && !closers.empty()) closers.pop_back();
+}
+
+/// Appends the brackets that are missing.
+void append_closers(std::string& closers, std::string& out) {
+  out.append(closers.rbegin(), closers.rend());
+  closers.clear();
+}
+
 }  // namespace
 
 ArgumentState JsonArguments::feed(char c) {
-  arguments_ += c;
   if (in_string_) {
-    if (c == '"' && !escaped_) in_string_ = false;
+    arguments_ += c;
+    const bool closes = c == '"' && !escaped_;
     escaped_ = c == '\\' && !escaped_;
-    return ArgumentState::kOpen;
+    if (!closes) return ArgumentState::kOpen;
+    in_string_ = false;
+    if (!is_encoded_) return ArgumentState::kOpen;
+    if (auto text = decode_string(arguments_)) arguments_ = *std::move(text);
+    return ArgumentState::kDone;
   }
-  if (c == '"') in_string_ = true;
-  if (c == '{' || c == '[') ++depth_;
-  if (c == '}' || c == ']') --depth_;
-  return depth_ == 0 ? ArgumentState::kDone : ArgumentState::kOpen;
+  if (c == '<') {
+    append_closers(closers_, arguments_);
+    return ArgumentState::kBad;
+  }
+  arguments_ += c;
+  in_string_ = c == '"';
+  is_encoded_ = in_string_ && closers_.empty();
+  track_bracket(c, closers_);
+  return closers_.empty() && !in_string_ ? ArgumentState::kDone : ArgumentState::kOpen;
 }
 
 std::string JsonArguments::take_arguments() {
+  // A string is decoded at its end.
+  if (is_encoded_ && in_string_) return {};
   return std::exchange(arguments_, {});
 }
 
@@ -79,6 +103,10 @@ ArgumentState JsonCallParser::feed(char c) {
     if (!end_value()) return ArgumentState::kBad;
     return feed(c);
   }
+  if (c == '<' && !in_string_) {
+    if (target_ == Target::kArguments) append_closers(closers_, arguments_);
+    return ArgumentState::kBad;
+  }
   if (in_value(c) && !end_value()) return ArgumentState::kBad;
   return ArgumentState::kOpen;
 }
@@ -94,7 +122,7 @@ bool JsonCallParser::begin_value(char c) {
   is_scalar_ = !is_string_ && c != '{' && c != '[';
   in_string_ = false;
   escaped_ = false;
-  depth_ = 0;
+  closers_.clear();
   return true;
 }
 
@@ -109,11 +137,11 @@ bool JsonCallParser::in_value(char c) {
     const bool closes = c == '"' && !escaped_;
     escaped_ = c == '\\' && !escaped_;
     if (closes) in_string_ = false;
-    return closes && depth_ == 0;
+    return closes && closers_.empty();
   }
   if (c == '"') in_string_ = true;
-  if (c == '{' || c == '[') ++depth_;
-  return (c == '}' || c == ']') && --depth_ == 0;
+  track_bracket(c, closers_);
+  return (c == '}' || c == ']') && closers_.empty();
 }
 
 bool JsonCallParser::end_value() {

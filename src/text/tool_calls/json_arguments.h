@@ -14,10 +14,11 @@ enum class ArgumentState : uint8_t {
   kBad,   ///< the byte does not belong to the call
 };
 
-/// Passes on a JSON object as the model wrote it.
+/// Passes on a JSON object as the model wrote it, or the text of a JSON string that holds one. A "<" that no JSON has
+/// ends an object, whose missing brackets are added.
 class JsonArguments {
  public:
-  /// Parses one byte. The first is the opening brace.
+  /// Parses one byte. The first is the opening brace, or the quotation mark of a string.
   ArgumentState feed(char c);
   /// Returns the arguments since the last call of this function.
   [[nodiscard]] std::string take_arguments();
@@ -25,7 +26,8 @@ class JsonArguments {
 
  private:
   std::string arguments_;
-  size_t depth_ = 0;
+  std::string closers_;  // the brackets that the open ones want, the outermost first
+  bool is_encoded_ = false;
   bool in_string_ = false;
   bool escaped_ = false;
 };
@@ -57,7 +59,7 @@ class JsonCallParser {
   std::string value_;  // of the name, and of arguments that are a string: raw
   std::string name_;
   std::string arguments_;  // not taken yet
-  size_t depth_ = 0;
+  std::string closers_;    // the brackets that the value's open ones want, the outermost first
   bool is_scalar_ = false;
   bool is_string_ = false;
   bool in_string_ = false;

@@ -117,8 +117,10 @@ bool ToolCallParser::step_whole_output(Out& out) {
     const size_t first = pending_.find_first_not_of(kAsciiSpace);
     if (first == std::string::npos) return false;
     const std::string_view rest = std::string_view(pending_).substr(first);
-    const char opens = syntax_->is_list() ? syntax_->list_open.front() : '{';
-    bool is_call = rest.front() == opens;
+    const auto opens = [&rest](const ToolCallSyntax& syntax) {
+      return rest.front() == (syntax.is_list() ? syntax.list_open.front() : '{');
+    };
+    bool is_call = std::ranges::any_of(row_.read, opens);
     for (const std::string_view word : starts_) {
       if (word.size() > rest.size() && word.starts_with(rest)) return false;
       is_call = is_call || rest.starts_with(word);
@@ -161,8 +163,17 @@ ToolCallParser::Match ToolCallParser::match(std::string_view word) const {
   return word.starts_with(pending_) ? Match::kPartial : Match::kNo;
 }
 
-/// Chooses between a list of objects and a notation of the same marker.
+/// Chooses between a list of objects and a notation of the same marker, and between the notations of whole outputs.
 void ToolCallParser::prefer_syntax() {
+  if (has_section_call_ || is_list_open_) return;
+  if (syntax_->is_whole_output) {
+    const bool is_single = pending_.front() == '{';
+    const auto opens = [is_single](const ToolCallSyntax& syntax) { return syntax.is_list() != is_single; };
+    const auto found = std::ranges::find_if(row_.read, opens);
+    if (found != row_.read.end()) syntax_ = &*found;
+    return;
+  }
+  if (!is_section_open_) return;
   const bool is_object = pending_.front() == '[' || pending_.front() == '{';
   const auto fits = [is_object](const ToolCallSyntax& syntax) {
     return (syntax.notation == ArgumentNotation::kJsonCall) == is_object;
@@ -266,12 +277,11 @@ bool ToolCallParser::step_between(Out& out) {
   drop(first);
   if (has_section_call_ && held_back_.empty()) space_ = space;
   if (pending_.empty()) return false;
-  if (is_section_open_ && !has_section_call_ && !is_list_open_) prefer_syntax();
+  prefer_syntax();
   const Match marker = take_marker();
-  if (marker == Match::kYes) return true;
+  if (marker != Match::kNo) return marker == Match::kYes;
   const Match call = take_call_start();
-  if (call == Match::kYes) return true;
-  if (marker == Match::kPartial || call == Match::kPartial) return false;
+  if (call != Match::kNo) return call == Match::kYes;
   abandon_call(out);
   return true;
 }
@@ -326,7 +336,7 @@ bool ToolCallParser::step_head(Out& out) {
   size_t end = std::string::npos;
   switch (syntax_->notation) {
     case ArgumentNotation::kJson:
-      end = std::min(pending_.find('{'), call_close.empty() ? std::string::npos : pending_.find(call_close));
+      end = std::min(pending_.find_first_of("{\""), call_close.empty() ? std::string::npos : pending_.find(call_close));
       break;
     case ArgumentNotation::kLiterals: end = pending_.find(syntax_->dialect->open); break;
     default: end = find_first_word(pending_, syntax_->name_ends);
@@ -354,7 +364,7 @@ bool ToolCallParser::step_head(Out& out) {
     default: arguments_.emplace<JsonArguments>();
   }
   phase_ = Phase::kArguments;
-  if (syntax_->notation == ArgumentNotation::kJson && pending_.front() != '{') {
+  if (syntax_->notation == ArgumentNotation::kJson && pending_.front() != '{' && pending_.front() != '"') {
     append_call_part(out.calls, {.index = started_calls_ - 1, .name = {}, .arguments = "{}", .id = {}});
     end_call(false);
   }

@@ -216,9 +216,12 @@ constexpr std::array kHarmony = {ToolCallSyntax{.call_open = "<|channel|>comment
                                                 .notation = kJson,
                                                 .allows_one_call = true}};
 
+constexpr std::array kPythonicRead = {kPythonic[0], kLlama[0]};
+
 constexpr std::array<std::string_view, 3> kLlamaAlso = {"<|python_tag|>", "<|python_start|>", "<|python_end|>"};
 constexpr std::array<std::string_view, 2> kPhi4Also = {"<|tool_call|>", "<|/tool_call|>"};
 constexpr std::array<std::string_view, 2> kGraniteAlso = {"<tool_call>", "</tool_call>"};
+constexpr std::array<std::string_view, 2> kKimiAlso = {"<|tool_call_section_begin|>", "<|tool_call_section_end|>"};
 constexpr Words kNoWords;
 
 constexpr std::array<ToolFormatRow, kToolFormatCount> kRows = {{
@@ -234,11 +237,11 @@ constexpr std::array<ToolFormatRow, kToolFormatCount> kRows = {{
     {ToolFormat::kQwen3Coder, "qwen3_coder", kQwen3Coder, kQwen3Coder, kNoWords},
     {ToolFormat::kGlm45, "glm45", kGlm45, kGlm45, kNoWords},
     {ToolFormat::kGlm47, "glm47", kGlm47, kGlm47, kNoWords},
-    {ToolFormat::kKimiK2, "kimi_k2", kKimi, kKimi, kNoWords, true},
+    {ToolFormat::kKimiK2, "kimi_k2", kKimi, kKimi, kKimiAlso, true},
     {ToolFormat::kMiniMaxM2, "minimax_m2", kMiniMax, kMiniMax, kNoWords},
     {ToolFormat::kGemma4, "gemma4", kGemma4, kGemma4, kNoWords},
     {ToolFormat::kFunctionGemma, "functiongemma", kFunctionGemma, kFunctionGemma, kNoWords},
-    {ToolFormat::kPythonic, "pythonic", kPythonic, kPythonic, kLlamaAlso},
+    {ToolFormat::kPythonic, "pythonic", kPythonic, kPythonicRead, kLlamaAlso},
     {ToolFormat::kPhi4Mini, "phi4_mini_json", kPhi4Mini, kPhi4Read, kPhi4Also},
     {ToolFormat::kPhi4, "phi4", kPhi4, kPhi4Read, kPhi4Also},
     {ToolFormat::kGranite, "granite", kGranite, kGranite, kGraniteAlso},

@@ -1,15 +1,34 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "text/tool_calls/output_parser.h"
+#include "text/tool_calls/parameter_types.h"
 #include "text/tool_calls/partial_match.h"
 
 namespace millrace::test {
+
+/// The schema of the tools room_temp and f.
+inline constexpr const char* kToolSchema =
+    R"({"type":"object","properties":{"room":{"type":"string"},"digits":{"type":"integer"},"on":{"type":"boolean"},)"
+    R"("list":{"type":"array"},"may":{"type":["string","null"]},"id":{"type":["string","integer"]}}})";
+
+/// Returns the format of outputs that may call those tools.
+inline text::OutputFormat output_format(text::ToolFormat tools, std::optional<text::ReasoningFormat> reasoning = {}) {
+  text::OutputFormat format;
+  format.tools = tools;
+  format.reasoning = reasoning;
+  auto types = std::make_shared<text::ParameterTypes>();
+  for (const char* name : {"room_temp", "f"}) types->add(name, kToolSchema);
+  format.parameter_types = std::move(types);
+  return format;
+}
 
 /// Adds what a piece of output has given to what came before.
 inline void join(text::OutputPart& all, text::OutputPart part) {

@@ -118,7 +118,7 @@ TEST_CASE("what a response template may not say") {
   CHECK_THAT(refusal(R"({"start_anchor":"a","fields":{"x":{"open":"b","content":"yaml"}}})"), Mentions("content"));
 }
 
-TEST_CASE("a model's config declares a response template") {
+TEST_CASE("the config of a model declares a response template") {
   constexpr const char* kConfig =
       R"({"chat_template":"{{ messages }}","response_template":{"start_anchor":"a","fields":{"content":{}}}})";
   const auto made = ChatTemplate::from_source({}, kConfig).value();
