@@ -1,11 +1,49 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+
 #include "app/flag_types.h"
 #include "app/serve_flags.h"
+#include "text/tool_calls/reasoning_formats.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::app {
 namespace {
+
+/// Names the model's own description of its outputs, for which other servers have the second name.
+constexpr std::array<std::string_view, 2> kResponseTemplateNames = {"response_template", "hf"};
+
+/// Returns the names that a flag takes: those of the help, and aliases.
+std::vector<std::string> all_names(std::vector<std::string> names, const std::vector<std::string>& aliases) {
+  names.insert(names.end(), aliases.begin(), aliases.end());
+  names.insert(names.end(), {"auto", "none"});
+  return names;
+}
+
+void add_format_flags(CLI::App& serve, server::ServerOptions& server) {
+  const auto set_tools = [&server](const std::string& name) {
+    server.uses_response_template = std::ranges::find(kResponseTemplateNames, name) != kResponseTemplateNames.end();
+    server.detect_tool_format = name == "auto";
+    server.tool_format = text::parse_tool_format(name);
+  };
+  std::vector<std::string> formats = text::tool_format_names();
+  formats.emplace_back(kResponseTemplateNames[0]);
+  const std::string tool_list = fmt::format("{}", fmt::join(formats, ", "));
+  formats.emplace_back(kResponseTemplateNames[1]);
+  add_name(serve, "--tool-call-parser", all_names(std::move(formats), text::tool_format_aliases()), set_tools,
+           "Selects the format of tool calls in outputs: auto (from the chat template), none, " + tool_list + ".")
+      ->default_str("auto");
+  const auto set_reasoning = [&server](const std::string& name) {
+    server.detect_reasoning_format = name == "auto";
+    server.reasoning_format = text::parse_reasoning_format(name);
+  };
+  const std::string list = fmt::format("{}", fmt::join(text::reasoning_format_names(), ", "));
+  add_name(serve, "--reasoning-parser", all_names(text::reasoning_format_names(), text::reasoning_format_aliases()),
+           set_reasoning,
+           "Selects the format of reasoning in outputs: auto (from the chat template), none, " + list + ".")
+      ->default_str("auto");
+}
 
 void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   serve
@@ -22,20 +60,7 @@ void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
                   "Replaces members of generation_config.json by those of a JSON object.")
       ->check(json_object())
       ->type_name("JSON");
-  std::vector<std::string> formats = text::tool_format_names();
-  const std::string list = fmt::format("{}", fmt::join(formats, ", "));
-  formats.insert(formats.end(), {"auto", "none"});
-  const auto set_format = [&server = flags.server](const std::string& name) {
-    server.detect_tool_format = name == "auto";
-    server.tool_format = text::parse_tool_format(name);
-  };
-  add_name(serve, "--tool-call-parser", formats, set_format,
-           "Selects the format of tool calls in outputs: auto (from the chat template), none, " + list + ".")
-      ->default_str("auto");
-  add_choice(
-      serve, "--reasoning-parser", flags.server.reasoning_parser,
-      "Selects the part of an output that is reasoning: think (from <think> to </think>), none, or auto (think if "
-      "the chat template has it).");
+  add_format_flags(serve, flags.server);
 }
 
 }  // namespace

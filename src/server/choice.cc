@@ -126,7 +126,7 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
       delta.calls.push_back({.index = call.index, .id = {}, .name = {}, .arguments = {}});
     }
     ToolCallDelta& target = delta.calls.back();
-    if (!call.name.empty()) target.id = call_id(call.index);
+    if (!call.name.empty()) target.id = call.id.empty() ? call_id(call.index) : call.id;
     target.name += call.name;
     target.arguments += call.arguments;
   }
@@ -138,8 +138,10 @@ std::string Choice::call_id(uint32_t call) const {
   const uint64_t seed = options_.call_id_seed;
   const auto words = philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {index_, call, 2, 0});
   uint64_t value = (uint64_t{words[0]} << 32) | words[1];
-  if (options_.output_format.tools != text::ToolFormat::kMistral)
-    return fmt::format("call_{:016x}{:08x}", value, words[2]);
+  const auto format = options_.output_format.tools;
+  const bool is_mistral = format == text::ToolFormat::kMistral || format == text::ToolFormat::kMistralV11 ||
+                          format == text::ToolFormat::kMistralV13;
+  if (!is_mistral) return fmt::format("call_{:016x}{:08x}", value, words[2]);
   std::string id;
   for (int i = 0; i < 9; ++i, value /= kDigits.size()) id += kDigits[value % kDigits.size()];
   return id;

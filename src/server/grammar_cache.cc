@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "text/tool_calls/output_parser.h"
+#include "text/tool_calls/reasoning_formats.h"
+#include "text/tool_calls/tool_formats.h"
 
 namespace millrace::server {
 
@@ -13,7 +14,7 @@ namespace {
 
 /// Returns whether the special token is a tag that OutputParser splits answers at.
 bool is_tag(std::string_view spelling) {
-  return spelling == text::kReasoningStart || spelling == text::kReasoningEnd || text::is_tool_call_tag(spelling);
+  return text::is_reasoning_tag(spelling) || text::is_tool_call_tag(spelling);
 }
 
 }  // namespace

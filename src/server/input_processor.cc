@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "base/random.h"
+#include "server/chat_format.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {
@@ -53,7 +54,15 @@ void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& c
   json.end_array();
 }
 
-std::string messages_json(const openai::Conversation& conversation) {
+/// Writes the reasoning of an earlier message under the names that templates have for it. Harmony's templates refuse
+/// reasoning and content beside calls.
+void write_reasoning(JsonWriter& json, const openai::ChatMessage& message, bool is_harmony) {
+  json.member("reasoning_content", message.reasoning).member("reasoning", message.reasoning);
+  const bool is_refused = !message.tool_calls.empty() && !message.content.empty();
+  if (is_harmony && !is_refused) json.member("thinking", message.reasoning);
+}
+
+std::string messages_json(const openai::Conversation& conversation, bool is_harmony) {
   using Content = openai::ChatMessage::Content;
   std::string out;
   JsonWriter json(out);
@@ -63,7 +72,7 @@ std::string messages_json(const openai::Conversation& conversation) {
     if (message.content_kind == Content::kText) json.member("content", message.content);
     if (message.content_kind == Content::kNull) json.key("content").null();
     if (!message.name.empty()) json.member("name", message.name);
-    if (!message.reasoning.empty()) json.member("reasoning_content", message.reasoning);
+    if (!message.reasoning.empty()) write_reasoning(json, message, is_harmony);
     if (!message.tool_call_id.empty()) json.member("tool_call_id", message.tool_call_id);
     if (!message.tool_calls.empty()) write_calls(json, message.tool_calls);
     json.end_object();
@@ -180,71 +189,14 @@ ApiResult<std::string> InputProcessor::render(const openai::Conversation& conver
   return render_template(**chat_template, conversation);
 }
 
-std::optional<text::ToolFormat> InputProcessor::tool_format(const text::ChatTemplate& chat_template) const {
-  if (!options_.detect_tool_format) return options_.tool_format;
-  return chat_template.supports_tools() ? chat_template.tool_format() : std::nullopt;
-}
-
-bool InputProcessor::supports_reasoning(const text::ChatTemplate& chat_template) const {
-  if (options_.reasoning_parser != ReasoningParser::kAuto) return options_.reasoning_parser == ReasoningParser::kThink;
-  return chat_template.has_reasoning();
-}
-
-OutputConstraint InputProcessor::make_output_constraint(const text::ChatTemplate& chat_template,
-                                                        const openai::ChatRequest& request,
-                                                        const text::OutputFormat& format) const {
-  const openai::Conversation& conversation = request.conversation;
-  OutputConstraint constraint;
-  if (format.begins_in_reasoning) {
-    constraint.reasoning = ReasoningMode::kOpened;
-  } else if (supports_reasoning(chat_template) && !conversation.continue_final_message) {
-    constraint.reasoning = ReasoningMode::kOptional;
-  }
-  constraint.response_format = request.response_format;
-  const bool must_call = conversation.forces_call();
-  const bool is_constrained =
-      must_call || constraint.response_format || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
-  if (!format.tools || !is_constrained) return constraint;
-  constraint.calls = ToolCallConstraint{*format.tools, conversation.tools, must_call, request.parallel_tool_calls};
-  if (conversation.tool_choice == openai::ToolChoice::kNamed) {
-    std::erase_if(constraint.calls->tools,
-                  [&](const openai::Tool& tool) { return tool.name != conversation.chosen_tool; });
-    constraint.calls->allow_parallel = false;
-  }
-  if (must_call && constraint.reasoning == ReasoningMode::kNone) {
-    constraint.prefix = text::tool_call_prefix(*format.tools, conversation.chosen_tool);
-  }
-  return constraint;
-}
-
-text::OutputFormat InputProcessor::make_output_format(const text::ChatTemplate& chat_template,
-                                                      const openai::ChatRequest& request,
-                                                      std::string_view prompt) const {
-  const openai::Conversation& conversation = request.conversation;
-  text::OutputFormat format;
-  format.splits_reasoning =
-      supports_reasoning(chat_template) && (request.separate_reasoning || !request.include_reasoning);
-  format.begins_in_reasoning = conversation.continue_final_message
-                                   ? text::is_within_reasoning(conversation.messages.back().content)
-                                   : text::prompt_opens_reasoning(prompt);
-  format.reasoning_is_closed = conversation.continue_final_message || text::prompt_closes_reasoning(prompt);
-  if (!conversation.has_tools()) return format;
-  format.tools = tool_format(chat_template);
-  if (text::tool_call_syntaxes(*format.tools).front().arguments == text::ToolCallSyntax::Arguments::kJson)
-    return format;
-  auto types = std::make_shared<text::ParameterTypes>();
-  for (const openai::Tool& tool : conversation.tools) types->add(tool.name, tool.parameters);
-  format.parameter_types = std::move(types);
-  return format;
-}
-
 ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate& chat_template,
                                                        const openai::Conversation& conversation) const {
-  if (conversation.has_tools() && !tool_format(chat_template)) {
+  if (conversation.has_tools() && !ChatFormat(options_, chat_template).can_call()) {
     return bad_request("tools", "tools: not supported with this model, whose chat template {} (--tool-call-parser)",
                        chat_template.supports_tools() ? "uses no tool-call format that is known" : "shows it no tools");
   }
-  const std::string messages = messages_json(conversation);
+  const bool is_harmony = ChatFormat(options_, chat_template).reasoning() == text::ReasoningFormat::kHarmony;
+  const std::string messages = messages_json(conversation, is_harmony);
   text::ChatInput input;
   input.messages_json = messages;
   input.default_kwargs_json = options_.default_chat_template_kwargs;
@@ -314,17 +266,19 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kChat;
   text::OutputFormat& format = spec.options.output_format;
-  format = make_output_format(**chat_template, request, *text);
-  const OutputConstraint constraint = make_output_constraint(**chat_template, request, format);
-  format.prefix = constraint.prefix;
-  *text += constraint.prefix;
+  const ChatFormat chat_format(options_, **chat_template);
+  format = chat_format.make_output_format(request, *text);
+  const auto constraint = chat_format.make_output_constraint(request, format);
+  if (constraint.has_error()) return constraint.error();
+  format.prefix = constraint->prefix;
+  *text += constraint->prefix;
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
-  if (format.tools) spec.options.call_id_seed = seeds_.next();
+  if (format.has_tools()) spec.options.call_id_seed = seeds_.next();
   TokenizedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
-  auto finished = finish(request, std::move(spec), "messages", header_id, constraint);
+  auto finished = finish(request, std::move(spec), "messages", header_id, *constraint);
   if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
   return finished;
 }
@@ -408,9 +362,14 @@ tensor::SamplingParams InputProcessor::sampling(const openai::CommonRequest& req
   return params;
 }
 
-bool InputProcessor::is_special_tag(std::string_view tag) const {
+bool InputProcessor::has_special_tags(text::ReasoningFormat format) const {
   const text::Tokenizer& tokenizer = *service_.tokenizer;
-  return tokenizer.decode(tokenizer.encode(std::string(tag), false), true).empty();
+  const text::ReasoningRow& row = text::row_of(format);
+  std::string tags(row.end);
+  tags += row.content_open;
+  for (const std::string_view tag : row.content_tags) tags += tag;
+  const std::vector<TokenId> ids = tokenizer.encode(tags, false);
+  return std::ranges::any_of(ids, [&tokenizer](TokenId id) { return tokenizer.is_special(id); });
 }
 
 void InputProcessor::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
@@ -425,8 +384,8 @@ void InputProcessor::fill_options(const openai::CommonRequest& request, Generati
   spec.options.include_stop = request.include_stop;
   // Some models' tags are special tokens.
   const text::OutputFormat& output = spec.options.output_format;
-  spec.options.skip_special_tokens =
-      request.skip_special_tokens && !output.tools && !(output.splits_reasoning && is_special_tag(text::kReasoningEnd));
+  const bool has_tags = output.has_tools() || (output.reasoning && has_special_tags(*output.reasoning));
+  spec.options.skip_special_tokens = request.skip_special_tokens && !has_tags;
   spec.options.logprobs = request.top_logprobs >= 0;
   spec.options.tokens_as_ids = request.tokens_as_ids;
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));

@@ -72,15 +72,6 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
                                                                const openai::Conversation& conversation) const;
-  [[nodiscard]] std::optional<text::ToolFormat> tool_format(const text::ChatTemplate& chat_template) const;
-  /// Returns how the answer to `prompt` separates content, reasoning and tool calls.
-  [[nodiscard]] text::OutputFormat make_output_format(const text::ChatTemplate& chat_template,
-                                                      const openai::ChatRequest& request,
-                                                      std::string_view prompt) const;
-  [[nodiscard]] bool supports_reasoning(const text::ChatTemplate& chat_template) const;
-  [[nodiscard]] OutputConstraint make_output_constraint(const text::ChatTemplate& chat_template,
-                                                        const openai::ChatRequest& request,
-                                                        const text::OutputFormat& format) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param, const std::string& header_id,
                                                          const OutputConstraint& constraint) const;
@@ -95,8 +86,8 @@ class InputProcessor {
   [[nodiscard]] uint32_t max_prompt_tokens(const openai::CommonRequest& request, uint32_t default_max_tokens) const;
   void attach_prediction(const std::string& prediction, GenerationSpec& spec) const;
   [[nodiscard]] tensor::SamplingParams sampling(const openai::CommonRequest& request) const;
-  /// Returns whether `tag` is one special token.
-  [[nodiscard]] bool is_special_tag(std::string_view tag) const;
+  /// Returns whether some of a format's tags are special tokens.
+  [[nodiscard]] bool has_special_tags(text::ReasoningFormat format) const;
   void fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const;
 
   const ServerOptions& options_;

@@ -7,24 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/enum_names.h"
 #include "server/http/http_options.h"
+#include "text/tool_calls/reasoning_formats.h"
 #include "text/tool_calls/tool_formats.h"
 
 namespace millrace::server {
-
-/// The part of an output that is reasoning: from <think> to </think>, or none. kAuto is kThink if the chat template has
-/// reasoning.
-enum class ReasoningParser : uint8_t { kAuto, kThink, kNone };
-
-inline constexpr EnumName<ReasoningParser> kReasoningParserNames[] = {
-    {ReasoningParser::kAuto, "auto"},
-    {ReasoningParser::kThink, "think"},
-    {ReasoningParser::kNone, "none"},
-};
-constexpr std::span<const EnumName<ReasoningParser>> enum_names(ReasoningParser) {
-  return kReasoningParserNames;
-}
 
 /// How the server listens, whom it serves, and the bound of everything that a client could make grow.
 struct ServerOptions {
@@ -40,7 +27,9 @@ struct ServerOptions {
   bool allow_request_chat_template = false;     ///< a request may bring its own template
   bool detect_tool_format = true;               ///< the chat template decides how tool calls are written
   std::optional<text::ToolFormat> tool_format;  ///< without detection; empty: no tools
-  ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  bool uses_response_template = false;          ///< the model's own description of its outputs replaces both formats
+  bool detect_reasoning_format = true;          ///< the chat template decides how reasoning is written
+  std::optional<text::ReasoningFormat> reasoning_format;  ///< without detection; empty: none
   bool has_priorities = false;      ///< the queue is ordered by them; else a request that has one is refused
   bool low_priority_first = false;  ///< a smaller number is scheduled first
 

@@ -8,6 +8,7 @@
 #include "grammar/expression.h"
 #include "server/openai/error.h"
 #include "server/openai/request.h"
+#include "text/tool_calls/reasoning_formats.h"
 #include "text/tool_calls/tool_formats.h"
 
 /// Turns the constraints of a request into the definition of a grammar (src/grammar, which knows no requests).
@@ -16,8 +17,8 @@ namespace millrace::server {
 /// How a constrained answer begins.
 enum class ReasoningMode : uint8_t {
   kNone,      ///< without reasoning
-  kOptional,  ///< <think>…</think> may come first
-  kOpened,    ///< the prompt has opened <think>
+  kOptional,  ///< reasoning may come first
+  kOpened,    ///< the prompt has opened the reasoning
 };
 
 /// The tool calls that an answer may contain.
@@ -32,6 +33,7 @@ struct ToolCallConstraint {
 /// where calls are optional, text is free around them.
 struct OutputConstraint {
   ReasoningMode reasoning = ReasoningMode::kNone;
+  text::ReasoningFormat reasoning_format = text::ReasoningFormat::kThink;
   std::optional<openai::ResponseFormat> response_format;
   std::optional<ToolCallConstraint> calls;
   std::string prefix;  ///< the beginning of the answer that the prompt ends with

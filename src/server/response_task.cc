@@ -212,7 +212,7 @@ openai::Usage ResponseTask::usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     total.completion_tokens += choices_[i].completion_tokens();
     if (i % spec_.n == 0) total.cached_tokens += choices_[i].cached_tokens();
-    if (spec_.options.output_format.splits_reasoning) {
+    if (spec_.options.output_format.reasoning) {
       total.reasoning_tokens = total.reasoning_tokens.value_or(0) + choices_[i].reasoning_tokens();
     }
     if (spec_.options.has_prediction) {

@@ -8,6 +8,7 @@
 #include "grammar/grammar_fixtures.h"
 #include "server/schema_check.h"
 #include "text/tool_calls/output_parser.h"
+#include "text/tool_calls/tool_formats.h"
 
 using namespace millrace;
 using namespace millrace::server;
@@ -16,8 +17,11 @@ using text::ToolFormat;
 
 namespace {
 
-constexpr ToolFormat kFormats[] = {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kMistral,
-                                   ToolFormat::kDeepSeekV3, ToolFormat::kQwen3Coder};
+std::vector<ToolFormat> all_formats() {
+  std::vector<ToolFormat> formats;
+  for (size_t i = 0; i < text::kToolFormatCount; ++i) formats.push_back(static_cast<ToolFormat>(i));
+  return formats;
+}
 constexpr const char* kSchema =
     R"({"type":"object","properties":{"at":{"enum":["x","y","a \"b\""]},"far":{"type":"boolean"}},)"
     R"("required":["at"],"additionalProperties":false})";
@@ -43,7 +47,7 @@ text::OutputPart parse(const OutputConstraint& constraint, std::string_view text
   auto types = std::make_shared<text::ParameterTypes>();
   for (const openai::Tool& tool : constraint.calls->tools) types->add(tool.name, tool.parameters);
   format.parameter_types = std::move(types);
-  format.splits_reasoning = constraint.reasoning != ReasoningMode::kNone;
+  if (constraint.reasoning != ReasoningMode::kNone) format.reasoning = constraint.reasoning_format;
   format.begins_in_reasoning = constraint.reasoning == ReasoningMode::kOpened;
   text::OutputParser parser(format);
   text::OutputPart all;
@@ -58,27 +62,46 @@ text::OutputPart parse(const OutputConstraint& constraint, std::string_view text
   return all;
 }
 
-/// Returns a constraint on calls of the tools `f` and `g` in one format.
-std::string two_calls(ToolFormat format) {
-  switch (format) {
-    case ToolFormat::kHermes:
-      return "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"at\": \"x\"}}\n</tool_call>\n"
-             "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"at\": \"y\", \"far\": true}}\n</tool_call>";
-    case ToolFormat::kLlama3:
-      return "{\"name\": \"f\", \"parameters\": {\"at\": \"x\"}}; "
-             "{\"name\": \"g\", \"parameters\": {\"at\": \"y\", \"far\": true}}";
-    case ToolFormat::kMistral:
-      return "[TOOL_CALLS]f[ARGS]{\"at\": \"x\"}[TOOL_CALLS]g[ARGS]{\"at\": \"y\", \"far\": true}";
-    case ToolFormat::kQwen3Coder:
-      return "<tool_call>\n<function=f>\n<parameter=at>\nx\n</parameter>\n</function>\n</tool_call>\n"
-             "<tool_call>\n<function=g>\n<parameter=at>\ny\n</parameter>\n<parameter=far>\ntrue\n</parameter>\n"
-             "</function>\n</tool_call>";
-    case ToolFormat::kDeepSeekV3: break;
+/// Returns the arguments at and far, the latter unless it is empty, as a syntax writes them.
+std::string written_arguments(const text::ToolCallSyntax& syntax, std::string_view at, std::string_view far) {
+  using enum text::ArgumentNotation;
+  if (syntax.notation == kParameters) {
+    const text::ParameterTags& tags = *syntax.tags;
+    const std::string open = tags.has_string_attribute ? " string=\"false\">" : std::string(tags.value_open);
+    std::string out = fmt::format("{}at{}{}{}{}", tags.open, tags.key_end, tags.value_open, at, tags.value_end);
+    if (!far.empty()) out += fmt::format("{}far{}{}{}{}", tags.open, tags.key_end, open, far, tags.value_end);
+    return out;
   }
-  return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"at\": "
-         "\"x\"}\n```<｜tool▁call▁end｜>\n"
-         "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{\"at\": \"y\", \"far\": true}\n```<｜tool▁call▁end｜>"
-         "<｜tool▁calls▁end｜>";
+  if (syntax.notation == kLiterals) {
+    const text::LiteralDialect& dialect = *syntax.dialect;
+    const std::string_view quote = dialect.quote.empty() ? "\"" : dialect.quote;
+    const std::string_view word = far == "true" ? dialect.true_word : dialect.false_word;
+    std::string out = fmt::format("{}at{}{}{}{}", dialect.open, dialect.key_end, quote, at, quote);
+    if (!far.empty()) out += fmt::format("{}far{}{}", dialect.separator, dialect.key_end, word);
+    return out + dialect.close;
+  }
+  return far.empty() ? fmt::format(R"({{"at": "{}"}})", at) : fmt::format(R"({{"at": "{}", "far": {}}})", at, far);
+}
+
+/// Returns calls of the tools `f` and `g` in a format, or of `f` alone where there is one call only.
+std::string two_calls(ToolFormat format) {
+  const text::ToolCallSyntax& syntax = text::row_of(format).written.front();
+  std::string id(syntax.id_open);
+  if (syntax.id == text::CallIdSyntax::kNumber) id += "12";
+  if (syntax.id == text::CallIdSyntax::kNineCharacters) id += "a1b2c3d4e";
+  const auto call = [&](std::string_view name, std::string_view at, std::string_view far) {
+    return fmt::format("{}{}{}{}{}{}{}{}{}", syntax.call_open, syntax.id_is_first ? id : "", syntax.before_name, name,
+                       syntax.id_is_first ? "" : id, syntax.before_arguments, written_arguments(syntax, at, far),
+                       syntax.after_arguments, syntax.call_close);
+  };
+  std::string text = fmt::format("{}{}{}", syntax.section_open, syntax.list_open, call("f", "x", ""));
+  if (!syntax.allows_one_call) text += std::string(syntax.separator) + call("g", "y", "true");
+  return text + std::string(syntax.list_close) + std::string(syntax.section_close);
+}
+
+/// Returns whether an output of the format ends with its first call.
+bool allows_one(ToolFormat format) {
+  return text::row_of(format).written.front().allows_one_call;
 }
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
@@ -93,10 +116,10 @@ TEST_CASE("required calls are written as the parser reads them") {
   std::mt19937_64 random(5);
   simdjson::dom::parser schemas;
   const simdjson::dom::element schema = schemas.parse(std::string_view(kSchema));
-  const std::vector<std::string> names = {"look", "look_at", "say \"hi\""};
+  const std::vector<std::string> names = {"look", "look_at", "say.hi-2"};
   std::vector<openai::Tool> tools;
   for (const std::string& name : names) tools.push_back(tool(name));
-  for (const ToolFormat format : kFormats) {
+  for (const ToolFormat format : all_formats()) {
     for (const bool is_named : {false, true}) {
       for (const bool is_begun : {false, true}) {
         OutputConstraint constraint = calling(format, is_named ? std::vector{tools[1]} : tools);
@@ -120,31 +143,35 @@ TEST_CASE("required calls are written as the parser reads them") {
             CHECK(matches(parser.parse(call.arguments), schema, schema));
           }
         }
-        CHECK((most > 1) == !is_named);
+        CHECK((most > 1) == (!is_named && !allows_one(format)));
       }
     }
   }
 }
 
 TEST_CASE("in free text a call tag begins a call") {
-  for (const ToolFormat format : kFormats) {
+  for (const ToolFormat format : all_formats()) {
     const GrammarPtr grammar = grammar_of(calling(format, {tool("f"), tool("g")}, false));
     const std::string calls = two_calls(format);
     INFO(text::to_string(format));
     CHECK(matches(grammar, ""));
     CHECK(matches(grammar, "No <tool>, [TOOLS] or <｜tool▁call｜> here, Ω; "));
     CHECK(matches(grammar, calls));
-    if (format != ToolFormat::kLlama3) CHECK(matches(grammar, "Let me see.\n" + calls));
-    CHECK(!matches(grammar, replaced(calls, "at", "to")));
-    CHECK(!matches(grammar, replaced(calls, "x", "z")));
+    const bool is_whole = text::row_of(format).written.front().is_whole_output;
+    if (!is_whole) CHECK(matches(grammar, "Let me see.\n" + calls));
+    const std::string arguments = written_arguments(text::row_of(format).written.front(), "x", "");
+    CHECK(!matches(grammar, replaced(calls, arguments, replaced(arguments, "at", "to"))));
+    CHECK(!matches(grammar, replaced(calls, arguments, replaced(arguments, "x", "z"))));
     CHECK(!matches(grammar, calls.substr(0, calls.size() - 1)));
     CHECK(!matches(grammar, calls + " And so on."));
   }
 }
 
 TEST_CASE("without several calls there is one") {
-  for (const ToolFormat format : kFormats) {
+  for (const ToolFormat format : all_formats()) {
+    if (allows_one(format)) continue;
     OutputConstraint constraint = calling(format, {tool("f"), tool("g")});
+    INFO(text::to_string(format));
     CHECK(matches(grammar_of(constraint), two_calls(format)));
     constraint.calls->allow_parallel = false;
     CHECK(!matches(grammar_of(constraint), two_calls(format)));
@@ -174,6 +201,60 @@ TEST_CASE("reasoning goes before calls") {
   CHECK(matches(grammar_of(constraint), "<think>Hm.</think>\n\n" + calls));
   CHECK(matches(grammar_of(constraint), calls));
   CHECK(!matches(grammar_of(constraint), "Hm.</think>" + calls));
+}
+
+TEST_CASE("harmony has reasoning and content in channels") {
+  OutputConstraint constraint = calling(ToolFormat::kHarmony, {tool("f")});
+  constraint.reasoning = ReasoningMode::kOptional;
+  constraint.reasoning_format = text::ReasoningFormat::kHarmony;
+  const std::string reasoning = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+  const std::string call = two_calls(ToolFormat::kHarmony);
+  CHECK(matches(grammar_of(constraint), reasoning + call));
+  CHECK(matches(grammar_of(constraint), call));
+  CHECK(!matches(grammar_of(constraint), reasoning + "<|channel|>final<|message|>No."));
+  constraint.calls->must_call = false;
+  const auto free = grammar_of(constraint);
+  CHECK(matches(free, reasoning + "<|channel|>final<|message|>No."));
+  CHECK(matches(free, " to=functions.f<|channel|>commentary json<|message|>{\"at\": \"x\"}"));
+  CHECK(!matches(free, " to=functions.f<|channel|>commentary json<|message|>{\"at\": \"z\"}"));
+  constraint.calls.reset();
+  constraint.response_format =
+      openai::ResponseFormat{openai::ResponseFormat::Kind::kRegex, {"[0-9]+"}, "regex", "regex"};
+  CHECK(matches(grammar_of(constraint), reasoning + "<|channel|>final<|message|>42"));
+  CHECK(!matches(grammar_of(constraint), "42"));
+  constraint.reasoning_format = text::ReasoningFormat::kCommand;
+  CHECK(matches(grammar_of(constraint), "<|START_RESPONSE|>42<|END_RESPONSE|>"));
+  CHECK(matches(grammar_of(constraint), "<|START_THINKING|>Hm.<|END_THINKING|>42"));
+}
+
+TEST_CASE("literals follow the schema of their tool") {
+  const char* schema =
+      R"({"type":"object","properties":{"name":{"type":"string"},"n":{"type":"integer","maximum":9},)"
+      R"("flags":{"type":"array","items":{"type":"boolean"},"maxItems":2},"next":{"$ref":"#/$defs/node"},)"
+      R"("kind":{"enum":["a",true,null]},"any":{}},"required":["name"],)"
+      R"("$defs":{"node":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},)"
+      R"("required":["next"]}}})";
+  const auto python = grammar_of(calling(ToolFormat::kPythonic, {tool("f", schema)}));
+  CHECK(matches(python, R"py([f(name="a\"b")])py"));
+  CHECK(matches(python, R"py([f(name="a", n=7, flags=[True, False], next={"next": {"next": None}}, kind=None)])py"));
+  CHECK(matches(python, R"py([f(name="a", any={"x": [1, None, "y"]})])py"));
+  CHECK(!matches(python, R"py([f(n=7)])py"));
+  CHECK(!matches(python, R"py([f(name="a", n=70)])py"));
+  CHECK(!matches(python, R"py([f(name="a", flags=[True, True, True])])py"));
+  CHECK(!matches(python, R"py([f(name="a", flags=[true])])py"));
+  CHECK(!matches(python, R"py([f(name="a", kind="b")])py"));
+  const auto gemma = grammar_of(calling(ToolFormat::kGemma4, {tool("f", schema)}));
+  const std::string q = "<|\"|>";
+  // Members are in the order of their names.
+  CHECK(matches(gemma, "<|tool_call>call:f{flags:[true],kind:" + q + "a" + q + ",name:" + q + "x \"y\"" + q +
+                           ",next:{next:null}}<tool_call|>"));
+  CHECK(!matches(gemma, "<|tool_call>call:f{flags:[1],name:" + q + "x" + q + "}<tool_call|>"));
+  const auto free = grammar_of(calling(ToolFormat::kGemma4, {tool("f", "", false)}));
+  CHECK(matches(free, "<|tool_call>call:f{a:{b:[1," + q + "x" + q + "]}}<tool_call|>"));
+  CHECK(matches(free, "<|tool_call>call:f{}<tool_call|>"));
+  CHECK(!matches(free, "<|tool_call>call:f{a}<tool_call|>"));
+  const auto refused = build_grammar(calling(ToolFormat::kPythonic, {tool("say hi", schema)}), SchemaEnforcement::kAll);
+  CHECK(refused.error().param == "tools");
 }
 
 TEST_CASE("arguments of lax tools follow their schema where possible") {
@@ -239,6 +320,9 @@ TEST_CASE("different constraints have different keys") {
   std::vector<OutputConstraint> all;
   all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
   all.push_back(calling(ToolFormat::kMistral, {tool("f")}));
+  all.push_back(calling(ToolFormat::kHermes, {tool("f")}));
+  all.back().reasoning = ReasoningMode::kOptional;
+  all.back().reasoning_format = text::ReasoningFormat::kCommand;
   all.push_back(calling(ToolFormat::kHermes, {tool("f")}, false));
   all.push_back(calling(ToolFormat::kHermes, {tool("f", kSchema, false)}));
   all.push_back(calling(ToolFormat::kHermes, {tool("f", "")}));

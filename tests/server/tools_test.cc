@@ -45,7 +45,7 @@ struct ToolServer : TestServer {
   }
   static server::ServerOptions without_reasoning() {
     server::ServerOptions options = allowing();
-    options.reasoning_parser = server::ReasoningParser::kNone;
+    options.detect_reasoning_format = false;
     return options;
   }
   [[nodiscard]] static std::string body(std::string_view more, std::string_view messages = {}) {
@@ -325,7 +325,7 @@ TEST_CASE("Unsupported template features are refused or need a flag") {
   auto options = ToolServer::allowing();
   options.detect_tool_format = false;
   options.tool_format = text::ToolFormat::kHermes;
-  options.reasoning_parser = server::ReasoningParser::kNone;
+  options.detect_reasoning_format = false;
   {
     const ToolServer server(kCall, options);
     const ParsedJson json(server.chat(request).body);

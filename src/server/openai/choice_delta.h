@@ -9,7 +9,7 @@
 #include "sched/plan/request.h"
 #include "tensor/sampling.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tool_calls/output_parser.h"
+#include "text/tool_calls/output_format.h"
 
 /// The content of a response's choices: what server/choice.h makes and the writers of this folder render.
 namespace millrace::server {

@@ -61,6 +61,11 @@ void write_calls(JsonWriter& json, const std::vector<ToolCallDelta>& calls, bool
   json.end_array();
 }
 
+/// Writes reasoning under the names of both conventions.
+void write_reasoning(JsonWriter& json, const std::string& reasoning) {
+  json.member("reasoning_content", reasoning).member("reasoning", reasoning);
+}
+
 void write_message(JsonWriter& json, const ChoiceDelta& content) {
   json.key("message").begin_object().member("role", "assistant").key("content");
   if (content.text.empty() && !content.calls.empty()) {
@@ -69,7 +74,7 @@ void write_message(JsonWriter& json, const ChoiceDelta& content) {
     json.value(content.text);
   }
   json.key("refusal").null();
-  if (!content.reasoning.empty()) json.member("reasoning_content", content.reasoning);
+  if (!content.reasoning.empty()) write_reasoning(json, content.reasoning);
   if (!content.calls.empty()) write_calls(json, content.calls, false);
   json.end_object();
 }
@@ -174,7 +179,7 @@ void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const
     json.key("delta").begin_object();
     if (role) json.member("role", "assistant").member("content", "");
     const bool has_more = !content.reasoning.empty() || !content.calls.empty();
-    if (!bare && !content.reasoning.empty()) json.member("reasoning_content", content.reasoning);
+    if (!bare && !content.reasoning.empty()) write_reasoning(json, content.reasoning);
     if (!bare && (!content.text.empty() || !has_more)) json.member("content", content.text);
     if (!bare && !content.calls.empty()) write_calls(json, content.calls, true);
     json.end_object();

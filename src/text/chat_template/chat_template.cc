@@ -5,14 +5,15 @@
 #include <cctype>
 #include <functional>
 
+#include "base/log.h"
 #include "base/text_file.h"
-#include "text/tool_calls/output_parser.h"
 #include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
 #include "text/chat_template/jinja_json.h"
 #include "text/chat_template/jinja_parser.h"
 #include "text/chat_template/message_shapes.h"
+#include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
 namespace {
@@ -149,7 +150,7 @@ void ChatTemplate::add_template(std::string name, std::string_view source) {
   templates_[std::move(name)] = std::move(compiled);
   if (const auto format = detect_tool_format(source)) tool_format_ = format;
   supports_tools_ = supports_tools_ || has_word(source, "tools");
-  has_reasoning_ = has_reasoning_ || template_has_reasoning(source);
+  if (const auto format = detect_reasoning_format(source)) reasoning_format_ = format;
 }
 
 void ChatTemplate::add_from_config(std::string_view config_json) {
@@ -159,6 +160,15 @@ void ChatTemplate::add_from_config(std::string_view config_json) {
   const auto add = [&](const std::string& name, const std::string& source) {
     if (!has_template(name)) add_template(name, source);
   };
+  const Value* described = config.entries().find("response_template");
+  if (described != nullptr && described->is(Kind::kDict)) {
+    auto parsed = ResponseTemplate::parse(jinja::dump_json(*described, {}));
+    if (parsed.has_value()) {
+      response_template_ = std::move(*parsed);
+    } else {
+      log::warn("tokenizer_config.json: {}; it is not used", parsed.error().message);
+    }
+  }
   const Value* templates = config.entries().find("chat_template");
   if (templates == nullptr) return;
   if (templates->is(Kind::kString)) return add(std::string(kDefaultName), templates->string());

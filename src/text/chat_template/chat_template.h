@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/tool_calls/tool_calls.h"
+#include "text/tool_calls/reasoning_formats.h"
+#include "text/tool_calls/tool_formats.h"
 
 namespace millrace::text {
+
+class ResponseTemplate;
 
 namespace jinja {
 class Heap;
@@ -69,8 +72,10 @@ class ChatTemplate {
   [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
   /// Whether it shows the model the tools that there are.
   [[nodiscard]] bool supports_tools() const { return supports_tools_; }
-  /// Whether the model's answers begin with reasoning between <think> and </think>.
-  [[nodiscard]] bool has_reasoning() const { return has_reasoning_; }
+  /// How the model's answers begin with reasoning, if they do so in a known form.
+  [[nodiscard]] std::optional<ReasoningFormat> reasoning_format() const { return reasoning_format_; }
+  /// The model's own description of its answers, or null if its config has none that is valid.
+  [[nodiscard]] const std::shared_ptr<const ResponseTemplate>& response_template() const { return response_template_; }
 
  private:
   /// A template with what is known of it.
@@ -92,7 +97,8 @@ class ChatTemplate {
   SpecialTokens special_tokens_;
   std::optional<ToolFormat> tool_format_;
   bool supports_tools_ = false;
-  bool has_reasoning_ = false;
+  std::optional<ReasoningFormat> reasoning_format_;
+  std::shared_ptr<const ResponseTemplate> response_template_;
 };
 
 }  // namespace millrace::text

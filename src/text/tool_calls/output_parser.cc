@@ -8,89 +8,69 @@
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kOpen = kReasoningStart;
+constexpr std::string_view kOpen = "<think>";
+constexpr std::string_view kClose = "</think>";
+
+bool is_harmony(const OutputFormat& format) {
+  return format.tools == ToolFormat::kHarmony || (!format.tools && format.reasoning == ReasoningFormat::kHarmony);
+}
+
+std::span<const std::string_view> content_tags(const OutputFormat& format) {
+  return format.reasoning ? row_of(*format.reasoning).content_tags : std::span<const std::string_view>();
+}
+
+/// Returns the marker of calls that ends reasoning, or nothing.
+std::string_view early_end(const OutputFormat& format) {
+  if (!format.tools || !row_of(*format.tools).ends_reasoning) return {};
+  return row_of(*format.tools).written.front().section_open;
+}
 
 }  // namespace
 
-bool prompt_opens_reasoning(std::string_view prompt) {
-  return prompt.substr(0, size_without_space(prompt)).ends_with(kOpen);
-}
-
-bool prompt_closes_reasoning(std::string_view prompt) {
-  return without_space(prompt).ends_with(kReasoningEnd);
-}
-
-bool is_within_reasoning(std::string_view begun_answer) {
-  const size_t at = begun_answer.find(kOpen);
-  return at != std::string_view::npos && begun_answer.find(kReasoningEnd, at) == std::string_view::npos;
-}
-
-bool template_has_reasoning(std::string_view source) {
-  return source.find(kReasoningEnd) != std::string_view::npos;
-}
-
-void ReasoningParser::push(std::string_view text, std::string& reasoning, std::string& rest) {
-  pending_ += text;
-  while (!pending_.empty() && step(reasoning, rest)) {
-  }
-}
-
-/// Consumes from pending_; false where more has to come first.
-bool ReasoningParser::step(std::string& reasoning, std::string& rest) {
-  if (phase_ == Phase::kRest) {
-    rest += std::exchange(pending_, {});
-    return false;
-  }
-  const size_t first = pending_.find_first_not_of(kAsciiSpace);
-  if (phase_ == Phase::kStart) {
-    if (first == std::string::npos) return false;
-    const std::string_view begin = std::string_view(pending_).substr(first);
-    const bool opens = begin.starts_with(kOpen);
-    if (!opens && kOpen.starts_with(begin)) return false;
-    if (opens) pending_.erase(0, first + kOpen.size());
-    phase_ = opens ? Phase::kBegin : Phase::kRest;
-    has_opened_ = opens;
-    return true;
-  }
-  if (phase_ != Phase::kReasoning) {
-    if (first == std::string::npos) {
-      pending_.clear();
-      return false;
-    }
-    pending_.erase(0, first);
-    phase_ = phase_ == Phase::kBegin ? Phase::kReasoning : Phase::kRest;
-    return true;
-  }
-  const size_t at = pending_.find(kReasoningEnd);
-  const bool is_found = at != std::string::npos;
-  size_t end = is_found ? at : pending_.size() - partial_match_length(pending_, kReasoningEnd);
-  const size_t trimmed = size_without_space(std::string_view(pending_).substr(0, end));
-  if (is_found || end - trimmed <= kMaxHeldBackSpace) end = trimmed;
-  reasoning.append(pending_, 0, end);
-  pending_.erase(0, is_found ? at + kReasoningEnd.size() : end);
-  if (is_found) phase_ = Phase::kGap;
-  return is_found;
-}
-
-void ReasoningParser::finish(std::string& reasoning, std::string& rest) {
-  std::string& target = phase_ == Phase::kReasoning ? reasoning : rest;
-  if (phase_ == Phase::kReasoning) pending_.resize(size_without_space(pending_));
-  if (phase_ != Phase::kBegin && phase_ != Phase::kGap) target += pending_;
-  pending_.clear();
-}
-
 OutputParser::OutputParser(const OutputFormat& format)
     : format_(format),
-      may_lack_start_(format.splits_reasoning && !format.begins_in_reasoning && !format.reasoning_is_closed) {
-  if (format.splits_reasoning) reasoning_.emplace(format.begins_in_reasoning);
+      filter_(content_tags(format)),
+      may_lack_start_(format.reasoning && row_of(*format.reasoning).may_lack_start && !format.begins_in_reasoning &&
+                      !format.reasoning_is_closed) {
+  if (format.response_template) {
+    template_.emplace(format.response_template, format.prompt_end, format.parameter_types);
+  } else if (is_harmony(format)) {
+    harmony_.emplace();
+  } else if (format.reasoning && *format.reasoning != ReasoningFormat::kHarmony) {
+    reasoning_.emplace(row_of(*format.reasoning), format.begins_in_reasoning, early_end(format));
+  }
   make_tool_parser();
 }
 
 void OutputParser::make_tool_parser() {
-  if (format_.tools) tools_.emplace(*format_.tools, format_.parameter_types);
+  if (format_.tools && !harmony_ && !template_) tools_.emplace(*format_.tools, format_.parameter_types);
+}
+
+bool OutputParser::in_reasoning() const {
+  if (harmony_) return harmony_->in_reasoning();
+  if (template_) return template_->in_reasoning();
+  return reasoning_ && reasoning_->in_reasoning();
+}
+
+uint32_t OutputParser::calls_started() const {
+  if (harmony_) return harmony_->started_calls();
+  if (template_) return template_->finished_calls();
+  return tools_ ? tools_->started_calls() : 0;
+}
+
+uint32_t OutputParser::calls_finished() const {
+  if (harmony_) return harmony_->finished_calls();
+  if (template_) return template_->finished_calls();
+  return tools_ ? tools_->finished_calls() : 0;
+}
+
+std::string& OutputParser::reasoning_of(OutputPart& out) const {
+  return format_.reasoning ? out.reasoning : out.content;
 }
 
 void OutputParser::push(std::string_view text, OutputPart& out) {
+  if (harmony_) return harmony_->push(text, {reasoning_of(out), out.content, out.calls});
+  if (template_) return template_->push(text, {reasoning_of(out), out.content, out.calls});
   if (!reasoning_) return push_rest(text, out);
   std::string rest;
   reasoning_->push(text, out.reasoning, rest);
@@ -104,18 +84,17 @@ void OutputParser::push_unopened(std::string_view text, OutputPart& out) {
   }
   if (!may_lack_start_ || reasoning_->has_opened()) return push_rest(text, out);
   pending_ += text;
-  const size_t end = pending_.find(kReasoningEnd);
+  const size_t end = pending_.find(kClose);
   const bool is_ended = end != std::string::npos && pending_.find(kOpen) > end;
   if (is_ended) {
     may_lack_start_ = false;
     const std::string all = std::exchange(pending_, {});
     skips_space_ = end_unopened(std::string_view(all).substr(0, end), out);
-    return push_unopened(std::string_view(all).substr(end + (skips_space_ ? kReasoningEnd.size() : 0)), out);
+    return push_unopened(std::string_view(all).substr(end + (skips_space_ ? kClose.size() : 0)), out);
   }
   may_lack_start_ = pending_.find(kOpen) == std::string::npos;
   const size_t held =
-      may_lack_start_ ? std::max(partial_match_length(pending_, kReasoningEnd), partial_match_length(pending_, kOpen))
-                      : 0;
+      may_lack_start_ ? std::max(partial_match_length(pending_, kClose), partial_match_length(pending_, kOpen)) : 0;
   push_rest(std::string_view(pending_).substr(0, pending_.size() - held), out);
   pending_.erase(0, pending_.size() - held);
 }
@@ -131,6 +110,10 @@ bool OutputParser::end_unopened(std::string_view before, OutputPart& out) {
 }
 
 void OutputParser::push_rest(std::string_view text, OutputPart& out) {
+  push_tools(filter_.push(text), out);
+}
+
+void OutputParser::push_tools(std::string_view text, OutputPart& out) {
   if (tools_) {
     tools_->push(text, out.content, out.calls);
   } else {
@@ -139,6 +122,8 @@ void OutputParser::push_rest(std::string_view text, OutputPart& out) {
 }
 
 void OutputParser::finish(OutputPart& out) {
+  if (harmony_) return harmony_->finish({reasoning_of(out), out.content, out.calls});
+  if (template_) return template_->finish({reasoning_of(out), out.content, out.calls});
   std::string rest;
   if (reasoning_) {
     reasoning_->finish(out.reasoning, rest);
@@ -146,6 +131,7 @@ void OutputParser::finish(OutputPart& out) {
     rest = std::exchange(pending_, {});
   }
   push_rest(rest, out);
+  push_tools(filter_.finish(), out);
   if (tools_) tools_->finish(out.content);
 }
 

@@ -3,25 +3,44 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/json_value.h"
 #include "text/tool_calls/partial_match.h"
 
 namespace millrace::text {
 namespace {
 
-/// What may stand between [TOOL_CALLS] and the arguments.
+/// What may stand between a call's start and its arguments.
 constexpr size_t kMaxHeadBytes = 1024;
 
 bool is_space(char c) {
   return kAsciiSpace.find(c) != std::string_view::npos;
 }
 
-/// A JSON string with its quotes; nothing if it is none.
-std::optional<std::string> decode_string(const std::string& quoted) {
-  const auto document = JsonDocument::parse(quoted);
-  std::string_view text;
-  if (document.has_error() || !document->root().get(text)) return std::nullopt;
-  return std::string(text);
+/// Returns the position of the first of `words`, or npos.
+size_t find_first_word(std::string_view text, std::span<const std::string_view> words) {
+  size_t first = std::string_view::npos;
+  for (const std::string_view word : words) first = std::min(first, text.find(word));
+  return first;
+}
+
+/// Returns the id that the text before the arguments holds, or nothing.
+std::string read_id(std::string_view head, const ToolCallSyntax& syntax) {
+  if (syntax.id == CallIdSyntax::kNone) return {};
+  const size_t at = head.find(syntax.id_open);
+  if (at == std::string_view::npos) return {};
+  std::string_view id = head.substr(at + syntax.id_open.size());
+  id = without_space(id.substr(0, std::min(id.find(syntax.before_arguments), id.size())));
+  const auto is_alphanumeric = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  if (id.empty() || !std::ranges::all_of(id, is_alphanumeric)) return {};
+  if (syntax.id == CallIdSyntax::kNineCharacters) return id.size() == 9 ? std::string(id) : std::string();
+  return std::string(syntax.before_name) + std::string(without_space(head.substr(0, at))) +
+         std::string(syntax.id_open) + std::string(id);
+}
+
+void add_word(std::vector<std::string_view>& words, std::string_view word) {
+  word = without_space(word);
+  if (!word.empty() && std::ranges::find(words, word) == words.end()) words.push_back(word);
 }
 
 }  // namespace
@@ -33,111 +52,17 @@ void append_call_part(std::vector<ToolCallPart>& parts, ToolCallPart part) {
   }
   parts.back().name += part.name;
   parts.back().arguments += part.arguments;
+  parts.back().id += part.id;
 }
 
-JsonCallParser::State JsonCallParser::feed(char c) {
-  switch (phase_) {
-    case Phase::kBefore:
-      if (is_space(c)) return State::kOpen;
-      phase_ = Phase::kMember;
-      return c == '{' ? State::kOpen : State::kBad;
-    case Phase::kMember:
-      if (is_space(c) || c == ',') return State::kOpen;
-      if (c == '}') {
-        if (has_name() && !saw_arguments_) arguments_ = "{}";
-        phase_ = Phase::kEnd;
-        return has_name() ? State::kDone : State::kBad;
-      }
-      key_.clear();
-      phase_ = Phase::kKey;
-      return c == '"' ? State::kOpen : State::kBad;
-    case Phase::kKey:
-      if (c == '"') {
-        phase_ = Phase::kColon;
-      } else {
-        key_ += c;
-      }
-      return c == '\\' ? State::kBad : State::kOpen;
-    case Phase::kColon:
-      if (is_space(c)) return State::kOpen;
-      phase_ = Phase::kValueStart;
-      return c == ':' ? State::kOpen : State::kBad;
-    case Phase::kValueStart:
-      if (is_space(c)) return State::kOpen;
-      if (!begin_value(c)) return State::kBad;
-      break;
-    case Phase::kValue: break;
-    case Phase::kEnd: return State::kBad;
+ToolCallParser::ToolCallParser(ToolFormat format, std::shared_ptr<const ParameterTypes> types)
+    : row_(row_of(format)), types_(std::move(types)), syntax_(&row_.read.front()) {
+  for (const ToolCallSyntax& syntax : row_.read) {
+    add_word(starts_, syntax.section_open);
+    add_word(starts_, syntax.call_open);
+    if (syntax.before_name.starts_with('<')) add_word(starts_, syntax.before_name);
   }
-  // A number or a word ends before the byte that follows it.
-  if (is_scalar_ && (c == ',' || c == '}' || is_space(c))) {
-    if (!end_value()) return State::kBad;
-    return feed(c);
-  }
-  if (in_value(c) && !end_value()) return State::kBad;
-  return State::kOpen;
-}
-
-bool JsonCallParser::begin_value(char c) {
-  phase_ = Phase::kValue;
-  target_ = Target::kNone;
-  if (key_ == "name") target_ = Target::kName;
-  if (key_ == "arguments" || key_ == "parameters") target_ = Target::kArguments;
-  if (target_ == Target::kArguments && std::exchange(saw_arguments_, true)) return false;
-  value_.clear();
-  is_string_ = c == '"';
-  is_scalar_ = !is_string_ && c != '{' && c != '[';
-  in_string_ = false;
-  escaped_ = false;
-  depth_ = 0;
-  return true;
-}
-
-bool JsonCallParser::in_value(char c) {
-  if (target_ == Target::kArguments && !is_string_) {
-    arguments_ += c;
-  } else if (target_ != Target::kNone) {
-    value_ += c;
-  }
-  if (is_scalar_) return false;
-  if (in_string_) {
-    const bool closes = c == '"' && !escaped_;
-    escaped_ = c == '\\' && !escaped_;
-    if (closes) in_string_ = false;
-    return closes && depth_ == 0;
-  }
-  if (c == '"') in_string_ = true;
-  if (c == '{' || c == '[') ++depth_;
-  return (c == '}' || c == ']') && --depth_ == 0;
-}
-
-bool JsonCallParser::end_value() {
-  phase_ = Phase::kMember;
-  is_scalar_ = false;
-  if (target_ == Target::kName) {
-    const auto name = decode_string(value_);
-    if (!name || name->empty() || has_name()) return false;
-    name_ = *name;
-  }
-  if (target_ != Target::kArguments) return true;
-  if (is_string_) {
-    auto text = decode_string(value_);
-    if (!text) return false;
-    arguments_ = *std::move(text);
-  } else if (arguments_ == "null") {
-    arguments_ = "{}";
-  }
-  return true;
-}
-
-std::string JsonCallParser::take_arguments() {
-  // A word may become "null".
-  if (!has_name() || (is_scalar_ && phase_ == Phase::kValue)) return {};
-  return std::exchange(arguments_, {});
-}
-
-std::string_view ToolCallParser::opener() const {
-  return format_ == ToolFormat::kLlama3 ? kPythonTag : tool_call_start_tag(format_);
+  for (const std::string_view word : also_read()) add_word(starts_, word);
 }
 
 void ToolCallParser::push(std::string_view text, std::string& content, std::vector<ToolCallPart>& calls) {
@@ -148,7 +73,7 @@ void ToolCallParser::push(std::string_view text, std::string& content, std::vect
 }
 
 void ToolCallParser::finish(std::string& content) {
-  // What is begun has been told, and space behind a call is dropped.
+  // A begun call has been emitted, and space behind a call is dropped.
   const bool is_text = phase_ == Phase::kText && (started_calls_ == 0 || !without_space(pending_).empty());
   if (is_text || !held_back_.empty()) content += held_back_ + pending_;
   held_back_.clear();
@@ -157,54 +82,53 @@ void ToolCallParser::finish(std::string& content) {
 
 bool ToolCallParser::step(Out& out) {
   switch (phase_) {
-    case Phase::kText: return step_text(out);
-    case Phase::kFirst: return step_first();
-    case Phase::kCall:
-      return format_ == ToolFormat::kQwen3Coder ? step_call(parameters_, out) : step_call(object_, out);
+    case Phase::kText: return syntax_->is_whole_output ? step_whole_output(out) : step_text(out);
     case Phase::kBetween: return step_between(out);
+    case Phase::kObject: return step_object(out);
     case Phase::kHead: return step_head(out);
     case Phase::kArguments: return step_arguments(out);
-    case Phase::kTail: return step_tail();
   }
   return false;
 }
 
 bool ToolCallParser::step_text(Out& out) {
-  if (format_ == ToolFormat::kLlama3) return step_start_of_json(out);
-  const size_t at = pending_.find(opener());
+  const size_t at = find_first_word(pending_, starts_);
   const bool is_found = at != std::string::npos;
-  size_t end = is_found ? at : pending_.size() - partial_match_length(pending_, opener());
-  const size_t without_space = size_without_space(std::string_view(pending_).substr(0, end));
-  if (is_found || end - without_space <= kMaxHeldBackSpace) end = without_space;
-  out.content.append(pending_, 0, end);
-  pending_.erase(0, is_found ? at : end);
-  if (!is_found) return false;
-  held_back_ = opener();
-  pending_.erase(0, opener().size());
-  switch (format_) {
-    case ToolFormat::kHermes:
-    case ToolFormat::kQwen3Coder: open(Phase::kCall); break;
-    case ToolFormat::kMistral: phase_ = Phase::kFirst; break;
-    default: phase_ = Phase::kBetween;
+  size_t end = at;
+  if (!is_found) {
+    size_t partial = 0;
+    for (const std::string_view word : starts_) partial = std::max(partial, partial_match_length(pending_, word));
+    end = pending_.size() - partial;
   }
+  // Longer white space is content, whichever pieces it comes in.
+  const size_t trimmed = size_without_space(std::string_view(pending_).substr(0, end));
+  const size_t shown = end - ((end - trimmed) % (kMaxHeldBackSpace + 1));
+  out.content.append(pending_, 0, shown);
+  pending_.erase(0, shown);
+  if (!is_found) return false;
+  hold_back(end - shown);
+  open_section();
   return true;
 }
 
-/// An answer is a call from its first byte, or none at all.
-bool ToolCallParser::step_start_of_json(Out& out) {
+/// Reads an output that is calls from its first byte, or none at all.
+bool ToolCallParser::step_whole_output(Out& out) {
   if (!is_text_) {
     const size_t first = pending_.find_first_not_of(kAsciiSpace);
     if (first == std::string::npos) return false;
-    if (pending_[first] != '{') {
-      const std::string_view rest = std::string_view(pending_).substr(first);
-      if (kPythonTag.starts_with(rest) && rest.size() < kPythonTag.size()) return false;
-      is_text_ = !rest.starts_with(kPythonTag);
+    const std::string_view rest = std::string_view(pending_).substr(first);
+    const auto opens = [&rest](const ToolCallSyntax& syntax) {
+      return rest.front() == (syntax.is_list() ? syntax.list_open.front() : '{');
+    };
+    bool is_call = std::ranges::any_of(row_.read, opens);
+    for (const std::string_view word : starts_) {
+      if (word.size() > rest.size() && word.starts_with(rest)) return false;
+      is_call = is_call || rest.starts_with(word);
     }
-    if (!is_text_) {
-      const size_t skipped = pending_[first] == '{' ? first : first + kPythonTag.size();
-      held_back_ = pending_.substr(0, skipped);
-      pending_.erase(0, skipped);
-      open(Phase::kCall);
+    is_text_ = !is_call;
+    if (is_call) {
+      hold_back(first);
+      open_section();
       return true;
     }
   }
@@ -212,201 +136,257 @@ bool ToolCallParser::step_start_of_json(Out& out) {
   return false;
 }
 
-void ToolCallParser::open(Phase phase) {
-  phase_ = phase;
-  object_ = JsonCallParser();
-  parameters_ = XmlCallParser(types_.get());
-  depth_ = 0;
-  in_string_ = false;
-  escaped_ = false;
+void ToolCallParser::open_section() {
+  phase_ = Phase::kBetween;
+  is_call_open_ = false;
+  is_section_open_ = false;
+  is_list_open_ = false;
+  has_section_call_ = false;
 }
 
-void ToolCallParser::begin_call(std::string name, Out& out) {
-  held_back_.clear();
-  append_call_part(out.calls, {started_calls_++, std::move(name), {}});
+void ToolCallParser::hold_back(size_t count) {
+  held_back_.append(pending_, 0, count);
+  pending_.erase(0, count);
 }
 
-void ToolCallParser::end_call(Phase next) {
-  ++finished_calls_;
-  phase_ = next;
+void ToolCallParser::drop(size_t count) {
+  // Behind a call nothing is text again, unless an opening marker has come.
+  if (!has_section_call_ || !held_back_.empty()) return hold_back(count);
+  space_.clear();
+  pending_.erase(0, count);
 }
 
-void ToolCallParser::abandon_call(Out& out) {
-  out.content += std::exchange(held_back_, {});
-  phase_ = Phase::kText;
-  is_text_ = true;
+ToolCallParser::Match ToolCallParser::match(std::string_view word) const {
+  word = without_space(word);
+  if (word.empty()) return Match::kNo;
+  if (pending_.starts_with(word)) return Match::kYes;
+  return word.starts_with(pending_) ? Match::kPartial : Match::kNo;
 }
 
-template <class Call>
-bool ToolCallParser::step_call(Call& call, Out& out) {
-  using State = typename Call::State;
-  const bool was_named = call.has_name();
-  State state = State::kOpen;
-  size_t count = 0;
-  while (count < pending_.size() && state == State::kOpen) state = call.feed(pending_[count++]);
-  const bool is_broken = state == State::kBad && call.has_name();
-  if (!call.has_name()) held_back_.append(pending_, 0, count);
-  // What breaks a call off is none of it.
-  pending_.erase(0, is_broken ? count - 1 : count);
-  if (is_broken) pending_.insert(0, call.unconsumed_bytes());
-  if (!was_named && call.has_name()) begin_call(call.name(), out);
-  if (call.has_name()) append_call_part(out.calls, {started_calls_ - 1, {}, call.take_arguments()});
-  if (state == State::kOpen) return false;
-  if (state == State::kDone || call.has_name()) {
-    end_call(Phase::kBetween);
-  } else {
-    abandon_call(out);
+/// Chooses between a list of objects and a notation of the same marker, and between the notations of whole outputs.
+void ToolCallParser::prefer_syntax() {
+  if (has_section_call_ || is_list_open_) return;
+  if (syntax_->is_whole_output) {
+    const bool is_single = pending_.front() == '{';
+    const auto opens = [is_single](const ToolCallSyntax& syntax) { return syntax.is_list() != is_single; };
+    const auto found = std::ranges::find_if(row_.read, opens);
+    if (found != row_.read.end()) syntax_ = &*found;
+    return;
   }
-  return true;
+  if (!is_section_open_) return;
+  const bool is_object = pending_.front() == '[' || pending_.front() == '{';
+  const auto fits = [is_object](const ToolCallSyntax& syntax) {
+    return (syntax.notation == ArgumentNotation::kJsonCall) == is_object;
+  };
+  if (fits(*syntax_)) return;
+  const auto found = std::ranges::find_if(row_.read, fits);
+  if (found != row_.read.end()) syntax_ = &*found;
+}
+
+ToolCallParser::Match ToolCallParser::take_opening() {
+  Match best = Match::kNo;
+  for (const ToolCallSyntax& syntax : row_.read) {
+    for (const std::string_view word : {syntax.section_open, syntax.call_open}) {
+      const Match found = match(word);
+      best = std::max(best, found);
+      if (found != Match::kYes) continue;
+      if (syntax.section_close != syntax_->section_close || syntax.notation != syntax_->notation) syntax_ = &syntax;
+      is_section_open_ = true;
+      is_call_open_ = is_call_open_ || word == syntax.call_open || syntax.call_open.empty();
+      hold_back(without_space(word).size());
+      return Match::kYes;
+    }
+  }
+  return best;
+}
+
+ToolCallParser::Match ToolCallParser::take_closing() {
+  // A call that has been opened and not begun is none.
+  if (is_call_open_ && !held_back_.empty() && has_section_call_) return Match::kNo;
+  if (!has_section_call_) return Match::kNo;
+  Match best = Match::kNo;
+  for (const std::string_view word : {syntax_->after_arguments, syntax_->call_close, syntax_->section_close}) {
+    if (syntax_->notation == ArgumentNotation::kJsonCall && word == syntax_->after_arguments) continue;
+    const Match found = match(word);
+    best = std::max(best, found);
+    if (found != Match::kYes) continue;
+    drop(without_space(word).size());
+    const bool ends = word == syntax_->section_close ||
+                      (word == syntax_->call_close && syntax_->section_close.empty() && !syntax_->is_whole_output);
+    if (ends) phase_ = Phase::kText;
+    return Match::kYes;
+  }
+  return best;
+}
+
+ToolCallParser::Match ToolCallParser::take_marker() {
+  const Match opening = take_opening();
+  if (opening == Match::kYes) return opening;
+  const Match closing = take_closing();
+  if (closing == Match::kYes) return closing;
+  Match best = std::max(opening, closing);
+  for (const std::string_view word : also_read()) {
+    const Match found = match(word);
+    best = std::max(best, found);
+    if (found != Match::kYes) continue;
+    drop(word.size());
+    return found;
+  }
+  if (best == Match::kPartial) return best;
+  const char c = pending_.front();
+  const bool is_json = syntax_->notation == ArgumentNotation::kJsonCall;
+  const bool may_list = is_json || syntax_->is_list();
+  if (c == '[' && may_list && !is_list_open_) {
+    is_list_open_ = true;
+    is_call_open_ = true;
+    hold_back(1);
+    return Match::kYes;
+  }
+  const bool has_separator = (c == ',' || c == ';') && has_section_call_ && (may_list || syntax_->is_whole_output);
+  if (has_separator || (c == ']' && is_list_open_ && has_section_call_)) {
+    drop(1);
+    is_call_open_ = has_separator;
+    if (c != ']') return Match::kYes;
+    is_list_open_ = false;
+    const bool is_open = !syntax_->section_close.empty() || !syntax_->call_close.empty() || !also_read().empty();
+    if (!is_open) phase_ = Phase::kText;
+    return Match::kYes;
+  }
+  return Match::kNo;
+}
+
+ToolCallParser::Match ToolCallParser::take_call_start() {
+  if (syntax_->notation == ArgumentNotation::kJsonCall) {
+    if (pending_.front() != '{') return Match::kNo;
+    object_ = JsonCallParser();
+    phase_ = Phase::kObject;
+    return Match::kYes;
+  }
+  const Match found = match(syntax_->before_name);
+  if (found == Match::kPartial) return found;
+  if (found == Match::kYes) hold_back(without_space(syntax_->before_name).size());
+  const bool begins = found == Match::kYes || (is_call_open_ && !syntax_->name_needs_before_name);
+  if (begins) phase_ = Phase::kHead;
+  return begins ? Match::kYes : Match::kNo;
 }
 
 /// Parses what stands between calls, or before the first one.
 bool ToolCallParser::step_between(Out& out) {
-  skip_space(format_ == ToolFormat::kLlama3 || format_ == ToolFormat::kMistral ? ",;" : "");
+  const auto first = static_cast<size_t>(std::ranges::find_if_not(pending_, is_space) - pending_.begin());
+  const std::string space = std::exchange(space_, {}) + pending_.substr(0, first);
+  drop(first);
+  if (has_section_call_ && held_back_.empty()) space_ = space;
   if (pending_.empty()) return false;
-  switch (format_) {
-    case ToolFormat::kHermes:
-    case ToolFormat::kQwen3Coder: return step_word(kHermesClose, Phase::kText, out);
-    case ToolFormat::kDeepSeekV3: {
-      const auto call = take_word(kDeepSeekCall);
-      if (!call) return false;
-      if (!*call) return step_word(kDeepSeekClose, Phase::kText, out);
-      held_back_ += kDeepSeekCall;
-      open(Phase::kHead);
-      return true;
-    }
-    case ToolFormat::kLlama3:
-    case ToolFormat::kMistral: break;
-  }
-  if (format_ == ToolFormat::kMistral && take_word("]") == true) {
-    phase_ = Phase::kText;
-  } else if (pending_.front() == '{') {
-    open(Phase::kCall);
-  } else if (format_ == ToolFormat::kLlama3) {
-    return step_word(kPythonTag, Phase::kBetween, out);
-  } else {
-    abandon_call(out);
-  }
+  prefer_syntax();
+  const Match marker = take_marker();
+  if (marker != Match::kNo) return marker == Match::kYes;
+  const Match call = take_call_start();
+  if (call != Match::kNo) return call == Match::kYes;
+  abandon_call(out);
   return true;
 }
 
-/// `word` leads to `next`; anything else ends the calls.
-bool ToolCallParser::step_word(std::string_view word, Phase next, Out& out) {
-  const auto taken = take_word(word);
-  if (!taken) return false;
-  if (*taken) {
-    phase_ = next;
-  } else {
-    abandon_call(out);
-  }
-  return true;
+void ToolCallParser::begin_call(std::string name, std::string id, Out& out) {
+  held_back_.clear();
+  space_.clear();
+  append_call_part(out.calls,
+                   {.index = started_calls_++, .name = std::move(name), .arguments = {}, .id = std::move(id)});
 }
 
-/// Parses what follows [TOOL_CALLS]: an array of objects, or a name.
-bool ToolCallParser::step_first() {
-  skip_space();
-  if (pending_.empty()) return false;
-  if (pending_.front() == '[') {
-    held_back_ += '[';
-    pending_.erase(0, 1);
-    phase_ = Phase::kBetween;
+void ToolCallParser::end_call(bool is_closed) {
+  ++finished_calls_;
+  has_section_call_ = true;
+  is_call_open_ = false;
+  const bool has_more = is_list_open_ || syntax_->is_whole_output || !syntax_->section_close.empty() ||
+                        (!syntax_->call_close.empty() && !is_closed) || !also_read().empty();
+  phase_ = has_more ? Phase::kBetween : Phase::kText;
+}
+
+void ToolCallParser::abandon_call(Out& out) {
+  out.content += std::exchange(space_, {}) + std::exchange(held_back_, {});
+  phase_ = Phase::kText;
+  is_text_ = true;
+}
+
+bool ToolCallParser::step_object(Out& out) {
+  const bool was_named = object_.has_name();
+  ArgumentState state = ArgumentState::kOpen;
+  size_t count = 0;
+  while (count < pending_.size() && state == ArgumentState::kOpen) state = object_.feed(pending_[count++]);
+  const bool is_broken = state == ArgumentState::kBad && object_.has_name();
+  if (!object_.has_name()) held_back_.append(pending_, 0, count);
+  // What breaks a call off is none of it.
+  pending_.erase(0, is_broken ? count - 1 : count);
+  if (!was_named && object_.has_name()) begin_call(object_.name(), {}, out);
+  if (object_.has_name()) {
+    append_call_part(out.calls,
+                     {.index = started_calls_ - 1, .name = {}, .arguments = object_.take_arguments(), .id = {}});
+  }
+  if (state == ArgumentState::kOpen) return false;
+  if (state == ArgumentState::kDone || object_.has_name()) {
+    end_call(false);
   } else {
-    open(Phase::kHead);
+    abandon_call(out);
   }
   return true;
 }
 
 bool ToolCallParser::step_head(Out& out) {
-  std::string name;
-  size_t end = 0;
-  if (format_ == ToolFormat::kMistral) {
-    end = pending_.find('{');
-    if (end == std::string::npos) {
-      if (pending_.size() <= kMaxHeadBytes) return false;
-    } else {
-      name = without_space(std::string_view(pending_).substr(0, std::min(end, pending_.find('['))));
-    }
-  } else {
-    const size_t at = pending_.find(kDeepSeekSeparator);
-    if (at == std::string::npos) return false;
-    name = without_space(std::string_view(pending_).substr(0, at));
-    end = at + kDeepSeekSeparator.size();
-    if (name == kDeepSeekType) {
-      const size_t line_end = pending_.find('\n', end);
-      if (line_end == std::string::npos) return false;
-      name = without_space(std::string_view(pending_).substr(end, line_end - end));
-      end = line_end + 1;
-    }
+  const std::string_view call_close = without_space(syntax_->call_close);
+  size_t end = std::string::npos;
+  switch (syntax_->notation) {
+    case ArgumentNotation::kJson:
+      end = std::min(pending_.find_first_of("{\""), call_close.empty() ? std::string::npos : pending_.find(call_close));
+      break;
+    case ArgumentNotation::kLiterals: end = pending_.find(syntax_->dialect->open); break;
+    default: end = find_first_word(pending_, syntax_->name_ends);
   }
-  if (name.empty()) {
+  const std::string_view head = std::string_view(pending_).substr(0, end);
+  const std::string name(without_space(head.substr(0, find_first_word(head, syntax_->name_ends))));
+  if (end == std::string::npos) {
+    const bool is_python = syntax_->is_whole_output && !name.empty() && !syntax_->can_write(name);
+    if (!is_python && pending_.size() <= kMaxHeadBytes) return false;
+  }
+  if (end == std::string::npos || !syntax_->can_write(name)) {
     abandon_call(out);
     return true;
   }
+  begin_call(name, read_id(head, *syntax_), out);
   pending_.erase(0, end);
-  begin_call(std::move(name), out);
-  open(Phase::kArguments);
+  switch (syntax_->notation) {
+    case ArgumentNotation::kParameters:
+      if (match(syntax_->before_arguments) == Match::kYes) {
+        pending_.erase(0, without_space(syntax_->before_arguments).size());
+      }
+      arguments_.emplace<TaggedArguments>(*syntax_, name, types_);
+      break;
+    case ArgumentNotation::kLiterals: arguments_.emplace<LiteralArguments>(*syntax_->dialect, name, types_); break;
+    default: arguments_.emplace<JsonArguments>();
+  }
+  phase_ = Phase::kArguments;
+  if (syntax_->notation == ArgumentNotation::kJson && pending_.front() != '{' && pending_.front() != '"') {
+    append_call_part(out.calls, {.index = started_calls_ - 1, .name = {}, .arguments = "{}", .id = {}});
+    end_call(false);
+  }
   return true;
 }
 
 bool ToolCallParser::step_arguments(Out& out) {
-  const bool has_tail = format_ == ToolFormat::kDeepSeekV3;
-  if (depth_ == 0) {
-    // A fence, with the language that it names.
-    const size_t first = pending_.find_first_of(has_tail ? "{<" : "{");
-    if (first == std::string::npos) {
-      pending_.clear();
-      return false;
-    }
-    pending_.erase(0, first);
-    if (pending_.front() == '<') {
-      append_call_part(out.calls, {started_calls_ - 1, {}, "{}"});
-      end_call(Phase::kTail);
-      return true;
-    }
-  }
-  size_t count = 0;
-  do {
-    const char c = pending_[count++];
-    if (in_string_) {
-      if (c == '"' && !escaped_) in_string_ = false;
-      escaped_ = c == '\\' && !escaped_;
-      continue;
-    }
-    if (c == '"') in_string_ = true;
-    if (c == '{' || c == '[') ++depth_;
-    if (c == '}' || c == ']') --depth_;
-  } while (count < pending_.size() && depth_ > 0);
-  append_call_part(out.calls, {started_calls_ - 1, {}, pending_.substr(0, count)});
-  pending_.erase(0, count);
-  if (depth_ > 0) return false;
-  end_call(has_tail ? Phase::kTail : Phase::kText);
+  const auto parse = [&](auto& arguments) {
+    ArgumentState state = ArgumentState::kOpen;
+    size_t count = 0;
+    while (count < pending_.size() && state == ArgumentState::kOpen) state = arguments.feed(pending_[count++]);
+    pending_.erase(0, state == ArgumentState::kBad ? count - 1 : count);
+    if (state == ArgumentState::kBad) pending_.insert(0, arguments.unconsumed_bytes());
+    append_call_part(out.calls,
+                     {.index = started_calls_ - 1, .name = {}, .arguments = arguments.take_arguments(), .id = {}});
+    return state;
+  };
+  const ArgumentState state = std::visit(parse, arguments_);
+  if (state == ArgumentState::kOpen) return false;
+  const auto* tagged = std::get_if<TaggedArguments>(&arguments_);
+  end_call(tagged != nullptr && tagged->has_closed_call());
   return true;
-}
-
-/// The other end of the fence.
-bool ToolCallParser::step_tail() {
-  const size_t at = pending_.find(kDeepSeekCallEnd);
-  if (at == std::string::npos) {
-    pending_.erase(0, pending_.size() - partial_match_length(pending_, kDeepSeekCallEnd));
-    return false;
-  }
-  pending_.erase(0, at + kDeepSeekCallEnd.size());
-  phase_ = Phase::kBetween;
-  return true;
-}
-
-void ToolCallParser::skip_space(std::string_view also) {
-  const auto is_passed = [also](char c) { return is_space(c) || also.find(c) != std::string_view::npos; };
-  pending_.erase(0, static_cast<size_t>(std::ranges::find_if_not(pending_, is_passed) - pending_.begin()));
-}
-
-std::optional<bool> ToolCallParser::take_word(std::string_view word) {
-  if (pending_.starts_with(word)) {
-    pending_.erase(0, word.size());
-    return true;
-  }
-  if (word.starts_with(pending_)) return std::nullopt;
-  return false;
 }
 
 }  // namespace millrace::text

@@ -1,0 +1,134 @@
+#include "text/tool_calls/parameter_types.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/json.h"
+#include "text/tool_calls/partial_match.h"
+
+namespace millrace::text {
+namespace {
+
+/// Limits the nesting of schemas that are read, and the references that are followed.
+constexpr int kMaxSchemaDepth = 8;
+
+void merge(ValueTypes& types, const ValueTypes& other) {
+  types.text |= other.text;
+  types.null |= other.null;
+  types.boolean |= other.boolean;
+  types.integer |= other.integer;
+  types.number |= other.number;
+  types.array |= other.array;
+  types.object |= other.object;
+}
+
+ValueTypes types_of_value(JsonValue value) {
+  return {.text = value.is_string(),
+          .null = value.is_null(),
+          .boolean = value.is_bool(),
+          .integer = value.is_integer(),
+          .number = value.is_number() && !value.is_integer(),
+          .array = value.is_array(),
+          .object = value.is_object()};
+}
+
+ValueTypes types_of_name(std::string_view name) {
+  return {.text = name == "string",
+          .null = name == "null",
+          .boolean = name == "boolean",
+          .integer = name == "integer",
+          .number = name == "number",
+          .array = name == "array",
+          .object = name == "object"};
+}
+
+ValueTypes read_schema(JsonValue schema, JsonValue root, int depth) {
+  ValueTypes types;
+  JsonObject object;
+  if (depth > kMaxSchemaDepth || !schema.get(object)) return types;
+  for (const auto& [key, value] : object) {
+    std::string_view word;
+    if (key == "type" && value.get(word)) merge(types, types_of_name(word));
+    if (key == "const") merge(types, types_of_value(value));
+    if (key == "nullable") types.null |= value.is_true();
+    if (key == "$ref" && value.get(word) && word.starts_with('#')) {
+      merge(types, read_schema(root.at_pointer(word.substr(1)), root, depth + 1));
+    }
+    JsonArray array;
+    if (!value.get(array)) continue;
+    for (const JsonValue item : array) {
+      if (key == "type" && item.get(word)) merge(types, types_of_name(word));
+      if (key == "enum") merge(types, types_of_value(item));
+      if (key == "anyOf" || key == "oneOf" || key == "allOf") merge(types, read_schema(item, root, depth + 1));
+    }
+  }
+  return types;
+}
+
+std::optional<std::string> read_word(std::string_view value, const ValueTypes& types) {
+  const auto is = [value](std::string_view lower, std::string_view python) {
+    return value == lower || value == python;
+  };
+  if ((types.null || types.is_any()) && is("null", "None")) return "null";
+  if (!types.boolean && !types.is_any()) return std::nullopt;
+  if (is("true", "True")) return "true";
+  if (is("false", "False")) return "false";
+  return std::nullopt;
+}
+
+/// Returns the digits before a fraction of zeros.
+std::string_view without_zero_fraction(std::string_view number) {
+  const size_t point = number.find('.');
+  if (point == std::string_view::npos) return number;
+  return number.find_first_not_of('0', point + 1) == std::string_view::npos ? number.substr(0, point) : number;
+}
+
+bool allows(const ValueTypes& types, JsonValue value) {
+  // Where no string is allowed, any other JSON is closer to what was meant.
+  if (!types.text) return true;
+  return (types.number && value.is_number()) || (types.integer && value.is_integer()) ||
+         (types.array && value.is_array()) || (types.object && value.is_object());
+}
+
+}  // namespace
+
+ValueTypes types_of_schema(JsonValue schema, JsonValue root) {
+  return read_schema(schema, root, 0);
+}
+
+std::string value_to_json(std::string_view value, const ValueTypes& types) {
+  const std::string_view trimmed = without_space(value);
+  if (types != kTextOnly) {
+    if (auto word = read_word(trimmed, types)) return *std::move(word);
+    const bool is_whole = types.integer && !types.number && is_json_number(trimmed);
+    const std::string_view text = is_whole ? without_zero_fraction(trimmed) : trimmed;
+    const auto document = JsonDocument::parse(text);
+    if (document.has_value() && allows(types, document->root())) return to_json(document->root());
+  }
+  std::string text;
+  append_json_string(text, value);
+  return text;
+}
+
+void ParameterTypes::add(const std::string& tool, std::string_view schema) {
+  const auto document = JsonDocument::parse(schema);
+  if (document.has_error()) return;
+  const JsonValue root = document->root();
+  const JsonValue additional = root["additionalProperties"];
+  if (additional.is_object()) additional_.insert_or_assign(tool, types_of_schema(additional, root));
+  JsonObject properties;
+  if (!root["properties"].get(properties)) return;
+  for (const auto& [key, property] : properties) {
+    types_.insert_or_assign({tool, std::string(key)}, types_of_schema(property, root));
+  }
+}
+
+ValueTypes ParameterTypes::of(const std::string& tool, const std::string& parameter) const {
+  const auto found = types_.find({tool, parameter});
+  if (found != types_.end()) return found->second;
+  const auto additional = additional_.find(tool);
+  return additional == additional_.end() ? kTextOnly : additional->second;
+}
+
+}  // namespace millrace::text
