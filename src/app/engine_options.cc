@@ -54,6 +54,8 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   scheduler.context_length = context_length;
   scheduler.stage_count = static_cast<uint32_t>(options.pp_size);
   scheduler.vocab_size = static_cast<uint32_t>(config.vocab_size);
+  scheduler.hidden_size = static_cast<uint32_t>(config.hidden_size);
+  scheduler.has_output_head = options.stage.has_output_head;
   scheduler.has_store = options.node.storage.enabled();
   scheduler.draft_history = options.draft_algorithm == DraftAlgorithm::kNgram;
   // Nodes outlive heads, and know by the ids of copies which head asked them last.

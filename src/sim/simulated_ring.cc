@@ -27,7 +27,7 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
                                   .max_batch_tokens = sched::max_plan_tokens(scheduler),
                                   .vocab_size = options.model.vocab_size,
                                   .host_page_count = scheduler.host_page_count,
-                                  .sampling_vocab = options.model.vocab_size};
+                                  .sampling_vocab = scheduler.has_output_head ? options.model.vocab_size : 0};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;

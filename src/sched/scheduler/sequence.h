@@ -48,6 +48,10 @@ struct Sequence {
   [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }
   /// Returns the tokens that a cache may supply. The last token is always computed, since its row is sampled.
   [[nodiscard]] std::span<const TokenId> reusable_tokens() const { return std::span(tokens).first(tokens.size() - 1); }
+  /// Returns whether its result depends on the rows of all its tokens, so that no cache may supply any.
+  [[nodiscard]] bool needs_all_rows() const {
+    return wants_prompt_logprobs() || request.pooling == Pooling::kMean || request.pooling == Pooling::kFirst;
+  }
   [[nodiscard]] bool wants_prompt_logprobs() const { return request.prompt_top_logprobs >= 0 && !prompt_logprobs_sent; }
   /// Returns whether it runs and a part of its prompt is in no plan yet.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }

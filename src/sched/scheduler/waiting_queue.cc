@@ -18,6 +18,12 @@ constexpr size_t kMatchesPerTurn = 16;
 Result<void> WaitingQueue::admissible(const GenerateRequest& request) const {
   const SchedulerOptions& options = state_.options;
   const size_t max_prompt = options.context_length - (request.max_tokens > 0 ? 1 : 0);
+  const bool is_pooled = request.pooling != Pooling::kNone;
+  CHECK(!is_pooled || (request.max_tokens == 0 && request.prompt_top_logprobs < 0),
+        "request '{}' is pooled, and wants {} tokens besides", request.id, request.max_tokens);
+  if (!is_pooled && !options.has_output_head) {
+    return Error{ErrorCode::kInvalidArgument, "the model is loaded without its output head, so it generates nothing"};
+  }
   if (request.prompt.empty()) return Error{ErrorCode::kInvalidArgument, "the prompt is empty"};
   if (request.prompt.size() > max_prompt) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",
@@ -55,7 +61,7 @@ void WaitingQueue::take(Sequence& sequence) {
 }
 
 void WaitingQueue::prefetch(Sequence& sequence) {
-  if (sequence.wants_prompt_logprobs() || state_.cache.verifying()) return;
+  if (sequence.needs_all_rows() || state_.cache.verifying()) return;
   state_.cache.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.page_table);
   sequence.awaits_prefetch = state_.options.prefetch_policy != PrefetchPolicy::kBestEffort;
 }
@@ -100,8 +106,7 @@ const cache::RadixTree::Match& WaitingQueue::match(Sequence& sequence) const {
   if (sequence.match_version == state_.cache.version()) return sequence.match;
   sequence.match_version = state_.cache.version();
   sequence.match = {};
-  // Scoring a prompt needs the rows of all its tokens.
-  if (!sequence.wants_prompt_logprobs()) {
+  if (!sequence.needs_all_rows()) {
     sequence.match = state_.cache.match(sequence.request.cache_salt, sequence.reusable_tokens());
   }
   sequence.match_tokens = sequence.match.pages * state_.options.page_size;
