@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
-#include "sched/plan/request.h"
+#include "sched/head/engine.h"
 
 namespace millrace::server {
 

@@ -74,7 +74,8 @@ TEST_CASE("assignments and load reports survive the wire") {
                       .isa = tensor::Isa::kAvx2,
                       .quantization = model::Quantization::kW8,
                       .watchdog = async::Duration(int64_t{7} << 40),
-                      .has_store = true};
+                      .has_store = true,
+                      .has_output_head = false};
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   assignment.stage.isa.reset();
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
@@ -128,7 +129,7 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 07000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 08000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
@@ -148,7 +149,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
       06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332 03000000 616d78
-      02000000 7738 0b00000000000000 01)"));
+      02000000 7738 0b00000000000000 01 01)"));
   REQUIRE(bytes_of(Loaded{1, "c", {"d", "p", ""}, {"", "", "m"}, {"s"}}) == hex_of(R"(02 0100000000000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
   REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, "h", 4, true, false, "f"}) ==

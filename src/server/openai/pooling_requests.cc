@@ -100,7 +100,7 @@ constexpr std::array kEmbeddingFields = {
         "dimensions", "Only for a model whose vectors may be cut"),
     kUseActivation<EmbeddingRequest>,
     Field<EmbeddingRequest>{"normalize", read_normalize<EmbeddingRequest>,
-                            [](SchemaWriter& schema) { schema.type("null"); }},
+                            [](SchemaWriter& schema) { schema.json().key("enum").raw("[null]"); }},
 };
 
 /// Reads a text, or an object whose member "text" is one.

@@ -2,8 +2,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/mentions.h"
+
 using namespace millrace;
 using namespace millrace::sched;
+using millrace::test::Mentions;
 
 namespace {
 
@@ -254,4 +257,17 @@ TEST_CASE("masks that cannot be are refused") {
           "plan 0: a mask of 4 words in place 0, wanted 3 words and a place below 68");
   REQUIRE(refused({{0, right}}, 68) == "plan 0: the mask in place 68 of 68");
   REQUIRE(refused({{0, right}}, 1) == "plan 0: the mask in place 1, where none is");
+}
+
+TEST_CASE("a stage without an output head refuses to sample") {
+  StageBounds bounds = kBounds;
+  bounds.sampling_vocab = 0;
+  const SequenceTable table(bounds, true);
+  Plan plan;
+  plan.tokens = {1};
+  plan.slices = {{.slot = SlotId(2), .token_count = 1, .sample = true}};
+  REQUIRE_THAT(table.check(plan).error().message, Mentions("slot 2", "output head"));
+  plan.slices[0].sample = false;
+  plan.slices[0].pooling = SlicePooling::kLastRow;
+  REQUIRE_FALSE(table.check(plan).has_error());
 }
