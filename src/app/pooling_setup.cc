@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "model/checkpoint.h"
 #include "model/safetensors.h"
 #include "model/tensor_list.h"
@@ -129,6 +130,16 @@ class Setup {
       if (!layer) return layer.error();
       model.layers.push_back(std::move(*layer));
       width = dense.outputs;
+    }
+    if (!modules_.pools_prompts) {
+      log::warn(
+          "{}: include_prompt is false, but instructions in texts are pooled, since a server cannot tell them apart",
+          folder_.string());
+    }
+    if (!scores_.own_code.empty()) {
+      log::warn(
+          "{}: the model's own code ({}) is not run: its attention is computed as causal, and its vectors may differ",
+          folder_.string(), scores_.own_code);
     }
     model.normalizes = modules_.normalizes;
     model.allows_dimensions = options_.is_matryoshka || scores_.is_matryoshka;

@@ -140,6 +140,7 @@ class ModulesReader {
     if (!object) return object.error();
     FieldReader fields(path.string(), *object);
     config_.mode = read_mode(fields);
+    config_.pools_prompts = fields.flag_or("include_prompt", true);
     const char* key = fields.has("embedding_dimension") ? "embedding_dimension" : "word_embedding_dimension";
     config_.input_width = fields.integer_or(key, 0, 0, kMaxVectorWidth);
     if (fields.error()) return *fields.error();
@@ -218,6 +219,11 @@ Result<ScoreConfig> parse_score_config(std::string_view json, std::string_view s
     if (const std::string name = own.text_or("activation_fn", ""); !name.empty())
       config.activation = read_activation(own, "activation_fn", name);
     fields.take_error_of(own);
+  }
+  if (const auto code = fields.object("auto_map")) {
+    FieldReader classes(fields.source() + ": auto_map", *code);
+    config.own_code = classes.text_or("AutoModel", "");
+    fields.take_error_of(classes);
   }
   config.classifier_from_token = fields.strings("classifier_from_token");
   if (!config.classifier_from_token.empty() && config.classifier_from_token.size() != 2)

@@ -49,6 +49,7 @@ struct PoolingConfig {
   std::optional<PoolingMode> mode;  ///< empty: the model's files do not say
   std::vector<DenseConfig> dense;
   std::optional<TokenScoreConfig> token_score;
+  bool pools_prompts = true;        ///< false: the rows of a text's instruction are not pooled
   bool normalizes = true;           ///< the vector is divided by its length
   int32_t input_width = 0;          ///< length of the pooled vector; 0: not said
   int32_t max_sequence_length = 0;  ///< tokens of sentence_bert_config.json; 0: not said
@@ -59,6 +60,7 @@ struct ScoreConfig {
   Activation activation = Activation::kSigmoid;    ///< of a score
   std::vector<std::string> classifier_from_token;  ///< words whose logits make a score: no, then yes
   bool is_matryoshka = false;                      ///< a beginning of a vector is a vector too
+  std::string own_code;                            ///< Python class that computes the model; empty: transformers' own
   std::vector<int32_t> matryoshka_dimensions;      ///< lengths that vectors may be cut to; empty: any
 };
 

@@ -27,7 +27,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
                                   .max_batch_tokens = sched::max_plan_tokens(scheduler),
                                   .vocab_size = options.model.vocab_size,
                                   .host_page_count = scheduler.host_page_count,
-                                  .sampling_vocab = scheduler.has_output_head ? options.model.vocab_size : 0};
+                                  .sampling_vocab = options.model.vocab_size,
+                                  .has_output_head = scheduler.has_output_head};
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
   std::vector<sched::LocalStages::RunnerFactory> runners;

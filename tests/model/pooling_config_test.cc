@@ -122,4 +122,6 @@ TEST_CASE("dimensions and words of a score are read") {
   REQUIRE(config(R"({"matryoshka_dimensions":[32,64]})").matryoshka_dimensions == std::vector<int32_t>{32, 64});
   REQUIRE(config(R"({"classifier_from_token":["no","yes"]})").classifier_from_token.back() == "yes");
   REQUIRE(parse_score_config(R"({"classifier_from_token":["no"]})", "c").has_error());
+  REQUIRE(config("{}").own_code.empty());
+  REQUIRE(config(R"({"auto_map":{"AutoModel":"modeling_qwen.Qwen2Model"}})").own_code == "modeling_qwen.Qwen2Model");
 }

@@ -26,7 +26,7 @@ struct ModelRunner::SamplingResults {
   LogitRows wanted;
   std::vector<tensor::SampleResult> samples;  // [wanted.sample_count]
   std::vector<tensor::ScoreResult> scores;    // [wanted.targets]
-  std::vector<std::byte> pooled;              // compute [wanted.pooled, hidden]
+  std::span<std::byte> pooled;                // compute [wanted.pooled, hidden]
 };
 
 ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
@@ -109,6 +109,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
   const tensor::Matrix hidden = model_->hidden_view(hidden_[++next_buffer_ % hidden_.size()], batch.layout.row_count());
   SamplingResults drawn;
+  if (model_->span().last) drawn.pooled = memory_for_pooled_rows(batch);
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
   model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
@@ -197,12 +198,20 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
 }
 
 void ModelRunner::copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn) {
-  const tensor::DType dtype = model_->backend().compute_dtype();
-  const size_t row_bytes = static_cast<size_t>(hidden.cols) * tensor::size_of(dtype);
-  drawn.pooled.resize(drawn.wanted.pooled.size() * row_bytes);
-  model_->normed_rows(hidden, drawn.wanted.pooled, [&](size_t first, tensor::Matrix rows) {
-    model_->backend().copy_out(rows.data, std::span(drawn.pooled).subspan(first * row_bytes, rows.bytes()));
+  size_t copied = 0;
+  model_->normed_rows(hidden, drawn.wanted.pooled, [&](size_t, tensor::Matrix rows) {
+    model_->backend().copy_out(rows.data, drawn.pooled.subspan(copied, rows.bytes()));
+    copied += rows.bytes();
   });
+}
+
+// Memory of the kind that the device copies to without holding up this thread.
+std::span<std::byte> ModelRunner::memory_for_pooled_rows(const StageBatch& batch) {
+  size_t bytes = 0;
+  for (const PlanSlice& slice : batch.slices) bytes += Pooler::row_count(slice);
+  bytes *= static_cast<size_t>(model_->config().hidden_size) * tensor::size_of(model_->backend().compute_dtype());
+  if (pooled_rows_.bytes() < bytes) pooled_rows_ = model_->backend().allocate_host(bytes);
+  return {pooled_rows_.data(), bytes};
 }
 
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn) {

@@ -114,8 +114,9 @@ Result<void> SequenceTable::check_targets(const Plan& plan) const {
   for (const PlanSlice& slice : plan.slices) {
     const auto own = tokens.first(slice.token_count);
     tokens = tokens.subspan(slice.token_count);
-    if (slice.sample && bounds_.sampling_vocab == 0) {
-      return make_error(ErrorCode::kData, "plan {}: draws for slot {}, where the last stage has no output head",
+    if ((slice.sample || slice.prompt_top_logprobs >= 0) && !bounds_.has_output_head) {
+      return make_error(ErrorCode::kData,
+                        "plan {}: draws or scores for slot {}, where the last stage has no output head",
                         plan.id.value(), slice.slot.value());
     }
     if (slice.prompt_top_logprobs < 0) continue;

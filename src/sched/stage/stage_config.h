@@ -49,7 +49,8 @@ inline constexpr auto kStageConfigFields =
                      .max_batch_tokens = stage.max_batch_tokens,
                      .vocab_size = vocab_size,
                      .host_page_count = host_page_count,
-                     .sampling_vocab = stage.has_output_head ? stage.sampling_vocab : 0},
+                     .sampling_vocab = stage.sampling_vocab,
+                     .has_output_head = stage.has_output_head},
           .watchdog = stage.watchdog};
 }
 

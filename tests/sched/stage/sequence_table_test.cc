@@ -261,13 +261,16 @@ TEST_CASE("masks that cannot be are refused") {
 
 TEST_CASE("a stage without an output head refuses to sample") {
   StageBounds bounds = kBounds;
-  bounds.sampling_vocab = 0;
+  bounds.has_output_head = false;
   const SequenceTable table(bounds, true);
   Plan plan;
   plan.tokens = {1};
   plan.slices = {{.slot = SlotId(2), .token_count = 1, .sample = true}};
   REQUIRE_THAT(table.check(plan).error().message, Mentions("slot 2", "output head"));
   plan.slices[0].sample = false;
+  plan.slices[0].prompt_top_logprobs = 0;
+  REQUIRE(table.check(plan).has_error());
+  plan.slices[0].prompt_top_logprobs = -1;
   plan.slices[0].pooling = SlicePooling::kLastRow;
   REQUIRE_FALSE(table.check(plan).has_error());
 }
