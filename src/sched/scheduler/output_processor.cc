@@ -88,13 +88,14 @@ Result<void> OutputProcessor::check(const PlanOutput& output) const {
     const size_t samples = planned[i].sample_count();
     const size_t scores = score_count(planned[i]);
     const bool is_faulty = found.fault != tensor::LogitFault::kNone;
-    const bool is_complete = found.samples.size() == samples && found.scores.size() == scores &&
-                             has_right_vector(planned[i], found, state_.options.hidden_size);
-    if (is_faulty ? found.samples.size() < std::max<size_t>(samples, 1) : is_complete) continue;
-    return make_error(ErrorCode::kData,
-                      "plan {}, slice {}: {} tokens, {} scores and a vector of {}, wanted {}, {} and {}", id, i,
-                      found.samples.size(), found.scores.size(), found.pooled.size(), samples, scores,
-                      planned[i].returns_vector() ? state_.options.hidden_size : 0);
+    const bool is_complete = found.samples.size() == samples && found.scores.size() == scores;
+    if (is_faulty ? found.samples.size() >= std::max<size_t>(samples, 1) : !is_complete) {
+      return make_error(ErrorCode::kData, "plan {}, slice {}: {} tokens and {} scores, wanted {} and {}", id, i,
+                        found.samples.size(), found.scores.size(), samples, scores);
+    }
+    if (is_faulty || has_right_vector(planned[i], found, state_.options.hidden_size)) continue;
+    return make_error(ErrorCode::kData, "plan {}, slice {}: a vector of {} numbers, wanted {}", id, i,
+                      found.pooled.size(), planned[i].returns_vector() ? state_.options.hidden_size : 0);
   }
   return {};
 }
