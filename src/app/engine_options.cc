@@ -62,6 +62,8 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
       static_cast<uint32_t>(std::min<uint64_t>(max_context, uint64_t{pages.device} * scheduler.page_size));
   scheduler.stage_count = static_cast<uint32_t>(options.pp_size);
   scheduler.vocab_size = static_cast<uint32_t>(config.vocab_size);
+  scheduler.hidden_size = static_cast<uint32_t>(config.hidden_size);
+  scheduler.has_output_head = options.stage.has_output_head;
   scheduler.has_store = options.node.storage.enabled();
   scheduler.draft_history = options.draft_algorithm == DraftAlgorithm::kNgram;
   // Nodes outlive heads, and know by the ids of copies which head asked them last.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/local_engine.h"
+#include "app/pooling_setup.h"
 #include "app/simulate.h"
 #include "base/log.h"
 #include "model/quantization.h"
@@ -20,6 +21,7 @@ struct ServeFlags {
   EngineOptions engine;
   ClusterOptions cluster;
   server::ServerOptions server;
+  PoolingOptions pooling;
   std::string chat_template;      ///< a file; empty: the model's own
   std::string api_key_file;       ///< a file with one key per line; empty: none
   std::string generation_config;  ///< a JSON object that overrides the model's; empty: none

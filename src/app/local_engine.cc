@@ -25,6 +25,11 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                                                          const ClusterOptions& cluster_options, size_t vocab_size) {
   auto config = model::read_config(options.model_path);
   if (config.has_error()) return config.error();
+  if (options.stage.has_output_head && !config->has_output_head) {
+    return make_error(ErrorCode::kInvalidArgument, "--runner generate: {} has no output head, so it generates nothing",
+                      config->architecture);
+  }
+  config->has_output_head = options.stage.has_output_head;
   if (options.context_length > config->context_length()) {
     return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
                       options.context_length, config->context_length());
@@ -43,6 +48,8 @@ sched::ModelInfo LocalEngine::model_info() const {
   return {.architecture = config_.architecture,
           .context_length = static_cast<uint32_t>(context),
           .vocab_size = sampling_vocab_,
+          .hidden_size = static_cast<uint32_t>(config_.hidden_size),
+          .generates = config_.has_output_head,
           .parameter_count = model::parameter_count(config_),
           .stage_count = static_cast<uint32_t>(options_.pp_size)};
 }

@@ -63,6 +63,23 @@ void add_conversation_flags(CLI::App& serve, ServeFlags& flags) {
   add_format_flags(serve, flags.server);
 }
 
+void add_pooling_flags(CLI::App& serve, PoolingOptions& pooling) {
+  add_optional_choice(serve, "--runner", pooling.runner,
+                      "Selects what the ring computes: generate (outputs), pooling (vectors only, without the output "
+                      "head), or auto (pooling for a model that was made for it).");
+  add_optional_choice(serve, "--convert", pooling.conversion,
+                      "Selects what becomes of pooled rows: embed (/v1/embeddings), classify (/rerank and /score by a "
+                      "score head, or by the tokens yes and no), none, or auto (from the model's files).");
+  add_optional_choice(serve, "--pooling-type", pooling.mode,
+                      "Selects the rows that make the vector of a text: last, mean, cls (the first), or auto (from "
+                      "modules.json, else last).");
+  add_optional_choice(serve, "--rerank-template", pooling.rerank_template,
+                      "Selects how a query and a document become a prompt: pair (one after the other), qwen3 (the chat "
+                      "of Qwen3-Reranker), or auto (qwen3 for Qwen3 models).");
+  serve.add_flag("--is-matryoshka", pooling.is_matryoshka,
+                 "Accepts dimensions in requests for vectors, although config.json does not say is_matryoshka.");
+}
+
 }  // namespace
 
 void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
@@ -93,6 +110,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
              "inputs of 8 bits), w8a8_int8 (a scale per channel, the fastest on AMX and VNNI), mxint8 (scales that are "
              "powers of two).");
   add_conversation_flags(serve, flags);
+  add_pooling_flags(serve, flags.pooling);
 }
 
 void add_device_flags(CLI::App& serve, ServeFlags& flags) {

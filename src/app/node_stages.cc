@@ -52,8 +52,9 @@ NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config,
                                                      const NodeStagesOptions& options) {
-  const auto loaded_config = quantized_config(config, options.stage.quantization);
+  auto loaded_config = quantized_config(config, options.stage.quantization);
   if (loaded_config.has_error()) return loaded_config.error();
+  loaded_config->has_output_head = options.stage.has_output_head;
   std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));
   RETURN_IF_ERROR(stages->make_backends());
   RETURN_IF_ERROR(check_weights_fit(*loaded_config, stages->memory_users()));
@@ -144,7 +145,10 @@ Result<void> NodeStages::prepare(size_t index) {
   part.thread = std::make_unique<async::IoThread>(stage_name(index));
   const model::StageSpan& span = options_.spans[index];
   log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", stage_name(index), span.layers.begin,
-            span.layers.end - 1, span.first ? ", embedding" : "", span.last ? ", output head" : "",
+            span.layers.end - 1, span.first ? ", embedding" : "",
+            !span.last                ? ""
+            : config_.has_output_head ? ", output head"
+                                      : ", final norm",
             megabytes(part.model->checkpoint_bytes()), part.backend->description());
   return {};
 }

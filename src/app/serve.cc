@@ -71,6 +71,14 @@ Result<server::GenerationDefaults> generation_defaults(const ServeFlags& flags, 
   return defaults;
 }
 
+/// Returns the engine's options for what the server does with the model.
+EngineOptions engine_options(EngineOptions options, const PoolingSetup& pooling, const model::ModelConfig& config) {
+  options.stage.has_output_head = pooling.has_output_head;
+  const bool is_bounded = options.context_length == 0 && pooling.max_sequence_length > 0;
+  if (is_bounded) options.context_length = std::min(pooling.max_sequence_length, config.context_length());
+  return options;
+}
+
 std::string model_name(const ServeFlags& flags) {
   if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
   const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
@@ -171,7 +179,10 @@ Result<void> serve(const ServeFlags& flags) {
   if (chat_template.has_error()) return chat_template.error();
   auto defaults = generation_defaults(flags, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
-  auto engine = LocalEngine::create(flags.engine, flags.cluster, (*tokenizer)->vocab_size());
+  auto pooling = set_up_pooling(flags.pooling, folder, *config, **tokenizer);
+  if (pooling.has_error()) return pooling.error();
+  auto engine =
+      LocalEngine::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
 
   server::Service service;
@@ -180,6 +191,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.defaults = std::move(*defaults);
   service.chat_template = std::move(*chat_template);
   service.special_tokens = *special_tokens;
+  service.pooling = std::move(pooling->pooling);
   server::ServerOptions options = flags.server;
   options.served_model_name = model_name(flags);
   if (!flags.api_key_file.empty()) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "model/field_reader.h"
 
 namespace millrace::model {
@@ -11,6 +14,11 @@ constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 constexpr size_t kMaxIndexNesting = 16;
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+constexpr std::string_view kPrefix = "model.";
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+/// The parts of a model under `kPrefix`.
+constexpr std::array<std::string_view, 3> kPrefixedParts = {"embed_tokens.", "layers.", "norm."};
 
 /// Returns whether an index may name this file: only files of its own folder are allowed.
 bool plain_file_name(std::string_view name) {
@@ -24,13 +32,19 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
   auto single = SafetensorsFile::open(folder / kSingleName);
   if (single) {
     checkpoint->single_ = std::move(*single);
-    return checkpoint;
+  } else if (single.error().code != ErrorCode::kNotFound) {
+    return single.error();
+  } else if (const Result<void> index = checkpoint->read_index(folder / kIndexName); !index) {
+    if (index.error().code != ErrorCode::kNotFound) return index.error();
+    return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder.string(), kSingleName, kIndexName);
   }
-  if (single.error().code != ErrorCode::kNotFound) return single.error();
-  const Result<void> index = checkpoint->read_index(folder / kIndexName);
-  if (index) return checkpoint;
-  if (index.error().code != ErrorCode::kNotFound) return index.error();
-  return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder.string(), kSingleName, kIndexName);
+  checkpoint->lacks_prefix_ =
+      !checkpoint->contains_stored(kEmbedding) && checkpoint->contains_stored(kEmbedding.substr(kPrefix.size()));
+  return checkpoint;
+}
+
+std::string_view Checkpoint::stored_name(std::string_view name) const {
+  return lacks_prefix_ && name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
 }
 
 Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
@@ -81,9 +95,10 @@ Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const 
 }
 
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
-  const auto file = file_of(name);
+  const std::string_view stored = stored_name(name);
+  const auto file = file_of(stored);
   if (!file) return file.error();
-  return (*file)->find(name);
+  return (*file)->find(stored);
 }
 
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor::Shape& wanted) const {
@@ -95,16 +110,17 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 }
 
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
-  const auto file = file_of(name);
+  const std::string_view stored = stored_name(name);
+  const auto file = file_of(stored);
   if (!file) return file.error();
-  return (*file)->find_stored(name);
+  return (*file)->find_stored(stored);
 }
 
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
-  const auto file = file_of(name);
+  const auto file = file_of(stored_name(name));
   if (!file) return file.error();
-  const auto stored = (*file)->find_stored(name);
+  const auto stored = (*file)->find_stored(stored_name(name));
   if (!stored) return stored.error();
   if (stored->dtype != dtype)
     return make_error(ErrorCode::kData, "{}: tensor '{}' has dtype {}, wanted {}", (*file)->path(), name, stored->dtype,
@@ -137,18 +153,29 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
 void Checkpoint::release(std::string_view name) const {
   for (const std::string& each : {std::string(name), scale_name(name)}) {
     if (!contains(each)) continue;
-    if (const auto file = file_of(each)) (*file)->release(each);
+    if (const auto file = file_of(stored_name(each))) (*file)->release(stored_name(each));
   }
 }
 
-std::vector<std::string_view> Checkpoint::names() const {
-  if (single_) return single_->names();
-  std::vector<std::string_view> names;
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  if (single_) {
+    for (const std::string_view name : single_->names()) names.emplace_back(name);
+  }
   for (const auto& [name, file] : shard_of_) names.push_back(name);
+  if (!lacks_prefix_) return names;
+  for (std::string& name : names) {
+    const auto begins_name = [&name](std::string_view part) { return name.starts_with(part); };
+    if (std::ranges::any_of(kPrefixedParts, begins_name)) name.insert(0, kPrefix);
+  }
   return names;
 }
 
 bool Checkpoint::contains(std::string_view name) const {
+  return contains_stored(stored_name(name));
+}
+
+bool Checkpoint::contains_stored(std::string_view name) const {
   return single_ ? single_->contains(name) : shard_of_.contains(std::string(name));
 }
 

@@ -17,8 +17,9 @@
 namespace millrace::model {
 
 /// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
-/// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. All const methods
-/// are thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
+/// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. Names begin with
+/// "model." also where the checkpoint of a model without its head leaves that out. All const methods are thread-safe.
+/// Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
   /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one.
@@ -39,21 +40,25 @@ class Checkpoint {
   /// Returns whether the index lists the tensor, or the single file holds it.
   [[nodiscard]] bool contains(std::string_view name) const;
   /// Returns the names of all tensors, in any order.
-  [[nodiscard]] std::vector<std::string_view> names() const;
+  [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
   explicit Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
+  [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
+  /// Returns the name by which the files have a tensor.
+  [[nodiscard]] std::string_view stored_name(std::string_view name) const;
   /// Returns the file that holds a tensor, mapped.
-  [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view name) const;
+  [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view stored_name) const;
   [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
                                                               const tensor::Shape& shape) const;
 
   std::filesystem::path folder_;
   std::unique_ptr<SafetensorsFile> single_;
-  std::unordered_map<std::string, std::string> shard_of_;  ///< tensor name to file name; empty with a single file
+  std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
+  bool lacks_prefix_ = false;                              ///< stored names lack the "model." of layers and embedding
   mutable std::mutex mutex_;                               ///< guards shards_
   mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
 };

@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -22,35 +24,46 @@ constexpr int32_t kMaxPosition = 1 << 28;
 
 enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };
 
-struct KnownArchitecture {
+struct KnownFamily {
   std::string_view name;
   Family family;
 };
 
-constexpr std::array kKnownArchitectures{
-    KnownArchitecture{"LlamaForCausalLM", Family::kLlama},
-    KnownArchitecture{"MistralForCausalLM", Family::kMistral},
-    KnownArchitecture{"Qwen2ForCausalLM", Family::kQwen2},
-    KnownArchitecture{"Qwen3ForCausalLM", Family::kQwen3},
-    KnownArchitecture{"Qwen3MoeForCausalLM", Family::kQwen3Moe},
-    KnownArchitecture{"MixtralForCausalLM", Family::kMixtral},
+constexpr std::array kKnownFamilies{
+    KnownFamily{"Llama", Family::kLlama},       KnownFamily{"Mistral", Family::kMistral},
+    KnownFamily{"Qwen2", Family::kQwen2},       KnownFamily{"Qwen3", Family::kQwen3},
+    KnownFamily{"Qwen3Moe", Family::kQwen3Moe}, KnownFamily{"Mixtral", Family::kMixtral},
 };
+constexpr std::string_view kGenerates = "ForCausalLM";
+/// The architectures of a family that have no output head.
+constexpr std::array<std::string_view, 2> kPools = {"Model", "ForSequenceClassification"};
 
-std::optional<Family> read_architecture(FieldReader& fields, std::string& name) {
+std::optional<Family> read_architecture(FieldReader& fields, ModelConfig& config) {
   const std::vector<std::string> names = fields.strings("architectures");
   std::string known;
-  for (const KnownArchitecture& entry : kKnownArchitectures) {
-    if (!names.empty() && names.front() == entry.name) {
-      name = entry.name;
-      return entry.family;
+  for (const KnownFamily& entry : kKnownFamilies) {
+    if (!names.empty() && names.front().starts_with(entry.name)) {
+      const std::string_view rest = std::string_view(names.front()).substr(entry.name.size());
+      config.has_output_head = rest == kGenerates;
+      config.architecture = names.front();
+      if (config.has_output_head || std::ranges::find(kPools, rest) != kPools.end()) return entry.family;
     }
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+    known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.name, kGenerates);
   }
   if (names.empty())
     fields.fail_with("architectures is missing or empty, wanted one of {}", known);
   else
-    fields.fail_with("architecture '{}' is not known, wanted one of {}", names.front(), known);
+    fields.fail_with("architecture '{}' is not known, wanted one of {}, or the same with {} in place of {}",
+                     names.front(), known, fmt::join(kPools, " or "), kGenerates);
   return std::nullopt;
+}
+
+/// Refuses the models of these families whose attention looks ahead, since attention here is causal.
+void refuse_bidirectional(FieldReader& fields) {
+  if (!fields.flag_or("is_causal", true))
+    fields.fail("is_causal false is not computed here, wanted a model with causal attention");
+  if (fields.flag_or("use_bidirectional_attention", false))
+    fields.fail("use_bidirectional_attention true is not computed here, wanted a model with causal attention");
 }
 
 void read_dimensions(FieldReader& fields, Family family, ModelConfig& config) {
@@ -233,12 +246,13 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
   RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
   FieldReader fields(std::string(source), *object);
   ModelConfig config;
-  const std::optional<Family> family = read_architecture(fields, config.architecture);
+  const std::optional<Family> family = read_architecture(fields, config);
   if (!family) return *fields.error();
   const StoredQuantization stored = read_quantization(fields);
   config.quantization = stored.quantization;
   config.keeps_unquantized_projections = stored.has_unquantized_projections;
   refuse_unsupported(fields, *family);
+  refuse_bidirectional(fields);
   read_dimensions(fields, *family, config);
   read_biases(fields, *family, config);
   read_windows(fields, *family, config);

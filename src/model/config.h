@@ -52,6 +52,7 @@ struct ModelConfig {
   int32_t max_plain_attention_context = std::numeric_limits<int32_t>::max();
   float norm_epsilon = 0.0f;
   bool tied_embeddings = false;  ///< lm_head is the embedding; see untie_separate_head
+  bool has_output_head = true;   ///< lm_head is computed; a model that only pools ends with the final norm
   bool qkv_bias = false;
   bool output_bias = false;  ///< of o_proj
   bool qk_norm = false;      ///< RMS norm of each head of q and k, before the rotation
@@ -77,9 +78,10 @@ struct ModelConfig {
 };
 
 /// Parses the text of a config.json. Families: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
-/// Qwen3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM. Both spellings of rope (rope_theta + rope_scaling,
-/// rope_parameters) and of dtype are read. Every error is kData and begins with `source`. Known features that are not
-/// computed here (foreign quantization, MLP biases, other activations) are refused by name.
+/// Qwen3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM. The architectures LlamaModel,
+/// LlamaForSequenceClassification and so on are the same families without an output head. Both spellings of rope
+/// (rope_theta + rope_scaling, rope_parameters) and of dtype are read. Every error is kData and begins with `source`.
+/// Known features that are not computed here (foreign quantization, MLP biases, other activations) are refused by name.
 [[nodiscard]] Result<ModelConfig> parse_config(std::string_view json, std::string_view source = "config.json");
 /// Reads `folder`/config.json. Errors: those of parse_config and read_file.
 [[nodiscard]] Result<ModelConfig> read_config(const std::filesystem::path& folder);

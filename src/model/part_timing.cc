@@ -121,6 +121,10 @@ class PartTimer {
     times.embedding.push_back(seconds_of([&] { ends_->forward({batch.tokens(), layout, hidden}); }));
     for (const TimedLayer& layer : layers_)
       times.layers[layer.kind].push_back(seconds_of([&] { layer.model->forward({{}, layout, hidden}); }));
+    if (!config_.has_output_head) {
+      times.head.push_back(seconds_of([&] { ends_->normed_rows(hidden, batch.last_rows(), [](size_t, auto) {}); }));
+      return;
+    }
     const tensor::SamplingParams params;
     const std::vector<tensor::SampleSpec> specs(batch.last_rows().size(), tensor::SampleSpec{.params = &params});
     std::vector<tensor::SampleResult> results(specs.size());

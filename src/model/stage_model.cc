@@ -84,7 +84,9 @@ void StageModel::allocate_activations() {
   activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_hidden = rows(limits_.max_logit_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_normed = rows(limits_.max_logit_rows, compute, config_.hidden_size);
-  activations_.logits = rows(limits_.max_logit_rows, DType::kF32, config_.vocab_size);
+  if (config_.has_output_head) {
+    activations_.logits = rows(limits_.max_logit_rows, DType::kF32, config_.vocab_size);
+  }
 }
 
 bool StageModel::has_layer(bool sparse) const {
@@ -122,9 +124,10 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .experts = experts,
                             .attention = attention};
   if (span_.last) {
-    weights.push_back(weights_.head.get());
+    if (weights_.head) weights.push_back(weights_.head.get());
     bounds.logit_rows = limits_.max_logit_rows;
-    bounds.logit_blocks = (limits_.max_batch_tokens + sequences + limits_.max_logit_rows - 1) / limits_.max_logit_rows;
+    // Each of the lists that are sampled, scored or pooled may end with a block that is not full.
+    bounds.logit_blocks = (limits_.max_batch_tokens + sequences) / limits_.max_logit_rows + 2;
     bounds.vocab = static_cast<int32_t>(config_.vocab_size);
   }
   bounds.weights = weights;
@@ -350,8 +353,8 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
   backend_.matmul_add(activated, *layer.down, nullptr, hidden);
 }
 
-void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block) {
-  CHECK(span_.last, "logits of a stage that is not the last");
+void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
+  CHECK(span_.last, "the final norm of a stage that is not the last");
   const auto largest = static_cast<size_t>(limits_.max_logit_rows);
   for (size_t first = 0; first < rows.size(); first += largest) {
     const auto part = rows.subspan(first, std::min(largest, rows.size() - first));
@@ -364,13 +367,20 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Logi
                         .dtype = backend_.compute_dtype(),
                         .rows = count,
                         .cols = config_.hidden_size};
-    const Matrix logits{
-        .data = activations_.logits.data(), .dtype = DType::kF32, .rows = count, .cols = config_.vocab_size};
     backend_.gather_rows(hidden, backend_.upload(part), gathered);
     backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
+    block(first, normed);
+  }
+}
+
+void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
+  CHECK(rows.empty() || config_.has_output_head, "logits of a stage without the output head");
+  normed_rows(hidden, rows, [&](size_t first, Matrix normed) {
+    const Matrix logits{
+        .data = activations_.logits.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = config_.vocab_size};
     backend_.matmul(normed, *weights_.head, nullptr, logits);
     block(first, logits);
-  }
+  });
 }
 
 }  // namespace millrace::model

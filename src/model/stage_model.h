@@ -67,10 +67,13 @@ class StageModel {
   /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
   tensor::Matrix forward(const ForwardInput& input);
 
-  /// Receives logits (f32) [R, vocab] of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
-  using LogitsFn = std::function<void(size_t first, tensor::Matrix logits)>;
-  /// Last stage: projects the given rows of a matrix that `forward` returned, block by block.
-  void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const LogitsFn& block);
+  /// Receives what is computed of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
+  using BlockFn = std::function<void(size_t first, tensor::Matrix block)>;
+  /// Last stage: computes the final norm (compute) [R, hidden] of the given rows of a matrix that `forward` returned,
+  /// block by block.
+  void normed_rows(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
+  /// Last stage with the output head: projects such rows to logits (f32) [R, vocab].
+  void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
 
   /// Returns a buffer for `hidden` of the largest batch.
   [[nodiscard]] tensor::Buffer allocate_hidden();

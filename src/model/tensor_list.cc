@@ -83,7 +83,7 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 }  // namespace
 
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (!config.tied_embeddings || !checkpoint.contains(kHeadName)) return {};
+  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(kHeadName)) return {};
   const auto head = checkpoint.find_stored(kHeadName);
   if (!head) return head.error();
   const auto embedding = checkpoint.find_stored(kEmbeddingName);
@@ -129,7 +129,7 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
   if (span.last) {
     specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
-    if (!(span.first && config.tied_embeddings))
+    if (config.has_output_head && !(span.first && config.tied_embeddings))
       specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
   }
   return specs;
@@ -141,9 +141,9 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
     known.insert(spec.name);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
   }
-  std::string_view unknown;  // the first in the order of names
-  for (const std::string_view name : checkpoint.names()) {
-    if (!is_of_span(name, span) || known.contains(std::string(name))) continue;
+  std::string unknown;  // the first in the order of names
+  for (const std::string& name : checkpoint.names()) {
+    if (!is_of_span(name, span) || known.contains(name)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};

@@ -218,6 +218,15 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
   return weights;
 }
 
+std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfig& config, StageSpan span) {
+  auto head = loader.pack_uncounted({std::string(head_name(config))});
+  if (span.first && config.tied_embeddings)
+    loader.release(head_name(config));  // counted as the embedding
+  else
+    loader.count(head_name(config));
+  return head;
+}
+
 }  // namespace
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
@@ -243,11 +252,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   }
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
-    weights.head = loader.pack_uncounted({std::string(head_name(config))});
-    if (span.first && config.tied_embeddings)
-      loader.release(head_name(config));  // counted as the embedding
-    else
-      loader.count(head_name(config));
+    if (config.has_output_head) weights.head = load_head(loader, config, span);
     weights.final_norm = loader.vector({std::string(kFinalNormName)});
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)

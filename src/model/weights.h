@@ -55,7 +55,7 @@ struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::vector<LayerWeights> layers;
   std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
-  std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage
+  std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage with the output head
   uint64_t checkpoint_bytes = 0;                     ///< of the span's tensors, as stored
   std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, on request
 };

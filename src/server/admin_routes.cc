@@ -63,7 +63,8 @@ HttpResponse AdminRoutes::abort(const HttpRequest& request) {
   if (parsed->all && !access_.is_admin(request)) {
     return error_response({401, "abort_all: the admin's API key is missing", "abort_all"});
   }
-  const size_t count = parsed->all ? generation_.abort_all() : generation_.abort(parsed->request_id);
+  const size_t count = parsed->all ? generation_.abort_all() + pooling_.abort_all()
+                                   : generation_.abort(parsed->request_id) + pooling_.abort(parsed->request_id);
   if (count == 0 && !parsed->all) {
     return error_response(
         {404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)), "request_id"});

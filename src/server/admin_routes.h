@@ -4,6 +4,7 @@
 #include "server/access_policy.h"
 #include "server/exchange.h"
 #include "server/generation_routes.h"
+#include "server/pooling_routes.h"
 #include "server/router.h"
 
 namespace millrace::server {
@@ -13,8 +14,9 @@ namespace millrace::server {
 class AdminRoutes {
  public:
   /// All arguments outlive the object.
-  AdminRoutes(async::Runtime& runtime, sched::Engine& engine, const AccessPolicy& access, GenerationRoutes& generation)
-      : runtime_(runtime), engine_(engine), access_(access), generation_(generation) {}
+  AdminRoutes(async::Runtime& runtime, sched::Engine& engine, const AccessPolicy& access, GenerationRoutes& generation,
+              PoolingRoutes& pooling)
+      : runtime_(runtime), engine_(engine), access_(access), generation_(generation), pooling_(pooling) {}
 
   void add_to(Router& router);
 
@@ -32,6 +34,7 @@ class AdminRoutes {
   sched::Engine& engine_;
   const AccessPolicy& access_;
   GenerationRoutes& generation_;
+  PoolingRoutes& pooling_;
 };
 
 }  // namespace millrace::server

@@ -79,28 +79,34 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       input_processor_(options, service, seeds_, grammar_cache_),
       worker_(runtime),
       access_(options),
-      generation_(options, input_processor_, request_ids_,
-                  ResponseContext{.runtime = runtime,
-                                  .engine = *service.engine,
-                                  .metrics = metrics_,
-                                  .worker = worker_,
-                                  .comment_interval = options.comment_interval}),
+      generation_(options, input_processor_, request_ids_, response_context(service)),
+      pooling_(options, service, input_processor_, request_ids_, response_context(service)),
       utility_(options, service, input_processor_),
-      admin_(runtime, *service.engine, access_, generation_),
+      admin_(runtime, *service.engine, access_, generation_, pooling_),
       ring_(*service.engine, options),
       status_({.options = options,
                .service = service,
                .usage = usage,
                .input_processor = input_processor_,
                .generation = generation_,
+               .pooling = pooling_,
                .ring = ring_,
                .metrics = metrics_,
                .router = router_}) {
   generation_.add_to(router_);
+  pooling_.add_to(router_);
   utility_.add_to(router_);
   admin_.add_to(router_);
   ring_.add_to(router_);
   status_.add_to(router_);
+}
+
+ResponseContext Api::response_context(const Service& service) {
+  return {.runtime = runtime_,
+          .engine = *service.engine,
+          .metrics = metrics_,
+          .worker = worker_,
+          .comment_interval = options_.comment_interval};
 }
 
 std::optional<ApiError> Api::check(const HttpRequest& head, const RouteMatch& match) const {
@@ -196,8 +202,10 @@ void Api::on_refused_connection(HttpResponse& response) {
 }
 
 void Api::end_requests(std::chrono::milliseconds waited) {
-  log::warn("{} requests are still running after {} ms: ending them", generation_.in_flight(), waited.count());
+  log::warn("{} requests are still running after {} ms: ending them", generation_.in_flight() + pooling_.in_flight(),
+            waited.count());
   generation_.reject_all();
+  pooling_.reject_all();
 }
 
 void Api::finish(const RequestRecord& record, std::string_view route, bool is_probe) {

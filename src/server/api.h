@@ -11,6 +11,7 @@
 #include "server/access_policy.h"
 #include "server/admin_routes.h"
 #include "server/generation_routes.h"
+#include "server/pooling_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
 #include "server/status_routes.h"
@@ -36,6 +37,7 @@ class Api final : public HttpHandler {
   void end_requests(std::chrono::milliseconds waited) override;
 
  private:
+  [[nodiscard]] ResponseContext response_context(const Service& service);
   /// Returns the refusal of a request that its head alone justifies: no such route or method, no access, no JSON.
   [[nodiscard]] std::optional<openai::ApiError> check(const HttpRequest& head, const RouteMatch& match) const;
   /// Calls the handler of a route, on the worker if it is heavy.
@@ -58,6 +60,7 @@ class Api final : public HttpHandler {
   AccessPolicy access_;
   Router router_;
   GenerationRoutes generation_;
+  PoolingRoutes pooling_;
   UtilityRoutes utility_;
   AdminRoutes admin_;
   RingRoutes ring_;

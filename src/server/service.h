@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "sched/head/engine.h"
+#include "server/pooling_model.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -29,6 +30,7 @@ struct Service {
   std::shared_ptr<const text::ChatTemplate> chat_template;  ///< null: the model has none, chat requests are refused
   text::ChatTemplate::SpecialTokens special_tokens;         ///< for the template that a request brings
   GenerationDefaults defaults;
+  std::shared_ptr<const PoolingModel> pooling;  ///< null: requests for vectors and scores are refused
   /// Appends further metrics in Prometheus' text form; may be empty. Called on the server's thread.
   std::function<void(std::string&)> extra_metrics;
   /// Adds members to the answer of /server_info; may be empty. Called on the server's thread.

@@ -124,11 +124,15 @@ HttpResponse StatusRoutes::health() const {
   return json_response(status.paused ? R"({"status":"paused"})" : R"({"status":"ok"})");
 }
 
+size_t StatusRoutes::requests_in_flight() const {
+  return from_.generation.in_flight() + from_.pooling.in_flight();
+}
+
 HttpResponse StatusRoutes::load() const {
   const sched::EngineStatus status = from_.service.engine->status();
   HttpResponse response;
   JsonWriter json(response.body);
-  json.begin_object().member("server_load", from_.generation.in_flight());
+  json.begin_object().member("server_load", requests_in_flight());
   json.member("running", status.running).member("waiting", status.waiting).end_object();
   return response;
 }
@@ -154,7 +158,7 @@ HttpResponse StatusRoutes::server_info() const {
       .member("max_choices", from_.options.max_choices);
   json.member("max_body_bytes", from_.options.http.max_body_bytes);
   json.member("max_bodies_bytes", from_.options.http.max_bodies_bytes).end_object();
-  json.member("requests_in_flight", from_.generation.in_flight()).member("connections", from_.usage.connections);
+  json.member("requests_in_flight", requests_in_flight()).member("connections", from_.usage.connections);
   if (from_.service.extra_info) from_.service.extra_info(json);
   json.end_object();
   return response;
@@ -165,7 +169,7 @@ HttpResponse StatusRoutes::metrics() const {
   HttpResponse response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = from_.metrics.render(from_.options.served_model_name, service.engine->status(),
-                                       {.in_flight = from_.generation.in_flight(),
+                                       {.in_flight = requests_in_flight(),
                                         .connections = from_.usage.connections,
                                         .body_bytes = from_.usage.bodies.used_bytes()});
   append_process_metrics(response.body);

@@ -4,6 +4,7 @@
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
 #include "server/generation_routes.h"
+#include "server/pooling_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
 
@@ -20,6 +21,7 @@ class StatusRoutes {
     const HttpUsage& usage;
     const InputProcessor& input_processor;
     const GenerationRoutes& generation;
+    const PoolingRoutes& pooling;
     const RingRoutes& ring;
     const ServerMetrics& metrics;
     const Router& router;
@@ -31,6 +33,7 @@ class StatusRoutes {
 
  private:
   void add_probes_to(Router& router);
+  [[nodiscard]] size_t requests_in_flight() const;
   [[nodiscard]] HttpResponse models() const;
   /// Answers "/v1/models/{id}".
   [[nodiscard]] HttpResponse model(const HttpRequest& request) const;

@@ -30,12 +30,6 @@ void UtilityRoutes::add_to(Router& router) {
        .takes_json = true,
        .uses_worker = true,
        .doc = {.summary = "Render the chat template", .request = "TemplateRequest", .response = "PromptResponse"}});
-  router.add(
-      {.method = Method::kPost,
-       .path = "/v1/embeddings",
-       .handler =
-           [](const HttpRequest&) { return error_response({400, "embeddings are not supported by this server", ""}); },
-       .takes_json = true});
 }
 
 HttpResponse UtilityRoutes::tokenize(const HttpRequest& request) const {

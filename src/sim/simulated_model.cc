@@ -72,6 +72,40 @@ tensor::TokenLogprobs SimulatedModel::score(uint64_t hidden, TokenId token, int3
   return score;
 }
 
+uint64_t SimulatedModel::pool(uint64_t pooled, uint64_t hidden) {
+  return mix(pooled, hidden);
+}
+
+std::vector<float> SimulatedModel::pooled_vector(uint64_t pooled, uint64_t row_count) {
+  std::vector<float> vector;
+  for (uint64_t i = 0; i < kPooledSize; ++i) {
+    vector.push_back(static_cast<float>(mix(mix(pooled, row_count), i) >> 40));
+  }
+  return vector;
+}
+
+std::vector<float> SimulatedModel::embed_prompt(std::span<const TokenId> prompt, sched::Pooling pooling) const {
+  std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
+  std::vector<uint64_t> rows;
+  for (const TokenId token : prompt) rows.push_back(next_row(token, contexts));
+  std::span<const uint64_t> pooled(rows);
+  if (pooling == sched::Pooling::kFirst) pooled = pooled.first(1);
+  if (pooling == sched::Pooling::kLast) pooled = pooled.last(1);
+  uint64_t sum = 0;
+  for (const uint64_t row : pooled) sum = pool(sum, row);
+  return faulty(sum) ? std::vector<float>() : pooled_vector(sum, pooled.size());
+}
+
+uint64_t SimulatedModel::next_row(TokenId token, std::vector<uint64_t>& contexts) const {
+  uint64_t hidden = embed(token);
+  for (int32_t layer = 0; layer < layer_count; ++layer) {
+    uint64_t& context = contexts[static_cast<size_t>(layer)];
+    context = attend(context, key_value(layer, hidden));
+    hidden = mix(hidden, context);
+  }
+  return hidden;
+}
+
 SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
                                                       const tensor::SamplingParams& sampling, int32_t prompt_top,
                                                       const std::shared_ptr<const grammar::Grammar>& grammar) const {
@@ -79,14 +113,7 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
   if (grammar != nullptr) matcher.emplace(grammar, sched::samples_end_token(*grammar, sampling));
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
-  const auto feed = [&](TokenId token) {
-    hidden = embed(token);
-    for (int32_t layer = 0; layer < layer_count; ++layer) {
-      uint64_t& context = contexts[static_cast<size_t>(layer)];
-      context = attend(context, key_value(layer, hidden));
-      hidden = mix(hidden, context);
-    }
-  };
+  const auto feed = [&](TokenId token) { hidden = next_row(token, contexts); };
   Continuation found;
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (i > 0) found.prompt_scores.push_back(score(hidden, prompt[i], prompt_top));

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "grammar/grammar.h"
+#include "sched/plan/request.h"
 #include "tensor/sampling.h"
 
 namespace millrace::sim {
@@ -32,6 +33,15 @@ struct SimulatedModel {
   /// Returns the logprob of `token` after a row, with `top` alternatives.
   [[nodiscard]] tensor::TokenLogprobs score(uint64_t hidden, TokenId token, int32_t top) const;
 
+  /// The length of pooled vectors.
+  static constexpr uint32_t kPooledSize = 3;
+  /// Adds a row to the running value of a sequence's pooled rows.
+  [[nodiscard]] static uint64_t pool(uint64_t pooled, uint64_t hidden);
+  /// Returns the vector that follows from pooled rows, and from how many there are.
+  [[nodiscard]] static std::vector<float> pooled_vector(uint64_t pooled, uint64_t row_count);
+  /// Returns the vector of a prompt, computed without pages, plans or stages; empty if the rows have no valid one.
+  [[nodiscard]] std::vector<float> embed_prompt(std::span<const TokenId> prompt, sched::Pooling pooling) const;
+
   /// A continuation that is computed without pages, plans or stages.
   struct Continuation {
     std::vector<TokenId> tokens;
@@ -45,6 +55,10 @@ struct SimulatedModel {
   [[nodiscard]] Continuation generate(std::span<const TokenId> prompt, size_t count,
                                       const tensor::SamplingParams& sampling, int32_t prompt_top = 0,
                                       const std::shared_ptr<const grammar::Grammar>& grammar = nullptr) const;
+
+ private:
+  /// Returns the last layer's row of one more token; `contexts` hold the layers' running values.
+  [[nodiscard]] uint64_t next_row(TokenId token, std::vector<uint64_t>& contexts) const;
 };
 
 }  // namespace millrace::sim

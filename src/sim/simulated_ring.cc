@@ -25,7 +25,8 @@ sched::StageBounds bounds_of(const SimulatedRingOptions& options, cache::PoolSiz
           .max_batch_tokens = sched::max_plan_tokens(scheduler),
           .vocab_size = options.model.vocab_size,
           .host_page_count = pages.host,
-          .sampling_vocab = options.model.vocab_size};
+          .sampling_vocab = options.model.vocab_size,
+          .has_output_head = scheduler.has_output_head};
 }
 
 sched::LocalStages::RunnerFactory runner_factory(async::VirtualWorld& world, const SimulatedRingOptions& options,

@@ -197,14 +197,32 @@ tensor::SampleResult sample(const SimulatedModel& model, uint64_t hidden, const 
 
 }  // namespace
 
+void SimulatedRunner::pool(const sched::PlanSlice& slice, std::span<const uint64_t> rows, sched::SliceOutput& output) {
+  using sched::SlicePooling;
+  if (slice.pooling == SlicePooling::kNone) return;
+  uint64_t& sum = pooled_[slice.slot];
+  const bool is_mean = slice.pooling == SlicePooling::kSum || slice.pooling == SlicePooling::kMean;
+  if (!is_mean || slice.prefix == 0) sum = 0;
+  if (slice.pooling == SlicePooling::kFirstRow) rows = rows.first(1);
+  if (slice.pooling == SlicePooling::kLastRow) rows = rows.last(1);
+  for (const uint64_t row : rows) sum = SimulatedModel::pool(sum, row);
+  if (!slice.returns_vector()) return;
+  if (model_.faulty(sum)) {
+    output.fault = tensor::LogitFault::kNan;
+  } else {
+    output.pooled = SimulatedModel::pooled_vector(sum, is_mean ? slice.prefix + rows.size() : 1);
+  }
+}
+
 std::vector<sched::SliceOutput> SimulatedRunner::outputs(const sched::StageBatch& batch,
-                                                         std::span<const uint64_t> hidden) const {
+                                                         std::span<const uint64_t> hidden) {
   std::vector<sched::SliceOutput> outputs;
   size_t samples = 0;
   size_t row = 0;
   for (const sched::PlanSlice& slice : batch.slices) {
     sched::SliceOutput& output = outputs.emplace_back();
     const size_t end = row + slice.token_count;
+    pool(slice, hidden.subspan(row, slice.token_count), output);
     for (size_t at = end - slice.sample_count(); at < end; ++at) {
       const tensor::SampleSpec& spec = batch.sample_specs.at(samples++);
       if (model_.faulty(hidden[at])) output.fault = tensor::LogitFault::kNan;

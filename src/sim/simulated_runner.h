@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <unordered_map>
 #include <vector>
 
 #include "async/runtime.h"
@@ -68,7 +69,8 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
                                                  std::vector<uint64_t>& hidden);
   [[nodiscard]] std::vector<sched::SliceOutput> outputs(const sched::StageBatch& batch,
-                                                        std::span<const uint64_t> hidden) const;
+                                                        std::span<const uint64_t> hidden);
+  void pool(const sched::PlanSlice& slice, std::span<const uint64_t> rows, sched::SliceOutput& output);
   [[nodiscard]] uint64_t& cell(int32_t layer, PageId page, uint32_t offset);
   [[nodiscard]] async::Duration cost(const sched::StageBatch& batch);
   [[nodiscard]] async::Duration copy_time(size_t page_count);
@@ -90,6 +92,7 @@ class SimulatedRunner final : public sched::StageRunner {
   std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
+  std::unordered_map<SlotId, uint64_t> pooled_;       // running value of each sequence that is pooled by mean
   std::vector<uint64_t> inputs_;                      // memory for a link that fills posted memory
   std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer
   std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns

@@ -96,6 +96,20 @@ TEST_CASE("a tool format may be detected or fixed or none") {
   CHECK_FALSE(none.tool_format.has_value());
 }
 
+TEST_CASE("what is not said of vectors and scores follows from files") {
+  const app::PoolingOptions files = served({}).pooling;
+  CHECK_FALSE((files.runner || files.conversion || files.mode || files.rerank_template || files.is_matryoshka));
+  CHECK_FALSE(served({"--runner", "auto", "--pooling-type", "auto"}).pooling.runner);
+  const app::PoolingOptions all = served({"--runner", "pooling", "--convert", "classify", "--pooling-type", "mean",
+                                          "--rerank-template", "pair", "--is-matryoshka"})
+                                      .pooling;
+  CHECK(all.runner == app::Runner::kPooling);
+  CHECK(all.conversion == app::Conversion::kClassify);
+  CHECK(all.mode == model::PoolingMode::kMean);
+  CHECK(all.rerank_template == server::RerankTemplate::kPair);
+  CHECK(all.is_matryoshka);
+}
+
 TEST_CASE("a wrong value is refused with the flag and what was wanted") {
   CHECK_THAT(refusal({"--schedule-policy", "lifo"}),
              Catch::Contains("--schedule-policy") && Catch::Contains("fcfs, lpm, priority, shortest"));

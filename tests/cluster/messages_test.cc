@@ -74,7 +74,8 @@ TEST_CASE("assignments and load reports survive the wire") {
                       .isa = tensor::Isa::kAvx2,
                       .quantization = model::Quantization::kW8,
                       .watchdog = async::Duration(int64_t{7} << 40),
-                      .has_store = true};
+                      .has_store = true,
+                      .has_output_head = false};
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   assignment.stage.isa.reset();
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
@@ -155,7 +156,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
       06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332 03000000 616d78
-      02000000 7738 0b00000000000000 01)"));
+      02000000 7738 0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
                       .pools = {3, 4},

@@ -2,6 +2,7 @@
 #include "fuzz/targets.h"
 #include "model/config.h"
 #include "model/generation_config.h"
+#include "model/pooling_config.h"
 
 namespace millrace::fuzz {
 
@@ -21,6 +22,14 @@ void config_json(std::string_view input) {
   }
   if (const auto suggested = model::parse_generation_config(input); suggested.has_error()) {
     CHECK(suggested.error().message.starts_with("generation_config.json"));
+  }
+  if (const auto mode = model::parse_pooling_mode(input, "1_Pooling"); mode.has_error()) {
+    CHECK(mode.error().code == ErrorCode::kData && mode.error().message.starts_with("1_Pooling"));
+  }
+  if (const auto scores = model::parse_score_config(input, "config.json"); scores.has_error()) {
+    CHECK(scores.error().code == ErrorCode::kData && scores.error().message.starts_with("config.json"));
+  } else {
+    CHECK(scores->classifier_from_token.empty() || scores->classifier_from_token.size() == 2);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "fuzz/targets.h"
+#include "server/openai/pooling_request.h"
 #include "server/openai/request.h"
 
 namespace millrace::fuzz {
@@ -51,6 +52,13 @@ void check_conversation(const Conversation& conversation) {
   for (const ChatMessage& message : conversation.messages) CHECK(!message.role.empty());
 }
 
+void check_pairs(const PairRequest& request) {
+  check_common(request);
+  CHECK(!request.documents.empty() && request.documents.size() <= kMaxPoolingInputs);
+  CHECK(request.queries.size() == 1 || request.queries.size() == request.documents.size());
+  CHECK(request.query_of(request.pair_count() - 1) < request.queries.size());
+}
+
 }  // namespace
 
 void json_request(std::string_view input) {
@@ -74,6 +82,15 @@ void json_request(std::string_view input) {
   if (const auto parsed = parse_flush_request(body); !refused(parsed)) {
     CHECK(parsed->timeout_s >= 0 && parsed->timeout_s <= 3600);
   }
+  if (const auto parsed = parse_embedding_request(body, kLimits); !refused(parsed)) {
+    check_common(*parsed);
+    CHECK(!parsed->inputs.empty() && parsed->inputs.size() <= kMaxPoolingInputs);
+    for (const Prompt& input : parsed->inputs) {
+      if (const auto* ids = std::get_if<std::vector<TokenId>>(&input)) CHECK(std::ranges::all_of(*ids, is_id));
+    }
+  }
+  if (const auto parsed = parse_rerank_request(body, kLimits); !refused(parsed)) check_pairs(*parsed);
+  if (const auto parsed = parse_score_request(body, kLimits); !refused(parsed)) check_pairs(*parsed);
   (void)refused(parse_tokenize_request(body, kLimits));
   (void)refused(parse_detokenize_request(body, kLimits));
   (void)refused(parse_pause_request(body));

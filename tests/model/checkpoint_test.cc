@@ -278,3 +278,22 @@ TEST_CASE("a folder without weights says what it wants") {
   REQUIRE(Checkpoint::open(folder.path()).error().message ==
           folder.path().string() + "/model.safetensors: is not a regular file");
 }
+
+TEST_CASE("names without the prefix of their model are found with it") {
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors",
+               safetensors_text(std::vector<test::TensorToWrite>{{"embed_tokens.weight", {1}, {1}},
+                                                                 {"layers.0.mlp.up_proj.weight", {1}, {2}},
+                                                                 {"norm.weight", {1}, {3}},
+                                                                 {"score.weight", {1}, {4}}}));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  REQUIRE(checkpoint->contains("model.norm.weight"));
+  REQUIRE_FALSE(checkpoint->contains("model.score.weight"));
+  REQUIRE(values_of(checkpoint->find("model.layers.0.mlp.up_proj.weight").value()) == std::vector<float>{2});
+  REQUIRE(values_of(checkpoint->find("score.weight").value()) == std::vector<float>{4});
+  REQUIRE(checkpoint->find_stored("model.norm.weight")->bytes.size() == sizeof(float));
+  std::vector<std::string> names = checkpoint->names();
+  std::ranges::sort(names);
+  REQUIRE(names == std::vector<std::string>{"model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight",
+                                            "model.norm.weight", "score.weight"});
+}

@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
@@ -460,4 +462,29 @@ TEST_CASE("generation_config.json gives defaults and may be absent") {
   REQUIRE_FALSE(absent->temperature);
   folder.write("generation_config.json", "{");
   REQUIRE(read_generation_config(folder.path()).error().code == ErrorCode::kData);
+}
+
+TEST_CASE("architectures without an output head are of their families") {
+  REQUIRE(parsed().has_output_head);
+  for (const char* name : {"LlamaModel", "LlamaForSequenceClassification", "MistralModel", "Qwen2Model",
+                           "Qwen2ForSequenceClassification"}) {
+    const ModelConfig config = parsed({{"architectures", fmt::format("[\"{}\"]", name)}});
+    REQUIRE(config.architecture == name);
+    REQUIRE_FALSE(config.has_output_head);
+  }
+  const ModelConfig qwen3 = parsed({{"architectures", R"(["Qwen3ForSequenceClassification"])"}});
+  REQUIRE(qwen3.qk_norm);
+  REQUIRE_FALSE(qwen3.has_output_head);
+  for (const char* name :
+       {"LlamaForTokenClassification", "BertModel", "XLMRobertaForSequenceClassification", "Llama"}) {
+    REQUIRE_THAT(refused({{"architectures", fmt::format("[\"{}\"]", name)}}),
+                 Mentions("config.json", name, "LlamaForCausalLM", "Model or ForSequenceClassification"));
+  }
+}
+
+TEST_CASE("attention that looks ahead is refused by name") {
+  REQUIRE(parsed({{"is_causal", "true"}, {"use_bidirectional_attention", "false"}}) == parsed());
+  REQUIRE_THAT(refused({{"is_causal", "false"}}), Mentions("config.json", "is_causal", "causal attention"));
+  REQUIRE_THAT(refused({{"use_bidirectional_attention", "true"}}),
+               Mentions("config.json", "use_bidirectional_attention", "causal attention"));
 }

@@ -13,6 +13,10 @@ namespace millrace::test {
 
 using namespace std::chrono_literals;
 
+std::vector<float> fake_vector(const std::vector<TokenId>& prompt) {
+  return {static_cast<float>(prompt.size()), static_cast<float>(prompt.front()), static_cast<float>(prompt.back())};
+}
+
 class FakeEngine::Stream final : public sched::TokenStream {
  public:
   Stream(FakeEngine& engine, sched::GenerateRequest request, ScriptedReply reply, asio::any_io_executor executor)
@@ -30,7 +34,8 @@ class FakeEngine::Stream final : public sched::TokenStream {
   }
 
   asio::awaitable<sched::GenerateEvent> next() override {
-    const bool at_end = position_ >= tokens_.size() && started_;
+    const bool is_pooled = request_.pooling != sched::Pooling::kNone;
+    const bool at_end = position_ >= tokens_.size() && (started_ || is_pooled);
     if (reply_.hangs && at_end) {
       co_await pause(1h);
     } else {
@@ -105,6 +110,7 @@ class FakeEngine::Stream final : public sched::TokenStream {
     const bool at_end = position_ >= tokens_.size();
     if (at_end && reply_.error && (reply_.error_is_merged || event.tokens.empty())) event.error = reply_.error;
     if (at_end && !reply_.error && !reply_.hangs) event.finish = finish_;
+    if (event.finish && request_.pooling != sched::Pooling::kNone) event.pooled = fake_vector(request_.prompt);
     ended_ = event.last();
     return event;
   }
@@ -125,6 +131,7 @@ FakeEngine::FakeEngine() {
   info.architecture = "FakeForCausalLM";
   info.context_length = kContext;
   info.vocab_size = 258;
+  info.hidden_size = kHiddenSize;
   info.parameter_count = 1;
   info.stage_count = 1;
   info.kv_token_capacity = 4096;

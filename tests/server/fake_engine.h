@@ -29,11 +29,15 @@ struct ScriptedReply {
   uint32_t cached_tokens = 0;
 };
 
+/// The vector that the fake engine pools from a prompt: its length, its first token and its last one.
+[[nodiscard]] std::vector<float> fake_vector(const std::vector<TokenId>& prompt);
+
 /// An Engine that answers from scripts. Token t's logprob at output position i is -(i + 1) / 8.
 class FakeEngine final : public sched::Engine {
  public:
   static constexpr TokenId kEos = 257;
   static constexpr uint32_t kContext = 512;
+  static constexpr uint32_t kHiddenSize = 3;
 
   FakeEngine();
   [[nodiscard]] sched::ModelInfo model_info() const override { return info; }

@@ -56,11 +56,13 @@ server::Service test_service(sched::Engine& engine) {
   return service;
 }
 
-TestServer::TestServer(server::ServerOptions options) {
+TestServer::TestServer(server::ServerOptions options, std::shared_ptr<const server::PoolingModel> pooling) {
   log::configure(log::Level::kError, false);
   options.http.port = 0;
   options.served_model_name = "fake";
-  front = std::make_unique<server::Server>(std::move(options), test_service(engine));
+  server::Service service = test_service(engine);
+  service.pooling = std::move(pooling);
+  front = std::make_unique<server::Server>(std::move(options), std::move(service));
   auto started = front->start();
   REQUIRE(started.has_value());
   port = *started;

@@ -20,7 +20,8 @@ namespace millrace::test {
 /// A server over a fake engine, on a port of the system's choice; stopped without draining at the end.
 class TestServer {
  public:
-  explicit TestServer(server::ServerOptions options = {});
+  explicit TestServer(server::ServerOptions options = {},
+                      std::shared_ptr<const server::PoolingModel> pooling = nullptr);
   ~TestServer() { front->stop(std::chrono::milliseconds(0)); }
   [[nodiscard]] HttpReply get(std::string_view path, std::string_view more_headers = {}) const {
     return Client(port).get(path, more_headers);

@@ -28,6 +28,7 @@ struct Job {
   std::vector<TokenId> tokens;
   std::vector<tensor::TokenLogprobs> scores;
   std::vector<tensor::TokenLogprobs> prompt_scores;
+  std::vector<float> pooled;
   sched::Timings timings;
   std::optional<async::TimePoint> first_token;
   uint32_t cached_tokens = 0;
@@ -52,6 +53,7 @@ inline asio::awaitable<void> act_as_client(async::Runtime& runtime, sched::Engin
     job.tokens.insert(job.tokens.end(), event.tokens.begin(), event.tokens.end());
     job.scores.insert(job.scores.end(), event.logprobs.begin(), event.logprobs.end());
     job.prompt_scores.insert(job.prompt_scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+    job.pooled.insert(job.pooled.end(), event.pooled.begin(), event.pooled.end());
     job.cached_tokens = event.cached_tokens;
     job.timings = event.timings;
     if (event.last()) {
@@ -140,13 +142,32 @@ inline bool admissible(const Job& job, const sim::SimulatedRingOptions& ring) {
 inline void require_cached_tokens(const Job& job, const sched::SchedulerOptions& scheduler) {
   REQUIRE(job.cached_tokens % scheduler.page_size == 0);
   REQUIRE(job.cached_tokens < job.request.prompt.size());
-  const bool shares = scheduler.share_prefixes && job.request.prompt_top_logprobs < 0 &&
-                      job.request.cache_salt.find("alone") == std::string::npos;
+  const sched::Pooling pooling = job.request.pooling;
+  const bool needs_all_rows =
+      job.request.prompt_top_logprobs >= 0 || pooling == sched::Pooling::kFirst || pooling == sched::Pooling::kMean;
+  const bool shares =
+      scheduler.share_prefixes && !needs_all_rows && job.request.cache_salt.find("alone") == std::string::npos;
   REQUIRE((shares || job.cached_tokens == 0));
+}
+
+/// The vector of the prompt, once; or the reason why it has none.
+inline void require_vector(const Job& job, const sim::SimulatedRingOptions& ring) {
+  const std::vector<float> wanted = ring.model.embed_prompt(job.request.prompt, job.request.pooling);
+  REQUIRE(job.endings == 1);
+  REQUIRE(job.tokens.empty());
+  REQUIRE(job.pooled == wanted);
+  if (wanted.empty()) {
+    REQUIRE(job.error->code == ErrorCode::kInternal);
+    return;
+  }
+  REQUIRE_FALSE(job.error.has_value());
+  REQUIRE(job.finish == sched::FinishReason::kStop);
+  require_cached_tokens(job, ring.head.scheduler);
 }
 
 /// All tokens, and the scores where asked for, once; or as many as the model gives, and the reason.
 inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
+  if (job.request.pooling != sched::Pooling::kNone) return require_vector(job, ring);
   auto [wanted, finish] = expected_answer(job, ring);
   REQUIRE(job.endings == 1);
   REQUIRE(job.tokens == wanted.tokens);
@@ -172,8 +193,13 @@ inline void require_whole_answer(const Job& job, const sim::SimulatedRingOptions
 
 /// What came of a job that was cut short: the begin of its answer, with the scores where asked for, and less than all.
 inline void require_begin_of_answer(const Job& job, const sim::SimulatedRingOptions& ring) {
-  auto [wanted, finish] = expected_answer(job, ring);
   const sched::GenerateRequest& request = job.request;
+  if (request.pooling != sched::Pooling::kNone) {
+    REQUIRE(job.tokens.empty());
+    REQUIRE(job.pooled.empty());
+    return;
+  }
+  auto [wanted, finish] = expected_answer(job, ring);
   REQUIRE(job.tokens.size() <= wanted.tokens.size());
   REQUIRE(std::equal(job.tokens.begin(), job.tokens.end(), wanted.tokens.begin()));
   const bool may_be_all = wanted.faulty || request.max_tokens == 0;  // what would have told of the end did not come

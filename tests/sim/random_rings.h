@@ -213,6 +213,16 @@ inline std::vector<TokenId> random_prediction(Dice& dice, const Job& job) {
   return prediction;
 }
 
+/// Makes a job want the vector of its prompt, and nothing else.
+inline void make_pooled(Dice& dice, Job& job) {
+  job.request.pooling = static_cast<sched::Pooling>(dice.range(1, 3));
+  job.request.max_tokens = 0;
+  job.request.prompt_top_logprobs = -1;
+  job.request.grammar = nullptr;
+  job.request.prediction.clear();
+  job.leave_after.reset();
+}
+
 inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std::vector<Job>& others) {
   Job job;
   job.request.sampling = random_sampling(dice);
@@ -235,6 +245,7 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   if (dice.chance(0.4)) job.request.prediction = random_prediction(dice, job);
   if (dice.chance(0.3)) job.leave_after = dice.range(1, 10);
   if (dice.chance(0.2)) job.dawdle = std::chrono::microseconds(dice.range(0, 5000));
+  if (dice.chance(0.15)) make_pooled(dice, job);
   return job;
 }
 

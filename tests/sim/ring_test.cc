@@ -102,6 +102,39 @@ TEST_CASE("random rings give every request its own tokens once") {
   REQUIRE(preemptions > seeds / 15);  // else the pools were too large to test anything
 }
 
+TEST_CASE("a ring without an output head pools every prompt once") {
+  uint64_t pooled = 0;
+  uint64_t cached_tokens = 0;
+  const uint64_t seeds = test::repetitions(300);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = strange_ring(dice);
+    options.head.scheduler.has_output_head = false;
+    options.head.scheduler.hidden_size = sim::SimulatedModel::kPooledSize;
+    auto jobs = random_jobs(dice);
+    for (Job& job : jobs) make_pooled(dice, job);
+    (void)run_world(seed, options, jobs);
+    for (const Job& job : jobs) {
+      require_right_end(job, options);
+      pooled += job.pooled.empty() ? 0 : 1;
+      cached_tokens += job.cached_tokens;
+    }
+  }
+  REQUIRE(pooled > 4 * seeds);
+  REQUIRE(cached_tokens > seeds);
+}
+
+TEST_CASE("a ring without an output head refuses to generate") {
+  Dice dice(1);
+  auto options = random_ring(dice);
+  options.head.scheduler.has_output_head = false;
+  std::vector<Job> jobs{job_at(kProfileEnd, {1, 2, 3})};
+  (void)run_world(1, options, jobs);
+  REQUIRE(jobs[0].refused);
+  REQUIRE(jobs[0].error->code == ErrorCode::kInvalidArgument);
+}
+
 namespace {
 
 asio::awaitable<void> flush_at(async::Runtime& runtime, sched::Engine& engine, async::Duration at,

@@ -61,8 +61,9 @@ void Head::stop() {
 }
 
 Result<std::unique_ptr<TokenStream>> Head::submit(GenerateRequest request, async::Runtime& client) {
-  RETURN_IF_ERROR(
-      check_request(request, {.context_length = context_length_, .vocab_size = options_.scheduler.vocab_size}));
+  RETURN_IF_ERROR(check_request(request, {.context_length = context_length_,
+                                          .vocab_size = options_.scheduler.vocab_size,
+                                          .has_output_head = options_.scheduler.has_output_head}));
   return intake_.submit(std::move(request), client);
 }
 

@@ -15,6 +15,7 @@ void merge_event(GenerateEvent& into, GenerateEvent later) {
   into.logprobs.insert(into.logprobs.end(), std::make_move_iterator(later.logprobs.begin()),
                        std::make_move_iterator(later.logprobs.end()));
   if (!later.prompt_logprobs.empty()) into.prompt_logprobs = std::move(later.prompt_logprobs);
+  if (!later.pooled.empty()) into.pooled = std::move(later.pooled);
   into.finish = later.finish;
   into.error = std::move(later.error);
   into.timings = later.timings;

@@ -20,13 +20,13 @@ constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
 // Sizes of the smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
-constexpr size_t kSliceBytes = 29;
+constexpr size_t kSliceBytes = 30;
 constexpr size_t kMaskBytes = 13;
 constexpr uint32_t kMaxMaskWords = 1 << 20;
 constexpr size_t kBiasBytes = 8;
 constexpr size_t kLogprobsBytes = 16;
 constexpr size_t kSampleBytes = 20;
-constexpr size_t kSliceOutputBytes = 9;
+constexpr size_t kSliceOutputBytes = 13;
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -111,6 +111,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.prompt_top_logprobs);
   out.put(slice.next_token);
   out.put(slice.draft_count);
+  out.put(slice.pooling);
 }
 
 /// Writes a mask as words, or as the list of its members if that is shorter.
@@ -138,6 +139,7 @@ PlanSlice get_slice(ByteReader& in) {
   slice.prompt_top_logprobs = in.get<int32_t>();
   slice.next_token = in.get<TokenId>();
   slice.draft_count = in.get<uint32_t>();
+  slice.pooling = in.get<SlicePooling>();
   return slice;
 }
 
@@ -228,6 +230,12 @@ Result<void> consistent(const cache::PageCopy& copy) {
 
 Result<void> consistent(const PlanSlice& slice) {
   if (slice.token_count == 0) return Error{ErrorCode::kData, "plan: a slice without tokens"};
+  const auto pooling = static_cast<uint8_t>(slice.pooling);
+  if (pooling >= kSlicePoolingCount) return make_error(ErrorCode::kData, "plan: pooling of unknown kind {}", pooling);
+  if (slice.pooling != SlicePooling::kNone && (slice.sample || slice.prompt_top_logprobs >= 0)) {
+    return make_error(ErrorCode::kData, "plan: a slice that is pooled (kind {}) also {}", pooling,
+                      slice.sample ? "draws" : "scores");
+  }
   if (slice.draft_count == 0) return {};
   if (slice.draft_count < slice.token_count && slice.sample && slice.prompt_top_logprobs < 0) return {};
   return make_error(ErrorCode::kData, "plan: a slice of {} tokens with {} drafts, {} and {}", slice.token_count,
@@ -266,6 +274,18 @@ Result<Plan> consistent(Plan plan) {
 }
 
 }  // namespace
+
+uint32_t PlanSlice::tail_rows() const {
+  if (prompt_top_logprobs >= 0) return token_count;
+  switch (pooling) {
+    case SlicePooling::kNone: return sample_count();
+    case SlicePooling::kLastRow: return 1;
+    case SlicePooling::kFirstRow:
+    case SlicePooling::kSum:
+    case SlicePooling::kMean: break;
+  }
+  return token_count;
+}
 
 uint64_t table_digest(uint64_t before, PageId page) {
   return mix_bits(before ^ (uint64_t{page.value()} + 1));
@@ -351,6 +371,7 @@ std::vector<std::byte> PlanOutput::encode() const {
     }
     out.put(static_cast<uint32_t>(slice.scores.size()));
     for (const TokenLogprobs& score : slice.scores) put_logprobs(out, score);
+    out.put_array(std::span(slice.pooled));
   }
   put_reports(out, reports);
   return out.take();
@@ -375,6 +396,7 @@ Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
     }
     slice.scores.resize(in.get_count(kLogprobsBytes));
     for (TokenLogprobs& score : slice.scores) score = get_logprobs(in);
+    slice.pooled = in.get_array<float>();
   }
   output.reports = get_reports(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "output: malformed message of {} bytes", bytes.size());

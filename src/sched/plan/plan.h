@@ -24,6 +24,16 @@ struct SequenceOpen {
   tensor::SamplingParams sampling;
 };
 
+/// What the last stage makes of a slice's rows, after the final norm.
+enum class SlicePooling : uint8_t {
+  kNone,
+  kFirstRow,  ///< returns its first row
+  kLastRow,   ///< returns its last row
+  kSum,       ///< adds its rows to the sequence's sum, which begins with the slice at position 0
+  kMean,      ///< adds its rows like kSum, and returns the sum over the count of tokens so far
+};
+inline constexpr uint8_t kSlicePoolingCount = 5;
+
 /// The part of one sequence in one plan: `token_count` tokens at positions prefix, prefix + 1, …
 struct PlanSlice {
   SlotId slot;
@@ -34,9 +44,14 @@ struct PlanSlice {
   int32_t prompt_top_logprobs = -1;  ///< >= 0: report the logprob of each row's successor, and that many alternatives
   TokenId next_token = -1;           ///< successor of the last row if that is scored and known; else -1
   uint32_t draft_count = 0;          ///< drafts at the end of its tokens, which have not been sampled
+  SlicePooling pooling = SlicePooling::kNone;  ///< other than kNone: nothing is sampled or scored
 
   /// Returns the rows that are sampled, which are its last ones.
   [[nodiscard]] uint32_t sample_count() const { return sample ? draft_count + 1 : 0; }
+  /// Returns whether the output has a vector for it.
+  [[nodiscard]] bool returns_vector() const { return pooling != SlicePooling::kNone && pooling != SlicePooling::kSum; }
+  /// Returns how many of its last rows go on from the last layer's keys and values.
+  [[nodiscard]] uint32_t tail_rows() const;
   /// Returns whether it is a decode step: all tokens before its newest one are cached.
   [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == draft_count + 1; }
 };
@@ -95,6 +110,7 @@ struct SliceOutput {
   /// One per sampled row. A sample counts only if all drafts before it equal the samples of the rows before.
   std::vector<tensor::SampleResult> samples;
   std::vector<tensor::TokenLogprobs> scores;  ///< one per scored row
+  std::vector<float> pooled;                  // [hidden] if the slice returns a vector and has no fault, else empty
 };
 
 /// The last stage's reply to one plan.

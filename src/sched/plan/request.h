@@ -18,18 +18,27 @@ class Grammar;
 namespace millrace::sched {
 
 enum class FinishReason : uint8_t {
-  kStop,    ///< a stop token was sampled, which is the last one delivered, or the grammar is at its end
+  kStop,    ///< a stop token was sampled, which is the last one delivered; the grammar is at its end; a vector is there
   kLength,  ///< max_tokens were generated, or the context is full
   kAbort,   ///< the client or an administrator ended it
 };
 
-/// A request for one output to one prompt. Owned by the caller until submitted.
+/// The rows of the last layer from which the vector of a prompt is made, after the final norm.
+enum class Pooling : uint8_t {
+  kNone,   ///< no vector: the request generates or scores
+  kFirst,  ///< the first token's row
+  kLast,   ///< the last token's row
+  kMean,   ///< the mean of all rows
+};
+
+/// A request for one output to one prompt, or for one vector. Owned by the caller until submitted.
 struct GenerateRequest {
   std::string id;                    ///< for logs and abort; unique among the requests in flight
   std::vector<TokenId> prompt;       ///< at least one token
   tensor::SamplingParams sampling;   ///< stop_token_ids: eos and the client's; empty to ignore eos
-  uint32_t max_tokens = 16;          ///< 0 only with prompt_top_logprobs >= 0 (scoring)
+  uint32_t max_tokens = 16;          ///< 0 only with prompt_top_logprobs >= 0 (scoring), or with `pooling`
   int32_t prompt_top_logprobs = -1;  ///< -1: none; 0: each prompt token's logprob; k: also k alternatives
+  Pooling pooling = Pooling::kNone;  ///< other than kNone: max_tokens is 0 and prompt_top_logprobs -1
   int32_t priority = 0;              ///< larger goes first under the priority policy
   std::string cache_salt;            ///< prefixes are shared only between requests of equal salt
   std::shared_ptr<const grammar::Grammar> grammar;  ///< what the output must match; null: anything
@@ -54,6 +63,7 @@ struct GenerateEvent {
   std::vector<tensor::TokenLogprobs> logprobs;  ///< [tokens] if requested, else empty
   /// [prompt] in the first event if requested, else empty. The first token has no logprob: its value is NaN.
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
+  std::vector<float> pooled;           // [hidden] in the last event of a request with pooling, else empty
   uint32_t cached_tokens = 0;          ///< prompt tokens whose KV came from the cache
   uint32_t accepted_predictions = 0;   ///< drafts from the prediction that were accepted
   uint32_t rejected_predictions = 0;   ///< drafts from the prediction that were rejected

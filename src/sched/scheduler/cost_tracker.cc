@@ -25,6 +25,7 @@ StartupProfilerOptions profiler_options(const SchedulerOptions& options) {
           .prompt_samples = options.chunking == Chunking::kPublished ? kPublishedSamples : 0,
           .longest_sample = max_prompt_tokens(options.chunking, options.chunked_prefill_size),
           .vocab_size = options.vocab_size,
+          .sample = options.has_output_head,
           .stage_count = options.stage_count,
           .window = options.window,
           .machine = machine_of(options, {})};

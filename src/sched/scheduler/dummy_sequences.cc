@@ -42,7 +42,8 @@ void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   slice.slot = SlotId(slot);
   slice.prefix = sequence.length;
   slice.token_count = tokens;
-  slice.sample = true;
+  slice.sample = sample_;
+  if (!sample_) slice.pooling = SlicePooling::kLastRow;
   sequence.length += tokens;
   for (; sequence.sent_pages * page_size_ < sequence.length; ++sequence.sent_pages) {
     if (sequence.sent_pages == sequence.pages.size()) sequence.pages.emplace_back(used_pages_++);

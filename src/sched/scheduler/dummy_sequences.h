@@ -10,8 +10,9 @@ namespace millrace::sched {
 /// Part of StartupProfiler, which runs while nothing else does.
 class DummySequences {
  public:
-  /// `vocab_size`: token ids that every stage knows.
-  DummySequences(uint32_t page_size, uint32_t vocab_size) : page_size_(page_size), vocab_size_(vocab_size) {}
+  /// `vocab_size`: token ids that every stage knows. Without `sample` the slices return their last rows instead.
+  DummySequences(uint32_t page_size, uint32_t vocab_size, bool sample = true)
+      : page_size_(page_size), vocab_size_(vocab_size), sample_(sample) {}
 
   /// Closes all sequences in the plan; their pages are used again by the next ones.
   void close_all(Plan& plan);
@@ -23,7 +24,7 @@ class DummySequences {
   /// Closes a sequence in the plan and opens another with its slot and pages. Plans in flight may use the same pages,
   /// since every stage runs plans in order.
   void reopen(Plan& plan, uint32_t slot, uint32_t prompt_length);
-  /// Adds a slice with the next tokens of a sequence, which samples.
+  /// Adds a slice with the next tokens of a sequence, which samples or returns its last row.
   void append(Plan& plan, uint32_t slot, uint32_t tokens);
 
  private:
@@ -36,6 +37,7 @@ class DummySequences {
 
   const uint32_t page_size_;
   const uint32_t vocab_size_;
+  const bool sample_;
   std::vector<DummySequence> open_;  // by slot
   uint32_t used_pages_ = 0;          // pages with smaller ids are in use
   uint32_t full_pages_ = 0;          // pages with smaller ids were full once

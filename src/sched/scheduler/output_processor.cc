@@ -20,6 +20,13 @@ Error fault_error(const Sequence& sequence, tensor::LogitFault fault) {
     return {ErrorCode::kInvalidArgument,
             "no token is left to sample: min_tokens or logit_bias forbid all that the grammar allows"};
   }
+  if (sequence.request.pooling != Pooling::kNone) {
+    return make_error(
+        ErrorCode::kInternal,
+        "the model gives no vector for this sequence of {} tokens: it holds {} (a broken checkpoint, or an "
+        "overflow)",
+        sequence.tokens.size(), tensor::to_string(fault));
+  }
   return make_error(ErrorCode::kInternal,
                     "the model gives no distribution for this sequence of {} tokens: its logits hold {} (a broken "
                     "checkpoint, or an overflow)",
@@ -53,7 +60,14 @@ void book_prompt_logprobs(Sequence& sequence, const SliceOutput& slice) {
 
 /// Returns whether a request without output has all scores of its prompt.
 bool is_scored(const Sequence& sequence) {
-  return sequence.request.max_tokens == 0 && sequence.running && sequence.in_flight == 0 && sequence.unscheduled() == 0;
+  return sequence.request.prompt_top_logprobs >= 0 && sequence.request.max_tokens == 0 && sequence.running &&
+         sequence.in_flight == 0 && sequence.unscheduled() == 0;
+}
+
+/// Returns whether an output has the vector that its slice returns, and no other.
+bool has_right_vector(const PlanSlice& slice, const SliceOutput& found, uint32_t hidden_size) {
+  if (!slice.returns_vector()) return found.pooled.empty();
+  return hidden_size > 0 ? found.pooled.size() == hidden_size : !found.pooled.empty();
 }
 
 }  // namespace
@@ -75,9 +89,13 @@ Result<void> OutputProcessor::check(const PlanOutput& output) const {
     const size_t scores = score_count(planned[i]);
     const bool is_faulty = found.fault != tensor::LogitFault::kNone;
     const bool is_complete = found.samples.size() == samples && found.scores.size() == scores;
-    if (is_faulty ? found.samples.size() < std::max<size_t>(samples, 1) : is_complete) continue;
-    return make_error(ErrorCode::kData, "plan {}, slice {}: {} tokens and {} scores, wanted {} and {}", id, i,
-                      found.samples.size(), found.scores.size(), samples, scores);
+    if (is_faulty ? found.samples.size() >= std::max<size_t>(samples, 1) : !is_complete) {
+      return make_error(ErrorCode::kData, "plan {}, slice {}: {} tokens and {} scores, wanted {} and {}", id, i,
+                        found.samples.size(), found.scores.size(), samples, scores);
+    }
+    if (is_faulty || has_right_vector(planned[i], found, state_.options.hidden_size)) continue;
+    return make_error(ErrorCode::kData, "plan {}, slice {}: a vector of {} numbers, wanted {}", id, i,
+                      found.pooled.size(), planned[i].returns_vector() ? state_.options.hidden_size : 0);
   }
   return {};
 }
@@ -104,6 +122,13 @@ std::optional<GenerateEvent> OutputProcessor::book(Sequence& sequence, const Sli
   GenerateEvent event;
   if (slice.fault != tensor::LogitFault::kNone && slice.samples.empty()) {
     event.error = fault_error(sequence, slice.fault);
+    return event;
+  }
+  if (!slice.pooled.empty()) {
+    // Also of a sequence that was retracted meanwhile: it ends, and is not computed again.
+    event.cached_tokens = sequence.cached_tokens.value_or(0);
+    event.pooled = slice.pooled;
+    event.finish = FinishReason::kStop;
     return event;
   }
   // Retracted meanwhile, it has lost the scores of its prompt: they and the token after them are computed again.

@@ -17,6 +17,17 @@ size_t history_tokens(const Sequence& sequence) {
   return sequence.request.sampling.needs_history() ? sequence.computed() : 0;
 }
 
+/// Returns how the last stage pools the next slice of a sequence.
+SlicePooling slice_pooling(const Sequence& sequence, bool is_last_chunk) {
+  switch (sequence.request.pooling) {
+    case Pooling::kNone: break;
+    case Pooling::kFirst: return sequence.scheduled == 0 ? SlicePooling::kFirstRow : SlicePooling::kNone;
+    case Pooling::kLast: return is_last_chunk ? SlicePooling::kLastRow : SlicePooling::kNone;
+    case Pooling::kMean: return is_last_chunk ? SlicePooling::kMean : SlicePooling::kSum;
+  }
+  return SlicePooling::kNone;
+}
+
 /// Returns the bytes of an open that grow with its request.
 size_t open_bytes(const Sequence& sequence) {
   const tensor::SamplingParams& sampling = sequence.request.sampling;
@@ -61,7 +72,8 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
                   .token_count = token_count + draft_count,
                   .new_page_count = static_cast<uint32_t>(new_pages.size()),
                   .sample = is_last_chunk && sequence.request.max_tokens > 0,
-                  .draft_count = draft_count};
+                  .draft_count = draft_count,
+                  .pooling = slice_pooling(sequence, is_last_chunk)};
   if (slice.sample) add_sample_masks(sequence);
   if (sequence.wants_prompt_logprobs()) {
     slice.prompt_top_logprobs = sequence.request.prompt_top_logprobs;

@@ -35,7 +35,9 @@ struct SchedulerOptions {
   uint32_t context_length = 0;        ///< prompt and output of one sequence; the pages hold at least that many tokens
   uint32_t max_context_length = 0;    ///< context_length where pages suffice; 0: the given one
   uint32_t stage_count = 1;
-  uint32_t vocab_size = 0;  ///< token ids that every stage knows; 0: no bound
+  uint32_t vocab_size = 0;      ///< token ids that every stage knows; 0: no bound
+  uint32_t hidden_size = 0;     ///< length of pooled vectors; 0: unknown
+  bool has_output_head = true;  ///< the last stage can sample and score; else it only pools
   Chunking chunking = Chunking::kFixed;
   double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
   QueuePolicy policy = QueuePolicy::kFcfs;

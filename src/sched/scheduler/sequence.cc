@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -25,6 +27,12 @@ std::unique_ptr<Sequence> make_sequence(SequenceId id, GenerateRequest request) 
 
 Result<void> check_request(const GenerateRequest& request, const RequestLimits& limits) {
   const size_t max_prompt = max_prompt_length(request, limits.context_length);
+  const bool is_pooled = request.pooling != Pooling::kNone;
+  CHECK(!is_pooled || (request.max_tokens == 0 && request.prompt_top_logprobs < 0),
+        "request '{}' is pooled, and wants {} tokens besides", request.id, request.max_tokens);
+  if (!is_pooled && !limits.has_output_head) {
+    return Error{ErrorCode::kInvalidArgument, "the model is loaded without its output head, so it generates nothing"};
+  }
   if (request.prompt.empty()) return Error{ErrorCode::kInvalidArgument, "the prompt is empty"};
   if (request.prompt.size() > max_prompt) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt has {} tokens, a context of {} leaves room for {}",

@@ -49,6 +49,10 @@ struct Sequence {
   [[nodiscard]] uint32_t unscheduled() const { return static_cast<uint32_t>(tokens.size()) - scheduled; }
   /// Returns the tokens that a cache may supply. The last token is always computed, since its row is sampled.
   [[nodiscard]] std::span<const TokenId> reusable_tokens() const { return std::span(tokens).first(tokens.size() - 1); }
+  /// Returns whether its result depends on the rows of all its tokens, so that no cache may supply any.
+  [[nodiscard]] bool needs_all_rows() const {
+    return wants_prompt_logprobs() || request.pooling == Pooling::kMean || request.pooling == Pooling::kFirst;
+  }
   [[nodiscard]] bool wants_prompt_logprobs() const { return request.prompt_top_logprobs >= 0 && !prompt_logprobs_sent; }
   /// Returns whether it runs and a part of its prompt is in no plan yet.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }
@@ -62,13 +66,15 @@ struct Sequence {
 /// What a request has to keep to in order to run.
 struct RequestLimits {
   uint32_t context_length = 0;
-  uint32_t vocab_size = 0;  ///< token ids that every stage knows; 0: no bound
+  uint32_t vocab_size = 0;      ///< token ids that every stage knows; 0: no bound
+  bool has_output_head = true;  ///< the last stage can sample and score; else it only pools
 };
 /// Returns the maximum prompt tokens of such a request: one token of the context is for what it samples first.
 [[nodiscard]] inline size_t max_prompt_length(const GenerateRequest& request, uint32_t context_length) {
   return context_length - (request.max_tokens > 0 ? 1 : 0);
 }
-/// Returns kInvalidArgument if the request could never run: its prompt is empty, too long, or has unknown tokens.
+/// Returns kInvalidArgument if the request could never run: its prompt is empty, too long, or has unknown tokens, or it
+/// generates without an output head.
 [[nodiscard]] Result<void> check_request(const GenerateRequest& request, const RequestLimits& limits);
 
 /// Returns whether one of the grammar's end tokens is a stop token. With ignore_eos none is.

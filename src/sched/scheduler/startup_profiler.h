@@ -18,6 +18,7 @@ struct StartupProfilerOptions {
   uint32_t prompt_samples = 0;  ///< additional prompts, of lengths evenly up to longest_sample
   uint32_t longest_sample = 0;
   uint32_t vocab_size = 0;  ///< token ids that every stage knows
+  bool sample = true;       ///< the last stage can sample
   uint32_t stage_count = 1;
   uint32_t window = 1;
   std::optional<SharedMachine> machine;  ///< the machine that all stages share, if they do

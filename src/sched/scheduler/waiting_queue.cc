@@ -15,7 +15,9 @@ constexpr size_t kMatchesPerTurn = 16;
 
 Result<void> WaitingQueue::admissible(const GenerateRequest& request) const {
   const SchedulerOptions& options = state_.options;
-  return check_request(request, {.context_length = options.context_length, .vocab_size = options.vocab_size});
+  return check_request(request, {.context_length = options.context_length,
+                                 .vocab_size = options.vocab_size,
+                                 .has_output_head = options.has_output_head});
 }
 
 void WaitingQueue::add(std::unique_ptr<Sequence> sequence) {
@@ -40,7 +42,7 @@ void WaitingQueue::take(Sequence& sequence) {
 }
 
 void WaitingQueue::prefetch(Sequence& sequence) {
-  if (sequence.wants_prompt_logprobs() || state_.cache.verifying()) return;
+  if (sequence.needs_all_rows() || state_.cache.verifying()) return;
   state_.cache.prefetch(sequence.id, sequence.request.cache_salt, sequence.reusable_tokens(), sequence.page_table);
   sequence.awaits_prefetch = state_.options.prefetch_policy != PrefetchPolicy::kBestEffort;
 }
@@ -85,8 +87,7 @@ const cache::RadixTree::Match& WaitingQueue::match(Sequence& sequence) const {
   if (sequence.match_version == state_.cache.version()) return sequence.match;
   sequence.match_version = state_.cache.version();
   sequence.match = {};
-  // Scoring a prompt needs the rows of all its tokens.
-  if (!sequence.wants_prompt_logprobs()) {
+  if (!sequence.needs_all_rows()) {
     sequence.match = state_.cache.match(sequence.request.cache_salt, sequence.reusable_tokens());
   }
   sequence.match_tokens = sequence.match.pages * state_.options.page_size;

@@ -16,6 +16,9 @@ struct ModelRunner::LogitRows {
   std::vector<size_t> slice_of;     // per row
   std::vector<TokenId> targets;     // per scored row
   std::vector<int32_t> top_counts;  // per scored row
+  // The rows that are pooled, which need no logits.
+  std::vector<int32_t> pooled;          // indices as in `rows`
+  std::vector<size_t> pooled_slice_of;  // per pooled row
 };
 
 /// The samples and scores of the last stage, valid when the run is complete.
@@ -23,6 +26,7 @@ struct ModelRunner::SamplingResults {
   LogitRows wanted;
   std::vector<tensor::SampleResult> samples;  // [wanted.sample_count]
   std::vector<tensor::ScoreResult> scores;    // [wanted.targets]
+  std::span<std::byte> pooled;                // compute [wanted.pooled, hidden]
 };
 
 ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
@@ -47,23 +51,30 @@ ModelRunner::LogitRows ModelRunner::logit_rows(const StageBatch& batch) {
       wanted.top_counts.push_back(slice.prompt_top_logprobs);
     }
   }
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    const int32_t first = batch.layout.row_begin[s] + static_cast<int32_t>(Pooler::first_row(batch.slices[s]));
+    for (uint32_t i = 0; i < Pooler::row_count(batch.slices[s]); ++i) {
+      wanted.pooled.push_back(first + static_cast<int32_t>(i));
+      wanted.pooled_slice_of.push_back(s);
+    }
+  }
   return wanted;
 }
 
-/// Restricts the last layer to the scored rows of each slice, or its last, sampled ones, if these are at most `most`
-/// rows.
+/// Restricts the last layer to the last rows of each slice that are sampled, scored or pooled, if these are at most
+/// `most` rows.
 void ModelRunner::trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted) {
   std::vector<int32_t> tails;
   std::vector<int32_t> shift;  // per slice: by how much a row's index shrinks
   int32_t kept = 0;
   for (size_t s = 0; s < batch.slices.size(); ++s) {
-    const PlanSlice& slice = batch.slices[s];
-    tails.push_back(static_cast<int32_t>(slice.prompt_top_logprobs >= 0 ? slice.token_count : slice.sample_count()));
+    tails.push_back(static_cast<int32_t>(batch.slices[s].tail_rows()));
     kept += tails.back();
     shift.push_back(batch.layout.row_begin[s + 1] - kept);
   }
   if (static_cast<size_t>(kept) > most) return;
   for (size_t i = 0; i < wanted.rows.size(); ++i) wanted.rows[i] -= shift[wanted.slice_of[i]];
+  for (size_t i = 0; i < wanted.pooled.size(); ++i) wanted.pooled[i] -= shift[wanted.pooled_slice_of[i]];
   wanted.tails = std::move(tails);
 }
 
@@ -100,6 +111,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
   const tensor::Matrix hidden = model_->hidden_view(hidden_[++next_buffer_ % hidden_.size()], batch.layout.row_count());
   SamplingResults drawn;
+  if (model_->span().last) drawn.pooled = memory_for_pooled_rows(batch);
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
   model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
@@ -181,8 +193,27 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   }
   drawn.wanted = logit_rows(batch);
   trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
-  project(batch, model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes}),
-          drawn);
+  const tensor::Matrix kept =
+      model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes});
+  project(batch, kept, drawn);
+  copy_pooled_rows(kept, drawn);
+}
+
+void ModelRunner::copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn) {
+  size_t copied = 0;
+  model_->normed_rows(hidden, drawn.wanted.pooled, [&](size_t, tensor::Matrix rows) {
+    model_->backend().copy_out(rows.data, drawn.pooled.subspan(copied, rows.bytes()));
+    copied += rows.bytes();
+  });
+}
+
+// Memory of the kind that the device copies to without holding up this thread.
+std::span<std::byte> ModelRunner::memory_for_pooled_rows(const StageBatch& batch) {
+  size_t bytes = 0;
+  for (const PlanSlice& slice : batch.slices) bytes += Pooler::row_count(slice);
+  bytes *= static_cast<size_t>(model_->config().hidden_size) * tensor::size_of(model_->backend().compute_dtype());
+  if (pooled_rows_.bytes() < bytes) pooled_rows_ = model_->backend().allocate_host(bytes);
+  return {pooled_rows_.data(), bytes};
 }
 
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn) {
@@ -221,7 +252,19 @@ std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, SamplingR
     if (output.fault == tensor::LogitFault::kNone) output.fault = drawn.scores[i].fault;
     output.scores.push_back(std::move(drawn.scores[i].logprobs));
   }
+  if (!drawn.pooled.empty()) pool(batch, drawn.pooled, outputs);
   return outputs;
+}
+
+void ModelRunner::pool(const StageBatch& batch, std::span<std::byte> rows, std::vector<SliceOutput>& outputs) {
+  tensor::Matrix left{
+      .data = rows.data(), .dtype = model_->backend().compute_dtype(), .rows = 0, .cols = model_->config().hidden_size};
+  for (size_t s = 0; s < batch.slices.size(); ++s) {
+    left.rows = Pooler::row_count(batch.slices[s]);
+    if (left.rows == 0) continue;
+    pooler_.pool(batch.slices[s], left, outputs[s]);
+    left.data += left.bytes();
+  }
 }
 
 }  // namespace millrace::sched

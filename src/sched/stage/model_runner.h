@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "model/stage_model.h"
+#include "sched/stage/pooler.h"
 #include "sched/stage/stage_runner.h"
 
 namespace millrace::sched {
@@ -57,7 +58,10 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
   static void trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted);
   void project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn);
-  [[nodiscard]] static std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
+  [[nodiscard]] std::span<std::byte> memory_for_pooled_rows(const StageBatch& batch);
+  void copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn);
+  [[nodiscard]] std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
+  void pool(const StageBatch& batch, std::span<std::byte> rows, std::vector<SliceOutput>& outputs);
   [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
 
   async::Runtime& runtime_;
@@ -73,6 +77,8 @@ class ModelRunner final : public StageRunner {
   tensor::Buffer host_pages_;                              // [host pages, page_bytes]
   LayerGates loads_;                                       // begun since the last run
   std::shared_ptr<const tensor::GraphStats> graph_stats_;  // kept after the model's release
+  Pooler pooler_;
+  tensor::Buffer pooled_rows_;  // of one run, on the host; grows to the most rows that a batch has pooled
   std::unique_ptr<cache::PageStore> store_;
 };
 

@@ -108,12 +108,17 @@ Result<void> SequenceTable::add_specs(const Plan& plan, const PlanSlice& slice, 
   return {};
 }
 
-/// Checks the targets of scored rows: a token without a logit has no logprob either.
+/// Checks that what is sampled or scored has logits: a token without a logit has no logprob either.
 Result<void> SequenceTable::check_targets(const Plan& plan) const {
   std::span<const TokenId> tokens(plan.tokens);
   for (const PlanSlice& slice : plan.slices) {
     const auto own = tokens.first(slice.token_count);
     tokens = tokens.subspan(slice.token_count);
+    if ((slice.sample || slice.prompt_top_logprobs >= 0) && !bounds_.has_output_head) {
+      return make_error(ErrorCode::kData,
+                        "plan {}: draws or scores for slot {}, where the last stage has no output head",
+                        plan.id.value(), slice.slot.value());
+    }
     if (slice.prompt_top_logprobs < 0) continue;
     TokenId largest = slice.next_token;
     for (const TokenId token : own.subspan(1)) largest = std::max(largest, token);

@@ -29,6 +29,7 @@ struct StageBounds {
   uint32_t vocab_size = 0;
   uint32_t host_page_count = 0;
   uint32_t sampling_vocab = 0;  ///< ids that have logits: those that are sampled and scored
+  bool has_output_head = true;  ///< the last stage can sample and score
 };
 
 /// Tracks the open sequences of a stage: their page tables, and on the last stage the state of sampling. It follows

@@ -25,16 +25,18 @@ struct StageConfig {
   tensor::DType dtype = tensor::DType::kBF16;                     ///< of GEMMs and of the KV cache
   std::optional<tensor::Isa> isa;                                 ///< of the CPU kernels; empty: each node's own choice
   model::Quantization quantization = model::Quantization::kNone;  ///< of projections; kNone: as the checkpoint
-  async::Duration watchdog{};  ///< a run that takes longer fails its stage; 0: no limit
-  bool has_store = false;      ///< every stage has a page store after its host tier
+  async::Duration watchdog{};   ///< a run that takes longer fails its stage; 0: no limit
+  bool has_store = false;       ///< every stage has a page store after its host tier
+  bool has_output_head = true;  ///< the last stage loads the output head; else the ring only pools
   friend bool operator==(const StageConfig&, const StageConfig&) = default;
 };
 
 /// The members of StageConfig in the order of the wire. Encoder and decoder go through it.
-inline constexpr auto kStageConfigFields = std::tuple(
-    &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows,
-    &StageConfig::window, &StageConfig::sampling_vocab, &StageConfig::memory_fraction, &StageConfig::dtype,
-    &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store);
+inline constexpr auto kStageConfigFields =
+    std::tuple(&StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
+               &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::sampling_vocab,
+               &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::isa, &StageConfig::quantization,
+               &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns the shape of a ring of `stage_count` stages, once the sizes of its page pools are agreed.
 [[nodiscard]] inline RingConfig ring_config(const StageConfig& stage, uint32_t stage_count, uint32_t vocab_size,
@@ -47,7 +49,8 @@ inline constexpr auto kStageConfigFields = std::tuple(
                      .max_batch_tokens = stage.max_batch_tokens,
                      .vocab_size = vocab_size,
                      .host_page_count = host_page_count,
-                     .sampling_vocab = stage.sampling_vocab},
+                     .sampling_vocab = stage.sampling_vocab,
+                     .has_output_head = stage.has_output_head},
           .watchdog = stage.watchdog};
 }
 

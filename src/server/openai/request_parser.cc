@@ -232,6 +232,7 @@ void append_request_schemas(std::string& out, const RequestLimits& limits) {
   describe_message(schema);
   json.end_object();
   describe_utility_requests(schema);
+  describe_pooling_requests(schema);
 }
 
 }  // namespace millrace::server::openai

@@ -38,6 +38,8 @@ class SchemaWriter {
 
 /// Appends the part of append_request_schemas for the routes that do not generate.
 void describe_utility_requests(SchemaWriter& schema);
+/// Appends the part of append_request_schemas for the routes that give vectors and scores.
+void describe_pooling_requests(SchemaWriter& schema);
 
 /// Appends "Name": {schema} for the body of every request, for "components"/"schemas" of an OpenAPI document.
 void append_request_schemas(std::string& out, const RequestLimits& limits);

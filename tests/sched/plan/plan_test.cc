@@ -27,9 +27,11 @@ Plan sample_plan() {
   TokenMask few(70);
   for (const TokenId token : {3, 69}) few.add(token);
   plan.masks = {{9, few}, {2, TokenMask({0xFFFFFFFFu, 0x80000001u, 0x3Fu})}};
-  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1}, {SlotId(4), 130, 3, 0, true, -1, -1, 2}};
+  plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1},
+                 {SlotId(4), 130, 3, 0, true, -1, -1, 2},
+                 {.slot = SlotId(5), .token_count = 2, .pooling = SlicePooling::kMean}};
   plan.sample_masks = {-1, 2, -1, 9};
-  plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80};
+  plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80, 90, 91};
   plan.new_pages = {PageId(9), PageId(8)};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
   cache::PageKey key;
@@ -56,7 +58,9 @@ PlanOutput sample_output() {
   scored.scores = {{5, -1.0f, 3, {}}, {6, -2.0f, 1, {{6, -2.0f}}}};
   SliceOutput faulty;
   faulty.fault = tensor::LogitFault::kAllNegativeInfinity;
-  output.slices = {sampled, scored, SliceOutput{}, faulty};
+  SliceOutput pooled;
+  pooled.pooled = {0.5f, -2.0f};
+  output.slices = {sampled, scored, SliceOutput{}, faulty, pooled};
   output.reports = {{StageId(0), PlanId(41), 1, 2, 3, 4, 5}};
   return output;
 }
@@ -76,6 +80,8 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->slices[1].prefix == 130);
   REQUIRE(read->slices[0].draft_count == 0);
   REQUIRE(read->slices[1].draft_count == 2);
+  REQUIRE(read->slices[1].pooling == SlicePooling::kNone);
+  REQUIRE(read->slices[2].pooling == SlicePooling::kMean);
   REQUIRE(read->sample_masks == plan.sample_masks);
   REQUIRE(read->masks.size() == 2);
   for (size_t i = 0; i < plan.masks.size(); ++i) {
@@ -112,6 +118,7 @@ TEST_CASE("an output survives its wire form") {
   REQUIRE(read->slices[2].samples.empty());
   REQUIRE(read->slices[2].fault == tensor::LogitFault::kNone);
   REQUIRE(read->slices[3].fault == tensor::LogitFault::kAllNegativeInfinity);
+  REQUIRE(read->slices[4].pooled == std::vector<float>{0.5f, -2.0f});
   PlanOutput unknown = sample_output();
   unknown.slices[0].fault = static_cast<tensor::LogitFault>(4);
   REQUIRE(PlanOutput::decode(unknown.encode()).error().message == "output: a fault of unknown kind 4");
@@ -173,7 +180,7 @@ TEST_CASE("corrupted messages are refused or consistent") {
 TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   Plan plan = sample_plan();
   plan.tokens.pop_back();
-  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 7 tokens, its slices want 8");
+  REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 9 tokens, its slices want 10");
   plan = sample_plan();
   plan.new_pages.push_back(PageId(1));
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 3 new pages, its slices want 2");
@@ -199,6 +206,31 @@ TEST_CASE("a slice with drafts samples after each of them") {
           "plan: a slice of 3 tokens with 2 drafts, no draw and no scores");
   REQUIRE(message([](PlanSlice& slice) { slice.prompt_top_logprobs = 0; }) ==
           "plan: a slice of 3 tokens with 2 drafts, draws and scores");
+}
+
+TEST_CASE("a slice that is pooled does nothing else") {
+  const auto message = [](auto change) {
+    Plan plan = sample_plan();
+    plan.sample_masks.clear();
+    change(plan.slices[2]);
+    return Plan::decode(plan.encode()).error().message;
+  };
+  REQUIRE(message([](PlanSlice& slice) { slice.sample = true; }) == "plan: a slice that is pooled (kind 4) also draws");
+  REQUIRE(message([](PlanSlice& slice) { slice.prompt_top_logprobs = 0; }) ==
+          "plan: a slice that is pooled (kind 4) also scores");
+  REQUIRE(message([](PlanSlice& slice) { slice.pooling = static_cast<SlicePooling>(5); }) ==
+          "plan: pooling of unknown kind 5");
+}
+
+TEST_CASE("a slice keeps the rows that its pooling takes") {
+  const auto tails = [](SlicePooling pooling) { return PlanSlice{.token_count = 5, .pooling = pooling}.tail_rows(); };
+  REQUIRE(tails(SlicePooling::kNone) == 0);
+  REQUIRE(tails(SlicePooling::kLastRow) == 1);
+  for (const auto pooling : {SlicePooling::kFirstRow, SlicePooling::kSum, SlicePooling::kMean}) {
+    REQUIRE(tails(pooling) == 5);
+  }
+  REQUIRE_FALSE(PlanSlice{.pooling = SlicePooling::kSum}.returns_vector());
+  REQUIRE(PlanSlice{.pooling = SlicePooling::kMean}.returns_vector());
 }
 
 TEST_CASE("a mask whose parts disagree is refused") {
@@ -268,10 +300,11 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
         01000000 0b000000 000060c0 04000000 02000000 01000000 03000000
       02000000  09000000 03000000 01 02000000 03000000 45000000
                 02000000 03000000 00 03000000 ffffffff 01000080 3f000000
-      02000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff 00000000
-                04000000 82000000 03000000 00000000 01 ffffffff ffffffff 02000000
+      03000000  02000000 00000000 05000000 02000000 01 01000000 ffffffff 00000000 00
+                04000000 82000000 03000000 00000000 01 ffffffff ffffffff 02000000 00
+                05000000 00000000 02000000 00000000 00 ffffffff ffffffff 00000000 04
       04000000 ffffffff 02000000 ffffffff 09000000
-      08000000 0a000000 14000000 1e000000 28000000 32000000 3c000000 46000000 50000000
+      0a000000 0a000000 14000000 1e000000 28000000 32000000 3c000000 46000000 50000000 5a000000 5b000000
       02000000 09000000 08000000
       02000000  0500000000000000 00 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000
                 0600000000000000 04 00000000 01000000 08000000 01000000
@@ -284,13 +317,14 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
 TEST_CASE("an output has the bytes that docs/wire.md says") {
   REQUIRE(test::hex_of(sample_output().encode()) == test::hex_of(R"(
       4f555450 2900000000000000 03000000
-      04000000
+      05000000
         00 02000000 63000000  63000000 000000bf 02000000 02000000 62000000 000080be 63000000 000000bf
-                    07000000  00000000 00000000 00000000 00000000  00000000
+                    07000000  00000000 00000000 00000000 00000000  00000000 00000000
         00 00000000 02000000  05000000 000080bf 03000000 00000000
-                              06000000 000000c0 01000000 01000000 06000000 000000c0
-        00 00000000 00000000
-        03 00000000 00000000
+                              06000000 000000c0 01000000 01000000 06000000 000000c0 00000000
+        00 00000000 00000000 00000000
+        03 00000000 00000000 00000000
+        00 00000000 00000000 02000000 0000003f 000000c0
       01000000  00000000 2900000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000
                 0500000000000000)"));
 }

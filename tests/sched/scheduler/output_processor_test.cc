@@ -196,3 +196,56 @@ TEST_CASE("scores of a retracted prompt are computed again") {
   REQUIRE(sequence.tokens.size() == 4);
   REQUIRE(sequence.in_flight == 0);
 }
+
+namespace {
+
+Sequence& add_pooled(SchedulerParts& parts, Pooling pooling) {
+  return add(parts, {.max_tokens = 0, .pooling = pooling});
+}
+
+}  // namespace
+
+TEST_CASE("a vector ends its sequence") {
+  auto options = small_options();
+  options.hidden_size = 2;
+  SchedulerParts parts(options);
+  (void)parts.run(add_pooled(parts, Pooling::kLast));
+  PlanOutput output;
+  SliceOutput& slice = output.slices.emplace_back();
+  REQUIRE(parts.outputs.check(output).has_error());  // no vector
+  slice.pooled = {1, 2, 3};
+  REQUIRE(parts.outputs.check(output).has_error());  // one that is too long
+  slice.pooled = {1, 2};
+  REQUIRE_FALSE(parts.outputs.check(output).has_error());
+  const auto updates = book(parts, slice);
+  REQUIRE(updates[0].event.pooled == std::vector<float>{1, 2});
+  REQUIRE(updates[0].event.finish == FinishReason::kStop);
+  REQUIRE(parts.state.sequences.empty());
+}
+
+TEST_CASE("a vector that nobody wants breaks the ring") {
+  SchedulerParts parts(small_options());
+  (void)parts.run(parts.add(1, 4));
+  PlanOutput output;
+  output.slices.push_back({.samples = {{.token = 7}}, .pooled = {1}});
+  REQUIRE(parts.outputs.check(output).error().code == ErrorCode::kData);
+}
+
+TEST_CASE("a fault of a vector is an error of its sequence") {
+  SchedulerParts parts(small_options());
+  (void)parts.run(add_pooled(parts, Pooling::kLast));
+  const auto updates = book(parts, {.fault = tensor::LogitFault::kNan});
+  REQUIRE(updates[0].event.error->code == ErrorCode::kInternal);
+  REQUIRE(parts.state.sequences.empty());
+}
+
+TEST_CASE("a retracted sequence ends by the vector in flight") {
+  SchedulerParts parts(small_options());
+  Sequence& sequence = add_pooled(parts, Pooling::kMean);
+  (void)parts.run(sequence);
+  parts.queue.put_back(sequence);
+  const auto updates = book(parts, {.pooled = {1}});
+  REQUIRE(updates[0].event.finish == FinishReason::kStop);
+  REQUIRE(parts.state.sequences.empty());
+  REQUIRE(parts.state.waiting.empty());
+}

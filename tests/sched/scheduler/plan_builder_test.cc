@@ -138,3 +138,24 @@ TEST_CASE("histories bound the opens of one message") {
   REQUIRE_FALSE(parts.builder.can_open(third));
   REQUIRE(parts.builder.can_open(parts.add(4, 8)));
 }
+
+TEST_CASE("chunks of a prompt are pooled as the request says") {
+  const auto kinds = [](Pooling pooling) {
+    SchedulerParts parts(small_options());
+    parts.queue.add(SequenceId(1), {.prompt = {1, 2, 3, 4, 5, 6}, .max_tokens = 0, .pooling = pooling});
+    Sequence& sequence = *parts.state.find(SequenceId(1));
+    parts.begin_turn();
+    REQUIRE(parts.admission.admit(sequence));
+    for (int i = 0; i < 3; ++i) parts.builder.add_slice(sequence, 2);
+    std::vector<SlicePooling> found;
+    for (const PlanSlice& slice : parts.builder.slices()) {
+      REQUIRE_FALSE(slice.sample);
+      found.push_back(slice.pooling);
+    }
+    return found;
+  };
+  using enum SlicePooling;
+  REQUIRE(kinds(Pooling::kFirst) == std::vector{kFirstRow, kNone, kNone});
+  REQUIRE(kinds(Pooling::kLast) == std::vector{kNone, kNone, kLastRow});
+  REQUIRE(kinds(Pooling::kMean) == std::vector{kSum, kSum, kMean});
+}

@@ -101,3 +101,26 @@ TEST_CASE("over the turns every waiting sequence is looked up again") {
   }
   REQUIRE(looked_up() == 40);
 }
+
+TEST_CASE("only the last row can follow a cached prefix") {
+  const auto cached_pages = [](Pooling pooling) {
+    SchedulerParts parts(small_options());
+    (void)parts.start(1, 12);
+    parts.state.remove(*parts.state.find(SequenceId(1)));
+    parts.queue.add(SequenceId(2), {.prompt = std::vector<TokenId>(13, 1), .max_tokens = 0, .pooling = pooling});
+    return parts.queue.match(*parts.state.find(SequenceId(2))).pages;
+  };
+  REQUIRE(cached_pages(Pooling::kLast) == 3);
+  REQUIRE(cached_pages(Pooling::kMean) == 0);
+  REQUIRE(cached_pages(Pooling::kFirst) == 0);
+}
+
+TEST_CASE("a ring without an output head takes prompts to pool") {
+  auto options = small_options();
+  options.has_output_head = false;
+  SchedulerParts parts(options);
+  REQUIRE(parts.queue.admissible({.prompt = {1}}).error().code == ErrorCode::kInvalidArgument);
+  const GenerateRequest pooled{
+      .prompt = std::vector<TokenId>(options.context_length, 1), .max_tokens = 0, .pooling = Pooling::kLast};
+  REQUIRE_FALSE(parts.queue.admissible(pooled).has_error());
+}

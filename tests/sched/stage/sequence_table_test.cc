@@ -3,8 +3,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/mentions.h"
+
 using namespace millrace;
 using namespace millrace::sched;
+using millrace::test::Mentions;
 
 namespace {
 
@@ -255,4 +258,20 @@ TEST_CASE("masks that cannot be are refused") {
                test::Mentions("plan 0", "4 words", "place 0", "3 words", "below 68"));
   REQUIRE_THAT(refused({{0, right}}, 68), test::Mentions("plan 0", "place 68", "68"));
   REQUIRE(refused({{0, right}}, 1) == "plan 0: the mask in place 1, where none is");
+}
+
+TEST_CASE("a stage without an output head refuses to sample") {
+  StageBounds bounds = kBounds;
+  bounds.has_output_head = false;
+  const SequenceTable table(bounds, true);
+  Plan plan;
+  plan.tokens = {1};
+  plan.slices = {{.slot = SlotId(2), .token_count = 1, .sample = true}};
+  REQUIRE_THAT(table.check(plan).error().message, Mentions("slot 2", "output head"));
+  plan.slices[0].sample = false;
+  plan.slices[0].prompt_top_logprobs = 0;
+  REQUIRE(table.check(plan).has_error());
+  plan.slices[0].prompt_top_logprobs = -1;
+  plan.slices[0].pooling = SlicePooling::kLastRow;
+  REQUIRE_FALSE(table.check(plan).has_error());
 }
