@@ -10,7 +10,7 @@
 #include <chrono>
 #include <random>
 
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 #include "text/tokenizer/tokenizer.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "tensor/sampling.h"
 
 namespace millrace::sim {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "grammar/ebnf.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 

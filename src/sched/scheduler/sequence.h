@@ -8,7 +8,7 @@
 
 #include "base/ids.h"
 #include "cache/prefix_cache.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "sched/plan/request.h"
 #include "sched/scheduler/drafter.h"
 
