@@ -57,8 +57,8 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
   std::ranges::sort(stop_token_ids);
   std::erase_if(stop_token_ids,
                 [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
-  auto grammar = std::make_shared<const Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
-                                                 std::move(stop_token_ids));
+  auto grammar = std::make_shared<Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
+                                           std::move(stop_token_ids));
   Matcher first(grammar, false);
   WorkBudget budget(limits.first_mask_steps);
   if (!first.settle(budget)) {
@@ -70,6 +70,9 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
   if (first.allowed() == nullptr) {
     return Error{ErrorCode::kInvalidArgument, "no token of the model begins a text that matches it"};
   }
+  const std::shared_ptr<const TokenMask> with_stop_tokens = Matcher(grammar, true).allowed();
+  grammar->first_masks_[0] = first.allowed();
+  grammar->first_masks_[1] = with_stop_tokens;
   grammar->precompute_masks(limits.precompute_steps);
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }

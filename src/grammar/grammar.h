@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/token_mask.h"
 #include "grammar/adaptive_masks.h"
 #include "grammar/automaton.h"
 #include "grammar/vocabulary.h"
@@ -46,6 +47,10 @@ class Grammar {
   [[nodiscard]] const Vocabulary& vocabulary() const { return *vocabulary_; }
   /// Returns the stop tokens in ascending order.
   [[nodiscard]] const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
+  /// Returns the mask of the beginning, with the stop tokens if asked for and if the text may end there.
+  [[nodiscard]] const std::shared_ptr<const TokenMask>& first_mask(bool with_stop_tokens) const {
+    return first_masks_[with_stop_tokens];
+  }
   /// Returns the approximate memory use, without the vocabulary and without full DFAs that outputs still use.
   [[nodiscard]] size_t bytes() const;
 
@@ -60,6 +65,7 @@ class Grammar {
   const std::string prefix_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const std::vector<TokenId> stop_token_ids_;
+  std::shared_ptr<const TokenMask> first_masks_[2];  // without and with stop tokens; null during compile()
   mutable std::mutex mutex_;
   mutable std::shared_ptr<LazyDfa> dfa_;  // guarded by mutex_, with all that is in it
   mutable AdaptiveMasks adaptive_;        // guarded by mutex_

@@ -34,7 +34,7 @@ class MaskWalk {
  private:
   using NodeRange = AdaptiveTokenMask::NodeRange;
   using AdaptivePtr = std::shared_ptr<const AdaptiveTokenMask>;
-  static constexpr uint64_t kManySteps = 1000;
+  static constexpr uint64_t kManySteps = 250;
 
   /// What a frame of the state says about its tokens.
   struct Source {

@@ -11,7 +11,11 @@
 namespace millrace::grammar {
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token)
-    : grammar_(std::move(grammar)), samples_end_token_(samples_end_token), pending_text_(grammar_->prefix_) {}
+    : grammar_(std::move(grammar)),
+      samples_end_token_(samples_end_token),
+      pending_text_(grammar_->prefix_),
+      allowed_(grammar_->first_mask(samples_end_token)),
+      is_settled_(allowed_ != nullptr) {}
 
 bool Matcher::is_stop_token(TokenId token) const {
   return std::ranges::binary_search(grammar_->stop_token_ids(), token);
@@ -143,14 +147,14 @@ std::optional<TokenId> Matcher::forced(const TokenMask& allowed) const {
 }
 
 bool Matcher::may_end() const {
-  if (dfa_ != nullptr && pending_text_.empty()) return may_end_;
+  if (is_positioned()) return may_end_;
   Matcher copy = *this;
   copy.settle_text_at_once();
   return copy.may_end_;
 }
 
 bool Matcher::must_end() const {
-  if (dfa_ != nullptr && pending_text_.empty()) return must_end_;
+  if (is_positioned()) return must_end_;
   Matcher copy = *this;
   copy.settle_text_at_once();
   return copy.must_end_;

@@ -27,6 +27,8 @@ class Matcher {
   /// Works until the budget ends. Returns whether the position and its mask are known.
   [[nodiscard]] bool settle(WorkBudget& budget);
   [[nodiscard]] bool is_settled() const { return is_settled_; }
+  /// Returns whether the position is known, so that may_end() and must_end() take no time.
+  [[nodiscard]] bool is_positioned() const { return dfa_ != nullptr && pending_text_.empty(); }
   /// Returns whether the position takes more memory than Grammar::kMaxPositionBytes. Nothing can follow it then.
   [[nodiscard]] bool is_too_large() const { return is_too_large_; }
 
