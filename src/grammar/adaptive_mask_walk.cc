@@ -71,27 +71,33 @@ void AdaptiveMaskWalk::accept(const Step& step) {
   mask_.accepted_ids.insert(mask_.accepted_ids.end(), tokens.begin(), tokens.end());
 }
 
+bool AdaptiveMaskWalk::read_node(WorkBudget& budget) {
+  if (!follow_parent(budget)) return false;
+  const Vocabulary::Node& node = vocabulary_.node(at_);
+  const Step& before = path_[node.length - 1];
+  const auto next = dfa_->transition(before.dfa_state, node.byte, budget);
+  if (!next) return false;
+  budget.spend(1);
+  if (*next == LazyDfa::kDeadState) {
+    if (before.has_ended) mask_.context_dependent.push_back({at_, node.end});
+    at_ = node.end;
+    return true;
+  }
+  path_[node.length] = step_to(before, *next);
+  path_length_ = node.length;
+  accept(path_[node.length]);
+  ++at_;
+  if (!dfa_->frames_of(*next).empty()) return true;
+  if (at_ < node.end) mask_.context_dependent.push_back({at_, node.end});
+  at_ = node.end;
+  return true;
+}
+
+// A full DFA is left after a node, so that every run makes progress.
 bool AdaptiveMaskWalk::run(const std::shared_ptr<LazyDfa>& dfa, WorkBudget& budget) {
   if (dfa_ != dfa) start_over(dfa);
   while (at_ < vocabulary_.node_count() && mask_.is_countable) {
-    if (budget.is_exhausted() || dfa->is_full() || !follow_parent(budget)) return false;
-    const Vocabulary::Node& node = vocabulary_.node(at_);
-    const Step& before = path_[node.length - 1];
-    const auto next = dfa->transition(before.dfa_state, node.byte, budget);
-    if (!next) return false;
-    budget.spend(1);
-    if (*next == LazyDfa::kDeadState) {
-      if (before.has_ended) mask_.context_dependent.push_back({at_, node.end});
-      at_ = node.end;
-      continue;
-    }
-    path_[node.length] = step_to(before, *next);
-    path_length_ = node.length;
-    accept(path_[node.length]);
-    ++at_;
-    if (!dfa->frames_of(*next).empty()) continue;
-    if (at_ < node.end) mask_.context_dependent.push_back({at_, node.end});
-    at_ = node.end;
+    if (budget.is_exhausted() || !read_node(budget) || dfa->is_full()) return false;
   }
   return true;
 }

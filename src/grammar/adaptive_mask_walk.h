@@ -37,6 +37,8 @@ class AdaptiveMaskWalk {
   [[nodiscard]] bool follow_parent(WorkBudget& budget);
   [[nodiscard]] Step step_to(const Step& before, LazyDfa::DfaState dfa_state);
   void accept(const Step& step);
+  /// Reads the node at at_, and moves on. Returns false if the budget ends first.
+  [[nodiscard]] bool read_node(WorkBudget& budget);
 
   const Vocabulary& vocabulary_;
   const AdaptiveMaskKey key_;

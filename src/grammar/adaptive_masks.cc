@@ -34,7 +34,7 @@ std::shared_ptr<const AdaptiveTokenMask> AdaptiveMasks::add(AdaptiveMaskKey key,
   entries_.push_front({key, std::make_shared<const AdaptiveTokenMask>(std::move(mask)), bytes});
   index_[number_of(key)] = entries_.begin();
   bytes_ += bytes;
-  while (bytes_ > kMaxBytes && entries_.size() > 1) {
+  while (bytes_ > max_bytes_ && entries_.size() > 1) {
     bytes_ -= entries_.back().bytes;
     index_.erase(number_of(entries_.back().key));
     entries_.pop_back();

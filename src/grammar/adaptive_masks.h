@@ -13,8 +13,8 @@ namespace millrace::grammar {
 /// whose mutex guards it.
 class AdaptiveMasks {
  public:
-  /// The memory of all masks. Those that were not used for the longest time are dropped.
-  static constexpr size_t kMaxBytes = size_t{24} << 20;
+  /// Masks that were not used for the longest time are dropped while all take more.
+  explicit AdaptiveMasks(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   /// Returns the mask if it is known, else null.
   [[nodiscard]] std::shared_ptr<const AdaptiveTokenMask> find(AdaptiveMaskKey key);
@@ -32,6 +32,7 @@ class AdaptiveMasks {
   };
   [[nodiscard]] static uint64_t number_of(AdaptiveMaskKey key) { return uint64_t{key.state} << 32 | key.loop; }
 
+  const size_t max_bytes_;
   std::list<Entry> entries_;
   std::unordered_map<uint64_t, std::list<Entry>::iterator> index_;
   std::unordered_map<uint64_t, std::weak_ptr<AdaptiveMaskWalk>> walks_;

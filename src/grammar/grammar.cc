@@ -40,25 +40,27 @@ std::vector<AdaptiveMaskKey> states_with_large_masks(const Automaton& automaton,
 }  // namespace
 
 Grammar::Grammar(Automaton automaton, std::string prefix, std::shared_ptr<const Vocabulary> vocabulary,
-                 std::vector<TokenId> stop_token_ids)
+                 std::vector<TokenId> stop_token_ids, const GrammarLimits& limits)
     : automaton_(std::move(automaton)),
       prefix_(std::move(prefix)),
       vocabulary_(std::move(vocabulary)),
-      stop_token_ids_(std::move(stop_token_ids)) {}
+      stop_token_ids_(std::move(stop_token_ids)),
+      limits_(limits),
+      adaptive_(limits.adaptive_bytes) {}
 
 Grammar::~Grammar() = default;
 
 Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& definition,
                                                         std::shared_ptr<const Vocabulary> vocabulary,
                                                         std::vector<TokenId> stop_token_ids,
-                                                        const CompileLimits& limits) {
+                                                        const GrammarLimits& limits) {
   auto automaton = Automaton::compile(definition);
   if (automaton.has_error()) return automaton.error();
   std::ranges::sort(stop_token_ids);
   std::erase_if(stop_token_ids,
                 [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
   auto grammar = std::make_shared<Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
-                                           std::move(stop_token_ids));
+                                           std::move(stop_token_ids), limits);
   Matcher first(grammar, false);
   WorkBudget budget(limits.first_mask_steps);
   if (!first.settle(budget)) {
@@ -67,24 +69,29 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
                       "many ways)",
                       limits.first_mask_steps);
   }
+  if (first.is_too_large()) {
+    return make_error(ErrorCode::kInvalidArgument, "the ways to begin its text take more than {} bytes",
+                      limits.position_bytes);
+  }
   if (first.allowed() == nullptr) {
     return Error{ErrorCode::kInvalidArgument, "no token of the model begins a text that matches it"};
   }
   const std::shared_ptr<const TokenMask> with_stop_tokens = Matcher(grammar, true).allowed();
   grammar->first_masks_[0] = first.allowed();
   grammar->first_masks_[1] = with_stop_tokens;
-  grammar->precompute_masks(limits.precompute_steps);
+  grammar->precompute_masks();
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 
 std::shared_ptr<LazyDfa> Grammar::dfa(const LazyDfa* full) const {
-  if (dfa_ == nullptr || dfa_.get() == full || dfa_->is_full()) dfa_ = std::make_shared<LazyDfa>(automaton_);
+  if (dfa_ == nullptr || dfa_.get() == full || dfa_->is_full())
+    dfa_ = std::make_shared<LazyDfa>(automaton_, limits_.dfa_bytes);
   return dfa_;
 }
 
-void Grammar::precompute_masks(uint64_t max_steps) const {
+void Grammar::precompute_masks() const {
   const std::lock_guard lock(mutex_);
-  WorkBudget budget(max_steps);
+  WorkBudget budget(limits_.precompute_steps);
   std::shared_ptr<LazyDfa> current = dfa(nullptr);
   for (const AdaptiveMaskKey key : states_with_large_masks(automaton_, *current)) {
     if (adaptive_.find(key) != nullptr) continue;

@@ -13,7 +13,8 @@ constexpr LazyDfa::DfaState kUnknownState = UINT32_MAX;
 
 }  // namespace
 
-LazyDfa::LazyDfa(const Automaton& automaton) : automaton_(automaton), closure_(automaton, stacks_) {
+LazyDfa::LazyDfa(const Automaton& automaton, size_t max_bytes)
+    : automaton_(automaton), max_bytes_(max_bytes), closure_(automaton, stacks_) {
   const DfaState dead = intern({}, false, 0);
   CHECK(dead == kDeadState);
 }

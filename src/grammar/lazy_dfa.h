@@ -25,10 +25,8 @@ class LazyDfa {
   using DfaState = uint32_t;
   /// The state in which nothing matches.
   static constexpr DfaState kDeadState = 0;
-  /// The memory from which on a DFA is full.
-  static constexpr size_t kMaxBytes = size_t{16} << 20;
 
-  explicit LazyDfa(const Automaton& automaton);
+  LazyDfa(const Automaton& automaton, size_t max_bytes);
 
   /// Returns the state before any text.
   [[nodiscard]] DfaState begin();
@@ -59,7 +57,7 @@ class LazyDfa {
 
   /// Returns the approximate memory use.
   [[nodiscard]] size_t bytes() const { return cached_bytes_ + stacks_.bytes(); }
-  [[nodiscard]] bool is_full() const { return bytes() > kMaxBytes; }
+  [[nodiscard]] bool is_full() const { return bytes() > max_bytes_; }
 
  private:
   struct State {
@@ -84,6 +82,7 @@ class LazyDfa {
   [[nodiscard]] bool finish_pending(WorkBudget& budget);
 
   const Automaton& automaton_;
+  const size_t max_bytes_;
   CallStacks stacks_;
   Closure closure_;
   std::deque<State> states_;

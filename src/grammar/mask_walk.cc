@@ -165,26 +165,31 @@ bool MaskWalk::follow_parent(WorkBudget& budget) {
   return true;
 }
 
+bool MaskWalk::follow_node(WorkBudget& budget) {
+  if (!follow_parent(budget)) return false;
+  const Vocabulary::Node& node = vocabulary_.node(at_);
+  const auto next = dfa_->transition(path_[node.length - 1], node.byte, budget);
+  if (!next) return false;
+  budget.spend(1);
+  if (*next == LazyDfa::kDeadState) {
+    at_ = node.end;
+    return true;
+  }
+  path_[node.length] = *next;
+  path_length_ = node.length;
+  path_node_ = at_;
+  for (const TokenId token : vocabulary_.tokens_of(at_)) mask_.add(token);
+  ++at_;
+  return true;
+}
+
+// A full DFA is left after a node, so that every run makes progress.
 bool MaskWalk::follow_tokens(WorkBudget& budget) {
   for (;;) {
     while (at_ < range_end_) {
-      if (budget.is_exhausted() || dfa_->is_full() || !follow_parent(budget)) return false;
-      const Vocabulary::Node& node = vocabulary_.node(at_);
-      const auto next = dfa_->transition(path_[node.length - 1], node.byte, budget);
-      if (!next) return false;
-      budget.spend(1);
-      if (*next == LazyDfa::kDeadState) {
-        at_ = node.end;
-        continue;
-      }
-      path_[node.length] = *next;
-      path_length_ = node.length;
-      path_node_ = at_;
-      for (const TokenId token : vocabulary_.tokens_of(at_)) mask_.add(token);
-      ++at_;
+      if (budget.is_exhausted() || !follow_node(budget) || dfa_->is_full()) return false;
     }
     budget.spend(1);
-    if (budget.is_exhausted()) return false;
     if (!next_range()) return true;
   }
 }

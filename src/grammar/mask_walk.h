@@ -68,6 +68,7 @@ class MaskWalk {
   void add_unsure(Unsure unsure);
   [[nodiscard]] bool follow_tokens(WorkBudget& budget);
   [[nodiscard]] bool follow_parent(WorkBudget& budget);
+  [[nodiscard]] bool follow_node(WorkBudget& budget);
   /// Moves to the next range. Returns false at the end of all.
   [[nodiscard]] bool next_range();
 

@@ -41,7 +41,7 @@ void Matcher::ensure_dfa() {
   dfa_ = grammar_->dfa(full.get());
   const size_t before = dfa_->bytes();
   dfa_state_ = dfa_->import(*full, dfa_state_);
-  is_too_large_ = dfa_->bytes() > before + Grammar::kMaxPositionBytes;
+  is_too_large_ = dfa_->bytes() > before + grammar_->limits().position_bytes;
 }
 
 bool Matcher::settle_text(WorkBudget& budget) {

@@ -29,7 +29,7 @@ class Matcher {
   [[nodiscard]] bool is_settled() const { return is_settled_; }
   /// Returns whether the position is known, so that may_end() and must_end() take no time.
   [[nodiscard]] bool is_positioned() const { return dfa_ != nullptr && pending_text_.empty(); }
-  /// Returns whether the position takes more memory than Grammar::kMaxPositionBytes. Nothing can follow it then.
+  /// Returns whether the position takes more memory than GrammarLimits::position_bytes. Nothing can follow it then.
   [[nodiscard]] bool is_too_large() const { return is_too_large_; }
 
   /// Returns the tokens that may come next; each of them advances. Null if no token can spell what must follow.

@@ -33,7 +33,7 @@ Error dead_end_error(const Sequence& sequence) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the output cannot go on after {} tokens: the grammar can read it in so many ways that they take "
                       "more than {} bytes",
-                      sequence.output_count(), grammar::Grammar::kMaxPositionBytes);
+                      sequence.output_count(), sequence.request.grammar->limits().position_bytes);
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "the output cannot go on after {} tokens: no token of the model spells what the grammar wants",
