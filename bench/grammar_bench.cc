@@ -1,7 +1,7 @@
-// What holding an answer to a form costs: reading the form, and per token the mask of what may come next and going on
-// by
-// what was drawn, on one core, over a tokenizer's vocabulary. An answer is written by random draws, the same again and
-// again: "first" is the first answer of a form, whose places nobody has come to before, "later" those after it.
+// Measures the costs of an output constraint on one core, over the vocabulary of a tokenizer: its compilation, the mask
+// of each token and the advance by it. Work is done in slices of at most --steps steps, as the head does it. Outputs
+// are random draws. "first" is the first output of a grammar, whose states nobody has visited yet, "later" those after
+// it.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -10,8 +10,8 @@
 #include <chrono>
 #include <random>
 
-#include "grammar/grammar.h"
 #include "grammar/json_schema.h"
+#include "grammar/matcher.h"
 #include "grammar/regex_parser.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -52,62 +52,78 @@ constexpr GrammarCase kGrammarCases[] = {
        "required":["text"]})"},
     {"base64", "", R"([A-Za-z0-9+/]{4}.*)"},
     {"words of 20", "", R"([a-z]{20}[a-z]*)"},
+    {"word chars", "", R"(\w{8}\w*)"},
     {"alternation", "", R"((.*foo|.*bar|.*[0-9]{4}).*)"},
+    {"contains", "", R"(.*(error|warning|fatal: .*|[A-Z]{3}-[0-9]+).*)"},
+    {"20 alternatives", "", R"((.*a.|.*b..|.*c...|.*d....|.*e.....|.*f......|.*g.......|.*h........)*end)"},
     {"many words", "", R"(([A-Za-z]{1,20} ){1,50}(yes|no|\w+@\w+\.com))"},
+    {"optional run", "", R"((a?b?c?){3000}[^x]*)"},
+    {"nested counts", "", R"((([a-z]{1,8},){1,30};){1,100})"},
     {"pattern", "", R"([A-Z][a-z]+( [A-Z][a-z]+)*, \d{4}-\d{2}-\d{2}: .*)"},
 };
 
-Result<std::shared_ptr<const grammar::Grammar>> compile(const GrammarCase& form,
+Result<std::shared_ptr<const grammar::Grammar>> compile(const GrammarCase& one,
                                                         const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
   grammar::Definition definition;
   auto read = [&]() -> Result<grammar::ExpressionPtr> {
-    if (*form.pattern != '\0') return grammar::parse_regex(form.pattern);
-    if (*form.schema == '\0') return grammar::any_json_object(definition);
-    return grammar::parse_json_schema(form.schema, definition);
+    if (*one.pattern != '\0') return grammar::parse_regex(one.pattern);
+    if (*one.schema == '\0') return grammar::any_json_object(definition);
+    return grammar::parse_json_schema(one.schema, definition);
   }();
   if (read.has_error()) return read.error();
   definition.root = *read;
   return grammar::Grammar::compile(definition, vocabulary, {});
 }
 
-/// Returns the time of the mask and of the step of each token in us.
-std::vector<double> write_answer(const std::shared_ptr<const grammar::Grammar>& grammar, size_t most, uint64_t seed) {
+/// The times of one or several outputs in us.
+struct Times {
+  std::vector<double> tokens;  ///< mask and advance of each token
+  std::vector<double> slices;  ///< of which they consist
+};
+
+void write_output(const std::shared_ptr<const grammar::Grammar>& grammar, size_t max_tokens, uint64_t steps,
+                  uint64_t seed, Times& times) {
   std::mt19937_64 random(seed);
   grammar::Matcher matcher(grammar, false);
-  std::vector<double> times;
-  while (times.size() < most && !matcher.must_end()) {
-    auto begin = Clock::now();
+  for (size_t i = 0; i < max_tokens; ++i) {
+    double us = 0;
+    for (bool is_settled = false; !is_settled;) {
+      const auto begin = Clock::now();
+      grammar::WorkBudget budget(steps);
+      is_settled = matcher.settle(budget);
+      times.slices.push_back(us_since(begin));
+      us += times.slices.back();
+    }
     const auto allowed = matcher.allowed();
-    double us = us_since(begin);
     if (allowed == nullptr) break;
+    times.tokens.push_back(us);
     const auto size = static_cast<TokenId>(grammar->vocabulary().size());
     auto token = static_cast<TokenId>(random() % static_cast<uint64_t>(size));
     while (!allowed->contains(token)) token = (token + 1) % size;
-    begin = Clock::now();
-    if (!matcher.advance(token)) throw std::logic_error("a token that may come next does not");
-    times.push_back(us + us_since(begin));
+    matcher.append(token);
   }
-  return times;
 }
 
-std::string summary(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
+std::string summary(Times& times) {
+  std::ranges::sort(times.tokens);
   double sum = 0;
-  for (const double time : times) sum += time;
-  return fmt::format("{:8.1f} {:8.1f} {:8.1f}", sum / static_cast<double>(times.size()), times[times.size() / 2],
-                     times.back());
+  for (const double time : times.tokens) sum += time;
+  return fmt::format("{:8.1f} {:8.1f} {:9.1f} {:9.1f}", sum / static_cast<double>(times.tokens.size()),
+                     times.tokens[times.tokens.size() / 2], times.tokens.back(), std::ranges::max(times.slices));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("What holding answers to a form costs per token");
+  CLI::App app("Costs of output constraints per token");
   std::string folder = "models/books-4m";
   size_t tokens = 200;
   int later = 20;
+  uint64_t steps = 50'000;
   app.add_option("tokenizer", folder, "folder with a tokenizer.json");
-  app.add_option("--tokens", tokens, "of an answer at most");
-  app.add_option("--answers", later, "after the first");
+  app.add_option("--tokens", tokens, "maximum length of an output");
+  app.add_option("--outputs", later, "outputs after the first");
+  app.add_option("--steps", steps, "steps of a slice");
   CLI11_PARSE(app, argc, argv);
   const auto tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.has_error()) {
@@ -122,22 +138,21 @@ int main(int argc, char** argv) {
   const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
   fmt::print("vocabulary of {} tokens, {} nodes: {:.1f} ms\n", texts.size(), vocabulary->node_count(),
              us_since(begin) / 1000);
-  fmt::print("{:14} {:>10} | first answer, us per token: mean, median, largest | later: mean, median, largest\n",
-             "form", "read, ms");
-  for (const GrammarCase& form : kGrammarCases) {
+  fmt::print("us per token: mean, median, largest, and the longest slice\n");
+  fmt::print("{:15} {:>10} | {:^38} | {:^38} | {:>6}\n", "grammar", "compile ms", "first", "later", "MiB");
+  for (const GrammarCase& one : kGrammarCases) {
     begin = Clock::now();
-    const auto grammar = compile(form, vocabulary);
-    const double read_ms = us_since(begin) / 1000;
+    const auto grammar = compile(one, vocabulary);
+    const double compile_ms = us_since(begin) / 1000;
     if (grammar.has_error()) {
-      fmt::print(stderr, "{}: {}\n", form.name, grammar.error().message);
-      return 1;
+      fmt::print("{:15} {:10.2f} | {}\n", one.name, compile_ms, grammar.error().message);
+      continue;
     }
-    const auto first = write_answer(*grammar, tokens, 1);
-    std::vector<double> rest;
-    for (int i = 0; i < later; ++i) {
-      const auto times = write_answer(*grammar, tokens, 2 + static_cast<uint64_t>(i));
-      rest.insert(rest.end(), times.begin(), times.end());
-    }
-    fmt::print("{:14} {:10.2f} | {} | {}\n", form.name, read_ms, summary(first), summary(rest));
+    Times first;
+    Times rest;
+    write_output(*grammar, tokens, steps, 1, first);
+    for (int i = 0; i < later; ++i) write_output(*grammar, tokens, steps, 2 + static_cast<uint64_t>(i), rest);
+    fmt::print("{:15} {:10.2f} | {} | {} | {:6.1f}\n", one.name, compile_ms, summary(first), summary(rest),
+               static_cast<double>((*grammar)->bytes()) / (1 << 20));
   }
 }

@@ -325,7 +325,18 @@ class AutomatonBuilder {
     automaton.byte_begin_.push_back(static_cast<uint32_t>(automaton.bytes_.size()));
     automaton.epsilon_begin_.push_back(static_cast<uint32_t>(automaton.epsilons_.size()));
     automaton.call_begin_.push_back(static_cast<uint32_t>(automaton.calls_.size()));
+    automaton.byte_classes_ = byte_classes(automaton.bytes_);
     return automaton;
+  }
+
+  [[nodiscard]] static std::array<uint8_t, 256> byte_classes(const std::vector<Automaton::ByteEdge>& edges) {
+    std::array<bool, 257> begins{};
+    for (const Automaton::ByteEdge& edge : edges) begins[edge.low] = begins[edge.high + 1u] = true;
+    std::array<uint8_t, 256> classes{};
+    for (size_t byte = 1; byte < classes.size(); ++byte) {
+      classes[byte] = static_cast<uint8_t>(classes[byte - 1] + (begins[byte] ? 1 : 0));
+    }
+    return classes;
   }
 
   static constexpr RuleIndex kNoRule = UINT32_MAX;
@@ -339,6 +350,12 @@ class AutomatonBuilder {
   std::vector<bool> is_nullable_;
   bool is_too_large_ = false;
 };
+
+size_t Automaton::bytes() const {
+  const size_t per_state = sizeof(RepeatPosition) + 3 * sizeof(uint32_t);
+  return state_count() * per_state + bytes_.size() * sizeof(ByteEdge) + epsilons_.size() * sizeof(StateId) +
+         calls_.size() * sizeof(Call);
+}
 
 Result<Automaton> Automaton::compile(const Definition& definition) {
   return AutomatonBuilder(definition).build();

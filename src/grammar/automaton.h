@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -51,6 +52,11 @@ class Automaton {
   [[nodiscard]] std::span<const Call> calls_of(StateId state) const { return of(calls_, call_begin_, state); }
   /// Returns whether the state is the end of its rule. No edge leaves an end.
   [[nodiscard]] bool is_end(StateId state) const { return is_end_[state]; }
+  /// Returns the class of a byte. No edge tells bytes of one class apart.
+  [[nodiscard]] uint32_t byte_class_of(uint8_t byte) const { return byte_classes_[byte]; }
+  [[nodiscard]] uint32_t byte_class_count() const { return byte_classes_[255] + 1u; }
+  /// Returns the approximate memory use.
+  [[nodiscard]] size_t bytes() const;
   [[nodiscard]] RepeatPosition repeat_position(StateId state) const { return repeat_positions_[state]; }
   [[nodiscard]] const std::vector<RepeatedRule>& repeated_rules() const { return repeated_rules_; }
 
@@ -64,6 +70,7 @@ class Automaton {
   }
 
   StateId begin_ = 0;
+  std::array<uint8_t, 256> byte_classes_{};  // ascending
   std::vector<bool> is_end_;
   std::vector<RepeatPosition> repeat_positions_;  // [states]
   std::vector<RepeatedRule> repeated_rules_;

@@ -3,16 +3,15 @@
 #include <algorithm>
 
 #include "grammar/lazy_dfa.h"
+#include "grammar/matcher.h"
 
 namespace millrace::grammar {
 namespace {
 
-/// A new matcher gets a new lazy DFA once the current one is larger.
-constexpr size_t kMaxDfaBytes = size_t{32} << 20;
 /// A state that reads this many bytes has a large mask, which takes long to compute.
 constexpr uint32_t kManyBytes = 64;
-/// Limits the masks that are computed when a grammar is compiled. Later ones are computed when an output needs them.
-constexpr uint32_t kMaxPrecomputedStates = 32;
+/// Bounds the masks of states, and those of states of counted rules, that are computed when a grammar is compiled.
+constexpr size_t kMaxPrecomputed = 32;
 
 uint32_t bytes_read(const Automaton& automaton, StateId state) {
   uint32_t count = 0;
@@ -20,105 +19,94 @@ uint32_t bytes_read(const Automaton& automaton, StateId state) {
   return count;
 }
 
+/// Returns the states whose masks take long and will probably be needed.
+std::vector<AdaptiveMaskKey> states_with_large_masks(const Automaton& automaton, LazyDfa& dfa) {
+  std::vector<AdaptiveMaskKey> keys;
+  for (StateId state = 0; state < automaton.state_count() && keys.size() < kMaxPrecomputed; ++state) {
+    if (bytes_read(automaton, state) >= kManyBytes) keys.push_back({state, 0});
+  }
+  const size_t max_count = keys.size() + kMaxPrecomputed;
+  for (const Automaton::RepeatedRule& counted : automaton.repeated_rules()) {
+    if (keys.size() >= max_count) break;
+    const LazyDfa::DfaState begin = dfa.closure_of({counted.begin, CallStacks::kBottom});
+    for (const FrameId frame : dfa.frames_of(begin)) {
+      const StateId state = dfa.stacks().frame(frame).state;
+      if (bytes_read(automaton, state) >= kManyBytes) keys.push_back({state, counted.loop});
+    }
+  }
+  return keys;
+}
+
 }  // namespace
 
 Grammar::Grammar(Automaton automaton, std::string prefix, std::shared_ptr<const Vocabulary> vocabulary,
-                 std::vector<TokenId> stop_token_ids)
+                 std::vector<TokenId> stop_token_ids, const GrammarLimits& limits)
     : automaton_(std::move(automaton)),
       prefix_(std::move(prefix)),
       vocabulary_(std::move(vocabulary)),
-      stop_token_ids_(std::move(stop_token_ids)) {}
+      stop_token_ids_(std::move(stop_token_ids)),
+      limits_(limits),
+      adaptive_(limits.adaptive_bytes) {}
 
 Grammar::~Grammar() = default;
 
 Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& definition,
                                                         std::shared_ptr<const Vocabulary> vocabulary,
-                                                        std::vector<TokenId> stop_token_ids) {
+                                                        std::vector<TokenId> stop_token_ids,
+                                                        const GrammarLimits& limits) {
   auto automaton = Automaton::compile(definition);
   if (automaton.has_error()) return automaton.error();
   std::ranges::sort(stop_token_ids);
   std::erase_if(stop_token_ids,
                 [&](TokenId token) { return token < 0 || token >= static_cast<TokenId>(vocabulary->size()); });
-  auto grammar = std::make_shared<const Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
-                                                 std::move(stop_token_ids));
-  grammar->precompute_masks();
-  if (Matcher(grammar, false).allowed() == nullptr) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "no token of the model begins a text that matches it, or it can be matched in too many ways"};
+  auto grammar = std::make_shared<Grammar>(std::move(*automaton), definition.prefix, std::move(vocabulary),
+                                           std::move(stop_token_ids), limits);
+  Matcher first(grammar, false);
+  WorkBudget budget(limits.first_mask_steps);
+  if (!first.settle(budget)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the tokens that may begin its text take more than {} steps to find (it can be matched in too "
+                      "many ways)",
+                      limits.first_mask_steps);
   }
+  if (first.is_too_large()) {
+    return make_error(ErrorCode::kInvalidArgument, "the ways to begin its text take more than {} bytes",
+                      limits.position_bytes);
+  }
+  if (first.allowed() == nullptr) {
+    return Error{ErrorCode::kInvalidArgument, "no token of the model begins a text that matches it"};
+  }
+  const std::shared_ptr<const TokenMask> with_stop_tokens = Matcher(grammar, true).allowed();
+  grammar->first_masks_[0] = first.allowed();
+  grammar->first_masks_[1] = with_stop_tokens;
+  grammar->precompute_masks();
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }
 
-std::shared_ptr<LazyDfa> Grammar::dfa() const {
-  std::shared_ptr<LazyDfa> current;
-  {
-    const std::lock_guard lock(mutex_);
-    current = dfa_;
-  }
-  if (current != nullptr && current->bytes() <= kMaxDfaBytes) return current;
-  auto fresh = std::make_shared<LazyDfa>(*this);
-  const std::lock_guard lock(mutex_);
-  dfa_ = std::move(fresh);
+std::shared_ptr<LazyDfa> Grammar::dfa(const LazyDfa* full) const {
+  if (dfa_ == nullptr || dfa_.get() == full || dfa_->is_full())
+    dfa_ = std::make_shared<LazyDfa>(automaton_, limits_.dfa_bytes);
   return dfa_;
 }
 
 void Grammar::precompute_masks() const {
-  const auto first = dfa();
-  uint32_t precomputed = 0;
-  for (StateId state = 0; state < automaton_.state_count() && precomputed < kMaxPrecomputedStates; ++state) {
-    if (bytes_read(automaton_, state) < kManyBytes) continue;
-    if (!first->precompute(state)) return;
-    ++precomputed;
-  }
-  for (const Automaton::RepeatedRule& counted : automaton_.repeated_rules()) {
-    for (const StateId state : first->byte_states_from(counted.begin)) {
-      if (bytes_read(automaton_, state) < kManyBytes || ++precomputed > 2 * kMaxPrecomputedStates) continue;
-      if (!first->precompute(state, counted.loop)) return;
+  const std::lock_guard lock(mutex_);
+  WorkBudget budget(limits_.precompute_steps);
+  std::shared_ptr<LazyDfa> current = dfa(nullptr);
+  for (const AdaptiveMaskKey key : states_with_large_masks(automaton_, *current)) {
+    if (adaptive_.find(key) != nullptr) continue;
+    const std::shared_ptr<AdaptiveMaskWalk> walk = adaptive_.walk_of(*vocabulary_, key);
+    while (!walk->run(current, budget)) {
+      if (budget.is_exhausted()) return;
+      current = dfa(current.get());
     }
+    adaptive_.add(key, walk->take());
   }
 }
 
-Matcher::Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token)
-    : grammar_(std::move(grammar)),
-      dfa_(grammar_->dfa()),
-      dfa_state_(dfa_->advance(dfa_->begin(), grammar_->prefix_)),
-      samples_end_token_(samples_end_token) {}
-
-std::shared_ptr<const TokenMask> Matcher::allowed() const {
-  return dfa_->allowed(dfa_state_, samples_end_token_);
-}
-
-bool Matcher::advance(TokenId token) {
-  const Grammar& grammar = *grammar_;
-  if (token < 0 || token >= static_cast<TokenId>(grammar.vocabulary().size())) return false;
-  if (std::ranges::binary_search(grammar.stop_token_ids(), token)) return samples_end_token_ && may_end();
-  const std::string_view text = grammar.vocabulary().text_of(token);
-  const LazyDfa::DfaState next = text.empty() ? LazyDfa::kDeadState : dfa_->advance(dfa_state_, text);
-  if (next == LazyDfa::kDeadState) return false;
-  dfa_state_ = next;
-  return true;
-}
-
-std::optional<TokenId> Matcher::forced(const TokenMask& allowed) const {
-  constexpr size_t kMaxCandidates = 64;
-  const std::vector<TokenId> tokens = allowed.members(kMaxCandidates + 1);
-  if (tokens.empty() || tokens.size() > kMaxCandidates) return std::nullopt;
-  const Vocabulary& vocabulary = grammar_->vocabulary();
-  const auto text_of = [&](TokenId token) { return vocabulary.text_of(token); };
-  const TokenId longest = *std::ranges::max_element(tokens, {}, [&](TokenId token) { return text_of(token).size(); });
-  const auto begins_it = [&](TokenId token) {
-    return !text_of(token).empty() && text_of(longest).starts_with(text_of(token));
-  };
-  if (!std::ranges::all_of(tokens, begins_it)) return std::nullopt;
-  return longest;
-}
-
-bool Matcher::may_end() const {
-  return dfa_->may_end(dfa_state_);
-}
-
-bool Matcher::must_end() const {
-  return dfa_->must_end(dfa_state_);
+size_t Grammar::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return automaton_.bytes() + adaptive_.bytes() + (dfa_ == nullptr ? 0 : dfa_->bytes());
 }
 
 }  // namespace millrace::grammar

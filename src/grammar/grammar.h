@@ -2,12 +2,12 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <unordered_map>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/token_mask.h"
+#include "grammar/adaptive_masks.h"
 #include "grammar/automaton.h"
 #include "grammar/vocabulary.h"
 
@@ -17,69 +17,61 @@
 namespace millrace::grammar {
 
 class LazyDfa;
-struct AdaptiveTokenMask;
+
+/// Bounds of a grammar's work, in steps of WorkBudget, and of its memory.
+struct GrammarLimits {
+  uint64_t first_mask_steps = 20'000'000;  ///< a grammar whose first mask takes more is refused
+  uint64_t precompute_steps = 2'000'000;   ///< to compile: for masks that outputs will probably need
+  size_t dfa_bytes = size_t{16} << 20;     ///< a DFA with more is full, and is replaced by a new one
+  /// The memory of one output's position, beyond which nothing can follow. Only a grammar that reads a text in ever
+  /// more ways comes there. Much smaller than dfa_bytes.
+  size_t position_bytes = size_t{4} << 20;
+  size_t adaptive_bytes = size_t{24} << 20;  ///< for all adaptive masks; those unused for longest are dropped
+};
 
 /// An output constraint, compiled for one vocabulary. Shared by all outputs that it constrains; const methods are
 /// thread-safe.
 class Grammar {
  public:
-  /// Compiles a definition and the masks of its largest states, which takes some milliseconds per state.
-  /// `stop_token_ids` end an output. Fails as Automaton::compile does, and if no token can begin the text after the
-  /// prefix.
+  /// Compiles a definition, computes the first mask, and some others ahead of use. `stop_token_ids` end an output.
+  /// Fails as Automaton::compile does, if the first mask exceeds its limit, and if no token can begin the text after
+  /// the prefix.
   [[nodiscard]] static Result<std::shared_ptr<const Grammar>> compile(const Definition& definition,
                                                                       std::shared_ptr<const Vocabulary> vocabulary,
-                                                                      std::vector<TokenId> stop_token_ids);
+                                                                      std::vector<TokenId> stop_token_ids,
+                                                                      const GrammarLimits& limits = {});
   Grammar(Automaton automaton, std::string prefix, std::shared_ptr<const Vocabulary> vocabulary,
-          std::vector<TokenId> stop_token_ids);
+          std::vector<TokenId> stop_token_ids, const GrammarLimits& limits);
   ~Grammar();
 
+  [[nodiscard]] const GrammarLimits& limits() const { return limits_; }
   [[nodiscard]] const Automaton& automaton() const { return automaton_; }
   [[nodiscard]] const Vocabulary& vocabulary() const { return *vocabulary_; }
   /// Returns the stop tokens in ascending order.
   [[nodiscard]] const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
+  /// Returns the mask of the beginning, with the stop tokens if asked for and if the text may end there.
+  [[nodiscard]] const std::shared_ptr<const TokenMask>& first_mask(bool with_stop_tokens) const {
+    return first_masks_[with_stop_tokens];
+  }
+  /// Returns the approximate memory use, without the vocabulary and without full DFAs that outputs still use.
+  [[nodiscard]] size_t bytes() const;
 
  private:
   friend class Matcher;
-  friend class LazyDfa;
 
-  /// Returns the DFA for new matchers. Replaces a DFA that has grown too large.
-  [[nodiscard]] std::shared_ptr<LazyDfa> dfa() const;
+  /// Returns the DFA for new work, under the mutex. Replaces it if it is full or the one that is given.
+  [[nodiscard]] std::shared_ptr<LazyDfa> dfa(const LazyDfa* full) const;
   void precompute_masks() const;
 
   const Automaton automaton_;
   const std::string prefix_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const std::vector<TokenId> stop_token_ids_;
+  const GrammarLimits limits_;
+  std::shared_ptr<const TokenMask> first_masks_[2];  // without and with stop tokens; null during compile()
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<LazyDfa> dfa_;  // guarded by mutex_
-  mutable std::unordered_map<uint64_t, std::unique_ptr<const AdaptiveTokenMask>>
-      adaptive_masks_;  // by state and loop; guarded by mutex_
-};
-
-/// The position of one output in a grammar. Owned by its sequence and used by one thread at a time.
-class Matcher {
- public:
-  /// Starts at the beginning. With `samples_end_token`, masks include the stop tokens where the text may end.
-  Matcher(std::shared_ptr<const Grammar> grammar, bool samples_end_token);
-
-  /// Returns the tokens that may come next. Null if no token can spell what must follow, or if the work budget ends.
-  [[nodiscard]] std::shared_ptr<const TokenMask> allowed() const;
-  /// Appends a token to the output. Returns false and changes nothing if the token may not come next. A stop token
-  /// changes nothing.
-  [[nodiscard]] bool advance(TokenId token);
-  /// Returns the longest token of `allowed` if its text begins with the text of every other: then no other text can
-  /// come. Returns nothing for more than 64 tokens. `allowed` is this matcher's mask.
-  [[nodiscard]] std::optional<TokenId> forced(const TokenMask& allowed) const;
-  /// Returns whether the output matches the grammar as it is.
-  [[nodiscard]] bool may_end() const;
-  /// Returns whether the output matches and nothing can follow.
-  [[nodiscard]] bool must_end() const;
-
- private:
-  std::shared_ptr<const Grammar> grammar_;
-  std::shared_ptr<LazyDfa> dfa_;
-  uint32_t dfa_state_ = 0;
-  bool samples_end_token_;
+  mutable std::shared_ptr<LazyDfa> dfa_;  // guarded by mutex_, with all that is in it
+  mutable AdaptiveMasks adaptive_;        // guarded by mutex_
 };
 
 }  // namespace millrace::grammar

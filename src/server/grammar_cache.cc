@@ -64,7 +64,14 @@ ApiResult<std::shared_ptr<const grammar::Grammar>> GrammarCache::get_or_compile(
   if (compiled.has_error()) return compiled.error();
   const std::lock_guard lock(mutex_);
   entries_.push_front({std::move(key), *compiled});
-  if (entries_.size() > kMaxEntries) entries_.pop_back();
+  size_t bytes = 0;
+  size_t kept = 0;
+  for (const Entry& entry : entries_) {
+    bytes += entry.grammar->bytes();
+    if (kept > 0 && (kept == kMaxEntries || bytes > kMaxBytes)) break;
+    ++kept;
+  }
+  entries_.resize(kept);
   return *compiled;
 }
 

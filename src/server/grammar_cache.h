@@ -22,7 +22,7 @@ class GrammarCache {
       : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size), stop_token_ids_(std::move(stop_token_ids)) {}
 
   /// Returns the grammar of a constrained answer, after microseconds to tenths of a second. Error 400: the response
-  /// format, or the schema of a strict tool, cannot be compiled.
+  /// format, or the schema of a strict tool, cannot be compiled, or exceeds a bound.
   [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> get_or_compile(
       const OutputConstraint& constraint);
 
@@ -37,6 +37,8 @@ class GrammarCache {
     std::shared_ptr<const grammar::Vocabulary> with_tags;  ///< tags of reasoning and tool calls add their spelling
   };
   static constexpr size_t kMaxEntries = 32;
+  /// What all kept grammars may take. The newest is kept whatever it takes.
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
 
   [[nodiscard]] std::shared_ptr<const grammar::Grammar> find(const std::string& key);
   [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> compile(const OutputConstraint& constraint,

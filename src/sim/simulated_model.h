@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "sched/plan/request.h"
 #include "tensor/sampling.h"
 

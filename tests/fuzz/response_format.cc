@@ -4,7 +4,7 @@
 #include "base/random.h"
 #include "fuzz/targets.h"
 #include "grammar/ebnf.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "grammar/ebnf.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 
@@ -33,32 +33,33 @@ using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 template <class Read>
 [[nodiscard]] Result<GrammarPtr> compile_grammar(const Read& read,
                                                  std::shared_ptr<const grammar::Vocabulary> vocabulary,
-                                                 std::vector<TokenId> stop_token_ids) {
+                                                 std::vector<TokenId> stop_token_ids,
+                                                 const grammar::GrammarLimits& limits = {}) {
   grammar::Definition definition;
   auto root = read(definition);
   if (root.has_error()) return root.error();
   definition.root = *root;
-  return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(stop_token_ids));
+  return grammar::Grammar::compile(definition, std::move(vocabulary), std::move(stop_token_ids), limits);
 }
 
 /// What the notations describe, over a vocabulary.
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_regex(
     std::string_view pattern, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
   return compile_grammar([pattern](auto&) { return grammar::parse_regex(pattern); }, std::move(vocabulary),
-                         std::move(stop_token_ids));
+                         std::move(stop_token_ids), limits);
 }
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_ebnf(
     std::string_view text, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
   return compile_grammar([text](auto& definition) { return grammar::parse_ebnf(text, definition); },
-                         std::move(vocabulary), std::move(stop_token_ids));
+                         std::move(vocabulary), std::move(stop_token_ids), limits);
 }
 [[nodiscard]] inline Result<GrammarPtr> grammar_from_schema(
     std::string_view schema, std::shared_ptr<const grammar::Vocabulary> vocabulary = byte_vocabulary(),
-    std::vector<TokenId> stop_token_ids = {kEnd}) {
+    std::vector<TokenId> stop_token_ids = {kEnd}, const grammar::GrammarLimits& limits = {}) {
   return compile_grammar([schema](auto& definition) { return grammar::parse_json_schema(schema, definition); },
-                         std::move(vocabulary), std::move(stop_token_ids));
+                         std::move(vocabulary), std::move(stop_token_ids), limits);
 }
 
 /// The message of what must be an error.

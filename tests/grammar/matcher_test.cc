@@ -117,8 +117,7 @@ TEST_CASE("a grammar whose text is whole says when nothing can follow") {
 
 TEST_CASE("what a vocabulary cannot spell is told") {
   const auto no_b = std::make_shared<const grammar::Vocabulary>(std::vector<std::string>{"a", "ab", "c"});
-  CHECK(message_of(grammar_from_regex("bc", no_b, {})) ==
-        "no token of the model begins a text that matches it, or it can be matched in too many ways");
+  CHECK(message_of(grammar_from_regex("bc", no_b, {})) == "no token of the model begins a text that matches it");
   const auto grammar = grammar_from_regex("aabbc", no_b, {}).value();
   grammar::Matcher matcher(grammar, true);
   REQUIRE(matcher.advance(0));
@@ -164,17 +163,55 @@ TEST_CASE("outputs are followed after the DFA cache was dropped") {
   }
 }
 
-TEST_CASE("an output that matches in too many ways is refused") {
-  CHECK(message_of(grammar_from_regex("((a?){2000}){2000}b")).ends_with("it can be matched in too many ways"));
-  // It begins harmlessly, and is given up where it does not go on so.
-  const auto grammar = grammar_from_regex("ccc+d((a?){3000}){40}b").value();
-  grammar::Matcher matcher(grammar, true);
-  REQUIRE(matcher.advance('c'));
-  CHECK(matcher.allowed()->count() == 1);
-  REQUIRE(matcher.advance('c'));
-  REQUIRE(matcher.advance('c'));
-  CHECK(matcher.allowed() == nullptr);
-  CHECK(!matcher.must_end());
+TEST_CASE("An output that matches in many ways is followed exactly") {
+  const auto counted = grammar_from_regex("((a?){2000}){2000}b").value();
+  CHECK(matches(counted, std::string(300, 'a') + "b"));
+  CHECK_FALSE(matches(counted, std::string(300, 'a') + "c"));
+  const auto later = grammar_from_regex("ccc+d((a?){3000}){40}b").value();
+  CHECK(matches(later, "cccdaab"));
+  // Each text of n letters a has 2 to the n sets of returns.
+  const auto twofold = grammar_from_ebnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"").value();
+  std::string returns;
+  for (int i = 0; i < 200; ++i) returns += i % 3 == 0 ? 'b' : 'c';
+  CHECK(matches(twofold, std::string(200, 'a') + "d" + returns));
+  CHECK_FALSE(matches(twofold, std::string(200, 'a') + "d" + returns + "b"));
+  const auto both = grammar_from_ebnf("root ::= \"a\" root root | \"b\"").value();
+  CHECK(matches(both, std::string(100, 'a') + std::string(101, 'b')));
+  CHECK_FALSE(matches(both, std::string(100, 'a') + std::string(100, 'b')));
+  const auto any = grammar_from_ebnf("root ::= \"a\" root root | \"a\"").value();
+  CHECK(matches(any, std::string(61, 'a')));
+  CHECK_FALSE(matches(any, std::string(60, 'a')));
+}
+
+TEST_CASE("A grammar whose first mask takes too long is refused") {
+  grammar::Definition definition;
+  definition.root = grammar::parse_regex("(.*a|.*b)c").value();
+  const auto refused = grammar::Grammar::compile(definition, byte_vocabulary(), {}, {.first_mask_steps = 20});
+  REQUIRE(refused.has_error());
+  CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+  CHECK(refused.error().message.find("20 steps") != std::string::npos);
+  CHECK(grammar::Grammar::compile(definition, byte_vocabulary(), {}, {.precompute_steps = 0}).has_value());
+}
+
+TEST_CASE("An output whose position takes too much memory ends") {
+  grammar::Definition definition;
+  definition.root = grammar::parse_ebnf("root ::= \"a\" root root | \"a\" root | \"a\"", definition).value();
+  const auto grammar =
+      grammar::Grammar::compile(definition, byte_vocabulary(), {}, {.dfa_bytes = 200'000, .position_bytes = 20'000})
+          .value();
+  grammar::Matcher matcher(grammar, false);
+  int length = 0;
+  while (length < 1000 && matcher.allowed() != nullptr) {
+    REQUIRE(matcher.allowed()->members(9) == std::vector<TokenId>{'a'});
+    matcher.append('a');
+    ++length;
+    grammar::WorkBudget whole = grammar::WorkBudget::unlimited();
+    REQUIRE(matcher.settle(whole));
+  }
+  CHECK(length > 20);
+  CHECK(length < 1000);
+  CHECK(matcher.is_too_large());
+  CHECK_FALSE(matcher.advance('a'));
 }
 
 TEST_CASE("left recursion is refused by name") {

@@ -167,7 +167,10 @@ asio::awaitable<void> Head::take_turns() {
       }
       stats_.starved();
     }
-    (void)co_await wake_.wait_until(next_deadline());
+    // A slice of this work keeps the head from everything else, so other handlers run between two slices.
+    const bool works = scheduler_.masks_pending();
+    if (works) work_on_masks();
+    (void)co_await wake_.wait_until(works ? runtime_.now() : next_deadline());
     check_watchdog();
     expire_requests();
     const async::TimePoint now = runtime_.now();
@@ -225,6 +228,13 @@ void Head::check_watchdog() {
       fmt::format("plan {} has been in flight for {:.1f} s, and no stage reports that it runs it "
                   "(--watchdog-timeout)",
                   ring_->oldest_plan().value(), seconds_of(ring_->oldest_age(now))));
+}
+
+void Head::work_on_masks() {
+  std::vector<SequenceUpdate> ended = scheduler_.work_on_masks();
+  if (ended.empty()) return;
+  publish();
+  for (SequenceUpdate& update : ended) delivery_.deliver(std::move(update), runtime_.now());
 }
 
 asio::awaitable<void> Head::receive_outputs(RingEpoch epoch, Outputs from_last_stage) {

@@ -77,6 +77,7 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<void> wait_for_ring();
   [[nodiscard]] bool send_next_plan();
   void send(Plan plan, async::TimePoint begin);
+  void work_on_masks();
   void check_watchdog();
   [[nodiscard]] async::TimePoint next_deadline() const;
 

@@ -29,7 +29,7 @@ void DecodePlanner::plan() {
   std::vector<Sequence*> ready;
   BatchShape decodes;
   for (Sequence* sequence : state_.running) {
-    if (!sequence->decoding()) continue;
+    if (!sequence->decoding() || sequence->awaits_mask()) continue;
     decodes.add_decode(static_cast<uint32_t>(sequence->tokens.size()));
     if (sequence->in_flight == 0) ready.push_back(sequence);
   }
@@ -40,6 +40,7 @@ void DecodePlanner::plan() {
   const double extra_row_cost = costs_.isolated_costs().extra_row_cost(
       {.decode_count = static_cast<double>(share), .decode_context = decodes.decode_context * share_of_all});
   size_t planned = 0;
+  drafts_.begin();
   for (Sequence* sequence : ready) {
     if (planned == share) break;
     // Room for one of them may have sent a later one back to the queue.

@@ -35,7 +35,7 @@ class DecodePlanner {
   Preemptor& preemptor_;
   const AdmissionController& admission_;
   const CostTracker& costs_;
-  const DraftPlanner drafts_;
+  DraftPlanner drafts_;
   double transit_us_ = 0;
 };
 

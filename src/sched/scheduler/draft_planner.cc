@@ -19,7 +19,9 @@ bool is_stop_token(const Sequence& sequence, TokenId token) {
 }  // namespace
 
 DraftPlanner::DraftPlanner(const SchedulerState& state)
-    : state_(state), max_rows_(max_draft_rows(state.options.draft_tokens, state.options.max_running)) {}
+    : state_(state),
+      max_rows_(max_draft_rows(state.options.draft_tokens, state.options.max_running)),
+      mask_budget_(state.options.mask_steps) {}
 
 // The mask table has a mask for each slot and kSpareMasks for drafts, all of which one plan may need at once.
 size_t DraftPlanner::max_drafts(const Sequence& sequence, size_t used_rows) const {
@@ -39,7 +41,7 @@ Drafter* DraftPlanner::drafter_of(Sequence& sequence) const {
   return sequence.drafter.get();
 }
 
-std::vector<Draft> DraftPlanner::propose(Sequence& sequence, size_t used_rows, double extra_row_cost) const {
+std::vector<Draft> DraftPlanner::propose(Sequence& sequence, size_t used_rows, double extra_row_cost) {
   const size_t max_count = max_drafts(sequence, used_rows);
   Drafter* const drafter = max_count > 0 ? drafter_of(sequence) : nullptr;
   if (drafter == nullptr) return {};
@@ -73,7 +75,9 @@ std::vector<Draft> DraftPlanner::follow_grammar(const Sequence& sequence, std::s
     } else {
       break;
     }
-    if (!allowed->contains(draft.token) || !matcher.advance(draft.token) || matcher.must_end()) break;
+    if (!allowed->contains(draft.token)) break;
+    matcher.append(draft.token);
+    if (!matcher.settle(mask_budget_) || matcher.must_end()) break;
     draft.allowed = allowed = matcher.allowed();
     if (allowed == nullptr) break;
     drafts.push_back(draft);

@@ -15,18 +15,22 @@ class DraftPlanner {
  public:
   explicit DraftPlanner(const SchedulerState& state);
 
+  /// Starts a plan, with a new budget of work on token masks.
+  void begin() { mask_budget_ = grammar::WorkBudget(state_.options.mask_steps); }
+
   /// Returns the drafts of a decoding sequence's next step, none of which is a stop token. `used_rows`: draft rows of
   /// the plan so far. `extra_row_cost`: CostModel::extra_row_cost of the plan.
-  [[nodiscard]] std::vector<Draft> propose(Sequence& sequence, size_t used_rows, double extra_row_cost) const;
+  [[nodiscard]] std::vector<Draft> propose(Sequence& sequence, size_t used_rows, double extra_row_cost);
 
  private:
   [[nodiscard]] size_t max_drafts(const Sequence& sequence, size_t used_rows) const;
   [[nodiscard]] Drafter* drafter_of(Sequence& sequence) const;
-  [[nodiscard]] static std::vector<Draft> follow_grammar(const Sequence& sequence, std::span<const Draft> guesses,
-                                                         size_t max_count);
+  [[nodiscard]] std::vector<Draft> follow_grammar(const Sequence& sequence, std::span<const Draft> guesses,
+                                                  size_t max_count);
 
   const SchedulerState& state_;
   const uint32_t max_rows_;  // of one plan
+  grammar::WorkBudget mask_budget_;
 };
 
 }  // namespace millrace::sched

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -33,21 +34,17 @@ Error fault_error(const Sequence& sequence, tensor::LogitFault fault) {
                     sequence.tokens.size(), tensor::to_string(fault));
 }
 
-/// Advances the sequence's grammar by its newest token, and computes what it allows next while the outputs of other
-/// plans are on their way.
-Result<void> advance_grammar(Sequence& sequence) {
-  if (!sequence.matcher) return {};
-  const TokenId token = sequence.tokens.back();
-  if (!sequence.matcher->advance(token)) {
-    return make_error(ErrorCode::kInternal, "token {} was drawn, which the grammar does not allow", token);
+/// Returns why nothing can follow the sequence's tokens, although the grammar wants more.
+Error dead_end_error(const Sequence& sequence) {
+  if (sequence.matcher->is_too_large()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the output cannot go on after {} tokens: the grammar can read it in so many ways that they take "
+                      "more than {} bytes",
+                      sequence.output_count(), sequence.request.grammar->limits().position_bytes);
   }
-  sequence.allowed = sequence.matcher->allowed();
-  if (sequence.allowed != nullptr || sequence.matcher->must_end()) return {};
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "the answer cannot go on behind {} tokens: none of the model spells what the grammar wants, or it can be "
-      "matched in too many ways there",
-      sequence.output_count());
+  return make_error(ErrorCode::kInvalidArgument,
+                    "the output cannot go on after {} tokens: no token of the model spells what the grammar wants",
+                    sequence.output_count());
 }
 
 void book_prompt_logprobs(Sequence& sequence, const SliceOutput& slice) {
@@ -103,6 +100,7 @@ Result<void> OutputProcessor::check(const PlanOutput& output) const {
 std::vector<SequenceUpdate> OutputProcessor::book(const InFlightPlan& plan, const PlanOutput& output) {
   CHECK(output.slices.size() == plan.slices.size(), "plan {}: {} slices in its output, {} planned", output.id.value(),
         output.slices.size(), plan.slices.size());
+  mask_budget_ = grammar::WorkBudget(state_.options.mask_steps);
   std::vector<SequenceUpdate> updates;
   updates.reserve(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -112,6 +110,59 @@ std::vector<SequenceUpdate> OutputProcessor::book(const InFlightPlan& plan, cons
     if (!event) continue;
     if (event->last()) state_.remove(*sequence);
     updates.push_back({plan.sequences[i], std::move(*event)});
+  }
+  return updates;
+}
+
+// After an accepted draft, the mask is known from the draft.
+Result<void> OutputProcessor::append_to_grammar(Sequence& sequence, const Draft* draft) {
+  if (!sequence.matcher) return {};
+  const TokenId token = sequence.tokens.back();
+  if (sequence.allowed == nullptr || !sequence.allowed->contains(token)) {
+    return make_error(ErrorCode::kInternal, "token {} was drawn, which the grammar does not allow", token);
+  }
+  sequence.matcher->append(token);
+  sequence.allowed = nullptr;
+  if (draft != nullptr) {
+    sequence.allowed = draft->allowed;
+  } else if (sequence.matcher->settle(mask_budget_)) {
+    sequence.allowed = sequence.matcher->allowed();
+  }
+  return {};
+}
+
+void OutputProcessor::conclude(const Sequence& sequence, GenerateEvent& event) const {
+  event.finish = finish_reason(sequence);
+  const bool is_dead_end = sequence.matcher && sequence.matcher->is_settled() && sequence.allowed == nullptr;
+  if (!event.finish && is_dead_end) event.error = dead_end_error(sequence);
+}
+
+// Of those that wait, only retracted ones can await a mask. They come first, and have been admitted before.
+std::vector<Sequence*> OutputProcessor::awaiting_masks() const {
+  std::vector<Sequence*> awaiting;
+  std::ranges::copy_if(state_.running, std::back_inserter(awaiting), &Sequence::awaits_mask);
+  for (Sequence* sequence : state_.waiting) {
+    if (!sequence->cached_tokens) break;
+    if (sequence->awaits_mask()) awaiting.push_back(sequence);
+  }
+  return awaiting;
+}
+
+std::vector<SequenceUpdate> OutputProcessor::work_on_masks() {
+  std::vector<Sequence*> pending = awaiting_masks();
+  if (pending.empty()) return {};
+  std::ranges::rotate(pending, pending.begin() + static_cast<ptrdiff_t>(mask_slices_++ % pending.size()));
+  grammar::WorkBudget budget(state_.options.mask_steps);
+  std::vector<SequenceUpdate> updates;
+  for (Sequence* sequence : pending) {
+    if (budget.is_exhausted()) break;
+    if (sequence->matcher->settle(budget)) sequence->allowed = sequence->matcher->allowed();
+    GenerateEvent event;
+    event.cached_tokens = sequence->cached_tokens.value_or(0);
+    conclude(*sequence, event);
+    if (!event.last()) continue;
+    updates.push_back({sequence->id, std::move(event)});
+    state_.remove(*sequence);
   }
   return updates;
 }
@@ -157,14 +208,15 @@ void OutputProcessor::book_samples(Sequence& sequence, const SliceOutput& slice,
   for (bool goes_on = true; goes_on && booked < slice.samples.size(); ++booked) {
     const tensor::SampleResult& sample = slice.samples[booked];
     sequence.tokens.push_back(sample.token);
-    if (auto advanced = advance_grammar(sequence); advanced.has_error()) {
-      event.error = advanced.error();
+    const bool is_accepted = booked < drafts.size() && drafts[booked].token == sample.token;
+    if (auto appended = append_to_grammar(sequence, is_accepted ? &drafts[booked] : nullptr); appended.has_error()) {
+      event.error = appended.error();
       break;
     }
     event.tokens.push_back(sample.token);
     if (sequence.request.sampling.top_logprobs >= 0) event.logprobs.push_back(sample.logprobs);
-    event.finish = finish_reason(sequence);
-    goes_on = !event.last() && booked < drafts.size() && drafts[booked].token == sample.token;
+    conclude(sequence, event);
+    goes_on = !event.last() && is_accepted;
     if (goes_on && booked + 1 == slice.samples.size()) event.error = fault_error(sequence, slice.fault);
   }
   book_drafts(sequence, drafts, event.tokens.empty() ? 0 : event.tokens.size() - 1, event);
@@ -191,7 +243,10 @@ std::optional<FinishReason> OutputProcessor::finish_reason(const Sequence& seque
       std::ranges::find(stop_tokens, sequence.tokens.back()) != stop_tokens.end()) {
     return FinishReason::kStop;
   }
-  if (sequence.matcher && sequence.matcher->must_end()) return FinishReason::kStop;
+  if (sequence.matcher) {
+    if (!sequence.matcher->is_positioned()) return std::nullopt;
+    if (sequence.matcher->must_end()) return FinishReason::kStop;
+  }
   if (sequence.output_count() >= sequence.request.max_tokens) return FinishReason::kLength;
   if (sequence.tokens.size() >= state_.options.context_length) return FinishReason::kLength;
   return std::nullopt;

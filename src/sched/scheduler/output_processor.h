@@ -29,17 +29,29 @@ class OutputProcessor {
   /// Books the slices of a plan that is not in flight any more. Sequences that end are removed; those that were removed
   /// before are skipped.
   [[nodiscard]] std::vector<SequenceUpdate> book(const InFlightPlan& plan, const PlanOutput& output);
+  /// Returns whether a sequence awaits its token mask.
+  [[nodiscard]] bool masks_pending() const { return !awaiting_masks().empty(); }
+  /// Does a slice of the work on token masks: one sequence after the other, beginning with another one each time.
+  /// Sequences that end are removed.
+  [[nodiscard]] std::vector<SequenceUpdate> work_on_masks();
   /// Returns what became of drafts since the start.
   [[nodiscard]] const DraftCounts& draft_counts() const { return draft_counts_; }
 
  private:
   [[nodiscard]] std::optional<GenerateEvent> book(Sequence& sequence, const SliceOutput& slice);
+  /// Appends a sampled token to the sequence's grammar. `draft` is the draft that it equals, or null.
+  [[nodiscard]] Result<void> append_to_grammar(Sequence& sequence, const Draft* draft);
+  [[nodiscard]] std::vector<Sequence*> awaiting_masks() const;
+  /// Ends the event if the output is complete, or with an error if nothing can follow.
+  void conclude(const Sequence& sequence, GenerateEvent& event) const;
   void book_samples(Sequence& sequence, const SliceOutput& slice, GenerateEvent& event);
   void book_drafts(Sequence& sequence, std::span<const Draft> drafts, size_t accepted, GenerateEvent& event);
   [[nodiscard]] std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
 
   SchedulerState& state_;
   DraftCounts draft_counts_;
+  grammar::WorkBudget mask_budget_{0};  // of the output that is being booked
+  size_t mask_slices_ = 0;              // since the start
 };
 
 }  // namespace millrace::sched

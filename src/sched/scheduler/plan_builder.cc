@@ -99,6 +99,7 @@ void PlanBuilder::add_sample_masks(Sequence& sequence) {
     plan_.sample_masks.insert(plan_.sample_masks.end(), 1 + sequence.drafts.size(), -1);
     return;
   }
+  CHECK(!sequence.awaits_mask(), "sequence {}: its token mask is not computed yet", sequence.id.value());
   if (sequence.allowed == nullptr) sequence.allowed = sequence.matcher->allowed();
   CHECK(sequence.allowed != nullptr, "sequence {}: no token can come next", sequence.id.value());
   plan_.sample_masks.push_back(static_cast<int32_t>(masks_.index_of(sequence.allowed, plan_)));

@@ -21,7 +21,8 @@ class PlanBuilder {
   [[nodiscard]] bool can_open(const Sequence& sequence) const;
   /// Opens a sequence that has just got its slot and pages.
   void open(const Sequence& sequence);
-  /// Adds the next `token_count` tokens of a running sequence, and its drafts. The last chunk of its tokens samples.
+  /// Adds the next `token_count` tokens of a running sequence that awaits no mask, and its drafts. The last chunk of
+  /// its tokens samples.
   void add_slice(Sequence& sequence, uint32_t token_count);
   /// Ends the plan with the closes and page copies that wait for one, and counts it as in flight.
   [[nodiscard]] Plan take();

@@ -69,7 +69,7 @@ void PrefillPlanner::admit_short_prompts(uint32_t budget) {
   };
   for (size_t index = 0; index < state_.waiting.size() && budget > 0;) {
     Sequence& candidate = *state_.waiting[index];
-    const bool is_ready = !queue_.awaits_prefetch(candidate);
+    const bool is_ready = queue_.is_ready(candidate);
     if (is_ready && candidate.in_flight == 0 && fits(candidate)) {
       if (!admission_.admit(candidate)) return;
       budget -= add_whole(candidate);

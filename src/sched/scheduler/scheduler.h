@@ -63,6 +63,11 @@ class Scheduler {
   [[nodiscard]] Result<void> check(const PlanOutput& output) const { return outputs_.check(output); }
   /// Books the output of the oldest plan in flight.
   [[nodiscard]] std::vector<SequenceUpdate> complete(const PlanOutput& output);
+  /// Returns whether sequences wait for their token masks. The others run without them.
+  [[nodiscard]] bool masks_pending() const { return outputs_.masks_pending(); }
+  /// Computes token masks, up to SchedulerOptions::mask_steps. Returns the sequences that end, since nothing can
+  /// follow.
+  [[nodiscard]] std::vector<SequenceUpdate> work_on_masks() { return outputs_.work_on_masks(); }
   /// Books finished page copies; kData for an ack that fits no copy.
   [[nodiscard]] Result<void> acknowledge(const std::vector<cache::CopyAck>& acks);
   /// Lets a waiting sequence be admitted before its prefetch has ended.

@@ -53,6 +53,9 @@ struct SchedulerOptions {
   uint64_t first_copy_id = 1;  ///< cache::PrefixCacheOptions::first_copy_id
   uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have
   bool draft_history = false;  ///< drafts also come from the sequence's own tokens
+  /// Steps (grammar::WorkBudget) of work on token masks at a time: to book an output, to find drafts, and between
+  /// turns.
+  uint64_t mask_steps = 20'000;
 };
 
 /// Returns the largest number of draft rows in one micro-batch.

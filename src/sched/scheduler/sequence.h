@@ -9,7 +9,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/prefix_cache.h"
-#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "sched/plan/request.h"
 #include "sched/scheduler/drafter.h"
 
@@ -38,7 +38,7 @@ struct Sequence {
   double last_target_us = 0;                 ///< Chunker::target_us of its last chunk; 0: no chunk since its admission
   uint32_t bypasses = 0;                     ///< times that others overtook it, or that it was preempted
   std::optional<grammar::Matcher> matcher;   ///< with a grammar: the state after `tokens`
-  std::shared_ptr<const TokenMask> allowed;  ///< tokens that the grammar allows next; null: not computed yet
+  std::shared_ptr<const TokenMask> allowed;  ///< tokens that the grammar allows next; null: not known yet
   std::unique_ptr<Drafter> drafter;          ///< created with the first decode step that may have drafts
   std::vector<Draft> drafts;                 ///< drafts of its decode step in flight
   uint64_t last_planned = 0;                 ///< turn of its last slice: the longest waiting one decodes first
@@ -53,6 +53,8 @@ struct Sequence {
   [[nodiscard]] bool needs_all_rows() const {
     return wants_prompt_logprobs() || request.pooling == Pooling::kMean || request.pooling == Pooling::kFirst;
   }
+  /// Returns whether its next token mask is not computed yet, so that nothing of it can be sampled.
+  [[nodiscard]] bool awaits_mask() const { return matcher && !matcher->is_settled(); }
   [[nodiscard]] bool wants_prompt_logprobs() const { return request.prompt_top_logprobs >= 0 && !prompt_logprobs_sent; }
   /// Returns whether it runs and a part of its prompt is in no plan yet.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }

@@ -60,7 +60,7 @@ Sequence* WaitingQueue::next() const {
   Sequence* next = nullptr;
   for (Sequence* sequence : state_.waiting) {
     if (next != nullptr && !precedes(policy, *sequence, *next)) continue;
-    if (awaits_prefetch(*sequence)) continue;
+    if (!is_ready(*sequence)) continue;
     next = sequence;
     if (policy == QueuePolicy::kFcfs) break;
   }

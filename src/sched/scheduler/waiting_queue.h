@@ -34,6 +34,10 @@ class WaitingQueue {
   [[nodiscard]] bool awaits_prefetch(const Sequence& sequence) const {
     return sequence.awaits_prefetch && state_.cache.prefetching(sequence.id);
   }
+  /// Returns whether the sequence may be admitted. A retracted one may still await its token mask.
+  [[nodiscard]] bool is_ready(const Sequence& sequence) const {
+    return !awaits_prefetch(sequence) && !sequence.awaits_mask();
+  }
 
   /// Returns the sequence that the policy admits next, or null if none is ready.
   [[nodiscard]] Sequence* next() const;

@@ -53,7 +53,7 @@ std::shared_ptr<const grammar::Grammar> letters(const char* text) {
 
 TEST_CASE("a prediction is drafted up to the bound of one step") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   Sequence& sequence = start(parts, predicted({100, 101, 102, 103, 104, 105}), 100);
   const auto drafts = planner.propose(sequence, 0, kCheapRow);
   REQUIRE(tokens_of(drafts) == std::vector<TokenId>{101, 102, 103, 104});
@@ -64,7 +64,7 @@ TEST_CASE("drafts end with max_tokens and the rows of the plan") {
   auto options = draft_options();
   options.max_running = 2;  // 8 rows of drafts
   SchedulerParts parts(options);
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   GenerateRequest request = predicted({100, 101, 102, 103, 104, 105});
   request.max_tokens = 4;
   Sequence& sequence = start(parts, std::move(request), 100);
@@ -76,7 +76,7 @@ TEST_CASE("drafts end with max_tokens and the rows of the plan") {
 
 TEST_CASE("a stop token is never drafted") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   GenerateRequest request = predicted({100, 101, 102, 103});
   request.sampling.stop_token_ids = {102};
   Sequence& sequence = start(parts, std::move(request), 100);
@@ -85,7 +85,7 @@ TEST_CASE("a stop token is never drafted") {
 
 TEST_CASE("drafts that cost more than they gain are left out") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   Sequence& sequence = start(parts, predicted({100, 101, 102, 103, 104}), 100);
   // A prediction is believed with 0.8 a token: 0.64 for two, 0.512 for three.
   REQUIRE(planner.propose(sequence, 0, 0.6 / 1.5).size() == 2);
@@ -94,7 +94,7 @@ TEST_CASE("drafts that cost more than they gain are left out") {
 
 TEST_CASE("without a source there is no drafter") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   Sequence& sequence = start(parts, predicted({}), 100);
   REQUIRE(planner.propose(sequence, 0, kCheapRow).empty());
   REQUIRE(sequence.drafter == nullptr);
@@ -104,7 +104,7 @@ TEST_CASE("history is a source if the options say so") {
   auto options = draft_options();
   options.draft_history = true;
   SchedulerParts parts(options);
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   GenerateRequest request = predicted({});
   request.prompt = {1, 2, 3, 50, 51, 52, 53, 1, 2};
   Sequence& sequence = start(parts, std::move(request), 3);
@@ -115,7 +115,7 @@ TEST_CASE("history is a source if the options say so") {
 
 TEST_CASE("the only tokens that a grammar allows are drafted") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   GenerateRequest request = predicted({});
   request.grammar = letters("root ::= [abc] \"ab\" [abc] \"c\"");
   Sequence& sequence = start(parts, std::move(request), 12);
@@ -128,7 +128,7 @@ TEST_CASE("the only tokens that a grammar allows are drafted") {
 
 TEST_CASE("a prediction chooses where a grammar leaves a choice") {
   SchedulerParts parts(draft_options());
-  const DraftPlanner planner(parts.state);
+  DraftPlanner planner(parts.state);
   GenerateRequest request = predicted({12, 10, 11, 12, 12, 12});
   request.grammar = letters("root ::= [abc] \"a\" [abc] \"b\" [abc]");
   Sequence& sequence = start(parts, std::move(request), 12);
