@@ -20,6 +20,11 @@ constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 /// The parts of a model under `kPrefix`.
 constexpr std::array<std::string_view, 3> kPrefixedParts = {"embed_tokens.", "layers.", "norm."};
 
+/// Returns whether a name without `kPrefix` is that of a tensor under it.
+bool is_under_prefix(std::string_view name) {
+  return std::ranges::any_of(kPrefixedParts, [name](std::string_view part) { return name.starts_with(part); });
+}
+
 /// Returns whether an index may name this file: only files of its own folder are allowed.
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
@@ -44,7 +49,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
 }
 
 std::string_view Checkpoint::stored_name(std::string_view name) const {
-  return lacks_prefix_ && name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  if (!lacks_prefix_ || !name.starts_with(kPrefix)) return name;
+  const std::string_view rest = name.substr(kPrefix.size());
+  return is_under_prefix(rest) ? rest : name;
 }
 
 Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
@@ -165,8 +172,7 @@ std::vector<std::string> Checkpoint::names() const {
   for (const auto& [name, file] : shard_of_) names.push_back(name);
   if (!lacks_prefix_) return names;
   for (std::string& name : names) {
-    const auto begins_name = [&name](std::string_view part) { return name.starts_with(part); };
-    if (std::ranges::any_of(kPrefixedParts, begins_name)) name.insert(0, kPrefix);
+    if (is_under_prefix(name)) name.insert(0, kPrefix);
   }
   return names;
 }

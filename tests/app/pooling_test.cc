@@ -107,7 +107,7 @@ std::vector<sched::GenerateEvent> pool_prompts(sched::Engine& engine, const std:
   }
   thread.join();
   for (const auto& event : events) {
-    INFO(event.error ? event.error->message : "no error");
+    INFO((event.error ? event.error->message : "no error"));
     REQUIRE(event.finish == sched::FinishReason::kStop);
   }
   return events;
