@@ -43,6 +43,23 @@ Outcome run_world(uint64_t seed, const sim::SimulatedRingOptions& options, std::
 
 }  // namespace
 
+TEST_CASE("Rings whose token masks are slow give the same tokens") {
+  size_t constrained = 0;
+  for (uint64_t seed = 0; seed < test::repetitions(200); ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    auto options = random_ring(dice);
+    options.head.scheduler.mask_steps = dice.chance(0.5) ? 1 : dice.range(2, 40);
+    auto jobs = random_jobs(dice);
+    (void)run_world(seed, options, jobs);
+    for (const Job& job : jobs) {
+      require_right_end(job, options);
+      constrained += job.request.grammar != nullptr && job.finish ? 1 : 0;
+    }
+  }
+  REQUIRE(constrained > test::repetitions(200) / 4);
+}
+
 TEST_CASE("random rings give every request its own tokens once") {
   uint64_t preemptions = 0;
   uint64_t cached_tokens = 0;

@@ -1,10 +1,8 @@
 #include <condition_variable>
 #include <csignal>
 #include <exception>
-#include <thread>
 
 #include "base/log.h"
-#include "base/thread_name.h"
 #include "cache/store/file_pages.h"
 
 namespace millrace::cache {
@@ -23,12 +21,12 @@ constexpr Clock::duration kSettleTime = 10min;
 constexpr int kMaxThreads = 256;
 
 /// The file store: workers serve the queues, each through a FileIo of its own, and one more thread maintains the
-/// folder. Owned by its stage, on the runtime's thread; the destructor joins all threads.
+/// folder.
 class FileStore final : public QueuedStore {
  public:
   FileStore(async::Runtime& runtime, const StoreIdentity& identity, const FileStoreOptions& options,
             std::unique_ptr<StoreFolder> folder)
-      : QueuedStore(runtime, identity, options.max_queued_puts),
+      : QueuedStore(runtime, identity, options.max_queued_puts, options.limits),
         folder_(std::move(folder), identity, options, format_, counters_),
         evictor_(folder_, options, format_, counters_),
         pages_(folder_, evictor_, format_, counters_),
@@ -37,28 +35,15 @@ class FileStore final : public QueuedStore {
     folder_.rescan();
     log::info("page store {}: {} pages, {} of {} bytes; {} workers for reads, as many for writes, {}", folder_.path(),
               folder_.index().page_count(), folder_.index().bytes(), options.max_bytes, options.threads, engine);
-    for (size_t i = 0; i < workers_.size(); ++i) {
-      const bool reads = i % 2 == 0;
-      threads_.emplace_back([this, reads, &io = *workers_[i]] {
-        name_thread(reads ? "store reads" : "store writes");
-        io.serve(reads ? read_queue_ : put_queue_, begin_);
-      });
-    }
-    maintenance_thread_ = std::thread([this] {
-      name_thread("store keeper");
-      keep();
-    });
   }
 
-  ~FileStore() override {
-    close_queues(threads_.size() / 2);
-    for (std::thread& thread : threads_) thread.join();
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
+  void start() {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      const bool reads = i % 2 == 0;
+      start_worker(reads ? "store reads" : "store writes",
+                   [this, reads, &io = *workers_[i]] { io.serve(reads ? read_queue_ : put_queue_, begin_op_); });
     }
-    closing_signal_.notify_all();
-    maintenance_thread_.join();
+    start_keeper("store keeper", [this] { keep(); });
   }
 
   [[nodiscard]] StoreStats stats() const override {
@@ -68,6 +53,12 @@ class FileStore final : public QueuedStore {
   }
 
  private:
+  [[nodiscard]] std::string name() const override { return folder_.path(); }
+  void stop_keepers() override {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    closing_signal_.notify_all();
+  }
   [[nodiscard]] std::string make_workers(const FileStoreOptions& options);
   IoRoot run(FileIo& io, StoreOpPtr op);
   [[nodiscard]] IoTask<bool> carry_out(FileIo& io, StoreOp& op);
@@ -78,14 +69,12 @@ class FileStore final : public QueuedStore {
   PageEvictor evictor_;
   FilePages pages_;
   const Clock::time_point settled_at_;
-  const FileIo::Begin begin_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
+  const FileIo::Begin begin_op_ = [this](FileIo& io, StoreOpPtr op) { run(io, std::move(op)); };
   std::vector<std::unique_ptr<FileIo>> workers_;  // for reads and for puts in turns
-  std::vector<std::thread> threads_;
   const std::unique_ptr<FileIo> maintenance_io_ = make_blocking_io();
   std::mutex mutex_;
   std::condition_variable closing_signal_;
   bool closing_ = false;
-  std::thread maintenance_thread_;
 };
 
 std::string FileStore::make_workers(const FileStoreOptions& options) {
@@ -102,19 +91,19 @@ std::string FileStore::make_workers(const FileStoreOptions& options) {
 }
 
 IoTask<bool> FileStore::carry_out(FileIo& io, StoreOp& op) {
-  switch (op.kind) {
-    case StoreOp::Kind::kGet: return pages_.get(io, op.key, op.into);
-    case StoreOp::Kind::kPut: return pages_.put(io, op.key, op.page);
+  switch (op.kind()) {
+    case StoreOp::Kind::kGet: return pages_.get(io, op.key(), op.buffer());
+    case StoreOp::Kind::kPut: return pages_.put(io, op.key(), op.buffer());
     case StoreOp::Kind::kExists: break;
   }
-  return pages_.exists(io, op.key);
+  return pages_.exists(io, op.key());
 }
 
 IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
   io.began();
   bool ok = false;
   try {
-    ok = co_await carry_out(io, *op);
+    if (begin(op)) ok = co_await carry_out(io, *op);
   } catch (const std::exception& failure) {
     // Out of memory at worst: the file system's failures do not throw.
     ++counters_.errors;
@@ -182,7 +171,9 @@ Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, Stor
   std::signal(SIGXFSZ, SIG_IGN);
   auto folder = StoreFolder::open(options.path, identity);
   if (!folder) return folder.error();
-  return std::unique_ptr<PageStore>(std::make_unique<FileStore>(runtime, identity, options, std::move(*folder)));
+  const auto store = std::make_shared<FileStore>(runtime, identity, options, std::move(*folder));
+  store->start();
+  return make_page_store(store);
 }
 
 }  // namespace millrace::cache

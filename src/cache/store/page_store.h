@@ -31,8 +31,9 @@ struct StoreIdentity {
 /// A stage's access to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the
 /// store bounds what runs. No I/O happens on that thread. They never throw for the environment.
 ///
-/// The buffers belong to the caller but are in use until the awaitable completes: cancelling the waiting coroutine does
-/// not end it early. The destructor joins the I/O under way, answers what is still queued with false, and may run while
+/// The buffers belong to the caller and are in use until the awaitable completes. An operation that does not end within
+/// a time limit, or whose coroutine is cancelled, is given up: its I/O goes on in a buffer of the store's own. The
+/// destructor answers what is queued with false, and joins the I/O under way within a time limit. It may run while
 /// coroutines wait; they must be let resume.
 class PageStore {
  public:
@@ -45,8 +46,17 @@ class PageStore {
   [[nodiscard]] virtual asio::awaitable<bool> put(PageKey key, std::span<const std::byte> page) = 0;
   /// Tells whether a get is likely to succeed: the page is there and has the right size. Reads no payload.
   [[nodiscard]] virtual asio::awaitable<bool> exists(PageKey key) = 0;
+  /// Ends all operations under way with false, soon. A page whose put is given up may be stored all the same. A store
+  /// whose operations always end may ignore it.
+  virtual void give_up() {}
   /// Returns the counts; from any thread.
   [[nodiscard]] virtual StoreStats stats() const = 0;
+};
+
+/// How long I/O may take before it is given up.
+struct StoreTimeLimits {
+  std::chrono::milliseconds operation = std::chrono::seconds(30);  ///< of one get, put or exists, with its wait
+  std::chrono::milliseconds close = std::chrono::seconds(5);       ///< of the I/O under way when the store is closed
 };
 
 struct FileStoreOptions {
@@ -56,6 +66,7 @@ struct FileStoreOptions {
   size_t max_queued_puts = 256;
   bool use_io_uring = true;                                     ///< where the kernel allows it
   std::chrono::seconds abandoned_after = std::chrono::days(1);  ///< pages of identities unused for so long make way
+  StoreTimeLimits limits;
 };
 
 /// The TLS settings of a connection to a server. Files are PEM.
@@ -79,6 +90,7 @@ struct RedisStoreOptions {
   int timeout_ms = 1000;  ///< without progress, after which the server counts as dead
   int threads = 4;        ///< connections for reads, and as many for writes
   size_t max_queued_puts = 256;
+  StoreTimeLimits limits;
 };
 
 /// Opens a store of pages as files. Blocks while it reads the directory. Has the process ignore SIGXFSZ. Errors:

@@ -1,28 +1,22 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
 #include <vector>
 
-#include "async/event.h"
 #include "cache/store/page_record.h"
 #include "cache/store/page_store.h"
+#include "cache/store/store_log.h"
+#include "cache/store/store_op.h"
 
 namespace millrace::cache {
-
-/// A get, put or exists on its way through a worker. The spans belong to the caller, who waits for `done`.
-struct StoreOp {
-  enum class Kind { kGet, kPut, kExists };
-  Kind kind;
-  PageKey key;
-  std::span<std::byte> into;        // [page_bytes], of a get
-  std::span<const std::byte> page;  // [page_bytes], of a put
-  async::Event done;
-  bool ok = false;  // written before `done` is set, read after
-};
-using StoreOpPtr = std::shared_ptr<StoreOp>;
 
 /// The queue from the Runtime's thread to the workers that serve it. A full queue refuses.
 class StoreQueue {
@@ -60,38 +54,70 @@ struct StoreCounters {
   [[nodiscard]] StoreStats snapshot() const;
 };
 
-/// The common part of stores with worker threads: the Runtime's side of every operation, and the counting. Reads and
-/// puts have workers of their own, since somebody waits for a read and a put may take long. A derived class owns the
-/// workers, which pop and finish(); it closes the queues and joins them in its destructor.
-class QueuedStore : public PageStore {
+/// The common part of stores with worker threads: the Runtime's side of every operation, the counting, and the threads.
+/// Reads and puts have workers of their own, since somebody waits for a read and a put may take long. Every thread
+/// shares the store, so that a thread whose I/O hangs for ever can be left behind.
+class QueuedStore : public std::enable_shared_from_this<QueuedStore> {
  public:
   /// The number of gets and probes that may wait; puts are fewer, because they hold their caller's pages.
   static constexpr size_t kMaxQueuedReads = 65536;
 
-  QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts);
+  QueuedStore(async::Runtime& runtime, const StoreIdentity& identity, size_t max_queued_puts,
+              const StoreTimeLimits& limits);
+  virtual ~QueuedStore() = default;
+  QueuedStore(const QueuedStore&) = delete;
+  QueuedStore& operator=(const QueuedStore&) = delete;
 
-  [[nodiscard]] asio::awaitable<bool> get(PageKey key, std::span<std::byte> into) final;
-  [[nodiscard]] asio::awaitable<bool> put(PageKey key, std::span<const std::byte> page) final;
-  [[nodiscard]] asio::awaitable<bool> exists(PageKey key) final;
-  [[nodiscard]] StoreStats stats() const override { return counters_.snapshot(); }
+  /// Runs an operation, as PageStore says. The store stays alive until it has ended.
+  [[nodiscard]] asio::awaitable<bool> run(StoreOp::Kind kind, PageKey key, std::span<std::byte> into,
+                                          std::span<const std::byte> page);
+  /// Ends all operations that a caller waits for with false. Their I/O goes on in buffers of its own.
+  void give_up();
+  /// Ends the queues and the threads, on the Runtime's thread. Threads that have not ended after the time limit are
+  /// left behind.
+  void close();
+  [[nodiscard]] virtual StoreStats stats() const { return counters_.snapshot(); }
 
  protected:
-  /// Counts the outcome and lets the caller go on; called on a worker.
+  /// What log lines call the store.
+  [[nodiscard]] virtual std::string name() const = 0;
+  /// Lets the threads that are no workers end.
+  virtual void stop_keepers() = 0;
+  void start_worker(const std::string& thread_name, std::function<void()> body);
+  void start_keeper(const std::string& thread_name, std::function<void()> body);
+  /// Prepares an operation that a worker has taken. False: it has ended, or there is no memory for it.
+  [[nodiscard]] bool begin(const StoreOpPtr& op);
+  /// Counts the outcome and lets the caller go on; called on a worker. Nothing happens if the operation has ended.
   void finish(const StoreOpPtr& op, bool ok);
-  /// Ends the queues, each with so many workers; what waited is answered with false.
-  void close_queues(size_t workers);
 
   const RecordFormat format_;
   StoreQueue read_queue_{kMaxQueuedReads};  // gets and exists
   StoreQueue put_queue_;
   StoreCounters counters_;
+  StoreLog log_;
   std::atomic<bool> unavailable_{false};  // answers at once, without the workers
 
  private:
-  [[nodiscard]] asio::awaitable<bool> run(StoreOp op);
+  void start_thread(const std::string& thread_name, std::function<void()> body, size_t& running);
+  [[nodiscard]] StoreQueue& queue_of(StoreOp::Kind kind) {
+    return kind == StoreOp::Kind::kPut ? put_queue_ : read_queue_;
+  }
+  [[nodiscard]] bool push(const StoreOpPtr& op);
   void count(const StoreOp& op, bool ok);
 
   async::Runtime& runtime_;
+  const StoreTimeLimits limits_;
+  async::TimePoint silent_until_[2];  // of reads and puts: refuses them after one was given up
+  std::mutex ops_mutex_;
+  std::unordered_set<StoreOpPtr> ops_;  // that callers wait for; guarded by ops_mutex_
+  std::vector<std::thread> threads_;
+  std::mutex threads_mutex_;
+  std::condition_variable thread_ended_;
+  size_t running_workers_ = 0;  // guarded by threads_mutex_
+  size_t running_keepers_ = 0;  // guarded by threads_mutex_
 };
+
+/// Returns the access of a stage to a store. Its destructor closes the store.
+[[nodiscard]] std::unique_ptr<PageStore> make_page_store(std::shared_ptr<QueuedStore> store);
 
 }  // namespace millrace::cache

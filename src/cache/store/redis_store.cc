@@ -2,10 +2,8 @@
 
 #include <condition_variable>
 #include <optional>
-#include <thread>
 
 #include "base/log.h"
-#include "base/thread_name.h"
 #include "cache/store/queued_store.h"
 #include "cache/store/redis_connection.h"
 #include "cache/store/store_log.h"
@@ -31,7 +29,7 @@ constexpr int kMaxThreads = 256;
 class RedisStore final : public QueuedStore {
  public:
   RedisStore(async::Runtime& runtime, const StoreIdentity& identity, const RedisStoreOptions& options)
-      : QueuedStore(runtime, identity, options.max_queued_puts),
+      : QueuedStore(runtime, identity, options.max_queued_puts, options.limits),
         options_(options),
         host_(options.host, options.port),
         name_(redis_name(options)),
@@ -41,15 +39,16 @@ class RedisStore final : public QueuedStore {
 
   /// Tries the server once, then starts the threads.
   [[nodiscard]] Result<void> start();
-  ~RedisStore() override;
 
  private:
   using Batch = std::vector<StoreOpPtr>;
+  [[nodiscard]] std::string name() const override { return name_; }
+  void stop_keepers() override;
   void serve(StoreQueue& queue);
   void carry_out(std::unique_ptr<RedisConnection>& connection, Batch& batch);
   void read(RedisConnection& connection, Batch& batch);
   void write(RedisConnection& connection, Batch& batch);
-  [[nodiscard]] bool judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad);
+  [[nodiscard]] bool judge(StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad);
   void remove(RedisConnection& connection, const Batch& bad);
   void refused(const char* command, const RedisReply& reply);
   void fail_all(Batch& batch);
@@ -63,8 +62,6 @@ class RedisStore final : public QueuedStore {
   const std::string prefix_;
   const std::string ttl_;
   const size_t batch_;
-  StoreLog log_;
-  std::vector<std::thread> threads_;
 
   std::mutex mutex_;  // of what follows; unavailable_ is only written with it held
   std::condition_variable change_;
@@ -85,31 +82,18 @@ Result<void> RedisStore::start() {
     }
     trip(failure.error());
   }
-  threads_.emplace_back([this] {
-    name_thread("store recovery");
-    recover();
-  });
+  start_keeper("store recovery", [this] { recover(); });
   for (int i = 0; i < options_.threads; ++i) {
-    threads_.emplace_back([this] {
-      name_thread("store reads");
-      serve(read_queue_);
-    });
-    threads_.emplace_back([this] {
-      name_thread("store writes");
-      serve(put_queue_);
-    });
+    start_worker("store reads", [this] { serve(read_queue_); });
+    start_worker("store writes", [this] { serve(put_queue_); });
   }
   return {};
 }
 
-RedisStore::~RedisStore() {
-  close_queues(static_cast<size_t>(options_.threads));
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
+void RedisStore::stop_keepers() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
   change_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
 }
 
 void RedisStore::serve(StoreQueue& queue) {
@@ -118,6 +102,11 @@ void RedisStore::serve(StoreQueue& queue) {
     if (!queue.wait(-1)) continue;
     Batch batch = queue.try_pop_batch(batch_, static_cast<size_t>(options_.threads));
     if (batch.empty()) continue;
+    for (StoreOpPtr& op : batch) {
+      if (begin(op)) continue;
+      finish(op, false);
+      op.reset();
+    }
     if (unavailable_.load()) {
       connection.reset();
     } else {
@@ -132,7 +121,7 @@ void RedisStore::carry_out(std::unique_ptr<RedisConnection>& connection, Batch& 
     const bool is_new = !connection;
     try {
       if (!connection) connection = std::make_unique<RedisConnection>(options_, host_);
-      if (batch.front()->kind == StoreOp::Kind::kPut) {
+      if (batch.front()->kind() == StoreOp::Kind::kPut) {
         write(*connection, batch);
       } else {
         read(*connection, batch);
@@ -151,8 +140,8 @@ void RedisStore::carry_out(std::unique_ptr<RedisConnection>& connection, Batch& 
 void RedisStore::read(RedisConnection& connection, Batch& batch) {
   const bool refreshes = options_.ttl_s > 0;
   for (const StoreOpPtr& op : batch) {
-    const std::string key = key_of(op->key);
-    const bool is_get = op->kind == StoreOp::Kind::kGet;
+    const std::string key = key_of(op->key());
+    const bool is_get = op->kind() == StoreOp::Kind::kGet;
     connection.queue({is_get ? "GET" : "STRLEN", key});
     if (is_get && refreshes) connection.queue({"EXPIRE", key, ttl_});
   }
@@ -160,8 +149,8 @@ void RedisStore::read(RedisConnection& connection, Batch& batch) {
   Batch bad;
   const auto header = std::make_unique<PageHeader>();
   for (StoreOpPtr& op : batch) {
-    const auto reply = connection.receive({std::as_writable_bytes(std::span(header.get(), 1)), op->into});
-    if (op->kind == StoreOp::Kind::kGet && refreshes) (void)connection.receive();
+    const auto reply = connection.receive({std::as_writable_bytes(std::span(header.get(), 1)), op->buffer()});
+    if (op->kind() == StoreOp::Kind::kGet && refreshes) (void)connection.receive();
     bool is_bad = false;
     const bool ok = judge(*op, reply, *header, is_bad);
     if (is_bad) {
@@ -177,20 +166,20 @@ void RedisStore::read(RedisConnection& connection, Batch& batch) {
   batch.clear();
 }
 
-bool RedisStore::judge(const StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad) {
+bool RedisStore::judge(StoreOp& op, const RedisReply& reply, const PageHeader& header, bool& is_bad) {
   using Kind = RedisReply::Kind;
-  const bool is_get = op.kind == StoreOp::Kind::kGet;
+  const bool is_get = op.kind() == StoreOp::Kind::kGet;
   const bool wrong_type = reply.kind == Kind::kError && reply.text.starts_with("WRONGTYPE");
   if (reply.kind == Kind::kError && !wrong_type) refused(is_get ? "GET" : "STRLEN", reply);
   if (!is_get) return reply.kind == Kind::kInteger && reply.integer == static_cast<int64_t>(format_.record_bytes());
   if (reply.kind != Kind::kBulk && !wrong_type) return false;
   const RecordStatus verdict =
-      wrong_type ? RecordStatus::kCorrupt : format_.check(header, op.key, op.into, reply.bulk_bytes);
+      wrong_type ? RecordStatus::kCorrupt : format_.check(header, op.key(), op.buffer(), reply.bulk_bytes);
   if (verdict == RecordStatus::kValid) return true;
   const bool foreign = verdict == RecordStatus::kForeign;
   ++(foreign ? counters_.foreign : counters_.corrupt);
   log_.warn(
-      foreign ? "foreign" : "corrupt", "page store {}: {} is {} ({}): deleting it", name_, key_of(op.key),
+      foreign ? "foreign" : "corrupt", "page store {}: {} is {} ({}): deleting it", name_, key_of(op.key()),
       foreign ? "of another identity, key or version" : "corrupt",
       wrong_type ? "not a string" : fmt::format("{} bytes found, {} wanted", reply.bulk_bytes, format_.record_bytes()));
   is_bad = true;
@@ -199,7 +188,7 @@ bool RedisStore::judge(const StoreOp& op, const RedisReply& reply, const PageHea
 
 void RedisStore::remove(RedisConnection& connection, const Batch& bad) {
   if (bad.empty()) return;
-  for (const StoreOpPtr& op : bad) connection.queue({"DEL", key_of(op->key)});
+  for (const StoreOpPtr& op : bad) connection.queue({"DEL", key_of(op->key())});
   connection.send();
   for (size_t i = 0; i < bad.size(); ++i) {
     const RedisReply reply = connection.receive();
@@ -209,7 +198,7 @@ void RedisStore::remove(RedisConnection& connection, const Batch& bad) {
 
 /// Runs a batch of puts; sets to null what it has finished.
 void RedisStore::write(RedisConnection& connection, Batch& batch) {
-  for (const StoreOpPtr& op : batch) connection.queue({"STRLEN", key_of(op->key)});
+  for (const StoreOpPtr& op : batch) connection.queue({"STRLEN", key_of(op->key())});
   connection.send();
   std::vector<StoreOpPtr*> absent;
   std::vector<StoreOpPtr*> present;
@@ -222,10 +211,10 @@ void RedisStore::write(RedisConnection& connection, Batch& batch) {
   const bool expires = options_.ttl_s > 0;
   std::vector<std::unique_ptr<PageHeader>> headers(absent.size());
   for (size_t i = 0; i < absent.size(); ++i) {
-    const StoreOp& op = **absent[i];
-    headers[i] = format_.make_header(op.key, op.page);
-    const std::array value{std::as_bytes(std::span(headers[i].get(), 1)), op.page};
-    const std::string key = key_of(op.key);
+    StoreOp& op = **absent[i];
+    headers[i] = format_.make_header(op.key(), op.buffer());
+    const std::array value{std::as_bytes(std::span(headers[i].get(), 1)), std::span<const std::byte>(op.buffer())};
+    const std::string key = key_of(op.key());
     if (expires) {
       connection.queue_value({"SET", key, "EX", ttl_}, value);
     } else {
@@ -233,7 +222,7 @@ void RedisStore::write(RedisConnection& connection, Batch& batch) {
     }
   }
   for (const StoreOpPtr* op : present) {
-    if (expires) connection.queue({"EXPIRE", key_of((*op)->key), ttl_});
+    if (expires) connection.queue({"EXPIRE", key_of((*op)->key()), ttl_});
   }
   connection.send();
   for (StoreOpPtr* op : absent) {
@@ -241,7 +230,7 @@ void RedisStore::write(RedisConnection& connection, Batch& batch) {
     const bool ok = reply.kind == RedisReply::Kind::kStatus;
     if (!ok) refused("SET", reply);
     counters_.written += ok ? 1 : 0;
-    counters_.bytes_written += ok ? (*op)->page.size() : 0;
+    counters_.bytes_written += ok ? (*op)->buffer().size() : 0;
     finish(*op, ok);
     op->reset();
   }
@@ -350,9 +339,9 @@ Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, Sto
                                                     RedisStoreOptions options) {
   RETURN_IF_ERROR(check_identity(identity));
   RETURN_IF_ERROR(check_options(options));
-  auto store = std::make_unique<RedisStore>(runtime, identity, options);
+  const auto store = std::make_shared<RedisStore>(runtime, identity, options);
   RETURN_IF_ERROR(store->start());
-  return std::unique_ptr<PageStore>(std::move(store));
+  return make_page_store(store);
 }
 
 }  // namespace millrace::cache

@@ -1,6 +1,8 @@
 #include "sched/stage/stage_copies.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "base/log.h"
 
@@ -11,13 +13,35 @@ using cache::CopyKind;
 
 /// Pages of one copy that are with the page store at a time; the store bounds those of all copies together.
 constexpr size_t kConcurrentPages = 16;
+/// Time that the pages with the page store get to arrive after the end of an epoch.
+constexpr async::Duration kTransferGrace = std::chrono::seconds(2);
 
 }  // namespace
 
 StageCopies::StageCopies(async::Runtime& runtime, StageRunner& runner, async::TaskGroup& tasks, CopyAcks& acks,
                          uint32_t host_page_count)
-    : runtime_(runtime), runner_(runner), tasks_(tasks), acks_(acks), tier_(runner.host_tier()) {
+    : runtime_(runtime),
+      runner_(runner),
+      tasks_(tasks),
+      acks_(acks),
+      tier_(runner.host_tier()),
+      transfer_ended_(runtime) {
   tier_.valid.resize(host_page_count);
+}
+
+void StageCopies::stop() {
+  if (std::exchange(stopping_, true) || transfers_ == 0) return;
+  tasks_.spawn("end of transfers", give_up_late_transfers());
+}
+
+asio::awaitable<void> StageCopies::give_up_late_transfers() {
+  const async::TimePoint deadline = runtime_.now() + kTransferGrace;
+  while (transfers_ > 0) {
+    const bool has_ended_one = co_await transfer_ended_.wait_until(deadline);
+    if (has_ended_one) continue;
+    runner_.store()->give_up();
+    co_return;
+  }
 }
 
 void StageCopies::check_valid(const cache::PageCopy& copy) const {
@@ -94,6 +118,7 @@ asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
 
 asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
   Batch batch{copy, 0, copy.page_count()};
+  ++transfers_;
   // Page stores do not throw. After another failure, such as a lack of memory, no page counts as good.
   async::TaskGroup workers(runtime_, [&batch](const std::string&, std::exception_ptr failure) {
     batch.good = 0;
@@ -101,6 +126,8 @@ asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
   });
   for (size_t i = 0; i < std::min(kConcurrentPages, copy.page_count()); ++i) workers.spawn("page", copy_pages(batch));
   co_await workers.join();
+  --transfers_;
+  transfer_ended_.notify_all();
   if (copy.kind == CopyKind::kFetch) set_valid(copy, batch.good, true);
   acks_.add_own(copy.id, batch.good);
 }

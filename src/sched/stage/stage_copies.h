@@ -24,8 +24,8 @@ class StageCopies {
   void load(const std::vector<cache::PageCopy>& copies);
   /// Starts the stores of a plan whose slices have run.
   void store(const std::vector<cache::PageCopy>& copies);
-  /// Starts no further transfer with the page store: the epoch ends.
-  void stop() { stopping_ = true; }
+  /// Starts no further transfer with the page store: the epoch ends. Those under way are given up soon.
+  void stop();
 
  private:
   /// The progress of one copy with the page store, several pages of which are under way at once.
@@ -37,6 +37,7 @@ class StageCopies {
   [[nodiscard]] asio::awaitable<void> finish_loads(std::vector<cache::PageCopy> loads, async::Event loaded);
   [[nodiscard]] asio::awaitable<void> run_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
+  [[nodiscard]] asio::awaitable<void> give_up_late_transfers();
   [[nodiscard]] asio::awaitable<void> copy_pages(Batch& batch);
   [[nodiscard]] asio::awaitable<bool> copy_page(const cache::PageCopy& copy, size_t index);
   void check_valid(const cache::PageCopy& copy) const;
@@ -49,6 +50,8 @@ class StageCopies {
   CopyAcks& acks_;
   StageRunner::HostTier& tier_;  // a page is not valid while it is written to
   bool stopping_ = false;
+  size_t transfers_ = 0;  // copies with the page store under way
+  async::WaitList transfer_ended_;
 };
 
 }  // namespace millrace::sched
