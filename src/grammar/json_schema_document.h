@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/json_value.h"
+#include "grammar/expression.h"
+#include "grammar/text_language.h"
+
+namespace millrace::grammar {
+
+/// A JSON schema's text, the targets of its references and the languages of its patterns. Functions throw an
+/// ErrorException without a position. Lives while one schema is read.
+class SchemaDocument {
+ public:
+  explicit SchemaDocument(JsonValue root) : root_(root) {}
+
+  [[nodiscard]] JsonValue root() const { return root_; }
+  /// Returns the schema that "$ref" names: a JSON pointer, an anchor, or the "$id" of a schema within this one.
+  [[nodiscard]] JsonValue referred(std::string_view reference);
+  /// Returns the strings in which a "pattern" matches, as an expression over characters.
+  [[nodiscard]] ExpressionPtr pattern(std::string_view pattern);
+  [[nodiscard]] const TextLanguage& pattern_language(std::string_view pattern);
+  /// Returns the strings of a format that is enforced.
+  [[nodiscard]] const TextLanguage& format_language(std::string_view name);
+
+ private:
+  void find_names(JsonValue value, std::string_view base, uint32_t depth);
+
+  const JsonValue root_;
+  bool has_names_ = false;
+  std::unordered_map<std::string, JsonValue> by_name_;
+  std::map<std::string, TextLanguage, std::less<>> patterns_;
+  std::map<std::string, TextLanguage, std::less<>> formats_;
+};
+
+}  // namespace millrace::grammar

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+
+#include "grammar/expression.h"
+
+namespace millrace::grammar {
+
+/// Returns whether "format" with this name is enforced. Other names are annotations.
+[[nodiscard]] bool is_enforced_format(std::string_view name);
+
+/// Returns the strings of an enforced format as an expression over characters.
+[[nodiscard]] ExpressionPtr format_expression(std::string_view name);
+
+}  // namespace millrace::grammar
