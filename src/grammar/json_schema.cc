@@ -54,7 +54,7 @@ class SchemaReader {
   /// Returns the rule of a set of terms, which is read later. Equal sets share a rule, so that recursion comes to an
   /// end.
   ExpressionPtr read(std::vector<SchemaTerm> terms) {
-    const auto [entry, is_new] = by_keys_.try_emplace(keys_of(terms), 0);
+    const auto [entry, is_new] = by_keys_.try_emplace(keys_of(terms, document_), 0);
     if (is_new) {
       if (by_keys_.size() > kMaxTermSets) {
         fail_at(terms.front().path, fmt::format("its schemas combine in more than {} ways", kMaxTermSets));
@@ -99,7 +99,7 @@ class SchemaReader {
     // A schema with keywords of some types allows these types only.
     const bool is_narrowed = !each.has_types && (each.types & each.keyword_types) != 0;
     const TypeSet types = is_narrowed ? each.types & each.keyword_types : each.types;
-    if (types == kAllTypes) {
+    if (types == kAllTypes && each.keyword_types == 0 && !each.has_exclusions) {
       ways.push_back(rules_.value());
       return;
     }

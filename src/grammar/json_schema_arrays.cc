@@ -173,11 +173,14 @@ class ArrayReader {
       fail_at(array_.path, fmt::format("the keyword 'uniqueItems' is supported only for items of at most {} values",
                                        kMaxDistinctValues));
     }
-    JsonSet set{.members = {}, .others = {}, .min = array_.min, .max = max_};
-    for (const std::string& value : *values) set.members.push_back({literal(value), false});
+    JsonSet set;
+    set.min = array_.min;
+    set.max = max_;
+    for (const std::string& value : *values)
+      set.members.push_back({.ways = {{literal(value), 0}}, .is_required = false});
     const ExpressionPtr space = parts_.rules.space();
     const uint32_t nodes = take_set_nodes(set, parts_);
-    return set_network(set, sequence({literal(","), space}), space, nodes);
+    return set_network(set, sequence({literal(","), space}), space, nodes, parts_.definition);
   }
 
   /// Returns the values of the items as JSON if they are few.

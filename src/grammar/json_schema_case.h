@@ -34,8 +34,6 @@ struct SchemaTerm {
   JsonValue schema;
   bool is_negated = false;
   std::string path;
-
-  [[nodiscard]] std::pair<const void*, bool> key() const { return {schema.identity(), is_negated}; }
 };
 
 /// Throws the failure to read the schema at `path`.
@@ -61,11 +59,19 @@ struct ObjectConditions {
     JsonValue additional;  ///< missing: anything
     std::string path;
   };
+  /// A member by which an object violates "additionalProperties", "patternProperties" or "propertyNames" of a schema.
+  struct Witness {
+    JsonObject schema;
+    std::string_view keyword;
+    JsonMember pattern;  ///< of "patternProperties"
+    std::string path;
+  };
   std::vector<Source> sources;
   std::vector<std::pair<std::string_view, SchemaTerm>> members;  ///< further conditions on one member's value
   std::vector<std::string_view> required;
   std::vector<std::string_view> forbidden;
-  std::vector<SchemaTerm> names;  ///< conditions on every name
+  std::vector<SchemaTerm> names;   ///< conditions on every name
+  std::vector<Witness> witnesses;  ///< members that exist
   uint32_t min = 0;
   std::optional<uint32_t> max;
   std::optional<SchemaTerm> unnamed;  ///< the value of members that no source says anything of
@@ -110,8 +116,9 @@ struct StringConditions {
 /// One way to satisfy a set of terms: conditions that all hold together, without choices.
 struct SchemaCase {
   TypeSet types = kAllTypes;
-  bool has_types = false;     ///< a keyword fixes the types
-  TypeSet keyword_types = 0;  ///< that some keyword is about
+  bool has_types = false;       ///< a keyword fixes the types
+  TypeSet keyword_types = 0;    ///< that some keyword is about
+  bool has_exclusions = false;  ///< some values are left out
   ObjectConditions object;
   ArrayConditions array;
   StringConditions string;
@@ -122,23 +129,38 @@ struct SchemaCase {
 
 /// A case that is being made: with terms and choices that have yet to be added.
 struct CaseDraft;
-/// Adds one way of a choice to a draft. Returns false if nothing satisfies the result.
-using CaseStep = std::function<bool(CaseDraft&)>;
+/// One way of a choice: conditions that hold together.
+struct CaseWay {
+  TypeSet types = kAllTypes;
+  std::optional<std::string_view> forbidden;  ///< a member that does not exist
+  std::vector<SchemaTerm> open;
+  std::function<bool(CaseDraft&)> further = {};  ///< adds more; returns false if nothing satisfies the result
+  uint32_t cost = 0;                             ///< cheap ways are kept if there are too many
+};
 struct CaseChoice {
-  std::vector<CaseStep> ways;
+  std::vector<CaseWay> ways;
+  bool may_omit = false;  ///< the choice is between violations, some of which may be left out
 };
 struct CaseDraft {
   SchemaCase made;
   std::vector<SchemaTerm> open;
   std::vector<std::shared_ptr<const CaseChoice>> choices;
+  std::vector<std::vector<SchemaTerm>> exclusive;  ///< of each list, exactly one holds
   std::vector<std::pair<const void*, bool>> done;  ///< keys of the terms that were added
   bool is_alone = false;                           ///< all terms are parts of one
 
+  /// Adds a way. Returns false if nothing satisfies the result.
+  [[nodiscard]] bool take(const CaseWay& way) {
+    if (way.types != kAllTypes && !keep_types(way.types)) return false;
+    if (way.forbidden) made.object.forbidden.push_back(*way.forbidden);
+    open.insert(open.end(), way.open.begin(), way.open.end());
+    return !way.further || way.further(*this);
+  }
   /// Adds a choice. Takes the only way of one at once.
-  [[nodiscard]] bool choose(std::vector<CaseStep> ways) {
+  [[nodiscard]] bool choose(std::vector<CaseWay> ways, bool may_omit = false) {
     if (ways.empty()) return false;
-    if (ways.size() == 1) return ways.front()(*this);
-    choices.push_back(std::make_shared<const CaseChoice>(CaseChoice{std::move(ways)}));
+    if (ways.size() == 1) return take(ways.front());
+    choices.push_back(std::make_shared<const CaseChoice>(CaseChoice{std::move(ways), may_omit}));
     return true;
   }
   /// Fixes the types. Returns false if none is left.

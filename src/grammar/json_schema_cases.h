@@ -14,7 +14,7 @@ namespace millrace::grammar {
 
 /// The keys of terms in ascending order, each once: what identifies a set of terms.
 using TermKeys = std::vector<std::pair<const void*, bool>>;
-[[nodiscard]] TermKeys keys_of(const std::vector<SchemaTerm>& terms);
+[[nodiscard]] TermKeys keys_of(const std::vector<SchemaTerm>& terms, SchemaDocument& document);
 
 /// Rewrites sets of terms into cases, one of which a value satisfies if and only if it satisfies all terms. Leaves out
 /// ways to violate a schema that a grammar cannot write. Bounds the number of cases. Lives while one schema is read.
@@ -31,10 +31,22 @@ class SchemaCases {
  private:
   struct Expansion {
     const std::vector<SchemaTerm>& terms;
-    std::vector<SchemaCase> cases;
+    std::vector<SchemaCase> cases = {};
     size_t drafts = 0;
-    int depth = 0;
+    size_t trials = 0;
+    int depth = 0;                     ///< how deep required members are looked into
+    size_t max_violations = SIZE_MAX;  ///< of one schema
   };
+
+  [[nodiscard]] std::vector<SchemaCase> cases_with(const std::vector<SchemaTerm>& terms, size_t max_violations);
+  [[nodiscard]] bool decide(CaseDraft& draft, Expansion& expansion, std::shared_ptr<const CaseChoice>& choice,
+                            std::vector<const CaseWay*>& ways);
+  [[nodiscard]] bool is_implied(const CaseDraft& draft, const CaseWay& way);
+  [[nodiscard]] bool may_be_taken(const CaseDraft& draft, const CaseWay& way, Expansion& expansion);
+  [[nodiscard]] std::pair<const void*, bool> key_of(const SchemaTerm& term) {
+    return {document_.identity_of(term.schema), term.is_negated};
+  }
+  [[nodiscard]] bool add_all_terms(CaseDraft& draft);
 
   void expand(CaseDraft draft, Expansion& expansion);
   [[nodiscard]] bool add_open_terms(CaseDraft& draft);
@@ -43,6 +55,7 @@ class SchemaCases {
   [[nodiscard]] bool add_applicator(CaseDraft& draft, JsonObject schema, const JsonMember& keyword,
                                     const std::string& path);
   [[nodiscard]] bool add_exactly_one(CaseDraft& draft, const std::vector<SchemaTerm>& parts);
+  [[nodiscard]] bool are_exclusive(const CaseDraft& draft, const SchemaTerm& left, const SchemaTerm& right);
   [[nodiscard]] bool add_violation(CaseDraft& draft, JsonObject schema, const std::string& path);
   [[nodiscard]] bool is_impossible(const SchemaCase& made, int depth);
   void add_listed_values(CaseDraft draft, Expansion& expansion);

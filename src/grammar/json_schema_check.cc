@@ -72,7 +72,7 @@ bool SchemaCheck::is_valid(JsonValue value, JsonValue schema) {
   ++depth_;
   const bool is_nullable = value.is_null() && object["nullable"].is_true();
   const bool is_satisfied = is_nullable || std::ranges::all_of(object, [&](const JsonMember& member) {
-                              return !is_constraint(object, member) || satisfies(value, object, member);
+                              return !document_.is_effective(object, member) || satisfies(value, object, member);
                             });
   --depth_;
   return is_satisfied;

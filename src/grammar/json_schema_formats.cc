@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 
 #include "base/check.h"
@@ -25,9 +26,8 @@ constexpr std::string_view kIpv4 = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\.(25[0-
 /// Labels of RFC 1123.
 constexpr std::string_view kHostname =
     R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,32})";
-constexpr std::string_view kEmail =
-    R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,64}(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,64}){0,8}@)"
-    R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){1,8})";
+constexpr std::string_view kEmail = R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@)"
+                                    R"([A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+)";
 constexpr std::string_view kUuid = R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})";
 /// RFC 6901.
 constexpr std::string_view kJsonPointer = R"((/([^~/]|~[01])*)*)";
@@ -65,6 +65,21 @@ std::string uri_pattern(bool is_international, bool is_reference) {
   return fmt::format("{0}|({1}{2}|/({3}+{2})?|{4}+{2}|){5}", whole, authority, path, segment, first, tail);
 }
 
+/// Returns the regular expressions that ECMAScript and Python share, without look-around and references, with groups
+/// in groups up to a depth.
+std::string regex_pattern() {
+  const std::string escape = R"(\\([dDwWsSbBtnrfv]|[^A-Za-z0-9]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}))";
+  const std::string char_class = fmt::format(R"(\[\^?-?([^\\\]\[\-]|[a-z]-z|[A-Z]-Z|[0-9]-9|{})+-?\])", escape);
+  const std::string plain = fmt::format(R"(([^\\()\[\]{{}}*+?|]|{}|{}))", escape, char_class);
+  const std::string quantified = R"((([*+?]|\{\d{1,3},?\})\??)?)";
+  std::string terms = fmt::format("({}{})*", plain, quantified);
+  for (int depth = 0; depth < 3; ++depth) {
+    const std::string group = fmt::format(R"(\((\?:)?{0}(\|{0})*\))", terms);
+    terms = fmt::format("(({}|{}){})*", plain, group, quantified);
+  }
+  return fmt::format(R"({0}(\|{0})*)", terms);
+}
+
 struct EnforcedFormat {
   std::string_view name;
   std::string (*pattern)();
@@ -84,6 +99,7 @@ constexpr std::array kEnforcedFormats = {
     EnforcedFormat{"uri-reference", [] { return uri_pattern(false, true); }},
     EnforcedFormat{"iri", [] { return uri_pattern(true, false); }},
     EnforcedFormat{"iri-reference", [] { return uri_pattern(true, true); }},
+    EnforcedFormat{"regex", regex_pattern},
     EnforcedFormat{"json-pointer", [] { return std::string(kJsonPointer); }},
     EnforcedFormat{"relative-json-pointer", [] { return std::string(kRelativeJsonPointer); }},
 };
@@ -92,6 +108,11 @@ constexpr std::array kEnforcedFormats = {
 
 bool is_enforced_format(std::string_view name) {
   return std::ranges::find(kEnforcedFormats, name, &EnforcedFormat::name) != kEnforcedFormats.end();
+}
+
+bool is_exact_format(std::string_view name) {
+  constexpr std::string_view kExact[] = {"date", "uuid", "ipv4", "ipv6", "json-pointer", "relative-json-pointer"};
+  return std::ranges::find(kExact, name) != std::end(kExact);
 }
 
 ExpressionPtr format_expression(std::string_view name) {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "grammar/expression.h"
@@ -18,7 +21,8 @@ struct SchemaParts {
   SchemaCases& cases;
   JsonRules& rules;
   Definition& definition;
-  std::function<ExpressionPtr(std::vector<SchemaTerm>)> read;  ///< the values that satisfy all terms
+  std::function<ExpressionPtr(std::vector<SchemaTerm>)> read;              ///< the values that satisfy all terms
+  std::map<std::pair<std::string, TermKeys>, ExpressionPtr> members = {};  ///< by what identifies the names
   size_t nodes_left = 0;  ///< limits the combinations of members of all objects together
 };
 

@@ -40,10 +40,34 @@ std::optional<uint64_t> fixed_length(const Expression& expression) {
   return std::nullopt;
 }
 
+ExpressionPtr with_length(const ExpressionPtr& expression, uint64_t min, std::optional<uint64_t> max);
+
+/// Bounds each way of a choice between texts of different, but fixed lengths. Null if a sequence has no such part.
+ExpressionPtr with_length_of_each_way(const Expression& sequence, uint64_t min, std::optional<uint64_t> max) {
+  constexpr size_t kMaxWays = 8;
+  for (size_t i = 0; i < sequence.parts.size(); ++i) {
+    const Expression& part = *sequence.parts[i];
+    const bool is_choice =
+        part.kind == Expression::Kind::kChoice && part.parts.size() <= kMaxWays && !fixed_length(part) &&
+        std::ranges::all_of(part.parts, [](const auto& way) { return fixed_length(*way).has_value(); });
+    if (!is_choice) continue;
+    std::vector<ExpressionPtr> ways;
+    for (const ExpressionPtr& way : part.parts) {
+      Expression chosen = sequence;
+      chosen.parts[i] = way;
+      ways.push_back(with_length(std::make_shared<const Expression>(std::move(chosen)), min, max));
+      if (ways.back() == nullptr) return nullptr;
+    }
+    return choice(std::move(ways));
+  }
+  return nullptr;
+}
+
 /// Returns the expression with bounds on the number of characters, if one repetition of single characters has to take
 /// them all. Null for any other shape.
 ExpressionPtr with_length(const ExpressionPtr& expression, uint64_t min, std::optional<uint64_t> max) {
   if (expression->kind == Expression::Kind::kSequence) {
+    if (ExpressionPtr ways = with_length_of_each_way(*expression, min, max)) return ways;
     uint64_t fixed = 0;
     std::optional<size_t> variable;
     for (size_t i = 0; i < expression->parts.size(); ++i) {
@@ -97,7 +121,15 @@ TextLanguage string_language(const StringConditions& string, const std::string& 
   if (!string.excluded.empty()) language = language.and_also(TextLanguage::exactly(string.excluded).complement());
   if (string.min > 0 || string.max) {
     if (string.max && *string.max < string.min) return TextLanguage::any().complement();
-    language = at_position(path, [&] { return language.and_also(TextLanguage::of_lengths(string.min, string.max)); });
+    // A part of the lengths is better than none: with fewer there are fewer states.
+    for (std::optional<uint32_t> max = string.max;; max = *max / 2) {
+      try {
+        return language.and_also(TextLanguage::of_lengths(string.min, max));
+      } catch (const ErrorException& failure) {
+        constexpr uint32_t kMinLength = 64;
+        if (!max || *max / 2 < std::max(string.min, kMinLength)) fail_at(path, failure.error().message);
+      }
+    }
   }
   return language;
 }

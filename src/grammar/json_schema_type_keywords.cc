@@ -44,30 +44,25 @@ void add_members(ObjectConditions& object, JsonObject schema, const JsonMember& 
 bool add_dependencies(CaseDraft& draft, JsonObject schema, const JsonMember& keyword, const std::string& path) {
   for (const auto& [member, value] : members_of_keyword(schema, keyword.key, path)) {
     const std::string_view name = member;
-    const auto without = [name](CaseDraft& way) {
-      way.made.object.forbidden.push_back(name);
-      return true;
-    };
-    std::vector<std::string_view> wanted;
+    CaseWay without{.forbidden = name};
+    CaseWay with;
     std::string_view single;
+    std::vector<std::string_view> wanted;
     if (value.get(single)) {
       wanted.push_back(single);
     } else if (value.is_array()) {
       wanted = names_of_keyword({keyword.key, value}, path);
+    } else {
+      with.open.push_back({value, false, fmt::format("{}.{}.{}", path, keyword.key, name.substr(0, 64))});
     }
-    CaseStep with = [wanted](CaseDraft& way) {
-      auto& required = way.made.object.required;
-      required.insert(required.end(), wanted.begin(), wanted.end());
-      return true;
-    };
-    if (wanted.empty() && !value.is_array()) {
-      with = [term = SchemaTerm{value, false, fmt::format("{}.{}.{}", path, keyword.key, name.substr(0, 64))}](
-                 CaseDraft& way) {
-        way.open.push_back(term);
+    if (!wanted.empty()) {
+      with.further = [wanted](CaseDraft& way) {
+        auto& required = way.made.object.required;
+        required.insert(required.end(), wanted.begin(), wanted.end());
         return true;
       };
     }
-    if (!draft.choose({without, with})) return false;
+    if (!draft.choose({std::move(without), std::move(with)})) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "grammar/json_schema_cases.h"
+#include "grammar/json_schema_formats.h"
 #include "grammar/json_schema_keywords.h"
 #include "grammar/json_schema_members.h"
 #include "grammar/json_schema_type_keywords.h"
@@ -15,6 +16,7 @@ namespace {
 /// Leaves out one value. Leaves out all objects or arrays instead of a single one that is not empty.
 bool exclude(CaseDraft& draft, JsonValue value) {
   SchemaCase& made = draft.made;
+  made.has_exclusions = true;
   const TypeSet type = type_of(value);
   JsonArray array;
   JsonObject object;
@@ -33,8 +35,20 @@ bool exclude(CaseDraft& draft, JsonValue value) {
   return made.types != 0;
 }
 
-CaseStep of_types(TypeSet types, CaseStep step) {
-  return [types, step = std::move(step)](CaseDraft& draft) { return draft.keep_types(types) && step(draft); };
+constexpr uint32_t kCheap = 0;
+constexpr uint32_t kModerate = 1;
+constexpr uint32_t kDear = 2;
+
+/// Returns how much it takes to violate a schema: little if it is about single values or types.
+uint32_t violation_cost(JsonValue schema) {
+  for (const char* keyword : {"const", "enum"}) {
+    if (!schema[keyword].is_missing()) return kModerate;
+  }
+  return kDear;
+}
+
+CaseWay of_types(TypeSet types, std::function<bool(CaseDraft&)> further, uint32_t cost = kModerate) {
+  return {.types = types, .forbidden = {}, .open = {}, .further = std::move(further), .cost = cost};
 }
 
 /// Collects the violations of one schema, keyword by keyword.
@@ -45,7 +59,7 @@ class ViolationFinder {
 
   Violations find() {
     for (const JsonMember& keyword : schema_) {
-      if (!is_constraint(schema_, keyword)) continue;
+      if (!document_.is_effective(schema_, keyword)) continue;
       if (is_keyword_for(keyword.key, Constrained::kAny)) {
         add_applicator(keyword);
       } else if (is_keyword_for(keyword.key, Constrained::kObject)) {
@@ -62,28 +76,23 @@ class ViolationFinder {
   }
 
  private:
-  void add(CaseStep way) { found_.ways.push_back(std::move(way)); }
-  void add_open(std::vector<SchemaTerm> terms) {
-    add([terms = std::move(terms)](CaseDraft& draft) {
-      draft.open.insert(draft.open.end(), terms.begin(), terms.end());
-      return true;
-    });
-  }
+  void add(CaseWay way) { found_.ways.push_back(std::move(way)); }
+  void add_open(std::vector<SchemaTerm> terms) { add({.open = std::move(terms), .cost = kModerate}); }
   [[nodiscard]] std::string inner(std::string_view keyword) const { return fmt::format("{}.{}", path_, keyword); }
 
   void add_applicator(const JsonMember& keyword) {
     const auto& [key, value] = keyword;
     if (key == "type") {
       const auto others = static_cast<TypeSet>(~types_named(value, path_));
-      if (others != 0) add([others](CaseDraft& draft) { return draft.keep_types(others); });
+      if (others != 0) add({.types = others, .open = {}, .cost = kCheap});
     } else if (key == "const") {
-      add([constant = value](CaseDraft& draft) { return exclude(draft, constant); });
+      add(of_types(kAllTypes, [constant = value](CaseDraft& draft) { return exclude(draft, constant); }));
     } else if (key == "enum") {
       JsonArray listed;
       if (!value.get(listed)) fail_at(path_, "enum: wanted an array of values");
-      add([listed](CaseDraft& draft) {
+      add(of_types(kAllTypes, [listed](CaseDraft& draft) {
         return std::ranges::all_of(listed, [&](JsonValue each) { return exclude(draft, each); });
-      });
+      }));
     } else if (key == "not") {
       add_open({{value, false, inner(key)}});
     } else if (key == "allOf") {
@@ -112,26 +121,29 @@ class ViolationFinder {
     }
   }
 
-  void add_for_member(std::string_view name, bool is_required, std::optional<SchemaTerm> term) {
-    add(of_types(kObjectType, [name, is_required, term = std::move(term)](CaseDraft& draft) {
-      ObjectConditions& object = draft.made.object;
-      (is_required ? object.required : object.forbidden).push_back(name);
-      if (term) object.members.emplace_back(name, *term);
+  /// Adds that a member exists, and violates its schema.
+  void add_violating_member(std::string_view name, const SchemaTerm& term) {
+    const auto add_member = [name, term](CaseDraft& draft) {
+      draft.made.object.required.push_back(name);
+      draft.made.object.members.emplace_back(name, term);
       return true;
-    }));
+    };
+    add(of_types(kObjectType, add_member, violation_cost(term.schema)));
   }
 
   void add_object_keyword(const JsonMember& keyword) {
     const auto& [key, value] = keyword;
     JsonObject members;
     if (key == "required") {
-      for (const std::string_view name : names_of_keyword(keyword, path_)) add_for_member(name, false, std::nullopt);
+      for (const std::string_view name : names_of_keyword(keyword, path_)) {
+        add({.types = kObjectType, .forbidden = name, .open = {}, .cost = kCheap});
+      }
     } else if (key == "properties" && value.get(members)) {
       for (const auto& [name, schema] : members) {
         JsonObject inner_schema;
         const bool allows_all = schema.is_true() || (schema.get(inner_schema) && inner_schema.empty());
         if (allows_all) continue;
-        add_for_member(name, true, SchemaTerm{schema, true, fmt::format("{}.{}", inner(key), name.substr(0, 64))});
+        add_violating_member(name, {schema, true, fmt::format("{}.{}", inner(key), name.substr(0, 64))});
       }
     } else if (key == "minProperties" || key == "maxProperties") {
       const bool is_min = key == "minProperties";
@@ -146,29 +158,39 @@ class ViolationFinder {
     } else if ((key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") &&
                value.get(members)) {
       for (const JsonMember& dependency : members) add_dependency(keyword, dependency);
+    } else if (key == "additionalProperties" || key == "propertyNames") {
+      add_witness({.schema = schema_, .keyword = key, .pattern = {}, .path = inner(key)});
+    } else if (key == "patternProperties" && value.get(members)) {
+      for (const JsonMember& pattern : members) {
+        add_witness({.schema = schema_, .keyword = key, .pattern = pattern, .path = inner(key)});
+      }
     } else {
       found_.unwritable = key;
     }
   }
 
+  void add_witness(ObjectConditions::Witness witness) {
+    add(of_types(kObjectType, [witness = std::move(witness)](CaseDraft& draft) {
+      draft.made.object.witnesses.push_back(witness);
+      return true;
+    }));
+  }
+
   void add_dependency(const JsonMember& keyword, const JsonMember& dependency) {
     const auto with = [name = dependency.key](CaseDraft& draft) {
       draft.made.object.required.push_back(name);
-      return draft.keep_types(kObjectType);
+      return true;
     };
     if (!dependency.value.is_array()) {
-      const SchemaTerm term{dependency.value, true, fmt::format("{}.{}", inner(keyword.key), dependency.key)};
-      add([with, term](CaseDraft& draft) {
-        draft.open.push_back(term);
-        return with(draft);
-      });
+      CaseWay way = of_types(kObjectType, with);
+      way.open.push_back({dependency.value, true, fmt::format("{}.{}", inner(keyword.key), dependency.key)});
+      add(std::move(way));
       return;
     }
     for (const std::string_view other : names_of_keyword({keyword.key, dependency.value}, path_)) {
-      add([with, other](CaseDraft& draft) {
-        draft.made.object.forbidden.push_back(other);
-        return with(draft);
-      });
+      CaseWay way = of_types(kObjectType, with);
+      way.forbidden = other;
+      add(std::move(way));
     }
   }
 
@@ -233,6 +255,10 @@ class ViolationFinder {
         if (!is_min) string.min = std::max(string.min, count + 1);
         return true;
       }));
+      return;
+    }
+    if (key == "format" && !is_exact_format(text_of_keyword(keyword, path_))) {
+      found_.unwritable = key;
       return;
     }
     const StringConditions::Text text{.text = text_of_keyword(keyword, path_), .is_negated = true, .path = path_};

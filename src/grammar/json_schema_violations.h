@@ -11,7 +11,7 @@ namespace millrace::grammar {
 
 /// The ways in which a value may violate a schema.
 struct Violations {
-  std::vector<CaseStep> ways;
+  std::vector<CaseWay> ways;
   std::string_view unwritable;  ///< a keyword that values may violate in ways which are left out; empty: none
 };
 

@@ -12,23 +12,24 @@ namespace {
 /// how many members there are if a count matters.
 class SetNetworkMaker {
  public:
-  SetNetworkMaker(const JsonSet& set, const ExpressionPtr& comma, const ExpressionPtr& end, uint32_t max_nodes)
-      : set_(set), comma_(comma), end_(end) {
+  SetNetworkMaker(const JsonSet& set, uint32_t max_nodes) : set_(set), others_(set.others) {
     const auto required = static_cast<uint32_t>(std::ranges::count_if(set.members, &JsonSet::Member::is_required));
     const auto all = static_cast<uint32_t>(set.members.size());
     const bool has_min = set.min > required;
-    const bool has_max = set.max && (*set.max < all || !set.others.empty());
-    if (has_min || has_max) most_counted_ = std::max(set.min, has_max ? *set.max : 0);
-    has_max_ = has_max;
-    divide(max_nodes);
+    if (set.max && (*set.max < all || !set.others.empty())) max_ = set.max;
+    if (has_min || max_) most_counted_ = std::max(set.min, max_.value_or(0));
+    divide(max_nodes, set.may_repeat && !has_min && set.witnesses == 0);
   }
 
   /// Returns the number of combinations of free and ordered members.
   [[nodiscard]] size_t combinations() const { return combinations(free_.size()); }
 
-  ExpressionPtr make() {
+  ExpressionPtr make(const ExpressionPtr& comma, const ExpressionPtr& end, Definition& definition) {
+    comma_ = comma;
+    end_ = end;
     const Position first{};
     if (set_.max == 0u) return may_end(first) && set_.min == 0 ? nothing_ : choice({});
+    add_repeated(definition);
     network_.add_edge(NetworkBuilder::kBegin, node_of(first), nothing_);
     if (may_end(first)) network_.add_edge(NetworkBuilder::kBegin, NetworkBuilder::kEnd, nothing_);
     while (!open_.empty()) {
@@ -50,25 +51,52 @@ class SetNetworkMaker {
     uint32_t free = 0;     // a bit for each that has come
     uint32_t ordered = 0;  // the next one
     uint32_t count = 0;    // of all members, as far as it matters
+    uint32_t witnesses = 0;
     auto operator<=>(const Position&) const = default;
   };
 
+  /// Returns the combinations if the first members of `divided_` are free.
   [[nodiscard]] size_t combinations(size_t free) const {
-    const size_t counts = most_counted_ + size_t{1};
-    return (size_t{1} << free) * (set_.members.size() - free + 1) * (set_.others.empty() ? 1 : counts);
+    const size_t counts = max_ || !others_.empty() || !repeated_.empty() ? most_counted_ + size_t{1} : 1;
+    return (size_t{1} << (free + static_cast<size_t>(std::popcount(set_.witnesses)))) * (divided_.size() - free + 1) *
+           counts;
   }
 
   /// Lets members come in any order, the required ones first, until there are too many combinations.
-  void divide(uint32_t max_nodes) {
+  void divide(uint32_t max_nodes, bool may_repeat) {
     constexpr size_t kMaxFree = 16;
-    std::vector<size_t> order(set_.members.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::sort(order, {}, [&](size_t i) { return std::pair(!set_.members[i].is_required, i); });
-    size_t free = 0;
-    while (free < std::min(order.size(), kMaxFree) && combinations(free + 1) <= max_nodes) ++free;
-    std::vector<bool> is_free(order.size());
-    for (size_t i = 0; i < free; ++i) is_free[order[i]] = true;
-    for (size_t i = 0; i < order.size(); ++i) (is_free[i] ? free_ : ordered_).push_back(&set_.members[i]);
+    for (const bool is_required : {true, false}) {
+      for (const JsonSet::Member& member : set_.members) {
+        if (member.is_required == is_required) divided_.push_back(&member);
+      }
+    }
+    const auto most_free = [&] {
+      size_t free = 0;
+      while (free < std::min(divided_.size(), kMaxFree) && combinations(free + 1) <= max_nodes) ++free;
+      return free;
+    };
+    size_t free = most_free();
+    if (free < divided_.size() && may_repeat) {
+      const auto optional = std::ranges::find_if(divided_, [](const auto* member) { return !member->is_required; });
+      repeated_.assign(optional, divided_.end());
+      divided_.erase(optional, divided_.end());
+      // Without other members there is a bound, so that a model cannot repeat one for ever.
+      if (others_.empty() && !max_) {
+        max_ = static_cast<uint32_t>(set_.members.size());
+        most_counted_ = *max_;
+      }
+      free = most_free();
+    }
+    std::ranges::sort(divided_.begin() + static_cast<std::ptrdiff_t>(free), divided_.end());
+    free_.assign(divided_.begin(), divided_.begin() + static_cast<std::ptrdiff_t>(free));
+    ordered_.assign(divided_.begin() + static_cast<std::ptrdiff_t>(free), divided_.end());
+  }
+
+  /// Adds the members that may repeat to the others, as one rule.
+  void add_repeated(Definition& definition) {
+    std::vector<ExpressionPtr> ways;
+    for (const JsonSet::Member* member : repeated_) ways.push_back(member->ways.front().expression);
+    if (!ways.empty()) others_.push_back({reference(definition.add("an optional member", choice(std::move(ways)))), 0});
   }
 
   uint32_t node_of(const Position& position) {
@@ -87,12 +115,13 @@ class SetNetworkMaker {
     for (size_t i = at.ordered; i < ordered_.size(); ++i) {
       if (ordered_[i]->is_required) return false;
     }
-    return set_.min == 0 || most_counted_ == 0 || at.count >= set_.min;
+    return at.witnesses == set_.witnesses && (most_counted_ == 0 || at.count >= std::min(set_.min, most_counted_));
   }
 
   /// Returns the position after one more member.
-  [[nodiscard]] Position after(Position at) const {
+  [[nodiscard]] Position after(Position at, const JsonSet::Way& way) const {
     at.stage = Stage::kAfter;
+    at.witnesses |= way.witnesses;
     at.count = std::min(at.count + 1, most_counted_);
     return at;
   }
@@ -101,11 +130,13 @@ class SetNetworkMaker {
     const uint32_t node = node_of(at);
     for (size_t i = 0; i < free_.size(); ++i) {
       if ((at.free >> i & 1) != 0) continue;
-      Position next = after(at);
-      next.free |= uint32_t{1} << i;
-      network_.add_edge(node, node_of(next), free_[i]->expression);
+      for (const JsonSet::Way& way : free_[i]->ways) {
+        Position next = after(at, way);
+        next.free |= uint32_t{1} << i;
+        network_.add_edge(node, node_of(next), way.expression);
+      }
     }
-    for (const ExpressionPtr& other : set_.others) network_.add_edge(node, node_of(after(at)), other);
+    for (const JsonSet::Way& way : others_) network_.add_edge(node, node_of(after(at, way)), way.expression);
     if (at.ordered < ordered_.size()) {
       Position chain = at;
       chain.stage = Stage::kOrdered;
@@ -118,7 +149,9 @@ class SetNetworkMaker {
     const JsonSet::Member& member = *ordered_[at.ordered];
     Position skipped = at;
     ++skipped.ordered;
-    network_.add_edge(node, node_of(after(skipped)), member.expression);
+    for (const JsonSet::Way& way : member.ways) {
+      network_.add_edge(node, node_of(after(skipped, way)), way.expression);
+    }
     if (!member.is_required && skipped.ordered < ordered_.size()) {
       network_.add_edge(node, node_of(skipped), nothing_);
     }
@@ -127,22 +160,25 @@ class SetNetworkMaker {
   void add_comma_and_end(const Position& at) {
     const uint32_t node = node_of(at);
     if (may_end(at)) network_.add_edge(node, NetworkBuilder::kEnd, end_);
-    const bool has_more = !set_.others.empty() || at.ordered < ordered_.size() ||
-                          static_cast<size_t>(std::popcount(at.free)) < free_.size();
-    if (!has_more || (has_max_ && at.count >= *set_.max)) return;
+    const bool has_more =
+        !others_.empty() || at.ordered < ordered_.size() || static_cast<size_t>(std::popcount(at.free)) < free_.size();
+    if (!has_more || (max_ && at.count >= *max_)) return;
     Position next = at;
     next.stage = Stage::kBefore;
     network_.add_edge(node, node_of(next), comma_);
   }
 
   const JsonSet& set_;
-  const ExpressionPtr& comma_;
-  const ExpressionPtr& end_;
+  ExpressionPtr comma_;
+  ExpressionPtr end_;
   const ExpressionPtr nothing_ = literal("");
+  std::vector<JsonSet::Way> others_;
+  std::vector<const JsonSet::Member*> divided_;  // the required ones first; without those that repeat
   std::vector<const JsonSet::Member*> free_;
   std::vector<const JsonSet::Member*> ordered_;
+  std::vector<const JsonSet::Member*> repeated_;
+  std::optional<uint32_t> max_;
   uint32_t most_counted_ = 0;  // 0: the count does not matter
-  bool has_max_ = false;
   NetworkBuilder network_;
   std::map<Position, uint32_t> nodes_;
   std::vector<Position> open_;
@@ -150,13 +186,13 @@ class SetNetworkMaker {
 
 }  // namespace
 
-ExpressionPtr set_network(const JsonSet& set, const ExpressionPtr& comma, const ExpressionPtr& end,
-                          uint32_t max_nodes) {
-  return SetNetworkMaker(set, comma, end, max_nodes).make();
+ExpressionPtr set_network(const JsonSet& set, const ExpressionPtr& comma, const ExpressionPtr& end, uint32_t max_nodes,
+                          Definition& definition) {
+  return SetNetworkMaker(set, max_nodes).make(comma, end, definition);
 }
 
 size_t set_network_nodes(const JsonSet& set, uint32_t max_nodes) {
-  return SetNetworkMaker(set, literal(""), literal(""), max_nodes).combinations();
+  return SetNetworkMaker(set, max_nodes).combinations();
 }
 
 }  // namespace millrace::grammar

@@ -261,26 +261,56 @@ bool TextLanguage::accepts(std::string_view utf8) const {
   return (*states_)[at].is_end;
 }
 
+std::string TextLanguage::key() const {
+  std::string key;
+  for (const State& state : *states_) {
+    key += state.is_end ? '\1' : '\0';
+    const size_t size = key.size();
+    key.resize(size + state.edges.size() * sizeof(Edge));
+    if (!state.edges.empty()) std::memcpy(key.data() + size, state.edges.data(), state.edges.size() * sizeof(Edge));
+  }
+  return key;
+}
+
 ExpressionPtr TextLanguage::expression(const CharEncoder& write) const {
   NetworkBuilder network;
   std::vector<uint32_t> nodes(states_->size());
   for (size_t i = 0; i < nodes.size(); ++i) nodes[i] = i == 0 ? NetworkBuilder::kBegin : network.add_node();
   const ExpressionPtr nothing = literal("");
-  const auto is_less = [](const CharSet& a, const CharSet& b) {
-    return std::ranges::lexicographical_compare(a.ranges(), b.ranges(), [](const auto& x, const auto& y) {
-      return std::pair(x.low, x.high) < std::pair(y.low, y.high);
-    });
+  std::map<std::string, ExpressionPtr> written;
+  const auto part_of = [&](const CharSet& chars) {
+    std::string key(chars.ranges().size() * sizeof(CharSet::Range), '\0');
+    std::memcpy(key.data(), chars.ranges().data(), key.size());
+    ExpressionPtr& part = written[key];
+    if (part == nullptr) part = write(chars);
+    return part;
   };
-  std::map<CharSet, ExpressionPtr, decltype(is_less)> written(is_less);
+  // Large sets take many states. All edges with such a set to one state share them.
+  const CharSet all(0, CharSet::kMaxCodePoint);
+  const CharSet beyond_ascii(0x80, CharSet::kMaxCodePoint);
+  std::map<std::pair<uint32_t, bool>, uint32_t> shared;
+  const auto add_shared = [&](uint32_t from, uint32_t to, bool is_all) {
+    const auto [entry, is_new] = shared.try_emplace({to, is_all}, 0);
+    if (is_new) {
+      entry->second = network.add_node();
+      network.add_edge(entry->second, to, part_of(is_all ? all : beyond_ascii));
+    }
+    network.add_edge(from, entry->second, nothing);
+  };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const State& state = (*states_)[i];
     std::map<uint32_t, CharSet> by_target;
     for (const Edge& edge : state.edges) by_target[edge.to].add(edge.low, edge.high);
-    for (const auto& [to, chars] : by_target) {
-      if (chars.empty()) continue;  // nothing but surrogates
-      ExpressionPtr& part = written[chars];
-      if (part == nullptr) part = write(chars);
-      network.add_edge(nodes[i], nodes[to], part);
+    for (auto& [to, chars] : by_target) {
+      if (chars.complement().empty()) {
+        add_shared(nodes[i], nodes[to], true);
+        continue;
+      }
+      if (beyond_ascii.without(chars).empty()) {
+        add_shared(nodes[i], nodes[to], false);
+        chars = chars.without(beyond_ascii);
+      }
+      if (!chars.empty()) network.add_edge(nodes[i], nodes[to], part_of(chars));
     }
     if (state.is_end) network.add_edge(nodes[i], NetworkBuilder::kEnd, nothing);
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,8 @@ class TextLanguage {
 
   [[nodiscard]] bool is_empty() const;
   [[nodiscard]] bool accepts(std::string_view utf8) const;
+  /// Returns a text that is equal for languages with equal automata.
+  [[nodiscard]] std::string key() const;
   [[nodiscard]] size_t state_count() const { return states_->size(); }
   /// Returns the expression of the texts. `write` makes the expression of one character of a set.
   [[nodiscard]] ExpressionPtr expression(const CharEncoder& write) const;

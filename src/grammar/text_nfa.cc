@@ -31,14 +31,15 @@ class TextNfa {
       if (is_new) sets.push_back(entry->first);
       return entry->second;
     };
-    (void)number_of(closure({kBegin}));
+    (void)number_of(closure({kBegin}, true, false));
     for (size_t i = 0; i < sets.size(); ++i) {
       work_ += sets[i].size();
       if (sets.size() > max_states_ || work_ > kMaxWork) return std::nullopt;
-      TextLanguage::State state{.edges = {}, .is_end = std::ranges::binary_search(sets[i], kEnd)};
       const std::vector<uint32_t> set = sets[i];
+      const std::vector<uint32_t> last = closure(set, i == 0, true);
+      TextLanguage::State state{.edges = {}, .is_end = std::ranges::binary_search(last, kEnd)};
       for_each_range(set, [&](char32_t low, char32_t high, std::vector<uint32_t> targets) {
-        state.edges.push_back({low, high, number_of(closure(std::move(targets)))});
+        state.edges.push_back({low, high, number_of(closure(std::move(targets), false, false))});
       });
       states.push_back(std::move(state));
     }
@@ -53,6 +54,8 @@ class TextNfa {
 
   struct State {
     std::vector<uint32_t> epsilons;
+    std::vector<uint32_t> at_begin;  // reached without a character before all text
+    std::vector<uint32_t> at_end;    // and after it
     std::vector<std::pair<CharSet::Range, uint32_t>> edges;
   };
 
@@ -67,8 +70,12 @@ class TextNfa {
     if (is_too_large_) return;
     switch (expression.kind) {
       case Expression::Kind::kLiteral:
-        CHECK(expression.text.empty(), "a literal is not a set of characters");
-        states_[from].epsilons.push_back(to);
+        CHECK(expression.text.size() <= 1, "a literal is not a set of characters");
+        if (expression.text.empty()) {
+          states_[from].epsilons.push_back(to);
+        } else {
+          (expression.text == "^" ? states_[from].at_begin : states_[from].at_end).push_back(to);
+        }
         break;
       case Expression::Kind::kChar: build_char(expression.chars, from, to); break;
       case Expression::Kind::kSequence: {
@@ -122,16 +129,19 @@ class TextNfa {
     states_[at].epsilons.push_back(to);
   }
 
-  std::vector<uint32_t> closure(std::vector<uint32_t> set) {
+  /// Returns the states that a set reaches without a character, as far as they matter.
+  std::vector<uint32_t> closure(std::vector<uint32_t> set, bool is_begin, bool is_last) {
     seen_.resize(states_.size());
     ++round_;
     std::vector<uint32_t> reached;
     for (size_t i = 0; i < set.size(); ++i) {
       const uint32_t state = set[i];
       if (std::exchange(seen_[state], round_) == round_) continue;
-      // A state without edges matters only as the end.
-      if (state == kEnd || !states_[state].edges.empty()) reached.push_back(state);
-      set.insert(set.end(), states_[state].epsilons.begin(), states_[state].epsilons.end());
+      const State& at = states_[state];
+      if (state == kEnd || !at.edges.empty() || !at.at_end.empty()) reached.push_back(state);
+      set.insert(set.end(), at.epsilons.begin(), at.epsilons.end());
+      if (is_begin) set.insert(set.end(), at.at_begin.begin(), at.at_begin.end());
+      if (is_last) set.insert(set.end(), at.at_end.begin(), at.at_end.end());
     }
     work_ += set.size();
     std::ranges::sort(reached);
