@@ -38,9 +38,10 @@ constexpr TokenId kEndToken = 256;
 
 using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 
-Result<GrammarPtr> compile(std::string_view schema, const std::shared_ptr<const grammar::Vocabulary>& vocabulary) {
+Result<GrammarPtr> compile(std::string_view schema, const std::shared_ptr<const grammar::Vocabulary>& vocabulary,
+                           const grammar::SchemaOptions& options) {
   grammar::Definition definition;
-  auto root = grammar::parse_json_schema(schema, definition);
+  auto root = grammar::parse_json_schema(schema, definition, options);
   if (root.has_error()) return root.error();
   definition.root = *root;
   return grammar::Grammar::compile(definition, vocabulary, {kEndToken});
@@ -67,14 +68,14 @@ std::string kind_of(const std::string& message) {
 
 class Report {
  public:
-  explicit Report(bool lists) : lists_(lists) {}
+  Report(bool lists, const grammar::SchemaOptions& options) : lists_(lists), options_(options) {}
 
   void add(const std::string& name, JsonValue schema, JsonValue tests) {
     ++schemas_;
     const std::string text = to_json(schema);
     const size_t before = mallinfo2().uordblks;
     const double begin = thread_ms();
-    const auto grammar = compile(text, vocabulary_);
+    const auto grammar = compile(text, vocabulary_, options_);
     compile_ms_.push_back(thread_ms() - begin);
     if (grammar.has_error()) {
       if (lists_) fmt::print("refused {}: {}\n", name, grammar.error().message.substr(0, 300));
@@ -144,6 +145,7 @@ class Report {
   }
 
   const bool lists_;
+  const grammar::SchemaOptions options_;
   const std::shared_ptr<const grammar::Vocabulary> vocabulary_ = bytes();
   size_t schemas_ = 0, refused_ = 0, valid_ = 0, invalid_ = 0;
   size_t bad_valid_ = 0, bad_invalid_ = 0, with_bad_valid_ = 0, with_bad_invalid_ = 0;
@@ -178,11 +180,13 @@ int main(int argc, char** argv) {
   std::string folder;
   size_t every = 1;
   bool lists = false;
+  grammar::SchemaOptions options;
   std::string only;
   app.add_option("folder", folder, "folder with .json files, searched as a whole")->required();
   app.add_option("--every", every, "read one file of this many")->check(CLI::PositiveNumber);
   app.add_option("--only", only, "read the files whose names contain this");
   app.add_flag("--list", lists, "print each refused schema and each instance that is taken wrongly");
+  app.add_flag("--only-declared-members", options.only_declared_members, "as for the arguments of tools");
   CLI11_PARSE(app, argc, argv);
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -190,7 +194,7 @@ int main(int argc, char** argv) {
     if (entry.path().extension() == ".json" && is_wanted) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  Report report(lists);
+  Report report(lists, options);
   for (size_t i = 0; i < files.size(); i += every) read_file(files[i], report);
   report.print();
 }

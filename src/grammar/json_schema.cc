@@ -22,18 +22,19 @@ constexpr size_t kMaxMemberNodes = 16'384;
 /// Reads the sets of terms that a schema leads to, each into a rule of its own.
 class SchemaReader {
  public:
-  SchemaReader(JsonValue root, Definition& definition, UnsupportedKeywords unsupported)
+  SchemaReader(JsonValue root, Definition& definition, const SchemaOptions& options)
       : document_(root),
-        cases_(document_, unsupported),
+        cases_(document_, options.unsupported),
         rules_(definition),
         definition_(definition),
-        unsupported_(unsupported),
+        unsupported_(options.unsupported),
         parts_{.document = document_,
                .cases = cases_,
                .rules = rules_,
                .definition = definition,
                .read = [this](std::vector<SchemaTerm> terms) { return read(std::move(terms)); },
-               .nodes_left = kMaxMemberNodes} {}
+               .nodes_left = kMaxMemberNodes,
+               .only_declared_members = options.only_declared_members} {}
 
   ExpressionPtr read_root() {
     ExpressionPtr root = read({{document_.root(), false, "schema"}});
@@ -42,6 +43,8 @@ class SchemaReader {
       open_.pop_back();
       definition_.rules[next.rule].expression = expression_of(next.terms);
     }
+    const Expression& whole = *definition_.rules[root->rule].expression;
+    if (whole.kind == Expression::Kind::kChoice && whole.parts.empty()) fail_at("schema", "no value satisfies it");
     return root;
   }
 
@@ -75,11 +78,23 @@ class SchemaReader {
       return choice(std::move(ways));
     } catch (const ErrorException&) {
       if (unsupported_ == UnsupportedKeywords::kRefuse) throw;
-      const JsonValue schema = terms.front().schema;
-      std::string_view type;
-      const bool is_object = schema["type"].get(type) ? type == "object" : schema["properties"].is_object();
-      return is_object ? rules_.object() : rules_.value();
+      return any_of_types(terms.front().schema);
     }
+  }
+
+  /// Returns the values of the types that a schema names, whatever else it says.
+  ExpressionPtr any_of_types(JsonValue schema) {
+    if (schema["type"].is_missing()) return schema["properties"].is_object() ? rules_.object() : rules_.value();
+    SchemaCase any;
+    any.has_types = true;
+    try {
+      any.types = types_named(schema["type"], "");
+    } catch (const ErrorException&) {
+      return rules_.value();
+    }
+    std::vector<ExpressionPtr> ways;
+    add_values(any, "", ways);
+    return choice(std::move(ways));
   }
 
   /// Refuses a list of values none of which satisfies the keywords beside it.
@@ -124,14 +139,13 @@ class SchemaReader {
 
 }  // namespace
 
-Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
-                                        UnsupportedKeywords unsupported) {
+Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition, const SchemaOptions& options) {
   const auto document = JsonDocument::parse(schema);
   if (document.has_error()) {
     return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", document.error().message);
   }
   try {
-    return SchemaReader(document->root(), definition, unsupported).read_root();
+    return SchemaReader(document->root(), definition, options).read_root();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

@@ -75,7 +75,6 @@ struct ObjectConditions {
   uint32_t min = 0;
   std::optional<uint32_t> max;
   std::optional<SchemaTerm> unnamed;  ///< the value of members that no source says anything of
-  bool is_closed = false;             ///< no members are written that no source says anything of
 };
 
 struct ArrayConditions {

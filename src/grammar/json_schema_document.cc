@@ -225,10 +225,12 @@ const TextLanguage& SchemaDocument::pattern_language(std::string_view pattern) {
   return patterns_.emplace(pattern, language_of_pattern(pattern)).first->second;
 }
 
-const TextLanguage& SchemaDocument::format_language(std::string_view name) {
-  const auto known = formats_.find(name);
+const TextLanguage& SchemaDocument::format_language(std::string_view name, bool is_bound) {
+  const auto known = formats_.find({std::string(name), is_bound});
   if (known != formats_.end()) return known->second;
-  return formats_.emplace(name, TextLanguage::of_expression(*format_expression(name))).first->second;
+  const ExpressionPtr expression = is_bound ? format_bound(name) : format_expression(name);
+  return formats_.emplace(std::pair(std::string(name), is_bound), TextLanguage::of_expression(*expression))
+      .first->second;
 }
 
 }  // namespace millrace::grammar

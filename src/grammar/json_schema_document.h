@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/json_value.h"
 #include "grammar/expression.h"
@@ -28,8 +29,8 @@ class SchemaDocument {
   /// pattern_language() can express them.
   [[nodiscard]] ExpressionPtr pattern(std::string_view pattern);
   [[nodiscard]] const TextLanguage& pattern_language(std::string_view pattern);
-  /// Returns the strings of a format that is enforced.
-  [[nodiscard]] const TextLanguage& format_language(std::string_view name);
+  /// Returns the strings of a format that is enforced. With `is_bound` returns at least these.
+  [[nodiscard]] const TextLanguage& format_language(std::string_view name, bool is_bound = false);
 
  private:
   void find_names(JsonValue value, std::string_view base, uint32_t depth);
@@ -41,7 +42,7 @@ class SchemaDocument {
   bool has_names_ = false;
   std::unordered_map<std::string, JsonValue> by_name_;
   std::map<std::string, TextLanguage, std::less<>> patterns_;
-  std::map<std::string, TextLanguage, std::less<>> formats_;
+  std::map<std::pair<std::string, bool>, TextLanguage> formats_;
 };
 
 }  // namespace millrace::grammar

@@ -25,7 +25,7 @@ constexpr std::string_view kDuration =
 constexpr std::string_view kIpv4 = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\.(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3})";
 /// Labels of RFC 1123.
 constexpr std::string_view kHostname =
-    R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,32})";
+    R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*)";
 constexpr std::string_view kEmail = R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@)"
                                     R"([A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+)";
 constexpr std::string_view kUuid = R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})";
@@ -53,8 +53,9 @@ std::string uri_pattern(bool is_international, bool is_reference) {
   const std::string chars = R"(A-Za-z0-9._~!$&'()*+,;=\-)" + beyond;
   const std::string escape = "%[0-9A-Fa-f]{2}";
   const std::string segment = fmt::format("([{}:@]|{})", chars, escape);
+  // Of the addresses in brackets two kinds are enough: each further one takes many states.
   const std::string host =
-      fmt::format(R"((\[({}|v[0-9A-Fa-f]+\.[{}:]+)\]|([{}]|{})*))", ipv6_pattern(), chars, chars, escape);
+      fmt::format(R"((\[(([0-9A-Fa-f]{{1,4}}:){{7}}[0-9A-Fa-f]{{1,4}}|::1?)\]|([{}]|{})*))", chars, escape);
   const std::string authority = fmt::format(R"(//(([{}:]|{})*@)?{}(:\d*)?)", chars, escape, host);
   const std::string path = fmt::format("(/{}*)*", segment);
   const std::string tail = fmt::format(R"((\?({0}|[/?])*)?(#({0}|[/?])*)?)", segment);
@@ -71,7 +72,10 @@ std::string regex_pattern() {
   const std::string escape = R"(\\([dDwWsSbBtnrfv]|[^A-Za-z0-9]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}))";
   const std::string char_class = fmt::format(R"(\[\^?-?([^\\\]\[\-]|[a-z]-z|[A-Z]-Z|[0-9]-9|{})+-?\])", escape);
   const std::string plain = fmt::format(R"(([^\\()\[\]{{}}*+?|]|{}|{}))", escape, char_class);
-  const std::string quantified = R"((([*+?]|\{\d{1,3},?\})\??)?)";
+  // A count has no fewer digits than the one before it, and is no less by its first digit.
+  const std::string counts = R"(\d{1,3},?|\d,\d\d|\d\d,\d{3}|0,\d|1,[1-9]|2,[2-9]|3,[3-9]|4,[4-9]|5,[5-9]|[67],[7-9])"
+                             R"(|1\d,[2-9]\d|2\d,[3-9]\d|3\d,[4-9]\d|4\d,[5-9]\d|[5-8]\d,9\d)";
+  const std::string quantified = fmt::format(R"((([*+?]|\{{({})\}})\??)?)", counts);
   std::string terms = fmt::format("({}{})*", plain, quantified);
   for (int depth = 0; depth < 3; ++depth) {
     const std::string group = fmt::format(R"(\((\?:)?{0}(\|{0})*\))", terms);
@@ -104,23 +108,31 @@ constexpr std::array kEnforcedFormats = {
     EnforcedFormat{"relative-json-pointer", [] { return std::string(kRelativeJsonPointer); }},
 };
 
+ExpressionPtr expression_of_pattern(std::string_view pattern) {
+  auto expression = parse_regex(pattern, false, [](const CharSet& chars) { return one_of(chars); });
+  CHECK(expression.has_value(), "a format has a bad pattern: {}", pattern);
+  return std::move(*expression);
+}
+
 }  // namespace
 
 bool is_enforced_format(std::string_view name) {
   return std::ranges::find(kEnforcedFormats, name, &EnforcedFormat::name) != kEnforcedFormats.end();
 }
 
-bool is_exact_format(std::string_view name) {
-  constexpr std::string_view kExact[] = {"date", "uuid", "ipv4", "ipv6", "json-pointer", "relative-json-pointer"};
-  return std::ranges::find(kExact, name) != std::end(kExact);
+ExpressionPtr format_bound(std::string_view name) {
+  constexpr std::string_view kExact[] = {
+      "date", "uuid", "ipv4", "ipv6", "hostname", "json-pointer", "relative-json-pointer"};
+  if (std::ranges::find(kExact, name) != std::end(kExact)) return format_expression(name);
+  const bool is_resource = name == "uri" || name == "iri";
+  if (!is_resource && name != "email") return nullptr;
+  return expression_of_pattern(is_resource ? R"([A-Za-z][A-Za-z0-9+.\-]*:[^\x00-\x1f ]*)" : R"([^@]*@(.|\n)*)");
 }
 
 ExpressionPtr format_expression(std::string_view name) {
   const auto found = std::ranges::find(kEnforcedFormats, name, &EnforcedFormat::name);
   CHECK(found != kEnforcedFormats.end(), "there is no format {}", name);
-  auto expression = parse_regex(found->pattern(), false, [](const CharSet& chars) { return one_of(chars); });
-  CHECK(expression.has_value(), "format {} has a bad pattern", name);
-  return std::move(*expression);
+  return expression_of_pattern(found->pattern());
 }
 
 }  // namespace millrace::grammar

@@ -105,7 +105,7 @@ std::vector<MemberClass> other_members(const ObjectConditions& object, const std
       terms.push_back(*object.unnamed);
       is_allowed = is_allowed && !object.unnamed->schema.is_false();
     }
-    if (is_allowed && !(object.is_closed && !is_known)) members.push_back({each.names, std::move(terms)});
+    if (is_allowed) members.push_back({.names = each.names, .terms = std::move(terms), .is_declared = is_known});
   }
   return members;
 }

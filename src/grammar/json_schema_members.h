@@ -17,6 +17,7 @@ namespace millrace::grammar {
 struct MemberClass {
   TextLanguage names;
   std::vector<SchemaTerm> terms;
+  bool is_declared = false;  ///< some schema says what these members are
 };
 /// Returns the classes of all names but `known`. Fails at the path of a source that has too many patterns.
 [[nodiscard]] std::vector<MemberClass> other_members(const ObjectConditions& object,

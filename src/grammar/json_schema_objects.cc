@@ -84,9 +84,13 @@ class ObjectReader {
     size_t bytes = 0;
     for (const std::string_view name : known_) bytes += name.size();
     if (bytes > kMaxKnownNameBytes || set_.max == 0u) return;
+    const bool has_properties = std::ranges::any_of(
+        object_.sources, [](const ObjectConditions::Source& source) { return !source.properties.empty(); });
+    const bool is_closed = parts_.only_declared_members && has_properties;
     std::optional<TextLanguage> valid;
     if (!object_.names.empty()) valid = valid_names();
     for (MemberClass& each : other_members(object_, known_, path_, parts_.document)) {
+      if (is_closed && !each.is_declared) continue;
       const TextLanguage names = !valid ? each.names : at_position(path_, [&] { return each.names.and_also(*valid); });
       if (names.is_empty()) continue;
       for (const auto& divided : divided_by_witnesses(names)) {

@@ -111,8 +111,8 @@ TextLanguage string_language(const StringConditions& string, const std::string& 
   TextLanguage language = TextLanguage::any();
   const auto add = [&](const StringConditions::Text& text, bool is_pattern) {
     language = at_position(text.path, [&] {
-      const TextLanguage& found =
-          is_pattern ? parts.document.pattern_language(text.text) : parts.document.format_language(text.text);
+      const TextLanguage& found = is_pattern ? parts.document.pattern_language(text.text)
+                                             : parts.document.format_language(text.text, text.is_negated);
       return language.and_also(text.is_negated ? found.complement() : found);
     });
   };

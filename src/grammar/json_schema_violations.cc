@@ -257,7 +257,7 @@ class ViolationFinder {
       }));
       return;
     }
-    if (key == "format" && !is_exact_format(text_of_keyword(keyword, path_))) {
+    if (key == "format" && format_bound(text_of_keyword(keyword, path_)) == nullptr) {
       found_.unwritable = key;
       return;
     }

@@ -1,5 +1,8 @@
 #include "grammar/regex_parser.h"
 
+#include <map>
+#include <utility>
+
 #include "grammar/text_cursor.h"
 
 namespace millrace::grammar {
@@ -38,21 +41,26 @@ class RegexParser {
 
   ExpressionPtr read(bool is_search) {
     const ExpressionPtr anything = repeat(write_(CharSet(0, CharSet::kMaxCodePoint)), 0);
-    std::vector<ExpressionPtr> alternatives;
+    // By the anchors: alternatives with equal ones share what comes before and after them.
+    std::map<std::pair<bool, bool>, std::vector<ExpressionPtr>> alternatives;
     do {
-      const bool from_begin = take_all("^");
+      const bool from_begin = take_all("^") || !is_search;
       ExpressionPtr body = read_terms();
-      const bool to_end = take_all("$");
-      std::vector<ExpressionPtr> parts;
-      if (is_search && !from_begin) parts.push_back(anything);
-      parts.push_back(std::move(body));
-      if (is_search && !to_end) parts.push_back(anything);
-      alternatives.push_back(sequence(std::move(parts)));
+      const bool to_end = take_all("$") || !is_search;
+      alternatives[{from_begin, to_end}].push_back(std::move(body));
     } while (cursor_.take("|"));
     if (!cursor_.at_end()) {
       cursor_.fail(cursor_.peek() == ')' ? "')' closes nothing" : "anchors are supported at the ends of the pattern");
     }
-    return choice(std::move(alternatives));
+    std::vector<ExpressionPtr> searches;
+    for (auto& [ends, bodies] : alternatives) {
+      std::vector<ExpressionPtr> parts;
+      if (!ends.first) parts.push_back(anything);
+      parts.push_back(choice(std::move(bodies)));
+      if (!ends.second) parts.push_back(anything);
+      searches.push_back(sequence(std::move(parts)));
+    }
+    return choice(std::move(searches));
   }
 
  private:

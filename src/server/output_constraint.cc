@@ -119,10 +119,12 @@ class GrammarBuilder {
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || enforcement_ == SchemaEnforcement::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();
-        const auto unsupported =
-            tool.is_strict ? grammar::UnsupportedKeywords::kRefuse : grammar::UnsupportedKeywords::kIgnore;
-        auto schema = are_json ? grammar::parse_json_schema(tool.parameters, definition_, unsupported)
-                               : parameters_of(tool, unsupported);
+        // A function takes the arguments that it declares. Models invent others.
+        const grammar::SchemaOptions options{.unsupported = tool.is_strict ? grammar::UnsupportedKeywords::kRefuse
+                                                                           : grammar::UnsupportedKeywords::kIgnore,
+                                             .only_declared_members = true};
+        auto schema =
+            are_json ? grammar::parse_json_schema(tool.parameters, definition_, options) : parameters_of(tool, options);
         if (schema.has_value()) {
           arguments_.push_back(definition_.add(fmt::format("the arguments of {}", tool.name), std::move(*schema)));
           continue;
@@ -140,14 +142,14 @@ class GrammarBuilder {
   }
 
   /// Returns the parameters of the schema's properties, in their order. The schema must be supported as JSON too.
-  Result<ExpressionPtr> parameters_of(const openai::Tool& tool, grammar::UnsupportedKeywords unsupported) {
+  Result<ExpressionPtr> parameters_of(const openai::Tool& tool, const grammar::SchemaOptions& options) {
     const auto document = JsonDocument::parse(tool.parameters);
     JsonObject schema;
     if (document.has_error() || !document->root().get(schema)) {
       return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
     }
     Definition as_json;
-    const auto read = grammar::parse_json_schema(tool.parameters, as_json, unsupported);
+    const auto read = grammar::parse_json_schema(tool.parameters, as_json, options);
     if (read.has_error()) return read.error();
     text::ParameterTypes types;
     types.add(tool.name, tool.parameters);
@@ -159,7 +161,7 @@ class GrammarBuilder {
         return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'", key);
       }
       const bool is_text = types.of(tool.name, std::string(key)) != text::ParameterTypes::Type::kJson;
-      auto value = is_text ? Result<ExpressionPtr>(text_value(property)) : json_value(schema, property, unsupported);
+      auto value = is_text ? Result<ExpressionPtr>(text_value(property)) : json_value(schema, property, options);
       if (value.has_error()) return value.error();
       ExpressionPtr parameter = sequence({literal(fmt::format("{}{}>\n", text::kParameterOpen, key)), *value});
       parts.push_back(is_required(schema, key) ? parameter : optional(parameter));
@@ -190,14 +192,14 @@ class GrammarBuilder {
     return sequence({choice(std::move(choices)), literal(fmt::format("{}\n", kParameterClose))});
   }
 
-  Result<ExpressionPtr> json_value(JsonObject schema, JsonValue property, grammar::UnsupportedKeywords unsupported) {
+  Result<ExpressionPtr> json_value(JsonObject schema, JsonValue property, const grammar::SchemaOptions& options) {
     std::string own = to_json(property);
     for (const char* name : {"$defs", "definitions"}) {
       JsonValue shared;
       if (!own.starts_with("{") || !schema[name].get(shared)) continue;
       own.insert(1, fmt::format("\"{}\":{}{}", name, to_json(shared), own == "{}" ? "" : ","));
     }
-    auto value = grammar::parse_json_schema(own, definition_, unsupported);
+    auto value = grammar::parse_json_schema(own, definition_, options);
     if (value.has_error()) return value.error();
     return sequence({*value, literal(fmt::format("{}\n", kParameterClose))});
   }
