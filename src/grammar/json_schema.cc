@@ -20,9 +20,9 @@ constexpr size_t kMaxTermSets = 20'000;
 constexpr size_t kMaxMemberNodes = 16'384;
 
 /// Reads the sets of terms that a schema leads to, each into a rule of its own.
-class SchemaReader {
+class JsonSchemaParser {
  public:
-  SchemaReader(JsonValue root, Definition& definition, const SchemaOptions& options)
+  JsonSchemaParser(JsonValue root, Definition& definition, const SchemaOptions& options)
       : document_(root),
         cases_(document_, options.unsupported),
         rules_(definition),
@@ -145,7 +145,7 @@ Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& def
     return make_error(ErrorCode::kInvalidArgument, "schema: it is not valid JSON ({})", document.error().message);
   }
   try {
-    return SchemaReader(document->root(), definition, options).read_root();
+    return JsonSchemaParser(document->root(), definition, options).read_root();
   } catch (const ErrorException& failure) {
     return failure.error();
   }

@@ -17,7 +17,7 @@ class SetNetworkMaker {
     const auto all = static_cast<uint32_t>(set.members.size());
     const bool has_min = set.min > required;
     if (set.max && (*set.max < all || !set.others.empty())) max_ = set.max;
-    if (has_min || max_) most_counted_ = std::max(set.min, max_.value_or(0));
+    if (has_min || max_) max_count_ = std::max(set.min, max_.value_or(0));
     divide(max_nodes, set.may_repeat && !has_min && set.witnesses == 0);
   }
 
@@ -57,7 +57,7 @@ class SetNetworkMaker {
 
   /// Returns the combinations if the first members of `divided_` are free.
   [[nodiscard]] size_t combinations(size_t free) const {
-    const size_t counts = max_ || !others_.empty() || !repeated_.empty() ? most_counted_ + size_t{1} : 1;
+    const size_t counts = max_ || !others_.empty() || !repeated_.empty() ? max_count_ + size_t{1} : 1;
     return (size_t{1} << (free + static_cast<size_t>(std::popcount(set_.witnesses)))) * (divided_.size() - free + 1) *
            counts;
   }
@@ -70,12 +70,12 @@ class SetNetworkMaker {
         if (member.is_required == is_required) divided_.push_back(&member);
       }
     }
-    const auto most_free = [&] {
+    const auto find_max_free = [&] {
       size_t free = 0;
       while (free < std::min(divided_.size(), kMaxFree) && combinations(free + 1) <= max_nodes) ++free;
       return free;
     };
-    size_t free = most_free();
+    size_t free = find_max_free();
     if (free < divided_.size() && may_repeat) {
       const auto optional = std::ranges::find_if(divided_, [](const auto* member) { return !member->is_required; });
       repeated_.assign(optional, divided_.end());
@@ -83,9 +83,9 @@ class SetNetworkMaker {
       // Without other members there is a bound, so that a model cannot repeat one for ever.
       if (others_.empty() && !max_) {
         max_ = static_cast<uint32_t>(set_.members.size());
-        most_counted_ = *max_;
+        max_count_ = *max_;
       }
-      free = most_free();
+      free = find_max_free();
     }
     std::ranges::sort(divided_.begin() + static_cast<std::ptrdiff_t>(free), divided_.end());
     free_.assign(divided_.begin(), divided_.begin() + static_cast<std::ptrdiff_t>(free));
@@ -115,14 +115,14 @@ class SetNetworkMaker {
     for (size_t i = at.ordered; i < ordered_.size(); ++i) {
       if (ordered_[i]->is_required) return false;
     }
-    return at.witnesses == set_.witnesses && (most_counted_ == 0 || at.count >= std::min(set_.min, most_counted_));
+    return at.witnesses == set_.witnesses && (max_count_ == 0 || at.count >= std::min(set_.min, max_count_));
   }
 
   /// Returns the position after one more member.
   [[nodiscard]] Position after(Position at, const JsonSet::Way& way) const {
     at.stage = Stage::kAfter;
     at.witnesses |= way.witnesses;
-    at.count = std::min(at.count + 1, most_counted_);
+    at.count = std::min(at.count + 1, max_count_);
     return at;
   }
 
@@ -178,7 +178,7 @@ class SetNetworkMaker {
   std::vector<const JsonSet::Member*> ordered_;
   std::vector<const JsonSet::Member*> repeated_;
   std::optional<uint32_t> max_;
-  uint32_t most_counted_ = 0;  // 0: the count does not matter
+  uint32_t max_count_ = 0;  // 0: the count does not matter
   NetworkBuilder network_;
   std::map<Position, uint32_t> nodes_;
   std::vector<Position> open_;
