@@ -51,6 +51,8 @@ class JsonValue {
   /// Stores any number, rounded to the nearest double. A number beyond all doubles becomes an infinity, as in Python.
   [[nodiscard]] bool get(double& out) const;
 
+  /// Returns what identifies the value among all values of its document. Null for a missing value.
+  [[nodiscard]] const void* identity() const { return node_; }
   /// Returns the text of a number as it is written. Empty for other kinds.
   [[nodiscard]] std::string_view number_text() const;
   /// Returns the first member of this name. kMissing if there is none, or the value is not an object.
@@ -155,6 +157,8 @@ class JsonObject {
   [[nodiscard]] Iterator end() const;
   /// Returns the first member of this name, or kMissing.
   [[nodiscard]] JsonValue operator[](std::string_view key) const;
+  /// Returns what identifies the object among all values of its document, as JsonValue::identity does.
+  [[nodiscard]] const void* identity() const { return node_; }
 
  private:
   friend class JsonValue;

@@ -91,6 +91,7 @@ class AutomatonBuilder {
         break;
       case Expression::Kind::kRepeat: build_repeat(expression, from, to); break;
       case Expression::Kind::kReference: states_[from].calls.push_back({expression.rule, to}); break;
+      case Expression::Kind::kNetwork: build_network(expression, from, to); break;
     }
   }
 
@@ -121,6 +122,18 @@ class AutomatonBuilder {
       const StateId next = i + 1 == parts.size() ? to : add_state();
       build(*parts[i], from, next);
       from = next;
+    }
+  }
+
+  void build_network(const Expression& expression, StateId from, StateId to) {
+    std::vector<StateId> nodes(expression.node_count, to);
+    for (uint32_t i = 0; i < expression.node_count; ++i) {
+      if (i != NetworkBuilder::kEnd) nodes[i] = add_state();
+    }
+    if (is_too_large_) return;
+    states_[from].epsilons.push_back(nodes[NetworkBuilder::kBegin]);
+    for (const Expression::Edge& edge : expression.edges) {
+      build(*expression.parts[edge.part], nodes[edge.from], nodes[edge.to]);
     }
   }
 

@@ -49,4 +49,14 @@ ExpressionPtr reference(RuleIndex rule) {
   return std::make_shared<const Expression>(std::move(expression));
 }
 
+void NetworkBuilder::add_edge(uint32_t from, uint32_t to, const ExpressionPtr& part) {
+  const auto [entry, is_new] = parts_.try_emplace(part.get(), static_cast<uint32_t>(network_.parts.size()));
+  if (is_new) network_.parts.push_back(part);
+  network_.edges.push_back({from, to, entry->second});
+}
+
+ExpressionPtr NetworkBuilder::build() && {
+  return std::make_shared<const Expression>(std::move(network_));
+}
+
 }  // namespace millrace::grammar

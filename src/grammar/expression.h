@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "grammar/char_set.h"
@@ -25,6 +26,12 @@ struct Expression {
     kChoice,     ///< one of `parts`; without parts no text
     kRepeat,     ///< the only part, `min` to `max` times
     kReference,  ///< a rule of the Definition
+    kNetwork,    ///< the `parts` of `edges` along a path from node 0 to node 1; no edge leaves node 1
+  };
+  struct Edge {
+    uint32_t from;
+    uint32_t to;
+    uint32_t part;  ///< an index of `parts`
   };
   Kind kind = Kind::kSequence;
   std::string text;  ///< bytes
@@ -33,6 +40,8 @@ struct Expression {
   uint32_t min = 0;
   std::optional<uint32_t> max;  ///< without a value there is no bound
   RuleIndex rule = 0;
+  std::vector<Edge> edges;
+  uint32_t node_count = 0;
 };
 
 [[nodiscard]] ExpressionPtr literal(std::string text);
@@ -42,6 +51,23 @@ struct Expression {
 [[nodiscard]] ExpressionPtr repeat(ExpressionPtr part, uint32_t min, std::optional<uint32_t> max = {});
 [[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
 [[nodiscard]] ExpressionPtr reference(RuleIndex rule);
+
+/// Collects the nodes and edges of a kNetwork expression. Node 0 begins it, and node 1 ends it.
+class NetworkBuilder {
+ public:
+  static constexpr uint32_t kBegin = 0;
+  static constexpr uint32_t kEnd = 1;
+
+  uint32_t add_node() { return network_.node_count++; }
+  /// Adds an edge that reads `part`. Equal parts are stored once if they are the same object.
+  void add_edge(uint32_t from, uint32_t to, const ExpressionPtr& part);
+  [[nodiscard]] uint32_t node_count() const { return network_.node_count; }
+  [[nodiscard]] ExpressionPtr build() &&;
+
+ private:
+  Expression network_{.kind = Expression::Kind::kNetwork, .node_count = 2};
+  std::unordered_map<const Expression*, uint32_t> parts_;
+};
 
 /// A root expression and the rules that it may refer to by index. A rule may be referred to before it is defined.
 struct Definition {

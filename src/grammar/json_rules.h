@@ -1,27 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "grammar/expression.h"
-#include "grammar/whole_number.h"
+#include "grammar/text_language.h"
 
 namespace millrace::grammar {
-
-/// The whole numbers from `low` to `high`, as JSON writes them.
-struct IntegerRange {
-  WholeNumber low;
-  WholeNumber high;
-};
-/// Bounds without a fraction. A missing bound allows the digits of 64 bits, or as many as the other bound has.
-struct NumberRange {
-  std::optional<WholeNumber> low;
-  std::optional<WholeNumber> high;
-  bool excludes_low = false;  ///< the bound itself is excluded
-  bool excludes_high = false;
-};
 
 /// The parts of JSON (RFC 8259) as rules of one Definition, made on first use. White space between tokens is one blank,
 /// or a line feed with bounded indentation, so that a model cannot write space for ever. Numbers have bounded digits.
@@ -39,26 +26,26 @@ class JsonRules {
   [[nodiscard]] ExpressionPtr integer();
   /// Returns a string of `min` to `max` characters.
   [[nodiscard]] ExpressionPtr string_of(uint32_t min, std::optional<uint32_t> max);
-  /// Returns a member name that differs from all `names`.
-  [[nodiscard]] ExpressionPtr other_key(const std::vector<std::string_view>& names);
+  /// Returns a string whose characters are a text of the language.
+  [[nodiscard]] ExpressionPtr string_of(const TextLanguage& language);
+  /// Returns a string whose characters match an expression over characters.
+  [[nodiscard]] ExpressionPtr string_of(const Expression& expression);
 
-  /// Returns a character of the set in a JSON string, in all spellings except a \u that has a shorter one.
-  [[nodiscard]] static ExpressionPtr string_char(const CharSet& chars);
-  [[nodiscard]] static ExpressionPtr integer_between(const IntegerRange& range);
-  /// Returns the range with missing bounds filled in.
-  [[nodiscard]] static IntegerRange whole_range(const NumberRange& range);
-  [[nodiscard]] static ExpressionPtr number_between(const NumberRange& range);
   [[nodiscard]] static ExpressionPtr quoted(std::string_view text);
 
  private:
+  /// Returns a character of the set in a JSON string. If the set is not everything, it is written as it is, or with
+  /// its shortest escape.
+  [[nodiscard]] ExpressionPtr string_char(const CharSet& chars);
   [[nodiscard]] ExpressionPtr any_char();
-  [[nodiscard]] ExpressionPtr rest_of_other_key(const std::vector<std::string_view>& rests);
+  [[nodiscard]] ExpressionPtr with_string_chars(const Expression& expression);
   /// Returns the rule of this name. `make` makes it on first use.
   template <class Make>
   ExpressionPtr rule(std::optional<RuleIndex>& index, std::string_view name, const Make& make);
 
   Definition& definition_;
-  std::optional<RuleIndex> space_, value_, object_, array_, string_, number_, integer_, char_;
+  std::optional<RuleIndex> space_, value_, object_, array_, string_, number_, integer_, escape_;
+  std::map<uint64_t, ExpressionPtr> escapes_;  // by the characters that have to be escaped, one bit each
 };
 
 }  // namespace millrace::grammar

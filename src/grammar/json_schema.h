@@ -14,6 +14,13 @@ enum class UnsupportedKeywords : uint8_t {
   kIgnore,  ///< parsing goes on without the keyword, or with any value in place of its subschema
 };
 
+/// How a schema is read where the standard leaves room, or where instances of fewer kinds are wanted.
+struct SchemaOptions {
+  UnsupportedKeywords unsupported = UnsupportedKeywords::kRefuse;
+  /// Excludes members that no schema declares, even if "additionalProperties" does not exclude them.
+  bool only_declared_members = false;
+};
+
 /// Reads a JSON schema (drafts 4 to 2020-12, and OpenAPI) into a definition. Returns the expression of its instances.
 /// Members of objects come in the order of the schema.
 ///
@@ -25,7 +32,7 @@ enum class UnsupportedKeywords : uint8_t {
 /// schema with keywords of one type allows that type only. Fails with kInvalidArgument and the position for malformed
 /// schemas and keywords that are not enforced. Ignores annotations, unknown names and other formats.
 [[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
-                                                      UnsupportedKeywords unsupported = UnsupportedKeywords::kRefuse);
+                                                      const SchemaOptions& options = {});
 
 /// Returns the expression of any JSON object.
 [[nodiscard]] ExpressionPtr any_json_object(Definition& definition);

@@ -1,9 +1,9 @@
 #include "grammar/json_schema_keywords.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+
+#include "grammar/json_schema_formats.h"
 
 namespace millrace::grammar {
 namespace {
@@ -22,28 +22,28 @@ constexpr std::array kKeywords = {
     Keyword{"oneOf", Constrained::kAny, true},
     Keyword{"allOf", Constrained::kAny, true},
     Keyword{"$ref", Constrained::kAny, true},
-    Keyword{"not", Constrained::kAny, false},
-    Keyword{"if", Constrained::kAny, false},
-    Keyword{"$dynamicRef", Constrained::kAny, false},
-    Keyword{"$recursiveRef", Constrained::kAny, false},
+    Keyword{"not", Constrained::kAny, true},
+    Keyword{"if", Constrained::kAny, true},
+    Keyword{"$dynamicRef", Constrained::kAny, true},
+    Keyword{"$recursiveRef", Constrained::kAny, true},
     Keyword{"properties", Constrained::kObject, true},
     Keyword{"required", Constrained::kObject, true},
     Keyword{"additionalProperties", Constrained::kObject, true},
-    Keyword{"patternProperties", Constrained::kObject, false},
-    Keyword{"propertyNames", Constrained::kObject, false},
-    Keyword{"minProperties", Constrained::kObject, false},
-    Keyword{"maxProperties", Constrained::kObject, false},
-    Keyword{"unevaluatedProperties", Constrained::kObject, false},
-    Keyword{"dependencies", Constrained::kObject, false},
-    Keyword{"dependentRequired", Constrained::kObject, false},
-    Keyword{"dependentSchemas", Constrained::kObject, false},
+    Keyword{"patternProperties", Constrained::kObject, true},
+    Keyword{"propertyNames", Constrained::kObject, true},
+    Keyword{"minProperties", Constrained::kObject, true},
+    Keyword{"maxProperties", Constrained::kObject, true},
+    Keyword{"unevaluatedProperties", Constrained::kObject, true},
+    Keyword{"dependencies", Constrained::kObject, true},
+    Keyword{"dependentRequired", Constrained::kObject, true},
+    Keyword{"dependentSchemas", Constrained::kObject, true},
     Keyword{"items", Constrained::kArray, true},
     Keyword{"prefixItems", Constrained::kArray, true},
     Keyword{"minItems", Constrained::kArray, true},
     Keyword{"maxItems", Constrained::kArray, true},
     Keyword{"additionalItems", Constrained::kArray, true},
-    Keyword{"uniqueItems", Constrained::kArray, false},
-    Keyword{"contains", Constrained::kArray, false},
+    Keyword{"uniqueItems", Constrained::kArray, true},
+    Keyword{"contains", Constrained::kArray, true},
     Keyword{"unevaluatedItems", Constrained::kArray, false},
     Keyword{"minLength", Constrained::kString, true},
     Keyword{"maxLength", Constrained::kString, true},
@@ -53,24 +53,8 @@ constexpr std::array kKeywords = {
     Keyword{"maximum", Constrained::kNumber, true},
     Keyword{"exclusiveMinimum", Constrained::kNumber, true},
     Keyword{"exclusiveMaximum", Constrained::kNumber, true},
-    Keyword{"multipleOf", Constrained::kNumber, false},
+    Keyword{"multipleOf", Constrained::kNumber, true},
 };
-
-/// Formats by RFC 3339 and RFC 9562, and the usual shape of an address.
-struct Format {
-  std::string_view name;
-  std::string_view pattern;
-};
-/// Days exist in their month and year.
-constexpr std::string_view kDate =
-    R"((\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8])))"
-    R"(|(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29))";
-constexpr std::string_view kTime = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
-constexpr std::array kFormats = {
-    Format{"date", kDate}, Format{"time", kTime},
-    Format{"uuid", R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})"},
-    Format{"ipv4", R"(((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
-    Format{"email", R"([A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8})"}};
 
 const Keyword* find_keyword(std::string_view name) {
   const auto found = std::ranges::find(kKeywords, name, &Keyword::name);
@@ -140,7 +124,7 @@ bool is_multiple_vacuous(JsonObject schema, JsonValue divisor) {
   return schema["type"].get(type) && type == "integer" && divisor.get(number) && number == 1;
 }
 
-/// Returns whether a keyword that is not enforced allows everything.
+/// Returns whether a keyword allows everything.
 bool is_vacuous(JsonObject schema, const JsonMember& member) {
   const auto& [key, value] = member;
   JsonObject members;
@@ -165,10 +149,8 @@ bool is_vacuous(JsonObject schema, const JsonMember& member) {
 bool is_constraint(JsonObject schema, const JsonMember& member) {
   const Keyword* keyword = find_keyword(member.key);
   if (keyword == nullptr || (keyword->type != Constrained::kAny && excludes(schema, keyword->type))) return false;
-  if (keyword->is_enforced) {
-    std::string_view text;
-    return keyword->name != "format" || !member.value.get(text) || !pattern_of_format(text).empty();
-  }
+  std::string_view text;
+  if (keyword->name == "format" && member.value.get(text)) return is_enforced_format(text);
   return !is_vacuous(schema, member);
 }
 
@@ -190,12 +172,6 @@ std::string_view unenforced_keyword(JsonObject schema) {
     if (keyword != nullptr && !keyword->is_enforced && is_constraint(schema, member)) return keyword->name;
   }
   return {};
-}
-
-std::string pattern_of_format(std::string_view name) {
-  if (name == "date-time") return fmt::format("{}T{}", kDate, kTime);
-  const auto found = std::ranges::find(kFormats, name, &Format::name);
-  return std::string(found == kFormats.end() ? std::string_view() : found->pattern);
 }
 
 }  // namespace millrace::grammar

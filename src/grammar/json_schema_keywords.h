@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "base/json_value.h"
@@ -24,8 +23,5 @@ enum class Constrained : uint8_t { kAny, kObject, kArray, kString, kNumber };
 
 /// Returns the first keyword of `schema` that constrains instances and is not enforced. Empty if there is none.
 [[nodiscard]] std::string_view unenforced_keyword(JsonObject schema);
-
-/// Returns the regular expression of a format that is enforced. Empty for any other name.
-[[nodiscard]] std::string pattern_of_format(std::string_view name);
 
 }  // namespace millrace::grammar

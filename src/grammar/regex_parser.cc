@@ -1,5 +1,8 @@
 #include "grammar/regex_parser.h"
 
+#include <map>
+#include <utility>
+
 #include "grammar/text_cursor.h"
 
 namespace millrace::grammar {
@@ -31,25 +34,33 @@ bool is_alphanumeric(char c) {
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, const CharEncoder& write) : cursor_(pattern), write_(write) {}
+  RegexParser(std::string_view pattern, const CharEncoder& write, bool allows_inner_anchors)
+      : cursor_(pattern), write_(write), allows_inner_anchors_(allows_inner_anchors) {}
+
+  [[nodiscard]] bool has_inner_anchors() const { return has_inner_anchors_; }
 
   ExpressionPtr read(bool is_search) {
     const ExpressionPtr anything = repeat(write_(CharSet(0, CharSet::kMaxCodePoint)), 0);
-    std::vector<ExpressionPtr> alternatives;
+    // By the anchors: alternatives with equal ones share what comes before and after them.
+    std::map<std::pair<bool, bool>, std::vector<ExpressionPtr>> alternatives;
     do {
-      const bool from_begin = take_all("^");
+      const bool from_begin = take_all("^") || !is_search;
       ExpressionPtr body = read_terms();
-      const bool to_end = take_all("$");
-      std::vector<ExpressionPtr> parts;
-      if (is_search && !from_begin) parts.push_back(anything);
-      parts.push_back(std::move(body));
-      if (is_search && !to_end) parts.push_back(anything);
-      alternatives.push_back(sequence(std::move(parts)));
+      const bool to_end = take_all("$") || !is_search;
+      alternatives[{from_begin, to_end}].push_back(std::move(body));
     } while (cursor_.take("|"));
     if (!cursor_.at_end()) {
       cursor_.fail(cursor_.peek() == ')' ? "')' closes nothing" : "anchors are supported at the ends of the pattern");
     }
-    return choice(std::move(alternatives));
+    std::vector<ExpressionPtr> searches;
+    for (auto& [ends, bodies] : alternatives) {
+      std::vector<ExpressionPtr> parts;
+      if (!ends.first) parts.push_back(anything);
+      parts.push_back(choice(std::move(bodies)));
+      if (!ends.second) parts.push_back(anything);
+      searches.push_back(sequence(std::move(parts)));
+    }
+    return choice(std::move(searches));
   }
 
  private:
@@ -70,10 +81,27 @@ class RegexParser {
     std::vector<ExpressionPtr> terms;
     for (;;) {
       const char next = cursor_.peek();
-      if (cursor_.at_end() || next == '|' || next == ')' || next == '$') break;
-      terms.push_back(read_quantified());
+      if (cursor_.at_end() || next == '|' || next == ')') break;
+      if (next == '$' && !is_inner_anchor()) break;
+      terms.push_back(next == '^' || next == '$' ? read_inner_anchor() : read_quantified());
     }
     return sequence(std::move(terms));
+  }
+
+  /// Returns whether the next `$` is not at the end of an outermost alternative.
+  [[nodiscard]] bool is_inner_anchor() const {
+    if (!allows_inner_anchors_) return false;
+    if (nesting_ > 0) return true;
+    const size_t after = cursor_.rest().find_first_not_of('$');
+    return after != std::string_view::npos && cursor_.rest()[after] != '|';
+  }
+
+  ExpressionPtr read_inner_anchor() {
+    if (!allows_inner_anchors_) cursor_.fail("anchors are supported at the ends of the pattern");
+    has_inner_anchors_ = true;
+    const char anchor = cursor_.peek();
+    cursor_.skip();
+    return literal(std::string(1, anchor));
   }
 
   ExpressionPtr read_quantified() {
@@ -99,7 +127,6 @@ class RegexParser {
         cursor_.skip();
         return write_(CharSet(U'\n').complement());
       }
-      case '^': cursor_.fail("anchors are supported at the ends of the pattern");
       case '*':
       case '+':
       case '?': cursor_.fail("a quantifier has nothing to repeat");
@@ -208,6 +235,8 @@ class RegexParser {
 
   TextCursor cursor_;
   const CharEncoder& write_;
+  const bool allows_inner_anchors_;
+  bool has_inner_anchors_ = false;
   uint32_t nesting_ = 0;
 };
 
@@ -215,7 +244,18 @@ class RegexParser {
 
 Result<ExpressionPtr> parse_regex(std::string_view pattern, bool is_search, const CharEncoder& write) {
   try {
-    return RegexParser(pattern, write).read(is_search);
+    return RegexParser(pattern, write, false).read(is_search);
+  } catch (const ErrorException& failure) {
+    return failure.error();
+  }
+}
+
+Result<SearchPattern> parse_search_pattern(std::string_view pattern) {
+  const CharEncoder plain = [](const CharSet& chars) { return one_of(chars); };
+  try {
+    RegexParser parser(pattern, plain, true);
+    ExpressionPtr expression = parser.read(true);
+    return SearchPattern{std::move(expression), parser.has_inner_anchors()};
   } catch (const ErrorException& failure) {
     return failure.error();
   }

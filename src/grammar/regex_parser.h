@@ -18,6 +18,13 @@ using CharEncoder = std::function<ExpressionPtr(const CharSet&)>;
 /// Fails with kInvalidArgument and the position for bad syntax, back references, lookaround, word boundaries, flags and
 /// Unicode properties. With `is_search` the text must contain a match, as for JSON schema's `pattern`.
 [[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern, bool is_search, const CharEncoder& write);
+/// A search pattern over characters. Anchors within it are literals "^" and "$", which match at the ends of the text
+/// only; all other characters are sets.
+struct SearchPattern {
+  ExpressionPtr expression;
+  bool has_inner_anchors = false;
+};
+[[nodiscard]] Result<SearchPattern> parse_search_pattern(std::string_view pattern);
 /// Reads a pattern that the whole text has to match, in plain text.
 [[nodiscard]] Result<ExpressionPtr> parse_regex(std::string_view pattern);
 

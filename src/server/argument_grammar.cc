@@ -21,8 +21,8 @@ using grammar::one_of;
 using grammar::optional;
 using grammar::reference;
 using grammar::repeat;
+using grammar::SchemaOptions;
 using grammar::sequence;
-using grammar::UnsupportedKeywords;
 
 /// Limits the members and references that are followed into one value.
 constexpr int kMaxLiteralDepth = 12;
@@ -88,19 +88,19 @@ ExpressionPtr until_tag(std::string_view tag, ExpressionPtr then, bool may_end, 
   return reference(matched[0]);
 }
 
-Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, UnsupportedKeywords unsupported) {
+Result<ExpressionPtr> ArgumentGrammar::of(const openai::Tool& tool, const SchemaOptions& options) {
   const auto document = JsonDocument::parse(tool.parameters);
   if (document.has_error() || !document->root().is_object()) {
     return make_error(ErrorCode::kInvalidArgument, "it is no JSON object");
   }
   const bool is_json =
       syntax_.notation == text::ArgumentNotation::kJson || syntax_.notation == text::ArgumentNotation::kJsonCall;
-  if (is_json) return grammar::parse_json_schema(tool.parameters, definition_, unsupported);
+  if (is_json) return grammar::parse_json_schema(tool.parameters, definition_, options);
   // What JSON could not enforce is refused in every notation.
   grammar::Definition as_json;
-  const auto read = grammar::parse_json_schema(tool.parameters, as_json, unsupported);
+  const auto read = grammar::parse_json_schema(tool.parameters, as_json, options);
   if (read.has_error()) return read.error();
-  if (syntax_.notation == text::ArgumentNotation::kParameters) return parameters(tool, document->root(), unsupported);
+  if (syntax_.notation == text::ArgumentNotation::kParameters) return parameters(tool, document->root(), options);
   return literal_object({document->root(), document->root()}, true);
 }
 
@@ -113,8 +113,7 @@ ExpressionPtr ArgumentGrammar::any() {
   }
 }
 
-Result<ExpressionPtr> ArgumentGrammar::parameters(const openai::Tool&, JsonValue root,
-                                                  UnsupportedKeywords unsupported) {
+Result<ExpressionPtr> ArgumentGrammar::parameters(const openai::Tool&, JsonValue root, const SchemaOptions& options) {
   std::vector<ExpressionPtr> parts;
   JsonObject properties;
   if (!root["properties"].get(properties)) return literal("");
@@ -122,7 +121,7 @@ Result<ExpressionPtr> ArgumentGrammar::parameters(const openai::Tool&, JsonValue
     if (key.find('\n') != std::string_view::npos || key.find(syntax_.tags->key_end) != std::string_view::npos) {
       return make_error(ErrorCode::kInvalidArgument, "calls of this model cannot have a parameter '{}'", key);
     }
-    auto written = parameter(key, property, root, unsupported);
+    auto written = parameter(key, property, root, options);
     if (written.has_error()) return written.error();
     parts.push_back(is_required(root, key) ? *written : optional(*written));
   }
@@ -130,14 +129,14 @@ Result<ExpressionPtr> ArgumentGrammar::parameters(const openai::Tool&, JsonValue
 }
 
 Result<ExpressionPtr> ArgumentGrammar::parameter(std::string_view key, JsonValue property, JsonValue root,
-                                                 UnsupportedKeywords unsupported) {
+                                                 const SchemaOptions& options) {
   const text::ParameterTags& tags = *syntax_.tags;
   const text::ValueTypes types = text::types_of_schema(property, root);
   const std::string begin = fmt::format("{}{}{}", tags.open, key, tags.key_end);
   ExpressionPtr text = sequence({literal(begin + std::string(tags.value_open)), text_value(property)});
   const bool is_text = types.text && (!types.has_others_than_text() || !tags.has_string_attribute);
   if (is_text) return text;
-  auto json = grammar::parse_json_schema(with_definitions(property, root), definition_, unsupported);
+  auto json = grammar::parse_json_schema(with_definitions(property, root), definition_, options);
   if (json.has_error()) return json.error();
   std::string opening = begin + std::string(tags.value_open);
   if (tags.has_string_attribute) opening = begin + " string=\"false\">";
@@ -180,8 +179,9 @@ ExpressionPtr ArgumentGrammar::any_parameters() {
 }
 
 ExpressionPtr ArgumentGrammar::json_of(Schema schema, std::string_view type) {
-  auto json = grammar::parse_json_schema(with_definitions(schema.value, schema.root), definition_,
-                                         UnsupportedKeywords::kIgnore);
+  auto json =
+      grammar::parse_json_schema(with_definitions(schema.value, schema.root), definition_,
+                                 {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared_members = true});
   if (json.has_value()) return *json;
   return *grammar::parse_json_schema(fmt::format(R"({{"type":"{}"}})", type), definition_);
 }

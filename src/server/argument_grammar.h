@@ -24,7 +24,7 @@ class ArgumentGrammar {
       : syntax_(syntax), definition_(definition) {}
 
   /// Returns the arguments that the tool's schema allows. Strings without quotes obey "enum" only.
-  [[nodiscard]] Result<grammar::ExpressionPtr> of(const openai::Tool& tool, grammar::UnsupportedKeywords unsupported);
+  [[nodiscard]] Result<grammar::ExpressionPtr> of(const openai::Tool& tool, const grammar::SchemaOptions& options);
   /// Returns the arguments of a tool without a schema.
   [[nodiscard]] grammar::ExpressionPtr any();
 
@@ -38,9 +38,9 @@ class ArgumentGrammar {
 
   // Parameters in tags.
   [[nodiscard]] Result<grammar::ExpressionPtr> parameters(const openai::Tool& tool, JsonValue root,
-                                                          grammar::UnsupportedKeywords unsupported);
+                                                          const grammar::SchemaOptions& options);
   [[nodiscard]] Result<grammar::ExpressionPtr> parameter(std::string_view key, JsonValue property, JsonValue root,
-                                                         grammar::UnsupportedKeywords unsupported);
+                                                         const grammar::SchemaOptions& options);
   [[nodiscard]] grammar::ExpressionPtr text_value(JsonValue property);
   [[nodiscard]] grammar::ExpressionPtr any_parameters();
   /// Returns the value_end of the tags without the white space behind it, and that white space.

@@ -90,8 +90,11 @@ class GrammarBuilder {
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || enforcement_ == SchemaEnforcement::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();
-        auto schema = arguments.of(
-            tool, tool.is_strict ? grammar::UnsupportedKeywords::kRefuse : grammar::UnsupportedKeywords::kIgnore);
+        // A function takes the arguments that it declares. Models invent others.
+        const grammar::SchemaOptions options{.unsupported = tool.is_strict ? grammar::UnsupportedKeywords::kRefuse
+                                                                           : grammar::UnsupportedKeywords::kIgnore,
+                                             .only_declared_members = true};
+        auto schema = arguments.of(tool, options);
         if (schema.has_value()) {
           arguments_.push_back(definition_.add(fmt::format("the arguments of {}", tool.name), std::move(*schema)));
           continue;

@@ -143,7 +143,7 @@ def test_reasoning_precedes_the_format(templates):
 
 @pytest.mark.parametrize("body, told", [
     ({"response_format": {"type": "yaml"}}, "type 'yaml' is not supported"),
-    ({"response_format": json_schema({"multipleOf": 2})}, "the keyword 'multipleOf' is not supported"),
+    ({"response_format": json_schema({"unevaluatedItems": False})}, "the keyword 'unevaluatedItems' is not supported"),
     ({"response_format": json_schema({"$ref": "#/nowhere"})}, "there is no '#/nowhere'"),
     ({"extra_body": {"regex": "(a"}}, "wanted ')'"),
     ({"extra_body": {"ebnf": "root ::= other"}}, "there is no rule 'other'"),

@@ -125,7 +125,7 @@ def test_the_clients_own_parser_gets_strict_arguments(tool_server):
 
 def test_an_answer_with_tools_follows_the_format_or_is_a_call(tool_server):
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {
-        "n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"]}}}
+        "n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"], "additionalProperties": False}}}
     request = {"tools": TOOLS, "response_format": form}
     called = ask(tool_server, **request, parallel_tool_calls=False, max_completion_tokens=200,
                  **biased_to(tool_server, "<")).choices[0]
@@ -219,8 +219,8 @@ def test_a_model_that_reasons_does_so_before_it_calls(thinking_server):
 
 def test_what_cannot_be_is_refused(tool_server, pp1):
     strict = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {
-        "type": "object", "properties": {"a": {"multipleOf": 3}}}}}
-    with pytest.raises(openai.BadRequestError, match=r"tools\[0\].function.parameters: .*multipleOf"):
+        "type": "object", "properties": {"a": {"unevaluatedItems": False}}}}}
+    with pytest.raises(openai.BadRequestError, match=r"tools\[0\].function.parameters: .*unevaluatedItems"):
         ask(tool_server, tools=[strict])
     with pytest.raises(openai.BadRequestError, match="none of the tools"):
         ask(tool_server, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "smell"}})

@@ -5,38 +5,12 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "grammar/grammar_fixtures.h"
+#include "grammar/schema_cases.h"
 #include "server/schema_check.h"
 #include "support/test_seed.h"
 
 using namespace millrace;
 using namespace millrace::test;
-
-namespace {
-
-struct Case {
-  const char* schema;
-  std::vector<std::string> good;
-  std::vector<std::string> bad;
-};
-
-void check(const std::vector<Case>& cases) {
-  for (const Case& item : cases) {
-    INFO(item.schema);
-    const auto grammar = grammar_from_schema(item.schema);
-    REQUIRE(message_of(grammar) == "no error");
-    for (const std::string& text : item.good) {
-      INFO(text);
-      CHECK(matches(*grammar, text));
-    }
-    for (const std::string& text : item.bad) {
-      INFO(text);
-      CHECK(!matches(*grammar, text));
-    }
-  }
-}
-
-}  // namespace
 
 TEST_CASE("scalars") {
   check({
@@ -66,6 +40,19 @@ TEST_CASE("scalars") {
       {R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"}},
       {R"({"type":"string","format":"ipv4"})", {R"("127.0.0.1")"}, {R"("256.0.0.1")", R"("1.2.3")"}},
       {R"({"type":"string","format":"email"})", {R"("a.b@c-d.org")"}, {R"("a@b")", R"("@b.c")"}},
+      {R"({"format":"hostname"})", {R"("a-b.example")", R"("localhost")"}, {R"("-a.b")", R"("a..b")", R"("a_b")"}},
+      {R"({"format":"ipv6"})",
+       {R"("::")", R"("1::8")", R"("fe80::1:2")", R"("1:2:3:4:5:6:7:8")", R"("::ffff:1.2.3.4")"},
+       {R"("1:2")", R"("1::2::3")", R"("12345::")", R"("1:2:3:4:5:6:7:8:9")"}},
+      {R"({"format":"uri"})",
+       {R"("https://a.b/c?d=e#f")", R"("urn:a:b")", R"("mailto:a@b.c")"},
+       {R"("a.b/c")", R"("http://a b")", R"("://x")", R"("http://x/%zz")"}},
+      {R"({"format":"uri-reference"})", {R"("/a/b")", R"("#x")", R"("")", R"("http://x")"}, {R"("a b")", R"("\\")"}},
+      {R"({"format":"duration"})", {R"("P1Y2M3DT4H")", R"("PT5S")", R"("P2W")"}, {R"("P")", R"("1D")", R"("P1S")"}},
+      {R"({"format":"json-pointer"})", {R"("/a~1b/0")", R"("")"}, {R"("a")", R"("/~2")"}},
+      {R"({"format":"regex"})",
+       {R"("^[a-z0-9_-]{3,16}$")", R"x("(a|b)+\\d?")x", R"("")"},
+       {R"("[")", R"("(")", R"("*a")", R"("a{3,1}")", R"("\\")"}},
       {R"({"type":"string","format":"something"})", {R"("x")"}, {"1"}},
       {"true", {"1", R"({"a":[]})"}, {"", "x"}},
   });
@@ -82,19 +69,20 @@ TEST_CASE("a pattern is searched in the string with JSON escapes") {
   });
 }
 
-TEST_CASE("objects have their members in the order of the schema") {
+TEST_CASE("objects have their members in any order") {
   check({
       {R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a"]})",
-       {R"({"a":1})", R"({"a": 1, "b": 2})", "{\n  \"a\": 1,\n  \"b\": 2\n}", R"({ "a":1 })"},
-       {"{}", R"({"b":2})", R"({"b":2,"a":1})", R"({"a":1,"c":2})", R"({"a":1,})", R"({"a" :1})", R"({"a":1}  )"}},
+       {R"({"a":1})", R"({"b":2,"a":1})", R"({"a":1,"c":2})", R"({"a": 1, "b": 2})", "{\n  \"a\": 1,\n  \"b\": 2\n}",
+        R"({ "a":1 })"},
+       {"{}", R"({"b":2})", R"({"a":1,"a":2})", R"({"a":"x"})", R"({"a":1,})", R"({"a" :1})", R"({"a":1}  )"}},
       {R"({"type":"object","properties":{"a":{},"b":{},"c":{}}})",
-       {"{}", R"({"b":1})", R"({"a":1,"c":[{}]})", R"({"a":1,"b":2,"c":3})"},
-       {R"({,"b":1})", R"({"c":1,"a":2})", R"({"a":1,,"c":2})"}},
+       {"{}", R"({"b":1})", R"({"c":1,"a":2})", R"({"a":1,"c":[{}]})", R"({"a":1,"b":2,"c":3})"},
+       {R"({,"b":1})", R"({"a":1,,"c":2})"}},
       {R"({"type":"object"})", {"{}", R"({"x":{"y":[1,"a"]}})"}, {"[]"}},
       {R"({"type":"object","additionalProperties":{"type":"integer"}})", {"{}", R"({"x":1,"y":2})"}, {R"({"x":"a"})"}},
       {R"({"properties":{"ab":{"type":"null"}},"additionalProperties":{"type":"integer"}})",
-       {R"({"ab":null,"a":1,"abc":2,"":3,"x":4})", R"({"b":1})", "{}"},
-       {R"({"ab":1})", R"({"x":1,"ab":2})", R"({"x":1,"ab":null})"}},
+       {R"({"ab":null,"a":1,"abc":2,"":3,"x":4})", R"({"b":1})", "{}", R"({"x":1,"ab":null})"},
+       {R"({"ab":1})", R"({"x":1,"ab":2})", R"({"x":null})"}},
       {R"({"type":"object","properties":{"a":{}},"additionalProperties":false})", {R"({"a":1})"}, {R"({"b":1})"}},
       {R"({"type":"object","required":["x"],"additionalProperties":{"type":"integer"}})",
        {R"({"x":1})", R"({"x":1,"y":2})"},
@@ -167,40 +155,6 @@ TEST_CASE("names that constrain nothing are ignored") {
   });
 }
 
-TEST_CASE("every keyword that constrains is enforced or refused by name") {
-  const std::pair<const char*, const char*> cases[] = {
-      {"not", "{}"},
-      {"if", R"({"const":1},"then":{"const":1})"},
-      {"if", R"({"const":1},"else":false)"},
-      {"$dynamicRef", R"("#a")"},
-      {"$recursiveRef", R"("#")"},
-      {"patternProperties", R"({"^a":{"type":"null"}})"},
-      {"propertyNames", R"({"pattern":"^a"})"},
-      {"propertyNames", R"({"enum":["a"]})"},
-      {"propertyNames", R"({"type":"integer"})"},
-      {"propertyNames", "false"},
-      {"minProperties", "1"},
-      {"maxProperties", "1"},
-      {"unevaluatedProperties", "false"},
-      {"unevaluatedProperties", R"({"type":"integer"})"},
-      {"dependencies", R"({"a":["b"]})"},
-      {"dependencies", R"({"a":{"required":["b"]}})"},
-      {"dependentRequired", R"({"a":["b"]})"},
-      {"dependentSchemas", R"({"a":false})"},
-      {"uniqueItems", "true"},
-      {"contains", R"({"const":1})"},
-      {"contains", R"({"const":1},"minContains":0,"maxContains":1)"},
-      {"unevaluatedItems", "false"},
-      {"multipleOf", "2"},
-  };
-  for (const auto& [name, value] : cases) {
-    const std::string schema = fmt::format(R"({{"items":{{"{}":{}}}}})", name, value);
-    INFO(schema);
-    CHECK(message_of(grammar_from_schema(schema)) ==
-          fmt::format("schema.items: the keyword '{}' is not supported", name));
-  }
-}
-
 TEST_CASE("listed values satisfy the keywords beside them") {
   check({
       {R"({"type":"integer","enum":["x",1,2.5,3.0,null]})", {"1", "3.0"}, {R"("x")", "2.5", "null"}},
@@ -218,15 +172,18 @@ TEST_CASE("listed values satisfy the keywords beside them") {
       {R"({"enum":[[],[1],[1,2]],"minItems":1,"maxItems":1})", {"[1]"}, {"[]", "[1,2]"}},
       {R"({"enum":[{"a":1},{"b":1},3],"required":["a"]})", {R"({"a":1})", "3"}, {R"({"b":1})"}},
       {R"({"enum":[1,true],"pattern":"^a$","properties":{"a":{}},"items":{"type":"null"}})", {"1", "true"}, {}},
+      {R"({"enum":[{"k":"x","n":1},{"k":"y"},{"n":"z"}],"properties":{"n":{"type":"integer"}},
+          "not":{"required":["k","n"]}})",
+       {R"({"k":"y"})"},
+       {R"({"k":"x","n":1})", R"({"n":"z"})"}},
   });
   const std::pair<const char*, const char*> refused[] = {
-      {R"({"type":"integer","enum":["x"]})", "schema: enum: 'type' allows none of its values"},
-      {R"({"type":"string","const":1})", "schema: const: 'type' allows none of its values"},
-      {R"({"const":1,"enum":[2]})", "schema: const: 'enum' allows none of its values"},
-      {R"({"enum":[1,2],"minimum":3})", "schema: enum: 'minimum' allows none of its values"},
-      {R"({"enum":["a"],"pattern":"b"})", "schema: 'pattern' beside 'enum' is not supported"},
-      {R"({"const":[1],"items":{}})", "schema: 'items' beside 'const' is not supported"},
-      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: enum: 'type' allows none of its values"},
+      {R"({"type":"integer","enum":["x"]})", "schema: enum: the keywords beside it allow none of its values"},
+      {R"({"type":"string","const":1})", "schema: const: the keywords beside it allow none of its values"},
+      {R"({"const":1,"enum":[2]})", "schema: const: the keywords beside it allow none of its values"},
+      {R"({"enum":[1,2],"minimum":3})", "schema: enum: the keywords beside it allow none of its values"},
+      {R"({"enum":["a"],"pattern":"b"})", "schema: enum: the keywords beside it allow none of its values"},
+      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: enum: the keywords beside it allow none of its values"},
   };
   for (const auto& [schema, message] : refused) {
     INFO(schema);
@@ -300,6 +257,12 @@ TEST_CASE("references are URI fragments that hold JSON pointers") {
       {R"({"$ref":"#/$defs/a%20b","$defs":{"a b":{"type":"integer"}}})", {"1"}, {"null"}},
       {R"({"$ref":"#/$defs/%C3%A9%25~1~0","$defs":{"\u00e9%/~":{"type":"integer"}}})", {"1"}, {"null"}},
       {R"({"$ref":"#/$defs/a%7E1b","$defs":{"a/b":{"type":"integer"}}})", {"1"}, {"null"}},
+      {R"({"$ref":"#n","$defs":{"x":{"$anchor":"n","type":"integer"}}})", {"1"}, {"null"}},
+      {R"({"$ref":"http://a/n#/$defs/i","$defs":{"x":{"$id":"http://a/n","$defs":{"i":{"type":"integer"}}}}})",
+       {"1"},
+       {"null"}},
+      {R"({"$dynamicRef":"#n","$defs":{"x":{"$dynamicAnchor":"n","type":"integer"}}})", {"1"}, {"null"}},
+      {R"({"type":"array","items":{"$recursiveRef":"#"}})", {"[[],[[]]]"}, {"[1]"}},
       {R"({"$ref":"#/$defs/50%","$defs":{"50%":{"type":"integer"}}})", {"1"}, {"null"}},
       {R"({"$ref":"#/$defs/a%zz","$defs":{"a%zz":{"type":"integer"}}})", {"1"}, {"null"}},
   });
@@ -309,22 +272,24 @@ TEST_CASE("unsupported keywords may cost one subschema only") {
   const auto grammar = [](std::string_view schema) {
     return compile_grammar(
                [&](auto& definition) {
-                 return grammar::parse_json_schema(schema, definition, grammar::UnsupportedKeywords::kIgnore);
+                 return grammar::parse_json_schema(
+                     schema, definition,
+                     {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared_members = true});
                },
                byte_vocabulary(), {kEnd})
         .value();
   };
-  const auto one = grammar(R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":2},
+  const auto one = grammar(R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":12345678},
       "b":{"type":"string","pattern":"(?=x)y"},"c":{"type":"boolean"},"d":{"type":"object","required":5}},
-      "required":["a"],"not":{"required":["b"]}})");
-  CHECK(matches(one, R"({"a":3,"b":[],"c":true,"d":{"x":1}})"));
+      "required":["a"],"not":{"unevaluatedItems":false}})");
+  CHECK(matches(one, R"({"a":3,"b":"z","c":true,"d":{"x":1}})"));
   CHECK(!matches(one, R"({"a":"3"})"));
   CHECK(!matches(one, R"({"b":"x"})"));
   CHECK(!matches(one, R"({"a":3,"c":1})"));
   CHECK(!matches(one, R"({"a":3,"d":1})"));
   CHECK(!matches(one, R"({"a":3,"e":1})"));
   const auto whole = grammar(R"({"type":"object","required":["x"],"properties":{"y":{}}})");
-  CHECK(matches(whole, R"({"any":1})"));
+  CHECK(matches(whole, R"({"x":1,"y":2})"));
   CHECK(!matches(whole, "1"));
 }
 
@@ -387,6 +352,12 @@ TEST_CASE("bounds of numbers") {
        {"-20", "-10.5", "-19.9"},
        {"-10", "-10.0", "-9", "-21"}},
       {R"({"type":"number","minimum":100})", {"100", "100.5", "12345.6"}, {"99.9", "0", "-100"}},
+      {R"({"type":"number","minimum":-0.5,"exclusiveMaximum":1.25})",
+       {"-0.5", "-0.49", "0", "1.2", "1.249", "1.2499"},
+       {"-0.51", "1.25", "1.250", "1.3", "2"}},
+      {R"({"type":"number","multipleOf":0.01})", {"1", "2.5", "0.07", "-3.140"}, {"0.001", "1.234"}},
+      {R"({"type":"integer","multipleOf":5,"minimum":1,"maximum":12})", {"5", "10"}, {"0", "7", "15"}},
+      {R"({"type":"integer","multipleOf":1000})", {"0", "-7000", "123000"}, {"100", "1001"}},
   });
 }
 
@@ -394,54 +365,35 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
   const std::pair<const char*, const char*> cases[] = {
       {"{", "schema: it is not valid JSON"},
       {"5", "schema: wanted an object, true or false"},
-      {"false", "no text matches it"},
+      {"false", "schema: no value satisfies it"},
       {R"({"type":"strin"})", "schema: there is no type 'strin'"},
       {R"({"type":5})", "schema: type: wanted a string, or an array of strings"},
-      {R"({"properties":{"a":{"multipleOf":2}}})", "schema.properties.a: the keyword 'multipleOf' is not supported"},
-      {R"({"type":"array","uniqueItems":true})", "schema: the keyword 'uniqueItems' is not supported"},
-      {R"({"not":{}})", "schema: the keyword 'not' is not supported"},
-      {R"({"type":"object","patternProperties":{"a":{}}})", "schema: the keyword 'patternProperties' is not supported"},
-      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "schema.allOf: two of 'pattern' are not supported"},
-      {R"({"anyOf":[{"not":{}}],"type":"null"})", "schema.anyOf: the keyword 'not' is not supported"},
-      {R"({"allOf":[{"additionalProperties":false},{"properties":{"a":{}}}]})",
-       "schema.allOf: 'additionalProperties' and the property 'a' of another schema are not supported together"},
-      {R"({"allOf":[{"minimum":1,"exclusiveMinimum":true},{"minimum":0}]})",
-       "schema.allOf: 'exclusiveMinimum' as a flag is not supported in schemas that are merged"},
-      {R"({"prefixItems":[{}],"allOf":[{"items":{}}]})",
-       "schema.allOf: items of known positions are not supported in schemas that are merged"},
-      {R"({"allOf":[{"type":"null"},{"type":"string"}]})", "no text matches it"},
-      {R"({"allOf":[{"$ref":"#"},{"type":"string"}]})", "no text matches it"},
-      {R"({"allOf":[{"type":"null"},5]})", "schema.allOf: wanted an object, true or false"},
+      {R"({"type":"array","uniqueItems":true})", "schema: the keyword 'uniqueItems' is supported only"},
+      {R"({"not":{}})", "schema: no value satisfies it"},
+      {R"({"type":"object","patternProperties":{"(":{}}})", "schema.patternProperties.(: pattern: "},
+      {R"({"oneOf":[{"type":"integer"},{"type":"integer"}]})", "schema: no value satisfies it"},
+      {R"({"allOf":[{"type":"null"},{"type":"string"}]})", "schema: no value satisfies it"},
+      {R"({"allOf":[5,{"type":"null"}]})", "schema.allOf[0]: wanted an object, true or false"},
       {R"({"anyOf":[]})", "schema.anyOf: wanted an array of at least one schema"},
       {R"({"enum":[]})", "schema: enum: wanted an array of at least one value"},
       {R"({"$ref":"other.json"})", "schema: $ref: only references within the schema are supported"},
       {R"({"$ref":"#/$defs/x"})", "schema: $ref: there is no '#/$defs/x'"},
-      {R"({"$ref":"#"})", "no text matches it"},
-      {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})",
-       "schema refers to itself before it has any text (left recursion)"},
+      {R"({"$ref":"#x"})", "schema: $ref: there is no '#x'"},
       {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})", "no text matches it"},
-      {R"({"properties":{"a":{}},"required":["b"]})", "schema: required: there is no property 'b'"},
-      {R"({"type":"string","minLength":3,"maxLength":2})", "schema: maxLength is less than minLength"},
+      {R"({"type":"object","additionalProperties":false,"required":["b"]})", "schema: no value satisfies it"},
+      {R"({"type":"string","minLength":3,"maxLength":2})", "schema: no value satisfies it"},
       {R"({"type":"string","minLength":-1})", "schema: minLength: wanted a count"},
-      {R"({"type":"string","maxLength":1e9})", "schema: maxLength: wanted at most 100000"},
+      {R"({"type":"string","minLength":1e9})", "schema: minLength: wanted at most 100000"},
       {R"({"type":"string","pattern":"(a"})", "schema: pattern: wanted ')' (at byte 2)"},
-      {R"({"type":"string","pattern":"a","maxLength":3})",
-       "schema: pattern beside minLength or maxLength is not supported"},
-      {R"({"type":"array","minItems":2,"maxItems":1})", "schema: maxItems is less than minItems"},
-      {R"({"type":"array","prefixItems":[{}],"items":false,"minItems":2})",
-       "schema: minItems is larger than the number of items allowed"},
-      {R"({"type":"integer","minimum":2,"maximum":1})", "schema: no integer is within its bounds"},
+      {R"({"type":"array","minItems":2,"maxItems":1})", "schema: no value satisfies it"},
+      {R"({"type":"array","prefixItems":[{}],"items":false,"minItems":2})", "no text matches it"},
+      {R"({"type":"integer","minimum":2,"maximum":1})", "no text matches it"},
       {R"({"type":"integer","minimum":1e400})", "schema: minimum: wanted a number of at most 64 digits"},
-      {R"({"type":"number","minimum":0.5})", "schema: minimum: only whole numbers are supported"},
   };
   for (const auto& [schema, message] : cases) {
     INFO(schema << ": " << message_of(grammar_from_schema(schema)));
     CHECK(message_of(grammar_from_schema(schema)).starts_with(message));
   }
-  std::string parts;
-  for (int i = 0; i < 2000; ++i) parts += fmt::format(R"({{"properties":{{"member{}":{{}}}}}},)", i);
-  CHECK(message_of(grammar_from_schema(R"({"allOf":[)" + parts + "true]}")) ==
-        "schema.allOf: its schemas are too large to be merged");
   const auto with_properties = [](int count, std::string_view more) {
     std::string properties;
     for (int i = 0; i < count; ++i) properties += fmt::format(R"({}"a{}":{{"type":"null"}})", i > 0 ? "," : "", i);
@@ -450,11 +402,17 @@ TEST_CASE("what a schema asks for in vain is refused by name and place") {
   CHECK(with_properties(1500, "") == "no error");
   CHECK(with_properties(2001, "") == "schema: properties: wanted at most 2000");
   CHECK(with_properties(200, R"(,"additionalProperties":true)") == "no error");
-  CHECK(with_properties(1500, R"(,"additionalProperties":true)") ==
-        "schema: additionalProperties beside properties whose names have more than 4096 bytes together");
+  CHECK(with_properties(1500, R"(,"additionalProperties":true)") == "no error");
   std::string deep = "{}";
-  for (int i = 0; i < 100; ++i) deep = R"({"items":)" + deep + "}";
-  CHECK(message_of(grammar_from_schema(deep)).ends_with("it is nested more than 64 deep"));
+  for (int i = 0; i < 400; ++i) deep = R"({"items":)" + deep + "}";
+  CHECK(message_of(grammar_from_schema(deep)) == "no error");
+  // Each part has two ways to be violated, and all have to be.
+  std::string parts;
+  for (int i = 0; i < 40; ++i) {
+    parts += fmt::format(R"({}{{"properties":{{"a{}":{{"minimum":{}}},"b{}":{{"maximum":{}}}}}}})", i > 0 ? "," : "", i,
+                         i, i, i);
+  }
+  CHECK(message_of(grammar_from_schema(R"({"type":"object","not":{"anyOf":[)" + parts + "]}}")) == "no error");
 }
 
 TEST_CASE("whatever is written by a schema is valid under it") {

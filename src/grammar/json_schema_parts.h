@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/expression.h"
+#include "grammar/json_rules.h"
+#include "grammar/json_schema_case.h"
+#include "grammar/json_schema_cases.h"
+#include "grammar/json_schema_document.h"
+
+namespace millrace::grammar {
+
+/// What the readers of objects, arrays, strings and numbers share. Lives while one schema is read.
+/// Functions fail at `path` for what has no position of its own.
+struct SchemaParts {
+  SchemaDocument& document;
+  SchemaCases& cases;
+  JsonRules& rules;
+  Definition& definition;
+  std::function<ExpressionPtr(std::vector<SchemaTerm>)> read;              ///< the values that satisfy all terms
+  std::map<std::pair<std::string, TermKeys>, ExpressionPtr> members = {};  ///< by what identifies the names
+  size_t nodes_left = 0;               ///< limits the combinations of members of all objects together
+  bool only_declared_members = false;  ///< as in SchemaOptions
+};
+
+[[nodiscard]] ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path,
+                                              SchemaParts& parts);
+[[nodiscard]] ExpressionPtr array_expression(const ArrayConditions& array, SchemaParts& parts);
+[[nodiscard]] ExpressionPtr string_expression(const StringConditions& string, const std::string& path,
+                                              SchemaParts& parts);
+/// Returns the characters of the strings that satisfy the conditions.
+[[nodiscard]] TextLanguage string_language(const StringConditions& string, const std::string& path, SchemaParts& parts);
+/// `types` says whether numbers are whole or have a fraction.
+[[nodiscard]] ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path,
+                                              SchemaParts& parts);
+
+/// Returns the combinations that one object or array may tell apart. Counts what it takes.
+[[nodiscard]] uint32_t take_set_nodes(const struct JsonSet& set, SchemaParts& parts);
+
+}  // namespace millrace::grammar
