@@ -11,6 +11,7 @@
 #include "server/access_policy.h"
 #include "server/admin_routes.h"
 #include "server/generation_routes.h"
+#include "server/responses_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
 #include "server/status_routes.h"
@@ -34,6 +35,9 @@ class Api final : public HttpHandler {
   void on_refused_request(HttpResponse& response) override;
   void on_refused_connection(HttpResponse& response) override;
   void end_requests(std::chrono::milliseconds waited) override;
+  [[nodiscard]] asio::awaitable<void> finish_background(async::TimePoint deadline) override {
+    return responses_.finish(deadline);
+  }
 
  private:
   /// Returns the refusal of a request that its head alone justifies: no such route or method, no access, no JSON.
@@ -58,6 +62,7 @@ class Api final : public HttpHandler {
   AccessPolicy access_;
   Router router_;
   GenerationRoutes generation_;
+  ResponsesRoutes responses_;
   UtilityRoutes utility_;
   AdminRoutes admin_;
   RingRoutes ring_;

@@ -3,6 +3,7 @@
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/this_coro.hpp>
 
+#include "server/exchange.h"
 #include "server/openai/response_format.h"
 
 namespace millrace::server {
@@ -76,7 +77,7 @@ std::optional<ApiError> GenerationRoutes::make_id_unique(GenerationSpec& spec) c
   return std::nullopt;
 }
 
-asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange& exchange, Prepare prepare) {
+asio::awaitable<GenerationRoutes::Spec> GenerationRoutes::prepare(Exchange& exchange, Prepare prepare) {
   HttpRequest& request = exchange.request;
   std::optional<ApiError> refusal = check_in_flight();
   std::optional<Spec> spec;
@@ -91,13 +92,20 @@ asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange
   request.free_body();
   if (!refusal && spec->has_error()) refusal = spec->error();
   if (!refusal) refusal = make_id_unique(**spec);
-  if (refusal) co_return exchange.make_error(*refusal);
-  co_await serve(std::move(**spec), exchange);
+  if (refusal) co_return *refusal;
+  co_return std::move(*spec);
+}
+
+asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange& exchange, Prepare prepare) {
+  Spec spec = co_await this->prepare(exchange, std::move(prepare));
+  if (spec.has_error()) co_return exchange.make_error(spec.error());
+  ExchangeSink sink(exchange);
+  co_await serve(std::move(*spec), sink);
   co_return std::nullopt;
 }
 
-asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exchange) {
-  ResponseTask task(context_, std::move(spec), exchange);
+asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, ResponseSink& sink) {
+  ResponseTask task(context_, std::move(spec), sink);
   active_.emplace(task.id(), &task);
   std::exception_ptr failure;
   try {
@@ -113,7 +121,7 @@ asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exc
 }
 
 size_t GenerationRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "cmpl-", "chatcmpl-"}) {
+  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "resp_"}) {
     const auto found = active_.find(prefix + id);
     if (found != active_.end()) return found->second->abort();
   }

@@ -29,6 +29,12 @@ class GenerationRoutes {
   /// Prepares the request, frees its body, and serves it; returns the response when it is refused before that.
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> generate(Exchange& exchange, Prepare prepare);
 
+  /// Prepares the request and frees its body. The response has an id that no other in flight has.
+  [[nodiscard]] asio::awaitable<Spec> prepare(Exchange& exchange, Prepare prepare);
+  /// Runs a ResponseTask. When the sink is gone, or the coroutine is cancelled, the engine's requests are aborted
+  /// before this returns.
+  [[nodiscard]] asio::awaitable<void> serve(GenerationSpec spec, ResponseSink& sink);
+
   [[nodiscard]] size_t in_flight() const { return active_.size(); }
   /// Aborts the request with this response id or request_id at the engine; returns the count of aborted sequences.
   size_t abort(const std::string& id);
@@ -46,9 +52,6 @@ class GenerationRoutes {
   /// Gives the response an id that no other request in flight has; returns 409 where the client chose one that is
   /// taken.
   [[nodiscard]] std::optional<openai::ApiError> make_id_unique(GenerationSpec& spec) const;
-  /// Runs a ResponseTask. When the client goes away, or the coroutine is cancelled, the engine's requests are aborted
-  /// before this returns.
-  [[nodiscard]] asio::awaitable<void> serve(GenerationSpec spec, Exchange& exchange);
 
   const ServerOptions& options_;
   const InputProcessor& input_processor_;

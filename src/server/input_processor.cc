@@ -169,7 +169,7 @@ ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
     return std::move(*own);
   }
   if (service_.chat_template == nullptr) {
-    return bad_request("messages", "the model has no chat template; use /v1/completions");
+    return bad_request(conversation.messages_name, "the model has no chat template; use /v1/completions");
   }
   return service_.chat_template;
 }
@@ -202,8 +202,8 @@ OutputConstraint InputProcessor::make_output_constraint(const text::ChatTemplate
   }
   constraint.response_format = request.response_format;
   const bool must_call = conversation.forces_call();
-  const bool is_constrained =
-      must_call || constraint.response_format || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
+  const bool is_constrained = must_call || conversation.restricts_tools || constraint.response_format ||
+                              std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
   if (!format.tools || !is_constrained) return constraint;
   constraint.calls = ToolCallConstraint{*format.tools, conversation.tools, must_call, request.parallel_tool_calls};
   if (conversation.tool_choice == openai::ToolChoice::kNamed) {
@@ -266,7 +266,7 @@ ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate&
   const std::time_t now = std::time(nullptr);
   localtime_r(&now, &input.now);
   auto rendered = chat_template.render(input);
-  if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
+  if (rendered.has_error()) return openai::to_api_error(rendered.error(), conversation.messages_name);
   return std::move(*rendered);
 }
 
@@ -325,7 +325,7 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   TokenizedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
-  auto finished = finish(request, std::move(spec), "messages", header_id, constraint);
+  auto finished = finish(request, std::move(spec), request.conversation.messages_name, header_id, constraint);
   if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
   return finished;
 }
@@ -435,10 +435,16 @@ void InputProcessor::fill_options(const openai::CommonRequest& request, Generati
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
   spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
-  spec.info.created_s = unix_seconds();
-  spec.info.model = request.model.empty() ? options_.served_model_name : request.model;
-  spec.info.fingerprint = fingerprint_of(options_.served_model_name);
-  spec.info.token_ids = request.return_token_ids;
+  const openai::ResponseKind kind = spec.info.kind;
+  spec.info = make_info(request);
+  spec.info.kind = kind;
+}
+
+openai::ResponseInfo InputProcessor::make_info(const openai::CommonRequest& request) const {
+  return {.created_s = unix_seconds(),
+          .model = request.model.empty() ? options_.served_model_name : request.model,
+          .fingerprint = fingerprint_of(options_.served_model_name),
+          .token_ids = request.return_token_ids};
 }
 
 ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& request, GenerationSpec spec,

@@ -37,7 +37,8 @@ struct GenerationSpec {
   uint32_t n = 1;
   bool stream = false;
   openai::WriterFactory make_writer;
-  std::optional<openai::ApiError> refusal;  ///< for which a stream opens, only to fail; `requests` is empty then
+  bool fails_in_stream = false;             ///< a failure before the first token is an event too, and no status
+  std::optional<openai::ApiError> refusal;  ///< why the response fails at once; `requests` is empty then
   bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
   /// Sets the response's id, and the ids of its engine requests.
   void set_id(std::string id);
@@ -60,6 +61,8 @@ class InputProcessor {
   /// Returns the prompt of a chat, without the beginning of the answer that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;
+  /// Returns what the parts of a response share, without its id.
+  [[nodiscard]] openai::ResponseInfo make_info(const openai::CommonRequest& request) const;
 
  private:
   /// The name of a prompt in error messages: its field, and its position among several prompts.

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "server/openai/schema.h"
+#include "server/responses/request.h"
 
 namespace millrace::server {
 namespace {
@@ -55,7 +56,9 @@ void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   const bool is_same_site_only = operation.access == Access::kAdmin || operation.access == Access::kClientSameSite;
   std::vector<unsigned> statuses = {400, 408, 413, 431, 500, 503};
   if (!operation.doc.request.empty()) statuses.insert(statuses.end(), {404, 409, 415, 429, 504});
-  if (operation.path == "/v1/models/{id}") statuses.push_back(404);
+  const bool has_id = operation.path.find("{id}") != std::string::npos;
+  if (has_id) statuses.push_back(404);
+  if (operation.method == Method::kDelete) statuses.push_back(409);
   if (operation.path == "/stop_profile") statuses.push_back(409);
   if (operation.path == "/continue_generation") statuses.push_back(415);
   if (has_key && operation.access != Access::kPublic) statuses.push_back(401);
@@ -68,16 +71,20 @@ void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   json.end_object();
 }
 
+void write_parameters(JsonWriter& json, const Route& operation) {
+  const bool has_id = operation.path.find("{id}") != std::string::npos;
+  if (!has_id && operation.doc.query.empty()) return;
+  json.key("parameters").begin_array();
+  if (has_id) json.raw(R"({"name":"id","in":"path","required":true,"schema":{"type":"string"}})");
+  if (!operation.doc.query.empty()) json.raw(operation.doc.query);
+  json.end_array();
+}
+
 void write_operation(JsonWriter& json, const Route& operation, bool has_key) {
   std::string method(to_string(operation.method));
   std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json.key(method).begin_object().member("summary", operation.doc.summary);
-  if (operation.path.ends_with("{id}")) {
-    json.key("parameters").raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
-  }
-  if (operation.path == "/live") {
-    json.key("parameters").raw(R"([{"name":"since","in":"query","schema":{"type":"string"}}])");
-  }
+  write_parameters(json, operation);
   if (!operation.doc.request.empty()) {
     json.key("requestBody").begin_object().member("required", !operation.doc.body_optional).key("content");
     json.begin_object().key("application/json").begin_object().key("schema");
@@ -124,6 +131,8 @@ void append_openapi(std::string& out, const ServerOptions& options, const openai
   json.key("schemas");
   std::string schemas = "{";
   openai::append_request_schemas(schemas, limits);
+  schemas += ',';
+  responses::append_request_schema(schemas, limits);
   schemas += ',';
   schemas += kResponses.substr(kResponses.find('{') + 1);
   json.raw(schemas).end_object().end_object();

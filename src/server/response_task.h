@@ -8,7 +8,7 @@
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
 #include "server/openai/response.h"
-#include "server/exchange.h"
+#include "server/response_sink.h"
 #include "server/stream_set.h"
 #include "server/worker.h"
 
@@ -24,11 +24,12 @@ struct ResponseContext {
   bool is_stopping = false;                    ///< every request ends with an error: the server stops
 };
 
-/// Turns the engine's streams of one request into its HTTP response. Lives in the frame of GenerationRoutes::serve,
+/// Turns the engine's streams of one request into its response. Lives in the frame of GenerationRoutes::serve,
 /// which awaits `finish` whatever happened to `run`; the server's executor only.
 class ResponseTask {
  public:
-  ResponseTask(const ResponseContext& context, GenerationSpec spec, Exchange& exchange);
+  /// `sink` outlives the task.
+  ResponseTask(const ResponseContext& context, GenerationSpec spec, ResponseSink& sink);
   ResponseTask(const ResponseTask&) = delete;
   ResponseTask& operator=(const ResponseTask&) = delete;
 
@@ -67,7 +68,7 @@ class ResponseTask {
 
   const ResponseContext& context_;
   GenerationSpec spec_;
-  Exchange& exchange_;
+  ResponseSink& sink_;
   StreamSet streams_;
   std::vector<Choice> choices_;
   std::vector<ChoiceDelta> full_choices_;  ///< not streaming: each choice's content so far
@@ -79,7 +80,6 @@ class ResponseTask {
   size_t unfinished_;
   bool comment_due_ = false;
   bool stream_started_ = false;  ///< the writer has written the beginning
-  bool stream_open_ = false;     ///< the client has the response's head
 };
 
 }  // namespace millrace::server

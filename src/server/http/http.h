@@ -25,6 +25,7 @@ struct HttpRequest {
   std::string request_id;  ///< X-Request-Id
   std::string host;
   std::string origin;      ///< Origin: the site of the page that has a browser send the request
+  std::string upgrade;     ///< Upgrade: the protocol that the client would rather speak
   std::string fetch_site;  ///< Sec-Fetch-Site: how that site relates to this server
   std::string body;
   BodyBudget::Reservation body_reservation;  ///< the body's share of the budget

@@ -31,6 +31,8 @@ class HttpHandler {
   virtual void on_refused_connection(HttpResponse& response) = 0;
   /// Ends the requests that still run: the server has stopped and waited for `waited` already.
   virtual void end_requests(std::chrono::milliseconds waited) = 0;
+  /// Ends the work that no connection waits for. It may go on until `deadline`.
+  [[nodiscard]] virtual asio::awaitable<void> finish_background(async::TimePoint /*deadline*/) { co_return; }
 };
 
 }  // namespace millrace::server

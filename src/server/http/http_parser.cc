@@ -133,6 +133,7 @@ void HttpParser::read_head() {
   request_.host = to_std_string(message[http::field::host]);
   request_.origin = to_std_string(message[http::field::origin]);
   request_.fetch_site = to_std_string(message["Sec-Fetch-Site"]);
+  request_.upgrade = to_std_string(message[http::field::upgrade]);
   request_.http11 = message.version() >= 11;
   request_.keep_alive = message.keep_alive();
   request_.expects_continue = boost::beast::iequals(message[http::field::expect], "100-continue") && request_.http11;
