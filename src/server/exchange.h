@@ -5,6 +5,7 @@
 
 #include "async/runtime.h"
 #include "server/http/connection.h"
+#include "server/openai/error.h"
 
 namespace millrace::server {
 
@@ -23,7 +24,8 @@ struct Exchange {
   HttpRequest request;
   Connection& connection;
   RequestRecord record;
-  HttpHeaders common_headers;  ///< that every response carries
+  HttpHeaders common_headers;                                 ///< that every response carries
+  openai::ErrorDialect make_error = &openai::error_response;  ///< of the route
 
   /// Sends a whole response, with the common headers, and records its status.
   [[nodiscard]] asio::awaitable<void> send(HttpResponse response);

@@ -9,23 +9,40 @@ namespace millrace::server {
 
 using openai::ApiError;
 
+namespace {
+
+/// Calls `prepare`; what it throws is a 500.
+GenerationRoutes::Spec prepare_safely(const HttpRequest& request, const GenerationRoutes::Prepare& prepare) {
+  try {
+    return prepare(request);
+  } catch (const std::exception& failure) {
+    return openai::internal_error(failure);
+  }
+}
+
+}  // namespace
+
 GenerationRoutes::GenerationRoutes(const ServerOptions& options, const InputProcessor& input_processor,
                                    RandomSource& request_ids, ResponseContext context)
     : options_(options), input_processor_(input_processor), request_ids_(request_ids), context_(context) {}
 
 void GenerationRoutes::add_to(Router& router) {
-  router.add(
-      {.method = Method::kPost,
-       .path = "/v1/completions",
-       .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_completion); },
-       .takes_json = true,
-       .doc = {.summary = "Continue prompts",
-               .request = "CompletionRequest",
-               .response = "CompletionResponse",
-               .event = "CompletionEvent"}});
+  const auto through = [this](Spec (GenerationRoutes::*prepare)(const HttpRequest&) const) {
+    return [this, prepare](Exchange& exchange) {
+      return generate(exchange, [this, prepare](const HttpRequest& request) { return (this->*prepare)(request); });
+    };
+  };
+  router.add({.method = Method::kPost,
+              .path = "/v1/completions",
+              .handler = through(&GenerationRoutes::prepare_completion),
+              .takes_json = true,
+              .doc = {.summary = "Continue prompts",
+                      .request = "CompletionRequest",
+                      .response = "CompletionResponse",
+                      .event = "CompletionEvent"}});
   router.add({.method = Method::kPost,
               .path = "/v1/chat/completions",
-              .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_chat); },
+              .handler = through(&GenerationRoutes::prepare_chat),
               .takes_json = true,
               .doc = {.summary = "Answer a conversation",
                       .request = "ChatCompletionRequest",
@@ -43,14 +60,6 @@ GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request
   auto parsed = openai::parse_chat_request(request.body, input_processor_.limits());
   if (parsed.has_error()) return parsed.error();
   return input_processor_.prepare(std::move(*parsed), request.request_id);
-}
-
-GenerationRoutes::Spec GenerationRoutes::prepare_safely(const HttpRequest& request, Prepare prepare) const {
-  try {
-    return (this->*prepare)(request);
-  } catch (const std::exception& failure) {
-    return openai::internal_error(failure);
-  }
 }
 
 std::optional<ApiError> GenerationRoutes::check_in_flight() const {
@@ -82,7 +91,7 @@ asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange
   request.free_body();
   if (!refusal && spec->has_error()) refusal = spec->error();
   if (!refusal) refusal = make_id_unique(**spec);
-  if (refusal) co_return openai::error_response(*refusal);
+  if (refusal) co_return exchange.make_error(*refusal);
   co_await serve(std::move(**spec), exchange);
   co_return std::nullopt;
 }

@@ -417,8 +417,10 @@ bool InputProcessor::is_special_tag(std::string_view tag) const {
 void InputProcessor::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
   spec.n = request.n;
   spec.stream = request.stream;
-  spec.include_usage = request.include_usage;
-  spec.continuous_usage = request.continuous_usage;
+  spec.make_writer = [usage = openai::ChunkUsage{request.include_usage, request.continuous_usage}](
+                         const openai::ResponseInfo& info, const ChoiceOptions& options) {
+    return std::make_unique<openai::CompletionWriter>(info, options, usage);
+  };
   spec.options.tokenizer = service_.tokenizer;
   spec.options.stop = request.stop;
   spec.options.user_stop_token_ids = request.stop_token_ids;

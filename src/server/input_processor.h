@@ -36,8 +36,8 @@ struct GenerationSpec {
   std::vector<sched::GenerateRequest> requests;  ///< index prompt * n + i
   uint32_t n = 1;
   bool stream = false;
-  bool include_usage = false;
-  bool continuous_usage = false;
+  openai::WriterFactory make_writer;
+  std::optional<openai::ApiError> refusal;  ///< for which a stream opens, only to fail; `requests` is empty then
   bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
   /// Sets the response's id, and the ids of its engine requests.
   void set_id(std::string id);

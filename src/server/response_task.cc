@@ -21,7 +21,7 @@ ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, 
       spec_(std::move(spec)),
       exchange_(exchange),
       streams_(context.runtime, context.engine),
-      writer_(spec_.info, spec_.options, spec_.include_usage, spec_.continuous_usage),
+      writer_(spec_.make_writer(spec_.info, spec_.options)),
       comment_timer_(context.runtime,
                      [this] {
                        comment_due_ = true;
@@ -47,7 +47,10 @@ size_t ResponseTask::abort() {
 }
 
 asio::awaitable<void> ResponseTask::run() {
-  if (Failure failure = submit_all()) {
+  Failure failure = std::move(spec_.refusal);
+  if (failure) start_stream();
+  if (!failure) failure = submit_all();
+  if (failure) {
     co_await send_failure(*std::move(failure));
     co_return;
   }
@@ -55,7 +58,7 @@ asio::awaitable<void> ResponseTask::run() {
   if (spec_.stream) comment_timer_.expire_after(context_.comment_interval);
   bool failed = false;
   for (;;) {
-    Failure failure = process_events();
+    failure = process_events();
     if (!failure && context_.is_stopping) failure = ApiError{503, "the server is shutting down", ""};
     if (exchange_.connection.peer_gone()) break;
     failed = failure.has_value();
@@ -64,7 +67,10 @@ asio::awaitable<void> ResponseTask::run() {
       break;
     }
     if (unfinished_ == 0) break;
-    if (std::exchange(comment_due_, false) && unsent_.empty()) unsent_ = ":\n\n";
+    if (std::exchange(comment_due_, false) && unsent_.empty()) {
+      start_stream();
+      writer_->append_keep_alive(unsent_);
+    }
     if (unsent_.empty()) {
       co_await streams_.wait();
       continue;
@@ -113,7 +119,9 @@ ResponseTask::Failure ResponseTask::process_event(StreamSet::Arrival& arrival) {
     context_.metrics.generation_length.observe(choice.completion_tokens());
   }
   if (!spec_.stream) return std::nullopt;
-  writer_.append_delta(unsent_, view(arrival.index, delta), spec_.continuous_usage ? usage() : openai::Usage{});
+  start_stream();
+  const openai::Usage usage_so_far = writer_->needs_running_usage() ? usage() : openai::Usage{};
+  writer_->append_delta(unsent_, view(arrival.index, delta), usage_so_far);
   delta_ = ChoiceDelta{};
   if (error && !choice.finished()) return openai::to_api_error(*error);
   return std::nullopt;
@@ -154,23 +162,27 @@ void ResponseTask::record_end_metrics() {
   if (exchange_.record.first_token) metrics.decode_time.observe(seconds(now - *exchange_.record.first_token));
 }
 
+void ResponseTask::start_stream() {
+  if (!std::exchange(stream_started_, true)) writer_->append_start(unsent_, usage());
+}
+
 asio::awaitable<void> ResponseTask::send_failure(ApiError error) {
   exchange_.record.status = error.status;
-  if (stream_open_ || !unsent_.empty()) {
-    openai::ChunkWriter::append_failure(unsent_, error);
+  if (stream_started_) {
+    writer_->append_failure(unsent_, error);
     exchange_.connection.close_after_response();
     bool sent = co_await flush();
     if (sent) sent = co_await exchange_.connection.end_stream();
     co_return;
   }
   if (context_.is_stopping) exchange_.connection.close_after_response();
-  co_await exchange_.send(openai::error_response(error));
+  co_await exchange_.send(exchange_.make_error(error));
 }
 
 asio::awaitable<void> ResponseTask::send_full_response() {
   if (spec_.stream) {
-    if (spec_.include_usage) writer_.append_usage(unsent_, usage());
-    openai::ChunkWriter::append_done(unsent_);
+    start_stream();
+    writer_->append_end(unsent_, usage());
     bool sent = co_await flush();
     if (sent) sent = co_await exchange_.connection.end_stream();
     co_return;
@@ -190,10 +202,10 @@ size_t ResponseTask::logprob_token_count() const {
   return count;
 }
 
-void ResponseTask::write_full_response(std::string& out) const {
+void ResponseTask::write_full_response(std::string& out) {
   std::vector<openai::ChoiceView> views;
   for (size_t i = 0; i < choices_.size(); ++i) views.push_back(view(i, full_choices_[i]));
-  openai::append_response(out, spec_.info, spec_.options, views, usage());
+  writer_->append_response(out, views, usage());
 }
 
 asio::awaitable<bool> ResponseTask::flush() {

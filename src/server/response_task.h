@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "server/choice.h"
@@ -52,11 +53,13 @@ class ResponseTask {
   void record_event_metrics(size_t index, const sched::GenerateEvent& event);
   /// Counts the request's latencies, and as aborted each choice that the client's disconnect cut off.
   void record_end_metrics();
+  /// Appends the stream's beginning, unless it is there already.
+  void start_stream();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_full_response();
   /// Returns the tokens with logprobs of a whole answer, its prompts included.
   [[nodiscard]] size_t logprob_token_count() const;
-  void write_full_response(std::string& out) const;
+  void write_full_response(std::string& out);
   /// Sends the unsent events, opening the stream if need be; false when the client is gone.
   asio::awaitable<bool> flush();
   [[nodiscard]] openai::Usage usage() const;
@@ -70,12 +73,13 @@ class ResponseTask {
   std::vector<ChoiceDelta> full_choices_;  ///< not streaming: each choice's content so far
   std::vector<async::TimePoint> last_token_;
   ChoiceDelta delta_;  ///< streaming: the delta being rendered
-  openai::ChunkWriter writer_;
+  std::unique_ptr<openai::ResponseWriter> writer_;
   std::string unsent_;  ///< streaming: rendered events
   LazyTimer comment_timer_;
   size_t unfinished_;
   bool comment_due_ = false;
-  bool stream_open_ = false;
+  bool stream_started_ = false;  ///< the writer has written the beginning
+  bool stream_open_ = false;     ///< the client has the response's head
 };
 
 }  // namespace millrace::server

@@ -9,6 +9,7 @@
 
 #include "async/runtime.h"
 #include "server/http/http.h"
+#include "server/openai/error.h"
 
 namespace millrace::server {
 
@@ -46,6 +47,7 @@ struct Route {
   bool uses_worker = false;        ///< a Handler whose work grows with the body: large ones run on the worker thread
   bool is_probe = false;           ///< called all the time: logged at debug level
   bool answers_when_full = false;  ///< the response needs no room in the budget of bodies
+  openai::ErrorDialect make_error = &openai::error_response;  ///< of errors that the server finds before the handler
   RouteDoc doc = {};
 };
 

@@ -40,6 +40,7 @@ RouteMatch Router::match(const HttpRequest& request) const {
     if (!has_path(route, request.path)) continue;
     match.name = route.path;
     match.is_probe = route.is_probe;
+    match.make_error = route.make_error;
     if (route.method == wanted) {
       match.route = &route;
       match.allowed.clear();

@@ -84,8 +84,8 @@ asio::awaitable<void> HttpServer::accept_connections() {
 }
 
 void HttpServer::reject(tcp::socket socket) {
-  HttpResponse response =
-      handler_.make_error({503, fmt::format("{} connections are open already (--max-connections)", sessions_.size())});
+  HttpResponse response = handler_.make_error(
+      {503, fmt::format("{} connections are open already (--max-connections)", sessions_.size())}, nullptr);
   handler_.on_refused_connection(response);
   Connection(thread_.runtime(), std::move(socket), options_, usage_.bodies).send_without_waiting(response);
 }
