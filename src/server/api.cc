@@ -84,6 +84,7 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                                   .metrics = metrics_,
                                   .worker = worker_,
                                   .comment_interval = options.comment_interval}),
+      messages_(input_processor_, generation_),
       utility_(options, service, input_processor_),
       admin_(runtime, *service.engine, access_, generation_),
       ring_(*service.engine, options),
@@ -96,6 +97,7 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                .metrics = metrics_,
                .router = router_}) {
   generation_.add_to(router_);
+  messages_.add_to(router_);
   utility_.add_to(router_);
   admin_.add_to(router_);
   ring_.add_to(router_);

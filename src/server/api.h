@@ -11,6 +11,7 @@
 #include "server/access_policy.h"
 #include "server/admin_routes.h"
 #include "server/generation_routes.h"
+#include "server/message_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
 #include "server/status_routes.h"
@@ -58,6 +59,7 @@ class Api final : public HttpHandler {
   AccessPolicy access_;
   Router router_;
   GenerationRoutes generation_;
+  MessageRoutes messages_;
   UtilityRoutes utility_;
   AdminRoutes admin_;
   RingRoutes ring_;

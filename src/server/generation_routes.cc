@@ -113,7 +113,7 @@ asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exc
 }
 
 size_t GenerationRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "cmpl-", "chatcmpl-"}) {
+  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "msg_"}) {
     const auto found = active_.find(prefix + id);
     if (found != active_.end()) return found->second->abort();
   }

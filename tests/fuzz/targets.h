@@ -10,6 +10,7 @@ namespace millrace::fuzz {
 
 void http_request(std::string_view input);
 void json_request(std::string_view input);
+void message_request(std::string_view input);
 void tokenizer_json(std::string_view input);
 void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
@@ -28,15 +29,11 @@ struct Target {
   void (*run)(std::string_view input);
 };
 inline constexpr std::array kTargets = {
-    Target{"http_request", http_request},
-    Target{"json_request", json_request},
-    Target{"tokenizer_json", tokenizer_json},
-    Target{"config_json", config_json},
-    Target{"safetensors_header", safetensors_header},
-    Target{"chat_template", chat_template},
-    Target{"cluster_json", cluster_json},
-    Target{"workload_json", workload_json},
-    Target{"trace_json", trace_json},
+    Target{"http_request", http_request},       Target{"json_request", json_request},
+    Target{"message_request", message_request}, Target{"tokenizer_json", tokenizer_json},
+    Target{"config_json", config_json},         Target{"safetensors_header", safetensors_header},
+    Target{"chat_template", chat_template},     Target{"cluster_json", cluster_json},
+    Target{"workload_json", workload_json},     Target{"trace_json", trace_json},
     Target{"response_format", response_format},
 };
 
