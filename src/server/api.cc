@@ -85,6 +85,7 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                                   .worker = worker_,
                                   .comment_interval = options.comment_interval}),
       responses_(runtime, options, service, input_processor_, request_ids_, generation_),
+      messages_(input_processor_, generation_),
       utility_(options, service, input_processor_),
       admin_(runtime, *service.engine, access_, generation_),
       ring_(*service.engine, options),
@@ -98,6 +99,7 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                .router = router_}) {
   generation_.add_to(router_);
   responses_.add_to(router_);
+  messages_.add_to(router_);
   utility_.add_to(router_);
   admin_.add_to(router_);
   ring_.add_to(router_);

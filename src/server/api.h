@@ -11,6 +11,7 @@
 #include "server/access_policy.h"
 #include "server/admin_routes.h"
 #include "server/generation_routes.h"
+#include "server/message_routes.h"
 #include "server/responses_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
@@ -62,6 +63,7 @@ class Api final : public HttpHandler {
   AccessPolicy access_;
   Router router_;
   GenerationRoutes generation_;
+  MessageRoutes messages_;
   ResponsesRoutes responses_;
   UtilityRoutes utility_;
   AdminRoutes admin_;

@@ -121,7 +121,7 @@ asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, ResponseSink&
 }
 
 size_t GenerationRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "resp_"}) {
+  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "msg_", "resp_"}) {
     const auto found = active_.find(prefix + id);
     if (found != active_.end()) return found->second->abort();
   }

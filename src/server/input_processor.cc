@@ -6,13 +6,11 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/json_value.h"
-#include "base/random.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {
@@ -108,28 +106,6 @@ std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
 }
 
 }  // namespace
-
-RandomSource::RandomSource(std::optional<uint64_t> seed) {
-  if (seed) {
-    seed_ = *seed;
-    return;
-  }
-  std::random_device device;
-  seed_ = (uint64_t{device()} << 32) | device();
-}
-
-uint64_t RandomSource::next() {
-  const uint64_t position = position_++;
-  const auto words = philox4x32({static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)},
-                                {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 1, 0});
-  return (uint64_t{words[0]} << 32) | words[1];
-}
-
-std::string RandomSource::hex_id() {
-  const uint64_t high = next();
-  const uint64_t low = next();
-  return fmt::format("{:016x}{:016x}", high, low);
-}
 
 void GenerationSpec::set_id(std::string id) {
   info.id = std::move(id);
@@ -310,15 +286,12 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   if (auto unknown = check_model(request.model)) return *unknown;
   auto chat_template = choose_template(request.conversation);
   if (chat_template.has_error()) return chat_template.error();
-  auto text = render_template(**chat_template, request.conversation);
-  if (text.has_error()) return text.error();
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kChat;
   text::OutputFormat& format = spec.options.output_format;
-  format = make_output_format(**chat_template, request, *text);
-  const OutputConstraint constraint = make_output_constraint(**chat_template, request, format);
-  format.prefix = constraint.prefix;
-  *text += constraint.prefix;
+  OutputConstraint constraint;
+  auto text = render_prompt(**chat_template, request, format, constraint);
+  if (text.has_error()) return text.error();
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
   if (format.tools) spec.options.call_id_seed = seeds_.next();
@@ -328,6 +301,29 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   auto finished = finish(request, std::move(spec), request.conversation.messages_name, header_id, constraint);
   if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
   return finished;
+}
+
+ApiResult<std::string> InputProcessor::render_prompt(const text::ChatTemplate& chat_template,
+                                                     const openai::ChatRequest& request, text::OutputFormat& format,
+                                                     OutputConstraint& constraint) const {
+  auto text = render_template(chat_template, request.conversation);
+  if (text.has_error()) return text;
+  format = make_output_format(chat_template, request, *text);
+  constraint = make_output_constraint(chat_template, request, format);
+  format.prefix = constraint.prefix;
+  *text += constraint.prefix;
+  return text;
+}
+
+ApiResult<size_t> InputProcessor::count_prompt_tokens(const openai::ChatRequest& request) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  auto chat_template = choose_template(request.conversation);
+  if (chat_template.has_error()) return chat_template.error();
+  text::OutputFormat format;
+  OutputConstraint constraint;
+  auto text = render_prompt(**chat_template, request, format, constraint);
+  if (text.has_error()) return text.error();
+  return service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false)).size();
 }
 
 // No more than an answer can hold, and nothing that the model cannot draw.
@@ -363,6 +359,11 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   const uint32_t context = service_.engine->model_info().context_length;
   if (prompt_tokens == 0) return bad_request(label.param, "{}: it has no tokens, wanted at least 1", label.name);
   const bool scoring = request.max_tokens == 0u;
+  if (request.fills_context && prompt_tokens >= context) {
+    // Claude Code compacts its conversation where it finds these words.
+    return context_exceeded(
+        bad_request(label.param, "prompt is too long: {} tokens > {} maximum", prompt_tokens, context - 1));
+  }
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
     return context_exceeded(bad_request(
         label.param,
@@ -372,6 +373,7 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
+  if (request.fills_context) return std::min(*request.max_tokens, room);
   if (*request.max_tokens > room) {
     return context_exceeded(bad_request(request.max_tokens_name,
                                         "this model's maximum context length is {} tokens, of which the {} of {} leave "

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,23 +9,10 @@
 #include "server/openai/request.h"
 #include "server/openai/response.h"
 #include "server/options.h"
+#include "server/random_source.h"
 #include "server/service.h"
 
 namespace millrace::server {
-
-/// Draws ids and seeds that no two requests share. Owned by Api. Thread-safe.
-class RandomSource {
- public:
-  /// Without a seed the values cannot be predicted.
-  explicit RandomSource(std::optional<uint64_t> seed = {});
-  [[nodiscard]] uint64_t next();
-  /// Returns 32 hexadecimal digits.
-  [[nodiscard]] std::string hex_id();
-
- private:
-  uint64_t seed_;
-  std::atomic<uint64_t> position_{0};
-};
 
 /// A parsed request, tokenised, checked against the model and filled with defaults: all that a ResponseTask needs.
 struct GenerationSpec {
@@ -56,6 +42,8 @@ class InputProcessor {
                                                           const std::string& header_id) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
                                                           const std::string& header_id) const;
+  /// Returns how many tokens the prompt of a chat has, also where the context does not hold them.
+  [[nodiscard]] openai::ApiResult<size_t> count_prompt_tokens(const openai::ChatRequest& request) const;
   /// Returns 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
   /// Returns the prompt of a chat, without the beginning of the answer that tool_choice may add.
@@ -75,6 +63,12 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
                                                                const openai::Conversation& conversation) const;
+  /// Returns the prompt of a chat with the beginning of the answer that tool_choice may add. Sets how the answer is
+  /// separated, and what restricts it.
+  [[nodiscard]] openai::ApiResult<std::string> render_prompt(const text::ChatTemplate& chat_template,
+                                                             const openai::ChatRequest& request,
+                                                             text::OutputFormat& format,
+                                                             OutputConstraint& constraint) const;
   [[nodiscard]] std::optional<text::ToolFormat> tool_format(const text::ChatTemplate& chat_template) const;
   /// Returns how the answer to `prompt` separates content, reasoning and tool calls.
   [[nodiscard]] text::OutputFormat make_output_format(const text::ChatTemplate& chat_template,

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "server/messages/error.h"
+#include "server/messages/request.h"
 #include "server/openai/schema.h"
 #include "server/responses/request.h"
 
@@ -49,6 +51,11 @@ void write_content(JsonWriter& json, const RouteDoc& doc) {
   json.end_object();
 }
 
+/// Returns the name of an error's response, which differs by the route's dialect.
+std::string error_name(openai::ErrorDialect dialect, unsigned status) {
+  return fmt::format("{}{}", dialect == &messages::error_response ? "Message" : "", status);
+}
+
 void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   json.key("responses").begin_object().key("200").begin_object().member("description", operation.doc.summary);
   write_content(json, operation.doc);
@@ -66,7 +73,7 @@ void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   std::ranges::sort(statuses);
   for (const unsigned status : statuses) {
     json.key(fmt::to_string(status));
-    write_reference(json, "responses", fmt::to_string(status));
+    write_reference(json, "responses", error_name(operation.make_error, status));
   }
   json.end_object();
 }
@@ -98,9 +105,14 @@ void write_operation(JsonWriter& json, const Route& operation, bool has_key) {
 
 void write_error_responses(JsonWriter& json) {
   json.key("responses").begin_object();
-  for (const unsigned status : {400u, 401u, 403u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
-    json.key(fmt::to_string(status)).begin_object().member("description", status_text(status));
-    json.key("content").raw(R"({"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}})").end_object();
+  for (const openai::ErrorDialect dialect : {&openai::error_response, &messages::error_response}) {
+    const std::string schema = dialect == &messages::error_response ? "MessageError" : "Error";
+    for (const unsigned status : {400u, 401u, 403u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
+      json.key(error_name(dialect, status)).begin_object().member("description", status_text(status)).key("content");
+      json.begin_object().key("application/json").begin_object().key("schema");
+      write_reference(json, "schemas", schema);
+      json.end_object().end_object().end_object();
+    }
   }
   json.end_object();
 }
@@ -133,6 +145,8 @@ void append_openapi(std::string& out, const ServerOptions& options, const openai
   openai::append_request_schemas(schemas, limits);
   schemas += ',';
   responses::append_request_schema(schemas, limits);
+  schemas += ',';
+  messages::append_request_schemas(schemas, limits);
   schemas += ',';
   schemas += kResponses.substr(kResponses.find('{') + 1);
   json.raw(schemas).end_object().end_object();

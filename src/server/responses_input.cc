@@ -138,9 +138,7 @@ GenerationRoutes::Spec ResponsesInput::prepare(const HttpRequest& request, Respo
 ApiResult<size_t> ResponsesInput::count_tokens(const HttpRequest& request) const {
   auto parsed = parse(request.body, {});
   if (parsed.has_error()) return parsed.error();
-  auto prompt = input_processor_.render(parsed->conversation);
-  if (prompt.has_error()) return prompt.error();
-  return service_.tokenizer->encode(*prompt, parsed->add_special_tokens.value_or(false)).size();
+  return input_processor_.count_prompt_tokens(*parsed);
 }
 
 }  // namespace millrace::server

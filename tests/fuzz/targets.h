@@ -10,6 +10,7 @@ namespace millrace::fuzz {
 
 void http_request(std::string_view input);
 void json_request(std::string_view input);
+void message_request(std::string_view input);
 /// The body of a Responses request; also the arguments of a custom tool's call.
 void responses_request(std::string_view input);
 void tokenizer_json(std::string_view input);
@@ -32,6 +33,7 @@ struct Target {
 inline constexpr std::array kTargets = {
     Target{"http_request", http_request},
     Target{"json_request", json_request},
+    Target{"message_request", message_request},
     Target{"responses_request", responses_request},
     Target{"tokenizer_json", tokenizer_json},
     Target{"config_json", config_json},

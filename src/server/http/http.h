@@ -20,6 +20,8 @@ struct HttpRequest {
   std::string path;   ///< percent-decoded, without the query
   std::string query;  ///< as sent, without '?'
   std::string authorization;
+  std::string api_key;            ///< X-Api-Key
+  std::string anthropic_version;  ///< Anthropic-Version, which Anthropic's clients send
   std::string content_type;
   std::string content_encoding;
   std::string request_id;  ///< X-Request-Id

@@ -127,6 +127,8 @@ void HttpParser::read_head() {
   request_.path = percent_decode(std::string_view(target).substr(0, question));
   if (question != std::string::npos) request_.query = target.substr(question + 1);
   request_.authorization = to_std_string(message[http::field::authorization]);
+  request_.api_key = to_std_string(message["X-Api-Key"]);
+  request_.anthropic_version = to_std_string(message["Anthropic-Version"]);
   request_.content_type = to_std_string(message[http::field::content_type]);
   request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);

@@ -38,6 +38,7 @@ struct CommonRequest {
   std::string model;  ///< empty: not said
   std::optional<uint32_t> max_tokens;
   std::string_view max_tokens_name = "max_tokens";  ///< the field that gave it
+  bool fills_context = false;                       ///< max_tokens beyond the context's room is lowered, not refused
   uint32_t n = 1;
   std::optional<float> temperature;
   std::optional<float> top_p;

@@ -127,6 +127,7 @@ ApiResult<ResponsesRequest> parse_responses_request(const std::string& body, con
   RequestFields fields;
   fields.max_tokens_name = "max_output_tokens";
   fields.conversation.messages_name = "input";
+  fields.fills_context = true;
   if (FieldError field_error = document.parse(body)) return *field_error;
   if (FieldError field_error = openai::check_unsupported(document.object(), true)) return *field_error;
   if (FieldError field_error = read_fields(document.object(), limits, fields)) return *field_error;

@@ -183,8 +183,9 @@ TEST_CASE("Functions namespaces and custom tools are shown as functions") {
 }
 
 TEST_CASE("The grammar of a custom tool is in its description") {
-  const ResponsesRequest request = with_tools(
-      R"({"type":"custom","name":"p","description":"D","format":{"type":"grammar","syntax":"lark","definition":"x: y"}})");
+  const ResponsesRequest request =
+      with_tools(R"({"type":"custom","name":"p","description":"D","format":{"type":"grammar","syntax":"lark",)"
+                 R"("definition":"x: y"}})");
   CHECK_THAT(request.conversation.tools_json, Catch::Contains("D\\n\\n") && Catch::Contains("lark grammar:\\nx: y"));
 }
 
