@@ -167,8 +167,9 @@ asio::awaitable<ResponsesRoutes::Reply> ResponsesRoutes::create(Exchange& exchan
 
 asio::awaitable<ResponsesRoutes::Reply> ResponsesRoutes::retrieve(Exchange& exchange) {
   const std::string id = id_of(exchange.request);
-  const auto next = first_event(exchange.request.query);
+  auto next = first_event(exchange.request.query);
   if (next.has_error()) co_return error_response(next.error());
+  if (exchange.request.method == Method::kHead) next->reset();
   if (const auto running = background_.find(id); running != nullptr) {
     if (!*next) co_return reply_with(running->live().object);
     co_await follow(exchange, running, **next);

@@ -13,7 +13,7 @@ using namespace millrace::test;
 
 namespace {
 
-constexpr const char* kTemplate = R"({% if tools %}[tools <tool_call>]{{ tools | tojson }}{% endif %}
+constexpr const char* kItemTemplate = R"({% if tools %}[tools <tool_call>]{{ tools | tojson }}{% endif %}
 {%- for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>
 {{ m.reasoning_content }}
 </think>
@@ -21,7 +21,7 @@ constexpr const char* kTemplate = R"({% if tools %}[tools <tool_call>]{{ tools |
 {% endif %}{{ m.content }}{% for c in m.tool_calls %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %})";
-constexpr const char* kTools =
+constexpr const char* kItemTools =
     R"("tools":[{"type":"function","name":"look","strict":false,"parameters":{"type":"object"}},)"
     R"({"type":"namespace","name":"ns","tools":[{"type":"function","name":"go"}]},{"type":"custom","name":"patch"}])";
 constexpr const char* kThinkAndCall =
@@ -46,7 +46,7 @@ struct ResponsesServer : TestServer {
   }
   [[nodiscard]] static std::string body(std::string_view more) {
     std::string out = R"({"chat_template":)";
-    append_json_string(out, kTemplate);
+    append_json_string(out, kItemTemplate);
     if (more.find("\"input\"") == std::string_view::npos) out += R"(,"input":"hi")";
     return fmt::format("{}{}{}}}", out, more.empty() ? "" : ",", more);
   }
@@ -161,7 +161,7 @@ TEST_CASE("Reasoning and calls are items at every cut") {
   for (const size_t cut : {1, 2, 3, 5, 7, 11, 50, 1000}) {
     INFO(cut);
     const ResponsesServer server({.text = kThinkAndCall, .tokens_per_event = cut});
-    const auto events = server.stream(kTools);
+    const auto events = server.stream(kItemTools);
     CHECK(types_of(events) ==
           std::vector<std::string>{
               "created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta",
@@ -186,8 +186,8 @@ TEST_CASE("A whole response has the items of its stream") {
                                   call("patch", R"({"input": "a\nb"})"), std::string(" \n"), std::string()}) {
     INFO(text);
     const ResponsesServer server({.text = text});
-    const ParsedJson whole = server.ask(kTools);
-    const auto events = server.stream(kTools);
+    const ParsedJson whole = server.ask(kItemTools);
+    const auto events = server.stream(kItemTools);
     check_stream(events);
     const ParsedJson last(events.back());
     REQUIRE(whole.size("/output") == last.size("/response/output"));
@@ -205,7 +205,7 @@ TEST_CASE("A whole response has the items of its stream") {
 TEST_CASE("The call of a custom tool has a text") {
   for (const size_t cut : {1, 3, 1000}) {
     const ResponsesServer server({.text = call("patch", R"({"input": "a\n\"b\""})"), .tokens_per_event = cut});
-    const auto events = server.stream(kTools);
+    const auto events = server.stream(kItemTools);
     CHECK(types_of(events) == std::vector<std::string>{"created", "in_progress", "output_item.added",
                                                        "custom_tool_call_input.delta", "custom_tool_call_input.done",
                                                        "output_item.done", "completed"});
@@ -271,11 +271,11 @@ TEST_CASE("Truncation drops the oldest messages but the system one") {
 
 TEST_CASE("A response continues a stored one") {
   const ResponsesServer server({.text = kThinkAndCall});
-  const ParsedJson first = server.ask(fmt::format(R"("instructions":"I",{})", kTools));
+  const ParsedJson first = server.ask(fmt::format(R"("instructions":"I",{})", kItemTools));
   const std::string prompt = server.prompt();
   const std::string answered = fmt::format(
       R"("previous_response_id":"{}",{},"input":[{{"type":"function_call_output","call_id":"{}","output":"R"}}])",
-      first.string("/id"), kTools, first.string("/output/1/call_id"));
+      first.string("/id"), kItemTools, first.string("/output/1/call_id"));
   const ParsedJson second = server.ask(answered);
   CHECK(second.string("/previous_response_id") == first.string("/id"));
   CHECK_THAT(prompt, Catch::Contains("[system]I[user]hi"));
@@ -440,7 +440,7 @@ TEST_CASE("The second turn of an agent begins with the first") {
       body.replace(at, 7, "\"fake\"");
     }
     std::string with_template = R"({"chat_template":)";
-    append_json_string(with_template, kTemplate);
+    append_json_string(with_template, kItemTemplate);
     const HttpReply reply = server.post("/v1/responses", with_template + "," + body.substr(body.find('{') + 1));
     REQUIRE(reply.status == 200);
     prompts.push_back(server.prompt());

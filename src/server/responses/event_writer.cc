@@ -61,8 +61,11 @@ void EventWriter::append_event(std::string& out, std::string_view type, Write wr
   write(json);
   json.end_object();
   out += "\n\n";
-  if (input_->live != nullptr) input_->live->events.push_back(out.substr(begin));
-  if (input_->store != nullptr) events_.push_back(out.substr(begin));
+  if (input_->live != nullptr) {
+    input_->live->events.push_back(out.substr(begin));
+  } else if (input_->store != nullptr) {
+    events_.push_back(out.substr(begin));
+  }
 }
 
 void EventWriter::append_response_event(std::string& out, std::string_view type, const ResponseState& state) {
@@ -99,7 +102,7 @@ void EventWriter::publish(const ResponseState& state) {
                         .object = live != nullptr ? live->object : object_text(state),
                         .input = input_->input,
                         .output = {},
-                        .events = std::move(events_),
+                        .events = live != nullptr ? live->events : std::move(events_),
                         .is_background = input_->is_background};
   for (const OutputItem& item : items_) {
     StoredItem& target = stored.output.emplace_back();

@@ -81,7 +81,7 @@ class EventWriter final : public openai::ResponseWriter {
   std::vector<ScoredToken> held_logprobs_;
   std::optional<sched::FinishReason> finish_;
   uint64_t sequence_number_ = 0;
-  std::vector<std::string> events_;  ///< of a response that is to be stored
+  std::vector<std::string> events_;  ///< of a response that is to be stored, and is not live
 };
 
 }  // namespace millrace::server::responses

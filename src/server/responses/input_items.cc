@@ -145,10 +145,13 @@ FieldError InputConverter::add_message(const std::string& path, JsonObject item)
                        role.substr(0, 64));
   }
   const Json content = item["content"];
-  if (is_absent(content)) return bad_request(path + ".content", "{}.content: missing", path);
+  const bool is_missing = is_absent(content);
+  if (is_missing && role != "assistant") return bad_request(path + ".content", "{}.content: missing", path);
   std::string text;
   const std::string_view separator = role == "assistant" ? "" : "\n";
-  if (FieldError field_error = read_parts(path + ".content", content, separator, text)) return field_error;
+  FieldError content_error;
+  if (!is_missing) content_error = read_parts(path + ".content", content, separator, text);
+  if (content_error) return content_error;
   if (role == "assistant") {
     join(assistant().content, text, "\n");
     conversation_.continue_final_message = is_unfinished(item);
@@ -187,12 +190,17 @@ FieldError InputConverter::add_call(const std::string& path, JsonObject item, bo
   if (length == 0 || length > kMaxName) {
     return bad_request(path + ".name", "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxName);
   }
-  if (const Json given = item["namespace"]; !is_absent(given)) {
-    if (FieldError field_error = read_string(path + ".namespace", given, name_space)) return field_error;
+  if (const Json value = item["namespace"]; !is_absent(value)) {
+    if (FieldError field_error = read_string(path + ".namespace", value, name_space)) return field_error;
   }
   call.name = shown_name(name_space, name);
   std::string text;
-  if (FieldError field_error = read_required(path, item, is_custom ? "input" : "arguments", text)) return field_error;
+  const Json given = item["arguments"];
+  if (!is_custom && given.is_object()) {
+    text = to_json(given);
+  } else if (FieldError field_error = read_required(path, item, is_custom ? "input" : "arguments", text)) {
+    return field_error;
+  }
   if (is_custom) {
     JsonWriter(call.arguments).begin_object().member("input", text).end_object();
   } else {

@@ -27,7 +27,7 @@ struct ResponsesRequest : openai::ChatRequest {
   bool background = false;
   bool drops_oldest = false;         ///< truncation "auto": the oldest items go where the context is too short
   std::string previous_response_id;  ///< empty: none
-  std::vector<std::string> input;    ///< all items as JSON with ids, those of previous responses included
+  std::vector<std::string> input;    ///< with store: all items as JSON with ids, previous responses' included
   std::string echo;                  ///< members that the response repeats, as JSON without the braces
   ToolOrigins origins;
 };

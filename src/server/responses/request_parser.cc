@@ -80,7 +80,7 @@ FieldError InputReader::read(Json input) {
 FieldError InputReader::add_stored(const std::string& path, const std::string& json) {
   auto document = JsonDocument::parse(json);
   if (document.has_error()) return openai::to_api_error(document.error(), path);
-  request_.input.push_back(json);
+  if (request_.store) request_.input.push_back(json);
   return converter_.add(path, document->root());
 }
 
@@ -95,6 +95,7 @@ FieldError InputReader::add(const std::string& path, Json item) {
     return bad_request(path + ".id", "{}.id: item '{}' is not stored", path, id.substr(0, 256));
   }
   if (FieldError field_error = converter_.add(path, item)) return field_error;
+  if (!request_.store) return std::nullopt;
   request_.input.push_back(complete_item(item, fmt::format("{}_i{}", id_base_, request_.input.size())));
   return std::nullopt;
 }

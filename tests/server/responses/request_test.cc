@@ -17,15 +17,15 @@ using openai::ToolChoice;
 
 namespace {
 
-constexpr openai::RequestLimits kLimits{.vocab_size = 100};
+constexpr openai::RequestLimits kItemLimits{.vocab_size = 100};
 
-openai::ApiResult<ResponsesRequest> parse(const std::string& body) {
+openai::ApiResult<ResponsesRequest> parse_body(const std::string& body) {
   static const ResponseStore store(1 << 20);
-  return parse_responses_request(body, kLimits, store, "x");
+  return parse_responses_request(body, kItemLimits, store, "x");
 }
 
 ResponsesRequest parsed(const std::string& body) {
-  auto request = parse(body);
+  auto request = parse_body(body);
   INFO(body);
   if (request.has_error()) FAIL(request.error().message);
   return std::move(*request);
@@ -40,8 +40,8 @@ ResponsesRequest with_tools(std::string_view tools, std::string_view more = {}) 
   return parsed(fmt::format(R"({{"input":"x","tools":[{}]{}}})", tools, more));
 }
 
-void check_error(std::string_view body, unsigned status, std::string_view param) {
-  const auto request = parse(std::string(body));
+void check_refusal(std::string_view body, unsigned status, std::string_view param) {
+  const auto request = parse_body(std::string(body));
   INFO(body);
   REQUIRE(request.has_error());
   INFO(request.error().message);
@@ -103,6 +103,16 @@ TEST_CASE("Items of the assistant in a row become one message") {
   CHECK(messages[4].tool_calls[0].name == "a__go");
 }
 
+TEST_CASE("Items that other clients send are accepted") {
+  const ResponsesRequest request = with_items(
+      R"({"role":"user","content":"x"},{"type":"reasoning","id":"r","summary":[],"content":null,"status":null},)"
+      R"({"role":"assistant","content":null},{"type":"function_call","call_id":"c","name":"f","arguments":{"a":1}},)"
+      R"({"type":"function_call_output","call_id":"c","status":null,"output":[{"type":"output_text","text":"y"}]})",
+      R"(,"previous_response_id":"")");
+  REQUIRE(request.conversation.messages.size() == 3);
+  CHECK(request.conversation.messages[1].tool_calls[0].arguments == R"({"a":1})");
+}
+
 TEST_CASE("Reasoning is its content or else its summary") {
   const ResponsesRequest request = with_items(
       R"({"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"S"}],"encrypted_content":"b64"},)"
@@ -145,7 +155,7 @@ TEST_CASE("Input items get an id and a type") {
 
 TEST_CASE("Bad items are refused by their path") {
   const auto check = [](std::string_view item, std::string_view param) {
-    check_error(fmt::format(R"({{"input":[{{"role":"user","content":"x"}},{}]}})", item), 400, param);
+    check_refusal(fmt::format(R"({{"input":[{{"role":"user","content":"x"}},{}]}})", item), 400, param);
   };
   check("1", "input[1]");
   check(R"({"type":"telepathy"})", "input[1].type");
@@ -191,7 +201,7 @@ TEST_CASE("The grammar of a custom tool is in its description") {
 
 TEST_CASE("Bad tools are refused") {
   const auto check = [](std::string_view tool, std::string_view param) {
-    check_error(fmt::format(R"({{"input":"x","tools":[{}]}})", tool), 400, param);
+    check_refusal(fmt::format(R"({{"input":"x","tools":[{}]}})", tool), 400, param);
   };
   check("1", "tools[0]");
   check(R"({"type":"hammer","name":"f"})", "tools[0].type");
@@ -215,8 +225,8 @@ TEST_CASE("A choice names a tool by its own name") {
   CHECK(chosen(R"({"type":"function","name":"go","namespace":"b"})") == "b__go");
   CHECK(chosen(R"({"type":"function","name":"b__go"})") == "b__go");
   const auto refuse = [](std::string_view choice) {
-    check_error(fmt::format(R"({{"input":"x","tools":[{}],"tool_choice":{}}})", kNamespaces, choice), 400,
-                "tool_choice");
+    check_refusal(fmt::format(R"({{"input":"x","tools":[{}],"tool_choice":{}}})", kNamespaces, choice), 400,
+                  "tool_choice");
   };
   refuse(R"({"type":"function","name":"go"})");
   refuse(R"({"type":"function","name":"stay"})");
@@ -224,8 +234,8 @@ TEST_CASE("A choice names a tool by its own name") {
   refuse(R"({"type":"allowed_tools","mode":"never","tools":[]})");
   refuse(R"({"type":"allowed_tools","mode":"required","tools":[{"type":"web_search"}]})");
   refuse(R"("perhaps")");
-  check_error(R"({"input":"x","tool_choice":"required","tools":[{"type":"web_search"}]})", 400, "tool_choice");
-  check_error(R"({"input":"x","tool_choice":{"type":"function","name":"f"}})", 400, "tool_choice");
+  check_refusal(R"({"input":"x","tool_choice":"required","tools":[{"type":"web_search"}]})", 400, "tool_choice");
+  check_refusal(R"({"input":"x","tool_choice":{"type":"function","name":"f"}})", 400, "tool_choice");
 }
 
 TEST_CASE("Allowed tools restrict what may be called only") {
@@ -246,10 +256,10 @@ TEST_CASE("The format of the text is flat") {
   CHECK(request.response_format->texts == std::vector<std::string>{R"({"type":"object"})"});
   CHECK(parsed(R"({"input":"x","text":{"format":{"type":"json_object"}}})").response_format);
   CHECK_FALSE(parsed(R"({"input":"x","text":{"verbosity":"low","format":{"type":"text"}}})").response_format);
-  check_error(R"({"input":"x","text":{"format":{"type":"json_schema","json_schema":{"schema":{}}}}})", 400,
-              "text.format.schema");
-  check_error(R"({"input":"x","text":{"format":{"type":"yaml"}}})", 400, "text.format");
-  check_error(R"({"input":"x","regex":"a","text":{"format":{"type":"json_object"}}})", 400, "text.format");
+  check_refusal(R"({"input":"x","text":{"format":{"type":"json_schema","json_schema":{"schema":{}}}}})", 400,
+                "text.format.schema");
+  check_refusal(R"({"input":"x","text":{"format":{"type":"yaml"}}})", 400, "text.format");
+  check_refusal(R"({"input":"x","regex":"a","text":{"format":{"type":"json_object"}}})", 400, "text.format");
 }
 
 TEST_CASE("Logprobs come with include only") {
@@ -264,16 +274,16 @@ TEST_CASE("Members of other APIs are refused by name") {
   for (const char* member : {R"("messages":[])", R"("max_tokens":1)", R"("response_format":{"type":"text"})",
                              R"("reasoning_effort":"low")", R"("conversation":"conv_1")", R"("prompt":{"id":"p"})"}) {
     const std::string_view name = std::string_view(member).substr(1, std::string_view(member).find('"', 1) - 1);
-    check_error(fmt::format(R"({{"input":"x",{}}})", member), 400, name);
+    check_refusal(fmt::format(R"({{"input":"x",{}}})", member), 400, name);
   }
-  check_error(R"({"input":"x","n":2})", 400, "n");
-  check_error(R"({"input":"x","background":true,"store":false})", 400, "background");
-  check_error(R"({"input":"x","truncation":"middle"})", 400, "truncation");
-  check_error(R"({"input":"x","reasoning":{"effort":"enormous"}})", 400, "reasoning.effort");
-  check_error(R"({"input":"x","metadata":{"a":1}})", 400, "metadata");
-  check_error(R"({"input":"x","previous_response_id":"resp_1"})", 404, "previous_response_id");
-  check_error(R"({"input":[]})", 400, "input");
-  check_error("{}", 400, "input");
+  check_refusal(R"({"input":"x","n":2})", 400, "n");
+  check_refusal(R"({"input":"x","background":true,"store":false})", 400, "background");
+  check_refusal(R"({"input":"x","truncation":"middle"})", 400, "truncation");
+  check_refusal(R"({"input":"x","reasoning":{"effort":"enormous"}})", 400, "reasoning.effort");
+  check_refusal(R"({"input":"x","metadata":{"a":1}})", 400, "metadata");
+  check_refusal(R"({"input":"x","previous_response_id":"resp_1"})", 404, "previous_response_id");
+  check_refusal(R"({"input":[]})", 400, "input");
+  check_refusal("{}", 400, "input");
 }
 
 TEST_CASE("Members without effect are accepted") {
