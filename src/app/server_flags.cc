@@ -68,6 +68,8 @@ void add_limit_flags(CLI::App& serve, ServeFlags& flags) {
            "Limits one request body, in MiB; a larger one gets 413.");
   add_size(serve, "--max-bodies-mib", server.http.max_bodies_bytes, size_t{1} << 20, {1, 1 << 24},
            "Limits all request bodies together, in MiB, without the first 64 KiB of each; further ones get 503.");
+  add_size(serve, "--response-store-mib", server.response_store_bytes, size_t{1} << 20, {0, 1 << 20},
+           "Limits the responses of /v1/responses that are kept for later requests, in MiB; 0: none is kept.");
   add_size(serve, "--max-header-kib", server.http.max_header_bytes, uint32_t{1} << 10, {1, 1024},
            "Limits one request header, in KiB; a larger one gets 431.");
   add_seconds(serve, "--header-timeout", server.http.header_timeout, kConnectionTimeout,

@@ -6,15 +6,22 @@
 namespace millrace::server {
 namespace {
 
-/// Returns whether the request carries one of `keys`, after comparing with all of them. An empty key matches nothing.
-bool has_bearer_key(const HttpRequest& head, std::span<const std::string> keys) {
+/// Returns the key of the header Authorization; empty where it has none.
+std::string_view bearer_key(const HttpRequest& head) {
   constexpr std::string_view kScheme = "bearer ";
-  if (!boost::algorithm::istarts_with(head.authorization, kScheme)) return false;
-  const std::string_view given = std::string_view(head.authorization).substr(kScheme.size());
+  if (!boost::algorithm::istarts_with(head.authorization, kScheme)) return {};
+  return std::string_view(head.authorization).substr(kScheme.size());
+}
+
+/// Returns whether the request carries one of `keys` in either header, after comparing with all of them. An empty key
+/// matches nothing.
+bool has_key(const HttpRequest& head, std::span<const std::string> keys) {
   bool found = false;
-  for (const std::string& key : keys) {
-    const bool is_equal = equal_in_constant_time(given, key);
-    found = found || (is_equal && !key.empty());
+  for (const std::string_view given : {bearer_key(head), std::string_view(head.api_key)}) {
+    for (const std::string& key : keys) {
+      const bool is_equal = equal_in_constant_time(given, key);
+      found = found || (is_equal && !key.empty());
+    }
   }
   return found;
 }
@@ -22,9 +29,9 @@ bool has_bearer_key(const HttpRequest& head, std::span<const std::string> keys) 
 }  // namespace
 
 bool AccessPolicy::is_authorised(const HttpRequest& head, bool as_admin) const {
-  if (has_bearer_key(head, {&options_.admin_api_key, 1})) return true;
+  if (has_key(head, {&options_.admin_api_key, 1})) return true;
   if (as_admin && !options_.admin_api_key.empty()) return false;
-  return options_.api_keys.empty() || has_bearer_key(head, options_.api_keys);
+  return options_.api_keys.empty() || has_key(head, options_.api_keys);
 }
 
 bool AccessPolicy::is_cross_site(const HttpRequest& head) const {

@@ -12,7 +12,6 @@ namespace millrace::server {
 namespace {
 
 using openai::ApiError;
-using openai::error_response;
 
 bool is_json(std::string_view content_type) {
   const std::string_view essence = content_type.substr(0, content_type.find(';'));
@@ -61,11 +60,11 @@ HttpResponse preflight(const std::string& allowed) {
 }
 
 /// Calls `handler`; what it throws is a 500.
-HttpResponse call_safely(const Route::Handler& handler, const HttpRequest& request) {
+HttpResponse call_safely(const Route::Handler& handler, const Exchange& exchange) {
   try {
-    return handler(request);
+    return handler(exchange.request);
   } catch (const std::exception& failure) {
-    return error_response(openai::internal_error(failure));
+    return exchange.make_error(openai::internal_error(failure));
   }
 }
 
@@ -81,6 +80,8 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       access_(options),
       generation_(options, input_processor_, request_ids_, response_context(service)),
       pooling_(options, service, input_processor_, request_ids_, response_context(service)),
+      messages_(input_processor_, generation_),
+      responses_(runtime, options, service, input_processor_, request_ids_, generation_),
       utility_(options, service, input_processor_),
       admin_(runtime, *service.engine, access_, generation_, pooling_),
       ring_(*service.engine, options),
@@ -95,6 +96,8 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
                .router = router_}) {
   generation_.add_to(router_);
   pooling_.add_to(router_);
+  responses_.add_to(router_);
+  messages_.add_to(router_);
   utility_.add_to(router_);
   admin_.add_to(router_);
   ring_.add_to(router_);
@@ -127,7 +130,7 @@ std::optional<HttpResponse> Api::check_head(const HttpRequest& head) {
   const RouteMatch match = router_.match(head);
   const auto refusal = check(head, match);
   if (!refusal) return std::nullopt;
-  HttpResponse response = error_response(*refusal);
+  HttpResponse response = match.make_error(*refusal);
   if (refusal->status == 405) response.headers.emplace_back("Allow", match.allowed);
   return response;
 }
@@ -149,11 +152,12 @@ asio::awaitable<void> Api::handle(HttpRequest request, Connection& connection) {
   exchange.record.id = exchange.request.request_id;
   exchange.common_headers = common_headers(exchange.request.request_id);
   const RouteMatch match = router_.match(exchange.request);
+  exchange.make_error = match.make_error;
   std::optional<HttpResponse> response = check_head(exchange.request);
   if (!response) response = co_await answer(exchange, match);
   if (response) {
     const bool needs_room = match.route == nullptr || !match.route->answers_when_full;
-    charge_response_body(exchange.request, *response, needs_room ? response->body.size() : 0);
+    charge_response_body(exchange, *response, needs_room ? response->body.size() : 0);
     co_await exchange.send(*std::move(response));
   }
   finish(exchange.record, match.name, match.is_probe);
@@ -168,23 +172,25 @@ asio::awaitable<std::optional<HttpResponse>> Api::answer(Exchange& exchange, con
   }
   const auto& handler = std::get<Route::Handler>(match.route->handler);
   if (match.route->uses_worker && exchange.request.body.size() > Worker::kLargeBodyBytes) {
-    co_await worker_.run([&] { response = call_safely(handler, exchange.request); });
+    co_await worker_.run([&] { response = call_safely(handler, exchange); });
   } else {
-    response = call_safely(handler, exchange.request);
+    response = call_safely(handler, exchange);
   }
   co_return response;
 }
 
-void Api::charge_response_body(HttpRequest& request, HttpResponse& response, size_t bytes) {
+void Api::charge_response_body(Exchange& exchange, HttpResponse& response, size_t bytes) {
+  HttpRequest& request = exchange.request;
   request.body = std::string();
   if (request.body_reservation.resize(bytes)) return;
   request.body_reservation = {};
-  response =
-      error_response({503, fmt::format("there is no room for an answer of {} bytes (--max-bodies-mib)", bytes), ""});
+  response = exchange.make_error(
+      {503, fmt::format("there is no room for an answer of {} bytes (--max-bodies-mib)", bytes), ""});
 }
 
-HttpResponse Api::make_error(const HttpError& error) {
-  return error_response({error.status, error.message, ""});
+HttpResponse Api::make_error(const HttpError& error, const HttpRequest* head) {
+  const openai::ErrorDialect dialect = head == nullptr ? &openai::error_response : router_.match(*head).make_error;
+  return dialect({error.status, error.message, ""});
 }
 
 void Api::on_refused_request(HttpResponse& response) {

@@ -11,7 +11,9 @@
 #include "server/access_policy.h"
 #include "server/admin_routes.h"
 #include "server/generation_routes.h"
+#include "server/message_routes.h"
 #include "server/pooling_routes.h"
+#include "server/responses_routes.h"
 #include "server/ring_routes.h"
 #include "server/router.h"
 #include "server/status_routes.h"
@@ -31,10 +33,13 @@ class Api final : public HttpHandler {
 
   [[nodiscard]] std::optional<HttpResponse> check_head(const HttpRequest& head) override;
   [[nodiscard]] asio::awaitable<void> handle(HttpRequest request, Connection& connection) override;
-  [[nodiscard]] HttpResponse make_error(const HttpError& error) override;
+  [[nodiscard]] HttpResponse make_error(const HttpError& error, const HttpRequest* head) override;
   void on_refused_request(HttpResponse& response) override;
   void on_refused_connection(HttpResponse& response) override;
   void end_requests(std::chrono::milliseconds waited) override;
+  [[nodiscard]] asio::awaitable<void> finish_background(async::TimePoint deadline) override {
+    return responses_.finish(deadline);
+  }
 
  private:
   [[nodiscard]] ResponseContext response_context(const Service& service);
@@ -44,7 +49,7 @@ class Api final : public HttpHandler {
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> answer(Exchange& exchange, const RouteMatch& match);
   /// Charges `bytes` of the response in place of the body: it may be larger, and stays until the client has taken it.
   /// Without room for them the response becomes a 503.
-  static void charge_response_body(HttpRequest& request, HttpResponse& response, size_t bytes);
+  static void charge_response_body(Exchange& exchange, HttpResponse& response, size_t bytes);
   [[nodiscard]] HttpHeaders common_headers(const std::string& request_id) const;
   /// Counts the request, and logs it.
   void finish(const RequestRecord& record, std::string_view route, bool is_probe);
@@ -61,6 +66,8 @@ class Api final : public HttpHandler {
   Router router_;
   GenerationRoutes generation_;
   PoolingRoutes pooling_;
+  MessageRoutes messages_;
+  ResponsesRoutes responses_;
   UtilityRoutes utility_;
   AdminRoutes admin_;
   RingRoutes ring_;

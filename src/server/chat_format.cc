@@ -50,7 +50,8 @@ ApiResult<OutputConstraint> ChatFormat::make_output_constraint(const openai::Cha
   }
   constraint.response_format = request.response_format;
   const bool must_call = conversation.forces_call();
-  const bool constrains_calls = must_call || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
+  const bool constrains_calls =
+      must_call || conversation.restricts_tools || std::ranges::any_of(conversation.tools, &openai::Tool::is_strict);
   if (format.response_template != nullptr && constrains_calls) {
     return bad_request(must_call ? "tool_choice" : "tools",
                        "{}: calls that the model's response_template describes cannot be constrained, wanted "

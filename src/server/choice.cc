@@ -157,6 +157,7 @@ void Choice::finish_with(sched::FinishReason reason, ChoiceDelta& delta) {
     output_parser_->finish(part);
     take(std::move(part), delta);
     delta.has_tool_calls = output_parser_->calls_started() > 0;
+    delta.has_open_call = output_parser_->calls_started() > output_parser_->calls_finished();
   }
   finish_ = reason;
   delta.finish = reason;

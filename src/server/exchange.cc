@@ -1,6 +1,7 @@
 #include "server/exchange.h"
 
 #include <iterator>
+#include <utility>
 
 namespace millrace::server {
 
@@ -18,6 +19,31 @@ asio::awaitable<bool> Exchange::begin_events() {
   head.headers.insert(head.headers.end(), common_headers.begin(), common_headers.end());
   const bool opened = co_await connection.begin_stream(head);
   co_return opened;
+}
+
+asio::awaitable<void> ExchangeSink::watch(std::function<void()> on_gone) {
+  return exchange_.connection.watch(std::move(on_gone));
+}
+
+asio::awaitable<bool> ExchangeSink::write_events(std::string& events) {
+  if (!std::exchange(is_open_, true)) {
+    const bool opened = co_await exchange_.begin_events();
+    if (!opened) co_return false;
+  }
+  const bool sent = co_await exchange_.connection.write_stream(events);
+  co_return sent;
+}
+
+asio::awaitable<void> ExchangeSink::end_events() {
+  (void)co_await exchange_.connection.end_stream();
+}
+
+asio::awaitable<void> ExchangeSink::send(HttpResponse response) {
+  return exchange_.send(std::move(response));
+}
+
+asio::awaitable<void> ExchangeSink::send_error(openai::ApiError error) {
+  return exchange_.send(exchange_.make_error(error));
 }
 
 }  // namespace millrace::server

@@ -3,29 +3,47 @@
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/this_coro.hpp>
 
+#include "server/exchange.h"
 #include "server/openai/response_format.h"
 
 namespace millrace::server {
 
 using openai::ApiError;
 
+namespace {
+
+/// Calls `prepare`; what it throws is a 500.
+GenerationRoutes::Spec prepare_safely(const HttpRequest& request, const GenerationRoutes::Prepare& prepare) {
+  try {
+    return prepare(request);
+  } catch (const std::exception& failure) {
+    return openai::internal_error(failure);
+  }
+}
+
+}  // namespace
+
 GenerationRoutes::GenerationRoutes(const ServerOptions& options, const InputProcessor& input_processor,
                                    RandomSource& request_ids, ResponseContext context)
     : options_(options), input_processor_(input_processor), request_ids_(request_ids), context_(context) {}
 
 void GenerationRoutes::add_to(Router& router) {
-  router.add(
-      {.method = Method::kPost,
-       .path = "/v1/completions",
-       .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_completion); },
-       .takes_json = true,
-       .doc = {.summary = "Continue prompts",
-               .request = "CompletionRequest",
-               .response = "CompletionResponse",
-               .event = "CompletionEvent"}});
+  const auto through = [this](Spec (GenerationRoutes::*prepare)(const HttpRequest&) const) {
+    return [this, prepare](Exchange& exchange) {
+      return generate(exchange, [this, prepare](const HttpRequest& request) { return (this->*prepare)(request); });
+    };
+  };
+  router.add({.method = Method::kPost,
+              .path = "/v1/completions",
+              .handler = through(&GenerationRoutes::prepare_completion),
+              .takes_json = true,
+              .doc = {.summary = "Continue prompts",
+                      .request = "CompletionRequest",
+                      .response = "CompletionResponse",
+                      .event = "CompletionEvent"}});
   router.add({.method = Method::kPost,
               .path = "/v1/chat/completions",
-              .handler = [this](Exchange& exchange) { return generate(exchange, &GenerationRoutes::prepare_chat); },
+              .handler = through(&GenerationRoutes::prepare_chat),
               .takes_json = true,
               .doc = {.summary = "Answer a conversation",
                       .request = "ChatCompletionRequest",
@@ -45,14 +63,6 @@ GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request
   return input_processor_.prepare(std::move(*parsed), request.request_id);
 }
 
-GenerationRoutes::Spec GenerationRoutes::prepare_safely(const HttpRequest& request, Prepare prepare) const {
-  try {
-    return (this->*prepare)(request);
-  } catch (const std::exception& failure) {
-    return openai::internal_error(failure);
-  }
-}
-
 std::optional<ApiError> GenerationRoutes::check_in_flight() const {
   if (in_flight() < options_.max_requests_in_flight) return std::nullopt;
   return ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""};
@@ -67,7 +77,7 @@ std::optional<ApiError> GenerationRoutes::make_id_unique(GenerationSpec& spec) c
   return std::nullopt;
 }
 
-asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange& exchange, Prepare prepare) {
+asio::awaitable<GenerationRoutes::Spec> GenerationRoutes::prepare(Exchange& exchange, Prepare prepare) {
   HttpRequest& request = exchange.request;
   std::optional<ApiError> refusal = check_in_flight();
   std::optional<Spec> spec;
@@ -82,13 +92,20 @@ asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange
   request.free_body();
   if (!refusal && spec->has_error()) refusal = spec->error();
   if (!refusal) refusal = make_id_unique(**spec);
-  if (refusal) co_return openai::error_response(*refusal);
-  co_await serve(std::move(**spec), exchange);
+  if (refusal) co_return *refusal;
+  co_return std::move(*spec);
+}
+
+asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange& exchange, Prepare prepare) {
+  Spec spec = co_await this->prepare(exchange, std::move(prepare));
+  if (spec.has_error()) co_return exchange.make_error(spec.error());
+  ExchangeSink sink(exchange);
+  co_await serve(std::move(*spec), sink);
   co_return std::nullopt;
 }
 
-asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exchange) {
-  ResponseTask task(context_, std::move(spec), exchange);
+asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, ResponseSink& sink) {
+  ResponseTask task(context_, std::move(spec), sink);
   active_.emplace(task.id(), &task);
   std::exception_ptr failure;
   try {
@@ -104,7 +121,7 @@ asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, Exchange& exc
 }
 
 size_t GenerationRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "cmpl-", "chatcmpl-"}) {
+  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "msg_", "resp_"}) {
     const auto found = active_.find(prefix + id);
     if (found != active_.end()) return found->second->abort();
   }

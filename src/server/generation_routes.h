@@ -1,6 +1,7 @@
 #pragma once
 
-#include <chrono>
+#include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -12,15 +13,27 @@
 
 namespace millrace::server {
 
-/// The routes that generate: completions and chat completions, streamed or whole. Knows the requests in flight, so that
-/// they can be counted and aborted. Owned by Api; its executor only.
+/// The routes of completions and chat completions, and the way of every route that generates. Knows the requests in
+/// flight, so that they can be counted and aborted. Owned by Api; its executor only.
 class GenerationRoutes {
  public:
   /// All arguments outlive the object.
   GenerationRoutes(const ServerOptions& options, const InputProcessor& input_processor, RandomSource& request_ids,
                    ResponseContext context);
 
+  using Spec = openai::ApiResult<GenerationSpec>;
+  /// Parses a request and prepares its generation; for large bodies on the worker's thread.
+  using Prepare = std::function<Spec(const HttpRequest&)>;
+
   void add_to(Router& router);
+  /// Prepares the request, frees its body, and serves it; returns the response when it is refused before that.
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> generate(Exchange& exchange, Prepare prepare);
+
+  /// Prepares the request and frees its body. The response has an id that no other in flight has.
+  [[nodiscard]] asio::awaitable<Spec> prepare(Exchange& exchange, Prepare prepare);
+  /// Runs a ResponseTask. When the sink is gone, or the coroutine is cancelled, the engine's requests are aborted
+  /// before this returns.
+  [[nodiscard]] asio::awaitable<void> serve(GenerationSpec spec, ResponseSink& sink);
 
   [[nodiscard]] size_t in_flight() const { return active_.size(); }
   /// Aborts the request with this response id or request_id at the engine; returns the count of aborted sequences.
@@ -30,24 +43,15 @@ class GenerationRoutes {
   void reject_all();
 
  private:
-  using Spec = openai::ApiResult<GenerationSpec>;
-  using Prepare = Spec (GenerationRoutes::*)(const HttpRequest&) const;
   using ActiveTasks = std::unordered_map<std::string, ResponseTask*>;
 
   [[nodiscard]] Spec prepare_completion(const HttpRequest& request) const;
   [[nodiscard]] Spec prepare_chat(const HttpRequest& request) const;
-  /// Calls `prepare`; what it throws is a 500.
-  [[nodiscard]] Spec prepare_safely(const HttpRequest& request, Prepare prepare) const;
   /// Returns 429 when no further request may begin.
   [[nodiscard]] std::optional<openai::ApiError> check_in_flight() const;
   /// Gives the response an id that no other request in flight has; returns 409 where the client chose one that is
   /// taken.
   [[nodiscard]] std::optional<openai::ApiError> make_id_unique(GenerationSpec& spec) const;
-  /// Prepares the request, frees its body, and serves it; returns the response when it is refused before that.
-  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> generate(Exchange& exchange, Prepare prepare);
-  /// Runs a ResponseTask. When the client goes away, or the coroutine is cancelled, the engine's requests are aborted
-  /// before this returns.
-  [[nodiscard]] asio::awaitable<void> serve(GenerationSpec spec, Exchange& exchange);
 
   const ServerOptions& options_;
   const InputProcessor& input_processor_;

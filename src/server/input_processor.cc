@@ -6,13 +6,11 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/json_value.h"
-#include "base/random.h"
 #include "server/chat_format.h"
 #include "server/prompt_offsets.h"
 
@@ -118,28 +116,6 @@ std::optional<ApiError> check_logprobs(const GenerationSpec& spec) {
 
 }  // namespace
 
-RandomSource::RandomSource(std::optional<uint64_t> seed) {
-  if (seed) {
-    seed_ = *seed;
-    return;
-  }
-  std::random_device device;
-  seed_ = (uint64_t{device()} << 32) | device();
-}
-
-uint64_t RandomSource::next() {
-  const uint64_t position = position_++;
-  const auto words = philox4x32({static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)},
-                                {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 1, 0});
-  return (uint64_t{words[0]} << 32) | words[1];
-}
-
-std::string RandomSource::hex_id() {
-  const uint64_t high = next();
-  const uint64_t low = next();
-  return fmt::format("{:016x}{:016x}", high, low);
-}
-
 void GenerationSpec::set_id(std::string id) {
   info.id = std::move(id);
   for (size_t i = 0; i < requests.size(); ++i) requests[i].id = fmt::format("{}-{}", info.id, i);
@@ -178,7 +154,7 @@ ApiResult<InputProcessor::ChatTemplatePtr> InputProcessor::choose_template(
     return std::move(*own);
   }
   if (service_.chat_template == nullptr) {
-    return bad_request("messages", "the model has no chat template; use /v1/completions");
+    return bad_request(conversation.messages_name, "the model has no chat template; use /v1/completions");
   }
   return service_.chat_template;
 }
@@ -217,7 +193,7 @@ ApiResult<std::string> InputProcessor::render_template(const text::ChatTemplate&
   const std::time_t now = std::time(nullptr);
   localtime_r(&now, &input.now);
   auto rendered = chat_template.render(input);
-  if (rendered.has_error()) return openai::to_api_error(rendered.error(), "messages");
+  if (rendered.has_error()) return openai::to_api_error(rendered.error(), conversation.messages_name);
   return std::move(*rendered);
 }
 
@@ -261,26 +237,47 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   if (auto unknown = check_model(request.model)) return *unknown;
   auto chat_template = choose_template(request.conversation);
   if (chat_template.has_error()) return chat_template.error();
-  auto text = render_template(**chat_template, request.conversation);
-  if (text.has_error()) return text.error();
   GenerationSpec spec;
   spec.info.kind = openai::ResponseKind::kChat;
   text::OutputFormat& format = spec.options.output_format;
-  const ChatFormat chat_format(options_, **chat_template);
-  format = chat_format.make_output_format(request, *text);
-  const auto constraint = chat_format.make_output_constraint(request, format);
-  if (constraint.has_error()) return constraint.error();
-  format.prefix = constraint->prefix;
-  *text += constraint->prefix;
+  OutputConstraint constraint;
+  auto text = render_prompt(**chat_template, request, format, constraint);
+  if (text.has_error()) return text.error();
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
   if (format.has_tools()) spec.options.call_id_seed = seeds_.next();
   TokenizedPrompt& prompt = spec.prompts.emplace_back();
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
-  auto finished = finish(request, std::move(spec), "messages", header_id, *constraint);
+  auto finished = finish(request, std::move(spec), request.conversation.messages_name, header_id, constraint);
   if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
   return finished;
+}
+
+ApiResult<std::string> InputProcessor::render_prompt(const text::ChatTemplate& chat_template,
+                                                     const openai::ChatRequest& request, text::OutputFormat& format,
+                                                     OutputConstraint& constraint) const {
+  auto text = render_template(chat_template, request.conversation);
+  if (text.has_error()) return text;
+  const ChatFormat chat_format(options_, chat_template);
+  format = chat_format.make_output_format(request, *text);
+  auto restriction = chat_format.make_output_constraint(request, format);
+  if (restriction.has_error()) return restriction.error();
+  constraint = *std::move(restriction);
+  format.prefix = constraint.prefix;
+  *text += constraint.prefix;
+  return text;
+}
+
+ApiResult<size_t> InputProcessor::count_prompt_tokens(const openai::ChatRequest& request) const {
+  if (auto unknown = check_model(request.model)) return *unknown;
+  auto chat_template = choose_template(request.conversation);
+  if (chat_template.has_error()) return chat_template.error();
+  text::OutputFormat format;
+  OutputConstraint constraint;
+  auto text = render_prompt(**chat_template, request, format, constraint);
+  if (text.has_error()) return text.error();
+  return service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false)).size();
 }
 
 // No more than an answer can hold, and nothing that the model cannot draw.
@@ -316,6 +313,11 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   const uint32_t context = service_.engine->model_info().context_length;
   if (prompt_tokens == 0) return bad_request(label.param, "{}: it has no tokens, wanted at least 1", label.name);
   const bool scoring = request.max_tokens == 0u;
+  if (request.fills_context && prompt_tokens >= context) {
+    // Claude Code compacts its conversation where it finds these words.
+    return context_exceeded(
+        bad_request(label.param, "prompt is too long: {} tokens > {} maximum", prompt_tokens, context - 1));
+  }
   if (prompt_tokens > context || (prompt_tokens == context && !scoring)) {
     return context_exceeded(bad_request(
         label.param,
@@ -325,6 +327,7 @@ ApiResult<uint32_t> InputProcessor::resolve_max_tokens(const openai::CommonReque
   }
   const auto room = static_cast<uint32_t>(context - prompt_tokens);
   if (!request.max_tokens) return chat ? room : std::min(kDefaultMaxTokens, room);
+  if (request.fills_context) return std::min(*request.max_tokens, room);
   if (*request.max_tokens > room) {
     return context_exceeded(bad_request(request.max_tokens_name,
                                         "this model's maximum context length is {} tokens, of which the {} of {} leave "
@@ -375,8 +378,10 @@ bool InputProcessor::has_special_tags(text::ReasoningFormat format) const {
 void InputProcessor::fill_options(const openai::CommonRequest& request, GenerationSpec& spec) const {
   spec.n = request.n;
   spec.stream = request.stream;
-  spec.include_usage = request.include_usage;
-  spec.continuous_usage = request.continuous_usage;
+  spec.make_writer = [usage = openai::ChunkUsage{request.include_usage, request.continuous_usage}](
+                         const openai::ResponseInfo& info, const ChoiceOptions& options) {
+    return std::make_unique<openai::CompletionWriter>(info, options, usage);
+  };
   spec.options.tokenizer = service_.tokenizer;
   spec.options.stop = request.stop;
   spec.options.user_stop_token_ids = request.stop_token_ids;
@@ -391,10 +396,16 @@ void InputProcessor::fill_options(const openai::CommonRequest& request, Generati
   spec.options.top_logprobs = static_cast<uint32_t>(std::max(request.top_logprobs, 0));
   spec.options.prompt_logprobs = request.prompt_logprobs >= 0;
   spec.options.top_prompt_logprobs = static_cast<uint32_t>(std::max(request.prompt_logprobs, 0));
-  spec.info.created_s = unix_seconds();
-  spec.info.model = request.model.empty() ? options_.served_model_name : request.model;
-  spec.info.fingerprint = fingerprint_of(options_.served_model_name);
-  spec.info.token_ids = request.return_token_ids;
+  const openai::ResponseKind kind = spec.info.kind;
+  spec.info = make_info(request);
+  spec.info.kind = kind;
+}
+
+openai::ResponseInfo InputProcessor::make_info(const openai::CommonRequest& request) const {
+  return {.created_s = unix_seconds(),
+          .model = request.model.empty() ? options_.served_model_name : request.model,
+          .fingerprint = fingerprint_of(options_.served_model_name),
+          .token_ids = request.return_token_ids};
 }
 
 ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& request, GenerationSpec spec,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,23 +9,10 @@
 #include "server/openai/request.h"
 #include "server/openai/response.h"
 #include "server/options.h"
+#include "server/random_source.h"
 #include "server/service.h"
 
 namespace millrace::server {
-
-/// Draws ids and seeds that no two requests share. Owned by Api. Thread-safe.
-class RandomSource {
- public:
-  /// Without a seed the values cannot be predicted.
-  explicit RandomSource(std::optional<uint64_t> seed = {});
-  [[nodiscard]] uint64_t next();
-  /// Returns 32 hexadecimal digits.
-  [[nodiscard]] std::string hex_id();
-
- private:
-  uint64_t seed_;
-  std::atomic<uint64_t> position_{0};
-};
 
 /// A parsed request, tokenised, checked against the model and filled with defaults: all that a ResponseTask needs.
 struct GenerationSpec {
@@ -36,8 +22,9 @@ struct GenerationSpec {
   std::vector<sched::GenerateRequest> requests;  ///< index prompt * n + i
   uint32_t n = 1;
   bool stream = false;
-  bool include_usage = false;
-  bool continuous_usage = false;
+  openai::WriterFactory make_writer;
+  bool fails_in_stream = false;             ///< a failure before the first token is an event too, and no status
+  std::optional<openai::ApiError> refusal;  ///< why the response fails at once; `requests` is empty then
   bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
   /// Sets the response's id, and the ids of its engine requests.
   void set_id(std::string id);
@@ -55,11 +42,15 @@ class InputProcessor {
                                                           const std::string& header_id) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> prepare(openai::ChatRequest request,
                                                           const std::string& header_id) const;
+  /// Returns how many tokens the prompt of a chat has, also where the context does not hold them.
+  [[nodiscard]] openai::ApiResult<size_t> count_prompt_tokens(const openai::ChatRequest& request) const;
   /// Returns 404 unless `model` is empty or a name of the served one.
   [[nodiscard]] std::optional<openai::ApiError> check_model(const std::string& model) const;
   /// Returns the prompt of a chat, without the beginning of the answer that tool_choice may add.
   [[nodiscard]] openai::ApiResult<std::string> render(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::RequestLimits limits() const;
+  /// Returns what the parts of a response share, without its id.
+  [[nodiscard]] openai::ResponseInfo make_info(const openai::CommonRequest& request) const;
 
  private:
   /// The name of a prompt in error messages: its field, and its position among several prompts.
@@ -72,6 +63,12 @@ class InputProcessor {
   [[nodiscard]] openai::ApiResult<ChatTemplatePtr> choose_template(const openai::Conversation& conversation) const;
   [[nodiscard]] openai::ApiResult<std::string> render_template(const text::ChatTemplate& chat_template,
                                                                const openai::Conversation& conversation) const;
+  /// Returns the prompt of a chat with the beginning of the answer that tool_choice may add. Sets how the answer is
+  /// separated, and what restricts it.
+  [[nodiscard]] openai::ApiResult<std::string> render_prompt(const text::ChatTemplate& chat_template,
+                                                             const openai::ChatRequest& request,
+                                                             text::OutputFormat& format,
+                                                             OutputConstraint& constraint) const;
   [[nodiscard]] openai::ApiResult<GenerationSpec> finish(const openai::CommonRequest& request, GenerationSpec spec,
                                                          std::string_view prompt_param, const std::string& header_id,
                                                          const OutputConstraint& constraint) const;

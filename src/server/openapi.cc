@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "base/json.h"
+#include "server/messages/error.h"
+#include "server/messages/request.h"
 #include "server/openai/schema.h"
+#include "server/responses/request.h"
 
 namespace millrace::server {
 namespace {
@@ -48,6 +51,11 @@ void write_content(JsonWriter& json, const RouteDoc& doc) {
   json.end_object();
 }
 
+/// Returns the name of an error's response, which differs by the route's dialect.
+std::string error_name(openai::ErrorDialect dialect, unsigned status) {
+  return fmt::format("{}{}", dialect == &messages::error_response ? "Message" : "", status);
+}
+
 void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   json.key("responses").begin_object().key("200").begin_object().member("description", operation.doc.summary);
   write_content(json, operation.doc);
@@ -55,7 +63,9 @@ void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   const bool is_same_site_only = operation.access == Access::kAdmin || operation.access == Access::kClientSameSite;
   std::vector<unsigned> statuses = {400, 408, 413, 431, 500, 503};
   if (!operation.doc.request.empty()) statuses.insert(statuses.end(), {404, 409, 415, 429, 504});
-  if (operation.path == "/v1/models/{id}") statuses.push_back(404);
+  const bool has_id = operation.path.find("{id}") != std::string::npos;
+  if (has_id) statuses.push_back(404);
+  if (operation.method == Method::kDelete) statuses.push_back(409);
   if (operation.path == "/stop_profile") statuses.push_back(409);
   if (operation.path == "/continue_generation") statuses.push_back(415);
   if (has_key && operation.access != Access::kPublic) statuses.push_back(401);
@@ -63,21 +73,25 @@ void write_responses(JsonWriter& json, const Route& operation, bool has_key) {
   std::ranges::sort(statuses);
   for (const unsigned status : statuses) {
     json.key(fmt::to_string(status));
-    write_reference(json, "responses", fmt::to_string(status));
+    write_reference(json, "responses", error_name(operation.make_error, status));
   }
   json.end_object();
+}
+
+void write_parameters(JsonWriter& json, const Route& operation) {
+  const bool has_id = operation.path.find("{id}") != std::string::npos;
+  if (!has_id && operation.doc.query.empty()) return;
+  json.key("parameters").begin_array();
+  if (has_id) json.raw(R"({"name":"id","in":"path","required":true,"schema":{"type":"string"}})");
+  if (!operation.doc.query.empty()) json.raw(operation.doc.query);
+  json.end_array();
 }
 
 void write_operation(JsonWriter& json, const Route& operation, bool has_key) {
   std::string method(to_string(operation.method));
   std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json.key(method).begin_object().member("summary", operation.doc.summary);
-  if (operation.path.ends_with("{id}")) {
-    json.key("parameters").raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
-  }
-  if (operation.path == "/live") {
-    json.key("parameters").raw(R"([{"name":"since","in":"query","schema":{"type":"string"}}])");
-  }
+  write_parameters(json, operation);
   if (!operation.doc.request.empty()) {
     json.key("requestBody").begin_object().member("required", !operation.doc.body_optional).key("content");
     json.begin_object().key("application/json").begin_object().key("schema");
@@ -91,9 +105,14 @@ void write_operation(JsonWriter& json, const Route& operation, bool has_key) {
 
 void write_error_responses(JsonWriter& json) {
   json.key("responses").begin_object();
-  for (const unsigned status : {400u, 401u, 403u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
-    json.key(fmt::to_string(status)).begin_object().member("description", status_text(status));
-    json.key("content").raw(R"({"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}})").end_object();
+  for (const openai::ErrorDialect dialect : {&openai::error_response, &messages::error_response}) {
+    const std::string schema = dialect == &messages::error_response ? "MessageError" : "Error";
+    for (const unsigned status : {400u, 401u, 403u, 404u, 408u, 409u, 413u, 415u, 429u, 431u, 500u, 503u, 504u}) {
+      json.key(error_name(dialect, status)).begin_object().member("description", status_text(status)).key("content");
+      json.begin_object().key("application/json").begin_object().key("schema");
+      write_reference(json, "schemas", schema);
+      json.end_object().end_object().end_object();
+    }
   }
   json.end_object();
 }
@@ -124,6 +143,10 @@ void append_openapi(std::string& out, const ServerOptions& options, const openai
   json.key("schemas");
   std::string schemas = "{";
   openai::append_request_schemas(schemas, limits);
+  schemas += ',';
+  responses::append_request_schema(schemas, limits);
+  schemas += ',';
+  messages::append_request_schemas(schemas, limits);
   schemas += ',';
   schemas += kResponses.substr(kResponses.find('{') + 1);
   json.raw(schemas).end_object().end_object();

@@ -37,6 +37,7 @@ struct ServerOptions {
 
   size_t max_requests_in_flight = 2048;                ///< generations; beyond: 429
   size_t max_choices = 512;                            ///< prompts times n of one request
+  size_t response_store_bytes = 64u << 20;             ///< of responses that can be fetched again
   uint32_t max_logprobs = 20;                          ///< alternatives per token
   std::chrono::milliseconds comment_interval{15'000};  ///< of keep-alive comments on an idle stream
 };

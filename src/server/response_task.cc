@@ -16,12 +16,12 @@ double seconds(async::Duration duration) {
 
 }  // namespace
 
-ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, Exchange& exchange)
+ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, ResponseSink& sink)
     : context_(context),
       spec_(std::move(spec)),
-      exchange_(exchange),
+      sink_(sink),
       streams_(context.runtime, context.engine),
-      writer_(spec_.info, spec_.options, spec_.include_usage, spec_.continuous_usage),
+      writer_(spec_.make_writer(spec_.info, spec_.options)),
       comment_timer_(context.runtime,
                      [this] {
                        comment_due_ = true;
@@ -33,8 +33,8 @@ ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, 
     choices_.emplace_back(spec_.options, spec_.prompt_of(i), static_cast<uint32_t>(i));
   if (!spec_.stream) full_choices_.resize(unfinished_);
   last_token_.resize(unfinished_);
-  for (const TokenizedPrompt& prompt : spec_.prompts) exchange_.record.prompt_tokens += prompt.ids.size();
-  exchange_.record.id = spec_.info.id;
+  for (const TokenizedPrompt& prompt : spec_.prompts) sink_.record().prompt_tokens += prompt.ids.size();
+  sink_.record().id = spec_.info.id;
 }
 
 size_t ResponseTask::abort() {
@@ -47,24 +47,29 @@ size_t ResponseTask::abort() {
 }
 
 asio::awaitable<void> ResponseTask::run() {
-  if (Failure failure = submit_all()) {
+  Failure failure = std::move(spec_.refusal);
+  if (!failure) failure = submit_all();
+  if (failure) {
     co_await send_failure(*std::move(failure));
     co_return;
   }
-  streams_.spawn("disconnect watcher", exchange_.connection.watch([this] { streams_.wake(); }));
+  streams_.spawn("disconnect watcher", sink_.watch([this] { streams_.wake(); }));
   if (spec_.stream) comment_timer_.expire_after(context_.comment_interval);
   bool failed = false;
   for (;;) {
-    Failure failure = process_events();
+    failure = process_events();
     if (!failure && context_.is_stopping) failure = ApiError{503, "the server is shutting down", ""};
-    if (exchange_.connection.peer_gone()) break;
+    if (sink_.is_gone()) break;
     failed = failure.has_value();
     if (failure) {
       co_await send_failure(*std::move(failure));
       break;
     }
     if (unfinished_ == 0) break;
-    if (std::exchange(comment_due_, false) && unsent_.empty()) unsent_ = ":\n\n";
+    if (std::exchange(comment_due_, false) && unsent_.empty()) {
+      start_stream();
+      writer_->append_keep_alive(unsent_);
+    }
     if (unsent_.empty()) {
       co_await streams_.wait();
       continue;
@@ -72,11 +77,11 @@ asio::awaitable<void> ResponseTask::run() {
     const bool sent = co_await flush();
     if (!sent) break;
   }
-  exchange_.record.completion_tokens = usage().completion_tokens;
+  sink_.record().completion_tokens = usage().completion_tokens;
   if (!failed) record_end_metrics();
-  if (unfinished_ == 0 && !exchange_.connection.peer_gone()) co_await send_full_response();
-  if (exchange_.connection.peer_gone()) {
-    exchange_.record.status = 499;
+  if (unfinished_ == 0 && !sink_.is_gone()) co_await send_full_response();
+  if (sink_.is_gone()) {
+    sink_.record().status = 499;
     ++context_.metrics.disconnects;
   }
 }
@@ -113,7 +118,9 @@ ResponseTask::Failure ResponseTask::process_event(StreamSet::Arrival& arrival) {
     context_.metrics.generation_length.observe(choice.completion_tokens());
   }
   if (!spec_.stream) return std::nullopt;
-  writer_.append_delta(unsent_, view(arrival.index, delta), spec_.continuous_usage ? usage() : openai::Usage{});
+  start_stream();
+  const openai::Usage usage_so_far = writer_->needs_running_usage() ? usage() : openai::Usage{};
+  writer_->append_delta(unsent_, view(arrival.index, delta), usage_so_far);
   delta_ = ChoiceDelta{};
   if (error && !choice.finished()) return openai::to_api_error(*error);
   return std::nullopt;
@@ -128,9 +135,9 @@ void ResponseTask::record_event_metrics(size_t index, const sched::GenerateEvent
   } else if (!event.tokens.empty() || (!event.error && event.finish != sched::FinishReason::kAbort)) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
-    if (!exchange_.record.first_token) {
-      exchange_.record.first_token = now;
-      metrics.time_to_first_token.observe(seconds(now - exchange_.record.begin));
+    if (!sink_.record().first_token) {
+      sink_.record().first_token = now;
+      metrics.time_to_first_token.observe(seconds(now - sink_.record().begin));
     }
     if (index % spec_.n == 0) {
       const size_t prompt_tokens = spec_.prompt_of(index).ids.size();
@@ -150,29 +157,34 @@ void ResponseTask::record_end_metrics() {
     metrics.count_finish(sched::FinishReason::kAbort);
     metrics.generation_length.observe(choice.completion_tokens());
   }
-  metrics.e2e_latency.observe(seconds(now - exchange_.record.begin));
-  if (exchange_.record.first_token) metrics.decode_time.observe(seconds(now - *exchange_.record.first_token));
+  metrics.e2e_latency.observe(seconds(now - sink_.record().begin));
+  if (sink_.record().first_token) metrics.decode_time.observe(seconds(now - *sink_.record().first_token));
+}
+
+void ResponseTask::start_stream() {
+  if (!std::exchange(stream_started_, true)) writer_->append_start(unsent_, usage());
 }
 
 asio::awaitable<void> ResponseTask::send_failure(ApiError error) {
-  exchange_.record.status = error.status;
-  if (stream_open_ || !unsent_.empty()) {
-    openai::ChunkWriter::append_failure(unsent_, error);
-    exchange_.connection.close_after_response();
-    bool sent = co_await flush();
-    if (sent) sent = co_await exchange_.connection.end_stream();
+  sink_.record().status = error.status;
+  if (spec_.fails_in_stream) start_stream();
+  if (stream_started_) {
+    writer_->append_failure(unsent_, error);
+    sink_.close_after_response();
+    const bool sent = co_await flush();
+    if (sent) co_await sink_.end_events();
     co_return;
   }
-  if (context_.is_stopping) exchange_.connection.close_after_response();
-  co_await exchange_.send(openai::error_response(error));
+  if (context_.is_stopping) sink_.close_after_response();
+  co_await sink_.send_error(error);
 }
 
 asio::awaitable<void> ResponseTask::send_full_response() {
   if (spec_.stream) {
-    if (spec_.include_usage) writer_.append_usage(unsent_, usage());
-    openai::ChunkWriter::append_done(unsent_);
-    bool sent = co_await flush();
-    if (sent) sent = co_await exchange_.connection.end_stream();
+    start_stream();
+    writer_->append_end(unsent_, usage());
+    const bool sent = co_await flush();
+    if (sent) co_await sink_.end_events();
     co_return;
   }
   HttpResponse response;
@@ -181,7 +193,7 @@ asio::awaitable<void> ResponseTask::send_full_response() {
   } else {
     write_full_response(response.body);
   }
-  co_await exchange_.send(std::move(response));
+  co_await sink_.send(std::move(response));
 }
 
 size_t ResponseTask::logprob_token_count() const {
@@ -190,18 +202,14 @@ size_t ResponseTask::logprob_token_count() const {
   return count;
 }
 
-void ResponseTask::write_full_response(std::string& out) const {
+void ResponseTask::write_full_response(std::string& out) {
   std::vector<openai::ChoiceView> views;
   for (size_t i = 0; i < choices_.size(); ++i) views.push_back(view(i, full_choices_[i]));
-  openai::append_response(out, spec_.info, spec_.options, views, usage());
+  writer_->append_response(out, views, usage());
 }
 
 asio::awaitable<bool> ResponseTask::flush() {
-  if (!std::exchange(stream_open_, true)) {
-    const bool opened = co_await exchange_.begin_events();
-    if (!opened) co_return false;
-  }
-  const bool sent = co_await exchange_.connection.write_stream(unsent_);
+  const bool sent = co_await sink_.write_events(unsent_);
   comment_timer_.expire_after(context_.comment_interval);
   co_return sent;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "server/choice.h"
@@ -7,7 +8,7 @@
 #include "server/input_processor.h"
 #include "server/observe/server_metrics.h"
 #include "server/openai/response.h"
-#include "server/exchange.h"
+#include "server/response_sink.h"
 #include "server/stream_set.h"
 #include "server/worker.h"
 
@@ -23,11 +24,12 @@ struct ResponseContext {
   bool is_stopping = false;                    ///< every request ends with an error: the server stops
 };
 
-/// Turns the engine's streams of one request into its HTTP response. Lives in the frame of GenerationRoutes::serve,
+/// Turns the engine's streams of one request into its response. Lives in the frame of GenerationRoutes::serve,
 /// which awaits `finish` whatever happened to `run`; the server's executor only.
 class ResponseTask {
  public:
-  ResponseTask(const ResponseContext& context, GenerationSpec spec, Exchange& exchange);
+  /// `sink` outlives the task.
+  ResponseTask(const ResponseContext& context, GenerationSpec spec, ResponseSink& sink);
   ResponseTask(const ResponseTask&) = delete;
   ResponseTask& operator=(const ResponseTask&) = delete;
 
@@ -52,11 +54,13 @@ class ResponseTask {
   void record_event_metrics(size_t index, const sched::GenerateEvent& event);
   /// Counts the request's latencies, and as aborted each choice that the client's disconnect cut off.
   void record_end_metrics();
+  /// Appends the stream's beginning, unless it is there already.
+  void start_stream();
   asio::awaitable<void> send_failure(openai::ApiError error);
   asio::awaitable<void> send_full_response();
   /// Returns the tokens with logprobs of a whole answer, its prompts included.
   [[nodiscard]] size_t logprob_token_count() const;
-  void write_full_response(std::string& out) const;
+  void write_full_response(std::string& out);
   /// Sends the unsent events, opening the stream if need be; false when the client is gone.
   asio::awaitable<bool> flush();
   [[nodiscard]] openai::Usage usage() const;
@@ -64,18 +68,18 @@ class ResponseTask {
 
   const ResponseContext& context_;
   GenerationSpec spec_;
-  Exchange& exchange_;
+  ResponseSink& sink_;
   StreamSet streams_;
   std::vector<Choice> choices_;
   std::vector<ChoiceDelta> full_choices_;  ///< not streaming: each choice's content so far
   std::vector<async::TimePoint> last_token_;
   ChoiceDelta delta_;  ///< streaming: the delta being rendered
-  openai::ChunkWriter writer_;
+  std::unique_ptr<openai::ResponseWriter> writer_;
   std::string unsent_;  ///< streaming: rendered events
   LazyTimer comment_timer_;
   size_t unfinished_;
   bool comment_due_ = false;
-  bool stream_open_ = false;
+  bool stream_started_ = false;  ///< the writer has written the beginning
 };
 
 }  // namespace millrace::server

@@ -71,7 +71,8 @@ void RingRoutes::add_to(Router& router) {
               .handler = [this](const HttpRequest& request) { return live(request); },
               .is_probe = true,
               .doc = {.summary = "What the live page shows; ?since=N: only micro-batches above number N",
-                      .response = "AnyObject"}});
+                      .response = "AnyObject",
+                      .query = R"({"name":"since","in":"query","schema":{"type":"string"}})"}});
   router.add({.path = "/cost_model",
               .handler = [this](const HttpRequest&) { return cost_model(); },
               .doc = {.summary = "The ring as a cluster file for `millrace simulate`", .response = "AnyObject"}});

@@ -9,6 +9,7 @@
 
 #include "async/runtime.h"
 #include "server/http/http.h"
+#include "server/openai/error.h"
 
 namespace millrace::server {
 
@@ -28,6 +29,7 @@ struct RouteDoc {
   std::string_view request = {};   ///< the schema of its JSON body; empty: it takes none
   std::string_view response = {};  ///< the schema of its answer, or the media type if that is not JSON
   bool body_optional = false;
+  std::string_view query = {};  ///< the parameters of the query, as JSON objects with commas between them
   std::string_view event = {};  ///< the schema of an event's data, where the answer may be a stream of events
 };
 
@@ -39,13 +41,14 @@ struct Route {
   using AsyncHandler = std::function<asio::awaitable<std::optional<HttpResponse>>(Exchange&)>;
 
   Method method = Method::kGet;
-  std::string path;  ///< as requested; a last segment "{id}" stands for any text
+  std::string path;  ///< as requested; a segment "{id}" stands for any text
   Access access = Access::kClient;
   std::variant<Handler, AsyncHandler> handler = {};
   bool takes_json = false;         ///< other media types and encoded bodies are refused
   bool uses_worker = false;        ///< a Handler whose work grows with the body: large ones run on the worker thread
   bool is_probe = false;           ///< called all the time: logged at debug level
   bool answers_when_full = false;  ///< the response needs no room in the budget of bodies
+  openai::ErrorDialect make_error = &openai::error_response;  ///< of errors that the server finds before the handler
   RouteDoc doc = {};
 };
 

@@ -11,9 +11,11 @@ constexpr std::string_view kArgument = "{id}";
 
 bool has_path(const Route& route, std::string_view path) {
   if (route.path == path) return true;
-  if (!route.path.ends_with(kArgument)) return false;
-  const std::string_view prefix = std::string_view(route.path).substr(0, route.path.size() - kArgument.size());
-  return path.size() > prefix.size() && path.starts_with(prefix);
+  const size_t argument = route.path.find(kArgument);
+  if (argument == std::string::npos) return false;
+  const std::string_view prefix = std::string_view(route.path).substr(0, argument);
+  const std::string_view suffix = std::string_view(route.path).substr(argument + kArgument.size());
+  return path.size() > prefix.size() + suffix.size() && path.starts_with(prefix) && path.ends_with(suffix);
 }
 
 void allow(std::string& allowed, Method method) {
@@ -40,6 +42,7 @@ RouteMatch Router::match(const HttpRequest& request) const {
     if (!has_path(route, request.path)) continue;
     match.name = route.path;
     match.is_probe = route.is_probe;
+    match.make_error = route.make_error;
     if (route.method == wanted) {
       match.route = &route;
       match.allowed.clear();

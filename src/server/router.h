@@ -11,10 +11,11 @@ namespace millrace::server {
 
 /// Where a request goes. Views point into the Router.
 struct RouteMatch {
-  const Route* route = nullptr;     ///< null: not found, method not allowed, or a preflight
-  std::string_view name = "other";  ///< for logs and metrics: the path as registered
-  bool is_preflight = false;        ///< OPTIONS of a registered path, or of "*"
-  bool is_probe = false;            ///< the path's routes are probes
+  const Route* route = nullptr;                               ///< null: not found, method not allowed, or a preflight
+  std::string_view name = "other";                            ///< for logs and metrics: the path as registered
+  bool is_preflight = false;                                  ///< OPTIONS of a registered path, or of "*"
+  bool is_probe = false;                                      ///< the path's routes are probes
+  openai::ErrorDialect make_error = &openai::error_response;  ///< of the path's routes
   std::string allowed = {};  ///< without a route: the methods of the path, for the Allow header; empty: no such path
 };
 

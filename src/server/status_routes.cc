@@ -1,8 +1,11 @@
 #include "server/status_routes.h"
 
+#include <fmt/chrono.h>
+
 #include <chrono>
 
 #include "base/json.h"
+#include "server/messages/error.h"
 #include "server/observe/process_metrics.h"
 #include "server/openapi.h"
 
@@ -12,6 +15,18 @@ namespace {
 using openai::error_response;
 
 constexpr std::string_view kModelsPath = "/v1/models";
+
+bool is_from_anthropic_client(const HttpRequest& request) {
+  return !request.anthropic_version.empty();
+}
+
+/// Writes a model as Anthropic's API describes it.
+void write_anthropic_model(JsonWriter& json, std::string_view name, const sched::ModelInfo& info, int64_t created_s) {
+  const auto created = std::chrono::sys_seconds(std::chrono::seconds(created_s));
+  json.begin_object().member("type", "model").member("id", name).member("display_name", name);
+  json.member("created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", created)).member("lifecycle", "active");
+  json.member("max_input_tokens", info.context_length).member("max_tokens", info.context_length).end_object();
+}
 
 void write_model(JsonWriter& json, std::string_view name, std::string_view root, const sched::ModelInfo& info,
                  int64_t created_s) {
@@ -38,12 +53,12 @@ void StatusRoutes::add_to(Router& router) {
   add_probes_to(router);
   router.add({.method = Method::kGet,
               .path = "/v1/models",
-              .handler = [this](const HttpRequest&) { return models(); },
-              .doc = {.summary = "List the served model under each of its names", .response = "ModelList"}});
+              .handler = [this](const HttpRequest& request) { return models(request); },
+              .doc = {.summary = "List the served model under each of its names", .response = "AnyModelList"}});
   router.add({.method = Method::kGet,
               .path = "/v1/models/{id}",
               .handler = [this](const HttpRequest& request) { return model(request); },
-              .doc = {.summary = "Show the model of this name", .response = "Model"}});
+              .doc = {.summary = "Show the model of this name", .response = "AnyModel"}});
   router.add({.method = Method::kGet,
               .path = "/version",
               .handler = [](const HttpRequest&) { return json_response(R"({"version":")" MILLRACE_VERSION R"("})"); },
@@ -94,23 +109,39 @@ void StatusRoutes::add_probes_to(Router& router) {
               .doc = {.summary = "Metrics in Prometheus' form", .response = "text/plain"}});
 }
 
-HttpResponse StatusRoutes::models() const {
+HttpResponse StatusRoutes::models(const HttpRequest& request) const {
   HttpResponse response;
   JsonWriter json(response.body);
   const sched::ModelInfo& info = from_.service.engine->model_info();
   const std::string& root = from_.options.served_model_name;
+  const std::vector<std::string>& others = from_.options.other_model_names;
+  if (is_from_anthropic_client(request)) {
+    json.begin_object().key("data").begin_array();
+    write_anthropic_model(json, root, info, created_s_);
+    for (const std::string& name : others) write_anthropic_model(json, name, info, created_s_);
+    json.end_array().member("has_more", false).member("first_id", root);
+    json.member("last_id", others.empty() ? root : others.back()).end_object();
+    return response;
+  }
   json.begin_object().member("object", "list").key("data").begin_array();
   write_model(json, root, root, info, created_s_);
-  for (const std::string& name : from_.options.other_model_names) write_model(json, name, root, info, created_s_);
+  for (const std::string& name : others) write_model(json, name, root, info, created_s_);
   json.end_array().end_object();
   return response;
 }
 
 HttpResponse StatusRoutes::model(const HttpRequest& request) const {
   const std::string name = request.path.substr(kModelsPath.size() + 1);
-  if (auto unknown = from_.input_processor.check_model(name)) return error_response(*unknown);
+  const bool is_anthropic = is_from_anthropic_client(request);
+  if (auto unknown = from_.input_processor.check_model(name)) {
+    return is_anthropic ? messages::error_response(*unknown) : error_response(*unknown);
+  }
   HttpResponse response;
   JsonWriter json(response.body);
+  if (is_anthropic) {
+    write_anthropic_model(json, name, from_.service.engine->model_info(), created_s_);
+    return response;
+  }
   write_model(json, name, from_.options.served_model_name, from_.service.engine->model_info(), created_s_);
   return response;
 }

@@ -34,7 +34,7 @@ class StatusRoutes {
  private:
   void add_probes_to(Router& router);
   [[nodiscard]] size_t requests_in_flight() const;
-  [[nodiscard]] HttpResponse models() const;
+  [[nodiscard]] HttpResponse models(const HttpRequest& request) const;
   /// Answers "/v1/models/{id}".
   [[nodiscard]] HttpResponse model(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse health() const;

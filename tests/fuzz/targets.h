@@ -10,6 +10,9 @@ namespace millrace::fuzz {
 
 void http_request(std::string_view input);
 void json_request(std::string_view input);
+void message_request(std::string_view input);
+/// The body of a Responses request; also the arguments of a custom tool's call.
+void responses_request(std::string_view input);
 void tokenizer_json(std::string_view input);
 void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
@@ -30,6 +33,8 @@ struct Target {
 inline constexpr std::array kTargets = {
     Target{"http_request", http_request},
     Target{"json_request", json_request},
+    Target{"message_request", message_request},
+    Target{"responses_request", responses_request},
     Target{"tokenizer_json", tokenizer_json},
     Target{"config_json", config_json},
     Target{"safetensors_header", safetensors_header},

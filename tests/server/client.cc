@@ -34,7 +34,9 @@ std::vector<std::string> HttpReply::events() const {
     const size_t end = body.find("\n\n", at);
     if (end == std::string::npos) break;
     const std::string event = body.substr(at, end - at);
-    if (event.starts_with("data: ")) events.push_back(event.substr(6));
+    // An event may have its type in a line before.
+    const size_t data = event.starts_with("event: ") ? event.find("\ndata: ") + 1 : 0;
+    if (event.substr(data).starts_with("data: ")) events.push_back(event.substr(data + 6));
     at = end + 2;
   }
   return events;
@@ -162,6 +164,11 @@ std::string post_bytes(std::string_view path, std::string_view json, std::string
   return fmt::format(
       "POST {} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}", path,
       json.size(), more_headers, json);
+}
+
+HttpReply Client::remove(std::string_view path) {
+  send(fmt::format("DELETE {} HTTP/1.1\r\nHost: test\r\n\r\n", path));
+  return read();
 }
 
 HttpReply Client::post(std::string_view path, std::string_view json, std::string_view more_headers) {

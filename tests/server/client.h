@@ -42,6 +42,7 @@ class Client {
 
   HttpReply get(std::string_view path, std::string_view more_headers = {});
   HttpReply post(std::string_view path, std::string_view json, std::string_view more_headers = {});
+  HttpReply remove(std::string_view path);
 
  private:
   bool receive();

@@ -6,6 +6,7 @@
 
 #include "async/real_runtime.h"
 #include "server/api.h"
+#include "server/messages/request.h"
 #include "server/openapi.h"
 #include "server/schema_check.h"
 #include "server/test_server.h"
@@ -53,6 +54,74 @@ std::vector<std::string> chat_values() {
       R"("low")",
       R"("xhigh")",
   };
+}
+
+/// Returns values of the fields of a message.
+std::vector<std::string> message_values() {
+  std::vector<std::string> texts = {
+      R"([{"name":"f","input_schema":{"type":"object"}}])",
+      R"([{"type":"custom","name":"f","input_schema":{},"description":null,"strict":null,"defer_loading":true}])",
+      R"([{"type":"custom","name":"f"}])",
+      R"([{"type":"bash_20250124","name":"bash"}])",
+      R"([{"type":5,"name":"f","input_schema":{}}])",
+      R"([{"name":"f","input_schema":[]}])",
+      R"([{"name":"f","input_schema":{},"description":5}])",
+      R"([{"name":"f","input_schema":{},"strict":"x"}])",
+      R"({"type":"auto"})",
+      R"({"type":"any","disable_parallel_tool_use":true})",
+      R"({"type":"any","disable_parallel_tool_use":5})",
+      R"({"type":"tool","name":"f"})",
+      R"({"type":"tool"})",
+      R"({"type":"adaptive"})",
+      R"({"type":"disabled","budget_tokens":5})",
+      R"({"type":"enabled","budget_tokens":1024})",
+      R"({"type":"enabled","budget_tokens":1023})",
+      R"({"type":"enabled","budget_tokens":1024.5})",
+      R"({"type":"enabled"})",
+      R"({"effort":"high"})",
+      R"({"effort":"none"})",
+      R"({"effort":null,"format":{"type":"json_schema","schema":{"type":"object"}}})",
+      R"({"format":{"type":"json_schema"}})",
+      R"({"type":"json_schema","schema":{"type":"string"}})",
+      R"({"type":"json_schema","schema":"{}"})",
+      R"([{"type":"text","text":"s","cache_control":null}])",
+      R"([{"type":"text","text":null}])",
+  };
+  for (const char* block :
+       {R"({"type":"text","text":"t"})",
+        R"({"type":"text"})",
+        R"({"type":"image","source":{}})",
+        R"({"type":"document","source":{"type":"text","data":"d"},"title":null,"context":"c"})",
+        R"({"type":"document","source":{"type":"content","content":[{"type":"text","text":"d"}]}})",
+        R"({"type":"document","source":{"type":"content","content":[{"type":"image"}]}})",
+        R"({"type":"document","source":{"type":"url","url":"u"}})",
+        R"({"type":"document","title":"t"})",
+        R"({"type":"search_result","title":"t","source":"s","content":[{"type":"text","text":"t"}]})",
+        R"({"type":"search_result","title":"t","source":"s","content":"t"})",
+        R"({"type":"search_result","source":"s","content":[]})",
+        R"({"type":"tool_result","tool_use_id":"i"})",
+        R"({"type":"tool_result","tool_use_id":"i","content":null,"is_error":null})",
+        R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"tool_reference","tool_name":"f"}]})",
+        R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"tool_reference"}]})",
+        R"({"type":"tool_result","tool_use_id":"i","content":[{"type":"thinking","thinking":"t"}]})",
+        R"({"type":"tool_result","tool_use_id":5})",
+        R"({"type":"tool_result","tool_use_id":"i","is_error":5})",
+        R"({"type":"thinking","thinking":"t","signature":""})",
+        R"({"type":"thinking"})",
+        R"({"type":"redacted_thinking","data":"d"})",
+        R"({"type":"tool_use","id":"i","name":"f","input":{}})",
+        R"({"type":"tool_use","id":"i","name":"f","input":"{}"})",
+        R"({"type":"tool_use","id":"i","input":{}})",
+        R"({"type":"server_tool_use","id":"i"})",
+        R"({"type":"web_search_tool_result"})",
+        R"({"text":"t"})",
+        "5"}) {
+    for (const char* role : {"user", "assistant", "system"}) {
+      // A call of a tool may not be the last.
+      texts.push_back(fmt::format(R"([{{"role":"{}","content":[{}]}},{{"role":"user","content":"c"}}])", role, block));
+    }
+  }
+  return texts;
 }
 
 /// Values of every JSON type, numbers apart.
@@ -151,6 +220,7 @@ std::vector<std::string> long_values() {
 /// Returns values around every bound that a field has, and of every type.
 std::vector<std::string> values() {
   std::vector<std::string> texts = chat_values();
+  for (std::string& text : message_values()) texts.push_back(std::move(text));
   texts.insert(texts.end(), std::begin(kOtherValues), std::end(kOtherValues));
   texts.insert(texts.end(), std::begin(kNumbers), std::end(kNumbers));
   texts.emplace_back(R"(["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])");
@@ -168,15 +238,21 @@ struct RequestKind {
 };
 
 std::vector<RequestKind> request_kinds() {
-  const std::string messages = R"([{"role":"user","content":"c"}])";
+  const std::string chat = R"([{"role":"user","content":"c"}])";
   using namespace openai;
   return {
       {"CompletionRequest",
        {{"prompt", "\"p\""}},
        [](const std::string& body) { return parse_completion_request(body, kLimits).has_value(); }},
       {"ChatCompletionRequest",
-       {{"messages", messages}},
+       {{"messages", chat}},
        [](const std::string& body) { return parse_chat_request(body, kLimits).has_value(); }},
+      {"MessageRequest",
+       {{"messages", chat}, {"model", "\"m\""}, {"max_tokens", "5000"}},
+       [](const std::string& body) { return messages::parse_message_request(body, kLimits).has_value(); }},
+      {"CountTokensRequest",
+       {{"messages", chat}, {"model", "\"m\""}},
+       [](const std::string& body) { return messages::parse_count_request(body, kLimits).has_value(); }},
       {"TokenizeRequest",
        {{"prompt", "\"p\""}},
        [](const std::string& body) { return parse_tokenize_request(body, kLimits).has_value(); }},
@@ -184,7 +260,7 @@ std::vector<RequestKind> request_kinds() {
        {{"tokens", "[1]"}},
        [](const std::string& body) { return parse_detokenize_request(body, kLimits).has_value(); }},
       {"TemplateRequest",
-       {{"messages", messages}},
+       {{"messages", chat}},
        [](const std::string& body) { return parse_template_request(body, kLimits).has_value(); }},
       {"AbortRequest",
        {{"abort_all", "true"}},
@@ -200,6 +276,9 @@ void add_company(const std::string& name, const std::string& value, std::map<std
   if (name == "max_tokens" && members.contains("prompt")) members["echo"] = "true";
   if (name == "top_logprobs") members["logprobs"] = "true";
   if (name == "best_of" && value.find_first_not_of("0123456789") == std::string::npos) members["n"] = value;
+  if (name == "tool_choice" && members.contains("model")) {
+    members["tools"] = R"([{"name":"f","input_schema":{"type":"object"}}])";
+  }
   if (name == "abort_all" && value != "true") members["request_id"] = "\"r\"";
   if (name == "content") members.erase("prompt");
   if (name == "continue_final_message") {
@@ -324,9 +403,15 @@ TEST_CASE("The document has every route and nothing else") {
     for (const auto operation : path.value.get_object()) {
       ++documented;
       std::string where(path.key);
-      if (where.ends_with("{id}")) where = "/v1/models/fake";
+      if (where == "/v1/models/{id}") where = "/v1/models/fake";
+      if (const size_t id = where.find("{id}"); id != std::string::npos) {
+        const ParsedJson stored(server.post("/v1/responses", R"({"input":"x"})").body);
+        where.replace(id, 4, stored.string("/id"));
+      }
       INFO(operation.key << " " << where);
-      const HttpReply reply = operation.key == "get" ? server.get(where) : server.post(where, "{\"abort_all\":true}");
+      const HttpReply reply = operation.key == "get"      ? server.get(where)
+                              : operation.key == "delete" ? server.remove(where)
+                                                          : server.post(where, "{\"abort_all\":true}");
       CHECK(reply.status != 404);
       CHECK(reply.status != 405);
       CHECK(operation.value["responses"][std::to_string(reply.status)].error() == simdjson::SUCCESS);

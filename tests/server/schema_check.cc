@@ -90,6 +90,7 @@ bool matches_word(Json value, std::string_view word, Json wanted, Json root) {
   if (word == "enum") return !all_items(wanted, [&](Json each) { return !equal(value, each); });
   if (word == "allOf") return all_items(wanted, [&](Json each) { return matches(value, each, root); });
   if (word == "anyOf") return !all_items(wanted, [&](Json each) { return !matches(value, each, root); });
+  if (word == "not") return !matches(value, wanted, root);
   if (word == "minimum") return !is_number(value) || number_of(value) >= number_of(wanted);
   if (word == "maximum") return !is_number(value) || number_of(value) <= number_of(wanted);
   if (word == "exclusiveMinimum") return !is_number(value) || number_of(value) > number_of(wanted);

@@ -29,6 +29,7 @@ class TestServer {
   [[nodiscard]] HttpReply post(std::string_view path, std::string_view json, std::string_view more_headers = {}) const {
     return Client(port).post(path, json, more_headers);
   }
+  [[nodiscard]] HttpReply remove(std::string_view path) const { return Client(port).remove(path); }
   [[nodiscard]] HttpReply complete(std::string_view json) const { return post("/v1/completions", json); }
   [[nodiscard]] HttpReply chat(std::string_view json) const { return post("/v1/chat/completions", json); }
 

@@ -112,7 +112,7 @@ asio::awaitable<Connection::Incoming> Connection::parse_request(HttpHandler& han
   BodyBudget::Reservation reservation(bodies_);
   const auto refuse = [&](const HttpError& error) {
     deadline_.expire_never();
-    return Incoming{{}, handler.make_error(error)};
+    return Incoming{{}, handler.make_error(error, parser.head_complete() ? &parser.head() : nullptr)};
   };
   deadline_.expire_after(options_.header_timeout);
   for (;;) {

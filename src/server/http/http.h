@@ -20,11 +20,14 @@ struct HttpRequest {
   std::string path;   ///< percent-decoded, without the query
   std::string query;  ///< as sent, without '?'
   std::string authorization;
+  std::string api_key;            ///< X-Api-Key
+  std::string anthropic_version;  ///< Anthropic-Version, which Anthropic's clients send
   std::string content_type;
   std::string content_encoding;
   std::string request_id;  ///< X-Request-Id
   std::string host;
   std::string origin;      ///< Origin: the site of the page that has a browser send the request
+  std::string upgrade;     ///< Upgrade: the protocol that the client would rather speak
   std::string fetch_site;  ///< Sec-Fetch-Site: how that site relates to this server
   std::string body;
   BodyBudget::Reservation body_reservation;  ///< the body's share of the budget

@@ -22,14 +22,17 @@ class HttpHandler {
   [[nodiscard]] virtual std::optional<HttpResponse> check_head(const HttpRequest& head) = 0;
   /// Answers one request on `connection`.
   [[nodiscard]] virtual asio::awaitable<void> handle(HttpRequest request, Connection& connection) = 0;
-  /// Returns the response that tells the client of `error`, which was found before a request was complete.
-  [[nodiscard]] virtual HttpResponse make_error(const HttpError& error) = 0;
+  /// Returns the response that tells the client of `error`, which was found before a request was complete. `head` is
+  /// null where the header section is not complete either.
+  [[nodiscard]] virtual HttpResponse make_error(const HttpError& error, const HttpRequest* head) = 0;
   /// Completes and records the response to a request that `handle` never sees.
   virtual void on_refused_request(HttpResponse& response) = 0;
   /// Completes and records the response to a connection beyond the limit.
   virtual void on_refused_connection(HttpResponse& response) = 0;
   /// Ends the requests that still run: the server has stopped and waited for `waited` already.
   virtual void end_requests(std::chrono::milliseconds waited) = 0;
+  /// Ends the work that no connection waits for. It may go on until `deadline`.
+  [[nodiscard]] virtual asio::awaitable<void> finish_background(async::TimePoint /*deadline*/) { co_return; }
 };
 
 }  // namespace millrace::server

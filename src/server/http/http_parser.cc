@@ -127,12 +127,15 @@ void HttpParser::read_head() {
   request_.path = percent_decode(std::string_view(target).substr(0, question));
   if (question != std::string::npos) request_.query = target.substr(question + 1);
   request_.authorization = to_std_string(message[http::field::authorization]);
+  request_.api_key = to_std_string(message["X-Api-Key"]);
+  request_.anthropic_version = to_std_string(message["Anthropic-Version"]);
   request_.content_type = to_std_string(message[http::field::content_type]);
   request_.content_encoding = to_std_string(message[http::field::content_encoding]);
   request_.request_id = to_std_string(message["X-Request-Id"]);
   request_.host = to_std_string(message[http::field::host]);
   request_.origin = to_std_string(message[http::field::origin]);
   request_.fetch_site = to_std_string(message["Sec-Fetch-Site"]);
+  request_.upgrade = to_std_string(message[http::field::upgrade]);
   request_.http11 = message.version() >= 11;
   request_.keep_alive = message.keep_alive();
   request_.expects_continue = boost::beast::iequals(message[http::field::expect], "100-continue") && request_.http11;

@@ -84,8 +84,8 @@ asio::awaitable<void> HttpServer::accept_connections() {
 }
 
 void HttpServer::reject(tcp::socket socket) {
-  HttpResponse response =
-      handler_.make_error({503, fmt::format("{} connections are open already (--max-connections)", sessions_.size())});
+  HttpResponse response = handler_.make_error(
+      {503, fmt::format("{} connections are open already (--max-connections)", sessions_.size())}, nullptr);
   handler_.on_refused_connection(response);
   Connection(thread_.runtime(), std::move(socket), options_, usage_.bodies).send_without_waiting(response);
 }
@@ -133,7 +133,8 @@ asio::awaitable<void> HttpServer::shut_down(milliseconds drain_timeout, std::pro
   acceptor_.close(ignored);
   for (Connection* connection : connections_) connection->stop_reading();
   sessions_.close();
-  bool ended = co_await sessions_.join_until(thread_.runtime().now() + drain_timeout);
+  const async::TimePoint deadline = thread_.runtime().now() + drain_timeout;
+  bool ended = co_await sessions_.join_until(deadline);
   if (!ended) {
     handler_.end_requests(drain_timeout);
     ended = co_await sessions_.join_until(thread_.runtime().now() + std::chrono::seconds(1));
@@ -143,6 +144,7 @@ asio::awaitable<void> HttpServer::shut_down(milliseconds drain_timeout, std::pro
     sessions_.cancel();
     ended = co_await sessions_.join_until(thread_.runtime().now() + milliseconds(100));
   }
+  co_await handler_.finish_background(deadline);
   done.set_value();
 }
 

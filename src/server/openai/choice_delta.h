@@ -66,6 +66,7 @@ struct ChoiceDelta {
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   std::optional<sched::FinishReason> finish;
   bool has_tool_calls = false;        ///< with finish: the choice holds tool calls
+  bool has_open_call = false;         ///< with finish: the last call is cut off
   std::string stop_text;              ///< the stop string that matched, if one did
   std::optional<TokenId> stop_token;  ///< the user's stop token that was drawn, if one was
   bool first = false;                 ///< holds the choice's first event

@@ -195,9 +195,11 @@ void describe_message(SchemaWriter& schema) {
   for (const std::string_view role : kRoles) json.value(role);
   json.end_array().end_object().key("content").begin_object();
   json.member("description", "Required for every role except assistant and tool");
-  json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],)"
-                        R"("properties":{"type":{"enum":["text","refusal"]},"text":{"type":["string","null"]},)"
-                        R"("refusal":{"type":["string","null"]}}}},{"type":"null"}])");
+  json.key("anyOf").raw(R"([{"type":"string"},{"type":"array","items":{"type":"object","required":["type"],"anyOf":[)"
+                        R"({"required":["text"],"properties":{"type":{"const":"text"},"text":{"type":"string"},)"
+                        R"("refusal":{"type":["string","null"]}}},)"
+                        R"({"required":["refusal"],"properties":{"type":{"const":"refusal"},)"
+                        R"("refusal":{"type":"string"},"text":{"type":["string","null"]}}}]}},{"type":"null"}])");
   json.end_object().key("name").raw(R"({"type":["string","null"]})");
   for (const char* name : {"reasoning_content", "reasoning", "refusal", "tool_call_id"}) {
     json.key(name).raw(R"({"type":["string","null"]})");

@@ -49,5 +49,7 @@ ApiError bad_request(std::string_view param, fmt::format_string<Args...> format,
 /// Appends {"error":{…}}.
 void append_error(std::string& out, const ApiError& error);
 [[nodiscard]] HttpResponse error_response(const ApiError& error);
+/// Words an error as the clients of one API expect it.
+using ErrorDialect = HttpResponse (*)(const ApiError&);
 
 }  // namespace millrace::server::openai

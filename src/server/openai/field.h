@@ -13,7 +13,8 @@
 #include "base/json_value.h"
 #include "server/openai/schema.h"
 
-/// Private to openai/: readers of JSON values, whose errors name the field, what was found and what was wanted.
+/// Private to the parsers of requests: readers of JSON values, whose errors name the field, what was found and what was
+/// wanted.
 namespace millrace::server::openai {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();

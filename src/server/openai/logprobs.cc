@@ -75,7 +75,13 @@ void write_completion_logprobs(JsonWriter& json, const ChoiceOptions& options, s
 }
 
 void write_chat_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens) {
-  json.begin_object().key("content").begin_array();
+  json.begin_object().key("content");
+  write_token_logprobs(json, options, tokens);
+  json.key("refusal").null().end_object();
+}
+
+void write_token_logprobs(JsonWriter& json, const ChoiceOptions& options, std::span<const ScoredToken> tokens) {
+  json.begin_array();
   for (const ScoredToken& token : tokens) {
     json.begin_object();
     write_token(json, options, token.logprobs.token, token.logprobs.logprob);
@@ -87,7 +93,7 @@ void write_chat_logprobs(JsonWriter& json, const ChoiceOptions& options, std::sp
     }
     json.end_array().end_object();
   }
-  json.end_array().key("refusal").null().end_object();
+  json.end_array();
 }
 
 void write_prompt_logprobs(JsonWriter& json, const text::Tokenizer& tokenizer,

@@ -38,6 +38,7 @@ struct CommonRequest {
   std::string model;  ///< empty: not said
   std::optional<uint32_t> max_tokens;
   std::string_view max_tokens_name = "max_tokens";  ///< the field that gave it
+  bool fills_context = false;                       ///< max_tokens beyond the context's room is lowered, not refused
   uint32_t n = 1;
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -114,15 +115,17 @@ struct Tool {
 /// The input of a chat template; also the body of /apply-template and of a /tokenize of messages.
 struct Conversation {
   std::vector<ChatMessage> messages;
+  std::string_view messages_name = "messages";  ///< the field that gave them
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::string chat_template;         ///< the name of one of the model's, or a text; empty: the model's
   std::string chat_template_kwargs;  ///< a JSON object, or empty
   std::string reasoning_effort;      ///< as the template takes it; empty: not said
   std::optional<bool> enable_thinking;
-  std::string tools_json;      ///< an array, or empty
-  std::string documents_json;  ///< an array of objects, or empty
-  std::vector<Tool> tools;
+  std::string tools_json;        ///< an array, or empty
+  std::string documents_json;    ///< an array of objects, or empty
+  std::vector<Tool> tools;       ///< that may be called
+  bool restricts_tools = false;  ///< the model is shown others too, which it must not call
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string chosen_tool;  ///< with kNamed
   [[nodiscard]] bool has_tools() const { return !tools.empty() && tool_choice != ToolChoice::kNone; }

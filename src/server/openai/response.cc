@@ -127,28 +127,26 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.end_object();
 }
 
-void append_response(std::string& out, const ResponseInfo& info, const ChoiceOptions& options,
-                     std::span<const ChoiceView> choices, const Usage& usage) {
+void CompletionWriter::append_response(std::string& out, std::span<const ChoiceView> choices, const Usage& usage) {
   JsonWriter json(out);
   json.begin_object();
-  write_head(json, info, false);
+  write_head(json, info_, false);
   json.key("choices").begin_array();
-  for (const ChoiceView& choice : choices) write_choice(json, info, options, choice);
+  for (const ChoiceView& choice : choices) write_choice(json, info_, options_, choice);
   json.end_array().key("usage");
   write_usage(json, usage);
-  if (info.kind == ResponseKind::kChat && !choices.empty()) {
-    if (options.prompt_logprobs) {
+  if (info_.kind == ResponseKind::kChat && !choices.empty()) {
+    if (options_.prompt_logprobs) {
       json.key("prompt_logprobs");
-      write_prompt_logprobs(json, *options.tokenizer, choices.front().content.prompt_logprobs);
+      write_prompt_logprobs(json, *options_.tokenizer, choices.front().content.prompt_logprobs);
     }
-    if (info.token_ids) write_token_ids(json, "prompt_token_ids", choices.front().prompt.ids);
+    if (info_.token_ids) write_token_ids(json, "prompt_token_ids", choices.front().prompt.ids);
   }
   json.end_object();
 }
 
-ChunkWriter::ChunkWriter(const ResponseInfo& info, const ChoiceOptions& options, bool usage_member,
-                         bool continuous_usage)
-    : info_(info), options_(options), usage_member_(usage_member), continuous_usage_(continuous_usage) {
+CompletionWriter::CompletionWriter(const ResponseInfo& info, const ChoiceOptions& options, ChunkUsage usage)
+    : info_(info), options_(options), chunk_usage_(usage) {
   JsonWriter json(head_);
   head_ += "data: ";
   json.begin_object();
@@ -156,7 +154,7 @@ ChunkWriter::ChunkWriter(const ResponseInfo& info, const ChoiceOptions& options,
   head_ += ",\"choices\":[";
 }
 
-void ChunkWriter::append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) const {
+void CompletionWriter::append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) {
   const ChoiceDelta& content = choice.content;
   const bool chat = info_.kind == ResponseKind::kChat;
   if (content.first && chat) append_chunk(out, choice, usage, true, false);
@@ -167,8 +165,8 @@ void ChunkWriter::append_delta(std::string& out, const ChoiceView& choice, const
   if (content.finish) append_chunk(out, choice, usage, false, true);
 }
 
-void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const Usage& usage, bool role,
-                               bool finish) const {
+void CompletionWriter::append_chunk(std::string& out, const ChoiceView& choice, const Usage& usage, bool role,
+                                    bool finish) const {
   const ChoiceDelta& content = choice.content;
   const bool chat = info_.kind == ResponseKind::kChat;
   const bool bare = role || finish;
@@ -204,32 +202,35 @@ void ChunkWriter::append_chunk(std::string& out, const ChoiceView& choice, const
   append_tail(out, usage, has_prompt && chat ? choice.prompt.ids : std::span<const TokenId>());
 }
 
-void ChunkWriter::append_tail(std::string& out, const Usage& usage, std::span<const TokenId> prompt) const {
+void CompletionWriter::append_tail(std::string& out, const Usage& usage, std::span<const TokenId> prompt) const {
   out += ']';
   if (!prompt.empty()) {
     out += ',';
     JsonWriter json(out);
     write_token_ids(json, "prompt_token_ids", prompt);
   }
-  if (continuous_usage_) {
+  if (chunk_usage_.continuous) {
     out += ",\"usage\":";
     JsonWriter json(out);
     write_usage(json, usage);
-  } else if (usage_member_) {
+  } else if (chunk_usage_.at_end) {
     out += ",\"usage\":null";
   }
   out += "}\n\n";
 }
 
-void ChunkWriter::append_usage(std::string& out, const Usage& usage) const {
-  out += head_;
-  out += "],\"usage\":";
-  JsonWriter json(out);
-  write_usage(json, usage);
-  out += "}\n\n";
+void CompletionWriter::append_end(std::string& out, const Usage& usage) {
+  if (chunk_usage_.at_end) {
+    out += head_;
+    out += "],\"usage\":";
+    JsonWriter json(out);
+    write_usage(json, usage);
+    out += "}\n\n";
+  }
+  out += "data: [DONE]\n\n";
 }
 
-void ChunkWriter::append_failure(std::string& out, const ApiError& error) {
+void CompletionWriter::append_failure(std::string& out, const ApiError& error) {
   out += "data: ";
   append_error(out, error);
   out += "\n\n";

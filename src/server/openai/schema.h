@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "server/openai/request.h"
 
-/// Private to openai/: the request tables as JSON Schema.
+/// Private to the parsers of requests: their tables as JSON Schema.
 namespace millrace::server::openai {
 
 /// Writes what a field takes as the members of one JSON Schema object, which its user opens and closes.

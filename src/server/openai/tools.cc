@@ -32,14 +32,6 @@ FieldError read_function(const std::string& path, Json value, JsonObject& functi
   return bad_request(path, "{}.function: missing, or no object", path);
 }
 
-bool is_schema_of_object(JsonObject schema) {
-  std::string_view type;
-  if (Json given; schema["type"].get(given)) {
-    return given.get(type) && type == "object";
-  }
-  return schema["properties"].is_object();
-}
-
 FieldError read_parameters(JsonObject function, Tool& tool) {
   Json parameters;
   if (!function["parameters"].get(parameters) || parameters.is_null()) return std::nullopt;
@@ -55,6 +47,14 @@ FieldError read_parameters(JsonObject function, Tool& tool) {
 }
 
 }  // namespace
+
+bool is_schema_of_object(JsonObject schema) {
+  std::string_view type;
+  if (Json given; schema["type"].get(given)) {
+    return given.get(type) && type == "object";
+  }
+  return schema["properties"].is_object();
+}
 
 FieldError read_tool_calls(const std::string& path, Json value, std::vector<MessageToolCall>& calls) {
   JsonArray array;

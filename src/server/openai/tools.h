@@ -5,6 +5,8 @@
 /// Reads the tools of a conversation: which exist, which may be called, which were called.
 namespace millrace::server::openai {
 
+/// Returns whether the values of a schema are objects, as far as its type or its properties say.
+[[nodiscard]] bool is_schema_of_object(JsonObject schema);
 /// Reads the tool_calls of an assistant's message; `path` names them in errors.
 [[nodiscard]] FieldError read_tool_calls(const std::string& path, Json value, std::vector<MessageToolCall>& calls);
 [[nodiscard]] FieldError read_tools(std::string_view name, Json value, const RequestLimits&,

@@ -13,6 +13,7 @@
 #include "text/chat_template/jinja_json.h"
 #include "text/chat_template/jinja_parser.h"
 #include "text/chat_template/message_shapes.h"
+#include "text/chat_template/system_messages.h"
 #include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
@@ -75,6 +76,7 @@ constexpr std::string_view kProbeTokens = R"({"bos_token":"","eos_token":"","pad
 struct ChatTemplate::Compiled {
   std::unique_ptr<jinja::TemplateTree> tree;
   MessageShapes shapes;
+  SystemMessages system_messages;
   bool supports_documents = false;
 };
 
@@ -199,7 +201,7 @@ void ChatTemplate::probe() {
         return std::nullopt;
       }
     };
-    compiled.shapes = MessageShapes::probe([&](const std::string& messages_json, bool as_parts) {
+    const auto render = [&](const std::string& messages_json, bool as_parts) {
       ChatInput input;
       input.messages_json = messages_json;
       input.tools_json = kProbeTools;
@@ -208,7 +210,9 @@ void ChatTemplate::probe() {
       if (text) return text;
       input.tools_json = {};
       return render_with(input, as_parts);
-    });
+    };
+    compiled.shapes = MessageShapes::probe(render);
+    compiled.system_messages = SystemMessages::probe(render);
   }
 }
 
@@ -272,6 +276,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   // Calls `change` with the adapted messages before they are rendered.
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
+    compiled->system_messages.adapt(messages, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);
     const Value context = variables(input, messages, heap);

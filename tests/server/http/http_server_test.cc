@@ -22,7 +22,7 @@ constexpr size_t kLarge = 3'000'000;
 class SampleHandler final : public HttpHandler {
  public:
   std::optional<HttpResponse> check_head(const HttpRequest& head) override {
-    if (head.path == "/refused") return make_error({403, "no"});
+    if (head.path == "/refused") return make_error({403, "no"}, nullptr);
     return std::nullopt;
   }
   asio::awaitable<void> handle(HttpRequest request, Connection& connection) override {
@@ -38,7 +38,7 @@ class SampleHandler final : public HttpHandler {
     if (request.path == "/last") connection.close_after_response();
     (void)co_await connection.send(response);
   }
-  HttpResponse make_error(const HttpError& error) override {
+  HttpResponse make_error(const HttpError& error, const HttpRequest*) override {
     HttpResponse response;
     response.status = error.status;
     response.body = error.message;

@@ -1,0 +1,256 @@
+#include "server/responses/input_items.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "server/responses/tools.h"
+#include "text/unicode.h"
+
+namespace millrace::server::responses {
+namespace {
+
+using openai::bad_request;
+using openai::ChatMessage;
+using openai::FieldError;
+using openai::Json;
+using openai::read_string;
+using openai::wrong_type;
+
+constexpr size_t kMaxName = 256;
+/// Items that only the servers make that host the tools, or that hold nothing that this server can read.
+constexpr std::array<std::string_view, 23> kHostedItems = {"additional_tools",
+                                                           "apply_patch_call",
+                                                           "apply_patch_call_output",
+                                                           "code_interpreter_call",
+                                                           "compaction",
+                                                           "compaction_trigger",
+                                                           "computer_call",
+                                                           "computer_call_output",
+                                                           "file_search_call",
+                                                           "image_generation_call",
+                                                           "local_shell_call",
+                                                           "local_shell_call_output",
+                                                           "mcp_approval_request",
+                                                           "mcp_approval_response",
+                                                           "mcp_call",
+                                                           "mcp_list_tools",
+                                                           "program",
+                                                           "program_output",
+                                                           "shell_call",
+                                                           "shell_call_output",
+                                                           "tool_search_call",
+                                                           "tool_search_output",
+                                                           "web_search_call"};
+
+bool is_absent(Json value) {
+  return value.is_missing() || value.is_null();
+}
+
+void join(std::string& text, std::string_view more, std::string_view separator) {
+  if (!text.empty() && !more.empty()) text += separator;
+  text += more;
+}
+
+FieldError read_required(const std::string& path, JsonObject item, std::string_view key, std::string& out) {
+  const Json value = item[key];
+  if (is_absent(value)) return bad_request(fmt::format("{}.{}", path, key), "{}.{}: missing", path, key);
+  return read_string(fmt::format("{}.{}", path, key), value, out);
+}
+
+/// Reads one content part, whose text has the name "text" or "refusal".
+FieldError read_part(const std::string& path, Json part, std::string& text) {
+  constexpr std::array<std::string_view, 6> kTextParts = {"input_text",   "output_text",    "text",
+                                                          "summary_text", "reasoning_text", "refusal"};
+  JsonObject object;
+  std::string_view type;
+  if (!part.get(object)) return wrong_type(path, part, "an object");
+  if (!object["type"].get(type)) return bad_request(path, "{}: a content part has no type", path);
+  if (std::ranges::find(kTextParts, type) == kTextParts.end()) {
+    return bad_request(path, "{}: content parts of type '{}' are not supported, only texts are", path,
+                       type.substr(0, 64));
+  }
+  return read_required(path, object, type == "refusal" ? "refusal" : "text", text);
+}
+
+/// Reads a text, or an array of text parts, which `separator` joins.
+FieldError read_parts(const std::string& path, Json value, std::string_view separator, std::string& content) {
+  JsonArray parts;
+  if (value.is_string()) return read_string(path, value, content);
+  if (!value.get(parts)) return wrong_type(path, value, "a string or an array of content parts");
+  size_t index = 0;
+  for (const Json part : parts) {
+    std::string text;
+    if (FieldError field_error = read_part(fmt::format("{}[{}]", path, index), part, text)) return field_error;
+    if (index++ > 0) content += separator;
+    content += text;
+  }
+  return std::nullopt;
+}
+
+bool is_unfinished(JsonObject item) {
+  std::string_view status;
+  return item["status"].get(status) && (status == "in_progress" || status == "incomplete");
+}
+
+/// Returns the prefix of an id that the item would have.
+std::string_view id_prefix_of(std::string_view type) {
+  if (type == "function_call") return "fc";
+  if (type == "function_call_output") return "fco";
+  if (type == "custom_tool_call") return "ctc";
+  if (type == "custom_tool_call_output") return "ctco";
+  if (type == "reasoning") return "rs";
+  return "msg";
+}
+
+}  // namespace
+
+ChatMessage& InputConverter::assistant() {
+  if (!is_within_assistant_) {
+    ChatMessage& message = conversation_.messages.emplace_back();
+    message.role = "assistant";
+    // A template that joins contents fails at null.
+    message.content_kind = ChatMessage::Content::kText;
+    is_within_assistant_ = true;
+  }
+  return conversation_.messages.back();
+}
+
+FieldError InputConverter::add(const std::string& path, Json item) {
+  JsonObject object;
+  std::string_view type;
+  if (!item.get(object)) return wrong_type(path, item, "an object");
+  const Json given = object["type"];
+  if (!is_absent(given) && !given.get(type)) return wrong_type(path + ".type", given, "a string");
+  conversation_.continue_final_message = false;
+  conversation_.add_generation_prompt = true;
+  if (type.empty() || type == "message") return add_message(path, object);
+  if (type == "reasoning") return add_reasoning(path, object);
+  if (type == "function_call") return add_call(path, object, false);
+  if (type == "custom_tool_call") return add_call(path, object, true);
+  if (type == "function_call_output" || type == "custom_tool_call_output") return add_call_output(path, object);
+  if (std::ranges::find(kHostedItems, type) != kHostedItems.end()) {
+    log::debug("{} of a request is left out: items of type {} come from hosted tools", path, type);
+    return std::nullopt;
+  }
+  return bad_request(path + ".type", "{}.type: items of type '{}' are not supported", path, type.substr(0, 64));
+}
+
+FieldError InputConverter::add_message(const std::string& path, JsonObject item) {
+  std::string role;
+  if (FieldError field_error = read_required(path, item, "role", role)) return field_error;
+  const bool is_system = role == "system" || role == "developer";
+  if (!is_system && role != "user" && role != "assistant") {
+    return bad_request(path + ".role", "{}.role: found '{}', wanted user, assistant, system or developer", path,
+                       role.substr(0, 64));
+  }
+  const Json content = item["content"];
+  const bool is_missing = is_absent(content);
+  if (is_missing && role != "assistant") return bad_request(path + ".content", "{}.content: missing", path);
+  std::string text;
+  const std::string_view separator = role == "assistant" ? "" : "\n";
+  FieldError content_error;
+  if (!is_missing) content_error = read_parts(path + ".content", content, separator, text);
+  if (content_error) return content_error;
+  if (role == "assistant") {
+    join(assistant().content, text, "\n");
+    conversation_.continue_final_message = is_unfinished(item);
+    conversation_.add_generation_prompt = !conversation_.continue_final_message;
+    return std::nullopt;
+  }
+  is_within_assistant_ = false;
+  ChatMessage& message = conversation_.messages.emplace_back();
+  message.role = is_system ? "system" : role;
+  message.content_kind = ChatMessage::Content::kText;
+  message.content = std::move(text);
+  return std::nullopt;
+}
+
+FieldError InputConverter::add_reasoning(const std::string& path, JsonObject item) {
+  std::string text;
+  const Json content = item["content"];
+  if (!is_absent(content)) {
+    if (FieldError field_error = read_parts(path + ".content", content, "", text)) return field_error;
+  }
+  const Json summary = item["summary"];
+  if (text.empty() && !is_absent(summary)) {
+    if (FieldError field_error = read_parts(path + ".summary", summary, "\n", text)) return field_error;
+  }
+  if (!text.empty()) join(assistant().reasoning, text, "\n");
+  return std::nullopt;
+}
+
+FieldError InputConverter::add_call(const std::string& path, JsonObject item, bool is_custom) {
+  openai::MessageToolCall call;
+  std::string name;
+  std::string name_space;
+  if (FieldError field_error = read_required(path, item, "call_id", call.id)) return field_error;
+  if (FieldError field_error = read_required(path, item, "name", name)) return field_error;
+  const size_t length = text::count_code_points(name);
+  if (length == 0 || length > kMaxName) {
+    return bad_request(path + ".name", "{}.name: found {} characters, wanted 1 to {}", path, length, kMaxName);
+  }
+  if (const Json value = item["namespace"]; !is_absent(value)) {
+    if (FieldError field_error = read_string(path + ".namespace", value, name_space)) return field_error;
+  }
+  call.name = shown_name(name_space, name);
+  std::string text;
+  const Json given = item["arguments"];
+  if (!is_custom && given.is_object()) {
+    text = to_json(given);
+  } else if (FieldError field_error = read_required(path, item, is_custom ? "input" : "arguments", text)) {
+    return field_error;
+  }
+  if (is_custom) {
+    JsonWriter(call.arguments).begin_object().member("input", text).end_object();
+  } else {
+    call.arguments = std::move(text);
+  }
+  assistant().tool_calls.push_back(std::move(call));
+  return std::nullopt;
+}
+
+FieldError InputConverter::add_call_output(const std::string& path, JsonObject item) {
+  ChatMessage message;
+  message.role = "tool";
+  message.content_kind = ChatMessage::Content::kText;
+  if (FieldError field_error = read_required(path, item, "call_id", message.tool_call_id)) return field_error;
+  const Json output = item["output"];
+  if (is_absent(output)) return bad_request(path + ".output", "{}.output: missing", path);
+  if (FieldError field_error = read_parts(path + ".output", output, "\n", message.content)) return field_error;
+  conversation_.messages.push_back(std::move(message));
+  is_within_assistant_ = false;
+  return std::nullopt;
+}
+
+void InputConverter::finish() {
+  std::vector<ChatMessage>& messages = conversation_.messages;
+  const auto first_other =
+      std::ranges::find_if(messages, [](const ChatMessage& message) { return message.role != "system"; });
+  if (first_other - messages.begin() < 2) return;
+  // Many templates take one system message, at the start.
+  for (auto message = messages.begin() + 1; message != first_other; ++message) {
+    join(messages.front().content, message->content, "\n\n");
+  }
+  messages.erase(messages.begin() + 1, first_other);
+}
+
+std::string complete_item(Json item, std::string_view id_base) {
+  std::string_view type = "message";
+  std::string_view id;
+  (void)item["type"].get(type);
+  (void)item["id"].get(id);
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object().member("type", type);
+  json.member("id", id.empty() ? fmt::format("{}_{}", id_prefix_of(type), id_base) : std::string(id));
+  JsonObject object;
+  (void)item.get(object);
+  for (const auto& [key, value] : object) {
+    if (key != "type" && key != "id") json.key(key).raw(to_json(value));
+  }
+  json.end_object();
+  return text;
+}
+
+}  // namespace millrace::server::responses

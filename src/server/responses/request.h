@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "server/openai/request.h"
+
+/// The requests of /v1/responses. They become chat requests with what only this API has beside them.
+namespace millrace::server::responses {
+
+class ResponseStore;
+
+/// What one function that the model is shown is among the request's tools.
+struct ToolOrigin {
+  std::string name;
+  std::string name_space;  ///< empty: the tool is in none
+  bool is_custom = false;  ///< its calls carry a text instead of JSON
+};
+
+/// The tools of a request by the names that the model is shown.
+using ToolOrigins = std::unordered_map<std::string, ToolOrigin>;
+
+struct ResponsesRequest : openai::ChatRequest {
+  bool store = true;
+  bool background = false;
+  bool drops_oldest = false;         ///< truncation "auto": the oldest items go where the context is too short
+  std::string previous_response_id;  ///< empty: none
+  std::vector<std::string> input;    ///< with store: all items as JSON with ids, previous responses' included
+  std::string echo;                  ///< members that the response repeats, as JSON without the braces
+  ToolOrigins origins;
+};
+
+/// Parses the body of POST /v1/responses. `store` has previous responses and the items that references name. Items
+/// without an id get one that contains `id_base`. Errors: 400, and 404 for a previous response that is not stored.
+[[nodiscard]] openai::ApiResult<ResponsesRequest> parse_responses_request(const std::string& body,
+                                                                          const openai::RequestLimits& limits,
+                                                                          const ResponseStore& store,
+                                                                          std::string_view id_base);
+
+/// Appends "ResponsesRequest": {schema}, for the components of an OpenAPI document.
+void append_request_schema(std::string& out, const openai::RequestLimits& limits);
+
+}  // namespace millrace::server::responses

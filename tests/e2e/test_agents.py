@@ -1,0 +1,92 @@
+"""Runs Codex against a scripted model, in a network namespace without a way out. Its binary is the one in the wheel of
+openai-codex-cli-bin; without that package the tests skip."""
+
+import json
+import subprocess
+
+import pytest
+from millrace_server import BUILD
+
+codex_cli_bin = pytest.importorskip("codex_cli_bin", reason="openai-codex-cli-bin is not installed")
+
+AGENT_SERVER = BUILD / "tests" / "server" / "agent_server"
+CODEX = f"{codex_cli_bin.__path__[0]}/bin/codex"
+CONFIG = """model = "scripted"
+model_provider = "millrace"
+model_context_window = 1000000
+[model_providers.millrace]
+name = "millrace"
+base_url = "http://127.0.0.1:8080/v1"
+wire_api = "responses"
+env_key = "MILLRACE_API_KEY"
+request_max_retries = 1
+stream_max_retries = 1
+"""
+RUN = """set -e
+ip link set lo up
+sleep 300 | "$AGENT_SERVER" > server.log 2>&1 &
+for _ in $(seq 300); do grep -q listening server.log && break; sleep 0.1; done
+cd work
+"$CODEX" exec --skip-git-repo-check --sandbox danger-full-access --json "Say hello to the whale." < /dev/null
+"""
+
+
+def can_isolate():
+    return subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0
+
+
+def call(name, **arguments):
+    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n</tool_call>'
+
+
+@pytest.fixture
+def run_codex(tmp_path):
+    if not can_isolate():
+        pytest.skip("this machine makes no network namespaces")
+    if not AGENT_SERVER.exists():
+        pytest.skip(f"{AGENT_SERVER} is not built")
+
+    def run(script):
+        for folder in ("home", "work", "prompts"):
+            (tmp_path / folder).mkdir()
+        (tmp_path / "home" / "config.toml").write_text(CONFIG)
+        (tmp_path / "script.json").write_text(json.dumps([{"after": after, "write": write} for after, write in script]))
+        environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(tmp_path / "home"), "CODEX": CODEX,
+                       "CODEX_HOME": str(tmp_path / "home"), "MILLRACE_API_KEY": "made-up",
+                       "AGENT_SERVER": str(AGENT_SERVER), "MILLRACE_AGENT_PORT": "8080",
+                       "MILLRACE_AGENT_SCRIPT": str(tmp_path / "script.json"),
+                       "MILLRACE_AGENT_PROMPTS": str(tmp_path / "prompts")}
+        done = subprocess.run(["unshare", "-rn", "--kill-child", "--pid", "--fork", "sh", "-c", RUN], cwd=tmp_path, env=environment,
+                              capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        prompts = [path.read_text() for path in sorted((tmp_path / "prompts").iterdir(), key=lambda path: int(path.stem))]
+        return events, prompts
+
+    return run
+
+
+def items_of(events, kind):
+    return [each["item"] for each in events if each["type"] == "item.completed" and each["item"]["type"] == kind]
+
+
+def test_codex_runs_a_command_and_answers(run_codex):
+    think = "<think>\nFirst the greeting.\n</think>\n\n"
+    events, prompts = run_codex([("", think + call("exec_command", cmd="echo hello to the whale")),
+                                 ("<tool>", think + "All done.")])
+    commands = items_of(events, "command_execution")
+    assert [each["exit_code"] for each in commands] == [0]
+    assert "hello to the whale" in commands[0]["aggregated_output"]
+    assert [each["text"] for each in items_of(events, "agent_message")] == ["All done."]
+    assert events[-1]["type"] == "turn.completed"
+    usage = events[-1]["usage"]
+    assert usage["output_tokens"] > 0 and usage["cached_input_tokens"] >= 0.95 * len(prompts[0].encode())
+    # What the model wrote is part of the next prompt, as it wrote it.
+    assert len(prompts) == 2 and prompts[1].startswith(prompts[0] + think + "<tool_call>")
+
+
+def test_codex_calls_a_tool_of_a_namespace(run_codex):
+    events, prompts = run_codex([("", call("multi_agent_v1__close_agent", target="nobody")), ("<tool>", "All done.")])
+    assert [each["text"] for each in items_of(events, "agent_message")] == ["All done."]
+    assert len(prompts) == 2 and "unsupported call" not in prompts[1]
+    assert '"name": "multi_agent_v1__close_agent"' in prompts[1][len(prompts[0]):]
