@@ -94,6 +94,18 @@ TEST_CASE("a tool format may be detected or fixed or none") {
   const server::ServerOptions none = served({"--tool-call-parser", "none"}).server;
   CHECK_FALSE(none.detect_tool_format);
   CHECK_FALSE(none.tool_format.has_value());
+  CHECK(served({"--tool-call-parser", "qwen3_xml"}).server.tool_format == text::ToolFormat::kQwen3Coder);
+  CHECK(served({"--tool-call-parser", "hf"}).server.uses_response_template);
+}
+
+TEST_CASE("a reasoning format may be detected or fixed or none") {
+  CHECK(served({}).server.detect_reasoning_format);
+  const server::ServerOptions harmony = served({"--reasoning-parser", "openai_gptoss"}).server;
+  CHECK_FALSE(harmony.detect_reasoning_format);
+  CHECK(harmony.reasoning_format == text::ReasoningFormat::kHarmony);
+  const server::ServerOptions none = served({"--reasoning-parser", "none"}).server;
+  CHECK_FALSE(none.detect_reasoning_format);
+  CHECK_FALSE(none.reasoning_format.has_value());
 }
 
 TEST_CASE("what is not said of vectors and scores follows from files") {

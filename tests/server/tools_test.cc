@@ -187,6 +187,31 @@ TEST_CASE("Tools and a response format constrain the answer together") {
   CHECK(server.grammar() != nullptr);
 }
 
+TEST_CASE("The server detects the format of a template in a request") {
+  const auto answer = [](std::string_view marker, const std::string& text) {
+    const ToolServer server(text);
+    const HttpReply reply = server.chat(
+        fmt::format(R"({{"chat_template":"{}{{{{ tools }}}}","messages":[{{"role":"user","content":"hi"}}],{}}})",
+                    escaped(marker), kTools));
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ParsedJson(reply.body);
+  };
+  const ParsedJson kimi = answer("<|tool_calls_section_begin|>",
+                                 "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:3"
+                                 "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>");
+  CHECK(kimi.string("/choices/0/message/tool_calls/0/id") == "functions.look:3");
+  CHECK(kimi.string("/choices/0/message/tool_calls/0/function/name") == "look");
+  const ParsedJson mistral = answer("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]look[ARGS]{}");
+  CHECK(mistral.string("/choices/0/message/tool_calls/0/id").size() == 9);
+  const ParsedJson harmony = answer("<|channel|><|message|>functions",
+                                    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+                                    "to=functions.look <|constrain|>json<|message|>{\"at\": 1}");
+  CHECK(harmony.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(harmony.string("/choices/0/message/tool_calls/0/function/arguments") == "{\"at\": 1}");
+  CHECK(harmony.string("/choices/0/finish_reason") == "tool_calls");
+}
+
 TEST_CASE("Without parallel calls the answer ends with its first") {
   const ToolServer server(fmt::format("{}\n{}", kCall, kCall));
   CHECK(server.ask(kTools).size("/choices/0/message/tool_calls") == 2);
@@ -281,6 +306,7 @@ TEST_CASE("Reasoning has its own member and is counted") {
   const ToolServer server("<think>\nHm.\n</think>\n\nYes.");
   const ParsedJson json = server.ask("");
   CHECK(json.string("/choices/0/message/reasoning_content") == "Hm.");
+  CHECK(json.string("/choices/0/message/reasoning") == "Hm.");
   CHECK(json.string("/choices/0/message/content") == "Yes.");
   CHECK(json.integer("/usage/completion_tokens_details/reasoning_tokens") == 13);
   const ParsedJson together = server.ask(R"("separate_reasoning":false)");
@@ -295,6 +321,7 @@ TEST_CASE("Reasoning has its own member and is counted") {
     const ParsedJson chunk(event);
     if (!chunk.has("/choices/0/delta/reasoning_content")) continue;
     CHECK_FALSE(chunk.has("/choices/0/delta/content"));
+    CHECK(chunk.string("/choices/0/delta/reasoning") == chunk.string("/choices/0/delta/reasoning_content"));
     reasoning += chunk.string("/choices/0/delta/reasoning_content");
   }
   CHECK(reasoning == "Hm.");

@@ -119,6 +119,32 @@ Value wrapped(const std::string& text, Heap& heap) {
   return Value::dict(dict);
 }
 
+/// Returns the result of a call, as the member of the calling message that has its name. The call is the one with the
+/// result's id, else the one at `index`.
+Value response_of(const DictObject& result, const DictObject& calling, size_t index, Heap& heap) {
+  const std::vector<Value>& calls = calling.find("tool_calls")->items();
+  const Value* id = result.find("tool_call_id");
+  const auto has_id = [id](const Value& call) {
+    const Value* own = call.is(Kind::kDict) ? call.entries().find("id") : nullptr;
+    return id != nullptr && own != nullptr && own->is(Kind::kString) && id->is(Kind::kString) &&
+           own->string() == id->string();
+  };
+  auto call = std::ranges::find_if(calls, has_id);
+  if (call == calls.end()) call = calls.begin() + static_cast<ptrdiff_t>(std::min(index, calls.size() - 1));
+  const Value* function = call->is(Kind::kDict) ? call->entries().find("function") : nullptr;
+  const Value* name = function != nullptr && function->is(Kind::kDict) ? function->entries().find("name") : nullptr;
+  const Value* content = result.find("content");
+  Value response = content == nullptr ? heap.string("") : *content;
+  if (response.is(Kind::kString)) {
+    const Value parsed = parse_arguments(response.string(), heap);
+    if (parsed.is(Kind::kDict)) response = parsed;
+  }
+  auto* made = heap.make<DictObject>(heap);
+  if (name != nullptr) made->set(heap.string("name"), *name);
+  made->set(heap.string("response"), response);
+  return Value::dict(made);
+}
+
 std::optional<NoContent> sent_kind(const Value* content) {
   if (content == nullptr) return NoContent::kAbsent;
   if (content->is(Kind::kNone)) return NoContent::kNull;
@@ -138,6 +164,7 @@ MessageShapes MessageShapes::probe(const Render& render) {
   of(Sender::kAssistant) = shapes.probe_content(render, Sender::kAssistant, caller_kind);
   of(Sender::kTool) = shapes.probe_content(render, Sender::kTool, caller_kind);
   shapes.probe_arguments(render);
+  shapes.probe_responses(render);
   return shapes;
 }
 
@@ -202,6 +229,16 @@ void MessageShapes::probe_arguments(const Render& render) {
   shows_any_text_ = has(rendered(kArgumentsCutOff), kArgument);
 }
 
+void MessageShapes::probe_responses(const Render& render) {
+  const NoContent form = content_[static_cast<size_t>(Sender::kCaller)][static_cast<size_t>(NoContent::kNull)];
+  const std::string call = caller(form, arguments_as_text_ ? kArgumentsText : kArgumentsObject);
+  const std::string calling = joined({std::string_view(call).substr(0, call.size() - 1),
+                                      R"(,"tool_responses":[{"name":"probe_call","response":"found"}]})"});
+  const auto as_member = render(conversation({kUser, calling}), content_as_parts_);
+  const auto as_message = render(conversation({kUser, call, tool_result(R"(,"content":"found")")}), content_as_parts_);
+  responses_in_call_ = has(as_member, "found") && as_member != as_message;
+}
+
 MessageShapes MessageShapes::with_no_content(NoContent form) const {
   MessageShapes shapes = *this;
   for (NoContentMap& forms : shapes.content_) forms.fill(form);
@@ -216,8 +253,28 @@ bool MessageShapes::adapt(const Value& messages, Heap& heap) const {
     some_without_content = adapt_content(message.entries(), heap) || some_without_content;
     adapt_calls(message.entries(), heap);
   }
+  if (responses_in_call_) move_responses(messages, heap);
   if (content_as_parts_) split_contents(messages, heap);
   return some_without_content;
+}
+
+void MessageShapes::move_responses(const Value& messages, Heap& heap) {
+  std::vector<Value> kept;
+  DictObject* calling = nullptr;
+  std::vector<Value> responses;
+  for (const Value& message : messages.items()) {
+    const Value* role = message.is(Kind::kDict) ? message.entries().find("role") : nullptr;
+    if (calling != nullptr && role != nullptr && role->is(Kind::kString) && role->string() == "tool") {
+      responses.push_back(response_of(message.entries(), *calling, responses.size(), heap));
+      calling->set(heap.string("tool_responses"), heap.list(responses));
+      continue;
+    }
+    const Value* calls = message.is(Kind::kDict) ? message.entries().find("tool_calls") : nullptr;
+    calling = calls != nullptr && calls->is(Kind::kList) && !calls->items().empty() ? &message.entries() : nullptr;
+    responses.clear();
+    kept.push_back(message);
+  }
+  messages.items() = std::move(kept);
 }
 
 void MessageShapes::split_contents(const Value& messages, Heap& heap) {

@@ -41,6 +41,9 @@ class MessageShapes {
   void probe_parts(const Render& render);
   [[nodiscard]] NoContentMap probe_content(const Render& render, Sender sender, NoContent caller_kind) const;
   void probe_arguments(const Render& render);
+  void probe_responses(const Render& render);
+  /// Moves the results of calls from messages of their own to the messages that call.
+  static void move_responses(const jinja::Value& messages, jinja::Heap& heap);
   bool adapt_content(jinja::DictObject& message, jinja::Heap& heap) const;
   void adapt_calls(const jinja::DictObject& message, jinja::Heap& heap) const;
   [[nodiscard]] jinja::Value adapted_arguments(const jinja::Value* given, jinja::Heap& heap) const;
@@ -53,6 +56,8 @@ class MessageShapes {
   bool arguments_as_text_ = false;
   /// The template shows arguments that are a text, and no JSON.
   bool shows_any_text_ = true;
+  /// The template shows results as the member "tool_responses" of the calling message, and otherwise unlike it.
+  bool responses_in_call_ = false;
   /// The template loops over a content's parts, and shows no text.
   bool content_as_parts_ = false;
 };

@@ -68,8 +68,8 @@ bool HarmonyParser::step_header(Out& out) {
     return true;
   }
   const size_t at = pending_.find(kMessage);
-  const bool is_too_long = at == std::string::npos ? pending_.size() >= kMaxHeaderBytes + kMessage.size()
-                                                   : at > kMaxHeaderBytes;
+  const bool is_too_long =
+      at == std::string::npos ? pending_.size() >= kMaxHeaderBytes + kMessage.size() : at > kMaxHeaderBytes;
   if (at == std::string::npos && !is_too_long) return false;
   if (is_too_long) {
     // Its first byte begins a text, so that what follows ends at the next tag.

@@ -255,3 +255,20 @@ TEST_CASE("JSON that ends too early is closed") {
   const std::string deep = "{\"a\":" + std::string(1 << 20, '[');
   CHECK(closed(deep).size() == 2);
 }
+
+TEST_CASE("Results of calls go where the template reads them") {
+  constexpr std::string_view kMessages =
+      R"([{"role":"user","content":"hi"},{"role":"assistant","content":"","tool_calls":[)"
+      R"({"id":"a","function":{"name":"f","arguments":{}}},{"id":"b","function":{"name":"g","arguments":{}}}]},)"
+      R"({"role":"tool","tool_call_id":"b","content":"{\"x\": 1}"},{"role":"tool","tool_call_id":"?","content":"two"},)"
+      R"({"role":"assistant","content":"done"}])";
+  const auto rendered = [&](std::string_view responses) {
+    const std::string source = fmt::format(kFrame, fmt::format("{}{}{{{{ m.content }}}}", kCalls, responses));
+    ChatInput input;
+    input.messages_json = kMessages;
+    return ChatTemplate::from_source(source).value()->render(input).value();
+  };
+  CHECK(rendered("{% for r in m.tool_responses %}({{ r.name }} {{ r.response | tojson }}){% endfor %}") ==
+        "<user>hi</><assistant>[f {}][g {}](g {\"x\": 1})(g \"two\")</><assistant>done</>");
+  CHECK(rendered("") == "<user>hi</><assistant>[f {}][g {}]</><tool>{\"x\": 1}</><tool>two</><assistant>done</>");
+}

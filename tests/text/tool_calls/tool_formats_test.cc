@@ -96,6 +96,56 @@ std::string written_section(const ToolCallSyntax& syntax, const std::vector<std:
   return text + std::string(syntax.list_close) + std::string(syntax.section_close);
 }
 
+/// Returns the markers of all formats, and other parts of calls.
+std::vector<std::string> marker_bits() {
+  std::vector<std::string> bits = {"f",
+                                   "{",
+                                   "}",
+                                   "[",
+                                   "]",
+                                   "(",
+                                   ")",
+                                   "\"",
+                                   "'",
+                                   "\\",
+                                   ",",
+                                   ";",
+                                   ":",
+                                   "=",
+                                   " ",
+                                   "\n",
+                                   "12",
+                                   "null",
+                                   "True",
+                                   "ä",
+                                   "<",
+                                   ">",
+                                   "|",
+                                   "a=",
+                                   "a>",
+                                   "f(",
+                                   "call:",
+                                   "{\"name\": \"f\"",
+                                   ", \"arguments\": ",
+                                   "<think>",
+                                   "</think>"};
+  for (const ToolFormat format : all_formats()) {
+    for (const ToolCallSyntax& syntax : row_of(format).read) {
+      for (const std::string_view part :
+           {syntax.section_open, syntax.call_open, syntax.before_name, syntax.before_arguments, syntax.after_arguments,
+            syntax.call_close, syntax.section_close, syntax.id_open}) {
+        if (!part.empty()) bits.emplace_back(part);
+      }
+      if (syntax.dialect != nullptr) bits.emplace_back(syntax.dialect->quote);
+      if (syntax.tags == nullptr) continue;
+      for (const std::string_view part : {syntax.tags->open, syntax.tags->key_end, syntax.tags->value_end}) {
+        bits.emplace_back(part);
+      }
+    }
+  }
+  return bits;
+}
+
 bool is_harmony(ToolFormat format) {
   return format == ToolFormat::kHarmony;
 }
@@ -296,51 +346,7 @@ TEST_CASE("the beginning of a forced call parses as sampled text") {
 TEST_CASE("pieces of any output give what the whole gives") {
   std::mt19937_64 random(test_seed());
   INFO("seed " << test_seed());
-  std::vector<std::string> bits = {"f",
-                                   "{",
-                                   "}",
-                                   "[",
-                                   "]",
-                                   "(",
-                                   ")",
-                                   "\"",
-                                   "'",
-                                   "\\",
-                                   ",",
-                                   ";",
-                                   ":",
-                                   "=",
-                                   " ",
-                                   "\n",
-                                   "12",
-                                   "null",
-                                   "True",
-                                   "ä",
-                                   "<",
-                                   ">",
-                                   "|",
-                                   "a=",
-                                   "a>",
-                                   "f(",
-                                   "call:",
-                                   "{\"name\": \"f\"",
-                                   ", \"arguments\": ",
-                                   "<think>",
-                                   "</think>"};
-  for (const ToolFormat format : all_formats()) {
-    for (const ToolCallSyntax& syntax : row_of(format).read) {
-      for (const std::string_view part :
-           {syntax.section_open, syntax.call_open, syntax.before_name, syntax.before_arguments, syntax.after_arguments,
-            syntax.call_close, syntax.section_close, syntax.id_open}) {
-        if (!part.empty()) bits.emplace_back(part);
-      }
-      if (syntax.dialect != nullptr) bits.emplace_back(syntax.dialect->quote);
-      if (syntax.tags == nullptr) continue;
-      for (const std::string_view part : {syntax.tags->open, syntax.tags->key_end, syntax.tags->value_end}) {
-        bits.emplace_back(part);
-      }
-    }
-  }
+  const std::vector<std::string> bits = marker_bits();
   size_t with_calls = 0;
   for (const ToolFormat tools : all_formats()) {
     for (size_t round = 0; round < repetitions(200); ++round) {
