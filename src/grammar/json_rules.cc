@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/json.h"
 
 namespace millrace::grammar {
@@ -135,7 +137,7 @@ ExpressionPtr JsonRules::string() {
 
 ExpressionPtr JsonRules::string_of(uint32_t min, std::optional<uint32_t> max) {
   if (min == 0 && !max) return string();
-  return sequence({literal("\""), repeat(any_char(), min, max), literal("\"")});
+  return sequence({literal("\""), repeated(any_char(), min, max), literal("\"")});
 }
 
 ExpressionPtr JsonRules::string_of(const TextLanguage& language) {
@@ -149,9 +151,40 @@ ExpressionPtr JsonRules::string_of(const Expression& expression) {
 
 ExpressionPtr JsonRules::with_string_chars(const Expression& expression) {
   if (expression.kind == Expression::Kind::kChar) return string_char(expression.chars);
+  if (expression.kind == Expression::Kind::kRepeat) {
+    return repeated(with_string_chars(*expression.parts.front()), expression.min, expression.max);
+  }
   Expression written = expression;
   for (ExpressionPtr& part : written.parts) part = with_string_chars(*part);
   return std::make_shared<const Expression>(std::move(written));
+}
+
+ExpressionPtr JsonRules::repeated(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max) {
+  constexpr uint32_t kMaxSingles = 1024;
+  constexpr uint32_t kBlock = 256;
+  if (max.value_or(min) <= kMaxSingles) return repeat(part, min, max);
+  const ExpressionPtr block = reference(definition_.add("a block of repeats", repeat(part, kBlock, kBlock)));
+  std::vector<ExpressionPtr> parts(min / kBlock, block);
+  parts.push_back(repeat(part, min % kBlock, min % kBlock));
+  if (!max) {
+    parts.push_back(repeat(part, 0));
+    return sequence(std::move(parts));
+  }
+  // After each block there may be another, or the rest of fewer repeats.
+  const uint32_t blocks = (*max - min) / kBlock;
+  const ExpressionPtr less_than_block =
+      reference(definition_.add("repeats", repeat(part, 0, std::min(kBlock - 1, *max - min))));
+  NetworkBuilder network;
+  uint32_t node = NetworkBuilder::kBegin;
+  for (uint32_t i = 0; i < blocks; ++i) {
+    network.add_edge(node, NetworkBuilder::kEnd, less_than_block);
+    const uint32_t next = network.add_node();
+    network.add_edge(node, next, block);
+    node = next;
+  }
+  network.add_edge(node, NetworkBuilder::kEnd, repeat(part, 0, (*max - min) % kBlock));
+  parts.push_back(std::move(network).build());
+  return sequence(std::move(parts));
 }
 
 ExpressionPtr JsonRules::number() {

@@ -31,6 +31,9 @@ class JsonRules {
   /// Returns a string whose characters match an expression over characters.
   [[nodiscard]] ExpressionPtr string_of(const Expression& expression);
 
+  /// Returns `min` to `max` repeats. Large counts are written as blocks, which take fewer states.
+  [[nodiscard]] ExpressionPtr repeated(const ExpressionPtr& part, uint32_t min, std::optional<uint32_t> max);
+
   [[nodiscard]] static ExpressionPtr quoted(std::string_view text);
 
  private:

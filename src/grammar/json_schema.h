@@ -22,15 +22,10 @@ struct SchemaOptions {
 };
 
 /// Reads a JSON schema (drafts 4 to 2020-12, and OpenAPI) into a definition. Returns the expression of its instances.
-/// Members of objects come in the order of the schema.
+/// docs/structured_output.md lists the keywords that are enforced, and which valid instances are not written.
 ///
-/// Enforces type, nullable, enum, const, anyOf, oneOf as anyOf, allOf, $ref within the schema, keywords beside these,
-/// properties, required, additionalProperties, items, prefixItems, additionalItems, minItems, maxItems, minLength,
-/// maxLength, pattern, bounds of numbers, and the formats date, time, date-time, uuid, ipv4, email.
-///
-/// Narrower than the standard: an object with `properties` has no others unless additionalProperties allows them. A
-/// schema with keywords of one type allows that type only. Fails with kInvalidArgument and the position for malformed
-/// schemas and keywords that are not enforced. Ignores annotations, unknown names and other formats.
+/// Fails with kInvalidArgument and the position for malformed schemas and keywords that are not enforced. Ignores
+/// annotations, unknown names and other formats.
 [[nodiscard]] Result<ExpressionPtr> parse_json_schema(std::string_view schema, Definition& definition,
                                                       const SchemaOptions& options = {});
 

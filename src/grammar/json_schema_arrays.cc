@@ -87,7 +87,7 @@ class ArrayReader {
     if (further != nullptr && (!max_ || *max_ > count)) {
       const std::optional<uint32_t> more = max_ ? std::optional(*max_ - count) : std::nullopt;
       ExpressionPtr item = sequence({literal(","), space, further});
-      rest = sequence({repeat(std::move(item), std::max(min, count) - count, more), rest});
+      rest = sequence({parts_.rules.repeated(item, std::max(min, count) - count, more), rest});
     }
     for (uint32_t i = count; i-- > 0;) {
       ExpressionPtr item = i == 0 ? known[i] : sequence({literal(","), space, known[i]});

@@ -318,8 +318,9 @@ bool SchemaCases::is_impossible(const SchemaCase& made, int depth) {
   }
   if (!made.has_types || made.types != kObjectType) return false;
   const ObjectConditions& object = made.object;
-  if (object.max && (*object.max < object.min || *object.max < object.required.size())) return true;
-  for (const std::string_view name : object.required) {
+  const std::set<std::string_view> required(object.required.begin(), object.required.end());
+  if (object.max && (*object.max < object.min || *object.max < required.size())) return true;
+  for (const std::string_view name : required) {
     try {
       const auto terms = terms_of_member(object, name, document_);
       if (!terms) return true;

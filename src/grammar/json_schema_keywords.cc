@@ -131,6 +131,10 @@ bool is_vacuous(JsonObject schema, const JsonMember& member) {
   if (key == "uniqueItems" || key == "not") return value.is_false();
   if (key == "if") return is_condition_vacuous(schema);
   if (key == "minProperties") return is_zero(value);
+  // In a schema of no type they would exclude all other types, as other keywords do.
+  if (key == "properties") return value.get(members) && members.empty() && schema["type"].is_missing();
+  JsonArray names;
+  if (key == "required") return value.get(names) && names.empty();
   if (key == "patternProperties") return value.get(members) && members.empty();
   if (key == "propertyNames") return allows_all(value, Constrained::kString);
   if (key == "dependencies" || key == "dependentRequired" || key == "dependentSchemas") {

@@ -84,8 +84,9 @@ class ObjectReader {
     size_t bytes = 0;
     for (const std::string_view name : known_) bytes += name.size();
     if (bytes > kMaxKnownNameBytes || set_.max == 0u) return;
-    const bool has_properties = std::ranges::any_of(
-        object_.sources, [](const ObjectConditions::Source& source) { return !source.properties.empty(); });
+    const bool has_properties = std::ranges::any_of(object_.sources, [](const ObjectConditions::Source& source) {
+      return source.properties.identity() != nullptr;
+    });
     const bool is_closed = parts_.only_declared_members && has_properties;
     std::optional<TextLanguage> valid;
     if (!object_.names.empty()) valid = valid_names();

@@ -85,7 +85,8 @@ TEST_CASE("A streamed message equals the whole one however merged") {
       {"", "", {"text: "}, "end_turn"},
   };
   server::ServerOptions options;
-  options.reasoning_parser = server::ReasoningParser::kThink;
+  options.detect_reasoning_format = false;
+  options.reasoning_format = text::ReasoningFormat::kThink;
   MessageServer server(kToolTemplate, options);
   for (const Case& each : cases) {
     CAPTURE(each.text);
