@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "grammar/matcher.h"
 #include "server/test_server.h"
 
 using namespace millrace;
