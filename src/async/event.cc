@@ -31,16 +31,6 @@ asio::awaitable<void> Event::wait() const {
   if (state->failure) std::rethrow_exception(state->failure);
 }
 
-asio::awaitable<bool> Event::wait_until(TimePoint deadline) const {
-  const auto state = state_;
-  while (!state->done) {
-    const bool notified = co_await state->done_signal.wait_until(deadline);
-    if (!notified && !state->done) co_return false;
-  }
-  if (state->failure) std::rethrow_exception(state->failure);
-  co_return true;
-}
-
 asio::awaitable<void> Event::wait_uncancelled() const {
   const auto state = state_;
   const bool throws = co_await asio::this_coro::throw_if_cancelled();

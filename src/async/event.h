@@ -17,8 +17,6 @@ class Event {
   void set(std::exception_ptr failure = nullptr) const;
   /// Returns when the event is set. A cancelled wait does not lose the event.
   [[nodiscard]] asio::awaitable<void> wait() const;
-  /// Acts as wait(), but returns false when `deadline` comes first.
-  [[nodiscard]] asio::awaitable<bool> wait_until(TimePoint deadline) const;
   /// Returns when the event is set, even if cancelled meanwhile: the cancellation takes effect at the caller's next
   /// suspension. Callers own memory that is in use until the event.
   [[nodiscard]] asio::awaitable<void> wait_uncancelled() const;

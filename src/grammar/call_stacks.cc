@@ -14,9 +14,9 @@ CallStacks::CallStacks() {
 
 FrameId CallStacks::frame_of(Frame frame) {
   const uint64_t hash = mix_bits(uint64_t{frame.state} << 32 | frame.stack);
-  const auto known = frame_index_.find(hash, [&](FrameId id) { return frames_[id] == frame; });
   // The first frame is kTextEnd, which is no frame of a state.
-  if (known && *known != kTextEnd) return *known;
+  const auto known = frame_index_.find(hash, [&](FrameId id) { return id != kTextEnd && frames_[id] == frame; });
+  if (known) return *known;
   const auto id = static_cast<FrameId>(frames_.size());
   frames_.push_back(frame);
   frame_index_.add(hash, id);

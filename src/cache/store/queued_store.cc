@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "async/deadline.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -123,18 +124,21 @@ asio::awaitable<bool> QueuedStore::run(StoreOp::Kind kind, PageKey key, std::spa
     count(*op, false);
     co_return false;
   }
-  bool has_ended = false;
+  bool is_given_up = false;
+  const async::Deadline limit(runtime_, begun + limits_.operation, [&] {
+    is_given_up = op->give_up();
+    if (is_given_up) done.set();
+  });
   try {
-    has_ended = co_await done.wait_until(begun + limits_.operation);
+    co_await done.wait();
   } catch (...) {
     finish(op, false);
     throw;
   }
-  if (has_ended) {
+  if (!is_given_up) {
     silent_until = {};
     co_return op->ok();
   }
-  if (!op->give_up()) co_return op->ok();
   {
     const std::lock_guard lock(ops_mutex_);
     ops_.erase(op);

@@ -89,7 +89,7 @@ TEST_CASE("An output that is complete ends when its position is known") {
   for (const uint64_t mask_steps : {uint64_t{1}, uint64_t{100'000}}) {
     INFO(mask_steps << " steps");
     Rig scheduler(options_with(mask_steps));
-    scheduler.add(SequenceId(1), request(1, "a"));
+    scheduler.add(SequenceId(1), request(1, "a|b?a"));
     std::vector<SequenceUpdate> updates = scheduler.answer(*scheduler.next());
     REQUIRE(updates.size() == 1);
     REQUIRE(updates[0].event.tokens == std::vector<TokenId>{10});
