@@ -182,7 +182,7 @@ class Setup {
     const auto tokens = score_tokens();
     if (!tokens) return tokens.error();
     const bool has_head = checkpoint.contains(model::kHeadName);
-    const std::string_view name = has_head ? model::kHeadName : model::kEmbeddingName;
+    const std::string_view name = has_head ? model::kHeadName : model::head_name(config_);
     const auto head = checkpoint.find(name, {config_.vocab_size, config_.hidden_size});
     if (!head) return head.error();
     const auto row = [&](TokenId token) {

@@ -43,10 +43,13 @@ asio::awaitable<std::optional<ApiError>> PoolingTask::run() {
   for (;;) {
     Failure failure = process_events();
     if (!failure && context_.is_stopping) failure = ApiError{503, "the server is shutting down", ""};
-    if (!failure && !exchange_.connection.peer_gone()) failure = submit_more();
     if (failure) co_return failure;
     if (finished_ == vectors_.size() || exchange_.connection.peer_gone()) break;
-    co_await streams_.wait();
+    const size_t before = submitted_;
+    failure = submit_more();
+    if (failure) co_return failure;
+    // An event that was there at once has woken nobody.
+    if (submitted_ == before) co_await streams_.wait();
   }
   context_.metrics.e2e_latency.observe(to_seconds(context_.runtime.now() - exchange_.record.begin));
   co_return std::nullopt;

@@ -38,7 +38,7 @@ class FakeEngine::Stream final : public sched::TokenStream {
     const bool at_end = position_ >= tokens_.size() && (started_ || is_pooled);
     if (reply_.hangs && at_end) {
       co_await pause(1h);
-    } else {
+    } else if (!reply_.is_instant) {
       co_await pause(reply_.delay);
     }
     ++engine_.events;

@@ -22,6 +22,7 @@ struct ScriptedReply {
   std::string text = "Hello, world!";
   size_t tokens_per_event = 1;
   std::chrono::milliseconds delay{0};  ///< before each event
+  bool is_instant = false;             ///< events are there at once, so that no wait for one suspends
   bool hangs = false;                  ///< after the text: no further event, ever
   std::optional<Error> error;          ///< after the text, instead of a finish
   bool error_is_merged = false;        ///< it comes in one event with the last tokens

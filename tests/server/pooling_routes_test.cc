@@ -170,6 +170,15 @@ TEST_CASE("Thousands of inputs are at the engine a part at a time") {
   CHECK(server.engine.wait_until_idle());
 }
 
+TEST_CASE("Vectors that are there at once are not waited for") {
+  TestServer server({}, plain_model());
+  server.engine.on_submit = [](const sched::GenerateRequest&) { return ScriptedReply{.is_instant = true}; };
+  CHECK(server.post("/v1/embeddings", R"({"input":"a"})").status == 200);
+  std::string many = R"({"input":["a")";
+  for (int i = 1; i < 600; ++i) many += R"(,"bb")";
+  CHECK(ParsedJson(server.post("/v1/embeddings", many + "]}").body).size("/data") == 600);
+}
+
 TEST_CASE("Documents come in the order of their scores") {
   TestServer server({}, length_scorer());
   for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
