@@ -126,6 +126,43 @@ class Load:
                 return
             messages = messages + [json.loads(text)["choices"][0]["message"], {"role": "user", "content": dice.choice(WORDS)}]
 
+    async def respond(self, body):
+        """Asks for a response, and returns its id if it has ended well."""
+        status, text = await ask(self.server, "POST", "/v1/responses", body)
+        if status in (404, 429, 503):  # the store forgets what was used longest ago
+            self.counts["refused"] += 1
+            return None
+        if status != 200:
+            return self.fault(f"status {status} for {body}: {text}")
+        if body["stream"]:
+            events = [json.loads(event.split("\ndata: ")[1]) for event in text.strip().split("\n\n")]
+            if [event["sequence_number"] for event in events] != list(range(len(events))):
+                return self.fault(f"the events of a response are not in order: {text}")
+            response = events[-1]["response"]
+        else:
+            response = json.loads(text)
+        if response["status"] not in ("completed", "incomplete", "cancelled", "queued"):
+            return self.fault(f"a response ended as {response['status']}: {response['error']}")
+        self.counts["aborted" if response["status"] == "cancelled" else "answered"] += 1
+        return response["id"]
+
+    async def responses(self, dice):
+        previous = None
+        for _ in range(dice.randrange(1, 4)):
+            body = {"input": dice.choice(self.prefixes), "max_output_tokens": 24, "stream": dice.random() < 0.5,
+                    "previous_response_id": previous, "truncation": "auto", "store": dice.random() < 0.8}
+            previous = await self.respond(body)
+
+    async def background(self, dice):
+        body = {"input": dice.choice(self.prefixes), "max_output_tokens": 60, "stream": False, "background": True}
+        id = await self.respond(body)
+        if id is None:
+            return
+        method, path = dice.choice([("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", "")])
+        status, text = await ask(self.server, method, f"/v1/responses/{id}{path}")
+        if status not in (200, 404, 409):
+            self.fault(f"status {status} for {method} of a response{path}: {text}")
+
     async def leaver(self, dice):
         body = self.completion(dice, n=dice.choice([1, 1, 4]), max_tokens=300, ignore_eos=True)
         asked = ask(self.server, "POST", "/v1/completions", body, most=dice.choice([1, 400, 4000]))
@@ -144,7 +181,7 @@ class Load:
 
     async def nonsense(self, dice):
         path, body = dice.choice([("/v1/completions", {"prompt": 5}), ("/v1/completions", {"prompt": [1] * 100_000}),
-                                  ("/v1/chat/completions", {"messages": []}), ("/v1/nowhere", {}),
+                                  ("/v1/chat/completions", {"messages": []}), ("/v1/responses", {"input": [{}]}), ("/v1/nowhere", {}),
                                   ("/detokenize", {"tokens": ["x"]}), ("/abort_request", {"rid": "nobody"})])
         status, text = await ask(self.server, "POST", path, body)
         if status not in (400, 404):
@@ -153,7 +190,7 @@ class Load:
 
     async def client(self, number):
         dice = random.Random(self.options.seed * 1000 + number)
-        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [self.slow_reader, self.nonsense, self.canary]
+        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.responses, self.background] + [self.leaver] * 3 + [self.slow_reader, self.nonsense, self.canary]
         while not self.stopping:
             kind = dice.choice(kinds)
             try:

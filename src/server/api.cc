@@ -119,6 +119,12 @@ std::optional<ApiError> Api::check(const HttpRequest& head, const RouteMatch& ma
   if (match.route == nullptr && match.allowed.empty()) {
     return ApiError{404, fmt::format("no such route: {}", head.path.substr(0, 256)), ""};
   }
+  if (match.route == nullptr && !head.upgrade.empty()) {
+    // A client that would rather have a WebSocket goes on to POST at once, where after a 404 it tries again.
+    return ApiError{
+        426, fmt::format("{} is not served over {}, but by {}", match.name, head.upgrade.substr(0, 64), match.allowed),
+        ""};
+  }
   if (match.route == nullptr) {
     return ApiError{405, fmt::format("{} does not take this method, but {}", match.name, match.allowed), ""};
   }

@@ -89,16 +89,6 @@ void write_list(JsonWriter& json, std::span<const StoredItem> items, bool has_mo
   json.member("has_more", has_more).end_object();
 }
 
-/// Answers a GET that is no WebSocket, and one that is: clients go on to POST at once after a 426.
-HttpResponse refuse_get(const HttpRequest& request) {
-  if (request.upgrade.empty()) {
-    HttpResponse response = error_response({405, "/v1/responses does not take this method, but POST, OPTIONS", ""});
-    response.headers.emplace_back("Allow", "POST, OPTIONS");
-    return response;
-  }
-  return error_response({426, "responses are not sent over a WebSocket; wanted a POST", ""});
-}
-
 }  // namespace
 
 void ResponsesRoutes::add_to(Router& router) {
@@ -110,7 +100,6 @@ void ResponsesRoutes::add_to(Router& router) {
                       .request = "ResponsesRequest",
                       .response = "ResponseObject",
                       .event = "ResponseEvent"}});
-  router.add({.method = Method::kGet, .path = "/v1/responses", .handler = refuse_get});
   router.add(
       {.method = Method::kPost,
        .path = "/v1/responses/input_tokens",

@@ -40,6 +40,8 @@ RouteMatch Router::match(const HttpRequest& request) const {
   RouteMatch match;
   for (const Route& route : routes_) {
     if (!has_path(route, request.path)) continue;
+    // Of several paths that fit, the first one that was added has the request.
+    if (!match.allowed.empty() && route.path != match.name) continue;
     match.name = route.path;
     match.is_probe = route.is_probe;
     match.make_error = route.make_error;

@@ -25,7 +25,8 @@ class Router {
   /// Adds a route; no other may have its method and path.
   void add(Route route);
   [[nodiscard]] std::span<const Route> routes() const { return routes_; }
-  /// Finds the route of `request`; HEAD goes where GET goes.
+  /// Finds the route of `request`; HEAD goes where GET goes. Of several paths that fit, the first one that was added
+  /// has the request.
   [[nodiscard]] RouteMatch match(const HttpRequest& request) const;
 
  private:

@@ -11,6 +11,7 @@ import pytest
 from conftest import client_of
 from millrace_server import MODEL, MillraceServer, wait_until
 from openai.types.responses import Response, ResponseStreamEvent
+from schemas import OPENAI, openai_validator
 
 TEMPLATE = """{%- if tools %}<tool_call> {{ tools | tojson }}
 {% endif %}
@@ -103,6 +104,18 @@ def test_events_are_those_of_the_client_types(server):
         "response.custom_tool_call_input.done" in {each["type"] for each in called}
     for events in (plain, called):
         Response.model_validate(events[-1]["response"])
+
+
+@pytest.mark.skipif(not OPENAI.exists(), reason="no openai/openapi.json in the shared data")
+def test_responses_and_events_are_those_of_the_published_schema(server, thinking_server):
+    check = openai_validator()
+    asked = [raw_events(server, input="x"), raw_events(server, tools=[LOOK, SEA], tool_choice="required"),
+             raw_events(thinking_server, input="x", include=["message.output_text.logprobs"], top_logprobs=1)]
+    for event in {each["type"]: each for events in asked for each in events}.values():
+        check(event, "ResponseStreamEvent")
+    id = asked[0][-1]["response"]["id"]
+    check(server.get(f"/v1/responses/{id}").json(), "Response")
+    check(server.get(f"/v1/responses/{id}/input_items").json(), "ResponseItemList")
 
 
 def test_reasoning_is_an_item(thinking_server):

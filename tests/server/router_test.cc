@@ -25,6 +25,27 @@ HttpRequest request(Method method, std::string path) {
 
 }  // namespace
 
+TEST_CASE("The first path that fits has the request") {
+  Router router;
+  for (const char* path : {"/a/{id}/stop", "/a/{id}"}) {
+    router.add({.method = Method::kPost, .path = path, .handler = [](const HttpRequest&) { return HttpResponse(); }});
+  }
+  router.add({.method = Method::kGet, .path = "/a/{id}", .handler = [](const HttpRequest&) { return HttpResponse(); }});
+  HttpRequest request;
+  request.method = Method::kPost;
+  request.path = "/a/1/stop";
+  CHECK(router.match(request).route == &router.routes()[0]);
+  request.method = Method::kGet;
+  CHECK(router.match(request).route == nullptr);
+  CHECK(router.match(request).allowed == "POST, OPTIONS");
+  request.path = "/a/1/2";
+  CHECK(router.match(request).name == "/a/{id}");
+  for (const char* path : {"/a//stop", "/a/", "/a"}) {
+    request.path = path;
+    CHECK(router.match(request).name != "/a/{id}/stop");
+  }
+}
+
 TEST_CASE("A route is found by method and path and HEAD as GET") {
   const Router router = sample_router();
   for (const Method method : {Method::kGet, Method::kHead}) {
