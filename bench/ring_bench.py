@@ -2,8 +2,9 @@
 """Real servers side by side under the load generator: what dividing a model over stages costs and brings.
 
   partition   values of --pp-layer-partition (--divisions) against even, and all against one stage of one core, under
-              one load of prompts and decode steps: tokens per second, and how evenly the stages were busy, which other
-              load on the machine distorts less
+              one load of prompts and decode steps: tokens per second, how evenly the stages were busy, and the
+              processor time of the stages' compute threads, which other load on the machine distorts least: one core's
+              over that of the slowest stage is the most that two cores can gain
   scaling     two stages of one core each against one stage of one core: long prompts, then decode at batch 16, with
               both stages in one process, in two processes over TCP on loopback, and, as root, in two network
               namespaces 1 Gbit/s and 2 ms apart each way, by netem, or by bench/slow_link where the kernel has none
@@ -100,6 +101,16 @@ class Ring:
         """What the processes have had of the processors so far."""
         fields = [Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split() for process in self.processes]
         return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")  # user, system
+
+    def compute_s(self):
+        """What each compute thread has had of the processors so far."""
+        found = {}
+        for process in self.processes:
+            for task in Path(f"/proc/{process.pid}/task").iterdir():
+                name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+                if name.startswith("compute"):
+                    found[task.name] = sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
+        return found
 
     def text(self):
         self.log.flush()
@@ -224,12 +235,17 @@ def bench_partition(options):
         stack.enter_context(one_core)
         for load in options.loads or ["mixed", "decode"]:
             before = {ring.name: busy_seconds(ring) for ring in rings}
+            compute = {ring.name: ring.compute_s() for ring in [*rings, one_core]}
             report(load, measure(options, [*rings, one_core], load), ("even", 1), (one_core.name, 1))
+            used = {ring.name: [late - compute[ring.name].get(thread, 0) for thread, late in ring.compute_s().items()]
+                    for ring in [*rings, one_core]}
             for ring in rings:
                 busy = [late - early for early, late in zip(before[ring.name], busy_seconds(ring))]
                 shares = ", ".join(f"{share / max(busy):.2f}" for share in busy)
                 print(f"  {ring.name:24} stages' busy time over the slowest one's {shares}; "
-                      f"mean {statistics.mean(busy) / max(busy):.3f}")
+                      f"mean {statistics.mean(busy) / max(busy):.3f}; processor seconds of compute threads "
+                      f"{', '.join(f'{seconds:.2f}' for seconds in used[ring.name])}; "
+                      f"one core's over the most {sum(used[one_core.name]) / max(used[ring.name]):.2f}")
 
 
 def bench_scaling(options):

@@ -23,7 +23,7 @@ cluster::Assignment second_stage(const model::ModelConfig& config, uint64_t ring
 
 }  // namespace
 
-TEST_CASE("a worker keeps its pools for one ring and measures for others") {
+TEST_CASE("a worker keeps its pools for one ring but for no other") {
   const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/qwen2").value();
   const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
   async::IoThread control("control");

@@ -120,7 +120,8 @@ TEST_CASE("estimates weigh the head against layers as measured ones") {
   const auto config = parse_config(R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
       "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2,
       "num_hidden_layers": 24, "vocab_size": 151936, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-      "max_position_embeddings": 32768, "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"})");
+      "max_position_embeddings": 32768, "tie_word_embeddings": true, "hidden_act": "silu",
+      "torch_dtype": "bfloat16"})");
   REQUIRE(config.has_value());
   const ReferenceLoad load;
   const WorkCosts work = estimate_parts(*config, load);
