@@ -73,8 +73,7 @@ Command parse_command_line(int argc, char** argv) {
   const CLI::App& devices = *app.add_subcommand("devices", "Print the devices that stages can use on this host");
   TraceFlags trace_flags;
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
-  trace.add_option("FILE", trace_flags.file, "Download the trace of the last profile")
-      ->required();
+  trace.add_option("FILE", trace_flags.file, "Download the trace of the last profile")->required();
   QuantizeFlags quantization;
   CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 bits, for serve");
   add_quantize_flags(quantize, quantization);

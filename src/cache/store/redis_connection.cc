@@ -13,8 +13,7 @@ int64_t parse_integer(std::string_view text) {
   int64_t value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size()) {
-    throw_error(ErrorCode::kData,
-                fmt::format("found '{}', wanted a number: not a Redis server", text.substr(0, 40)));
+    throw_error(ErrorCode::kData, fmt::format("found '{}', wanted a number: not a Redis server", text.substr(0, 40)));
   }
   return value;
 }
@@ -157,8 +156,7 @@ RedisReply RedisConnection::receive(std::array<std::span<std::byte>, 2> into) {
       break;
     }
     default:
-      throw_error(ErrorCode::kData,
-                  fmt::format("found '{}', wanted a reply: not a Redis server", line.substr(0, 40)));
+      throw_error(ErrorCode::kData, fmt::format("found '{}', wanted a reply: not a Redis server", line.substr(0, 40)));
   }
   return reply;
 }
