@@ -77,6 +77,7 @@ class Report {
     const double begin = thread_ms();
     const auto grammar = compile(text, vocabulary_, options_);
     compile_ms_.push_back(thread_ms() - begin);
+    if (lists_ && compile_ms_.back() > 200) fmt::print("slow {}: {:.0f} ms\n", name, compile_ms_.back());
     if (grammar.has_error()) {
       if (lists_) fmt::print("refused {}: {}\n", name, grammar.error().message.substr(0, 300));
       refusals_[kind_of(grammar.error().message)].push_back(name);

@@ -74,6 +74,7 @@ struct ObjectConditions {
   std::vector<Witness> witnesses;  ///< members that exist
   uint32_t min = 0;
   std::optional<uint32_t> max;
+  bool has_unevaluated = false;       ///< some schemas hold without saying what members are, under "not"
   std::optional<SchemaTerm> unnamed;  ///< the value of members that no source says anything of
 };
 

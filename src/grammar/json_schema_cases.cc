@@ -16,6 +16,8 @@ constexpr size_t kMaxCases = 256;
 constexpr size_t kMaxDrafts = 2048;
 /// Limits the ways that are tried before a choice is made. Beyond it any way counts as possible.
 constexpr size_t kMaxTrials = 10'000;
+/// Limits the drafts of a whole schema, up to 30 microseconds each.
+constexpr size_t kMaxAllDrafts = 100'000;
 
 /// Thrown where terms take more cases than there may be.
 struct TooManyCases {};
@@ -175,6 +177,7 @@ bool SchemaCases::add_all_terms(CaseDraft& draft) {
 }
 
 bool SchemaCases::add_open_terms(CaseDraft& draft) {
+  if (++drafts_ > kMaxAllDrafts) throw TooManyCases();
   while (!draft.open.empty()) {
     const SchemaTerm term = std::move(draft.open.back());
     draft.open.pop_back();
@@ -244,7 +247,7 @@ bool SchemaCases::add_applicator(CaseDraft& draft, JsonObject schema, const Json
     };
     return draft.choose({branch(true, "then"), branch(false, "else")});
   }
-  return draft.take(opening({referred_term(document_, value, false, path)}));
+  return draft.take(opening({referred_term(document_, keyword, false, path)}));
 }
 
 /// Returns whether no value is known to satisfy what a draft has so far, and two more terms.

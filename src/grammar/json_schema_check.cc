@@ -94,7 +94,7 @@ bool SchemaCheck::satisfies(JsonValue value, JsonObject schema, const JsonMember
   if (key == "$ref" || key == "$recursiveRef" || key == "$dynamicRef") {
     std::string_view reference;
     if (!keyword.value.get(reference)) refuse_check("$ref: wanted a string");
-    return is_valid(value, document_.referred(reference));
+    return is_valid(value, key == "$ref" ? document_.referred(reference) : document_.dynamically_referred(reference));
   }
   if (key == "allOf") return count_valid(value, keyword.value) == array_of(keyword).size();
   if (key == "anyOf") return count_valid(value, keyword.value) > 0;

@@ -177,6 +177,9 @@ void SchemaDocument::find_names(JsonValue value, std::string_view base, uint32_t
     by_name_.try_emplace(std::string(id), value);
     if (!id.starts_with('#')) base = id;
   }
+  std::string_view dynamic;
+  if (object["$dynamicAnchor"].get(dynamic)) ++dynamic_anchors_[std::string(dynamic)];
+  if (object["$recursiveAnchor"].is_true()) ++dynamic_anchors_[""];
   for (const char* keyword : {"$anchor", "$dynamicAnchor"}) {
     std::string_view anchor;
     if (!object[keyword].get(anchor)) continue;
@@ -209,6 +212,19 @@ JsonValue SchemaDocument::referred(std::string_view reference) {
   }
   throw ErrorException(make_error(ErrorCode::kInvalidArgument,
                                   "$ref: only references within the schema are supported, not '{}'",
+                                  reference.substr(0, 256)));
+}
+
+JsonValue SchemaDocument::dynamically_referred(std::string_view reference) {
+  const JsonValue found = referred(reference);
+  if (!has_names_) find_names(root_, "", 0);
+  has_names_ = true;
+  const size_t fragment = reference.find('#');
+  const auto anchors =
+      dynamic_anchors_.find(std::string(fragment == std::string_view::npos ? "" : reference.substr(fragment + 1)));
+  if (anchors == dynamic_anchors_.end() || anchors->second == 1) return found;
+  throw ErrorException(make_error(ErrorCode::kInvalidArgument,
+                                  "a dynamic reference to '{}' is not supported, which several schemas are named",
                                   reference.substr(0, 256)));
 }
 

@@ -25,6 +25,8 @@ class SchemaDocument {
   [[nodiscard]] bool is_effective(JsonObject schema, const JsonMember& member) const;
   /// Returns the schema that "$ref" names: a JSON pointer, an anchor, or the "$id" of a schema within this one.
   [[nodiscard]] JsonValue referred(std::string_view reference);
+  /// Returns the schema that "$dynamicRef" or "$recursiveRef" names. Fails if it depends on how it is reached.
+  [[nodiscard]] JsonValue dynamically_referred(std::string_view reference);
   /// Returns the strings in which a "pattern" matches, as an expression over characters. Null if only
   /// pattern_language() can express them.
   [[nodiscard]] ExpressionPtr pattern(std::string_view pattern);
@@ -40,6 +42,7 @@ class SchemaDocument {
   std::unordered_map<const void*, const void*> identities_;
   std::unordered_map<std::string, const void*> by_text_;
   bool has_names_ = false;
+  std::unordered_map<std::string, size_t> dynamic_anchors_;  // how many schemas have each; "" for "$recursiveAnchor"
   std::unordered_map<std::string, JsonValue> by_name_;
   std::map<std::string, TextLanguage, std::less<>> patterns_;
   std::map<std::pair<std::string, bool>, TextLanguage> formats_;

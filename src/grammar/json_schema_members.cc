@@ -110,10 +110,12 @@ std::vector<MemberClass> other_members(const ObjectConditions& object, const std
   return members;
 }
 
-SchemaTerm referred_term(SchemaDocument& document, JsonValue reference, bool is_negated, const std::string& path) {
+SchemaTerm referred_term(SchemaDocument& document, const JsonMember& keyword, bool is_negated,
+                         const std::string& path) {
   std::string_view target;
-  if (!reference.get(target)) fail_at(path, "$ref: wanted a string");
-  const JsonValue found = at_position(path, [&] { return document.referred(target); });
+  if (!keyword.value.get(target)) fail_at(path, fmt::format("{}: wanted a string", keyword.key));
+  const JsonValue found = at_position(
+      path, [&] { return keyword.key == "$ref" ? document.referred(target) : document.dynamically_referred(target); });
   return {found, is_negated, std::string(target)};
 }
 

@@ -24,8 +24,8 @@ struct MemberClass {
                                                      const std::vector<std::string_view>& known,
                                                      const std::string& path, SchemaDocument& document);
 
-/// Returns the schema that a reference names.
-[[nodiscard]] SchemaTerm referred_term(SchemaDocument& document, JsonValue reference, bool is_negated,
+/// Returns the schema that "$ref", "$dynamicRef" or "$recursiveRef" names.
+[[nodiscard]] SchemaTerm referred_term(SchemaDocument& document, const JsonMember& keyword, bool is_negated,
                                        const std::string& path);
 
 }  // namespace millrace::grammar

@@ -22,6 +22,9 @@ class ObjectReader {
       : object_(object), path_(path), parts_(parts), names_check_(parts.document) {}
 
   ExpressionPtr read() {
+    if (object_.unnamed && object_.has_unevaluated) {
+      fail_at(object_.unnamed->path, "the keyword 'unevaluatedProperties' is not supported together with 'not'");
+    }
     read_witnesses();
     for (const ObjectConditions::Source& source : object_.sources) {
       for (const JsonMember& property : source.properties) add_member(property.key);

@@ -54,6 +54,7 @@ bool add_dependencies(CaseDraft& draft, JsonObject schema, const JsonMember& key
       wanted = names_of_keyword({keyword.key, value}, path);
     } else {
       with.open.push_back({value, false, fmt::format("{}.{}.{}", path, keyword.key, name.substr(0, 64))});
+      wanted.push_back(name);
     }
     if (!wanted.empty()) {
       with.further = [wanted](CaseDraft& way) {

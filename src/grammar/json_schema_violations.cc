@@ -94,7 +94,12 @@ class ViolationFinder {
         return std::ranges::all_of(listed, [&](JsonValue each) { return exclude(draft, each); });
       }));
     } else if (key == "not") {
-      add_open({{value, false, inner(key)}});
+      CaseWay way{.open = {{value, false, inner(key)}}, .cost = kModerate};
+      way.further = [](CaseDraft& draft) {
+        draft.made.object.has_unevaluated = true;
+        return true;
+      };
+      add(std::move(way));
     } else if (key == "allOf") {
       for (SchemaTerm& term : terms_of_list(value, inner(key), true)) add_open({std::move(term)});
     } else if (key == "anyOf") {
@@ -108,7 +113,7 @@ class ViolationFinder {
         add_open({{value, !is_met, inner(key)}, {schema_[name], true, inner(name)}});
       }
     } else {
-      add_open({referred_term(document_, value, true, path_)});
+      add_open({referred_term(document_, keyword, true, path_)});
     }
   }
 

@@ -66,6 +66,10 @@ TEST_CASE("keywords of objects") {
       {R"({"type":"object","allOf":[{"properties":{"a":{}}}],"properties":{"b":{}},"unevaluatedProperties":false})",
        {R"({"a":1,"b":2})"},
        {R"({"c":1})"}},
+      {R"({"type":"object","dependentSchemas":{"a":{"properties":{"b":{}}}},"unevaluatedProperties":false,
+          "properties":{"a":{}}})",
+       {R"({"a":1,"b":2})", "{}"},
+       {R"({"b":2})"}},
   });
 }
 
@@ -154,6 +158,8 @@ TEST_CASE("drafts up to 7 ignore what stands beside a reference") {
 TEST_CASE("every keyword that constrains is enforced or refused by name") {
   const std::pair<const char*, const char*> cases[] = {
       {"$ref", R"({"$dynamicRef":"#a"})"},
+      {"dynamic", R"({"$dynamicRef":"#a","$defs":{"x":{"$dynamicAnchor":"a"},"y":{"$dynamicAnchor":"a"}}})"},
+      {"unevaluatedProperties", R"({"unevaluatedProperties":false,"not":{"not":{"properties":{"a":{}}}}})"},
       {"unevaluatedItems", R"({"unevaluatedItems":false})"},
       {"maxContains", R"({"contains":{"const":1},"minContains":0,"maxContains":1})"},
       {"uniqueItems", R"({"items":{"type":"string"},"uniqueItems":true})"},
