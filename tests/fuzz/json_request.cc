@@ -85,8 +85,8 @@ void json_request(std::string_view input) {
   if (const auto parsed = parse_embedding_request(body, kLimits); !refused(parsed)) {
     check_common(*parsed);
     CHECK(!parsed->inputs.empty() && parsed->inputs.size() <= kMaxPoolingInputs);
-    for (const Prompt& input : parsed->inputs) {
-      if (const auto* ids = std::get_if<std::vector<TokenId>>(&input)) CHECK(std::ranges::all_of(*ids, is_id));
+    for (const Prompt& prompt : parsed->inputs) {
+      if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) CHECK(std::ranges::all_of(*ids, is_id));
     }
   }
   if (const auto parsed = parse_rerank_request(body, kLimits); !refused(parsed)) check_pairs(*parsed);
