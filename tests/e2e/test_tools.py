@@ -103,7 +103,7 @@ def test_calls_in_every_syntax(templates, parser):
     tools = [{"type": "function", "function": {"name": name, "parameters": where}} for name in ("look", "listen")]
     with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", parser) as server:
         for choice in ("required", LISTEN):
-            request = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_completion_tokens": 200}
+            request = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_completion_tokens": 400}
             whole = ask(server, **request).choices[0]
             assert whole.finish_reason == "tool_calls" and whole.message.content is None
             call, = whole.message.tool_calls

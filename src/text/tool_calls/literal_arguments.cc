@@ -31,19 +31,28 @@ size_t hex_digits(char kind) {
 
 LiteralArguments::LiteralArguments(const LiteralDialect& dialect, std::string tool,
                                    std::shared_ptr<const ParameterTypes> types)
-    : dialect_(dialect), tool_(std::move(tool)), types_(std::move(types)) {}
+    : dialect_(dialect),
+      tool_(std::move(tool)),
+      types_(std::move(types)),
+      close_(dialect.close),
+      key_end_(dialect.key_end) {}
 
 ArgumentState LiteralArguments::feed(char c) {
   switch (phase_) {
     case Phase::kStart:
-      if (c != dialect_.open) return fail();
+      if (c != dialect_.open && c != '(') return fail();
+      if (c == '(') {
+        // Models mix the other languages with Python's arguments.
+        close_ = ')';
+        key_end_ = '=';
+      }
       push(Container::kArguments);
       return ArgumentState::kOpen;
     case Phase::kKey: return feed_key(c);
     case Phase::kBareKey: return feed_bare_key(c);
     case Phase::kKeyEnd: {
       if (is_blank(c)) return ArgumentState::kOpen;
-      const char wanted = containers_.back() == Container::kArguments ? dialect_.key_end : ':';
+      const char wanted = containers_.back() == Container::kArguments ? key_end_ : ':';
       if (c != wanted) {
         pending_ = std::move(value_);
         return fail();
@@ -54,6 +63,7 @@ ArgumentState LiteralArguments::feed(char c) {
     case Phase::kValue: return feed_value(c);
     case Phase::kWord: return feed_word(c);
     case Phase::kString: return feed_string(c);
+    case Phase::kQuoteEnd: return feed_quote_end(c);
     case Phase::kPython: return feed_python_string(c);
     case Phase::kAfter: return feed_after(c);
     case Phase::kEnd: break;
@@ -63,7 +73,7 @@ ArgumentState LiteralArguments::feed(char c) {
 
 ArgumentState LiteralArguments::feed_key(char c) {
   if (pending_.empty() && (is_blank(c) || c == ',')) return ArgumentState::kOpen;
-  const char close = containers_.back() == Container::kArguments ? dialect_.close : '}';
+  const char close = containers_.back() == Container::kArguments ? close_ : '}';
   if (pending_.empty() && c == close) return pop();
   if (may_quote(c)) {
     is_key_ = true;
@@ -122,21 +132,31 @@ ArgumentState LiteralArguments::feed_value(char c) {
 }
 
 ArgumentState LiteralArguments::feed_word(char c) {
-  const bool ends = c == ',' || c == '}' || c == ']' || (c == ')' && dialect_.quote.empty()) || is_blank(c);
+  const bool is_python = dialect_.quote.empty();
+  const bool ends =
+      c == ',' || c == '}' || c == ']' || (c == ')' && (is_python || close_ == ')')) || (is_python && is_blank(c));
   if (!ends) {
     pending_ += c;
+    // Models leave out the mark before a string.
+    if (!is_python && pending_.ends_with(dialect_.quote)) {
+      pending_.resize(pending_.size() - dialect_.quote.size());
+      end_word(true);
+    }
     return ArgumentState::kOpen;
   }
-  end_word();
+  end_word(false);
   return feed(c);
 }
 
-void LiteralArguments::end_word() {
+void LiteralArguments::end_word(bool is_string) {
   if (containers_.back() == Container::kList) separate();
   needs_value_ = false;
-  const std::string word = std::exchange(pending_, {});
+  const std::string word(without_space(pending_));
+  pending_.clear();
   phase_ = Phase::kAfter;
-  if (word == "true" || word == "True") {
+  if (is_string) {
+    append_json_string(arguments_, word);
+  } else if (word == "true" || word == "True") {
     arguments_ += "true";
   } else if (word == "false" || word == "False") {
     arguments_ += "false";
@@ -152,12 +172,12 @@ void LiteralArguments::end_word() {
 bool LiteralArguments::may_quote(char c) const {
   if (dialect_.quote.empty()) return c == '"' || c == '\'';
   const std::string word = pending_ + c;
-  return dialect_.quote.starts_with(word) || word == "\"";
+  return dialect_.quote.starts_with(word) || word == "\"" || word == "'";
 }
 
 bool LiteralArguments::take_quote(char c) {
   pending_ += c;
-  const bool is_complete = dialect_.quote.empty() || pending_ == dialect_.quote || pending_ == "\"";
+  const bool is_complete = dialect_.quote.empty() || pending_ == dialect_.quote || pending_ == "\"" || pending_ == "'";
   if (is_complete) pending_.clear();
   return is_complete;
 }
@@ -166,7 +186,8 @@ void LiteralArguments::begin_string(char quote) {
   // JSON's own quotes are read in every dialect.
   phase_ = quote == '"' || quote == '\'' ? Phase::kPython : Phase::kString;
   python_quote_ = quote;
-  const bool is_typed = dialect_.types_strings && types_ != nullptr && !is_key_ && containers_.size() == 1;
+  const bool is_typed =
+      phase_ == Phase::kString && dialect_.types_strings && types_ != nullptr && !is_key_ && containers_.size() == 1;
   is_buffered_ = is_key_ || (is_typed && types_->of(tool_, value_) != kTextOnly);
   if (is_key_) {
     value_.clear();
@@ -182,7 +203,7 @@ ArgumentState LiteralArguments::feed_string(char c) {
   pending_ += c;
   if (pending_.ends_with(dialect_.quote)) {
     pending_.resize(pending_.size() - dialect_.quote.size());
-    end_string();
+    phase_ = Phase::kQuoteEnd;
     return ArgumentState::kOpen;
   }
   if (is_buffered_) return ArgumentState::kOpen;
@@ -190,6 +211,24 @@ ArgumentState LiteralArguments::feed_string(char c) {
   append_escaped(arguments_, std::string_view(pending_).substr(0, pending_.size() - kept));
   pending_.erase(0, pending_.size() - kept);
   return ArgumentState::kOpen;
+}
+
+ArgumentState LiteralArguments::feed_quote_end(char c) {
+  const bool may_be_text = dialect_.quote.find('"') != std::string_view::npos;
+  const bool ends = c == ',' || c == '}' || c == ']' || c == ':' || c == ')' || !may_be_text;
+  const bool is_nested_quote = c == ')' && close_ != ')';
+  if (ends && !is_nested_quote) {
+    end_string();
+    return feed(c);
+  }
+  phase_ = Phase::kString;
+  if (!is_buffered_) {
+    append_escaped(arguments_, std::exchange(pending_, {}));
+    append_escaped(arguments_, "\"");
+  } else {
+    pending_ += '"';
+  }
+  return feed_string(c);
 }
 
 /// Reads a string in quotes. pending_ is an unfinished escape, or the text of a key as JSON.
@@ -254,7 +293,7 @@ void LiteralArguments::escape(char c) {
 
 void LiteralArguments::end_string() {
   if (is_key_) {
-    if (phase_ == Phase::kString) value_ = std::exchange(pending_, {});
+    if (phase_ == Phase::kQuoteEnd) value_ = std::exchange(pending_, {});
     pending_.clear();
     phase_ = Phase::kKeyEnd;
     return;
@@ -278,7 +317,7 @@ ArgumentState LiteralArguments::feed_after(char c) {
     phase_ = in_list ? Phase::kValue : Phase::kKey;
     return ArgumentState::kOpen;
   }
-  const char close = containers_.back() == Container::kArguments ? dialect_.close : in_list ? ']' : '}';
+  const char close = containers_.back() == Container::kArguments ? close_ : in_list ? ']' : '}';
   const bool closes_tuple = in_list && dialect_.quote.empty() && c == ')';
   return c == close || closes_tuple ? pop() : fail();
 }

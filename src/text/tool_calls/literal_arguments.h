@@ -29,14 +29,15 @@ class LiteralArguments {
  private:
   enum class Phase : uint8_t {
     kStart,
-    kKey,      // before the key of a member, or the end of the object
-    kBareKey,  // within one without quotes
-    kKeyEnd,   // behind a key
-    kValue,    // before a value, or the end of a list
-    kWord,     // within a number or a name
-    kString,   // within a string
-    kPython,   // within a Python string
-    kAfter,    // behind a value
+    kKey,       // before the key of a member, or the end of the object
+    kBareKey,   // within one without quotes
+    kKeyEnd,    // behind a key
+    kValue,     // before a value, or the end of a list
+    kWord,      // within a number or a name
+    kString,    // within a string
+    kQuoteEnd,  // behind a mark that ends a string, unless it is a quotation mark of the text
+    kPython,    // within a Python string
+    kAfter,     // behind a value
     kEnd,
   };
   enum class Container : uint8_t { kArguments, kObject, kList };
@@ -46,6 +47,7 @@ class LiteralArguments {
   ArgumentState feed_value(char c);
   ArgumentState feed_word(char c);
   ArgumentState feed_string(char c);
+  ArgumentState feed_quote_end(char c);
   ArgumentState feed_python_string(char c);
   ArgumentState feed_after(char c);
   /// Reads a part of a quotation mark. Returns whether the mark is complete.
@@ -58,7 +60,8 @@ class LiteralArguments {
   ArgumentState pop();
   /// Appends what separates a value or key from what precedes it.
   void separate();
-  void end_word();
+  /// Emits a word, which is a string for sure where a quotation mark ended it.
+  void end_word(bool is_string);
   void end_key();
   /// Completes the JSON where the text breaks off.
   ArgumentState fail();
@@ -67,6 +70,8 @@ class LiteralArguments {
   std::string tool_;
   std::shared_ptr<const ParameterTypes> types_;
   Phase phase_ = Phase::kStart;
+  char close_;  // what ends the arguments, and what follows a key of theirs
+  char key_end_;
   std::vector<Container> containers_;
   std::string arguments_;  // not taken yet
   std::string pending_;    // a key, a word, an escape, or what may be a quotation mark

@@ -76,9 +76,16 @@ ArgumentState TaggedArguments::feed_key(char c) {
 ArgumentState TaggedArguments::feed_value_open(char c) {
   if (pending_.empty() && kAsciiSpace.find(c) != std::string_view::npos) return ArgumentState::kOpen;
   const bool is_attribute = phase_ == Phase::kAttributes;
-  if (is_attribute ? pending_.size() > kMaxKeyBytes : !value_open_.starts_with(pending_ + c)) {
+  if (is_attribute && pending_.size() > kMaxKeyBytes) {
     pending_.insert(0, std::string(open_) + key_ + std::string(tags_.key_end));
     return end(ArgumentState::kBad);
+  }
+  if (!is_attribute && !value_open_.starts_with(pending_ + c)) {
+    // Models leave out the tag before a value.
+    const std::string value = std::exchange(pending_, {}) + c;
+    begin_value();
+    for (const char byte : value) (void)feed_value(byte);
+    return ArgumentState::kOpen;
   }
   pending_ += c;
   if (is_attribute ? c == '>' : pending_ == value_open_) begin_value();
@@ -108,9 +115,10 @@ ArgumentState TaggedArguments::feed_value(char c) {
   if (std::exchange(drops_line_feed_, false) && c == '\n') return ArgumentState::kOpen;
   pending_ += c;
   if (pending_.ends_with(value_end_)) {
-    end_value();
+    end_value(value_end_);
     return ArgumentState::kOpen;
   }
+  if (const auto state = end_open_value()) return *state;
   if (value_types_ == kTextOnly && !is_streamed_) {
     is_streamed_ = true;
     arguments_ += '"';
@@ -128,15 +136,31 @@ ArgumentState TaggedArguments::feed_value(char c) {
   return ArgumentState::kOpen;
 }
 
+std::optional<ArgumentState> TaggedArguments::end_open_value() {
+  // Only these tags are made of a token that text does not have.
+  if (!tags_.has_string_attribute) return std::nullopt;
+  if (pending_.ends_with(open_)) {
+    end_value(open_);
+    phase_ = Phase::kKey;
+    return ArgumentState::kOpen;
+  }
+  if (!pending_.ends_with(arguments_end_)) return std::nullopt;
+  end_value(arguments_end_);
+  return end(ArgumentState::kDone);
+}
+
 void TaggedArguments::stream_text() {
   size_t kept = partial_match_length(pending_, value_end_);
+  if (tags_.has_string_attribute) {
+    kept = std::max({kept, partial_match_length(pending_, open_), partial_match_length(pending_, arguments_end_)});
+  }
   if (tags_.frames_lines) kept = std::max(kept, partial_match_length(pending_, framed_end_));
   append_escaped(arguments_, std::string_view(pending_).substr(0, pending_.size() - kept));
   pending_.erase(0, pending_.size() - kept);
 }
 
-void TaggedArguments::end_value() {
-  std::string_view value = std::string_view(pending_).substr(0, pending_.size() - value_end_.size());
+void TaggedArguments::end_value(std::string_view end) {
+  std::string_view value = std::string_view(pending_).substr(0, pending_.size() - end.size());
   if (tags_.frames_lines && value.ends_with('\n')) value.remove_suffix(1);
   if (is_streamed_) {
     append_escaped(arguments_, value);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,10 +35,12 @@ class TaggedArguments {
   ArgumentState feed_key(char c);
   ArgumentState feed_value_open(char c);
   ArgumentState feed_value(char c);
+  /// Ends a value whose end is missing where another tag of the format begins. Returns nothing elsewhere.
+  std::optional<ArgumentState> end_open_value();
   void begin_value();
   /// Emits the text of pending_ that cannot be part of the value's end.
   void stream_text();
-  void end_value();
+  void end_value(std::string_view end);
   ArgumentState end(ArgumentState state);
 
   const ParameterTags& tags_;

@@ -338,7 +338,7 @@ bool ToolCallParser::step_head(Out& out) {
     case ArgumentNotation::kJson:
       end = std::min(pending_.find_first_of("{\""), call_close.empty() ? std::string::npos : pending_.find(call_close));
       break;
-    case ArgumentNotation::kLiterals: end = pending_.find(syntax_->dialect->open); break;
+    case ArgumentNotation::kLiterals: end = std::min(pending_.find(syntax_->dialect->open), pending_.find('(')); break;
     default: end = find_first_word(pending_, syntax_->name_ends);
   }
   const std::string_view head = std::string_view(pending_).substr(0, end);

@@ -82,6 +82,12 @@ TEST_CASE("literals of Python and of Gemma become JSON") {
   CHECK(gemma(R"({a:<|"|>x "y" {z}<|"|>,b:[1,<|"|>c<|"|>],d:{e:true,f:null},g:{}})") ==
         R"( {f: {"a": "x \"y\" {z}", "b": [1, "c"], "d": {"e": true, "f": null}, "g": {}}})");
   CHECK(gemma(R"({a:word,b:"json \"quotes\""})") == R"( {f: {"a": "word", "b": "json \"quotes\""}})");
+  // What models make of it: no mark before a string, JSON's or Python's quotes, marks for quotation marks, parentheses.
+  CHECK(gemma(R"({q:weather in Tokyo<|"|>,n:2})") == R"( {f: {"q": "weather in Tokyo", "n": 2}})");
+  CHECK(gemma(R"({a:["x",'y'],b:{"mode": "fast"}})") == R"( {f: {"a": ["x", "y"], "b": {"mode": "fast"}}})");
+  CHECK(gemma(R"({c:<|"|>sql(<|"|><|"|><|"|> SELECT <|"|><|"|><|"|>).df<|"|>,d:1})") ==
+        R"( {f: {"c": "sql(\"\"\" SELECT \"\"\").df", "d": 1}})");
+  CHECK(gemma(R"x((a=<|"|>x<|"|>, b=2))x") == R"( {f: {"a": "x", "b": 2}})");
   CHECK(gemma("{a:}") == "}<tool_call|> {f: {\"a\": null}}");
 }
 

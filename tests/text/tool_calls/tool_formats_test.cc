@@ -321,6 +321,12 @@ TEST_CASE("markers that a model leaves out") {
              "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter "
              "name=\"digits\">1</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>") ==
         R"( {f: {"digits": 1}})");
+  CHECK(find(ToolFormat::kGlm47, "<tool_call>f<arg_key>room</arg_key>how many</arg_value></tool_call>") ==
+        R"( {f: {"room": "how many"}})");
+  CHECK(find(ToolFormat::kDeepSeekV4,
+             "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"room\" string=\"true\">a < "
+             "b<｜DSML｜parameter name=\"digits\" string=\"false\">2</｜DSML｜invoke></｜DSML｜tool_calls>") ==
+        R"( {f: {"room": "a < b", "digits": 2}})");
   CHECK(find(ToolFormat::kGranite, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}]") == " {f: {}}");
   CHECK(find(ToolFormat::kPhi4Mini, "Use functools.wraps here.") == "Use functools.wraps here.");
   CHECK(find(ToolFormat::kPhi4Mini, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>") == " {f: {}}");
