@@ -21,7 +21,7 @@ constexpr const char* kLook =
     R"("tools":[{"name":"look","input_schema":{"type":"object","properties":{"at":{"type":"string"}}}}])";
 constexpr const char* kLookCall = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"it\"}}\n</tool_call>";
 
-/// Returns the schema that /openapi.json has for `name`, and the document.
+/// Checks a JSON text against the schema of `name` in /openapi.json.
 void check_schema(const MessageServer& server, const std::string& text, const std::string& name) {
   const ParsedJson openapi(server.get("/openapi.json").body);
   const ParsedJson json(text);
