@@ -44,8 +44,9 @@ void Matcher::ensure_dfa() {
   is_too_large_ = dfa_->bytes() > before + grammar_->limits().position_bytes;
 }
 
+// A full DFA is left after a byte or a node only. Left earlier, the work on them would begin again, and might never end.
 bool Matcher::settle_text(WorkBudget& budget) {
-  ensure_dfa();
+  if (dfa_ == nullptr) ensure_dfa();
   size_t read = 0;
   while (read < pending_text_.size() && !is_too_large_) {
     const auto next = dfa_->transition(dfa_state_, static_cast<uint8_t>(pending_text_[read]), budget);

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text_file.h"
+#include "text/chat_template/call_ids.h"
 #include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
@@ -77,6 +78,7 @@ struct ChatTemplate::Compiled {
   std::unique_ptr<jinja::TemplateTree> tree;
   MessageShapes shapes;
   SystemMessages system_messages;
+  CallIds call_ids;
   bool supports_documents = false;
 };
 
@@ -212,7 +214,10 @@ void ChatTemplate::probe() {
       return render_with(input, as_parts);
     };
     compiled.shapes = MessageShapes::probe(render);
+    const std::string plain = R"([{"role":"user","content":"hello"}])";
+    if (!render(plain, false) && !render(plain, true)) continue;
     compiled.system_messages = SystemMessages::probe(render);
+    compiled.call_ids = CallIds::probe(render);
   }
 }
 
@@ -277,6 +282,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
     compiled->system_messages.adapt(messages, heap);
+    compiled->call_ids.adapt(messages, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);
     const Value context = variables(input, messages, heap);

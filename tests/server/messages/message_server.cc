@@ -73,15 +73,16 @@ class BlockJoiner {
 
 }  // namespace
 
-MessageServer::MessageServer(std::string_view chat_template, server::ServerOptions options) {
+MessageServer::MessageServer(std::string_view chat_template, server::ServerOptions options)
+    : MessageServer(text::ChatTemplate::from_source(chat_template).value(), std::move(options)) {}
+
+MessageServer::MessageServer(std::shared_ptr<const text::ChatTemplate> chat_template, server::ServerOptions options) {
   log::configure(log::Level::kError, false);
   options.http.port = 0;
   options.served_model_name = "fake";
   engine.info.context_length = 65536;
   server::Service service = test_service(engine);
-  auto made = text::ChatTemplate::from_source(chat_template);
-  REQUIRE(made.has_value());
-  service.chat_template = *made;
+  service.chat_template = std::move(chat_template);
   front_ = std::make_unique<server::Server>(std::move(options), std::move(service));
   auto started = front_->start();
   REQUIRE(started.has_value());

@@ -21,6 +21,7 @@ inline constexpr std::string_view kToolTemplate =
 class MessageServer {
  public:
   explicit MessageServer(std::string_view chat_template = kToolTemplate, server::ServerOptions options = {});
+  explicit MessageServer(std::shared_ptr<const text::ChatTemplate> chat_template, server::ServerOptions options = {});
   ~MessageServer() { front_->stop(std::chrono::milliseconds(0)); }
 
   /// Has the model answer `text`, a number of tokens (bytes) at a time.

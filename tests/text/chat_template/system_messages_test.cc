@@ -85,6 +85,34 @@ TEST_CASE("A template without system messages keeps its own words") {
   CHECK(render_system(kRefuses, fmt::format("[{},{}]", kHi, kYes)) == "hiyes");
 }
 
+TEST_CASE("Ids of calls have the form that the template takes") {
+  constexpr std::string_view kCallsOf =
+      "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}CHECK(c.id)({{ c.id }})"
+      "{% endfor %}{% if m.tool_call_id %}CHECK(m.tool_call_id)[{{ m.tool_call_id }}]{% endif %}{% endfor %}";
+  const auto with_check = [&](std::string_view check) {
+    std::string source(kCallsOf);
+    for (const std::string_view name : {"c.id", "m.tool_call_id"}) {
+      const std::string mark = fmt::format("CHECK({})", name);
+      source.replace(source.find(mark), mark.size(), fmt::format(fmt::runtime(check), name));
+    }
+    return source;
+  };
+  const auto chat = [](std::string_view id) {
+    return fmt::format(R"([{0},{{"role":"assistant","content":"","tool_calls":[{{"id":"{1}","type":"function",)"
+                       R"("function":{{"name":"f","arguments":"{{}}"}}}}]}},)"
+                       R"({{"role":"tool","tool_call_id":"{1}","content":"seen"}}])",
+                       kHi, id);
+  };
+  const std::string any = with_check("");
+  CHECK(render_system(any, chat("toolu_0123456789")) == "hi(toolu_0123456789)seen[toolu_0123456789]");
+  const std::string nine = with_check("{{% if {} | length != 9 %}}{{{{ raise_exception('nine') }}}}{{% endif %}}");
+  CHECK(render_system(nine, chat("a1b2c3d4e")) == "hi(a1b2c3d4e)seen[a1b2c3d4e]");
+  const std::string replaced = render_system(nine, chat("toolu_0123456789"));
+  REQUIRE(replaced.size() == std::string_view("hi(123456789)seen[123456789]").size());
+  CHECK(replaced.substr(3, 9) == replaced.substr(18, 9));
+  CHECK(render_system(nine, chat("toolu_9876543210")) != replaced);
+}
+
 TEST_CASE("Templates of real models show late system messages") {
   const auto dir = test::shared_data_dir() / "chat_templates";
   if (!std::filesystem::exists(dir)) SKIP_TEST("the shared data folder is absent");
