@@ -39,6 +39,18 @@ TEST_CASE("offsets count code points and stay inside the text") {
   CHECK(offsets_of({{'x', 'y', 'z'}, "X", 0}) == Offsets{0, 1, 1});
 }
 
+TEST_CASE("offsets pass over characters that byte tokens spell") {
+  ChoiceOptions options;
+  options.tokenizer = text::Tokenizer::from_json(
+                          R"({"model": {"vocab": {"<0xF0>": 0, "<0x9F>": 1, "<0xA6>": 2, "<0x99>": 3, "b": 4},
+                              "merges": []}, "decoder": {"type": "ByteFallback"}})")
+                          .value();
+  CHECK(prompt_offsets(options, {{4, 0, 1, 2, 3, 4, 4},
+                                 "b\xF0\x9F\xA6\x99"
+                                 "bb",
+                                 std::nullopt}) == Offsets{0, 1, 1, 1, 1, 2, 3});
+}
+
 TEST_CASE("the special tokens before a text are counted") {
   const auto plain = test::byte_tokenizer();
   const auto adding = test::byte_tokenizer({}, true);
