@@ -16,6 +16,7 @@
 #include "base/json_value.h"
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
+#include "grammar/matcher.h"
 
 using namespace millrace;
 
