@@ -44,7 +44,7 @@ void Matcher::ensure_dfa() {
   is_too_large_ = dfa_->bytes() > before + grammar_->limits().position_bytes;
 }
 
-// A full DFA is left after a byte or a node only. Left earlier, the work on them would begin again, and might never end.
+// A full DFA is left after a byte or a node only: what was begun of these would begin again, perhaps without end.
 bool Matcher::settle_text(WorkBudget& budget) {
   if (dfa_ == nullptr) ensure_dfa();
   size_t read = 0;
