@@ -132,6 +132,7 @@ constexpr std::string_view kTextItem =
 
 void describe_text_list(SchemaWriter& schema) {
   describe_texts(schema, kTextItem);
+  if (schema.nullable()) schema.json().raw(R"({"type":"null"})");
   schema.json().end_array();
 }
 
