@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -85,7 +84,7 @@ class LazyDfa {
   const size_t max_bytes_;
   CallStacks stacks_;
   Closure closure_;
-  std::deque<State> states_;
+  std::vector<State> states_;
   HashIndex<DfaState> state_index_;
   std::optional<DfaState> begin_;
   std::optional<Pending> pending_;
