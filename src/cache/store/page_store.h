@@ -31,10 +31,10 @@ struct StoreIdentity {
 /// A stage's access to stored pages. get, put and exists are called on the Runtime's executor, any number at once; the
 /// store bounds what runs. No I/O happens on that thread. They never throw for the environment.
 ///
-/// The buffers belong to the caller and are in use until the awaitable completes. An operation that does not end within
-/// a time limit, or whose coroutine is cancelled, is given up: its I/O goes on in a buffer of the store's own. The
-/// destructor answers what is queued with false, and joins the I/O under way within a time limit. It may run while
-/// coroutines wait; they must be let resume.
+/// The buffers belong to the caller and are in use until the awaitable completes: cancelling the waiting coroutine does
+/// not end it early. An operation that does not end within a time limit is given up: its I/O goes on in a buffer of the
+/// store's own. The destructor answers what is queued with false, and joins the I/O under way within a time limit. It
+/// may run while coroutines wait; they must be let resume.
 class PageStore {
  public:
   virtual ~PageStore() = default;

@@ -129,12 +129,7 @@ asio::awaitable<bool> QueuedStore::run(StoreOp::Kind kind, PageKey key, std::spa
     is_given_up = op->give_up();
     if (is_given_up) done.set();
   });
-  try {
-    co_await done.wait();
-  } catch (...) {
-    finish(op, false);
-    throw;
-  }
+  co_await done.wait_uncancelled();
   if (!is_given_up) {
     silent_until = {};
     co_return op->ok();
