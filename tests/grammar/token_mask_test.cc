@@ -149,7 +149,7 @@ TEST_CASE("Masks computed in parts equal masks computed at once", "[mask]") {
     // Every other DFA of the second grammar is so small that it is replaced in the middle of masks.
     const RandomGrammar in_parts = random_grammar(
         same_dice, vocabulary,
-        i % 4 < 2 ? grammar::GrammarLimits{} : grammar::GrammarLimits{.dfa_bytes = 300'000, .adaptive_bytes = 10'000});
+        i % 4 < 2 ? grammar::GrammarLimits{} : grammar::GrammarLimits{.dfa_bytes = 40'000, .adaptive_bytes = 10'000});
     INFO("grammar " << i << ": " << at_once.notation);
     REQUIRE(at_once.notation == in_parts.notation);
     if (at_once.grammar.has_error()) continue;

@@ -257,7 +257,7 @@ TEST_CASE("the watchdog of the head names a plan late between stages") {
   world.run_until(105s);
   const std::string reason = world.head().status().reason;
   REQUIRE(reason ==
-          "the ring is broken: plan 0 has been under way for 101.0 s, and no stage says that it is running it "
+          "the ring is broken: plan 0 has been in flight for 101.0 s, and no stage reports that it runs it "
           "(--watchdog-timeout)");
   world.stop();
 }

@@ -41,7 +41,7 @@ class Saboteur {
   [[nodiscard]] const std::array<uint64_t, kWayCount>& done() const { return done_; }
   /// What those hear whom it hits; of the watchdogs, a stage's and the head's.
   [[nodiscard]] static std::vector<std::string_view> errors() {
-    return {"device lost", "cable pulled", "has been running plan", "has been under way for"};
+    return {"device lost", "cable pulled", "has been running plan", "has been in flight for"};
   }
 
  private:
