@@ -173,11 +173,18 @@ class PartTimer {
   tensor::Buffer hidden_;  // [limits.max_batch_tokens, hidden]
 };
 
-/// The shortest time of each part, since other load only makes it longer.
-PartCosts shortest(const PartTimer::Times& times, const ModelConfig& config) {
-  PartCosts costs{.layers = {}, .embedding = std::ranges::min(times.embedding), .head = std::ranges::min(times.head)};
+double median(std::vector<double> times) {
+  const auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+  std::ranges::nth_element(times, middle);
+  return *middle;
+}
+
+/// Returns the median time of each part. A single round may be too short: the processor time of a busy machine's
+/// threads is not always accounted when it is read.
+PartCosts typical(const PartTimer::Times& times, const ModelConfig& config) {
+  PartCosts costs{.layers = {}, .embedding = median(times.embedding), .head = median(times.head)};
   for (int32_t layer = 0; layer < config.layer_count; ++layer) {
-    costs.layers.push_back(std::ranges::min(times.layers.at(kind_of(config, layer))));
+    costs.layers.push_back(median(times.layers.at(kind_of(config, layer))));
   }
   return costs;
 }
@@ -192,7 +199,7 @@ Result<WorkCosts> time_parts(const Checkpoint& checkpoint, const ModelConfig& co
   PartTimer timer(checkpoint, config, backend, limits, between);
   RETURN_IF_ERROR(timer.load(std::max(prompt.page_count(), step.page_count())));
   const auto [of_prompt, of_step] = timer.time(prompt, step);
-  return WorkCosts{.prefill = shortest(of_prompt, config), .decode = shortest(of_step, config)};
+  return WorkCosts{.prefill = typical(of_prompt, config), .decode = typical(of_step, config)};
 }
 
 }  // namespace millrace::model

@@ -117,7 +117,7 @@ def test_choices_and_grammars(server):
 
 def test_completions_take_response_formats(server):
     client = client_of(server)
-    answer = client.completions.create(model=MODEL.name, prompt=["One", "Two"], max_tokens=64, n=2,
+    answer = client.completions.create(model=MODEL.name, prompt=["One", "Two"], max_tokens=300, n=2,
                                        extra_body={"json_schema": json.dumps(PERSON["$defs"]["ship"])})
     assert len(answer.choices) == 4
     for choice in answer.choices:

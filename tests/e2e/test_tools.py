@@ -144,7 +144,7 @@ def test_a_strict_tool_constrains_only_calls(templates):
         text = ask(server, tools=STRICT, temperature=1, seed=4, extra_body={"ignore_eos": True}).choices[0]
         assert text.message.tool_calls is None and len(text.message.content) > 80
         brace = biased_to(server, "{")
-        held = ask(server, tools=STRICT, parallel_tool_calls=False, **brace).choices[0]
+        held = ask(server, tools=STRICT, parallel_tool_calls=False, max_completion_tokens=300, **brace).choices[0]
         assert held.finish_reason == "tool_calls"
         check_calls(held.message.tool_calls)
         assert set(json.loads(held.message.tool_calls[0].function.arguments)["at"]) == {"{"}
@@ -216,7 +216,7 @@ def test_a_model_that_reasons_does_so_before_it_calls(thinking_server):
     assert reasoned.finish_reason == "length" and reasoned.message.tool_calls is None
     assert reasoned.message.model_extra["reasoning_content"]
     # Reasoning is allowed and does not come: "<think>" and a call begin alike, and the bias continues as a call.
-    called = ask(thinking_server, **FORCED, **biased_to(thinking_server, "<to")).choices[0]
+    called = ask(thinking_server, **FORCED, max_completion_tokens=300, **biased_to(thinking_server, "<to")).choices[0]
     check_calls(called.message.tool_calls, ["listen"])
 
 
