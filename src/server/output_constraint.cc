@@ -8,6 +8,7 @@
 #include "grammar/char_set.h"
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
+#include "grammar/json_schema_types.h"
 #include "grammar/regex_parser.h"
 #include "server/argument_grammar.h"
 
@@ -87,6 +88,9 @@ class GrammarBuilder {
       if (!syntax.can_write(tool.name)) {
         return bad_request("tools", "{}.name: calls of this model cannot have the name '{}'", tool.path, tool.name);
       }
+      if (constraint_.calls->must_call || tool.is_strict) {
+        if (auto refused = check_types(tool)) return refused;
+      }
       const bool is_held = !tool.parameters.empty() && (tool.is_strict || enforcement_ == SchemaEnforcement::kAll);
       if (is_held) {
         const size_t rules = definition_.rules.size();
@@ -106,6 +110,14 @@ class GrammarBuilder {
       arguments_.push_back(*any_arguments_);
     }
     return std::nullopt;
+  }
+
+  /// Returns the refusal of a schema with an unknown type, which no call could satisfy.
+  static std::optional<openai::ApiError> check_types(const openai::Tool& tool) {
+    if (tool.parameters.empty()) return std::nullopt;
+    const auto checked = grammar::check_schema_types(tool.parameters);
+    if (checked.has_value()) return std::nullopt;
+    return bad_request("tools", "{}.parameters: {}", tool.path, checked.error().message);
   }
 
   ExpressionPtr calls() {

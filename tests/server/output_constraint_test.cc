@@ -282,6 +282,41 @@ TEST_CASE("arguments of lax tools follow their schema where possible") {
              Catch::StartsWith("tools[0].function.parameters: ") && Catch::Contains("'unevaluatedProperties'"));
 }
 
+TEST_CASE("an unknown type is refused where calls must match") {
+  const std::vector<const char*> unknown = {
+      R"({"type":"object","properties":{"a":{"type":"unknown_type"}},"required":["a"]})",
+      R"({"type":"dict","properties":{"a":{}}})",
+      R"({"type":"object","properties":{"a":{"type":["string","nil"]}}})",
+      R"({"type":"object","properties":{"a":{"type":"array","items":{"anyOf":[{"type":"integer"},{"type":7}]}}}})",
+      R"({"type":"object","properties":{"a":{"$ref":"#/$defs/b"}},"$defs":{"b":{"enum":["x"],"type":"str"}}})",
+      R"({"type":"object","allOf":[{"unevaluatedProperties":false}],"properties":{"a":{"type":"float"}}})",
+  };
+  for (const char* schema : unknown) {
+    INFO(schema);
+    for (const ToolFormat format : all_formats()) {
+      for (const SchemaEnforcement enforcement : {SchemaEnforcement::kAll, SchemaEnforcement::kStrict}) {
+        const auto forced = build_grammar(calling(format, {tool("f", schema, false)}), enforcement);
+        REQUIRE(forced.has_error());
+        CHECK(forced.error().status == 400);
+        CHECK(forced.error().param == "tools");
+        CHECK_THAT(forced.error().message, Catch::StartsWith("tools[0].function.parameters: schema"));
+      }
+      const auto strict = build_grammar(calling(format, {tool("f", schema)}, false), SchemaEnforcement::kAll);
+      REQUIRE(strict.has_error());
+      CHECK(strict.error().param == "tools");
+    }
+    const auto free = build_grammar(calling(ToolFormat::kHermes, {tool("f", schema, false), tool("g")}, false),
+                                    SchemaEnforcement::kAll);
+    CHECK(free.has_value());
+  }
+  // Names of members, values and annotations are no types.
+  const char* known = R"({"type":"object","properties":{"type":{"type":["string","null"],"default":{"type":"x"}},)"
+                      R"("of":{"enum":[{"type":"y"}]}},"examples":[{"type":"z"}],"required":["type"]})";
+  for (const ToolFormat format : all_formats()) {
+    CHECK(build_grammar(calling(format, {tool("f", known, false)}), SchemaEnforcement::kAll).has_value());
+  }
+}
+
 TEST_CASE("unquoted values are texts or choices or JSON") {
   const char* schema =
       R"({"type":"object","properties":{"code":{"type":"string","maxLength":3},"unit":{"enum":["C","F"]},)"
