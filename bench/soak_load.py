@@ -226,8 +226,8 @@ class Load:
 
     async def client(self, number):
         dice = random.Random(self.options.seed * 1000 + number)
-        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [
-            self.responses, self.background, self.messages, self.vectors, self.slow_reader, self.nonsense, self.canary]
+        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [self.canary] * 2 + [
+            self.responses, self.background, self.messages, self.vectors, self.slow_reader, self.nonsense]
         while not self.stopping:
             kind = dice.choice(kinds)
             try:
