@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Mixed load (soak_load.py) on a real server for as long as is asked for, and whether the server grows by it.
 
-Clients ask for whole answers and streams, choices and log probabilities, conversations and responses that grow; leave early, read
-slowly, ask nonsense; an operator pauses and continues generation, flushes the cache, aborts all, looks at metrics, the
+Clients ask for whole answers and streams, choices and log probabilities, conversations, messages and responses that grow, and
+vectors; leave early, read slowly, ask nonsense; an operator pauses and continues generation, flushes the cache, aborts all, looks at metrics, the
 live page's data and the description. Meanwhile canaries, greedy requests whose answers were noted at the start, have to give
 the same again.
 
@@ -56,7 +56,7 @@ class Server:
 
     def __init__(self, options, folder):
         flags = ["--pp-size", options.pp_size, "--idle-timeout", 20, "--write-timeout", 5, "--max-connections", 512,
-                 "--response-store-mib", 2]
+                 "--response-store-mib", 2, "--runner", "generate", "--convert", "embed"]
         if options.tiers:
             flags += ["--max-total-tokens", 8192, "--enable-hierarchical-cache", "--hicache-ratio", 2,
                       "--hicache-storage-backend", "file", "--hicache-storage-path", folder, "--hicache-storage-size", 0.2]

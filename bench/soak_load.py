@@ -58,6 +58,7 @@ class Load:
         self.counts = dict.fromkeys(("answered", "left", "refused", "aborted", "canaries"), 0)
         self.faults = []
         self.canaries = {}
+        self.model = options.model.name
         self.prefixes = [" ".join(self.dice.choices(WORDS, k=self.dice.randrange(20, 200))) for _ in range(40)]
         self.stopping = False
 
@@ -126,6 +127,40 @@ class Load:
                 return
             messages = messages + [json.loads(text)["choices"][0]["message"], {"role": "user", "content": dice.choice(WORDS)}]
 
+    async def messages(self, dice):
+        turns = [{"role": "user", "content": dice.choice(self.prefixes)}]
+        for _ in range(dice.randrange(1, 4)):
+            body = {"model": self.model, "messages": turns, "max_tokens": 24, "stream": dice.random() < 0.5}
+            status, text = await ask(self.server, "POST", "/v1/messages", body)
+            if status in (429, 503):
+                self.counts["refused"] += 1
+                return
+            if status != 200:
+                return self.fault(f"status {status} for {body}: {text}")
+            if body["stream"]:
+                events = [json.loads(event.split("\ndata: ")[1]) for event in text.strip().split("\n\n")]
+                if events[0]["type"] != "message_start" or events[-1]["type"] != "message_stop":
+                    return self.fault(f"a message's events are not whole: {text}")
+                said = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
+            else:
+                said = "".join(block.get("text", "") for block in json.loads(text)["content"])
+            self.counts["answered"] += 1
+            turns = turns + [{"role": "assistant", "content": said or "."}, {"role": "user", "content": dice.choice(WORDS)}]
+
+    async def vectors(self, dice):
+        body = {"input": dice.choices(self.prefixes, k=dice.choice([1, 3, 40])), "encoding_format": dice.choice(["float", "base64"])}
+        status, text = await ask(self.server, "POST", "/v1/embeddings", body)
+        if status in (429, 503):
+            self.counts["refused"] += 1
+        elif status == 409:
+            self.counts["aborted"] += 1
+        elif status != 200:
+            self.fault(f"status {status} for {str(body)[:200]}: {text}")
+        elif len(json.loads(text)["data"]) != len(body["input"]):
+            self.fault(f"{len(json.loads(text)['data'])} vectors for {len(body['input'])} texts")
+        else:
+            self.counts["answered"] += 1
+
     async def respond(self, body):
         """Asks for a response, and returns its id if it has ended well."""
         status, text = await ask(self.server, "POST", "/v1/responses", body)
@@ -182,6 +217,7 @@ class Load:
     async def nonsense(self, dice):
         path, body = dice.choice([("/v1/completions", {"prompt": 5}), ("/v1/completions", {"prompt": [1] * 100_000}),
                                   ("/v1/chat/completions", {"messages": []}), ("/v1/responses", {"input": [{}]}), ("/v1/nowhere", {}),
+                                  ("/v1/messages", {"messages": []}), ("/v1/embeddings", {"input": []}),
                                   ("/detokenize", {"tokens": ["x"]}), ("/abort_request", {"rid": "nobody"})])
         status, text = await ask(self.server, "POST", path, body)
         if status not in (400, 404):
@@ -190,7 +226,8 @@ class Load:
 
     async def client(self, number):
         dice = random.Random(self.options.seed * 1000 + number)
-        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.responses, self.background] + [self.leaver] * 3 + [self.slow_reader, self.nonsense, self.canary]
+        kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [self.canary] * 2 + [
+            self.responses, self.background, self.messages, self.vectors, self.slow_reader, self.nonsense]
         while not self.stopping:
             kind = dice.choice(kinds)
             try:

@@ -2,6 +2,7 @@
 makes its calls valid. The event types are those of the client's own models."""
 
 import json
+import threading
 
 import httpx
 import jsonschema
@@ -251,3 +252,32 @@ def test_langchain_speaks_responses(server):
     total = sum(chunks[1:], start=chunks[0])
     assert whole.text and total.text == whole.text
     assert total.usage_metadata["output_tokens"] == whole.usage_metadata["output_tokens"]
+
+
+def test_a_full_server_is_tried_again():
+    with MillraceServer("--max-requests-in-flight", 1) as server:
+        def in_flight():
+            return server.get("/load").json()["server_load"]
+
+        def refused():
+            return server.metric("millrace:http_requests_total", route="/v1/responses", status=429)
+
+        def ask(max_retries):
+            with client_of(server, max_retries=max_retries) as client:
+                return client.responses.create(**ASK)
+
+        server.post("/pause_generation", {"mode": "in_place"})
+        first = threading.Thread(target=ask, args=(0,))
+        first.start()
+        wait_until(lambda: in_flight() == 1, "the first request")
+        with pytest.raises(openai.RateLimitError) as error:
+            ask(0)
+        assert int(error.value.response.headers["retry-after"]) > 0
+        answers = []
+        second = threading.Thread(target=lambda: answers.append(ask(8)))
+        second.start()
+        wait_until(lambda: refused() >= 2, "a refused try")
+        server.post("/continue_generation")
+        first.join()
+        second.join()
+        assert answers and answers[0].output_text

@@ -25,6 +25,8 @@ void workload_json(std::string_view input);
 void trace_json(std::string_view input);
 /// What a request holds its answer to: r and a regular expression, e and a grammar in EBNF, else j and a JSON schema.
 void response_format(std::string_view input);
+/// An output of a model: a letter for its format of calls, one for its format of reasoning, and the text.
+void model_output(std::string_view input);
 
 struct Target {
   std::string_view name;
@@ -43,6 +45,7 @@ inline constexpr std::array kTargets = {
     Target{"workload_json", workload_json},
     Target{"trace_json", trace_json},
     Target{"response_format", response_format},
+    Target{"model_output", model_output},
 };
 
 }  // namespace millrace::fuzz

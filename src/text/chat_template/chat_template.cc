@@ -15,6 +15,7 @@
 #include "text/chat_template/jinja_parser.h"
 #include "text/chat_template/message_shapes.h"
 #include "text/chat_template/system_messages.h"
+#include "text/chat_template/user_turns.h"
 #include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
@@ -58,6 +59,16 @@ bool has_word(std::string_view source, std::string_view word) {
   return false;
 }
 
+/// Returns whether `text` has `word` exactly where `other` has `other_word`, and is equal to it elsewhere.
+bool has_as_is(const std::optional<std::string>& text, std::string_view word, std::optional<std::string> other,
+               std::string_view other_word) {
+  if (!text || !other || other->find(other_word) == std::string::npos) return false;
+  for (size_t at = other->find(other_word); at != std::string::npos; at = other->find(other_word, at + word.size())) {
+    other->replace(at, other_word.size(), word);
+  }
+  return *text == *other;
+}
+
 Error to_error(ErrorCode code, const TemplateError& error) {
   if (error.line == 0) return Error{code, "chat template: " + error.message};
   return Error{code, fmt::format("chat template, line {}: {}", error.line, error.message)};
@@ -66,6 +77,7 @@ Error to_error(ErrorCode code, const TemplateError& error) {
 /// What a probe of a template may use: enough for any template, and little for one that loops.
 constexpr jinja::Limits kProbeLimits = {
     .steps = 300'000, .heap_bytes = size_t{32} << 20, .output_bytes = size_t{4} << 20, .depth = 400};
+constexpr std::string_view kProbeEffort = "probe-effort";
 constexpr std::string_view kProbeTools =
     R"([{"type":"function","function":{"name":"probe_tool","description":"A tool","parameters":{"type":"object",)"
     R"("properties":{"place":{"type":"string","description":"A text"}},"required":["place"]}}}])";
@@ -78,8 +90,10 @@ struct ChatTemplate::Compiled {
   std::unique_ptr<jinja::TemplateTree> tree;
   MessageShapes shapes;
   SystemMessages system_messages;
+  UserTurns user_turns;
   CallIds call_ids;
   bool supports_documents = false;
+  bool prints_effort = false;  ///< any word of reasoning_effort becomes part of the prompt as it is
 };
 
 ChatTemplate::ChatTemplate() = default;
@@ -217,6 +231,18 @@ void ChatTemplate::probe() {
     const std::string plain = R"([{"role":"user","content":"hello"}])";
     if (!render(plain, false) && !render(plain, true)) continue;
     compiled.system_messages = SystemMessages::probe(render);
+    compiled.user_turns = UserTurns::probe(render);
+    const auto render_with_effort = [&](std::string_view effort) {
+      ChatInput input;
+      input.messages_json = plain;
+      input.default_kwargs_json = kProbeTokens;
+      input.reasoning_effort = effort;
+      input.enable_thinking = false;
+      const auto text = render_with(input, false);
+      return text ? text : render_with(input, true);
+    };
+    compiled.prints_effort =
+        has_as_is(render_with_effort("none"), "none", render_with_effort(kProbeEffort), kProbeEffort);
     compiled.call_ids = CallIds::probe(render);
   }
 }
@@ -277,15 +303,19 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
     return make_error(ErrorCode::kInvalidArgument, "chat template: there is no template named '{}', wanted one of {}",
                       input.template_name, fmt::join(template_names(), ", "));
   }
+  ChatInput shown = input;
+  // A model whose template prints any word has not learnt this one; the least that such models know is low.
+  if (compiled->prints_effort && input.reasoning_effort == "none") shown.reasoning_effort = "low";
   bool has_gaps = false;
   // Calls `change` with the adapted messages before they are rendered.
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
     compiled->system_messages.adapt(messages, heap);
+    compiled->user_turns.adapt(messages, heap);
     compiled->call_ids.adapt(messages, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);
-    const Value context = variables(input, messages, heap);
+    const Value context = variables(shown, messages, heap);
     return jinja::Evaluator(*compiled->tree, heap, context.entries(), input.now, limits).render();
   };
   const auto render_shaped = [&](const MessageShapes& shapes) {

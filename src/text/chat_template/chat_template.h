@@ -35,7 +35,8 @@ struct ChatInput {
   bool continue_final_message = false;
   /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
   std::string_view template_name;
-  std::string_view reasoning_effort;    ///< a variable of templates; empty: not defined
+  /// A variable of templates; empty: not defined. A template that prints any word gets "low" for "none".
+  std::string_view reasoning_effort;
   std::optional<bool> enable_thinking;  ///< likewise
   std::tm now{};                        ///< what strftime_now formats
 };
@@ -59,7 +60,8 @@ class ChatTemplate {
   static Result<SpecialTokens> tokens_of(std::string_view config_json);
   ~ChatTemplate();
 
-  /// Messages without content and the arguments of earlier calls are given in the shape that the template renders.
+  /// Messages without content, neighbouring messages and the arguments of earlier calls are given in the shape that the
+  /// template renders.
   /// Errors: kInvalidArgument, with the template's line where there is one: input that is not JSON, a template that
   /// raises an exception (roles that do not alternate), a limit.
   [[nodiscard]] Result<std::string> render(const ChatInput& input) const;

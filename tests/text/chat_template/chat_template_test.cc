@@ -342,3 +342,31 @@ TEST_CASE("strftime_now formats the clock of the caller") {
   input.now.tm_mday = 26;
   CHECK((*made)->render(input).value() == "26 July 2024");
 }
+
+TEST_CASE("A template that prints the effort gets low for none") {
+  const auto rendered = [](std::string_view source, std::string_view effort) {
+    const auto made = ChatTemplate::from_source(source);
+    REQUIRE(made.has_value());
+    ChatInput input;
+    input.messages_json = R"([{"role":"user","content":"hi"}])";
+    input.reasoning_effort = effort;
+    const auto text = (*made)->render(input);
+    REQUIRE(text.has_value());
+    return *text;
+  };
+  constexpr std::string_view kPrints =
+      "{% if not reasoning_effort %}{% set reasoning_effort = 'medium' %}{% endif %}"
+      "Reasoning: {{ reasoning_effort }}|{% for m in messages %}{{ m.content }}{% endfor %}";
+  CHECK(rendered(kPrints, "none") == "Reasoning: low|hi");
+  CHECK(rendered(kPrints, "high") == "Reasoning: high|hi");
+  CHECK(rendered(kPrints, "") == "Reasoning: medium|hi");
+  constexpr std::string_view kKnows =
+      "{% if reasoning_effort == 'none' %}<think></think>{% else %}Reasoning: {{ reasoning_effort }}|{% endif %}"
+      "{% for m in messages %}{{ m.content }}{% endfor %}";
+  CHECK(rendered(kKnows, "none") == "<think></think>hi");
+  CHECK(rendered(kKnows, "high") == "Reasoning: high|hi");
+  constexpr std::string_view kCompares =
+      "{% if reasoning_effort == 'none' %}quick{% else %}slow{% endif %}{% for m in messages %}{{ m.content }}{% "
+      "endfor %}";
+  CHECK(rendered(kCompares, "none") == "quickhi");
+}
