@@ -37,7 +37,8 @@ def include_arrows(files):
     arrows = arrows_of(files)
     used = {folder: set() for folder in arrows}
     for path, text in files.items():
-        folder = folder_of(path).removeprefix("src/")
+        # A precompiled header belongs to the library beside it.
+        folder = folder_of(path).removeprefix("src/").removesuffix("/pch")
         if not is_cpp(path) or not path.startswith("src/") or folder == "src":
             continue
         if folder not in arrows:

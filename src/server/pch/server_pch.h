@@ -1,3 +1,5 @@
+#pragma once
+
 // The headers from outside that most sources of the library include.
 #include <fmt/format.h>
 
