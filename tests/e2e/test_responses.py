@@ -205,7 +205,7 @@ def test_errors_name_the_member(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(**ASK, tools=[{"type": "hammer"}])
     assert refused.value.param == "tools[0].type"
-    with pytest.raises(openai.NotFoundError) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(**ASK, previous_response_id="resp_none")
     assert refused.value.code == "previous_response_not_found"
     with pytest.raises(openai.NotFoundError):

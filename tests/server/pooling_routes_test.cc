@@ -118,6 +118,9 @@ TEST_CASE("Bad embedding requests are refused with their field") {
   refusal(R"({"input":"a","encoding_format":"bytes"})", "encoding_format", Mentions("bytes", "float", "base64"));
   refusal(R"({"input":"a","dimensions":0})", "dimensions", Mentions("0", "1"));
   refusal(R"({"input":"a","normalize":true})", "normalize", Mentions("use_activation"));
+  refusal(R"({"input":"a","encoding_format":"base64","embed_dtype":"float16"})", "embed_dtype",
+          Mentions("float16", "float32"));
+  refusal(R"({"input":"a","encoding_format":"base64","endianness":"big"})", "endianness", Mentions("big", "little"));
   refusal(R"({"input":"a","use_activation":1})", "use_activation", Mentions("1"));
   refusal(fmt::format(R"({{"input":"{}"}})", std::string(FakeEngine::kContext + 1, 'x')), "input",
           Mentions("512", "513"));

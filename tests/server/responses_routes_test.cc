@@ -313,7 +313,7 @@ TEST_CASE("A stored response is fetched replayed and deleted") {
   for (const char* method : {"GET", "DELETE"}) CHECK(server.request(method, path).status == 404);
   CHECK(server.request("POST", path + "/cancel").status == 404);
   CHECK(server.get(path + "/input_items").status == 404);
-  CHECK(server.respond(fmt::format(R"("previous_response_id":"{}")", id)).status == 404);
+  CHECK(server.respond(fmt::format(R"("previous_response_id":"{}")", id)).status == 400);
 }
 
 TEST_CASE("A response is stored only where that is wanted") {

@@ -81,6 +81,21 @@ FieldError read_encoding(Name name, Json value, const Limits&, EmbeddingRequest&
   return std::nullopt;
 }
 
+/// Reads a form of the vectors' numbers. Refuses forms that vLLM has and this server does not write.
+FieldError read_embed_dtype(Name name, Json value, const Limits&, EmbeddingRequest&) {
+  std::string word;
+  if (FieldError field_error = read_string(name, value, word)) return field_error;
+  if (word == "float32") return std::nullopt;
+  return bad_request(name, "{}: found '{}', wanted float32", name, word.substr(0, 64));
+}
+
+FieldError read_endianness(Name name, Json value, const Limits&, EmbeddingRequest&) {
+  std::string word;
+  if (FieldError field_error = read_string(name, value, word)) return field_error;
+  if (word == "little" || word == "native") return std::nullopt;
+  return bad_request(name, "{}: found '{}', wanted little or native", name, word.substr(0, 64));
+}
+
 /// Refuses the member that vLLM had for use_activation.
 template <class Request>
 FieldError read_normalize(Name name, Json, const Limits&, Request&) {
@@ -98,6 +113,9 @@ constexpr std::array kEmbeddingFields = {
                             "base64: f32 numbers, little-endian"},
     integer_field<EmbeddingRequest, &EmbeddingRequest::dimensions, 1, kInt32Max>(
         "dimensions", "Only for a model whose vectors may be cut"),
+    Field<EmbeddingRequest>{"embed_dtype", read_embed_dtype, [](SchemaWriter& schema) { schema.words({"float32"}); }},
+    Field<EmbeddingRequest>{"endianness", read_endianness,
+                            [](SchemaWriter& schema) { schema.words({"little", "native"}); }},
     kUseActivation<EmbeddingRequest>,
     Field<EmbeddingRequest>{"normalize", read_normalize<EmbeddingRequest>,
                             [](SchemaWriter& schema) { schema.json().key("enum").raw("[null]"); }},

@@ -21,7 +21,7 @@ using openai::Json;
 using openai::wrong_type;
 
 ApiError not_stored(std::string_view name, std::string_view id) {
-  ApiError error(404, fmt::format("{}: response '{}' is not stored", name, id.substr(0, 256)), std::string(name));
+  ApiError error(400, fmt::format("{}: response '{}' is not stored", name, id.substr(0, 256)), std::string(name));
   error.code = "previous_response_not_found";
   return error;
 }

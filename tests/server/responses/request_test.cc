@@ -281,7 +281,7 @@ TEST_CASE("Members of other APIs are refused by name") {
   check_refusal(R"({"input":"x","truncation":"middle"})", 400, "truncation");
   check_refusal(R"({"input":"x","reasoning":{"effort":"enormous"}})", 400, "reasoning.effort");
   check_refusal(R"({"input":"x","metadata":{"a":1}})", 400, "metadata");
-  check_refusal(R"({"input":"x","previous_response_id":"resp_1"})", 404, "previous_response_id");
+  check_refusal(R"({"input":"x","previous_response_id":"resp_1"})", 400, "previous_response_id");
   check_refusal(R"({"input":[]})", 400, "input");
   check_refusal("{}", 400, "input");
 }
