@@ -98,8 +98,9 @@ TEST_CASE("special tokens add no text and the end is a token") {
 TEST_CASE("what is too large is told of tools and a form together") {
   GrammarCache grammars(test::byte_tokenizer(), kVocab, {kEos});
   OutputConstraint constraint = constrained_to(form_of(ResponseFormat::Kind::kRegex, "a"));
-  const char* large =
-      R"({"type":"object","properties":{"a":{"type":"string","pattern":"^(([ab]{100}c){100}d){100}$"}}})";
+  std::string large = R"({"type":"object","properties":{"a":{"enum":[)";
+  for (const char letter : {'x', 'y', 'z'}) large += '"' + std::string(90'000, letter) + "\",";
+  large += R"(1]}}})";
   constraint.calls = ToolCallConstraint{.tools = {{.name = "f", .parameters = large, .is_strict = true}}};
   const auto refused = grammars.get_or_compile(constraint).error();
   CHECK(refused.param == "tools");
