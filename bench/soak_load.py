@@ -164,7 +164,8 @@ class Load:
     async def respond(self, body):
         """Asks for a response, and returns its id if it has ended well."""
         status, text = await ask(self.server, "POST", "/v1/responses", body)
-        if status in (404, 429, 503):  # the store forgets what was used longest ago
+        is_forgotten = status == 400 and json.loads(text)["error"]["param"] == "previous_response_id"
+        if is_forgotten or status in (429, 503):  # the store forgets what was used longest ago
             self.counts["refused"] += 1
             return None
         if status != 200:

@@ -137,8 +137,9 @@ TEST_CASE("pinned threads have a CPU each or are refused") {
   options.node.threads = static_cast<int32_t>(2 * allowed.size() + 2);
   const auto refused = app::NodeStages::load(*checkpoint, config, options);
   REQUIRE(refused.has_error());
-  REQUIRE(refused.error().message == fmt::format("--pin-threads: {} threads want a CPU each, this process may use {}",
-                                                 2 * allowed.size() + 2, allowed.size()));
+  REQUIRE_THAT(refused.error().message, Catch::StartsWith("--pin-threads: ") &&
+                                            Catch::Contains(std::to_string(2 * allowed.size() + 2)) &&
+                                            Catch::EndsWith(' ' + std::to_string(allowed.size())));
 }
 
 TEST_CASE("room for pages counts real sizes and refusals name the stage") {

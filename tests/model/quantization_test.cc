@@ -124,9 +124,9 @@ TEST_CASE("stored 8-bit weights keep their scales for any setting") {
   for (const Quantization wanted : {Quantization::kW8, Quantization::kW8A8}) {
     const auto refused = resolve_quantization(Quantization::kMxInt8, wanted);
     REQUIRE(refused.has_error());
-    REQUIRE(refused.error().message ==
-            "--quantization " + std::string(model::to_string(wanted)) +
-                ": the model is stored as mxint8, whose scales differ; wanted a format with the same scales");
+    REQUIRE_THAT(refused.error().message,
+                 Catch::StartsWith("--quantization " + std::string(model::to_string(wanted)) + ": ") &&
+                     Catch::Contains("mxint8"));
   }
   REQUIRE(resolve_quantization(Quantization::kW8, Quantization::kMxInt8).has_error());
   for (const Quantization other : {Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8}) {

@@ -80,7 +80,7 @@ TEST_CASE("a full queue refuses the next request") {
   REQUIRE(jobs[3].endings == 1);
   REQUIRE(jobs[3].tokens.empty());
   REQUIRE(jobs[3].error->code == ErrorCode::kExhausted);
-  REQUIRE(jobs[3].error->message == "the queue is full: 2 requests may wait (--max-queued-requests)");
+  REQUIRE_THAT(jobs[3].error->message, Catch::Contains(" 2 ") && Catch::EndsWith("(--max-queued-requests)"));
   world.stop();
 }
 
@@ -129,8 +129,8 @@ TEST_CASE("a full queue ends a lower request once for a higher one") {
     REQUIRE(jobs[i].tokens.empty());
     REQUIRE(jobs[i].error->code == ErrorCode::kExhausted);
   }
-  REQUIRE(jobs[1].error->message ==
-          "the queue is full: a request of higher priority has taken its place in the queue (--max-queued-requests)");
+  REQUIRE(jobs[1].error->code == ErrorCode::kExhausted);
+  REQUIRE_THAT(jobs[1].error->message, Catch::Contains("priority") && Catch::EndsWith("(--max-queued-requests)"));
   world.stop();
 }
 
