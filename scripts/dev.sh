@@ -106,9 +106,6 @@ configure_alone() {
   optional_parts > "$folder/optional-parts"
 }
 
-# What ccache needs to keep sources with precompiled headers.
-export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
-
 # build FOLDER [TARGET...]: builds and shows progress, on a terminal in one line, elsewhere at each tenth, and errors.
 build() { alone "${1##*/}" build_alone "$@"; }
 

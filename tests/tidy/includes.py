@@ -37,8 +37,7 @@ def include_arrows(files):
     arrows = arrows_of(files)
     used = {folder: set() for folder in arrows}
     for path, text in files.items():
-        # A precompiled header belongs to the library beside it.
-        folder = folder_of(path).removeprefix("src/").removesuffix("/pch")
+        folder = folder_of(path).removeprefix("src/")
         if not is_cpp(path) or not path.startswith("src/") or folder == "src":
             continue
         if folder not in arrows:
