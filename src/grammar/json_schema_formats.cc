@@ -33,6 +33,14 @@ constexpr std::string_view kUuid = R"([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{
 constexpr std::string_view kJsonPointer = R"((/([^~/]|~[01])*)*)";
 constexpr std::string_view kRelativeJsonPointer = R"((0|[1-9]\d*)(#|(/([^~/]|~[01])*)*))";
 
+/// Returns a URI template of RFC 6570.
+std::string uri_template_pattern() {
+  const std::string name = R"(([A-Za-z0-9_]|%[0-9A-Fa-f]{2})(\.?([A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*)";
+  const std::string variable = name + R"((:[1-9][0-9]{0,3}|\*)?)";
+  const std::string literal = R"([^\x00-\x20"'%<>\\^`{|}\x7f]|%[0-9A-Fa-f]{2})";
+  return "(" + literal + R"(|\{[+#./;?&=,!@|]?)" + variable + "(," + variable + R"()*\})*)";
+}
+
 /// Returns an IPv6 address of RFC 4291 without a zone.
 std::string ipv6_pattern() {
   const std::string h = "[0-9a-fA-F]{1,4}";
@@ -103,6 +111,7 @@ constexpr std::array kEnforcedFormats = {
     EnforcedFormat{"uri-reference", [] { return uri_pattern(false, true); }},
     EnforcedFormat{"iri", [] { return uri_pattern(true, false); }},
     EnforcedFormat{"iri-reference", [] { return uri_pattern(true, true); }},
+    EnforcedFormat{"uri-template", uri_template_pattern},
     EnforcedFormat{"regex", regex_pattern},
     EnforcedFormat{"json-pointer", [] { return std::string(kJsonPointer); }},
     EnforcedFormat{"relative-json-pointer", [] { return std::string(kRelativeJsonPointer); }},
