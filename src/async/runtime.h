@@ -23,6 +23,10 @@ struct RuntimeClock {
 };
 using TimePoint = RuntimeClock::time_point;
 
+[[nodiscard]] inline double to_seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
 /// Returns nanoseconds since the clock's epoch.
 inline int64_t nanoseconds(TimePoint at) {
   return at.time_since_epoch().count();

@@ -20,10 +20,6 @@ constexpr async::Duration kAcceptRetry = 1s;
 /// Interval at which the log names the missing nodes.
 constexpr async::Duration kRosterReminder = 5s;
 
-double seconds_of(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 NodeRoster::NodeRoster(async::Runtime& runtime, const std::vector<Assignment>& assignments,
@@ -178,7 +174,7 @@ void NodeRoster::set_quiet(uint32_t rank, bool quiet) {
   nodes_[rank].quiet = quiet;
   if (quiet) {
     log::warn("{} has been silent for {:.1f} s; it is given up after {:.1f} s (--ring-timeout)", reports_.name(rank),
-              seconds_of(timing_.quiet_limit), seconds_of(timing_.silence_limit));
+              async::to_seconds(timing_.quiet_limit), async::to_seconds(timing_.silence_limit));
   } else {
     log::info("{} is heard again", reports_.name(rank));
   }
@@ -190,7 +186,7 @@ void NodeRoster::report_quiet() const {
   for (uint32_t rank = 1; rank < nodes_.size(); ++rank) {
     if (nodes_[rank].quiet) quiet += (quiet.empty() ? "" : ", ") + reports_.name(rank);
   }
-  if (!quiet.empty()) quiet += fmt::format(" has been silent for {:.1f} s", seconds_of(timing_.quiet_limit));
+  if (!quiet.empty()) quiet += fmt::format(" has been silent for {:.1f} s", async::to_seconds(timing_.quiet_limit));
   if (on_quiet_) on_quiet_(quiet);
 }
 

@@ -19,10 +19,6 @@ constexpr async::Duration kGoodbyeGrace = 100ms;
 /// Unsent pongs of a working peer; one whose pings outrun the pongs by more is broken.
 constexpr size_t kMaxPongs = 16;
 
-double seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 std::vector<std::byte> reason_bytes(const std::string& reason) {
   const auto* begin = reinterpret_cast<const std::byte*>(reason.data());
   return {begin, begin + std::min(reason.size(), kMaxReasonBytes)};
@@ -186,9 +182,9 @@ asio::awaitable<void> TcpEnd::keep_heartbeat(Self) {
     if (ended_) co_return;
     if (closing_ && runtime_.now() >= close_deadline_) {
       end(fmt::format("{} (what was sent before could not be delivered within {:.1f} s)", reason_,
-                      seconds(options_.linger)));
+                      async::to_seconds(options_.linger)));
     } else if (!received_goodbye_ && silence_.has_expired(wake)) {
-      end(fmt::format("{} has been silent for {:.1f} s", peer_, seconds(silence_.length())));
+      end(fmt::format("{} has been silent for {:.1f} s", peer_, async::to_seconds(silence_.length())));
     }
   }
 }

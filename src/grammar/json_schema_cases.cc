@@ -19,6 +19,9 @@ constexpr size_t kMaxTrials = 10'000;
 /// Limits the drafts of a whole schema, up to 30 microseconds each.
 constexpr size_t kMaxAllDrafts = 100'000;
 
+/// Steps of SchemaCheck in the time of one draft.
+constexpr size_t kCheckStepsPerDraft = 100;
+
 /// Thrown where terms take more cases than there may be.
 struct TooManyCases {};
 /// How deep required members are looked into, so that branches that exclude each other are told apart.
@@ -295,6 +298,8 @@ bool SchemaCases::add_violation(CaseDraft& draft, JsonObject schema, const std::
 }
 
 void SchemaCases::add_listed_values(CaseDraft draft, Expansion& expansion) {
+  if (drafts_ > kMaxAllDrafts) throw TooManyCases();
+  const size_t steps = check_.steps();
   std::vector<JsonValue> values;
   const auto is_valid = [&](JsonValue value) {
     const bool is_in_all = std::ranges::all_of(draft.made.lists, [&](const std::vector<JsonValue>& list) {
@@ -309,6 +314,7 @@ void SchemaCases::add_listed_values(CaseDraft draft, Expansion& expansion) {
   } catch (const ErrorException& failure) {
     fail_at(expansion.terms.front().path, failure.error().message);
   }
+  drafts_ += (check_.steps() - steps) / kCheckStepsPerDraft;
   if (values.empty()) return;
   draft.made.listed = std::move(values);
   expansion.cases.push_back(std::move(draft.made));

@@ -11,10 +11,6 @@ using openai::ApiError;
 /// Prompts of one request that are at the engine at once: enough to fill every micro-batch, and a part of its queue.
 constexpr size_t kMaxPromptsAtEngine = 256;
 
-double to_seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 PoolingTask::PoolingTask(const ResponseContext& context, PoolingSpec spec, Exchange& exchange)
@@ -51,7 +47,7 @@ asio::awaitable<std::optional<ApiError>> PoolingTask::run() {
     // An event that was there at once has woken nobody.
     if (submitted_ == before) co_await streams_.wait();
   }
-  context_.metrics.e2e_latency.observe(to_seconds(context_.runtime.now() - exchange_.record.begin));
+  context_.metrics.e2e_latency.observe(async::to_seconds(context_.runtime.now() - exchange_.record.begin));
   co_return std::nullopt;
 }
 

@@ -10,10 +10,6 @@ using openai::ApiError;
 /// Whole answers with more logprobs than this are written on the worker: about a millisecond's work.
 constexpr size_t kWorkerThresholdTokens = 256;
 
-double seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 ResponseTask::ResponseTask(const ResponseContext& context, GenerationSpec spec, ResponseSink& sink)
@@ -131,13 +127,13 @@ void ResponseTask::record_event_metrics(size_t index, const sched::GenerateEvent
   const auto now = context_.runtime.now();
   metrics.generation_tokens += event.tokens.size();
   if (choices_[index].started()) {
-    if (!event.tokens.empty()) metrics.inter_token_latency.observe(seconds(now - last_token_[index]));
+    if (!event.tokens.empty()) metrics.inter_token_latency.observe(async::to_seconds(now - last_token_[index]));
   } else if (!event.tokens.empty() || (!event.error && event.finish != sched::FinishReason::kAbort)) {
     metrics.queue_time.observe(static_cast<double>(event.timings.queued_us) * 1e-6);
     metrics.prefill_time.observe(static_cast<double>(event.timings.prefill_us) * 1e-6);
     if (!sink_.record().first_token) {
       sink_.record().first_token = now;
-      metrics.time_to_first_token.observe(seconds(now - sink_.record().begin));
+      metrics.time_to_first_token.observe(async::to_seconds(now - sink_.record().begin));
     }
     if (index % spec_.n == 0) {
       const size_t prompt_tokens = spec_.prompt_of(index).ids.size();
@@ -157,8 +153,8 @@ void ResponseTask::record_end_metrics() {
     metrics.count_finish(sched::FinishReason::kAbort);
     metrics.generation_length.observe(choice.completion_tokens());
   }
-  metrics.e2e_latency.observe(seconds(now - sink_.record().begin));
-  if (sink_.record().first_token) metrics.decode_time.observe(seconds(now - *sink_.record().first_token));
+  metrics.e2e_latency.observe(async::to_seconds(now - sink_.record().begin));
+  if (sink_.record().first_token) metrics.decode_time.observe(async::to_seconds(now - *sink_.record().first_token));
 }
 
 void ResponseTask::start_stream() {

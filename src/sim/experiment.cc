@@ -23,10 +23,6 @@ constexpr auto kRecordsInterval = 100ms;
 constexpr auto kMaxProfileTime = 30 * 24h;
 constexpr auto kMaxRunTime = 30 * 365 * 24h;
 
-double seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 /// Returns a duration of a description or workload, limited to kMaxDuration.
 async::Duration duration_of(double s) {
   constexpr double kMaxSeconds = 1e9;
@@ -100,9 +96,9 @@ asio::awaitable<void> send_one(async::Runtime& runtime, sched::Engine& engine, c
       break;
     }
   }
-  result.ttft_s = seconds(first - sent);
-  if (arrival.output_length > 1) result.tpot_s = seconds(runtime.now() - first) / (arrival.output_length - 1);
-  result.end_s = seconds(runtime.now() - start);
+  result.ttft_s = async::to_seconds(first - sent);
+  if (arrival.output_length > 1) result.tpot_s = async::to_seconds(runtime.now() - first) / (arrival.output_length - 1);
+  result.end_s = async::to_seconds(runtime.now() - start);
 }
 
 /// Sends the requests when they are due and the concurrency limit allows. Lives on the clients' virtual thread.
@@ -234,7 +230,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
     return Error{ErrorCode::kInvalidArgument,
                  "the ring takes more than 30 days to be ready: are the times of the description in microseconds?"};
   }
-  result.profile_s = seconds(time.time_since_epoch());
+  result.profile_s = async::to_seconds(time.time_since_epoch());
 
   std::ranges::fill(work, StageWork{});  // without the profile, which the records leave out too
   const sched::RingStats& stats = *ring.head().ring_stats();
@@ -271,7 +267,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
     result.input_tokens_per_s = input / result.makespan_s;
     result.output_tokens_per_s = output / result.makespan_s;
     double busy_s = 0;
-    for (const StageWork& each : work) busy_s += seconds(each.busy);
+    for (const StageWork& each : work) busy_s += async::to_seconds(each.busy);
     result.bubble_ratio = 1 - busy_s / (result.makespan_s * setting.pp_size);
   }
   result.plans = work.front().runs;

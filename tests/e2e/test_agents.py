@@ -5,11 +5,10 @@ import json
 import subprocess
 
 import pytest
-from millrace_server import BUILD
+from agent_runs import AGENT_SERVER, call, can_isolate
 
 codex_cli_bin = pytest.importorskip("codex_cli_bin", reason="openai-codex-cli-bin is not installed")
 
-AGENT_SERVER = BUILD / "tests" / "server" / "agent_server"
 CODEX = f"{codex_cli_bin.__path__[0]}/bin/codex"
 CONFIG = """model = "scripted"
 model_provider = "millrace"
@@ -29,14 +28,6 @@ for _ in $(seq 300); do grep -q listening server.log && break; sleep 0.1; done
 cd work
 "$CODEX" exec --skip-git-repo-check --sandbox danger-full-access --json "Say hello to the whale." < /dev/null
 """
-
-
-def can_isolate():
-    return subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0
-
-
-def call(name, **arguments):
-    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n</tool_call>'
 
 
 @pytest.fixture

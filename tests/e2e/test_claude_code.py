@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from millrace_server import BUILD
+from agent_runs import AGENT_SERVER, call, can_isolate
 
-AGENT_SERVER = BUILD / "tests" / "server" / "agent_server"
 RUN = """set -e
 ip link set lo up
 sleep 300 | "$AGENT_SERVER" > server.log 2>&1 &
@@ -27,14 +26,6 @@ def claude_binary():
         return Path(os.environ["MILLRACE_CLAUDE_CODE"])
     package = importlib.util.find_spec("claude_agent_sdk")
     return package and Path(package.origin).parent / "_bundled" / "claude"
-
-
-def can_isolate():
-    return subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0
-
-
-def call(name, **arguments):
-    return f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n</tool_call>'
 
 
 @pytest.fixture

@@ -12,10 +12,6 @@
 namespace millrace::sched {
 namespace {
 
-double seconds_of(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 /// Outputs between two publications of the cost model.
 constexpr uint64_t kCostsInterval = 16;
 /// A stage that is late with a plan reports it at the watchdog's time; the head breaks the ring this much later.
@@ -227,7 +223,7 @@ void Head::check_watchdog() {
   break_ring(
       fmt::format("plan {} has been in flight for {:.1f} s, and no stage reports that it runs it "
                   "(--watchdog-timeout)",
-                  ring_->oldest_plan().value(), seconds_of(ring_->oldest_age(now))));
+                  ring_->oldest_plan().value(), async::to_seconds(ring_->oldest_age(now))));
 }
 
 void Head::work_on_masks() {
@@ -381,9 +377,10 @@ void Head::expire_requests() {
   if (!timeouts_.any()) return;
   const OutputDelivery::Expired expired = delivery_.expired(timeouts_, now);
   for (const SequenceId id : expired.prefetching) scheduler_.stop_prefetch_wait(id);
-  fail_expired(expired.queued,
-               fmt::format("the request waited {} s in the queue (--queue-timeout)", seconds_of(timeouts_.queue)));
-  fail_expired(expired.running, fmt::format("the request ran for {} s (--run-timeout)", seconds_of(timeouts_.run)));
+  fail_expired(expired.queued, fmt::format("the request waited {} s in the queue (--queue-timeout)",
+                                           async::to_seconds(timeouts_.queue)));
+  fail_expired(expired.running,
+               fmt::format("the request ran for {} s (--run-timeout)", async::to_seconds(timeouts_.run)));
 }
 
 void Head::fail_expired(const std::vector<SequenceId>& expired, const std::string& message) {

@@ -5,14 +5,6 @@
 #include "base/log.h"
 
 namespace millrace::sched {
-namespace {
-
-double profile_seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
-}  // namespace
-
 void ProfileLog::ring_attached(async::TimePoint now) {
   begin_ = now;
   contention_begin_.reset();
@@ -26,7 +18,7 @@ void ProfileLog::output_arrived(const Scheduler& scheduler, async::TimePoint now
 
 bool ProfileLog::output_booked(const Scheduler& scheduler) const {
   if (!was_profiling_ || scheduler.profiling()) return false;
-  const double whole_s = profile_seconds(last_output_ - begin_);
+  const double whole_s = async::to_seconds(last_output_ - begin_);
   if (!contention_begin_) {
     log::info("the stages have been timed in {:.1f} s", whole_s);
     return true;
@@ -36,7 +28,7 @@ bool ProfileLog::output_booked(const Scheduler& scheduler) const {
       "the stages have been timed in {:.1f} s, {:.1f} s of it while others compute: contention {:.2f} prompt by "
       "prompt, "
       "{:.2f} prompt by other, {:.2f} other by prompt, {:.2f} other by other",
-      whole_s, profile_seconds(last_output_ - *contention_begin_), found.prompt_by_prompt, found.prompt_by_other,
+      whole_s, async::to_seconds(last_output_ - *contention_begin_), found.prompt_by_prompt, found.prompt_by_other,
       found.other_by_prompt, found.other_by_other);
   return true;
 }

@@ -6,14 +6,6 @@
 #include <utility>
 
 namespace millrace::sched {
-namespace {
-
-double late_seconds(async::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
-}  // namespace
-
 RunWatchdog::~RunWatchdog() {
   if (timer_) runtime_.disarm(*timer_);
 }
@@ -37,8 +29,8 @@ void RunWatchdog::check() {
   const async::TimePoint now = runtime_.now();
   if (now < run_->arrived + limit_) return arm();
   on_late_(fmt::format("stage {} has been running plan {} for {:.1f} s, and it came {:.1f} s ago (--watchdog-timeout)",
-                       stage_.value(), run_->plan.value(), late_seconds(now - run_->begun),
-                       late_seconds(now - run_->arrived)));
+                       stage_.value(), run_->plan.value(), async::to_seconds(now - run_->begun),
+                       async::to_seconds(now - run_->arrived)));
 }
 
 }  // namespace millrace::sched
