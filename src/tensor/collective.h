@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "tensor/backend.h"
@@ -19,10 +20,15 @@ struct RankPosition {
   [[nodiscard]] int32_t shard_count() const { return kSumShards / size; }
 };
 
+/// Thrown by the calls of a group that was aborted, with the reason of the first abort.
+struct CollectiveAborted : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// One rank's end of the exchanges between the ranks of a stage. All ranks make the same calls in the same order.
 ///
 /// Calls are made inside work submitted to the rank's backend, in stream order with its ops. A CPU rank waits in the
-/// call; a GPU rank launches. Every call throws std::runtime_error with the reason once the group is aborted.
+/// call; a GPU rank launches. Every call throws CollectiveAborted with the reason once the group is aborted.
 class Collective {
  public:
   virtual ~Collective() = default;

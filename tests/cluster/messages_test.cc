@@ -51,7 +51,8 @@ TEST_CASE("a report of links survives the wire except for names") {
 TEST_CASE("counts of page stores survive the wire in their fields") {
   StoreReport report;
   for (uint32_t stage = 0; stage < 2; ++stage) {
-    cache::StageStoreStats& stats = report.stores.emplace_back(cache::StageStoreStats{StageId(stage + 5), {}});
+    cache::StageStoreStats& stats =
+        report.stores.emplace_back(cache::StageStoreStats{.stage = StageId(stage + 5), .rank = stage % 2, .store = {}});
     uint64_t value = uint64_t{stage} << 40;
     for (const cache::StoreCounter& counter : cache::kStoreCounters) stats.store.*counter.value = ++value;
   }
@@ -177,6 +178,6 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
       0200000000000000 0300000000000000 0400000000000000 0500000000000000 0000000000000010 f9ffffffffffffff)"));
   REQUIRE(bytes_of(Measure{}) == "0b");
   StoreReport stores;
-  stores.stores.emplace_back(cache::StageStoreStats{StageId(2), {}}).store.misses = 3;
+  stores.stores.emplace_back(cache::StageStoreStats{.stage = StageId(2), .rank = 0, .store = {}}).store.misses = 3;
   REQUIRE(bytes_of(stores) == hex_of("0a 01000000 02000000 0000000000000000 0300000000000000") + std::string(160, '0'));
 }

@@ -9,17 +9,19 @@
 
 namespace millrace::sched {
 
-LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
+LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
                          const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape)
     : control_(control),
-      first_(first),
       shape_(shape),
-      upstream_links_(*stage_runtimes.front()),
-      downstream_links_(*stage_runtimes.back()),
+      upstream_links_(*rank_runtimes.front()),
+      downstream_links_(*rank_runtimes[rank_runtimes.size() - shape.rank_count]),
       ended_(control) {
-  CHECK(!runners.empty() && stage_runtimes.size() == runners.size());
+  CHECK(!runners.empty() && rank_runtimes.size() == runners.size() && runners.size() % shape.rank_count == 0);
   for (size_t i = 0; i < runners.size(); ++i) {
-    hosted_stages_.push_back(std::make_unique<HostedStage>(*stage_runtimes[i], runners[i](*stage_runtimes[i])));
+    const StageId stage(first.value() + static_cast<uint32_t>(i / shape.rank_count));
+    const tensor::RankPosition position{.rank = static_cast<int32_t>(i % shape.rank_count),
+                                        .size = static_cast<int32_t>(shape.rank_count)};
+    ranks_.push_back(std::make_unique<HostedRank>(*rank_runtimes[i], runners[i](*rank_runtimes[i]), stage, position));
   }
 }
 
@@ -29,33 +31,66 @@ LocalStages::~LocalStages() {
 
 void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
-  running_ = hosted_stages_.size();
+  running_ = ranks_.size();
   end_reason_.clear();
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    HostedStage& host = *hosted_stages_[i];
-    host.busy = false;
-    comm::Link to_next;
-    if (i + 1 < hosted_stages_.size()) {
-      to_next = shape_.make_link(host.runtime, hosted_stages_[i + 1]->runtime, shape_.window + 1);
-    } else {
-      to_next.sender = std::move(downstream);
+  make_collectives();
+  std::vector<StageLinks> links = make_links(std::move(upstream), std::move(downstream));
+  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(links[i]));
+}
+
+void LocalStages::make_collectives() {
+  if (shape_.rank_count == 1) return;
+  for (size_t leader = 0; leader < ranks_.size(); leader += shape_.rank_count) {
+    auto ends = shape_.make_collectives(shape_.rank_count);
+    for (size_t rank = 0; rank < ends.size(); ++rank) {
+      ranks_[leader + rank]->runner->set_collective(std::move(ends[rank]));
     }
-    const StageId stage(first_.value() + static_cast<uint32_t>(i));
-    const StageLoopOptions options{.stage = stage,
-                                   .first = stage.value() == 0,
-                                   .last = stage.value() + 1 == shape_.stage_count,
-                                   .bounds = shape_.bounds,
-                                   .window = shape_.window,
-                                   .watchdog = shape_.watchdog,
-                                   .busy = &host.busy};
-    auto loop = std::make_shared<std::unique_ptr<StageLoop>>(std::make_unique<StageLoop>(
-        host.runtime, options, *host.runner, std::move(upstream), std::move(to_next.sender)));
-    upstream = std::move(to_next.receiver);
-    asio::post(host.runtime.executor(), [this, &host, loop] {
-      host.loop = std::move(*loop);
-      host.tasks.spawn("stage", run_loop(host));
-    });
   }
+}
+
+/// Returns the links of every rank: those from stage to stage, a chain per rank, and those within each stage.
+std::vector<StageLinks> LocalStages::make_links(std::unique_ptr<comm::LinkReceiver> upstream,
+                                                std::unique_ptr<comm::LinkSender> downstream) {
+  std::vector<StageLinks> links(ranks_.size());
+  const size_t width = shape_.rank_count;
+  for (size_t i = 0; i + width < ranks_.size(); ++i) {
+    comm::Link to_next = shape_.make_link(ranks_[i]->runtime, ranks_[i + width]->runtime, shape_.window + 1);
+    links[i].downstream = std::move(to_next.sender);
+    links[i + width].upstream = std::move(to_next.receiver);
+  }
+  links.front().upstream = std::move(upstream);
+  links[links.size() - width].downstream = std::move(downstream);
+  for (size_t leader = 0; leader < links.size(); leader += width) link_leader(leader, links);
+  return links;
+}
+
+/// Links the leader at index `leader` with the other ranks of its stage.
+void LocalStages::link_leader(size_t leader, std::vector<StageLinks>& links) {
+  for (size_t i = leader + 1; i < leader + shape_.rank_count; ++i) {
+    comm::Link plans = shape_.make_link(ranks_[leader]->runtime, ranks_[i]->runtime, shape_.window + 1);
+    comm::Link results = shape_.make_link(ranks_[i]->runtime, ranks_[leader]->runtime, shape_.window + 1);
+    links[leader].ranks.push_back({std::move(plans.sender), std::move(results.receiver)});
+    links[i].from_leader = std::move(plans.receiver);
+    links[i].to_leader = std::move(results.sender);
+  }
+}
+
+void LocalStages::start_loop(HostedRank& host, StageLinks links) {
+  host.busy = false;
+  const StageLoopOptions options{.stage = host.stage,
+                                 .position = host.position,
+                                 .first = host.stage.value() == 0,
+                                 .last = host.stage.value() + 1 == shape_.stage_count,
+                                 .bounds = shape_.bounds,
+                                 .window = shape_.window,
+                                 .watchdog = shape_.watchdog,
+                                 .busy = &host.busy};
+  auto loop = std::make_shared<std::unique_ptr<StageLoop>>(
+      std::make_unique<StageLoop>(host.runtime, options, *host.runner, std::move(links)));
+  asio::post(host.runtime.executor(), [this, &host, loop] {
+    host.loop = std::move(*loop);
+    host.tasks.spawn("stage", run_loop(host));
+  });
 }
 
 namespace {
@@ -102,32 +137,35 @@ tensor::ChannelSupport channels_of(StageRunner& runner) {
 }  // namespace
 
 tensor::ChannelSupport LocalStages::first_channels() {
-  return channels_of(*hosted_stages_.front()->runner);
+  return channels_of(*ranks_.front()->runner);
 }
 tensor::ChannelSupport LocalStages::last_channels() {
-  return channels_of(*hosted_stages_.back()->runner);
+  return channels_of(*last_leader().runner);
 }
 
 std::vector<cache::StageStoreStats> LocalStages::store_stats() const {
   std::vector<cache::StageStoreStats> all;
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    const cache::PageStore* const store = hosted_stages_[i]->runner->store();
-    if (store != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), store->stats()});
+  for (const auto& host : ranks_) {
+    const cache::PageStore* const store = host->runner->store();
+    if (store == nullptr) continue;
+    all.push_back({.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .store = store->stats()});
   }
   return all;
 }
 
 std::vector<StageGraphStats> LocalStages::graph_stats() const {
   std::vector<StageGraphStats> all;
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    const tensor::GraphStats* const steps = hosted_stages_[i]->runner->graph_stats();
-    if (steps != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), steps->counts()});
+  for (const auto& host : ranks_) {
+    const tensor::GraphStats* const steps = host->runner->graph_stats();
+    if (steps == nullptr) continue;
+    all.push_back(
+        {.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .counts = steps->counts()});
   }
   return all;
 }
 
 template <class End>
-asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(HostedStage& host,
+asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(HostedRank& host,
                                                                             std::unique_ptr<End> host_link,
                                                                             DeviceLinkOptions options) {
   const auto opening = std::make_shared<Opening<End>>(control_);
@@ -152,15 +190,15 @@ asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(Host
 
 asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> LocalStages::add_channel(
     std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options) {
-  return open_device_link(*hosted_stages_.front(), std::move(upstream), std::move(options));
+  return open_device_link(*ranks_.front(), std::move(upstream), std::move(options));
 }
 
 asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> LocalStages::add_channel(
     std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options) {
-  return open_device_link(*hosted_stages_.back(), std::move(downstream), std::move(options));
+  return open_device_link(last_leader(), std::move(downstream), std::move(options));
 }
 
-asio::awaitable<void> LocalStages::run_loop(HostedStage& host) {
+asio::awaitable<void> LocalStages::run_loop(HostedRank& host) {
   co_await host.loop->run();
   asio::post(control_.executor(), [this, reason = host.loop->end_reason()] {
     if (end_reason_.empty()) end_reason_ = reason;
@@ -171,7 +209,7 @@ asio::awaitable<void> LocalStages::run_loop(HostedStage& host) {
 }
 
 void LocalStages::stop(const std::string& reason) {
-  for (const auto& host : hosted_stages_) {
+  for (const auto& host : ranks_) {
     asio::post(host->runtime.executor(), [part = host.get(), reason] {
       part->channel_tasks.cancel();
       if (part->loop) part->loop->stop(reason);

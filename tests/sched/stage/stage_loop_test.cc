@@ -58,6 +58,13 @@ asio::awaitable<void> run_loop(StageLoop& loop) {
   co_await loop.run();
 }
 
+StageLinks links(comm::Link& in, comm::Link& out) {
+  StageLinks links;
+  links.upstream = std::move(in.receiver);
+  links.downstream = std::move(out.sender);
+  return links;
+}
+
 /// The first of several stages, whose activations lie in buffers that take turns.
 class Buffered final : public StageRunner {
  public:
@@ -86,7 +93,7 @@ asio::awaitable<void> run_ahead(async::Runtime& runtime, Buffered& runner, size_
   comm::Link out = comm::make_in_process_link(runtime, runtime, plan_count + 1);
   const StageLoopOptions options{
       .stage = StageId(0), .first = true, .bounds = kBounds, .window = plan_count + 1, .watchdog = {}};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
   for (uint64_t id = 0; id < plan_count; ++id) {
@@ -109,7 +116,7 @@ asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Pl
   comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
   comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
   const StageLoopOptions options{.stage = StageId(0), .first = true, .last = true, .bounds = kBounds};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   runner.host_tier().valid.assign(kBounds.host_page_count, true);
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
@@ -129,7 +136,7 @@ asio::awaitable<void> watch_work(async::Runtime& runtime, std::vector<Plan> plan
   std::atomic<bool> is_busy = false;
   const StageLoopOptions options{
       .stage = StageId(0), .first = true, .last = true, .bounds = kBounds, .window = 4, .busy = &is_busy};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
   for (const Plan& plan : plans) {
