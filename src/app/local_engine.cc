@@ -39,7 +39,16 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                       "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
                       cluster_options.node_count, options.pp_size);
   }
-  return std::unique_ptr<LocalEngine>(new LocalEngine(options, cluster_options, std::move(*config), vocab_size));
+  EngineOptions resolved = options;
+  if (options.tp_size == 0) resolved.tp_size = ranks_for(Machine().numa_nodes().size());
+  if (resolved.tp_size > 1 && cluster_options.node_count > 1) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--tp-size {} with --nnodes {}: stages of several ranks run on one node, wanted --tp-size 1 or one "
+        "node",
+        resolved.tp_size, cluster_options.node_count);
+  }
+  return std::unique_ptr<LocalEngine>(new LocalEngine(resolved, cluster_options, std::move(*config), vocab_size));
 }
 
 /// Returns what is known before the start. The cache's capacity, and its effect on the context, are not.
@@ -51,7 +60,8 @@ sched::ModelInfo LocalEngine::model_info() const {
           .hidden_size = static_cast<uint32_t>(config_.hidden_size),
           .generates = config_.has_output_head,
           .parameter_count = model::parameter_count(config_),
-          .stage_count = static_cast<uint32_t>(options_.pp_size)};
+          .stage_count = static_cast<uint32_t>(options_.pp_size),
+          .rank_count = static_cast<uint32_t>(options_.tp_size)};
 }
 
 Result<void> LocalEngine::start() {
@@ -115,6 +125,11 @@ Result<void> LocalEngine::load() {
   RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
+  if (*device == DeviceKind::kCuda && options_.tp_size > 1) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--tp-size {}: a stage on a GPU has one rank; wanted --tp-size 1 or --device cpu",
+                      options_.tp_size);
+  }
   NodeStagesOptions node{.stage = stage_config(options_, sampling_vocab_),
                          .node = options_.node,
                          .device = *device,
@@ -241,7 +256,8 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   }
   if (!cluster_ && node_->on_host()) {
     head.scheduler.processors = Machine().processors();
-    head.scheduler.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.node.threads, options_.pp_size));
+    const int32_t rank_threads = threads_per_rank(options_.node.threads, options_.pp_size * options_.tp_size);
+    head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();
   const sched::RingConfig shape =

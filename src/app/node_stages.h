@@ -8,6 +8,7 @@
 #include "app/devices.h"
 #include "app/node_memory.h"
 #include "app/node_options.h"
+#include "app/rank_processors.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/messages.h"
@@ -23,7 +24,7 @@ namespace millrace::app {
 struct NodeStagesOptions {
   std::vector<model::StageSpan> spans;  ///< of this node's stages
   StageId first;                        ///< index in the ring of the first of them
-  sched::StageConfig stage;
+  sched::StageConfig stage;             ///< whose ranks are all of this node
   NodeOptions node;
   DeviceKind device = DeviceKind::kCpu;            ///< NodeOptions::device, resolved
   int32_t context_length = 0;                      ///< tokens of the longest sequence
@@ -42,8 +43,8 @@ class NodeStages;
 /// that are made already have taken theirs, and are reported without.
 [[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, double fraction);
 
-/// The stages that this process hosts, from weights to loops: each has a thread, a backend and a StageModel. Owned by
-/// the engine or the worker and used on the thread that loads. The destructor joins the stages' threads, so the loops
+/// The stages that this process hosts, from weights to loops: each rank has a thread, a backend and a StageModel. Owned
+/// by the engine or the worker and used on the thread that loads. The destructor joins the ranks' threads, so the loops
 /// must have ended.
 class NodeStages {
  public:
@@ -60,12 +61,12 @@ class NodeStages {
   [[nodiscard]] std::string compute() const;
   /// Returns whether the KV caches lie in host memory, as the host tier does.
   [[nodiscard]] bool on_host() const { return parts_.front().backend->is_host(); }
-  /// Returns what the device of the first stage, or of the last one, offers as an end of a channel.
+  /// Returns what the device of the first stage's leader, or of the last one's, offers as an end of a channel.
   [[nodiscard]] tensor::ChannelSupport first_channels() const;
   [[nodiscard]] tensor::ChannelSupport last_channels() const;
   /// Returns the accounting of KV pages. Only before make_stages().
   [[nodiscard]] NodeMemory memory() const;
-  /// Returns per stage, with a page store, what the content of its pages follows from: weights and arithmetic.
+  /// Returns per rank, with a page store, what the content of its pages follows from: weights and arithmetic.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` is that of
   /// the contents() of all stages of the ring, since a page follows from the layers before it too. After an error
@@ -77,10 +78,11 @@ class NodeStages {
   void destroy_stages();
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
-  /// Waits until the stages' threads have no work left.
+  /// Waits until the ranks' threads have no work left.
   void join();
 
  private:
+  /// One rank of a stage.
   struct Part {
     std::unique_ptr<tensor::Backend> backend;
     std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
@@ -92,7 +94,13 @@ class NodeStages {
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
-  [[nodiscard]] std::string stage_name(size_t index) const;
+  [[nodiscard]] size_t rank_count() const { return options_.stage.rank_count; }
+  /// Return the rank at an index of parts_, and the layers and the number of its stage.
+  [[nodiscard]] NodeRank rank(size_t index) const;
+  [[nodiscard]] const model::StageSpan& span(size_t index) const { return options_.spans[index / rank_count()]; }
+  [[nodiscard]] StageId stage(size_t index) const;
+  [[nodiscard]] bool is_of_last_stage(size_t index) const { return index + rank_count() >= parts_.size(); }
+  [[nodiscard]] std::string name(size_t index) const;
   [[nodiscard]] std::string stages_name() const;
   [[nodiscard]] std::vector<MemoryUser> memory_users() const;
   [[nodiscard]] size_t output_buffers(size_t part, const sched::RingConfig& shape) const;
@@ -109,7 +117,7 @@ class NodeStages {
 
   const model::ModelConfig config_;
   const NodeStagesOptions options_;
-  std::vector<Part> parts_;
+  std::vector<Part> parts_;  // stage by stage
   std::unique_ptr<sched::LocalStages> stages_;
 };
 

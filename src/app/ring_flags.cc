@@ -38,6 +38,15 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
   add_number(serve, "--pp-size", engine.pp_size, {1, 1024}, "Sets the number of stages.");
   serve
       .add_option_function<std::string>(
+          "--tp-size,--tensor-parallel-size",
+          [&engine](const std::string& text) { engine.tp_size = text == "auto" ? 0 : std::stoi(text); },
+          "Sets the number of ranks of each stage, which share its layers: 1, 2, 4 or 8, or auto for one per NUMA "
+          "node.")
+      ->check(CLI::IsMember({"1", "2", "4", "8", "auto"}))
+      ->type_name("N")
+      ->default_str("1");
+  serve
+      .add_option_function<std::string>(
           "--pp-layer-partition",
           [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
           "Divides the layers over the stages: even (the remainder to later stages), auto, auto:prefill or auto:decode "

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "app/load_progress.h"
+#include "base/thread_affinity.h"
 #include "base/thread_name.h"
 
 namespace millrace::app {
@@ -31,6 +32,7 @@ class StageLoading {
       for (size_t i = 0; i < stages_.size(); ++i) {
         threads.emplace_back([this, i] {
           name_thread("load " + stages_[i].name);
+          const ScopedAffinity near(stages_[i].processors);
           load(i);
         });
       }

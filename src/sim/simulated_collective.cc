@@ -4,11 +4,13 @@
 
 namespace millrace::sim {
 
-std::vector<std::shared_ptr<tensor::Collective>> SimulatedCollective::make_group(uint32_t size) {
+std::vector<std::unique_ptr<tensor::Collective>> SimulatedCollective::make_group(
+    const std::vector<tensor::Backend*>& backends) {
   const auto group = std::make_shared<Group>();
-  std::vector<std::shared_ptr<tensor::Collective>> ends;
-  for (uint32_t rank = 0; rank < size; ++rank) {
-    const tensor::RankPosition position{.rank = static_cast<int32_t>(rank), .size = static_cast<int32_t>(size)};
+  const auto size = static_cast<int32_t>(backends.size());
+  std::vector<std::unique_ptr<tensor::Collective>> ends;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    const tensor::RankPosition position{.rank = rank, .size = size};
     ends.emplace_back(new SimulatedCollective(position, group));
   }
   return ends;

@@ -15,8 +15,9 @@ namespace millrace::sim {
 /// so runners call sum(), which suspends, and never the exchanges of the interface. All ends run in one VirtualWorld.
 class SimulatedCollective final : public tensor::Collective {
  public:
-  /// Makes the ends of a stage of `size` ranks, in order.
-  [[nodiscard]] static std::vector<std::shared_ptr<tensor::Collective>> make_group(uint32_t size);
+  /// Makes the ends of a stage with one rank per backend, none of which is used, in this order.
+  [[nodiscard]] static std::vector<std::unique_ptr<tensor::Collective>> make_group(
+      const std::vector<tensor::Backend*>& backends);
 
   /// Returns the element-wise sum of what all ranks have passed in the same call. `what` names the exchange, and is
   /// equal on all ranks. Throws CollectiveAborted once the group is aborted.

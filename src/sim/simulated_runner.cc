@@ -95,9 +95,11 @@ uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
   return pages_[plane * bounds_.page_size + offset];
 }
 
-void SimulatedRunner::set_collective(std::shared_ptr<tensor::Collective> collective) {
-  collective_ = std::dynamic_pointer_cast<SimulatedCollective>(std::move(collective));
-  CHECK(collective_, "a simulated rank needs a simulated collective");
+void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
+  auto* const simulated = dynamic_cast<SimulatedCollective*>(collective.get());
+  CHECK(simulated != nullptr, "a simulated rank needs a simulated collective");
+  (void)collective.release();
+  collective_.reset(simulated);
 }
 
 void SimulatedRunner::abort_exchanges(const std::string& reason) {

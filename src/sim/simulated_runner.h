@@ -55,7 +55,7 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
-  void set_collective(std::shared_ptr<tensor::Collective> collective) override;
+  void set_collective(std::unique_ptr<tensor::Collective> collective) override;
   void abort_exchanges(const std::string& reason) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies at the end of the time that the copy takes, separately for each layer of a load. Until then the written
@@ -102,7 +102,7 @@ class SimulatedRunner final : public sched::StageRunner {
   std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
-  std::shared_ptr<SimulatedCollective> collective_;   // of the epoch; null with one rank
+  std::unique_ptr<SimulatedCollective> collective_;   // of the epoch; null with one rank
   std::unordered_map<SlotId, uint64_t> pooled_;       // running value of each sequence that is pooled by mean
   std::vector<uint64_t> inputs_;                      // memory for a link that fills posted memory
   std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer

@@ -41,10 +41,11 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 void LocalStages::make_collectives() {
   if (shape_.rank_count == 1) return;
   for (size_t leader = 0; leader < ranks_.size(); leader += shape_.rank_count) {
-    auto ends = shape_.make_collectives(shape_.rank_count);
-    for (size_t rank = 0; rank < ends.size(); ++rank) {
-      ranks_[leader + rank]->runner->set_collective(std::move(ends[rank]));
-    }
+    const auto ranks = std::span(ranks_).subspan(leader, shape_.rank_count);
+    std::vector<tensor::Backend*> backends;
+    for (const auto& host : ranks) backends.push_back(host->runner->channel_backend());
+    auto ends = shape_.make_collectives(backends);
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->runner->set_collective(std::move(ends[i]));
   }
 }
 

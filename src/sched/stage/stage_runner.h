@@ -38,7 +38,7 @@ class StageRunner {
 
   /// Sets the rank's end of the exchanges within its stage, for the runs of one epoch. Called before its first run, in
   /// a stage of several ranks.
-  virtual void set_collective(std::shared_ptr<tensor::Collective> /*collective*/) {}
+  virtual void set_collective(std::unique_ptr<tensor::Collective> /*collective*/) {}
   /// Ends the exchanges of the epoch: a run that waits in one throws CollectiveAborted on every rank of the stage.
   virtual void abort_exchanges(const std::string& /*reason*/) {}
 
