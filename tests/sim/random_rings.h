@@ -83,7 +83,7 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
-  if (dice.chance(0.3)) ring.rank_count = 1U << dice.range(1, 3);
+  if (dice.chance(0.2)) ring.rank_count = 1U << (dice.chance(0.7) ? 1 : dice.range(2, 3));
   return ring;
 }
 
