@@ -283,8 +283,7 @@ std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const 
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                            .host_page_count = shape.bounds.host_page_count,
                                            .activations_to_host = is_of_last_stage(index),
-                                           .output_buffers = output_buffers(index, shape),
-                                           .position = rank(index).position};
+                                           .output_buffers = output_buffers(index, shape)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
                                               std::move(part.store));
 }

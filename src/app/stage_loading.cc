@@ -47,7 +47,8 @@ class StageLoading {
     const StageToLoad& stage = stages_[index];
     const model::LoadOptions loading{.progress = [&](const model::LoadProgress& done) { note(index, done); },
                                      .threads = options_.threads,
-                                     .with_fingerprint = options_.with_fingerprint};
+                                     .with_fingerprint = options_.with_fingerprint,
+                                     .position = stage.position};
     try {
       auto loaded = model::StageModel::load(checkpoint_, config_, stage.span, *stage.backend, options_.limits, loading);
       if (loaded.has_error()) return fail(loaded.error());

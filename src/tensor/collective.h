@@ -2,26 +2,14 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "tensor/backend.h"
+#include "tensor/sum_shards.h"
 
 namespace millrace::tensor {
-
-/// The fixed number of shards of every sum that can be divided over ranks. Their partial sums are added in one binary
-/// tree: ((0+1)+(2+3)) + ((4+5)+(6+7)). Rank r of T owns the shards [r·8/T, (r+1)·8/T), which are a subtree.
-inline constexpr int32_t kSumShards = 8;
-
-/// The position of a rank among the tensor-parallel ranks of its stage. `size` is 1, 2, 4 or 8.
-struct RankPosition {
-  int32_t rank = 0;
-  int32_t size = 1;
-  [[nodiscard]] int32_t first_shard() const { return rank * kSumShards / size; }
-  [[nodiscard]] int32_t shard_count() const { return kSumShards / size; }
-};
 
 /// Thrown by the calls of a group that was aborted, with the reason of the first abort.
 struct CollectiveAborted : std::runtime_error {

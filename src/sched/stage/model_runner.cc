@@ -95,7 +95,7 @@ uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)
-    : runtime_(runtime), vocab_size_(options.vocab_size), position_(options.position), store_(std::move(store)) {
+    : runtime_(runtime), vocab_size_(options.vocab_size), store_(std::move(store)) {
   tensor::Backend& backend = model->backend();
   if (!backend.is_host()) graph_stats_ = model->graph_stats();
   page_bytes_ = model->cache().page_bytes();
@@ -126,6 +126,11 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
     result.activations = {hidden.data, hidden.bytes()};
   }
   co_return result;
+}
+
+void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
+  model_->set_collective(collective.get());
+  collective_ = std::move(collective);
 }
 
 /// Returns where this run's activations are copied for a link; empty when the link reads them in place.

@@ -19,7 +19,6 @@ class ModelRunner final : public StageRunner {
     /// Whether a link may read the activations on the host; otherwise a stage of this process reads them on the device.
     bool activations_to_host = true;
     size_t output_buffers = 2;
-    tensor::RankPosition position = {};  ///< in its stage
   };
   /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
   /// output buffers.
@@ -38,7 +37,7 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   void set_output_memory(Memory where) override { output_memory_ = where; }
-  void set_collective(std::unique_ptr<tensor::Collective> collective) override { collective_ = std::move(collective); }
+  void set_collective(std::unique_ptr<tensor::Collective> collective) override;
   void abort_exchanges(const std::string& reason) override {
     if (collective_) collective_->abort(reason);
   }
@@ -61,7 +60,7 @@ class ModelRunner final : public StageRunner {
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                const LayerGates& loads, SamplingResults& drawn);
   /// Returns whether this rank makes the outputs: the leader of the last stage.
-  [[nodiscard]] bool makes_outputs() const { return model_->span().last && position_.rank == 0; }
+  [[nodiscard]] bool makes_outputs() const { return model_->span().last && model_->rank().position.rank == 0; }
   [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
   static void trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted);
   void project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn);
@@ -75,7 +74,6 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  const tensor::RankPosition position_;
   std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
   std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
   std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
