@@ -5,10 +5,12 @@
 #include "app/auto_partition.h"
 #include "app/devices.h"
 #include "app/division_report.h"
+#include "app/rank_processors.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "model/part_estimate.h"
+#include "model/rank_layout.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {
@@ -40,7 +42,11 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                       cluster_options.node_count, options.pp_size);
   }
   EngineOptions resolved = options;
-  if (options.tp_size == 0) resolved.tp_size = ranks_for(Machine().numa_nodes().size());
+  if (options.tp_size == 0) resolved.tp_size = ranks_for(*config, Machine().numa_nodes().size());
+  const auto divides = model::check_ranks(*config, resolved.tp_size);
+  if (divides.has_error()) {
+    return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
+  }
   if (resolved.tp_size > 1 && cluster_options.node_count > 1) {
     return make_error(
         ErrorCode::kInvalidArgument,

@@ -229,13 +229,17 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
   if (!options_.stage.has_store) return {};
   Part& part = parts_[index];
   const model::LayerRange& layers = span(index).layers;
-  auto store = open_page_store(part.thread->runtime(), options_.node.storage,
-                               {.model_fingerprint = fingerprint,
+  cache::StoreIdentity identity{.model_fingerprint = fingerprint,
                                 .layer_begin = static_cast<uint32_t>(layers.begin),
                                 .layer_end = static_cast<uint32_t>(layers.end),
                                 .kv_dtype = page_format(*part.backend),
                                 .page_size = bounds.page_size,
-                                .page_bytes = part.model->cache().page_bytes()});
+                                .page_bytes = part.model->cache().page_bytes()};
+  if (rank_count() > 1) {
+    identity.head_begin = static_cast<uint32_t>(part.model->rank().kv_heads.begin);
+    identity.head_end = static_cast<uint32_t>(part.model->rank().kv_heads.end);
+  }
+  auto store = open_page_store(part.thread->runtime(), options_.node.storage, identity);
   if (store.has_error()) return store.error();
   part.store = std::move(*store);
   return {};

@@ -1,10 +1,10 @@
 #include "app/rank_processors.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "base/machine.h"
+#include "model/rank_layout.h"
 
 namespace millrace::app {
 namespace {
@@ -54,8 +54,12 @@ Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& 
   return found;
 }
 
-int32_t ranks_for(size_t numa_node_count) {
-  return std::min(tensor::kSumShards, static_cast<int32_t>(std::bit_floor(std::max<size_t>(numa_node_count, 1))));
+int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count) {
+  int32_t count = tensor::kSumShards;
+  while (count > 1 && (std::cmp_greater(count, numa_node_count) || model::check_ranks(config, count).has_error())) {
+    count /= 2;
+  }
+  return count;
 }
 
 }  // namespace millrace::app

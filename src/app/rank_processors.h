@@ -4,6 +4,7 @@
 
 #include "app/node_options.h"
 #include "base/result.h"
+#include "model/config.h"
 #include "tensor/collective.h"
 
 namespace millrace::app {
@@ -33,8 +34,8 @@ struct RankProcessors {
 [[nodiscard]] Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& rank,
                                                      const std::vector<std::vector<int>>& numa_nodes);
 
-/// Returns what `--tp-size auto` means on a machine with so many NUMA nodes: one rank for each, as far as a stage can
-/// have so many.
-[[nodiscard]] int32_t ranks_for(size_t numa_node_count);
+/// Returns what `--tp-size auto` means on a machine with so many NUMA nodes: one rank for each, as far as the model can
+/// be divided.
+[[nodiscard]] int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count);
 
 }  // namespace millrace::app

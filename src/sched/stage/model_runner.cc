@@ -128,6 +128,11 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   co_return result;
 }
 
+std::unique_ptr<model::StageModel> ModelRunner::release_model() {
+  model_->set_collective(nullptr);
+  return std::move(model_);
+}
+
 void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
   model_->set_collective(collective.get());
   collective_ = std::move(collective);

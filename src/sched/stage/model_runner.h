@@ -29,7 +29,7 @@ class ModelRunner final : public StageRunner {
               std::unique_ptr<cache::PageStore> store);
 
   /// Returns the model for another runner; this one runs no more.
-  [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
+  [[nodiscard]] std::unique_ptr<model::StageModel> release_model();
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
