@@ -206,13 +206,15 @@ void put(ByteWriter& out, const StoreReport& report) {
   out.put(static_cast<uint32_t>(report.stores.size()));
   for (const cache::StageStoreStats& each : report.stores) {
     out.put(each.stage);
+    out.put(each.rank);
     for (const cache::StoreCounter& counter : cache::kStoreCounters) out.put(each.store.*counter.value);
   }
 }
 void get(ByteReader& in, StoreReport& report) {
-  report.stores.resize(in.get_count(sizeof(uint32_t) + cache::kStoreCounters.size() * sizeof(uint64_t)));
+  report.stores.resize(in.get_count(2 * sizeof(uint32_t) + cache::kStoreCounters.size() * sizeof(uint64_t)));
   for (cache::StageStoreStats& each : report.stores) {
     each.stage = in.get<StageId>();
+    each.rank = in.get<uint32_t>();
     for (const cache::StoreCounter& counter : cache::kStoreCounters) each.store.*counter.value = in.get<uint64_t>();
   }
 }

@@ -60,6 +60,7 @@ TEST_CASE("counts of page stores survive the wire in their fields") {
   REQUIRE(read.size() == 2);
   for (size_t i = 0; i < 2; ++i) {
     REQUIRE(read[i].stage == report.stores[i].stage);
+    REQUIRE(read[i].rank == report.stores[i].rank);
     REQUIRE(std::memcmp(&read[i].store, &report.stores[i].store, sizeof(cache::StoreStats)) == 0);
   }
   REQUIRE(read[0].store.hits == 1);
