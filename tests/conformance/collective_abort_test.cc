@@ -21,7 +21,7 @@ std::vector<DeviceMatrix> make_sums(RankGroup& group, int64_t rows, int64_t cols
 
 }  // namespace
 
-TEST_CASE("Collectives: after an abort every call throws the first reason") {
+TEST_CASE("Collectives: after an abort calls throw the first reason") {
   for (const CollectiveCase& each : collective_cases()) {
     for (const int32_t size : {1, 2, 4, 8}) {
       CAPTURE(each.name, size);

@@ -18,7 +18,7 @@ struct MatrixSize {
 };
 /// Odd widths, nothing at all, and sizes on both sides of every border between ways of adding.
 constexpr MatrixSize kMatrixSizes[] = {{0, 64},  {1, 1},    {1, 33},   {7, 5},     {1, 896},
-                                       {7, 129}, {31, 896}, {512, 33}, {512, 259}, {65, 4099}};
+                                       {7, 129}, {31, 896}, {512, 33}, {512, 259}, {33, 2051}};
 
 /// Returns values whose sum depends on the order of additions: their exponents differ.
 Values draw_sums(Random& random, int64_t count) {
@@ -83,7 +83,7 @@ TEST_CASE("Collectives: all_reduce gives all ranks the bits of the tree") {
   }
 }
 
-TEST_CASE("Collectives: the order of additions is that of the tree alone") {
+TEST_CASE("Collectives: the order of additions is that of the tree") {
   // ((1e8 + 1) + (-1e8 + 1)) + … : every other order gives another sum.
   const std::vector<float> by_rank = {1e8f, 1.0f, -1e8f, 1.0f, 3.0f, 1e9f, -1e9f, 5.0f};
   for (const CollectiveCase& each : collective_cases()) {

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/machine.h"
+#include "comm/collective/rank_call.h"
 #include "comm/collective/rank_gate.h"
 #include "comm/collective/sum_tree.h"
 
@@ -28,29 +29,18 @@ constexpr size_t kSmallBytes = size_t{32} << 10;
 /// The values of a rank's slice from which on the backend's other threads help.
 constexpr int64_t kParallelValues = int64_t{32} << 10;
 
-enum class Call : uint8_t { kAllReduce, kAllGather };
-
-/// What a rank has come with.
-struct Offer {
-  Call call = Call::kAllReduce;
-  Matrix in;
-};
-
-bool fits(const Offer& a, const Offer& b) {
-  return a.call == b.call && a.in.dtype == b.in.dtype && a.in.rows == b.in.rows && a.in.cols == b.in.cols;
-}
-
-std::string describe(const Offer& offer) {
-  return fmt::format("{} of {} [{}, {}]", offer.call == Call::kAllReduce ? "all_reduce" : "all_gather",
-                     to_string(offer.in.dtype), offer.in.rows, offer.in.cols);
-}
-
 }  // namespace
 
 /// The memory in which the ranks meet. Offers and small sums alternate between two sets: a rank that fills one for call
 /// n + 2 has seen all ranks arrive for call n + 1, so nobody reads that of call n any more.
 class SharedGroup {
  public:
+  /// What a rank comes with.
+  struct Offer {
+    RankCall call;
+    std::byte* data = nullptr;
+  };
+
   explicit SharedGroup(int32_t size)
       : size_(size),
         spins_(Machine().processors() >= static_cast<uint32_t>(size) ? kGateSpins : 0),
@@ -66,15 +56,15 @@ class SharedGroup {
     CHECK(!std::exchange(taken_[static_cast<size_t>(rank)], true), "rank {} is taken twice", rank);
   }
 
-  /// Waits until all ranks have made an offer for call `turn`. Afterwards offers(turn) are those of all ranks, which
-  /// are equal in kind and shape. Throws when the group is aborted before.
+  /// Waits until all ranks have come with a matrix to call `turn`. Afterwards offers(turn) are those of all ranks,
+  /// whose calls are equal. Throws when the group is aborted before.
   void meet(int32_t rank, uint32_t turn, const Offer& offer) {
     set_of(turn).offers[static_cast<size_t>(rank)] = offer;
     if (!entry_.arrive_and_wait(turn)) throw_reason();
     for (int32_t other = 1; other < size_; ++other) {
-      if (fits(offers(turn)[0], offers(turn)[static_cast<size_t>(other)])) continue;
-      abort(fmt::format("the ranks of a stage disagree: rank 0 calls {}, rank {} calls {}", describe(offers(turn)[0]),
-                        other, describe(offers(turn)[static_cast<size_t>(other)])));
+      const RankCall& theirs = offers(turn)[static_cast<size_t>(other)].call;
+      if (theirs == offers(turn)[0].call) continue;
+      abort(describe_difference(0, offers(turn)[0].call, other, theirs));
       throw_reason();
     }
   }
@@ -151,10 +141,10 @@ class SharedCollective final : public tensor::Collective {
 };
 
 void SharedCollective::all_reduce(Matrix sums) {
-  CHECK(sums.dtype == tensor::DType::kF32, "all_reduce of {}, wanted f32", to_string(sums.dtype));
+  check_all_reduce(sums);
   ++turn_;
   if (sums.bytes() <= kSmallBytes) return add_small(sums);
-  group_->meet(rank_, turn_, {.call = Call::kAllReduce, .in = sums});
+  group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllReduce, sums), .data = sums.data});
   add_slice(turn_);
   group_->part(++exits_);
 }
@@ -162,7 +152,7 @@ void SharedCollective::all_reduce(Matrix sums) {
 /// Every rank adds everything, from copies that the ranks leave in the group.
 void SharedCollective::add_small(Matrix sums) {
   if (sums.bytes() > 0) std::memcpy(group_->small_sums(rank_, turn_), sums.data, sums.bytes());
-  group_->meet(rank_, turn_, {.call = Call::kAllReduce, .in = sums});
+  group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllReduce, sums), .data = sums.data});
   std::array<const float*, kMaxRanks> from{};
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
     from[static_cast<size_t>(rank)] = group_->small_sums(rank, turn_);
@@ -176,11 +166,11 @@ void SharedCollective::add_slice(uint32_t turn) {
   const auto size = static_cast<size_t>(group_->size());
   std::array<float*, kMaxRanks> matrices{};
   for (size_t rank = 0; rank < size; ++rank) {
-    matrices[rank] = reinterpret_cast<float*>(group_->offers(turn)[rank].in.data);
+    matrices[rank] = reinterpret_cast<float*>(group_->offers(turn)[rank].data);
   }
   constexpr int64_t kLine = 16;  // values of a cache line, which one rank writes
-  const Matrix& own = group_->offers(turn)[static_cast<size_t>(rank_)].in;
-  const int64_t values = own.rows * own.cols;
+  const RankCall& call = group_->offers(turn)[0].call;
+  const int64_t values = call.rows * call.cols;
   const int64_t lines = (values + kLine - 1) / kLine;
   const int64_t first_line = lines * rank_ / group_->size();
   const int64_t line_count = lines * (rank_ + 1) / group_->size() - first_line;
@@ -193,16 +183,15 @@ void SharedCollective::add_slice(uint32_t turn) {
 
 void SharedCollective::all_gather(Matrix slice, Matrix out) {
   const int64_t size = group_->size();
-  CHECK(out.dtype == slice.dtype && out.rows == slice.rows && out.cols == slice.cols * size,
-        "all_gather of {} slices [{}, {}] into [{}, {}]", size, slice.rows, slice.cols, out.rows, out.cols);
+  check_all_gather(slice, out, group_->size());
   ++turn_;
-  group_->meet(rank_, turn_, {.call = Call::kAllGather, .in = slice});
+  group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllGather, slice), .data = slice.data});
   const size_t row_bytes = static_cast<size_t>(slice.cols) * size_of(slice.dtype);
   const auto copy = [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       std::byte* into = out.data + static_cast<size_t>(row * size) * row_bytes;
       for (int32_t rank = 0; rank < size; ++rank, into += row_bytes) {
-        const std::byte* from = group_->offers(turn_)[static_cast<size_t>(rank)].in.data;
+        const std::byte* from = group_->offers(turn_)[static_cast<size_t>(rank)].data;
         std::memcpy(into, from + static_cast<size_t>(row) * row_bytes, row_bytes);
       }
     }

@@ -10,16 +10,13 @@
 namespace millrace::sched {
 
 LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
-                         const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape)
-    : control_(control),
-      shape_(shape),
-      upstream_links_(*rank_runtimes.front()),
-      downstream_links_(*rank_runtimes[rank_runtimes.size() - shape.rank_count]),
-      ended_(control) {
-  CHECK(!runners.empty() && rank_runtimes.size() == runners.size() && runners.size() % shape.rank_count == 0);
+                         const std::vector<RunnerFactory>& runners, StageId first, Ranks ranks, const RingConfig& shape)
+    : control_(control), here_(ranks), shape_(shape), ended_(control) {
+  CHECK(!runners.empty() && rank_runtimes.size() == runners.size() && runners.size() % here_.count == 0);
+  CHECK(here_.count == shape.rank_count || runners.size() == here_.count, "several stages without some of their ranks");
   for (size_t i = 0; i < runners.size(); ++i) {
-    const StageId stage(first.value() + static_cast<uint32_t>(i / shape.rank_count));
-    const tensor::RankPosition position{.rank = static_cast<int32_t>(i % shape.rank_count),
+    const StageId stage(first.value() + static_cast<uint32_t>(i / here_.count));
+    const tensor::RankPosition position{.rank = static_cast<int32_t>(here_.first + i % here_.count),
                                         .size = static_cast<int32_t>(shape.rank_count)};
     ranks_.push_back(std::make_unique<HostedRank>(*rank_runtimes[i], runners[i](*rank_runtimes[i]), stage, position));
   }
@@ -30,47 +27,57 @@ LocalStages::~LocalStages() {
 }
 
 void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream) {
+  OuterLinks outer;
+  outer.ranks.resize(ranks_.size());
+  outer.ranks.front().upstream = std::move(upstream);
+  outer.ranks[ranks_.size() - here_.count].downstream = std::move(downstream);
+  start(std::move(outer));
+}
+
+void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
+  CHECK(outer.ranks.size() == ranks_.size());
   running_ = ranks_.size();
   end_reason_.clear();
-  make_collectives();
-  std::vector<StageLinks> links = make_links(std::move(upstream), std::move(downstream));
-  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(links[i]));
+  set_collectives(std::move(outer.collectives));
+  add_inner_links(outer.ranks);
+  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
 }
 
-void LocalStages::make_collectives() {
+/// Gives each rank its end of the exchanges in its stage, which are made here unless some ranks are elsewhere.
+void LocalStages::set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer) {
   if (shape_.rank_count == 1) return;
-  for (size_t leader = 0; leader < ranks_.size(); leader += shape_.rank_count) {
-    const auto ranks = std::span(ranks_).subspan(leader, shape_.rank_count);
-    std::vector<tensor::Backend*> backends;
-    for (const auto& host : ranks) backends.push_back(host->runner->channel_backend());
-    auto ends = shape_.make_collectives(backends);
-    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->runner->set_collective(std::move(ends[i]));
+  for (size_t first = 0; first < ranks_.size(); first += here_.count) {
+    const auto ranks = std::span(ranks_).subspan(first, here_.count);
+    if (here_.count == shape_.rank_count) {
+      std::vector<tensor::Backend*> backends;
+      for (const auto& host : ranks) backends.push_back(host->runner->channel_backend());
+      outer = shape_.make_collectives(backends);
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->runner->set_collective(std::move(outer[i]));
   }
 }
 
-/// Returns the links of every rank: those from stage to stage, a chain per rank, and those within each stage.
-std::vector<StageLinks> LocalStages::make_links(std::unique_ptr<comm::LinkReceiver> upstream,
-                                                std::unique_ptr<comm::LinkSender> downstream) {
-  std::vector<StageLinks> links(ranks_.size());
-  const size_t width = shape_.rank_count;
-  for (size_t i = 0; i + width < ranks_.size(); ++i) {
-    comm::Link to_next = shape_.make_link(ranks_[i]->runtime, ranks_[i + width]->runtime, shape_.window + 1);
+/// Adds the links between ranks of this process: those from stage to stage, a chain per rank, and those within a stage.
+void LocalStages::add_inner_links(std::vector<StageLinks>& links) {
+  for (size_t i = 0; i + here_.count < ranks_.size(); ++i) {
+    const size_t next = i + here_.count;
+    comm::Link to_next = shape_.make_link(ranks_[i]->runtime, ranks_[next]->runtime, shape_.window + 1);
     links[i].downstream = std::move(to_next.sender);
-    links[i + width].upstream = std::move(to_next.receiver);
+    links[next].upstream = std::move(to_next.receiver);
   }
-  links.front().upstream = std::move(upstream);
-  links[links.size() - width].downstream = std::move(downstream);
-  for (size_t leader = 0; leader < links.size(); leader += width) link_leader(leader, links);
-  return links;
+  if (here_.first > 0) return;
+  for (size_t leader = 0; leader < links.size(); leader += here_.count) link_leader(leader, links);
 }
 
-/// Links the leader at index `leader` with the other ranks of its stage.
+/// Links the leader at index `leader` with the other ranks of its stage that are here.
 void LocalStages::link_leader(size_t leader, std::vector<StageLinks>& links) {
-  for (size_t i = leader + 1; i < leader + shape_.rank_count; ++i) {
+  links[leader].ranks.resize(shape_.rank_count - 1);
+  for (size_t rank = 1; rank < here_.count; ++rank) {
+    const size_t i = leader + rank;
     comm::Link plans = shape_.make_link(ranks_[leader]->runtime, ranks_[i]->runtime, shape_.window + 1);
     comm::Link results = shape_.make_link(ranks_[i]->runtime, ranks_[leader]->runtime, shape_.window + 1);
-    links[leader].ranks.push_back({std::move(plans.sender), std::move(results.receiver)});
+    links[leader].ranks[rank - 1] = {std::move(plans.sender), std::move(results.receiver)};
     links[i].from_leader = std::move(plans.receiver);
     links[i].to_leader = std::move(results.sender);
   }
@@ -142,6 +149,14 @@ tensor::ChannelSupport LocalStages::first_channels() {
 }
 tensor::ChannelSupport LocalStages::last_channels() {
   return channels_of(*last_leader().runner);
+}
+
+std::vector<comm::LinkStats> LocalStages::link_stats() const {
+  std::vector<comm::LinkStats> all;
+  for (const auto& host : ranks_) {
+    for (comm::LinkStats& link : host->links.stats()) all.push_back(std::move(link));
+  }
+  return all;
 }
 
 std::vector<cache::StageStoreStats> LocalStages::store_stats() const {

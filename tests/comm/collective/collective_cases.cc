@@ -1,5 +1,7 @@
 #include "comm/collective/shared_collective.h"
+#include "comm/collective/tcp_group.h"
 #include "conformance/rank_group.h"
+#include "comm/tcp_support.h"
 #include "cpu/cpu_backend.h"
 
 namespace millrace::test {
@@ -19,10 +21,16 @@ RankGroup make_shared(int32_t size) {
   return group;
 }
 
+RankGroup make_tcp(int32_t size) {
+  RankGroup group = make_cpu_ranks(size);
+  group.ends = connect_ranks(group.backends, {.silence = kPatience});
+  return group;
+}
+
 }  // namespace
 
 std::vector<CollectiveCase> collective_cases() {
-  return {{.name = "shared memory", .make = make_shared}};
+  return {{.name = "shared memory", .make = make_shared}, {.name = "TCP", .make = make_tcp}};
 }
 
 }  // namespace millrace::test
