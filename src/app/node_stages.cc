@@ -44,6 +44,12 @@ Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Qu
   return config;
 }
 
+Result<void> check_device(DeviceKind device, uint32_t rank_count) {
+  if (device != DeviceKind::kCuda || rank_count == 1) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--tp-size {}: a stage on a GPU has one rank; wanted --tp-size 1 or --device cpu", rank_count);
+}
+
 void NodeStagesOptions::check_interrupted() const {
   if (interrupted == nullptr || !*interrupted) return;
   throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
@@ -94,7 +100,13 @@ void NodeStages::join() {
 NodeRank NodeStages::rank(size_t index) const {
   return {.stage = static_cast<int32_t>(index / rank_count()),
           .stage_count = static_cast<int32_t>(options_.spans.size()),
-          .position = {.rank = static_cast<int32_t>(index % rank_count()), .size = static_cast<int32_t>(rank_count())}};
+          .rank = static_cast<int32_t>(index % rank_count()),
+          .rank_count = static_cast<int32_t>(rank_count())};
+}
+
+tensor::RankPosition NodeStages::position(size_t index) const {
+  return {.rank = static_cast<int32_t>(options_.ranks.first + index % rank_count()),
+          .size = static_cast<int32_t>(options_.stage.rank_count)};
 }
 
 StageId NodeStages::stage(size_t index) const {
@@ -102,7 +114,7 @@ StageId NodeStages::stage(size_t index) const {
 }
 
 std::string NodeStages::name(size_t index) const {
-  return sched::rank_name(stage(index), rank(index).position);
+  return sched::rank_name(stage(index), position(index));
 }
 
 std::string NodeStages::stages_name() const {
@@ -128,7 +140,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     if (processors.has_error()) return processors.error();
     stages.push_back({.name = name(i),
                       .span = span(i),
-                      .position = rank(i).position,
+                      .position = position(i),
                       .backend = parts_[i].backend.get(),
                       .processors = std::move(processors->near)});
   }
@@ -235,7 +247,7 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
                                 .kv_dtype = page_format(*part.backend),
                                 .page_size = bounds.page_size,
                                 .page_bytes = part.model->cache().page_bytes()};
-  if (rank_count() > 1) {
+  if (options_.stage.rank_count > 1) {
     identity.head_begin = static_cast<uint32_t>(part.model->rank().kv_heads.begin);
     identity.head_end = static_cast<uint32_t>(part.model->rank().kv_heads.end);
   }
@@ -277,7 +289,8 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
   }
   sched::RingConfig ring = shape;
   ring.make_collectives = comm::make_shared_collectives;
-  stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, ring);
+  stages_ =
+      std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, options_.ranks, ring);
   return {};
 }
 

@@ -24,7 +24,8 @@ namespace millrace::app {
 struct NodeStagesOptions {
   std::vector<model::StageSpan> spans;  ///< of this node's stages
   StageId first;                        ///< index in the ring of the first of them
-  sched::StageConfig stage;             ///< whose ranks are all of this node
+  sched::LocalStages::Ranks ranks;      ///< of each stage, on this node
+  sched::StageConfig stage;
   NodeOptions node;
   DeviceKind device = DeviceKind::kCpu;            ///< NodeOptions::device, resolved
   int32_t context_length = 0;                      ///< tokens of the longest sequence
@@ -36,6 +37,9 @@ struct NodeStagesOptions {
 
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
+
+/// Checks that a stage on such a device can have so many ranks. Errors: --tp-size.
+[[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t rank_count);
 
 class NodeStages;
 
@@ -94,9 +98,11 @@ class NodeStages {
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
-  [[nodiscard]] size_t rank_count() const { return options_.stage.rank_count; }
-  /// Return the rank at an index of parts_, and the layers and the number of its stage.
+  /// Returns the ranks of each stage that are here.
+  [[nodiscard]] size_t rank_count() const { return options_.ranks.count; }
+  /// Return the rank at an index of parts_: among this node's, in its stage, and the layers and number of that.
   [[nodiscard]] NodeRank rank(size_t index) const;
+  [[nodiscard]] tensor::RankPosition position(size_t index) const;
   [[nodiscard]] const model::StageSpan& span(size_t index) const { return options_.spans[index / rank_count()]; }
   [[nodiscard]] StageId stage(size_t index) const;
   [[nodiscard]] bool is_of_last_stage(size_t index) const { return index + rank_count() >= parts_.size(); }

@@ -23,7 +23,8 @@ int32_t threads_per_rank(int32_t threads, int32_t rank_count) {
 
 Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& rank,
                                        const std::vector<std::vector<int>>& numa_nodes) {
-  const auto [own, size] = rank.position;
+  const int32_t own = rank.rank;
+  const int32_t size = rank.rank_count;
   const bool divides = size > 1 && numa_nodes.size() > 1;
   const size_t first = divides ? first_node(own, size, numa_nodes.size()) : 0;
   const size_t end = divides ? std::max(first + 1, first_node(own + 1, size, numa_nodes.size())) : numa_nodes.size();

@@ -5,18 +5,18 @@
 #include "app/node_options.h"
 #include "base/result.h"
 #include "model/config.h"
-#include "tensor/collective.h"
 
 namespace millrace::app {
 
 /// One rank among those of this node's stages, which share its threads and devices.
 struct NodeRank {
-  int32_t stage = 0;              ///< index among this node's stages
-  int32_t stage_count = 1;        ///< of this node
-  tensor::RankPosition position;  ///< in its stage
+  int32_t stage = 0;        ///< index among this node's stages
+  int32_t stage_count = 1;  ///< of this node
+  int32_t rank = 0;         ///< index among the ranks that the stage has on this node
+  int32_t rank_count = 1;   ///< of each stage, on this node
 
-  [[nodiscard]] int32_t index() const { return stage * position.size + position.rank; }
-  [[nodiscard]] int32_t count() const { return stage_count * position.size; }
+  [[nodiscard]] int32_t index() const { return stage * rank_count + rank; }
+  [[nodiscard]] int32_t count() const { return stage_count * rank_count; }
 };
 
 /// Returns the threads that each of `rank_count` ranks of this node computes with. `threads`: over all of them; 0: one

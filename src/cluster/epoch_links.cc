@@ -40,11 +40,10 @@ comm::TcpLinkOptions EpochLinks::socket_options() const {
 
 asio::awaitable<void> EpochLinks::accept(LinkEnd end) {
   const auto hello = link_hello(options_.assignment, options_.config, options_.epoch, end.from, end.to);
-  auto link =
-      co_await listener_.accept_link(stages_.tcp_links(end.owner), hello, socket_options(), options_.deadline);
+  auto link = co_await listener_.accept_link(stages_.tcp_links(end.owner), hello, socket_options(), options_.deadline);
   if (options_.channel_in && end.use == LinkEnd::Use::kUpstream && !link.has_error()) {
-    link = co_await stages_.add_channel(
-        std::move(*link), channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
+    link = co_await stages_.add_channel(std::move(*link),
+                                        channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
     if (link.has_error()) note_channel(link.error(), end.to);
   }
   if (link.has_error()) co_return note(link.error());
@@ -62,8 +61,8 @@ asio::awaitable<void> EpochLinks::connect(LinkEnd end) {
   auto link = co_await comm::connect_link(runtime_, stages_.tcp_links(end.owner), endpoint_of(end.peer), hello,
                                           socket_options(), options_.deadline);
   if (options_.channel_out && end.use == LinkEnd::Use::kDownstream && !link.has_error()) {
-    link = co_await stages_.add_channel(
-        std::move(*link), channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
+    link = co_await stages_.add_channel(std::move(*link),
+                                        channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
     if (link.has_error()) note_channel(link.error(), end.to);
   }
   if (link.has_error()) co_return note(link.error());

@@ -21,9 +21,9 @@ struct EpochLinksOptions {
   std::vector<JoinedNode> nodes;  ///< of the ring
   Assignment assignment;
   model::ModelConfig config;
-  async::Duration silence{};     ///< TcpLinkOptions::silence
-  async::TimePoint deadline;     ///< for all links to be open
-  bool channel_in = false;       ///< as in JoinRing
+  async::Duration silence{};  ///< TcpLinkOptions::silence
+  async::TimePoint deadline;  ///< for all links to be open
+  bool channel_in = false;    ///< as in JoinRing
   bool channel_out = false;
   std::chrono::milliseconds transfer_timeout{};  ///< of channels
 };

@@ -73,9 +73,9 @@ struct JoinRing {
   RingEpoch epoch;
   cache::PoolSizes pages;
   std::vector<JoinedNode> nodes;  ///< of the ring
-  bool channel_in = false;   ///< activations arrive over a device channel
-  bool channel_out = false;  ///< activations leave over a device channel
-  std::string fingerprint;   ///< with a store: of all stages of the ring, bound into every stored page
+  bool channel_in = false;        ///< activations arrive over a device channel
+  bool channel_out = false;       ///< activations leave over a device channel
+  std::string fingerprint;        ///< with a store: of all stages of the ring, bound into every stored page
 };
 
 /// Node → coordinator: the node's part of the epoch runs.

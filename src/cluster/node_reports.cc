@@ -6,7 +6,9 @@ namespace millrace::cluster {
 
 NodeReports::NodeReports(const std::vector<Assignment>& assignments)
     : divides_stages_(assignments.front().rank_count < assignments.front().stage.rank_count),
-      links_(assignments.size()), stores_(assignments.size()), warned_of_(assignments.size()) {
+      links_(assignments.size()),
+      stores_(assignments.size()),
+      warned_of_(assignments.size()) {
   for (const Assignment& assignment : assignments) {
     nodes_.push_back({.rank = static_cast<uint32_t>(nodes_.size()),
                       .first_stage = assignment.first_stage,

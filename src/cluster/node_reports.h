@@ -51,7 +51,7 @@ class NodeReports {
 
   std::atomic<uint64_t> refusals_ = 0;
   mutable std::mutex mutex_;
-  const bool divides_stages_;  // ranks of a stage are on several nodes
+  const bool divides_stages_;                                // ranks of a stage are on several nodes
   std::vector<NodeInfo> nodes_;                              // by rank
   std::vector<std::vector<comm::LinkStats>> links_;          // by rank
   std::vector<std::vector<cache::StageStoreStats>> stores_;  // by rank

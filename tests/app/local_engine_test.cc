@@ -255,12 +255,12 @@ TEST_CASE("replies do not depend on how many ranks a stage has") {
   }
 }
 
-TEST_CASE("ranks over several nodes are refused by their flags") {
+TEST_CASE("counts of nodes that ranks do not fill are refused") {
   auto options = options_for("qwen2", 2);
   options.tp_size = 2;
-  const auto refused = app::LocalEngine::create(options, {.node_count = 2, .node_rank = 0, .address = {}}, 512);
+  const auto refused = app::LocalEngine::create(options, {.node_count = 3, .node_rank = 0, .address = {}}, 512);
   REQUIRE(refused.has_error());
-  REQUIRE_THAT(refused.error().message, test::Mentions("--tp-size 2", "--nnodes 2"));
+  REQUIRE_THAT(refused.error().message, test::Mentions("--nnodes 3", "--pp-size 2", "--tp-size 2", "2, 4"));
 }
 
 TEST_CASE("prompt scores come whole and equal however the prompt is cut") {

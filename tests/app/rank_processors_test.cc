@@ -12,7 +12,7 @@ namespace {
 const std::vector<std::vector<int>> kTwoNodes = {{0, 1, 2, 3}, {4, 5, 6, 7}};
 
 app::NodeRank rank_of(int32_t rank, int32_t size, int32_t stage = 0, int32_t stage_count = 1) {
-  return {.stage = stage, .stage_count = stage_count, .position = {.rank = rank, .size = size}};
+  return {.stage = stage, .stage_count = stage_count, .rank = rank, .rank_count = size};
 }
 
 std::vector<int> near(const app::NodeRank& rank, const std::vector<std::vector<int>>& nodes) {

@@ -136,7 +136,7 @@ class LocalStages {
   const Ranks here_;
   const RingConfig shape_;
   std::vector<std::unique_ptr<HostedRank>> ranks_;  // stage by stage
-  size_t running_ = 0;  // loops that have not ended; on the control Runtime
+  size_t running_ = 0;                              // loops that have not ended; on the control Runtime
   std::string end_reason_;
   async::WaitList ended_;
 };
