@@ -59,7 +59,7 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
   add_number(serve, "--pp-async-batch-depth", engine.async_batch_depth, {0, 64},
              "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
   add_number(serve, "--nnodes", flags.cluster.node_count, {1, 1024},
-             "Shares the stages among this many nodes (hosts or processes).");
+             "Shares the stages, or their ranks, among this many nodes (hosts or processes).");
   add_number(serve, "--node-rank", flags.cluster.node_rank, {0, 1023},
              "Sets this node's number; node 0 hosts the head and serves HTTP.");
   serve

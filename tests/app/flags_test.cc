@@ -70,7 +70,7 @@ TEST_CASE("names arrive as enums") {
   CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
 }
 
-TEST_CASE("stages have one rank or the given number or one per NUMA node") {
+TEST_CASE("stages have one rank or a number or one per NUMA node") {
   CHECK(served({}).engine.tp_size == 1);
   CHECK(served({"--tp-size", "4"}).engine.tp_size == 4);
   CHECK(served({"--tensor-parallel-size", "2"}).engine.tp_size == 2);

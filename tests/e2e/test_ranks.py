@@ -1,11 +1,15 @@
 """Tests stages of several tensor-parallel ranks through HTTP: equal words, cache tiers, metrics and refusals."""
 
 import json
+import time
 
 import pytest
 from conftest import client_of
-from millrace_server import MODEL, MillraceServer, run_binary
+from millrace_ring import Ring
+from millrace_server import MODEL, MillraceServer, run_binary, wait_until
 from prompts import PROMPTS, SAMPLINGS, ids_of, with_ids
+from ring_client import Stream, same_answers
+from stolen_time import StolenTime
 from test_cache import PROMPTS as BOOKS
 from test_cache import SMALL_POOL, ask, metric, plain, texts, wait_for_persisted  # noqa: F401 (plain is a fixture)
 
@@ -37,7 +41,7 @@ def test_ranks_evict_to_the_host_and_load_back(plain):  # noqa: F811
         assert metric(server, "kv_cache_host_hit_pages_total") > 0
 
 
-def test_the_stores_of_ranks_outlive_a_restart_but_no_other_tp_size(plain, tmp_path):  # noqa: F811
+def test_stores_of_ranks_outlive_a_restart_at_one_tp_size(plain, tmp_path):  # noqa: F811
     flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
              "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
     with MillraceServer(*flags, "--tp-size", 2) as server:
@@ -73,7 +77,39 @@ def test_a_trace_has_a_row_for_each_rank(tmp_path):
 def test_sizes_that_do_not_fit_are_refused_by_their_flags():
     refused = run_binary("serve", "--model-path", MODEL, "--port", 0, "--tp-size", 3)
     assert refused.returncode == 2 and "--tp-size" in refused.stderr
-    refused = run_binary("serve", "--model-path", MODEL, "--port", 0, "--tp-size", 2, "--pp-size", 2, "--nnodes", 2,
+    refused = run_binary("serve", "--model-path", MODEL, "--port", 0, "--tp-size", 2, "--pp-size", 2, "--nnodes", 3,
                          "--node-rank", 0, "--dist-init-addr", "127.0.0.1:1")
     assert refused.returncode != 0
-    assert "--tp-size 2" in refused.stderr and "--nnodes 2" in refused.stderr
+    assert "--tp-size 2" in refused.stderr and "--nnodes 3" in refused.stderr
+
+
+@pytest.mark.parametrize(("nodes", "pp_size", "tp_size"), [(2, 2, 2), (2, 1, 2), (4, 2, 2), (2, 1, 4)])
+def test_ranks_on_several_nodes_answer_as_one_process(pp1, nodes, pp_size, tp_size):
+    with Ring(nodes, pp_size, "--tp-size", tp_size) as ring:
+        same_answers(ring, pp1)
+        placed = [(node["first_stage"], node["stage_count"], node["first_rank"], node["rank_count"])
+                  for node in ring.server.get("/server_info").json()["nodes"]]
+        width = pp_size * tp_size // nodes
+        wanted = [(stage, 1, rank, min(width, tp_size)) for stage in range(pp_size) for rank in range(0, tp_size, width)]
+        assert placed == wanted
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_killed_rank_breaks_the_ring_in_time_and_returns(pp1, victim):
+    with Ring(4, 2, "--tp-size", 2) as ring:
+        streams = [Stream(ring) for _ in range(2)]
+        wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
+        with StolenTime() as stolen:
+            begin = time.monotonic()
+            ring.nodes[victim].kill()
+            ring.wait_until_broken()
+            took_s = time.monotonic() - begin
+        assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+        for stream in streams:
+            finished, message = stream.end()
+            assert finished or "the ring is broken" in message
+        reason = ring.server.get("/health").text
+        assert f"node {victim} of 4 (stage {victim // 2}, ranks {victim % 2} to {victim % 2})" in reason or "rank" in reason
+        ring.start_node(victim)
+        ring.wait_until_whole()
+        same_answers(ring, pp1)
