@@ -15,7 +15,6 @@ EpochLinks::EpochLinks(async::Runtime& runtime, comm::TcpListener& listener, sch
   for (const JoinedNode& node : options_.nodes) parts_.push_back(node.part);
   ends_ = link_ends(parts_, options_.node, options_.assignment.stage.rank_count);
   outer_.ranks.resize(part().size());
-  for (sched::StageLinks& rank : outer_.ranks) rank.ranks.resize(options_.assignment.stage.rank_count - 1);
   if (divides_stage()) outer_.collectives.resize(part().size());
 }
 
@@ -51,7 +50,7 @@ asio::awaitable<void> EpochLinks::accept(LinkEnd end) {
   switch (end.use) {
     case LinkEnd::Use::kUpstream: owner.upstream = std::move(*link); break;
     case LinkEnd::Use::kFromLeader: owner.from_leader = std::move(*link); break;
-    default: owner.ranks[end.other - 1].receiver = std::move(*link); break;
+    default: other_rank(end).receiver = std::move(*link); break;
   }
   note_opened();
 }
@@ -70,9 +69,16 @@ asio::awaitable<void> EpochLinks::connect(LinkEnd end) {
   switch (end.use) {
     case LinkEnd::Use::kDownstream: owner.downstream = std::move(*link); break;
     case LinkEnd::Use::kToLeader: owner.to_leader = std::move(*link); break;
-    default: owner.ranks[end.other - 1].sender = std::move(*link); break;
+    default: other_rank(end).sender = std::move(*link); break;
   }
   note_opened();
+}
+
+/// Returns a leader's links with a rank that is elsewhere.
+comm::Link& EpochLinks::other_rank(const LinkEnd& end) {
+  std::vector<comm::Link>& ranks = outer_.ranks[end.owner].ranks;
+  ranks.resize(options_.assignment.stage.rank_count - 1);
+  return ranks[end.other - 1];
 }
 
 asio::awaitable<void> EpochLinks::join_collective(size_t index) {

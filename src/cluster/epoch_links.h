@@ -53,6 +53,7 @@ class EpochLinks {
   [[nodiscard]] bool divides_stage() const { return part().rank_count < options_.assignment.stage.rank_count; }
   [[nodiscard]] comm::TcpEndpoint endpoint_of(size_t node) const;
   [[nodiscard]] comm::TcpLinkOptions socket_options() const;
+  [[nodiscard]] comm::Link& other_rank(const LinkEnd& end);
   [[nodiscard]] asio::awaitable<void> accept(LinkEnd end);
   [[nodiscard]] asio::awaitable<void> connect(LinkEnd end);
   [[nodiscard]] asio::awaitable<void> join_collective(size_t index);

@@ -23,15 +23,15 @@ std::vector<int> near(const app::NodeRank& rank, const std::vector<std::vector<i
 
 TEST_CASE("a rank owns NUMA nodes or shares one") {
   using List = std::vector<int>;
-  CHECK(near(rank_of(0, 1), kTwoNodes).empty());
-  CHECK(near(rank_of(0, 2), {{0, 1}}).empty());
-  CHECK(near(rank_of(0, 2), kTwoNodes) == kTwoNodes[0]);
-  CHECK(near(rank_of(1, 2), kTwoNodes) == kTwoNodes[1]);
-  for (const int32_t rank : {0, 1}) CHECK(near(rank_of(rank, 4), kTwoNodes) == kTwoNodes[0]);
-  for (const int32_t rank : {2, 3}) CHECK(near(rank_of(rank, 4), kTwoNodes) == kTwoNodes[1]);
-  CHECK(near(rank_of(0, 2), {{0}, {1}, {2}, {3}}) == List{0, 1});
-  CHECK(near(rank_of(1, 2), {{0}, {1}, {2}, {3}}) == List{2, 3});
-  CHECK(near(rank_of(1, 2), {{0}, {1}, {2}}) == List{1, 2});
+  REQUIRE(near(rank_of(0, 1), kTwoNodes).empty());
+  REQUIRE(near(rank_of(0, 2), {{0, 1}}).empty());
+  REQUIRE(near(rank_of(0, 2), kTwoNodes) == kTwoNodes[0]);
+  REQUIRE(near(rank_of(1, 2), kTwoNodes) == kTwoNodes[1]);
+  for (const int32_t rank : {0, 1}) REQUIRE(near(rank_of(rank, 4), kTwoNodes) == kTwoNodes[0]);
+  for (const int32_t rank : {2, 3}) REQUIRE(near(rank_of(rank, 4), kTwoNodes) == kTwoNodes[1]);
+  REQUIRE(near(rank_of(0, 2), {{0}, {1}, {2}, {3}}) == List{0, 1});
+  REQUIRE(near(rank_of(1, 2), {{0}, {1}, {2}, {3}}) == List{2, 3});
+  REQUIRE(near(rank_of(1, 2), {{0}, {1}, {2}}) == List{1, 2});
 }
 
 TEST_CASE("pinned ranks have processors of their own in their node") {
@@ -43,22 +43,22 @@ TEST_CASE("pinned ranks have processors of their own in their node") {
     for (int32_t rank = 0; rank < 4; ++rank) {
       const auto found = app::rank_processors(node, rank_of(rank, 4, stage, 2), kTwoNodes).value();
       REQUIRE(found.pin.size() == 1);
-      CHECK(std::ranges::count(found.near, found.pin[0]) == 1);
+      REQUIRE(std::ranges::count(found.near, found.pin[0]) == 1);
       all.push_back(found.pin[0]);
     }
   }
   std::ranges::sort(all);
-  CHECK(all == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+  REQUIRE(all == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
   node.threads = 16;
   const auto refused = app::rank_processors(node, rank_of(3, 4, 1, 2), kTwoNodes);
   REQUIRE(refused.has_error());
-  CHECK_THAT(refused.error().message, test::Mentions("--pin-threads", "8 threads", "may use 4"));
+  REQUIRE_THAT(refused.error().message, test::Mentions("--pin-threads", "8 threads", "may use 4"));
 }
 
 TEST_CASE("auto means as many ranks as NUMA nodes where they divide") {
   const auto config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
-  CHECK(app::ranks_for(config, 1) == 1);
-  CHECK(app::ranks_for(config, 2) == 2);
-  CHECK(app::ranks_for(config, 3) == 2);
-  CHECK(app::ranks_for(config, 64) <= 8);
+  REQUIRE(app::ranks_for(config, 1) == 1);
+  REQUIRE(app::ranks_for(config, 2) == 2);
+  REQUIRE(app::ranks_for(config, 3) == 2);
+  REQUIRE(app::ranks_for(config, 64) <= 8);
 }
