@@ -29,8 +29,13 @@ void EpochLinks::open(async::TaskGroup& tasks) {
   for (size_t i = 0; i < outer_.collectives.size(); ++i) tasks.spawn("join a collective", join_collective(i));
 }
 
+/// Returns where a node listens for this one. Ranks of a divided stage that are both here exchange over TCP too.
 comm::TcpEndpoint EpochLinks::endpoint_of(size_t node) const {
-  return {options_.nodes[node].host, options_.nodes[node].port};
+  if (node != options_.node) return {options_.nodes[node].host, options_.nodes[node].port};
+  comm::TcpEndpoint own = listener_.endpoint();
+  if (own.host == "0.0.0.0") own.host = "127.0.0.1";
+  if (own.host == "::") own.host = "::1";
+  return own;
 }
 
 comm::TcpLinkOptions EpochLinks::socket_options() const {
