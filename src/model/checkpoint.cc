@@ -32,9 +32,17 @@ bool plain_file_name(std::string_view name) {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder) {
-  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder));
-  auto single = SafetensorsFile::open(folder / kSingleName);
+Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string& file_name) const {
+  if (source_ && !source_->contains(file_name))
+    return make_error(ErrorCode::kNotFound, "{}: there is no such file", (folder_ / file_name).string());
+  if (source_) RETURN_IF_ERROR(source_->prepare_file(file_name));
+  return SafetensorsFile::open(folder_ / file_name);
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
+                                                     std::shared_ptr<RangeSource> source) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
+  auto single = checkpoint->open_file(std::string(kSingleName));
   if (single) {
     checkpoint->single_ = std::move(*single);
   } else if (single.error().code != ErrorCode::kNotFound) {
@@ -81,7 +89,7 @@ Result<const SafetensorsFile*> Checkpoint::shard(const std::string& file_name) c
   const std::lock_guard lock(mutex_);
   const auto known = shards_.find(file_name);
   if (known != shards_.end()) return known->second.get();
-  auto opened = SafetensorsFile::open(folder_ / file_name);
+  auto opened = open_file(file_name);
   if (!opened) return opened.error();
   return shards_.emplace(file_name, std::move(*opened)).first->second.get();
 }
@@ -101,9 +109,34 @@ Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const 
   return file;
 }
 
+Result<const SafetensorsFile*> Checkpoint::filled_file_of(std::string_view name) const {
+  const auto file = file_of(name);
+  if (!file || !source_) return file;
+  const auto [begin, end] = (*file)->byte_range(name);
+  const FileRange range{.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end};
+  RETURN_IF_ERROR(source_->fetch({&range, 1}));
+  return file;
+}
+
+Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
+  if (!source_) return {};
+  std::vector<FileRange> ranges;
+  for (const std::string& name : names) {
+    for (const std::string& each : {name, scale_name(name)}) {
+      const std::string_view stored = stored_name(each);
+      if (!contains_stored(stored)) continue;
+      const auto file = file_of(stored);
+      if (!file) return file.error();
+      const auto [begin, end] = (*file)->byte_range(stored);
+      ranges.push_back({.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end});
+    }
+  }
+  return source_->fetch(ranges);
+}
+
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
   const std::string_view stored = stored_name(name);
-  const auto file = file_of(stored);
+  const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find(stored);
 }
@@ -118,14 +151,14 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
   const std::string_view stored = stored_name(name);
-  const auto file = file_of(stored);
+  const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find_stored(stored);
 }
 
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
-  const auto file = file_of(stored_name(name));
+  const auto file = filled_file_of(stored_name(name));
   if (!file) return file.error();
   const auto stored = (*file)->find_stored(stored_name(name));
   if (!stored) return stored.error();

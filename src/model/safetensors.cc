@@ -175,6 +175,12 @@ std::vector<std::string_view> SafetensorsFile::names() const {
   return names;
 }
 
+std::pair<uint64_t, uint64_t> SafetensorsFile::byte_range(std::string_view name) const {
+  const auto found = entries_.find(std::string(name));
+  if (found == entries_.end()) return {0, 0};
+  return {found->second.begin, found->second.end};
+}
+
 void SafetensorsFile::release(std::string_view name) const {
   if (const auto stored = find_stored(name)) mapping_->release(stored->bytes);
 }

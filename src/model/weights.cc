@@ -28,6 +28,9 @@ class Loader {
         options_(options) {}
 
   Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
+    std::vector<std::string> names;
+    for (const TensorSpec& spec : specs) names.push_back(spec.name);
+    RETURN_IF_ERROR(checkpoint_.prepare(names));
     const bool per_channel_scales = w8_scaling_of(quantization_) == tensor::W8Scaling::kPerChannel;
     for (const TensorSpec& spec : specs) {
       Entry entry;
