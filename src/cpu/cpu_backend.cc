@@ -173,6 +173,11 @@ class CpuBackend final : public Backend {
     cpu::score(device_, logits, vocab, targets, top_counts, results);
   }
 
+  void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) override {
+    check_stream();
+    device_.pool.run_ranges(items, [&body](int64_t begin, int64_t end, int) { body(begin, end); });
+  }
+
   void copy_in(std::span<const std::byte> from, void* to) override {
     check_stream();
     if (!from.empty()) std::memcpy(to, from.data(), from.size());

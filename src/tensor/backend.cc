@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tensor/collective.h"
 
 namespace millrace::tensor {
 
@@ -48,6 +49,14 @@ std::vector<std::byte> Backend::make_channel_id() {
 
 std::unique_ptr<DeviceChannel> Backend::open_channel(ChannelOptions) {
   CHECK(false, "{} has no channels to other devices", description());
+}
+
+std::unique_ptr<Collective> Backend::open_collective(const CollectiveOptions&) {
+  CHECK(false, "{} has no collectives of its own", description());
+}
+
+void Backend::for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) {
+  if (items > 0) body(0, items);
 }
 
 void Backend::run_and_wait(std::function<void()> work) {

@@ -24,6 +24,9 @@
 /// and the model's shapes. They never depend on the other rows, the chunking, or the thread count.
 namespace millrace::tensor {
 
+class Collective;
+struct CollectiveOptions;
+
 /// Owns device memory and frees it. `data` is a device pointer; on the CPU it is an ordinary one, 64-byte aligned.
 class Buffer {
  public:
@@ -289,6 +292,14 @@ class Backend {
   /// Opens one end of a channel, which is destroyed before the backend. Throws std::runtime_error when it cannot be
   /// opened.
   [[nodiscard]] virtual std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options);
+
+  /// Opens this rank's end of a group of ranks on such devices, whose id is make_channel_id() of rank 0. The end is
+  /// destroyed before the backend. Returns when all ranks are connected; throws std::runtime_error when they are not.
+  [[nodiscard]] virtual std::unique_ptr<Collective> open_collective(const CollectiveOptions& options);
+
+  /// Calls body(begin, end) for ranges that cover [0, items), on the threads that compute. Called only inside submitted
+  /// work, on host memory.
+  virtual void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body);
 
   /// Submits `work` and waits for it on the calling thread, which must not be the backend's. Rethrows what the work
   /// threw.
