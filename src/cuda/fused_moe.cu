@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   }
   __syncthreads();
   const ListedRows rows{sources, targets, count};
-  p.weight += static_cast<size_t>(tiles.expert - which.first_expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
+  p.weight += static_cast<size_t>(tiles.expert - which.first_expert) * p.panels * ceil_div(p.inputs, kStepInputs) *
+              kPanelStepBytes;
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   compute_tile<T>(p, rows, first_panel, 0, true, sums);
   run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
@@ -326,10 +327,9 @@ void run_part(const MoePart& part) {
     launch_gemm<decltype(tiling)>(part, true);
     launch_gemm<decltype(tiling)>(part, false);
   });
-  launch<sum_experts_kernel>(
-      {"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)), dim3(kSumThreads),
-       static_cast<size_t>(experts.per_row)},
-      part.stream, part.outputs, part.lists, experts, part.batch, part.first_row, part.hidden);
+  launch<sum_experts_kernel>({"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)),
+                              dim3(kSumThreads), static_cast<size_t>(experts.per_row)},
+                             part.stream, part.outputs, part.lists, experts, part.batch, part.first_row, part.hidden);
 }
 
 }  // namespace

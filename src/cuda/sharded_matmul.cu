@@ -45,19 +45,18 @@ void launch_sharded(cudaStream_t stream, GemmParams product, const DeviceWeight&
 void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                  void* out, Epilogue epilogue, void* workspace) {
   check_shards(weight);
-  const GemmParams product{
-      .x = static_cast<const uint16_t*>(x),
-      .weight = static_cast<const std::byte*>(weight.data),
-      .bias = bias,
-      .out = out,
-      .partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes),
-      .arrived = static_cast<uint32_t*>(workspace),
-      .rows = rows,
-      .inputs = weight.in_features,
-      .features = weight.out_features,
-      .panels = panel_count(weight.out_features, false),
-      .splits = weight.shards.count,
-      .epilogue = epilogue};
+  const GemmParams product{.x = static_cast<const uint16_t*>(x),
+                           .weight = static_cast<const std::byte*>(weight.data),
+                           .bias = bias,
+                           .out = out,
+                           .partials = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes),
+                           .arrived = static_cast<uint32_t*>(workspace),
+                           .rows = rows,
+                           .inputs = weight.in_features,
+                           .features = weight.out_features,
+                           .panels = panel_count(weight.out_features, false),
+                           .splits = weight.shards.count,
+                           .epilogue = epilogue};
   with_tiling(weight.by, tile_tokens(rows),
               [&](auto tiling) { launch_sharded<decltype(tiling)>(stream, product, weight); });
 }
@@ -90,16 +89,15 @@ __global__ void __launch_bounds__(kRowThreads)
 size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
   if (weight.shards.count <= 1 || rows <= 0) return kCounterBytes;
   const int32_t most = rows < kMaxSplitRows ? rows : kMaxSplitRows;
-  return kCounterBytes + static_cast<size_t>(weight.shards.count) *
-                             static_cast<size_t>(round_up(most, tile_tokens(most))) *
-                             static_cast<size_t>(round_up(panel_count(weight.out_features, false), 2)) * kPanelRows *
-                             sizeof(float);
+  return kCounterBytes +
+         static_cast<size_t>(weight.shards.count) * static_cast<size_t>(round_up(most, tile_tokens(most))) *
+             static_cast<size_t>(round_up(panel_count(weight.out_features, false), 2)) * kPanelRows * sizeof(float);
 }
 
 void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                     void* out, OutputType type, void* workspace) {
-  run_sharded(stream, x, weight, bias, rows, out,
-              type == OutputType::kF32 ? Epilogue::kStoreF32 : Epilogue::kStoreBf16, workspace);
+  run_sharded(stream, x, weight, bias, rows, out, type == OutputType::kF32 ? Epilogue::kStoreF32 : Epilogue::kStoreBf16,
+              workspace);
 }
 
 void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,

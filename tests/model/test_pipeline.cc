@@ -52,9 +52,9 @@ TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::Mod
     if (size > 1) stage.ends = comm::make_shared_collectives(ranks);
     for (int32_t rank = 0; rank < size; ++rank) {
       const auto index = static_cast<size_t>(rank);
-      auto model = model::StageModel::load(checkpoint, config, span, *ranks[index], options.limits,
-                                           {.position = {rank, size}})
-                       .value();
+      auto model =
+          model::StageModel::load(checkpoint, config, span, *ranks[index], options.limits, {.position = {rank, size}})
+              .value();
       if (size > 1) model->set_collective(stage.ends[index].get());
       model->allocate_cache(options.page_size, options.page_count);
       tensor::Buffer hidden = model->allocate_hidden();
