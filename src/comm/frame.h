@@ -44,8 +44,6 @@ inline constexpr size_t kFrameKindCount = 10;
 }
 [[nodiscard]] std::string_view to_string(FrameKind kind);
 
-enum class Lane : uint8_t { kControl, kData };
-inline constexpr size_t kLaneCount = 2;
 [[nodiscard]] constexpr Lane lane_of(MessageKind kind) {
   return kind == MessageKind::kActivations ? Lane::kData : Lane::kControl;
 }
@@ -108,7 +106,7 @@ struct HelloDifference {
 };
 [[nodiscard]] std::optional<HelloDifference> compare_hello(const LinkHello& expected, const LinkHello& found);
 
-/// Returns "stage 3" or "the head".
+/// Returns "stage 3", "stage 3 rank 1", "the head", or in a collective "rank 1 of stage 3".
 [[nodiscard]] std::string endpoint_name(StageId id);
 /// Returns a name such as "stage 0 -> stage 1".
 [[nodiscard]] std::string link_name(const LinkHello& hello);

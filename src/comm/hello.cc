@@ -86,7 +86,11 @@ std::optional<HelloDifference> compare_hello(const LinkHello& expected, const Li
 }
 
 std::string endpoint_name(StageId id) {
-  return id == kHeadId ? "the head" : fmt::format("stage {}", id.value());
+  if (id == kHeadId) return "the head";
+  const uint32_t stage = id.value() & ((uint32_t{1} << kRankIdShift) - 1);
+  const uint32_t rank = id.value() >> kRankIdShift & kMaxRankId;
+  if ((id.value() & kCollectiveIdBit) != 0) return fmt::format("rank {} of stage {}", rank, stage);
+  return rank == 0 ? fmt::format("stage {}", stage) : fmt::format("stage {} rank {}", stage, rank);
 }
 
 std::string link_name(const LinkHello& hello) {

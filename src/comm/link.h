@@ -17,6 +17,18 @@ namespace millrace::comm {
 enum class MessageKind : uint8_t { kPlan, kActivations, kOutput, kAcks };
 /// The head's id as an end of links; stages have their own ids.
 inline constexpr StageId kHeadId{0xFFFFFFFF};
+/// The ids of the ranks of a stage as ends of links: the number of the stage, and above it the rank. Rank 0 has the id
+/// of the stage. The connections of a collective have ids of their own.
+inline constexpr uint32_t kRankIdShift = 24;
+inline constexpr uint32_t kMaxRankId = 15;
+inline constexpr uint32_t kCollectiveIdBit = uint32_t{1} << 28;
+[[nodiscard]] constexpr StageId rank_id(StageId stage, uint32_t rank) {
+  return StageId(stage.value() | rank << kRankIdShift);
+}
+[[nodiscard]] constexpr StageId collective_id(StageId stage, uint32_t rank) {
+  return StageId(rank_id(stage, rank).value() | kCollectiveIdBit);
+}
+
 inline constexpr size_t kMessageKindCount = 4;
 [[nodiscard]] std::string_view to_string(MessageKind kind);
 /// Returns how many messages of a kind may wait at either end; one more breaks the link. `window` bounds the kinds that

@@ -127,6 +127,13 @@ asio::awaitable<Attempt> Connector::run() {
 asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime& runtime, TcpLinkGroup& group,
                                                                   TcpEndpoint endpoint, LinkHello hello,
                                                                   TcpLinkOptions options, async::TimePoint deadline) {
+  auto lanes = co_await connect_lanes(runtime, std::move(endpoint), hello, options, deadline);
+  if (lanes.has_error()) co_return lanes.error();
+  co_return make_tcp_sender(group, hello, options, std::move(*lanes));
+}
+
+asio::awaitable<Result<LanePair>> connect_lanes(async::Runtime& runtime, TcpEndpoint endpoint, LinkHello hello,
+                                                TcpLinkOptions options, async::TimePoint deadline) {
   boost::system::error_code no_address;
   const auto address = asio::ip::make_address(endpoint.host, no_address);
   if (no_address) {
@@ -143,7 +150,7 @@ asio::awaitable<Result<std::unique_ptr<LinkSender>>> connect_link(async::Runtime
       attempt = co_await connector.run();
       deadline_passed = closing.passed();
     }
-    if (attempt.has_value()) co_return make_tcp_sender(group, hello, options, std::move(*attempt));
+    if (attempt.has_value()) co_return std::move(*attempt);
     if (!deadline_passed) {
       const bool news = last.message != attempt.error().error.message;
       last = attempt.error().error;

@@ -9,24 +9,6 @@
 
 namespace millrace::comm {
 
-/// Carries two connected sockets from the executor that made them to the one that uses them.
-class LanePair {
- public:
-  /// Takes the sockets off their executor.
-  LanePair(tcp::socket control, tcp::socket data);
-  LanePair(LanePair&& other) noexcept;
-  LanePair& operator=(LanePair&& other) noexcept;
-  ~LanePair();
-
-  [[nodiscard]] tcp::socket take(Lane lane, const asio::any_io_executor& executor);
-  [[nodiscard]] const std::string& peer_address() const { return peer_address_; }
-
- private:
-  std::string peer_address_;
-  tcp protocol_;
-  std::array<int, kLaneCount> descriptors_;  // -1 where taken
-};
-
 /// The common base of both ends of a link: the sockets, the control lane with its heartbeats, and the link's end. Its
 /// coroutines run in the TcpLinkGroup's task group and share ownership of it. Everything happens on the group's
 /// executor except open(), stats() and the constructor.

@@ -10,6 +10,7 @@
 #include "async/task_group.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "comm/lane_pair.h"
 #include "comm/link.h"
 
 /// Links over TCP, with one connection for activations (the data lane) and one for everything else (the control lane).
@@ -100,6 +101,9 @@ class TcpListener {
                                                                                    LinkHello expected,
                                                                                    TcpLinkOptions options,
                                                                                    async::TimePoint deadline);
+  /// Acts as accept_link(), and returns the sockets themselves for a use of their own.
+  [[nodiscard]] asio::awaitable<Result<LanePair>> accept_lanes(LinkHello expected, TcpLinkOptions options,
+                                                               async::TimePoint deadline);
   /// Stops listening; every accept_link ends.
   void close();
   [[nodiscard]] asio::awaitable<void> shutdown();
@@ -120,5 +124,9 @@ class TcpListener {
                                                                                 TcpEndpoint endpoint, LinkHello hello,
                                                                                 TcpLinkOptions options,
                                                                                 async::TimePoint deadline);
+/// Acts as connect_link(), and returns the sockets themselves for a use of their own.
+[[nodiscard]] asio::awaitable<Result<LanePair>> connect_lanes(async::Runtime& runtime, TcpEndpoint endpoint,
+                                                              LinkHello hello, TcpLinkOptions options,
+                                                              async::TimePoint deadline);
 
 }  // namespace millrace::comm

@@ -281,6 +281,11 @@ asio::awaitable<Result<std::unique_ptr<LinkReceiver>>> TcpListener::accept_link(
   co_return make_tcp_receiver(group, expected, options, std::move(*lanes));
 }
 
+asio::awaitable<Result<LanePair>> TcpListener::accept_lanes(LinkHello expected, TcpLinkOptions options,
+                                                            async::TimePoint deadline) {
+  return state_->wait_for(expected, options, deadline);
+}
+
 void TcpListener::close() {
   state_->close();
 }

@@ -122,7 +122,9 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
   if (!source_) return {};
   std::vector<FileRange> ranges;
   for (const std::string& name : names) {
-    for (const std::string& each : {name, scale_name(name)}) {
+    std::vector<std::string> parts = weights::companion_names(name);
+    parts.push_back(name);
+    for (const std::string& each : parts) {
       const std::string_view stored = stored_name(each);
       if (!contains_stored(stored)) continue;
       const auto file = file_of(stored);
@@ -190,8 +192,24 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
   return matrix;
 }
 
+Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string_view name, const tensor::Shape& shape,
+                                                                     const weights::WeightFormat& format) const {
+  const auto lookup = [this](const std::string& part) -> Result<weights::RawTensor> {
+    if (!contains(part)) return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), part);
+    const auto stored = find_stored(part);
+    if (!stored) return stored.error();
+    return weights::RawTensor{
+        .dtype = stored->dtype, .shape = {stored->shape.begin(), stored->shape.end()}, .bytes = stored->bytes};
+  };
+  auto found = weights::find_stored_weight(lookup, format, std::string(name), shape[0], shape[1]);
+  if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
+  return found;
+}
+
 void Checkpoint::release(std::string_view name) const {
-  for (const std::string& each : {std::string(name), scale_name(name)}) {
+  std::vector<std::string> parts = weights::companion_names(name);
+  parts.emplace_back(name);
+  for (const std::string& each : parts) {
     if (!contains(each)) continue;
     if (const auto file = file_of(stored_name(each))) (*file)->release(stored_name(each));
   }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
 #include "tensor/w8.h"
+#include "weights/find_weight.h"
 
 namespace millrace::model {
 
@@ -29,7 +31,8 @@ class Checkpoint {
   [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder,
                                                                 std::shared_ptr<RangeSource> source = nullptr);
 
-  /// Fetches tensors and their scales in few requests, where the checkpoint has a source. Unknown names are skipped.
+  /// Fetches tensors, and what belongs to them as scales, in few requests, where the checkpoint has a source. Unknown
+  /// names are skipped.
   [[nodiscard]] Result<void> prepare(std::span<const std::string> names) const;
 
   /// Finds a tensor. Errors: kNotFound for an unknown name; kData for a missing, truncated or malformed shard, or a
@@ -42,7 +45,12 @@ class Checkpoint {
   /// Finds a matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors: those of find().
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted,
                                                  bool per_channel_scales) const;
-  /// Releases the page cache of a tensor and, if it is stored in 8 bits, of its scales. See SafetensorsFile::release.
+  /// Finds the weight `name` of shape [rows, columns] in a format that is decoded; nothing when it is stored as plain
+  /// floating point. Errors: those of find() and weights::find_stored_weight.
+  [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
+                                                                         const tensor::Shape& shape,
+                                                                         const weights::WeightFormat& format) const;
+  /// Releases the page cache of a tensor and of what belongs to it, as scales. See SafetensorsFile::release.
   void release(std::string_view name) const;
   /// Returns whether the index lists the tensor, or the single file holds it.
   [[nodiscard]] bool contains(std::string_view name) const;

@@ -19,9 +19,12 @@ void add_experts(const ModelConfig& config, int32_t layer, std::vector<TensorSpe
   const int64_t intermediate = config.moe.intermediate_size;
   specs.push_back({router_name(config, layer), {config.moe.expert_count, hidden}});
   for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kGate), {intermediate, hidden}, true});
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kUp), {intermediate, hidden}, true});
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kDown), {hidden, intermediate}, true});
+    const auto add = [&](ExpertPart part, tensor::Shape shape) {
+      specs.push_back({expert_tensor_name(config, layer, expert, part), shape, true, Division::kNone, expert});
+    };
+    add(ExpertPart::kGate, {intermediate, hidden});
+    add(ExpertPart::kUp, {intermediate, hidden});
+    add(ExpertPart::kDown, {hidden, intermediate});
   }
 }
 
@@ -30,29 +33,29 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   const int64_t intermediate = config.intermediate_size;
   const int64_t query = config.query_width();
   const int64_t kv = config.kv_width();
-  const auto add = [&](std::string_view part, tensor::Shape shape) {
-    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2});
+  const auto add = [&](std::string_view part, tensor::Shape shape, Division division = Division::kNone) {
+    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2, division});
   };
   add("input_layernorm.weight", {hidden});
-  add("self_attn.q_proj.weight", {query, hidden});
-  add("self_attn.k_proj.weight", {kv, hidden});
-  add("self_attn.v_proj.weight", {kv, hidden});
+  add("self_attn.q_proj.weight", {query, hidden}, Division::kHeadRows);
+  add("self_attn.k_proj.weight", {kv, hidden}, Division::kKvHeadRows);
+  add("self_attn.v_proj.weight", {kv, hidden}, Division::kKvHeadRows);
   if (config.qkv_bias) {
-    add("self_attn.q_proj.bias", {query});
-    add("self_attn.k_proj.bias", {kv});
-    add("self_attn.v_proj.bias", {kv});
+    add("self_attn.q_proj.bias", {query}, Division::kHeadRows);
+    add("self_attn.k_proj.bias", {kv}, Division::kKvHeadRows);
+    add("self_attn.v_proj.bias", {kv}, Division::kKvHeadRows);
   }
   if (config.qk_norm) {
     add("self_attn.q_norm.weight", {config.head_dim});
     add("self_attn.k_norm.weight", {config.head_dim});
   }
-  add("self_attn.o_proj.weight", {hidden, query});
+  add("self_attn.o_proj.weight", {hidden, query}, Division::kHeadColumns);
   if (config.output_bias) add("self_attn.o_proj.bias", {hidden});
   add("post_attention_layernorm.weight", {hidden});
   if (config.is_sparse(layer)) return add_experts(config, layer, specs);
-  add("mlp.gate_proj.weight", {intermediate, hidden});
-  add("mlp.up_proj.weight", {intermediate, hidden});
-  add("mlp.down_proj.weight", {hidden, intermediate});
+  add("mlp.gate_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
+  add("mlp.up_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
+  add("mlp.down_proj.weight", {hidden, intermediate}, Division::kFeatureColumns);
 }
 
 /// Tensors of a layer that derive from config.json, so that a checkpoint's copies are ignored. Old checkpoints of Llama
@@ -130,10 +133,28 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   if (span.last) {
     specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
     if (config.has_output_head && !(span.first && config.tied_embeddings))
-      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
+      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings, Division::kVocabularyRows});
   }
   return specs;
 }
+
+namespace {
+
+/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or changes nothing: a scale of an
+/// 8-bit KV cache, which is not used here, or a bias of zeros, which some writers add.
+bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
+                       const std::unordered_set<std::string>& known) {
+  constexpr std::array<std::string_view, 4> kCacheScales = {".k_scale", ".v_scale", ".kv_scale", ".output_scale"};
+  const auto ends_name = [&name](std::string_view ending) { return name.ends_with(ending); };
+  if (std::ranges::any_of(kCacheScales, ends_name)) return true;
+  if (const auto weight = weights::weight_of_companion(name)) return known.contains(*weight);
+  constexpr std::string_view kBias = ".bias";
+  if (!name.ends_with(kBias) || !known.contains(name.substr(0, name.size() - kBias.size()) + ".weight")) return false;
+  const auto bias = checkpoint.find_stored(name);
+  return bias && std::ranges::all_of(bias->bytes, [](std::byte each) { return each == std::byte{0}; });
+}
+
+}  // namespace
 
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
@@ -141,9 +162,11 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
     known.insert(spec.name);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
   }
+  const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
     if (!is_of_span(name, span) || known.contains(name)) continue;
+    if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};

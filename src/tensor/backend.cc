@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tensor/collective.h"
 
 namespace millrace::tensor {
 
@@ -34,6 +35,10 @@ std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Acti
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
+std::unique_ptr<PackedWeight> Backend::pack_sharded_w8(const W8Matrix&, W8Activations, const SumShards&) {
+  CHECK(false, "{} packs no weights of 8 bits", description());
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
@@ -44,6 +49,14 @@ std::vector<std::byte> Backend::make_channel_id() {
 
 std::unique_ptr<DeviceChannel> Backend::open_channel(ChannelOptions) {
   CHECK(false, "{} has no channels to other devices", description());
+}
+
+std::unique_ptr<Collective> Backend::open_collective(const CollectiveOptions&) {
+  CHECK(false, "{} has no collectives of its own", description());
+}
+
+void Backend::for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) {
+  if (items > 0) body(0, items);
 }
 
 void Backend::run_and_wait(std::function<void()> work) {

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tensor/collective.h"
+
+namespace millrace::comm {
+
+/// A call of a collective, which all ranks of a group make with equal values.
+struct RankCall {
+  enum class Kind : uint8_t { kAllReduce, kAllGather };
+  Kind kind = Kind::kAllReduce;
+  tensor::DType dtype = tensor::DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;  ///< of the rank's own matrix
+  friend bool operator==(const RankCall&, const RankCall&) = default;
+};
+
+[[nodiscard]] inline RankCall call_of(RankCall::Kind kind, const tensor::Matrix& matrix) {
+  return {.kind = kind, .dtype = matrix.dtype, .rows = matrix.rows, .cols = matrix.cols};
+}
+
+/// Returns why a group whose ranks make different calls has to end.
+[[nodiscard]] std::string describe_difference(int32_t rank, const RankCall& call, int32_t other_rank,
+                                              const RankCall& other_call);
+
+/// Checks the matrices of a call against the contract of tensor::Collective.
+void check_all_reduce(const tensor::Matrix& sums);
+void check_all_gather(const tensor::Matrix& slice, const tensor::Matrix& out, int32_t size);
+
+}  // namespace millrace::comm
