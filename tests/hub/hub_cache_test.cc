@@ -1,6 +1,6 @@
 #include "hub/hub_cache.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 #include <fstream>
 
 #include "hub/content_digest.h"
