@@ -1,6 +1,6 @@
 #include "hub/byte_ranges.h"
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch.hpp>
 #include <random>
 #include <vector>
 
