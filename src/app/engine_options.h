@@ -32,7 +32,7 @@ struct EngineOptions {
   std::filesystem::path model_path;                   ///< the folder of config.json
   std::filesystem::path weights_path;                 ///< the folder of the weights; empty: model_path
   std::shared_ptr<model::RangeSource> weight_ranges;  ///< fills the weights' files; null: they are complete
-  int32_t context_length = 0;  ///< tokens of prompt and output; 0: the model's own
+  int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
   model::LayerPartition layer_partition;

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/text_file.h"
+#include "hub/file_lock.h"
 #include "hub/hub_cache.h"
 
 namespace millrace::hub {
@@ -21,10 +22,16 @@ namespace {
 
 }  // namespace
 
+std::filesystem::path PartialFile::beside(const char* ending) const {
+  return path_.string() + ending;
+}
+
 PartialFile::PartialFile(std::filesystem::path path, uint64_t size_bytes)
     : path_(std::move(path)), size_bytes_(size_bytes) {
   std::error_code failure;
   std::filesystem::create_directories(path_.parent_path(), failure);
+  const auto lock = FileLock::wait_for(beside(".lock"));
+  if (lock.has_error()) throw ErrorException(lock.error());
   constexpr mode_t kMode = 0644;
   descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
   if (descriptor_ < 0) fail(path_, "cannot be created");
@@ -41,14 +48,14 @@ PartialFile::~PartialFile() {
 }
 
 void PartialFile::load_ranges() {
-  const auto text = read_optional_text_file(path_.string() + ".ranges");
+  const auto text = read_optional_text_file(beside(".ranges"));
   if (text.has_error()) throw ErrorException(text.error());
   auto ranges = ByteRanges::parse(*text, size_bytes_);
   if (ranges.has_error()) {
     log::warn("{}.ranges: {}; the file is fetched anew", path_.string(), ranges.error().message);
     return;
   }
-  present_ = std::move(*ranges);
+  for (const ByteRange& range : ranges->all()) present_.add(range);
 }
 
 void PartialFile::write(uint64_t begin, std::span<const std::byte> bytes) {
@@ -62,8 +69,11 @@ void PartialFile::write(uint64_t begin, std::span<const std::byte> bytes) {
 
 void PartialFile::record(ByteRange range) {
   if (fdatasync(descriptor_) != 0) fail(path_, "cannot be written");
+  const auto lock = FileLock::wait_for(beside(".lock"));
+  if (lock.has_error()) throw ErrorException(lock.error());
+  load_ranges();
   present_.add(range);
-  const auto written = write_whole_file(path_.string() + ".ranges", present_.to_text());
+  const auto written = write_whole_file(beside(".ranges"), present_.to_text());
   if (written.has_error()) throw ErrorException(written.error());
 }
 

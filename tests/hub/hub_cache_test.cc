@@ -123,7 +123,20 @@ TEST_CASE("A partial file knows its bytes when it is opened again") {
   CHECK(other.present().all().empty());
 }
 
-TEST_CASE("Progress names sizes, rate and the time left") {
+TEST_CASE("Two processes fill one partial file") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "model.safetensors";
+  PartialFile first(path, 100);
+  PartialFile second(path, 100);
+  first.write(0, bytes_of("hello"));
+  first.record({0, 5});
+  second.write(10, bytes_of("there"));
+  second.record({10, 15});
+  CHECK(second.present().all() == std::vector<ByteRange>{{0, 5}, {10, 15}});
+  CHECK(PartialFile(path, 100).present().all() == second.present().all());
+}
+
+TEST_CASE("Progress names sizes and rate and the time left") {
   using Seconds = std::chrono::duration<double>;
   CHECK(progress_text(0, 50'000'000, 0, Seconds(0)) == "0.0 of 50.0 MB");
   CHECK(progress_text(20'000'000, 50'000'000, 10'000'000, Seconds(1)) == "20.0 of 50.0 MB, 10.0 MB/s, 3 s left");
