@@ -175,7 +175,8 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
 }
 
 bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
-  return config.quantization != Quantization::kNone && spec.projection && checkpoint.contains(scale_name(spec.name));
+  return config.quantization != Quantization::kNone && config.weight_format.method == weights::QuantMethod::kNone &&
+         spec.projection && checkpoint.contains(scale_name(spec.name));
 }
 
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {

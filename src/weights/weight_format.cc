@@ -123,7 +123,7 @@ Result<WeightFormat> parse_weight_format(JsonObject config) {
   if (method == "gptq") return parse_gptq(config);
   if (method == "awq") return parse_awq(config);
   if (method == "modelopt") return WeightFormat{.method = QuantMethod::kModelOpt};
-  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq or modelopt", method);
+  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq, modelopt or millrace-w8", method);
 }
 
 }  // namespace millrace::weights
