@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <boost/url.hpp>
+#include <charconv>
 
 namespace millrace::hub {
 namespace {
@@ -27,10 +28,11 @@ Result<Url> take_apart(const urls::url_view_base& parsed, std::string_view text)
   url.host = parsed.host_address();
   if (url.host.empty()) return make_error(ErrorCode::kInvalidArgument, "'{}' names no host", text);
   url.port = url.is_tls ? kHttpsPort : kHttpPort;
-  if (parsed.has_port() && !std::string_view(parsed.port()).empty()) {
-    if (parsed.port_number() == 0)
+  const std::string_view port(parsed.port());
+  if (!port.empty()) {
+    const auto [end, failure] = std::from_chars(port.data(), port.data() + port.size(), url.port);
+    if (failure != std::errc() || end != port.data() + port.size() || url.port == 0)
       return make_error(ErrorCode::kInvalidArgument, "'{}': its port is not 1 to 65535", text);
-    url.port = parsed.port_number();
   }
   url.target = std::string(std::string_view(parsed.encoded_path()));
   if (url.target.empty()) url.target = "/";

@@ -355,7 +355,7 @@ TEST_CASE("nothing is overwritten and nothing quantized twice") {
   REQUIRE(again.error().message == target.string() + ": is not empty, wanted a new or empty folder");
   const auto twice = model::quantize_checkpoint(target, written.path() / "twice");
   REQUIRE(twice.has_error());
-  REQUIRE_THAT(twice.error().message, Catch::StartsWith(target.string() + ": has 8-bit weights"));
+  REQUIRE_THAT(twice.error().message, Catch::StartsWith(target.string() + ": has quantized weights"));
   REQUIRE_FALSE(std::filesystem::exists(written.path() / "twice"));
 }
 
