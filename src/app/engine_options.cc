@@ -18,6 +18,11 @@ uint32_t window_of(const EngineOptions& options) {
 
 }  // namespace
 
+Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& options) {
+  const std::filesystem::path& folder = options.weights_path.empty() ? options.model_path : options.weights_path;
+  return model::Checkpoint::open(folder, options.weight_ranges);
+}
+
 sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   sched::StageConfig stage = options.stage;

@@ -124,7 +124,7 @@ LocalEngine::~LocalEngine() {
 }
 
 Result<void> LocalEngine::load() {
-  auto checkpoint = model::Checkpoint::open(options_.model_path);
+  auto checkpoint = open_checkpoint(options_);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
   RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));

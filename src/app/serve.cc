@@ -79,12 +79,6 @@ EngineOptions engine_options(EngineOptions options, const PoolingSetup& pooling,
   return options;
 }
 
-std::string model_name(const ServeFlags& flags) {
-  if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
-  const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
-}
-
 /// Returns the keys of --api-key-file, without the white space around them.
 Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   const auto text = read_text_file(path);
@@ -124,8 +118,7 @@ void raise_descriptor_limit(size_t max_connections) {
 
 /// Starts the engine once the front is up, and serves until a signal.
 Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
-                 const std::string& model) {
-  std::stop_source interruption;
+                 const std::string& model, std::stop_source& interruption) {
   signals.on_first([&interruption] { interruption.request_stop(); });
   const auto port = front.start(interruption.get_token());
   if (port.has_error()) {
@@ -135,7 +128,10 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   const std::string& host = flags.server.http.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
-  signals.on_first([&engine] { engine.interrupt(); });
+  signals.on_first([&engine, &interruption] {
+    interruption.request_stop();
+    engine.interrupt();
+  });
   const auto started = engine.start();
   signals.on_first({});
   if (started.has_error() && started.error().code != ErrorCode::kAborted) {
@@ -162,14 +158,19 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
 
 }  // namespace
 
-Result<void> serve(const ServeFlags& flags) {
-  const std::filesystem::path& folder = flags.engine.model_path;
-  if (!std::filesystem::is_directory(folder)) {
-    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", folder.string());
-  }
+Result<void> serve(const ServeFlags& given) {
+  std::stop_source interruption;
+  const WeightScope scope = given.cluster.node_count > 1 ? WeightScope::kOwnTensors : WeightScope::kWhole;
+  const auto source = locate_model(given.model, scope, interruption.get_token());
+  if (source.has_error()) return source.error();
+  ServeFlags flags = given;
+  flags.engine.model_path = source->folder;
+  flags.engine.weights_path = source->weights_folder;
+  flags.engine.weight_ranges = source->ranges;
+  const std::filesystem::path& folder = source->folder;
   const auto config = model::read_config(folder);
   if (config.has_error()) return config.error();
-  if (flags.cluster.node_rank > 0) return run_worker(flags);
+  if (flags.cluster.node_rank > 0) return run_worker(flags, interruption);
   Signals signals;
   raise_descriptor_limit(flags.server.http.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
@@ -180,7 +181,8 @@ Result<void> serve(const ServeFlags& flags) {
   if (chat_template.has_error()) return chat_template.error();
   auto defaults = generation_defaults(flags, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
-  auto pooling = set_up_pooling(flags.pooling, folder, *config, **tokenizer);
+  auto pooling =
+      set_up_pooling(flags.pooling, folder, *config, **tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
   auto engine =
       LocalEngine::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
@@ -194,7 +196,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.special_tokens = *special_tokens;
   service.pooling = std::move(pooling->pooling);
   server::ServerOptions options = flags.server;
-  options.served_model_name = model_name(flags);
+  if (options.served_model_name.empty()) options.served_model_name = source->name;
   if (!flags.api_key_file.empty()) {
     const auto keys = read_api_keys(flags.api_key_file);
     if (keys.has_error()) return keys.error();
@@ -209,7 +211,7 @@ Result<void> serve(const ServeFlags& flags) {
   service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
   {
     server::Server front(options, std::move(service));
-    RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));
+    RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name, interruption));
   }
   engine->reset();
   log::info("stopped");
