@@ -32,7 +32,7 @@ struct ThinkingServer : MessageServer {
 
 }  // namespace
 
-TEST_CASE("A thinking budget reaches the engine with the tags of the format") {
+TEST_CASE("A thinking budget reaches the engine with the tags") {
   ThinkingServer server(text::ReasoningFormat::kThink);
   REQUIRE(server.chat(R"("thinking_token_budget":7,"n":2,"enable_thinking":true)").status == 200);
   const auto seen = server.engine.seen();

@@ -142,7 +142,7 @@ namespace {
 struct Model : Scheduler {
   using Scheduler::Scheduler;
   std::map<int32_t, TokenMask> masks;
-  size_t most_rows = 0;  // of one slice that samples
+  size_t max_rows = 0;  // of one slice that samples
 
   std::vector<TokenId> run(GenerateRequest request) {
     add(SequenceId(1), std::move(request));
@@ -154,7 +154,7 @@ struct Model : Scheduler {
       size_t sample = 0;
       for (const PlanSlice& slice : plan->slices) {
         SliceOutput& made = output.slices.emplace_back();
-        most_rows = std::max<size_t>(most_rows, slice.sample_count());
+        max_rows = std::max<size_t>(max_rows, slice.sample_count());
         for (uint32_t i = 0; i < slice.sample_count(); ++i, ++sample) {
           const int32_t mask = plan->sample_masks.empty() ? -1 : plan->sample_masks[sample];
           const bool is_free = mask < 0 || masks.at(mask).contains(kWord);
@@ -201,7 +201,7 @@ TEST_CASE("Drafts end before the end of reasoning that is forced") {
       wanted.insert(wanted.end(), {6, 7, 8});
       wanted.resize(12, kWord);
       REQUIRE(model.run(reasoning_request(budget)) == wanted);
-      REQUIRE((model.most_rows > 1) == (drafts > 0));
+      REQUIRE((model.max_rows > 1) == (drafts > 0));
     }
   }
 }
