@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "server/chat_format.h"
+#include "server/reasoning_limit.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {
@@ -243,6 +244,8 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   OutputConstraint constraint;
   auto text = render_prompt(**chat_template, request, format, constraint);
   if (text.has_error()) return text.error();
+  auto limit = make_reasoning_limit(request, format, constraint, *service_.tokenizer, grammar_cache_);
+  if (limit.has_error()) return limit.error();
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
   if (format.has_tools()) spec.options.call_id_seed = seeds_.next();
@@ -250,7 +253,9 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
   auto finished = finish(request, std::move(spec), request.conversation.messages_name, header_id, constraint);
-  if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
+  if (finished.has_error()) return finished;
+  if (!request.prediction.empty()) attach_prediction(request.prediction, *finished);
+  for (sched::GenerateRequest& target : finished->requests) target.reasoning_limit = *limit;
   return finished;
 }
 

@@ -169,22 +169,40 @@ inline tensor::SamplingParams random_sampling(Dice& dice) {
 /// Ends such answers where requests stop at it, as some do.
 inline constexpr TokenId kGrammarEnd = 7;
 
-/// What answers may be held to, over a vocabulary whose tokens spell one or two letters.
-inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
-  static const auto grammars = [] {
+/// Returns a vocabulary whose tokens spell one or two letters.
+inline const std::shared_ptr<const grammar::Vocabulary>& letters() {
+  static const auto vocabulary = [] {
     std::vector<std::string> texts;
     for (uint32_t token = 0; token < kRandomModel.vocab_size; ++token) {
       texts.push_back(std::string{"abcde"[token % 5]} + (token < 15 ? "" : std::string{"abcde"[token / 5 % 5]}));
     }
     texts[kGrammarEnd].clear();
-    const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
+    return std::make_shared<const grammar::Vocabulary>(texts);
+  }();
+  return vocabulary;
+}
+
+/// Returns a bound on reasoning that two tokens end.
+inline std::shared_ptr<const sched::ReasoningLimit> random_reasoning_limit(Dice& dice) {
+  return std::make_shared<const sched::ReasoningLimit>(sched::ReasoningLimit{.max_tokens = dice.range(0, 12),
+                                                                             .begins_inside = dice.chance(0.7),
+                                                                             .start = "a",
+                                                                             .end = "bec",
+                                                                             .early_end = dice.chance(0.3) ? "dd" : "",
+                                                                             .end_tokens = {1, 4, 2},
+                                                                             .vocabulary = letters()});
+}
+
+/// What answers may be held to, over letters().
+inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
+  static const auto grammars = [] {
     std::vector<std::shared_ptr<const grammar::Grammar>> made;
     for (const char* text :
          {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
           "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\"", "root ::= (\"abcde\" | \"bade\") [a-d] root? \"eacdc\""}) {
       grammar::Definition definition;
       definition.root = grammar::parse_ebnf(text, definition).value();
-      made.push_back(grammar::Grammar::compile(definition, vocabulary, {kGrammarEnd}).value());
+      made.push_back(grammar::Grammar::compile(definition, letters(), {kGrammarEnd}).value());
     }
     return made;
   }();
@@ -197,7 +215,9 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
   const sched::GenerateRequest& request = before.request;
   job.request.prompt = request.prompt;
   const auto answer =
-      kRandomModel.generate(request.prompt, dice.range(0, 20), request.sampling, 0, request.grammar).tokens;
+      kRandomModel
+          .generate(request.prompt, dice.range(0, 20), request.sampling, 0, request.grammar, request.reasoning_limit)
+          .tokens;
   job.request.prompt.insert(job.request.prompt.end(), answer.begin(), answer.end());
   job.request.prompt.resize(std::min<size_t>(job.request.prompt.size(), 39));
   job.request.cache_salt = request.cache_salt;
@@ -207,7 +227,8 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
 /// What `job` will be answered, more or less: with tokens that are others, that are missing, or too many.
 inline std::vector<TokenId> random_prediction(Dice& dice, const Job& job) {
   const sched::GenerateRequest& request = job.request;
-  const auto answer = kRandomModel.generate(request.prompt, 45, request.sampling, 0, request.grammar).tokens;
+  const auto answer =
+      kRandomModel.generate(request.prompt, 45, request.sampling, 0, request.grammar, request.reasoning_limit).tokens;
   const double wrong = 0.1 * dice.range(0, 3);
   std::vector<TokenId> prediction;
   for (const TokenId token : answer) {
@@ -224,6 +245,7 @@ inline void make_pooled(Dice& dice, Job& job) {
   job.request.max_tokens = 0;
   job.request.prompt_top_logprobs = -1;
   job.request.grammar = nullptr;
+  job.request.reasoning_limit = nullptr;
   job.request.prediction.clear();
   job.leave_after.reset();
 }
@@ -232,6 +254,7 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   Job job;
   job.request.sampling = random_sampling(dice);
   if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 4)];
+  if (dice.chance(0.2)) job.request.reasoning_limit = random_reasoning_limit(dice);
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
   } else if (dice.chance(0.1)) {                                    // pages that are alike, one behind the other

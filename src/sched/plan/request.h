@@ -12,7 +12,8 @@
 
 namespace millrace::grammar {
 class Grammar;
-}
+class Vocabulary;
+}  // namespace millrace::grammar
 
 /// A client's request to the engine and the events that it gets back; plain data.
 namespace millrace::sched {
@@ -31,6 +32,17 @@ enum class Pooling : uint8_t {
   kMean,   ///< the mean of all rows
 };
 
+/// A bound on the reasoning of an output. Reasoning that reaches it is ended by the tokens that spell its end.
+struct ReasoningLimit {
+  uint32_t max_tokens = 0;                                ///< between the tags
+  bool begins_inside = false;                             ///< the prompt has opened the reasoning
+  std::string start;                                      ///< the text that opens it, if the output begins with it
+  std::string end;                                        ///< the text that ends it
+  std::string early_end;                                  ///< another text that ends it; empty: none
+  std::vector<TokenId> end_tokens;                        ///< spell `end`; at least one
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;  ///< what tokens spell, tags included
+};
+
 /// A request for one output to one prompt, or for one vector. Owned by the caller until submitted.
 struct GenerateRequest {
   std::string id;                    ///< for logs and abort; unique among the requests in flight
@@ -41,8 +53,9 @@ struct GenerateRequest {
   Pooling pooling = Pooling::kNone;  ///< other than kNone: max_tokens is 0 and prompt_top_logprobs -1
   int32_t priority = 0;              ///< larger goes first under the priority policy
   std::string cache_salt;            ///< prefixes are shared only between requests of equal salt
-  std::shared_ptr<const grammar::Grammar> grammar;  ///< what the output must match; null: anything
-  std::vector<TokenId> prediction;                  ///< the output that the client expects; empty: none
+  std::shared_ptr<const grammar::Grammar> grammar;        ///< what the output must match; null: anything
+  std::shared_ptr<const ReasoningLimit> reasoning_limit;  ///< null: reasoning ends where the model ends it
+  std::vector<TokenId> prediction;                        ///< the output that the client expects; empty: none
 };
 
 /// What a pause does with running requests.

@@ -134,8 +134,16 @@ struct Conversation {
   }
 };
 
+/// A bound on the tokens of an answer's reasoning.
+struct ThinkingBudget {
+  uint32_t tokens = 0;
+  std::string_view field;  ///< that gave it
+  bool is_wish = false;    ///< models whose reasoning has no end tag ignore it
+};
+
 struct ChatRequest : CommonRequest {
   Conversation conversation;
+  std::optional<ThinkingBudget> thinking_budget;
   bool parallel_tool_calls = true;  ///< else the answer ends with its first call
   bool separate_reasoning = true;   ///< else it stays in the content
   bool include_reasoning = true;    ///< else it is left out
