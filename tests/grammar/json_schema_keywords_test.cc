@@ -23,7 +23,7 @@ TEST_CASE("only declared members where that is wanted") {
   const auto grammar = [](std::string_view schema) {
     return compile_grammar(
                [&](auto& definition) {
-                 return grammar::parse_json_schema(schema, definition, {.only_declared_members = true});
+                 return grammar::parse_json_schema(schema, definition, {.only_declared = true});
                },
                byte_vocabulary(), {kEnd})
         .value();
