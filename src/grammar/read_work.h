@@ -11,7 +11,7 @@ namespace millrace::grammar {
 /// a reader share one, so that no combination of them takes long. Lives while one schema is read.
 class ReadWork {
  public:
-  static constexpr uint64_t kMaxSteps = 20'000'000;
+  static constexpr uint64_t kMaxSteps = 40'000'000;
 
   explicit ReadWork(uint64_t max_steps = kMaxSteps) : max_steps_(max_steps), budget_(max_steps) {}
 
