@@ -135,7 +135,7 @@ template <class Request>
   return std::nullopt;
 }
 
-/// Parses a request body: one JSON object, at most 64 levels deep.
+/// Parses a request body: one JSON object, at most 512 levels deep.
 class Document {
  public:
   /// `body` outlives it.

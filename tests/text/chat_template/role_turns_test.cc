@@ -60,6 +60,18 @@ TEST_CASE("Neighbouring user messages join if need be") {
   }
 }
 
+TEST_CASE("Neighbouring assistant messages join if need be") {
+  constexpr const char* kMore = R"({"role":"assistant","content":"more"})";
+  const std::string chat = fmt::format("[{},{},{},{}]", user_of("a"), kAnswered, kMore, user_of("b"));
+  CHECK(render_turns(kTakesAllTurns, chat) == "<user>a<assistant>yes<assistant>more<user>b");
+  CHECK(render_turns(kTurnsAlternate, chat) == "<user>a<assistant>yes\n\nmore<user>b");
+  constexpr const char* kCalling =
+      R"({"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",)"
+      R"("function":{"name":"f","arguments":"{}"}}]})";
+  const std::string calling = fmt::format("[{},{},{},{}]", user_of("a"), kAnswered, kCalling, user_of("b"));
+  CHECK(render_turns(kTurnsAlternate, calling) == "<user>a<assistant>yes<user>b");
+}
+
 TEST_CASE("User messages that name their sender stay apart") {
   const std::string named = fmt::format(R"([{},{{"role":"user","name":"ann","content":"b"}}])", user_of("a"));
   CHECK(render_turns(kTurnsAlternate, named).find("turns must alternate") != std::string::npos);
