@@ -53,12 +53,14 @@ int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
 Result<std::unique_ptr<tensor::Backend>> make_stage_backend(DeviceKind device, const sched::StageConfig& stage,
                                                             const NodeOptions& node, int32_t stage_count,
                                                             int32_t index) {
+  const int32_t all_stages = stage_count * node.ring_count;
+  const int32_t number = stage_count * node.ring + index;
   if (device == DeviceKind::kCuda && stage.dtype != tensor::DType::kBF16) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or --device cpu", enum_name(stage.dtype));
   }
-  return device == DeviceKind::kCuda ? make_gpu_backend(stage_count, index, node)
-                                     : make_cpu_backend(stage, node, stage_count, index);
+  return device == DeviceKind::kCuda ? make_gpu_backend(all_stages, number, node)
+                                     : make_cpu_backend(stage, node, all_stages, number);
 }
 
 }  // namespace millrace::app

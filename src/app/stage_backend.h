@@ -14,7 +14,8 @@ namespace millrace::app {
 /// per CPU.
 [[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
 
-/// Makes the backend of the `index`th of `stage_count` stages that share this node's threads or GPUs. Errors:
+/// Makes the backend of the `index`th of `stage_count` stages of a ring on this node. All stages of `node.ring_count`
+/// rings share the node's threads or GPUs. Errors:
 /// --dtype, --cpu-isa, --pin-threads.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(DeviceKind device,
                                                                           const sched::StageConfig& stage,
