@@ -102,6 +102,8 @@ class InstantEngine final : public sched::Engine {
   asio::awaitable<Result<void>> flush_cache(async::Runtime&, async::Duration) override { co_return Result<void>(); }
   bool pause(sched::PauseMode) override { return false; }
   bool resume() override { return false; }
+  bool return_waiting(const std::string&) override { return false; }
+  bool rebuild(const std::string&) override { return false; }
 
  private:
   Pace pace_;

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/layer_range.h"
 #include "sched/head/head.h"
+#include "sched/router/routing_policy.h"
 #include "sched/stage/stage_config.h"
 
 namespace millrace::app {
@@ -35,6 +36,8 @@ struct EngineOptions {
   int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
   int32_t tp_size = 1;            ///< tensor-parallel ranks of each stage; 0: one per NUMA node
+  int32_t dp_size = 1;  ///< rings
+  sched::LoadBalanceMethod load_balance = sched::LoadBalanceMethod::kCacheAware;
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
   model::LayerPartition layer_partition;
   DraftAlgorithm draft_algorithm = DraftAlgorithm::kNone;

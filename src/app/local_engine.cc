@@ -65,9 +65,8 @@ sched::ModelInfo LocalEngine::model_info() const {
 }
 
 Result<void> LocalEngine::start() {
-  engine_proxy_.set_awaited("starting: the model is being loaded");
   RETURN_IF_ERROR(load());
-  const auto pages = first_pool_sizes();
+  const auto pages = first_pool_sizes(1);
   if (pages.has_error()) return pages.error();
   return start_ring(*pages);
 }
@@ -124,6 +123,7 @@ LocalEngine::~LocalEngine() {
 }
 
 Result<void> LocalEngine::load() {
+  engine_proxy_.set_awaited("starting: the model is being loaded");
   auto checkpoint = open_checkpoint(options_);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
@@ -203,8 +203,8 @@ void LocalEngine::note_largest_node(const std::vector<model::LayerRange>& ranges
   for (const cluster::NodePart& each : parts_) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
 }
 
-Result<cache::PoolSizes> LocalEngine::first_pool_sizes() {
-  const uint64_t own_capacity = node_->memory().page_capacity(memory_fraction(options_));
+Result<cache::PoolSizes> LocalEngine::first_pool_sizes(uint32_t sharers) {
+  const uint64_t own_capacity = node_->memory().page_capacity(memory_fraction(options_)) / sharers;
   cluster::LoadedRing others;
   if (cluster_) {
     auto loaded = cluster_->wait_until_loaded(node_->compute(), node_->contents());
@@ -256,8 +256,10 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
     log::warn("the KV cache holds {} tokens: requests are limited to them instead of {}", context, wanted);
   }
   if (!cluster_ && node_->on_host()) {
-    head.scheduler.processors = Machine().processors();
-    const int32_t rank_threads = threads_per_rank(options_.node.threads, options_.pp_size * options_.tp_size);
+    const int32_t rings = options_.node.ring_count;
+    head.scheduler.processors = std::max(1u, Machine().processors() / static_cast<uint32_t>(rings));
+    const int32_t rank_count = options_.pp_size * options_.tp_size * rings;
+    const int32_t rank_threads = threads_per_rank(options_.node.threads, rank_count);
     head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();

@@ -40,6 +40,13 @@ class LocalEngine {
   /// Loads the weights, waits for the other nodes and starts the ring. The engine is ready a moment later. Called once.
   /// Errors name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
+  /// The three parts of start(), for several engines in one process. The first loads the weights.
+  [[nodiscard]] Result<void> load();
+  /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
+  [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
+  [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
+  /// Returns the devices of this node's stages, once loaded.
+  [[nodiscard]] std::vector<std::string> device_names() const { return node_->memory().device_names(); }
   /// From any thread: ends loading, or a wait for other nodes.
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.
@@ -58,16 +65,13 @@ class LocalEngine {
  private:
   LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
               std::vector<cluster::NodePart> parts, size_t vocab_size);
-  [[nodiscard]] Result<void> load();
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
   [[nodiscard]] const cluster::NodePart& own_part() const { return parts_.front(); }
   [[nodiscard]] sched::ModelInfo model_info() const;
-  [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes();
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
-  [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   void make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape);
   void set_stages(const sched::LocalStages* stages);
 

@@ -101,7 +101,9 @@ NodeRank NodeStages::rank(size_t index) const {
   return {.stage = static_cast<int32_t>(index / rank_count()),
           .stage_count = static_cast<int32_t>(options_.spans.size()),
           .rank = static_cast<int32_t>(index % rank_count()),
-          .rank_count = static_cast<int32_t>(rank_count())};
+          .rank_count = static_cast<int32_t>(rank_count()),
+          .ring = options_.node.ring,
+          .ring_count = options_.node.ring_count};
 }
 
 tensor::RankPosition NodeStages::position(size_t index) const {

@@ -44,13 +44,13 @@ Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& 
     ++sharing;
   }
   const int32_t threads = threads_per_rank(node.threads, rank.count());
-  const int32_t wanted = threads * sharing * rank.stage_count;
+  const int32_t wanted = threads * sharing * rank.stage_count * rank.ring_count;
   if (std::cmp_less(processors.size(), wanted)) {
     return make_error(ErrorCode::kInvalidArgument, "--pin-threads: {} threads want a CPU each, this process may use {}",
                       wanted, processors.size());
   }
   std::ranges::sort(processors);
-  const auto begin = processors.begin() + threads * (rank.stage * sharing + before);
+  const auto begin = processors.begin() + threads * ((rank.ring * rank.stage_count + rank.stage) * sharing + before);
   found.pin.assign(begin, begin + threads);
   return found;
 }

@@ -8,15 +8,17 @@
 
 namespace millrace::app {
 
-/// One rank among those of this node's stages, which share its threads and devices.
+/// One rank among those of this node's stages, over all rings, which share its threads and devices.
 struct NodeRank {
   int32_t stage = 0;        ///< index among this node's stages
   int32_t stage_count = 1;  ///< of this node
   int32_t rank = 0;         ///< index among the ranks that the stage has on this node
   int32_t rank_count = 1;   ///< of each stage, on this node
+  int32_t ring = 0;         ///< index among the rings of this process
+  int32_t ring_count = 1;
 
-  [[nodiscard]] int32_t index() const { return stage * rank_count + rank; }
-  [[nodiscard]] int32_t count() const { return stage_count * rank_count; }
+  [[nodiscard]] int32_t index() const { return (ring * stage_count + stage) * rank_count + rank; }
+  [[nodiscard]] int32_t count() const { return ring_count * stage_count * rank_count; }
 };
 
 /// Returns the threads that each of `rank_count` ranks of this node computes with. `threads`: over all of them; 0: one

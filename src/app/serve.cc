@@ -5,12 +5,11 @@
 #include <sstream>
 
 #include "app/devices.h"
+#include "app/local_rings.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "base/text_file.h"
 #include "model/generation_config.h"
-#include "server/observe/link_metrics.h"
-#include "server/observe/stage_metrics.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -94,12 +93,17 @@ Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   return keys;
 }
 
-void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) {
+/// Writes the nodes of each ring. With several rings, each node says its ring.
+void write_nodes(JsonWriter& json, const std::vector<std::vector<cluster::NodeInfo>>& rings) {
   json.key("nodes").begin_array();
-  for (const cluster::NodeInfo& node : nodes) {
-    json.begin_object().member("rank", node.rank).member("first_stage", node.first_stage);
-    json.member("stage_count", node.stage_count).member("first_rank", node.first_rank);
-    json.member("rank_count", node.rank_count).member("compute", node.compute).end_object();
+  for (size_t ring = 0; ring < rings.size(); ++ring) {
+    for (const cluster::NodeInfo& node : rings[ring]) {
+      json.begin_object();
+      if (rings.size() > 1) json.member("ring", ring);
+      json.member("rank", node.rank).member("first_stage", node.first_stage);
+      json.member("stage_count", node.stage_count).member("first_rank", node.first_rank);
+      json.member("rank_count", node.rank_count).member("compute", node.compute).end_object();
+    }
   }
   json.end_array();
 }
@@ -116,8 +120,18 @@ void raise_descriptor_limit(size_t max_connections) {
             max_connections, limit.rlim_max);
 }
 
+/// Returns whether a ring is paused.
+bool is_paused(sched::Engine& engine) {
+  sched::RingSet* rings = engine.rings();
+  if (rings == nullptr) return engine.status().paused;
+  for (size_t ring = 0; ring < rings->size(); ++ring) {
+    if (rings->report(ring).status.paused) return true;
+  }
+  return false;
+}
+
 /// Starts the engine once the front is up, and serves until a signal.
-Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
+Result<void> run(LocalRings& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
                  const std::string& model, std::stop_source& interruption) {
   signals.on_first([&interruption] { interruption.request_stop(); });
   const auto port = front.start(interruption.get_token());
@@ -149,7 +163,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   log::info("{}: draining for up to {} s", signal_name(received),
             static_cast<double>(flags.drain_timeout.count()) / 1000);
   const bool can_end = flags.drain_timeout > 0ms;
-  if (can_end && engine.engine().status().paused && engine.engine().resume()) {
+  if (can_end && is_paused(engine.engine()) && engine.engine().resume()) {
     log::info("generation was paused: resuming, so that running requests can end");
   }
   front.stop(flags.drain_timeout);
@@ -185,7 +199,7 @@ Result<void> serve(const ServeFlags& given) {
       set_up_pooling(flags.pooling, folder, *config, **tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
   auto engine =
-      LocalEngine::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
+      LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
 
   server::Service service;
@@ -202,13 +216,8 @@ Result<void> serve(const ServeFlags& given) {
     if (keys.has_error()) return keys.error();
     options.api_keys.insert(options.api_keys.end(), keys->begin(), keys->end());
   }
-  service.extra_metrics = [parts = engine->get()](std::string& out) {
-    server::append_link_metrics(out, parts->link_stats());
-    server::append_control_metrics(out, parts->control_refusals());
-    server::append_store_metrics(out, parts->store_stats());
-    server::append_decode_metrics(out, parts->graph_stats());
-  };
-  service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
+  service.extra_metrics = [rings = engine->get()](std::string& out) { rings->append_metrics(out); };
+  service.extra_info = [rings = engine->get()](JsonWriter& json) { write_nodes(json, rings->nodes()); };
   {
     server::Server front(options, std::move(service));
     RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name, interruption));

@@ -37,6 +37,7 @@ void add_operation_flags(CLI::App& serve, ServeFlags& flags);
 [[nodiscard]] std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_addr,
                                           ClusterOptions& cluster_options);
 /// Returns which flags contradict each other, or nothing.
+[[nodiscard]] std::string ring_contradiction(const ServeFlags& flags);
 [[nodiscard]] std::string scheduler_contradiction(const ServeFlags& flags);
 [[nodiscard]] std::string cache_contradiction(const ServeFlags& flags);
 

@@ -49,6 +49,16 @@ bool StartingEngine::resume() {
   return engine != nullptr && engine->resume();
 }
 
+bool StartingEngine::return_waiting(const std::string& reason) {
+  sched::Engine* engine = engine_.load();
+  return engine != nullptr && engine->return_waiting(reason);
+}
+
+bool StartingEngine::rebuild(const std::string& reason) {
+  sched::Engine* engine = engine_.load();
+  return engine != nullptr && engine->rebuild(reason);
+}
+
 const sched::RingStats* StartingEngine::ring_stats() const {
   const sched::Engine* engine = engine_.load();
   return engine == nullptr ? nullptr : engine->ring_stats();

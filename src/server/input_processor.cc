@@ -14,6 +14,7 @@
 #include "server/chat_format.h"
 #include "server/reasoning_limit.h"
 #include "server/prompt_offsets.h"
+#include "server/ring_address.h"
 
 namespace millrace::server {
 namespace {
@@ -126,7 +127,8 @@ openai::RequestLimits InputProcessor::limits() const {
   return {.vocab_size = service_.engine->model_info().vocab_size,
           .max_choices = options_.max_choices,
           .max_logprobs = options_.max_logprobs,
-          .has_priorities = options_.has_priorities};
+          .has_priorities = options_.has_priorities,
+          .ring_count = static_cast<uint32_t>(ring_count(*service_.engine))};
 }
 
 std::optional<ApiError> InputProcessor::check_model(const std::string& model) const {
@@ -449,6 +451,7 @@ ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& re
       // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
       target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
+      target.ring = request.ring;
       target.grammar = grammar;
     }
   }

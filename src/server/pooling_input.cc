@@ -178,7 +178,8 @@ std::optional<ApiError> PoolingInput::add(const openai::PoolingRequest& request,
                            .max_tokens = 0,
                            .pooling = service_.pooling->pooling,
                            .priority = options_.low_priority_first ? ~request.priority : request.priority,
-                           .cache_salt = request.cache_salt});
+                           .cache_salt = request.cache_salt,
+                           .ring = request.ring});
   return std::nullopt;
 }
 

@@ -56,6 +56,8 @@ class FakeEngine final : public sched::Engine {
     paused.reset();
     return true;
   }
+  bool return_waiting(const std::string&) override { return false; }
+  bool rebuild(const std::string&) override { return false; }
 
   /// Waits until no stream lives; returns false after a minute.
   [[nodiscard]] bool wait_until_idle() const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <variant>
 
 #include "async/mailbox.h"
@@ -36,8 +37,18 @@ struct Flush {
   FlushReply reply;
 };
 
+/// Ends the waiting requests that another ring can run.
+struct ReturnWaiting {
+  std::string reason;
+};
+
+/// Breaks the ring, which is then built again.
+struct Rebuild {
+  std::string reason;
+};
+
 struct Stop {};
 
-using Control = std::variant<Submission, AbortSequence, Pause, Resume, Flush, Stop>;
+using Control = std::variant<Submission, AbortSequence, Pause, Resume, Flush, ReturnWaiting, Rebuild, Stop>;
 
 }  // namespace millrace::sched

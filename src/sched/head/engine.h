@@ -25,6 +25,7 @@ class TokenStream {
   virtual asio::awaitable<GenerateEvent> next() = 0;
 };
 
+class RingSet;
 class RingStats;
 
 struct ModelInfo {
@@ -42,7 +43,8 @@ struct ModelInfo {
 struct EngineStatus {
   bool ready = false;
   bool paused = false;
-  std::string reason;  ///< why not ready
+  std::string reason;    ///< why not ready
+  std::string degraded;  ///< while ready: which rings of several take no requests, and why
   uint32_t running = 0;
   uint32_t waiting = 0;
   uint64_t free_pages = 0;  ///< free, or cached and not in use
@@ -78,6 +80,14 @@ class Engine {
   /// false before the start is over and after the end.
   virtual bool pause(PauseMode mode) = 0;
   virtual bool resume() = 0;
+  /// Ends the waiting requests that have never run and name no ring, each with an event that is_returned and this
+  /// reason. Returns false where that is impossible.
+  virtual bool return_waiting(const std::string& reason) = 0;
+  /// Breaks the ring for `reason`; it is built again at once. Running requests end with an error. Returns false as
+  /// pause() does.
+  virtual bool rebuild(const std::string& reason) = 0;
+  /// Returns the rings that this engine routes between; null: it is one ring.
+  [[nodiscard]] virtual RingSet* rings() { return nullptr; }
   /// Returns the ring's statistics, which live as long as the engine; null when there are none.
   [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };

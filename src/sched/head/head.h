@@ -69,6 +69,8 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(PauseMode mode) override { return intake_.push(Pause{mode}); }
   bool resume() override { return intake_.push(Resume{}); }
+  bool return_waiting(const std::string& reason) override { return intake_.push(ReturnWaiting{reason}); }
+  bool rebuild(const std::string& reason) override { return intake_.push(Rebuild{reason}); }
 
  private:
   using Outputs = std::shared_ptr<comm::LinkReceiver>;
@@ -94,6 +96,8 @@ class Head final : public Engine {
   void handle(Pause pause);
   void handle(Resume resume);
   void handle(Flush flush);
+  void handle(ReturnWaiting returned);
+  void handle(Rebuild rebuild);
   void handle(Stop stop);
 
   [[nodiscard]] bool needs_expiry_scan() const;

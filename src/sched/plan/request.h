@@ -56,6 +56,8 @@ struct GenerateRequest {
   std::shared_ptr<const grammar::Grammar> grammar;        ///< what the output must match; null: anything
   std::shared_ptr<const ReasoningLimit> reasoning_limit;  ///< null: reasoning ends where the model ends it
   std::vector<TokenId> prediction;                        ///< the output that the client expects; empty: none
+  std::optional<uint32_t> ring;                     ///< the ring that must run it, of several; none: any
+  int64_t waited_us = 0;                            ///< time that it has spent in the queues of other rings
 };
 
 /// What a pause does with running requests.
@@ -82,6 +84,7 @@ struct GenerateEvent {
   uint32_t rejected_predictions = 0;   ///< drafts from the prediction that were rejected
   std::optional<FinishReason> finish;  ///< set in the last event of a request that ended well
   std::optional<Error> error;          ///< set in the last event of a request that failed
+  bool is_returned = false;            ///< with `error`: it has never run, and may run on another ring
   Timings timings;
   [[nodiscard]] bool last() const { return finish.has_value() || error.has_value(); }
 };

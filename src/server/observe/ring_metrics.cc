@@ -116,4 +116,34 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
 }
 
+void append_router_metrics(std::string& out, const sched::RingSet& rings) {
+  MetricWriter writer(out);
+  std::vector<sched::RingReport> reports;
+  for (size_t ring = 0; ring < rings.size(); ++ring) reports.push_back(rings.report(ring));
+  const auto per_ring = [&](std::string_view name, std::string_view type, std::string_view help, const auto& value_of) {
+    writer.describe(name, type, help);
+    for (size_t i = 0; i < reports.size(); ++i)
+      writer.sample(name, fmt::format("ring=\"{}\"", i), value_of(reports[i]));
+  };
+  using Report = const sched::RingReport&;
+  per_ring("ring_serves", "gauge", "1 when a ring takes requests.",
+           [](Report report) { return report.fault.empty() ? 1 : 0; });
+  per_ring("ring_requests_running", "gauge", "Sequences that a ring computes.",
+           [](Report report) { return report.status.running; });
+  per_ring("ring_requests_waiting", "gauge", "Sequences that wait in a ring's queue.",
+           [](Report report) { return report.status.waiting; });
+  per_ring("ring_cache_hit_pages_total", "counter", "Prompt pages that a ring found in its cache.",
+           [](Report report) { return report.status.cache.device_hit_pages + report.status.cache.host_hit_pages; });
+  per_ring("ring_cache_missed_pages_total", "counter", "Prompt pages that a ring had to compute.",
+           [](Report report) { return report.status.cache.missed_pages; });
+  per_ring("ring_moved_requests_total", "counter", "Queued requests that left a ring for another.",
+           [](Report report) { return report.moved; });
+  writer.describe("routed_requests_total", "counter", "Requests by the ring that they were routed to, and why.");
+  for (size_t i = 0; i < reports.size(); ++i) {
+    for (const sched::RouteCount& count : reports[i].routed) {
+      writer.sample("routed_requests_total", fmt::format("ring=\"{}\",reason=\"{}\"", i, count.reason), count.requests);
+    }
+  }
+}
+
 }  // namespace millrace::server
