@@ -8,7 +8,8 @@
 #include "base/enum_names.h"
 #include "model/config.h"
 #include "model/layer_range.h"
-#include "sched/head/head.h"
+#include "cache/page_pool.h"
+#include "sched/head/head_options.h"
 #include "sched/stage/stage_config.h"
 
 namespace millrace::app {

@@ -6,6 +6,8 @@
 #include "app/stage_backend.h"
 #include "app/stage_loading.h"
 #include "base/log.h"
+#include "sched/stage/local_stages.h"
+#include "sched/stage/model_runner.h"
 
 namespace millrace::app {
 namespace {

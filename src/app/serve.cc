@@ -5,10 +5,13 @@
 #include <sstream>
 
 #include "app/devices.h"
+#include "app/local_engine.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "base/text_file.h"
+#include "cluster/node_reports.h"
 #include "model/generation_config.h"
+#include "sched/head/engine_status.h"
 #include "server/observe/link_metrics.h"
 #include "server/observe/stage_metrics.h"
 #include "server/server.h"

@@ -11,7 +11,10 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/json_value.h"
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 #include "server/chat_format.h"
+#include "server/generation_spec.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {

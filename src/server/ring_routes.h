@@ -3,10 +3,13 @@
 #include <memory>
 #include <string>
 
-#include "sched/head/engine.h"
 #include "server/observe/profiler.h"
 #include "server/options.h"
 #include "server/router.h"
+
+namespace millrace::sched {
+class Engine;
+}
 
 namespace millrace::server {
 

@@ -1,13 +1,26 @@
 #include "sched/stage/local_stages.h"
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
 #include <optional>
 
 #include "base/check.h"
+#include "sched/stage/stage_loop.h"
 #include "tensor/backend.h"
 
 namespace millrace::sched {
+
+struct LocalStages::HostedStage {
+  HostedStage(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner)
+      : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime), channel_tasks(its_runtime) {}
+  async::Runtime& runtime;
+  std::unique_ptr<StageRunner> runner;
+  async::TaskGroup tasks;
+  async::TaskGroup channel_tasks;   // open channels
+  std::unique_ptr<StageLoop> loop;  // on its Runtime
+  std::atomic<bool> busy{false};    // StageLoopOptions::busy
+};
 
 LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
                          const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape)
@@ -177,6 +190,18 @@ void LocalStages::stop(const std::string& reason) {
       if (part->loop) part->loop->stop(reason);
     });
   }
+}
+
+bool LocalStages::busy() const {
+  return hosted_stages_.front()->busy.load(std::memory_order_relaxed);
+}
+
+async::Runtime& LocalStages::first_runtime() {
+  return hosted_stages_.front()->runtime;
+}
+
+async::Runtime& LocalStages::last_runtime() {
+  return hosted_stages_.back()->runtime;
 }
 
 asio::awaitable<void> LocalStages::join() {

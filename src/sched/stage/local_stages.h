@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,24 +7,17 @@
 
 #include "async/task_group.h"
 #include "base/result.h"
-#include "comm/in_process_link.h"
+#include "async/wait_list.h"
+#include "comm/link.h"
 #include "comm/tcp_link.h"
-#include "sched/stage/graph_stats.h"
+#include "cache/cache_counts.h"
 #include "sched/stage/device_link.h"
-#include "sched/stage/stage_loop.h"
+#include "sched/stage/graph_stats.h"
+#include "sched/stage/ring_config.h"
 
 namespace millrace::sched {
 
-/// The configuration that all stages of a ring share.
-struct RingConfig {
-  uint32_t stage_count = 1;
-  size_t window = 1;  ///< plans in flight at most
-  StageBounds bounds;
-  async::Duration watchdog{};  ///< StageLoopOptions::watchdog
-  /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
-  /// wait.
-  std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
-};
+class StageRunner;
 
 /// Hosts the stages of this process: neighbours in the ring, each with its runner on its own Runtime, linked in the
 /// process. Each epoch is a set of stage loops around the same runners; they end together, since a link that closes
@@ -61,26 +53,17 @@ class LocalStages {
   void stop(const std::string& reason);
   /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
   /// gets plans without.
-  [[nodiscard]] bool busy() const { return hosted_stages_.front()->busy.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool busy() const;
   /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
   /// Own the TCP links to neighbours on other nodes, on the first and on the last stage's Runtime.
   [[nodiscard]] comm::TcpLinkGroup& upstream_links() { return upstream_links_; }
   [[nodiscard]] comm::TcpLinkGroup& downstream_links() { return downstream_links_; }
-  [[nodiscard]] async::Runtime& first_runtime() { return hosted_stages_.front()->runtime; }
-  [[nodiscard]] async::Runtime& last_runtime() { return hosted_stages_.back()->runtime; }
+  [[nodiscard]] async::Runtime& first_runtime();
+  [[nodiscard]] async::Runtime& last_runtime();
 
  private:
-  struct HostedStage {
-    HostedStage(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner)
-        : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime), channel_tasks(its_runtime) {}
-    async::Runtime& runtime;
-    std::unique_ptr<StageRunner> runner;
-    async::TaskGroup tasks;
-    async::TaskGroup channel_tasks;   // open channels
-    std::unique_ptr<StageLoop> loop;  // on its Runtime
-    std::atomic<bool> busy{false};    // StageLoopOptions::busy
-  };
+  struct HostedStage;
   [[nodiscard]] asio::awaitable<void> run_loop(HostedStage& host);
   template <class End>
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<End>>> open_device_link(HostedStage& host,

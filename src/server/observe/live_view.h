@@ -4,8 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "sched/head/engine.h"
-#include "sched/head/ring_stats.h"
+namespace millrace::sched {
+class Engine;
+class RingStats;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 

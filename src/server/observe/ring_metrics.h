@@ -2,8 +2,10 @@
 
 #include <string>
 
-#include "sched/head/engine.h"
-#include "sched/head/ring_stats.h"
+namespace millrace::sched {
+struct EngineStatus;
+struct RingSnapshot;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "async/runtime.h"
+#include "comm/in_process_link.h"
+#include "sched/stage/stage_bounds.h"
+
+namespace millrace::sched {
+
+/// The configuration that all stages of a ring share.
+struct RingConfig {
+  uint32_t stage_count = 1;
+  size_t window = 1;  ///< plans in flight at most
+  StageBounds bounds;
+  async::Duration watchdog{};  ///< StageLoopOptions::watchdog
+  /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
+  /// wait.
+  std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
+};
+
+}  // namespace millrace::sched
