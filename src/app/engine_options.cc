@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "sched/scheduler/chunker.h"
+
 namespace millrace::app {
 namespace {
 

@@ -10,7 +10,8 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
-#include "sched/head/head.h"
+#include "cache/page_pool.h"
+#include "sched/head/head_options.h"
 #include "sched/router/routing_policy.h"
 #include "sched/stage/stage_config.h"
 

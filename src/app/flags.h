@@ -7,7 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "app/local_engine.h"
+#include "app/cluster_options.h"
+#include "app/engine_options.h"
 #include "app/model_source.h"
 #include "app/pooling_setup.h"
 #include "app/simulate.h"

@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "app/auto_partition.h"
+#include "app/cluster_head.h"
 #include "app/devices.h"
 #include "app/division_report.h"
+#include "app/head_pool_host.h"
+#include "app/node_stages.h"
 #include "app/rank_processors.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
@@ -12,6 +15,8 @@
 #include "model/part_estimate.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
+#include "sched/ring/in_process_ring_builder.h"
+#include "sched/ring/ring.h"
 
 namespace millrace::app {
 

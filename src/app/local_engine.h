@@ -9,20 +9,35 @@
 #include <string>
 #include <vector>
 
-#include "app/cluster_head.h"
+#include "app/cluster_options.h"
 #include "app/engine_options.h"
-#include "app/head_pool_host.h"
-#include "app/node_stages.h"
 #include "app/starting_engine.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/placement.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "sched/ring/in_process_ring_builder.h"
-#include "sched/ring/ring.h"
+#include "sched/head/model_info.h"
+
+namespace millrace::cluster {
+struct LoadedRing;
+struct NodeInfo;
+}  // namespace millrace::cluster
+
+namespace millrace::sched {
+class InProcessRingBuilder;
+class LocalStages;
+class Ring;
+struct RingConfig;
+struct StageGraphStats;
+}  // namespace millrace::sched
 
 namespace millrace::app {
+
+class ClusterHead;
+class HeadPoolHost;
+class NodeStages;
+struct NodeStagesOptions;
 
 /// The engine on the head's node: the head's thread, the stages of this node, and with several nodes the ClusterHead.
 /// serve() builds one; start() blocks the thread that calls it. The destructor stops the ring and joins every thread.

@@ -9,6 +9,8 @@
 #include "base/machine.h"
 #include "comm/collective/shared_collective.h"
 #include "sched/stage/rank_name.h"
+#include "sched/stage/local_stages.h"
+#include "sched/stage/model_runner.h"
 
 namespace millrace::app {
 namespace {

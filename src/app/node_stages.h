@@ -13,10 +13,13 @@
 #include "base/result.h"
 #include "cluster/messages.h"
 #include "model/stage_model.h"
-#include "sched/stage/local_stages.h"
-#include "sched/stage/model_runner.h"
 #include "sched/stage/stage_config.h"
 #include "tensor/backend.h"
+
+namespace millrace::sched {
+class LocalStages;
+class ModelRunner;
+}  // namespace millrace::sched
 
 namespace millrace::app {
 

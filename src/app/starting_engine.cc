@@ -1,5 +1,10 @@
 #include "app/starting_engine.h"
 
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
+
 namespace millrace::app {
 
 void StartingEngine::set_awaited(std::string what) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 
 namespace millrace::app {
 

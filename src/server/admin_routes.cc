@@ -9,6 +9,8 @@
 
 #include "async/task_group.h"
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 #include "server/openai/request.h"
 #include "server/ring_address.h"
 

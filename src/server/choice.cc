@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "sched/plan/generate_event.h"
 #include "server/prompt_offsets.h"
 #include "text/tool_calls/partial_match.h"
 #include "text/unicode.h"

@@ -6,6 +6,9 @@
 #include <chrono>
 #include <utility>
 
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
+#include "server/pooling_spec.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {

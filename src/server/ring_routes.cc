@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "base/json_value.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 #include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
 #include "server/observe/ring_labels.h"

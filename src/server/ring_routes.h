@@ -8,6 +8,10 @@
 #include "server/options.h"
 #include "server/router.h"
 
+namespace millrace::sched {
+class Engine;
+}
+
 namespace millrace::server {
 
 /// The routes that show the ring, or each of several: the live page at "/", its data at "/live", "/cost_model",

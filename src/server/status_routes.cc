@@ -5,6 +5,9 @@
 #include <chrono>
 
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
 #include "sched/head/ring_set.h"
 #include "server/messages/error.h"
 #include "server/observe/process_metrics.h"

@@ -12,6 +12,10 @@
 
 #include "async/runtime.h"
 #include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
 
 namespace millrace::test {
 

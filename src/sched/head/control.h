@@ -4,6 +4,8 @@
 #include <variant>
 
 #include "async/mailbox.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/pause_mode.h"
 #include "sched/plan/request.h"
 
 /// The messages that other threads send to the head's thread; plain data.

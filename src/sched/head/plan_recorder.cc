@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "sched/head/bubbles.h"
+#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 
 namespace millrace::sched {
 namespace {

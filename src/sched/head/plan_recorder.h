@@ -6,10 +6,13 @@
 
 #include "sched/head/clock_offsets.h"
 #include "sched/head/transit.h"
-#include "sched/plan/plan.h"
 #include "sched/plan/plan_record.h"
+#include "sched/plan/stage_report.h"
 
 namespace millrace::sched {
+
+struct Plan;
+struct PlanOutput;
 
 /// What the head knows when it sends a plan.
 struct PlanSent {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sched/plan/plan_output.h"
+
 namespace millrace::sched {
 namespace {
 

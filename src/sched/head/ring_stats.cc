@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
+
 namespace millrace::sched {
 
 RingStats::RingStats(size_t stage_count, size_t window, size_t rank_count)

@@ -1,13 +1,36 @@
 #include "sched/stage/local_stages.h"
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
 #include <optional>
 
 #include "base/check.h"
+#include "sched/stage/stage_loop.h"
 #include "tensor/backend.h"
 
 namespace millrace::sched {
+
+struct LocalStages::HostedRank {
+  HostedRank(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner, StageId its_stage,
+             tensor::RankPosition its_position)
+      : runtime(its_runtime),
+        runner(std::move(its_runner)),
+        stage(its_stage),
+        position(its_position),
+        links(its_runtime),
+        tasks(its_runtime),
+        channel_tasks(its_runtime) {}
+  async::Runtime& runtime;
+  std::unique_ptr<StageRunner> runner;
+  const StageId stage;
+  const tensor::RankPosition position;
+  comm::TcpLinkGroup links;
+  async::TaskGroup tasks;
+  async::TaskGroup channel_tasks;   // open channels
+  std::unique_ptr<StageLoop> loop;  // on its Runtime
+  std::atomic<bool> busy{false};    // StageLoopOptions::busy
+};
 
 LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
                          const std::vector<RunnerFactory>& runners, StageId first, Ranks ranks, const RingConfig& shape)
@@ -24,6 +47,30 @@ LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> r
 
 LocalStages::~LocalStages() {
   CHECK(running_ == 0, "{} stage loops are still running", running_);
+}
+
+bool LocalStages::busy() const {
+  return ranks_.front()->busy.load(std::memory_order_relaxed);
+}
+
+LocalStages::HostedRank& LocalStages::last_leader() {
+  return *ranks_[ranks_.size() - here_.count];
+}
+
+comm::TcpLinkGroup& LocalStages::tcp_links(size_t rank) {
+  return ranks_[rank]->links;
+}
+
+tensor::Backend* LocalStages::backend(size_t rank) {
+  return ranks_[rank]->runner->channel_backend();
+}
+
+async::Runtime& LocalStages::first_runtime() {
+  return ranks_.front()->runtime;
+}
+
+async::Runtime& LocalStages::last_runtime() {
+  return last_leader().runtime;
 }
 
 void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream) {
@@ -231,6 +278,18 @@ void LocalStages::stop(const std::string& reason) {
       if (part->loop) part->loop->stop(reason);
     });
   }
+}
+
+bool LocalStages::busy() const {
+  return hosted_stages_.front()->busy.load(std::memory_order_relaxed);
+}
+
+async::Runtime& LocalStages::first_runtime() {
+  return hosted_stages_.front()->runtime;
+}
+
+async::Runtime& LocalStages::last_runtime() {
+  return hosted_stages_.back()->runtime;
 }
 
 asio::awaitable<void> LocalStages::join() {

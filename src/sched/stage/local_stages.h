@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,30 +7,18 @@
 
 #include "async/task_group.h"
 #include "base/result.h"
-#include "comm/in_process_link.h"
+#include "async/wait_list.h"
+#include "comm/link.h"
 #include "comm/tcp_link.h"
-#include "sched/stage/graph_stats.h"
+#include "cache/cache_counts.h"
 #include "sched/stage/device_link.h"
-#include "sched/stage/stage_loop.h"
-#include "tensor/collective.h"
+#include "sched/stage/graph_stats.h"
+#include "sched/stage/ring_config.h"
 
 namespace millrace::sched {
 
-/// The configuration that all stages of a ring share.
-struct RingConfig {
-  uint32_t stage_count = 1;
-  uint32_t rank_count = 1;  ///< of each stage
-  size_t window = 1;        ///< plans in flight at most
-  StageBounds bounds;
-  async::Duration watchdog{};  ///< StageLoopOptions::watchdog
-  /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
-  /// wait.
-  std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
-  /// Makes the ends of the exchanges between the ranks of one stage, for one epoch, given their devices
-  /// (StageRunner::channel_backend). Called if there are several ranks.
-  std::function<std::vector<std::unique_ptr<tensor::Collective>>(const std::vector<tensor::Backend*>&)>
-      make_collectives;
-};
+struct StageLinks;
+class StageRunner;
 
 /// What the ranks of one process share with others in one epoch. Links between these ranks are not set.
 struct OuterLinks {
@@ -87,41 +74,22 @@ class LocalStages {
   void stop(const std::string& reason);
   /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
   /// gets plans without.
-  [[nodiscard]] bool busy() const { return ranks_.front()->busy.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool busy() const;
   /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
   /// Returns the owner of a rank's TCP links with other nodes, on its Runtime.
-  [[nodiscard]] comm::TcpLinkGroup& tcp_links(size_t rank) { return ranks_[rank]->links; }
+  [[nodiscard]] comm::TcpLinkGroup& tcp_links(size_t rank);
   /// Returns the counters of all TCP links, from any thread.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// Returns a rank's device, as StageRunner::channel_backend does.
-  [[nodiscard]] tensor::Backend* backend(size_t rank) { return ranks_[rank]->runner->channel_backend(); }
+  [[nodiscard]] tensor::Backend* backend(size_t rank);
   /// Return the Runtimes of the first rank of the first and of the last stage.
-  [[nodiscard]] async::Runtime& first_runtime() { return ranks_.front()->runtime; }
-  [[nodiscard]] async::Runtime& last_runtime() { return last_leader().runtime; }
+  [[nodiscard]] async::Runtime& first_runtime();
+  [[nodiscard]] async::Runtime& last_runtime();
 
  private:
-  struct HostedRank {
-    HostedRank(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner, StageId its_stage,
-               tensor::RankPosition its_position)
-        : runtime(its_runtime),
-          runner(std::move(its_runner)),
-          stage(its_stage),
-          position(its_position),
-          links(its_runtime),
-          tasks(its_runtime),
-          channel_tasks(its_runtime) {}
-    async::Runtime& runtime;
-    std::unique_ptr<StageRunner> runner;
-    const StageId stage;
-    const tensor::RankPosition position;
-    comm::TcpLinkGroup links;
-    async::TaskGroup tasks;
-    async::TaskGroup channel_tasks;   // open channels
-    std::unique_ptr<StageLoop> loop;  // on its Runtime
-    std::atomic<bool> busy{false};    // StageLoopOptions::busy
-  };
-  [[nodiscard]] HostedRank& last_leader() { return *ranks_[ranks_.size() - here_.count]; }
+  struct HostedRank;
+  [[nodiscard]] HostedRank& last_leader();
   void add_inner_links(std::vector<StageLinks>& links);
   void link_leader(size_t leader, std::vector<StageLinks>& links);
   void set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer);

@@ -6,6 +6,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "sched/plan/plan.h"
+#include "sched/stage/stage_bounds.h"
 #include "tensor/backend.h"
 
 namespace millrace::sched {
@@ -18,18 +19,6 @@ struct StageBatch {
   std::span<const TokenId> tokens;               // [rows]
   std::span<const PlanSlice> slices;             // [sequences]
   std::vector<tensor::SampleSpec> sample_specs;  ///< one per sample, in order; last stage only
-};
-
-/// Bounds of every plan: the head plans within them, and stages check them.
-struct StageBounds {
-  uint32_t slot_count = 0;
-  uint32_t page_size = 0;
-  uint32_t page_count = 0;
-  uint32_t max_batch_tokens = 0;
-  uint32_t vocab_size = 0;
-  uint32_t host_page_count = 0;
-  uint32_t sampling_vocab = 0;  ///< ids that have logits: those that are sampled and scored
-  bool has_output_head = true;  ///< the last stage can sample and score
 };
 
 /// Tracks the open sequences of a stage: their page tables, and where a rank samples the state of sampling. It follows

@@ -6,7 +6,7 @@
 
 #include "async/runtime.h"
 #include "model/quantization.h"
-#include "sched/stage/local_stages.h"
+#include "sched/stage/ring_config.h"
 #include "tensor/dtype.h"
 #include "tensor/isa.h"
 

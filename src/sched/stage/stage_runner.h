@@ -9,7 +9,7 @@
 #include "async/event.h"
 #include "async/runtime.h"
 #include "cache/store/page_store.h"
-#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 #include "sched/stage/sequence_table.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"

@@ -3,6 +3,10 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/plan_record.h"
 
 namespace millrace::server {
 namespace {

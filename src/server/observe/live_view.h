@@ -4,8 +4,11 @@
 #include <string>
 #include <string_view>
 
-#include "sched/head/ring_set.h"
-#include "sched/head/ring_stats.h"
+namespace millrace::sched {
+class Engine;
+class RingSet;
+class RingStats;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/thread_name.h"
+#include "sched/head/ring_stats.h"
 #include "server/observe/trace_writer.h"
 
 namespace millrace::server {

@@ -9,7 +9,10 @@
 #include <thread>
 
 #include "base/result.h"
-#include "sched/head/ring_stats.h"
+
+namespace millrace::sched {
+class RingStats;
+}
 
 namespace millrace::server {
 

@@ -1,5 +1,8 @@
 #include "server/observe/ring_metrics.h"
 
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/draft_counts.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {

@@ -4,6 +4,10 @@
 
 #include "sched/head/ring_set.h"
 #include "sched/head/ring_stats.h"
+namespace millrace::sched {
+struct EngineStatus;
+struct RingSnapshot;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sched/plan/request.h"
+#include "sched/plan/finish_reason.h"
 #include "tensor/sampling.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tool_calls/output_format.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "sched/plan/pause_mode.h"
 #include "server/openai/error.h"
-#include "sched/plan/request.h"
 
 /// The requests of the OpenAI-compatible API as plain structs, and their parsers. Every field is validated, and nothing
 /// that changes the answer is ignored. Parsing needs no socket and no engine.

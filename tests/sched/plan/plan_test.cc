@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/random.h"
+#include "sched/plan/plan_output.h"
 #include "support/hex.h"
 
 using namespace millrace;

@@ -1,4 +1,4 @@
-#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/chunker.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
