@@ -76,6 +76,10 @@ Result<void> LocalEngine::start() {
   return start_ring(*pages);
 }
 
+std::vector<std::string> LocalEngine::device_names() const {
+  return node_->memory().device_names();
+}
+
 void LocalEngine::interrupt() {
   const std::lock_guard lock(interrupt_mutex_);
   interrupted_ = true;

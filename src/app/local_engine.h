@@ -61,7 +61,7 @@ class LocalEngine {
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   /// Returns the devices of this node's stages, once loaded.
-  [[nodiscard]] std::vector<std::string> device_names() const { return node_->memory().device_names(); }
+  [[nodiscard]] std::vector<std::string> device_names() const;
   /// From any thread: ends loading, or a wait for other nodes.
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.

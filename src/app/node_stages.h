@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "cluster/messages.h"
 #include "model/stage_model.h"
+#include "sched/stage/local_stages.h"
 #include "sched/stage/stage_config.h"
 #include "tensor/backend.h"
 

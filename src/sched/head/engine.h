@@ -12,6 +12,7 @@
 /// client.
 namespace millrace::sched {
 
+class RingSet;
 class RingStats;
 enum class PauseMode : uint8_t;
 struct EngineStatus;

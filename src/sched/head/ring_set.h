@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 
 namespace millrace::sched {
 

@@ -6,6 +6,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/pooling.h"
+#include "sched/plan/request.h"
 #include "sched/router/ring_status.h"
 
 namespace millrace::sched {

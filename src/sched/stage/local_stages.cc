@@ -280,18 +280,6 @@ void LocalStages::stop(const std::string& reason) {
   }
 }
 
-bool LocalStages::busy() const {
-  return hosted_stages_.front()->busy.load(std::memory_order_relaxed);
-}
-
-async::Runtime& LocalStages::first_runtime() {
-  return hosted_stages_.front()->runtime;
-}
-
-async::Runtime& LocalStages::last_runtime() {
-  return hosted_stages_.back()->runtime;
-}
-
 asio::awaitable<void> LocalStages::join() {
   while (running_ > 0) co_await ended_.wait();
 }

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "sched/head/engine.h"
 #include "sched/head/engine_status.h"
+#include "sched/head/ring_set.h"
 #include "sched/head/ring_stats.h"
 #include "sched/plan/plan_record.h"
 
