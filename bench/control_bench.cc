@@ -13,7 +13,10 @@
 #include "base/log.h"
 #include "comm/in_process_link.h"
 #include "comm/tcp_link.h"
+#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 #include "sched/stage/local_stages.h"
+#include "sched/stage/stage_runner.h"
 
 /// How long a plan without work takes from the head through idle stages, a thread each, and back as an output: what
 /// the control path adds to a micro-batch. Within a process and over TCP on loopback by turns, next to one stage.

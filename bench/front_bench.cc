@@ -32,6 +32,13 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/plan/finish_reason.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
 #include "server/server.h"
 #include "text/tokenizer/byte_level.h"
 
@@ -102,6 +109,8 @@ class InstantEngine final : public sched::Engine {
   asio::awaitable<Result<void>> flush_cache(async::Runtime&, async::Duration) override { co_return Result<void>(); }
   bool pause(sched::PauseMode) override { return false; }
   bool resume() override { return false; }
+  bool return_waiting(const std::string&) override { return false; }
+  bool rebuild(const std::string&) override { return false; }
 
  private:
   Pace pace_;

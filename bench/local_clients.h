@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/local_engine.h"
+#include "sched/plan/request.h"
 
 /// An engine in this process and clients of it, without a server between: for what bench/load cannot ask for.
 namespace millrace::bench {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "sched/head/ring_stats.h"
+#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 
 namespace {
 

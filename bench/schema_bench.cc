@@ -189,7 +189,7 @@ int main(int argc, char** argv) {
   app.add_option("--every", every, "read one file of this many")->check(CLI::PositiveNumber);
   app.add_option("--only", only, "read the files whose names contain this");
   app.add_flag("--list", lists, "print each refused schema and each instance that is taken wrongly");
-  app.add_flag("--only-declared-members", options.only_declared_members, "as for the arguments of tools");
+  app.add_flag("--only-declared", options.only_declared, "as for the arguments of tools");
   CLI11_PARSE(app, argc, argv);
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

@@ -3,6 +3,7 @@
 
 #include "app/devices.h"
 #include "app/flags.h"
+#include "app/model_source.h"
 #include "app/serve.h"
 #include "app/simulate.h"
 #include "app/trace_report.h"
@@ -23,6 +24,20 @@ Result<int> run(const app::TraceFlags& flags) {
   const auto report = app::report_trace(flags.file);
   if (report.has_error()) return report.error();
   std::fputs(report->c_str(), stdout);
+  return 0;
+}
+
+Result<int> run(const app::FetchFlags& flags) {
+  const auto folder = app::fetch_model(flags.model);
+  if (folder.has_error()) return folder.error();
+  std::fputs(folder->c_str(), stdout);
+  return 0;
+}
+
+Result<int> run(const app::ListFlags& flags) {
+  const auto table = app::list_models(flags.model);
+  if (table.has_error()) return table.error();
+  std::fputs(table->c_str(), stdout);
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/cluster_options.h"
 #include "app/engine_options.h"
 #include "async/real_runtime.h"
 #include "async/task_group.h"
@@ -14,15 +15,6 @@
 
 namespace millrace::app {
 
-/// This process among the nodes of a ring, as --nnodes, --node-rank and --dist-init-addr say.
-struct ClusterOptions {
-  int32_t node_count = 1;
-  int32_t node_rank = 0;
-  comm::TcpEndpoint address;  ///< where the head's node listens for the others
-};
-
-/// Returns the stages of each node, as ranges of stage numbers: an even division, the remainder to later nodes.
-[[nodiscard]] std::vector<model::LayerRange> stages_of_nodes(int32_t pp_size, int32_t node_count);
 
 /// The other nodes, as the engine on the head's node starts with them: the coordinator, which runs on the head's
 /// thread, behind calls that block the thread that loads. Owned by LocalEngine; destroyed after the head's thread has

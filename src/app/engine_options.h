@@ -2,13 +2,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "app/node_options.h"
 #include "async/runtime.h"
 #include "base/enum_names.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
-#include "sched/head/head.h"
+#include "cache/page_pool.h"
+#include "sched/head/head_options.h"
+#include "sched/router/routing_policy.h"
 #include "sched/stage/stage_config.h"
 
 namespace millrace::app {
@@ -27,9 +31,14 @@ constexpr std::span<const EnumName<DraftAlgorithm>> enum_names(DraftAlgorithm) {
 /// What the flags say of the engine. Flags write into the options of the part that reads them; stage_config() and
 /// head_options() add what follows from other flags, the model and the memory. The parser has checked every value.
 struct EngineOptions {
-  std::filesystem::path model_path;
-  int32_t context_length = 0;  ///< tokens of prompt and output; 0: the model's own
+  std::filesystem::path model_path;                   ///< the folder of config.json
+  std::filesystem::path weights_path;                 ///< the folder of the weights; empty: model_path
+  std::shared_ptr<model::RangeSource> weight_ranges;  ///< fills the weights' files; null: they are complete
+  int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
+  int32_t tp_size = 1;            ///< tensor-parallel ranks of each stage; 0: one per NUMA node
+  int32_t dp_size = 1;  ///< rings
+  sched::LoadBalanceMethod load_balance = sched::LoadBalanceMethod::kCacheAware;
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
   model::LayerPartition layer_partition;
   DraftAlgorithm draft_algorithm = DraftAlgorithm::kNone;
@@ -45,6 +54,8 @@ struct EngineOptions {
   NodeOptions node;
 };
 
+/// Opens the weights of the model. Errors: those of Checkpoint::open.
+[[nodiscard]] Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& options);
 /// Returns the configuration of every stage: the flags of `options.stage` and what follows from other flags.
 /// `sampling_vocab`: ids that can be sampled.
 [[nodiscard]] sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab);

@@ -33,9 +33,17 @@ void add_quantize_flags(CLI::App& quantize, QuantizeFlags& flags) {
       ->default_str(std::string(enum_name(flags.quantization)));
 }
 
+void add_fetch_flags(CLI::App& fetch, FetchFlags& flags) {
+  fetch.add_option("MODEL", flags.model.model, "Downloads this model: ORG/NAME or ORG/NAME:REVISION.")
+      ->required()
+      ->type_name("");
+  add_hub_flags(fetch, flags.model);
+}
+
 /// Completes the flags of `serve` once all are parsed. Returns what is wrong with them together, or nothing.
 std::string resolve(const CLI::App& serve, const UnresolvedFlags& unresolved, ServeFlags& flags) {
   std::string wrong = resolve_cluster(serve, unresolved.dist_init_addr, flags.cluster);
+  if (wrong.empty()) wrong = ring_contradiction(flags);
   if (wrong.empty()) wrong = scheduler_contradiction(flags);
   if (wrong.empty()) wrong = cache_contradiction(flags);
   server::ServerOptions& server = flags.server;
@@ -77,6 +85,12 @@ Command parse_command_line(int argc, char** argv) {
   QuantizeFlags quantization;
   CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 bits, for serve");
   add_quantize_flags(quantize, quantization);
+  FetchFlags fetched;
+  CLI::App& fetch = *app.add_subcommand("fetch", "Download a model from a hub, and print its folder");
+  add_fetch_flags(fetch, fetched);
+  ListFlags listed;
+  CLI::App& list = *app.add_subcommand("ls", "List the models that were downloaded");
+  add_download_dir_flag(list, listed.model);
   SimulateFlags simulation;
   CLI::App& simulate = *app.add_subcommand("simulate", "Run a workload over a described cluster in virtual time");
   add_simulate_flags(simulate, simulation);
@@ -89,6 +103,8 @@ Command parse_command_line(int argc, char** argv) {
   if (trace.parsed()) return trace_flags;
   if (simulate.parsed()) return simulation;
   if (quantize.parsed()) return quantization;
+  if (fetch.parsed()) return fetched;
+  if (list.parsed()) return listed;
   const std::string wrong = resolve(serve, unresolved, flags);
   if (!wrong.empty()) return EarlyExit{.code = 2, .message = "millrace: " + wrong};
   return flags;

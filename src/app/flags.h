@@ -7,7 +7,9 @@
 #include <variant>
 #include <vector>
 
-#include "app/local_engine.h"
+#include "app/cluster_options.h"
+#include "app/engine_options.h"
+#include "app/model_source.h"
 #include "app/pooling_setup.h"
 #include "app/simulate.h"
 #include "base/log.h"
@@ -18,6 +20,7 @@ namespace millrace::app {
 
 /// The flags of `millrace serve`, parsed and checked.
 struct ServeFlags {
+  ModelRef model;
   EngineOptions engine;
   ClusterOptions cluster;
   server::ServerOptions server;
@@ -42,6 +45,14 @@ struct QuantizeFlags {
   model::Quantization quantization = model::Quantization::kW8;  ///< one that is_storable()
 };
 
+/// The flags of `millrace fetch`, and those of `millrace ls`, which names no model.
+struct FetchFlags {
+  ModelRef model;
+};
+struct ListFlags {
+  ModelRef model;
+};
+
 /// `millrace devices` has no flags.
 struct DevicesFlags {};
 
@@ -51,7 +62,8 @@ struct EarlyExit {
   std::string message;  ///< for stdout when code is 0, else one line for stderr
 };
 
-using Command = std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, DevicesFlags, EarlyExit>;
+using Command =
+    std::variant<ServeFlags, TraceFlags, SimulateFlags, QuantizeFlags, FetchFlags, ListFlags, DevicesFlags, EarlyExit>;
 /// Parses the command line. Values arrive as enums, durations and bounded numbers.
 [[nodiscard]] Command parse_command_line(int argc, char** argv);
 

@@ -9,19 +9,35 @@
 #include <string>
 #include <vector>
 
-#include "app/cluster_head.h"
+#include "app/cluster_options.h"
 #include "app/engine_options.h"
-#include "app/head_pool_host.h"
-#include "app/node_stages.h"
 #include "app/starting_engine.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
+#include "cluster/placement.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
-#include "sched/ring/in_process_ring_builder.h"
-#include "sched/ring/ring.h"
+#include "sched/head/model_info.h"
+
+namespace millrace::cluster {
+struct LoadedRing;
+struct NodeInfo;
+}  // namespace millrace::cluster
+
+namespace millrace::sched {
+class InProcessRingBuilder;
+class LocalStages;
+class Ring;
+struct RingConfig;
+struct StageGraphStats;
+}  // namespace millrace::sched
 
 namespace millrace::app {
+
+class ClusterHead;
+class HeadPoolHost;
+class NodeStages;
+struct NodeStagesOptions;
 
 /// The engine on the head's node: the head's thread, the stages of this node, and with several nodes the ClusterHead.
 /// serve() builds one; start() blocks the thread that calls it. The destructor stops the ring and joins every thread.
@@ -39,6 +55,13 @@ class LocalEngine {
   /// Loads the weights, waits for the other nodes and starts the ring. The engine is ready a moment later. Called once.
   /// Errors name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
+  /// The three parts of start(), for several engines in one process. The first loads the weights.
+  [[nodiscard]] Result<void> load();
+  /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
+  [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
+  [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
+  /// Returns the devices of this node's stages, once loaded.
+  [[nodiscard]] std::vector<std::string> device_names() const { return node_->memory().device_names(); }
   /// From any thread: ends loading, or a wait for other nodes.
   void interrupt();
   /// From any thread: both ends of every TCP link of the ring.
@@ -56,23 +79,21 @@ class LocalEngine {
 
  private:
   LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
-              size_t vocab_size);
-  [[nodiscard]] Result<void> load();
+              std::vector<cluster::NodePart> parts, size_t vocab_size);
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
-  [[nodiscard]] int32_t own_stage_count() const;
+  [[nodiscard]] const cluster::NodePart& own_part() const { return parts_.front(); }
   [[nodiscard]] sched::ModelInfo model_info() const;
-  [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes();
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
-  [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   void make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape);
   void set_stages(const sched::LocalStages* stages);
 
   const EngineOptions options_;
   const ClusterOptions cluster_options_;
-  model::ModelConfig config_;  // whether its embedding is tied is known once the checkpoint is open
+  const std::vector<cluster::NodePart> parts_;  // of the ring, by node
+  model::ModelConfig config_;                   // whether its embedding is tied is known once the checkpoint is open
   const uint32_t sampling_vocab_;
   StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;

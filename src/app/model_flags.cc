@@ -82,19 +82,38 @@ void add_pooling_flags(CLI::App& serve, PoolingOptions& pooling) {
 
 }  // namespace
 
+void add_download_dir_flag(CLI::App& command, ModelRef& model) {
+  command.add_option("--download-dir", model.download_dir, "Keeps downloaded models in this folder.")
+      ->type_name("DIR")
+      ->default_str("HF_HUB_CACHE, or hub in HF_HOME, or ~/.cache/huggingface/hub");
+}
+
+void add_hub_flags(CLI::App& command, ModelRef& model) {
+  command.add_option("--revision", model.revision, "Takes this branch, tag or commit of a model from a hub.")
+      ->type_name("NAME")
+      ->default_str("main");
+  add_download_dir_flag(command, model);
+  command.add_option("--hf-token", model.token, "Authorizes downloads of gated and private models.")
+      ->type_name("TOKEN")
+      ->default_str("HF_TOKEN, or the file token in HF_HOME");
+}
+
 void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
   EngineOptions& engine = flags.engine;
   serve.option_defaults()->group("Model");
   serve
-      .add_option("--model-path", engine.model_path,
-                  "Serves the model in this folder, which has config.json, safetensors and tokenizer.json.")
+      .add_option("--model-path,MODEL", flags.model.model,
+                  "Serves the model in this folder, which has config.json, safetensors and tokenizer.json. A name as "
+                  "ORG/NAME or ORG/NAME:REVISION is downloaded from a hub; of several nodes each downloads its own "
+                  "layers.")
       ->required()
-      ->type_name("DIR");
+      ->type_name("MODEL");
+  add_hub_flags(serve, flags.model);
   serve
       .add_option("--served-model-name", unresolved.served_model_names,
                   "Names the model in the API; responses to requests that name no model carry the first name.")
       ->type_name("NAME")
-      ->default_str("the folder's name");
+      ->default_str("the folder's name, or ORG/NAME");
   add_number(serve, "--context-length", engine.context_length, {1, 1 << 24},
              "Limits the tokens of prompt and output together.")
       ->default_str("the model's");

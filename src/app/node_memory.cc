@@ -48,6 +48,15 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
 NodeMemory::NodeMemory(std::vector<MemoryUser> stages, uint32_t page_size)
     : stages_(std::move(stages)), page_size_(page_size) {}
 
+std::vector<std::string> NodeMemory::device_names() const {
+  std::vector<std::string> names;
+  for (const MemoryUser& stage : stages_) {
+    std::string name = stage.backend->memory().name;
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
 uint64_t NodeMemory::page_bytes() const {
   uint64_t bytes = 0;
   for (const MemoryUser& stage : stages_) bytes += stage.model->page_bytes(static_cast<int32_t>(page_size_));

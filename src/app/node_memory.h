@@ -28,6 +28,8 @@ class NodeMemory {
  public:
   NodeMemory(std::vector<MemoryUser> stages, uint32_t page_size);
 
+  /// Returns the devices of the stages, each once.
+  [[nodiscard]] std::vector<std::string> device_names() const;
   /// Returns the bytes of one page over all stages.
   [[nodiscard]] uint64_t page_bytes() const;
   /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.

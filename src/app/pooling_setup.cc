@@ -71,11 +71,13 @@ Result<server::DenseLayer> load_dense(const model::DenseConfig& config) {
 class Setup {
  public:
   Setup(const PoolingOptions& options, const std::filesystem::path& folder, const model::ModelConfig& config,
-        const text::Tokenizer& tokenizer, model::PoolingConfig modules, model::ScoreConfig scores)
+        const text::Tokenizer& tokenizer, const CheckpointOpener& open_weights, model::PoolingConfig modules,
+        model::ScoreConfig scores)
       : options_(options),
         folder_(folder),
         config_(config),
         tokenizer_(tokenizer),
+        open_weights_(open_weights),
         modules_(std::move(modules)),
         scores_(std::move(scores)) {}
 
@@ -154,7 +156,7 @@ class Setup {
     model.score_activation = to_server(scores_.activation);
     model.rerank_template = options_.rerank_template.value_or(
         config_.architecture.starts_with("Qwen3") ? server::RerankTemplate::kQwen3 : server::RerankTemplate::kPair);
-    const auto checkpoint = model::Checkpoint::open(folder_);
+    const auto checkpoint = open_weights_ ? open_weights_() : model::Checkpoint::open(folder_);
     if (!checkpoint) return checkpoint.error();
     auto layer = is_classifier() ? load_classifier(**checkpoint) : load_token_score(**checkpoint);
     if (!layer) return layer.error();
@@ -221,6 +223,7 @@ class Setup {
   const std::filesystem::path& folder_;
   const model::ModelConfig& config_;
   const text::Tokenizer& tokenizer_;
+  const CheckpointOpener& open_weights_;
   const model::PoolingConfig modules_;
   const model::ScoreConfig scores_;
 };
@@ -228,7 +231,8 @@ class Setup {
 }  // namespace
 
 Result<PoolingSetup> set_up_pooling(const PoolingOptions& options, const std::filesystem::path& folder,
-                                    const model::ModelConfig& config, const text::Tokenizer& tokenizer) {
+                                    const model::ModelConfig& config, const text::Tokenizer& tokenizer,
+                                    const CheckpointOpener& open_weights) {
   // A model that only generates may have modules of any kind.
   if (options.runner == Runner::kGenerate && options.conversion.value_or(Conversion::kNone) == Conversion::kNone) {
     return PoolingSetup{};
@@ -237,7 +241,7 @@ Result<PoolingSetup> set_up_pooling(const PoolingOptions& options, const std::fi
   if (!modules) return modules.error();
   auto scores = model::read_score_config(folder);
   if (!scores) return scores.error();
-  return Setup(options, folder, config, tokenizer, std::move(*modules), std::move(*scores)).make();
+  return Setup(options, folder, config, tokenizer, open_weights, std::move(*modules), std::move(*scores)).make();
 }
 
 }  // namespace millrace::app

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "base/enum_names.h"
 #include "base/result.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/pooling_config.h"
 #include "server/pooling_model.h"
@@ -50,9 +52,13 @@ struct PoolingSetup {
   int32_t max_sequence_length = 0;                      ///< tokens of a text, if the model's files bound them; else 0
 };
 
+/// Opens the weights of the model, which may be in another folder than its description.
+using CheckpointOpener = std::function<Result<std::unique_ptr<model::Checkpoint>>()>;
+
 /// Decides by the flags and the files in `folder` what the server does, and loads the layers after the pooling. Errors
-/// name the flag or file.
+/// name the flag or file. Without `open_weights` they are in `folder` too.
 [[nodiscard]] Result<PoolingSetup> set_up_pooling(const PoolingOptions& options, const std::filesystem::path& folder,
-                                                  const model::ModelConfig& config, const text::Tokenizer& tokenizer);
+                                                  const model::ModelConfig& config, const text::Tokenizer& tokenizer,
+                                                  const CheckpointOpener& open_weights = {});
 
 }  // namespace millrace::app

@@ -38,6 +38,15 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
   add_number(serve, "--pp-size", engine.pp_size, {1, 1024}, "Sets the number of stages.");
   serve
       .add_option_function<std::string>(
+          "--tp-size,--tensor-parallel-size",
+          [&engine](const std::string& text) { engine.tp_size = text == "auto" ? 0 : std::stoi(text); },
+          "Sets the number of ranks of each stage, which share its layers: 1, 2, 4 or 8, or auto for one per NUMA "
+          "node.")
+      ->check(CLI::IsMember({"1", "2", "4", "8", "auto"}))
+      ->type_name("N")
+      ->default_str("1");
+  serve
+      .add_option_function<std::string>(
           "--pp-layer-partition",
           [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
           "Divides the layers over the stages: even (the remainder to later stages), auto, auto:prefill or auto:decode "
@@ -49,8 +58,13 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
       ->default_str(model::to_string(engine.layer_partition));
   add_number(serve, "--pp-async-batch-depth", engine.async_batch_depth, {0, 64},
              "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
+  add_number(serve, "--dp-size", engine.dp_size, {1, 64},
+             "Sets the number of rings: copies of the whole pipeline that share the requests.");
+  add_choice(serve, "--load-balance-method", engine.load_balance,
+             "Selects how a ring is chosen for a request: by its cached prefix as long as loads are in proportion, in "
+             "turn, or by the fewest requests.");
   add_number(serve, "--nnodes", flags.cluster.node_count, {1, 1024},
-             "Shares the stages among this many nodes (hosts or processes).");
+             "Shares the stages, or their ranks, among this many nodes (hosts or processes).");
   add_number(serve, "--node-rank", flags.cluster.node_rank, {0, 1023},
              "Sets this node's number; node 0 hosts the head and serves HTTP.");
   serve
@@ -81,6 +95,12 @@ std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_
   if (cluster_options.node_count > 1 && cluster_options.address.host.empty())
     return "--nnodes above 1 needs --dist-init-addr HOST:PORT";
   return {};
+}
+
+std::string ring_contradiction(const ServeFlags& flags) {
+  if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
+  return fmt::format("--dp-size {} with --nnodes {}: all rings run in one process, so --nnodes must be 1",
+                     flags.engine.dp_size, flags.cluster.node_count);
 }
 
 }  // namespace millrace::app

@@ -5,12 +5,13 @@
 #include <sstream>
 
 #include "app/devices.h"
+#include "app/local_rings.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "base/text_file.h"
+#include "cluster/node_reports.h"
 #include "model/generation_config.h"
-#include "server/observe/link_metrics.h"
-#include "server/observe/stage_metrics.h"
+#include "sched/head/engine_status.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -79,12 +80,6 @@ EngineOptions engine_options(EngineOptions options, const PoolingSetup& pooling,
   return options;
 }
 
-std::string model_name(const ServeFlags& flags) {
-  if (!flags.server.served_model_name.empty()) return flags.server.served_model_name;
-  const auto path = std::filesystem::absolute(flags.engine.model_path).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
-}
-
 /// Returns the keys of --api-key-file, without the white space around them.
 Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   const auto text = read_text_file(path);
@@ -100,11 +95,17 @@ Result<std::vector<std::string>> read_api_keys(const std::string& path) {
   return keys;
 }
 
-void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) {
+/// Writes the nodes of each ring. With several rings, each node says its ring.
+void write_nodes(JsonWriter& json, const std::vector<std::vector<cluster::NodeInfo>>& rings) {
   json.key("nodes").begin_array();
-  for (const cluster::NodeInfo& node : nodes) {
-    json.begin_object().member("rank", node.rank).member("first_stage", node.first_stage);
-    json.member("stage_count", node.stage_count).member("compute", node.compute).end_object();
+  for (size_t ring = 0; ring < rings.size(); ++ring) {
+    for (const cluster::NodeInfo& node : rings[ring]) {
+      json.begin_object();
+      if (rings.size() > 1) json.member("ring", ring);
+      json.member("rank", node.rank).member("first_stage", node.first_stage);
+      json.member("stage_count", node.stage_count).member("first_rank", node.first_rank);
+      json.member("rank_count", node.rank_count).member("compute", node.compute).end_object();
+    }
   }
   json.end_array();
 }
@@ -121,10 +122,19 @@ void raise_descriptor_limit(size_t max_connections) {
             max_connections, limit.rlim_max);
 }
 
+/// Returns whether a ring is paused.
+bool is_paused(sched::Engine& engine) {
+  sched::RingSet* rings = engine.rings();
+  if (rings == nullptr) return engine.status().paused;
+  for (size_t ring = 0; ring < rings->size(); ++ring) {
+    if (rings->report(ring).status.paused) return true;
+  }
+  return false;
+}
+
 /// Starts the engine once the front is up, and serves until a signal.
-Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
-                 const std::string& model) {
-  std::stop_source interruption;
+Result<void> run(LocalRings& engine, server::Server& front, Signals& signals, const ServeFlags& flags,
+                 const std::string& model, std::stop_source& interruption) {
   signals.on_first([&interruption] { interruption.request_stop(); });
   const auto port = front.start(interruption.get_token());
   if (port.has_error()) {
@@ -134,7 +144,10 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   const std::string& host = flags.server.http.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
   log::info("listening on http://{}:{} (model '{}')", is_ipv6 ? '[' + host + ']' : host, *port, model);
-  signals.on_first([&engine] { engine.interrupt(); });
+  signals.on_first([&engine, &interruption] {
+    interruption.request_stop();
+    engine.interrupt();
+  });
   const auto started = engine.start();
   signals.on_first({});
   if (started.has_error() && started.error().code != ErrorCode::kAborted) {
@@ -152,7 +165,7 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
   log::info("{}: draining for up to {} s", signal_name(received),
             static_cast<double>(flags.drain_timeout.count()) / 1000);
   const bool can_end = flags.drain_timeout > 0ms;
-  if (can_end && engine.engine().status().paused && engine.engine().resume()) {
+  if (can_end && is_paused(engine.engine()) && engine.engine().resume()) {
     log::info("generation was paused: resuming, so that running requests can end");
   }
   front.stop(flags.drain_timeout);
@@ -161,14 +174,19 @@ Result<void> run(LocalEngine& engine, server::Server& front, Signals& signals, c
 
 }  // namespace
 
-Result<void> serve(const ServeFlags& flags) {
-  const std::filesystem::path& folder = flags.engine.model_path;
-  if (!std::filesystem::is_directory(folder)) {
-    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", folder.string());
-  }
+Result<void> serve(const ServeFlags& given) {
+  std::stop_source interruption;
+  const WeightScope scope = given.cluster.node_count > 1 ? WeightScope::kOwnTensors : WeightScope::kWhole;
+  const auto source = locate_model(given.model, scope, interruption.get_token());
+  if (source.has_error()) return source.error();
+  ServeFlags flags = given;
+  flags.engine.model_path = source->folder;
+  flags.engine.weights_path = source->weights_folder;
+  flags.engine.weight_ranges = source->ranges;
+  const std::filesystem::path& folder = source->folder;
   const auto config = model::read_config(folder);
   if (config.has_error()) return config.error();
-  if (flags.cluster.node_rank > 0) return run_worker(flags);
+  if (flags.cluster.node_rank > 0) return run_worker(flags, interruption);
   Signals signals;
   raise_descriptor_limit(flags.server.http.max_connections);
   auto tokenizer = text::Tokenizer::load(folder);
@@ -179,10 +197,11 @@ Result<void> serve(const ServeFlags& flags) {
   if (chat_template.has_error()) return chat_template.error();
   auto defaults = generation_defaults(flags, *config, **tokenizer);
   if (defaults.has_error()) return defaults.error();
-  auto pooling = set_up_pooling(flags.pooling, folder, *config, **tokenizer);
+  auto pooling =
+      set_up_pooling(flags.pooling, folder, *config, **tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
   auto engine =
-      LocalEngine::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
+      LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
   if (engine.has_error()) return engine.error();
 
   server::Service service;
@@ -193,22 +212,17 @@ Result<void> serve(const ServeFlags& flags) {
   service.special_tokens = *special_tokens;
   service.pooling = std::move(pooling->pooling);
   server::ServerOptions options = flags.server;
-  options.served_model_name = model_name(flags);
+  if (options.served_model_name.empty()) options.served_model_name = source->name;
   if (!flags.api_key_file.empty()) {
     const auto keys = read_api_keys(flags.api_key_file);
     if (keys.has_error()) return keys.error();
     options.api_keys.insert(options.api_keys.end(), keys->begin(), keys->end());
   }
-  service.extra_metrics = [parts = engine->get()](std::string& out) {
-    server::append_link_metrics(out, parts->link_stats());
-    server::append_control_metrics(out, parts->control_refusals());
-    server::append_store_metrics(out, parts->store_stats());
-    server::append_decode_metrics(out, parts->graph_stats());
-  };
-  service.extra_info = [nodes = engine->get()](JsonWriter& json) { write_nodes(json, nodes->nodes()); };
+  service.extra_metrics = [rings = engine->get()](std::string& out) { rings->append_metrics(out); };
+  service.extra_info = [rings = engine->get()](JsonWriter& json) { write_nodes(json, rings->nodes()); };
   {
     server::Server front(options, std::move(service));
-    RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name));
+    RETURN_IF_ERROR(run(**engine, front, signals, flags, options.served_model_name, interruption));
   }
   engine->reset();
   log::info("stopped");

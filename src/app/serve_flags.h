@@ -19,6 +19,10 @@ struct UnresolvedFlags {
   std::string dist_init_addr;
 };
 
+/// Declare how a hub is asked for a model, and where downloads are kept.
+void add_hub_flags(CLI::App& command, ModelRef& model);
+void add_download_dir_flag(CLI::App& command, ModelRef& model);
+
 void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved);
 void add_device_flags(CLI::App& serve, ServeFlags& flags);
 void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved);
@@ -33,6 +37,7 @@ void add_operation_flags(CLI::App& serve, ServeFlags& flags);
 [[nodiscard]] std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_addr,
                                           ClusterOptions& cluster_options);
 /// Returns which flags contradict each other, or nothing.
+[[nodiscard]] std::string ring_contradiction(const ServeFlags& flags);
 [[nodiscard]] std::string scheduler_contradiction(const ServeFlags& flags);
 [[nodiscard]] std::string cache_contradiction(const ServeFlags& flags);
 

@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "server/observe/trace_writer.h"
+#include "sim/cluster.h"
+#include "sim/experiment.h"
 #include "sim/svg_plot.h"
 
 namespace millrace::app {

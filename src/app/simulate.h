@@ -6,7 +6,10 @@
 
 #include "base/enum_names.h"
 #include "base/result.h"
-#include "sim/experiment.h"
+#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/queue_policy.h"
+#include "sim/service_goal.h"
+#include "sim/workload.h"
 
 namespace CLI {
 class App;

@@ -1,5 +1,10 @@
 #include "app/starting_engine.h"
 
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
+
 namespace millrace::app {
 
 void StartingEngine::set_awaited(std::string what) {
@@ -47,6 +52,16 @@ bool StartingEngine::pause(sched::PauseMode mode) {
 bool StartingEngine::resume() {
   sched::Engine* engine = engine_.load();
   return engine != nullptr && engine->resume();
+}
+
+bool StartingEngine::return_waiting(const std::string& reason) {
+  sched::Engine* engine = engine_.load();
+  return engine != nullptr && engine->return_waiting(reason);
+}
+
+bool StartingEngine::rebuild(const std::string& reason) {
+  sched::Engine* engine = engine_.load();
+  return engine != nullptr && engine->rebuild(reason);
 }
 
 const sched::RingStats* StartingEngine::ring_stats() const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 
 namespace millrace::app {
 
@@ -29,6 +30,8 @@ class StartingEngine final : public sched::Engine {
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(sched::PauseMode mode) override;
   bool resume() override;
+  bool return_waiting(const std::string& reason) override;
+  bool rebuild(const std::string& reason) override;
   [[nodiscard]] const sched::RingStats* ring_stats() const override;
 
  private:

@@ -12,11 +12,11 @@
 
 namespace millrace::app {
 
-Result<void> run_worker(const ServeFlags& flags) {
+Result<void> run_worker(const ServeFlags& flags, std::stop_source& download) {
   Signals signals;
   auto config = model::read_config(flags.engine.model_path);
   if (config.has_error()) return config.error();
-  auto checkpoint = model::Checkpoint::open(flags.engine.model_path);
+  auto checkpoint = open_checkpoint(flags.engine);
   if (checkpoint.has_error()) return checkpoint.error();
   RETURN_IF_ERROR(model::untie_separate_head(**checkpoint, *config));
 
@@ -36,6 +36,7 @@ Result<void> run_worker(const ServeFlags& flags) {
 
   log::info("{}: leaving the ring when it does not need this node any more", signal_name(signals.wait()));
   interrupted = true;
+  download.request_stop();
   asio::post(control.context(), [&] { tasks.spawn("drain", member.drain(flags.drain_timeout)); });
   control.join();
   host.join();

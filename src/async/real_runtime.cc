@@ -1,5 +1,6 @@
 #include "async/real_runtime.h"
 
+#include "base/log_label.h"
 #include "base/thread_name.h"
 
 namespace millrace::async {
@@ -48,8 +49,9 @@ void RealRuntime::fire() {
 }
 
 IoThread::IoThread(std::string name)
-    : thread_([this, name = std::move(name)] {
-        name_thread(name);
+    : thread_([this, name = std::move(name), label = log::thread_label()] {
+        name_thread(label.empty() ? name : label + ' ' + name);
+        log::label_thread(label);
         context_.run();
       }) {}
 

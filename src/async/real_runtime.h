@@ -35,8 +35,9 @@ class RealRuntime final : public Runtime {
   uint64_t next_id_ = 1;
 };
 
-/// A thread with an io_context and its Runtime. The thread lives until release() and the end of all work on it. The
-/// destructor releases and joins, so the owners of tasks here must have ended them.
+/// A thread with an io_context and its Runtime, which takes over its creator's log label. The thread lives until
+/// release() and the end of all work on it. The destructor releases and joins, so the owners of tasks here must have
+/// ended them.
 class IoThread {
  public:
   explicit IoThread(std::string name);

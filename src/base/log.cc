@@ -2,6 +2,7 @@
 
 #include "base/log_drops.h"
 #include "base/log_event.h"
+#include "base/log_label.h"
 
 #include <spdlog/details/os.h>
 #include <spdlog/sinks/base_sink.h>
@@ -32,6 +33,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
 
 bool json_lines_enabled = false;
 std::atomic<uint64_t> dropped_count{0};
+thread_local std::string label_of_thread;
 
 /// Returns the terminal's escape sequence for a level.
 std::string_view color_of(spdlog::level::level_enum level) {
@@ -100,8 +102,17 @@ bool enabled(Level level) {
   return logger().should_log(to_spdlog(level));
 }
 
+void label_thread(std::string label) {
+  label_of_thread = std::move(label);
+}
+
+const std::string& thread_label() {
+  return label_of_thread;
+}
+
 void write(Level level, fmt::string_view format, fmt::format_args args) {
   std::string message = fmt::vformat(format, args);
+  if (!label_of_thread.empty()) message.insert(0, label_of_thread + ": ");
   if (json_lines_enabled) {
     std::string quoted;
     append_json_string(quoted, message);

@@ -19,7 +19,21 @@ struct PrefixCacheCounts {
   uint64_t persisted_pages = 0;    ///< host → store, good on all stages
   uint64_t fetched_pages = 0;      ///< store → host, good on all stages
   uint64_t unpersisted_pages = 0;  ///< not asked of the store, which is behind
+  PrefixCacheCounts& operator+=(const PrefixCacheCounts& other);
 };
+
+inline PrefixCacheCounts& PrefixCacheCounts::operator+=(const PrefixCacheCounts& other) {
+  device_hit_pages += other.device_hit_pages;
+  host_hit_pages += other.host_hit_pages;
+  missed_pages += other.missed_pages;
+  evicted_device_pages += other.evicted_device_pages;
+  evicted_host_pages += other.evicted_host_pages;
+  stored_pages += other.stored_pages;
+  persisted_pages += other.persisted_pages;
+  fetched_pages += other.fetched_pages;
+  unpersisted_pages += other.unpersisted_pages;
+  return *this;
+}
 
 /// Counts since the store was opened, except `bytes_stored`.
 struct StoreStats {
@@ -61,6 +75,7 @@ inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
 /// The counts of one stage's store.
 struct StageStoreStats {
   StageId stage;
+  uint32_t rank = 0;  ///< of the stage
   StoreStats store;
 };
 

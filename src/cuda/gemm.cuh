@@ -51,8 +51,6 @@ struct Tiling {
   static constexpr int kWarpsAlongTokens = kWarpsN;
   static constexpr int kRowTiles = kFeatures / 16 / kWarpsM;  // per warp
   static constexpr int kColumnTiles = kTokens / 8 / kWarpsN;  // per warp
-  /// Whether registers have room for the sums of earlier splits. The widest tile has none and takes whole sums only.
-  static constexpr bool kCanReduceSplits = kRowTiles * kColumnTiles <= 16;
   static constexpr int kWeightBytes = kPanels * kPanelStepBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kStepRowBytes;
   static constexpr int kSumStride = kFeatures + 4;  // floats; spreads tokens over the banks
@@ -75,7 +73,6 @@ struct Tilings<MatrixInstruction::kMma> {
   using Tokens32 = Tiling<kBy, 1, 32, 4, 1, 4, 4>;
   using Tokens64 = Tiling<kBy, 2, 64, 4, 2, 3, 2>;
   using Tokens128 = Tiling<kBy, 2, 128, 4, 2, 3, 1>;
-  using Tokens256 = Tokens128;
 };
 template <>
 struct Tilings<MatrixInstruction::kWgmma> {
@@ -85,19 +82,13 @@ struct Tilings<MatrixInstruction::kWgmma> {
   using Tokens32 = Tiling<kBy, 1, 32, 4, 1, 4, 4>;
   using Tokens64 = Tiling<kBy, 2, 64, 8, 1, 4, 2>;
   using Tokens128 = Tiling<kBy, 2, 128, 8, 1, 5, 1>;
-  using Tokens256 = Tiling<kBy, 2, 256, 8, 1, 4, 1>;
 };
 
 /// Returns the tokens per tile that suit `rows` rows of one weight. Results do not depend on it.
 constexpr int32_t tile_tokens(int32_t rows) {
   return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
-/// Returns the tokens per tile when one block computes a whole sum. Wide tiles read less per operation.
-constexpr int32_t tile_tokens_without_split_k(int32_t rows) {
-  constexpr int32_t kEnough = 512;  // fewer would fill tiles of 128 better
-  return rows >= kEnough ? 256 : tile_tokens(rows);
-}
-/// Calls use(tiling) with the tiling for so many tokens; for 256 with the widest of the instruction.
+/// Calls use(tiling) with the tiling of an instruction for so many tokens.
 template <class Use>
 void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
   const auto choose = [&](auto tilings) {
@@ -107,8 +98,7 @@ void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
       case 16: return use(typename Of::Tokens16{});
       case 32: return use(typename Of::Tokens32{});
       case 64: return use(typename Of::Tokens64{});
-      case 128: return use(typename Of::Tokens128{});
-      default: return use(typename Of::Tokens256{});
+      default: return use(typename Of::Tokens128{});
     }
   };
   if (by == MatrixInstruction::kWgmma) return choose(Tilings<MatrixInstruction::kWgmma>{});
@@ -226,18 +216,13 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
 /// Starts the multiplication by warpgroups, each with a panel of its own.
 template <class T>
 __device__ void begin_step(const std::byte* stage, Accumulators<T>& sums) {
-  constexpr int kColumns = T::kTokenCount < kMaxWgmmaColumns ? T::kTokenCount : kMaxWgmmaColumns;
   const int panel = static_cast<int>(threadIdx.x) / (4 * kLanes);
   const uint32_t features = shared_address(stage) + panel * kPanelStepBytes;
   const uint32_t tokens = shared_address(stage) + T::kWeightBytes;
   wgmma_fence();
 #pragma unroll
   for (int inputs = 0; inputs < kStepInputs; inputs += 16) {
-#pragma unroll
-    for (int first = 0; first < T::kTokenCount; first += kColumns) {
-      wgmma<kColumns>(&sums[0][first / 8], swizzled_operand(features + inputs * 2),
-                      swizzled_operand(tokens + first * kStepRowBytes + inputs * 2));
-    }
+    wgmma<T::kTokenCount>(sums[0], swizzled_operand(features + inputs * 2), swizzled_operand(tokens + inputs * 2));
   }
   wgmma_commit();
 }
@@ -367,21 +352,30 @@ __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4]
   for (int i = 0; i < count; ++i) out[i] = adds ? out[i] + values[i] : values[i];
 }
 
+/// Returns the groups of four outputs that a panel gives per row.
+__device__ inline int quads_of_panel(const GemmParams& p) {
+  return p.epilogue == Epilogue::kSiluMul ? kPanelRows / 8 : kPanelRows / 4;
+}
+/// Stores outputs 4 · quad… of the sums of a row from feature first_feature of the packed matrix on.
+__device__ inline void store_quad(const GemmParams& p, const float* row_sums, int quad, int32_t first_feature,
+                                  int32_t row) {
+  const bool gated = p.epilogue == Epilogue::kSiluMul;
+  const int feature = quad * 4;
+  const int32_t out_feature = (gated ? first_feature / 2 : first_feature) + feature;
+  if (out_feature >= p.features) return;
+  const float* const from = row_sums + (gated ? feature / 8 * 16 + feature % 8 : feature);
+  float sums[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) sums[j] = gated ? silu(from[j]) * from[8 + j] : from[j];
+  store_outputs(p, sums, row, out_feature);
+}
+
 template <class T, class Rows>
 __device__ void run_epilogue(const GemmParams& p, const Rows& rows, int32_t first_feature, const float* tile) {
-  const bool gated = p.epilogue == Epilogue::kSiluMul;
-  const int tile_features = gated ? T::kFeatures / 2 : T::kFeatures;
-  const int quads = tile_features / 4;
+  const int quads = quads_of_panel(p) * T::kPanelCount;
   for (int i = threadIdx.x; i < T::kTokenCount * quads; i += T::kThreads) {
     const int token = i / quads;
-    const int feature = i % quads * 4;
-    const int32_t out_feature = (gated ? first_feature / 2 : first_feature) + feature;
-    if (!rows.has(token) || out_feature >= p.features) continue;
-    const float* from = tile + token * T::kSumStride + (gated ? feature / 8 * 16 + feature % 8 : feature);
-    float sums[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sums[j] = gated ? silu(from[j]) * from[8 + j] : from[j];
-    store_outputs(p, sums, rows.target(token), out_feature);
+    if (rows.has(token)) store_quad(p, tile + token * T::kSumStride, i % quads, first_feature, rows.target(token));
   }
 }
 
@@ -395,17 +389,15 @@ __device__ void compute_tile(const GemmParams& p, const Rows& rows, int32_t firs
   GemmMainloop<T, Rows> walk(p, rows, first_panel, begin(split), begin(last_split));
   Accumulators<T> sums = {};
   walk.run_until(begin(split + 1), sums);
-  if constexpr (T::kCanReduceSplits) {
-    while (++split < last_split) {
-      Accumulators<T> next = {};
-      walk.run_until(begin(split + 1), next);
+  while (++split < last_split) {
+    Accumulators<T> next = {};
+    walk.run_until(begin(split + 1), next);
 #pragma unroll
-      for (int m = 0; m < T::kRowTiles; ++m) {
+    for (int m = 0; m < T::kRowTiles; ++m) {
 #pragma unroll
-        for (int n = 0; n < T::kColumnTiles; ++n) {
+      for (int n = 0; n < T::kColumnTiles; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sums[m][n][i] += next[m][n][i];
-        }
+        for (int i = 0; i < 4; ++i) sums[m][n][i] += next[m][n][i];
       }
     }
   }

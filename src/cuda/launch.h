@@ -36,6 +36,7 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
+  uint32_t cluster_blocks = 1;  ///< consecutive blocks of a cluster
 };
 
 #ifdef MILLRACE_EMULATED_CUDA
@@ -49,7 +50,12 @@ template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
                    Arguments... arguments) {
   emulator::emulated_enqueue(stream, [=] {
-    emulator::run({shape.name, shape.grid, shape.block, shape.shared_bytes, [=] { kernel(arguments...); }});
+    emulator::run({.name = shape.name,
+                   .grid = shape.grid,
+                   .block = shape.block,
+                   .shared_bytes = shape.shared_bytes,
+                   .cluster_blocks = shape.cluster_blocks,
+                   .body = [=] { kernel(arguments...); }});
   });
 }
 
@@ -95,6 +101,14 @@ void launch_kernel(void (*kernel)(Parameters...), SharedMemoryLimits& limits, co
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  if (shape.cluster_blocks > 1) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = shape.cluster_blocks;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
   const auto pass = [&](Parameters... parameters) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
     check_launch(shape.name, "launch", cudaLaunchKernelExC(&config, entry, pointers));

@@ -5,11 +5,14 @@
 
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
+#ifndef MILLRACE_EMULATED_CUDA
+#include "cuda/sm_90a.cuh"
+#endif
 
 namespace millrace::cuda {
 
 constexpr int kWarpgroupRows = 64;
-constexpr int kMaxWgmmaColumns = 128;
+constexpr int kWarpgroupThreads = 4 * kLanes;
 
 /// Returns the descriptor of an operand in rows of kStepRowBytes at chunk_offset. Its address is that of row 0, a
 /// multiple of kSwizzleBytes, plus 32 bytes per 16 earlier inputs. PTX ISA, "Matrix descriptor": bits 0…13 are the
@@ -43,13 +46,6 @@ void wgmma(float (*d)[4], uint64_t a, uint64_t b) {
 
 #else
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define MILLRACE_ON_SM_90A(...) __VA_ARGS__
-#else
-// Never runs: the host launches such kernels only on compute capability 9.0, and only if sm_90a was compiled.
-#define MILLRACE_ON_SM_90A(...) __trap()
-#endif
-
 /// Makes this thread's writes to shared memory, including copies that it has waited for, visible to wgmma after the
 /// next barrier.
 __device__ inline void fence_async_proxy() {
@@ -80,6 +76,8 @@ __device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
 #define MILLRACE_SUMS_4(j) MILLRACE_SUMS_2(j), MILLRACE_SUMS_2(j + 2)
 #define MILLRACE_SUMS_8(j) MILLRACE_SUMS_4(j), MILLRACE_SUMS_4(j + 4)
 #define MILLRACE_SUMS_16(j) MILLRACE_SUMS_8(j), MILLRACE_SUMS_8(j + 8)
+#define MILLRACE_SUMS_24(j) MILLRACE_SUMS_16(j), MILLRACE_SUMS_8(j + 16)
+#define MILLRACE_SUMS_32(j) MILLRACE_SUMS_16(j), MILLRACE_SUMS_16(j + 16)
 #define MILLRACE_NAMES_4 "%0,%1,%2,%3"
 #define MILLRACE_NAMES_8 MILLRACE_NAMES_4 ",%4,%5,%6,%7"
 #define MILLRACE_NAMES_16 MILLRACE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -88,6 +86,14 @@ __device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
   MILLRACE_NAMES_32                                                                              \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54" \
   ",%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define MILLRACE_NAMES_96                                                                            \
+  MILLRACE_NAMES_64                                                                                  \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                                                                                              \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define MILLRACE_NAMES_128                                                                           \
+  MILLRACE_NAMES_96                                                                                  \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                                                                                              \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // The product is added to d (the predicate), neither operand negated (1, 1), both in rows of inputs (0, 0).
 #define MILLRACE_DEFINE_WGMMA(columns, names, sums, a_name, b_name)                                                    \
   template <>                                                                                                          \
@@ -103,18 +109,23 @@ MILLRACE_DEFINE_WGMMA(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8", "%9")
 MILLRACE_DEFINE_WGMMA(32, MILLRACE_NAMES_16, MILLRACE_SUMS_4(0), "%16", "%17")
 MILLRACE_DEFINE_WGMMA(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33")
 MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
+MILLRACE_DEFINE_WGMMA(192, MILLRACE_NAMES_96, MILLRACE_SUMS_24(0), "%96", "%97")
+MILLRACE_DEFINE_WGMMA(256, MILLRACE_NAMES_128, MILLRACE_SUMS_32(0), "%128", "%129")
 #undef MILLRACE_DEFINE_WGMMA
+#undef MILLRACE_NAMES_128
+#undef MILLRACE_NAMES_96
 #undef MILLRACE_NAMES_64
 #undef MILLRACE_NAMES_32
 #undef MILLRACE_NAMES_16
 #undef MILLRACE_NAMES_8
 #undef MILLRACE_NAMES_4
+#undef MILLRACE_SUMS_32
+#undef MILLRACE_SUMS_24
 #undef MILLRACE_SUMS_16
 #undef MILLRACE_SUMS_8
 #undef MILLRACE_SUMS_4
 #undef MILLRACE_SUMS_2
 #undef MILLRACE_SUM
-#undef MILLRACE_ON_SM_90A
 
 #endif
 

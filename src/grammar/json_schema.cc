@@ -16,6 +16,8 @@ namespace {
 
 /// Limits the sets of terms that are read, each of which is a rule.
 constexpr size_t kMaxTermSets = 20'000;
+/// Steps to find the rule of a term among the known ones.
+constexpr uint64_t kReadSteps = 10;
 /// Limits the combinations of members that all objects together tell apart.
 constexpr size_t kMaxMemberNodes = 16'384;
 
@@ -34,7 +36,7 @@ class JsonSchemaParser {
                .definition = definition,
                .read = [this](std::vector<SchemaTerm> terms) { return read(std::move(terms)); },
                .nodes_left = kMaxMemberNodes,
-               .only_declared_members = options.only_declared_members} {}
+               .only_declared = options.only_declared} {}
 
   ExpressionPtr read_root() {
     ExpressionPtr root = read({{document_.root(), false, "schema"}});
@@ -42,6 +44,9 @@ class JsonSchemaParser {
       const Pending next = std::move(open_.back());
       open_.pop_back();
       definition_.rules[next.rule].expression = expression_of(next.terms);
+    }
+    if (document_.work().is_exhausted() && unsupported_ == UnsupportedKeywords::kRefuse) {
+      throw ErrorException(document_.work().error());
     }
     const Expression& whole = *definition_.rules[root->rule].expression;
     if (whole.kind == Expression::Kind::kChoice && whole.parts.empty()) fail_at("schema", "no value satisfies it");
@@ -57,6 +62,7 @@ class JsonSchemaParser {
   /// Returns the rule of a set of terms, which is read later. Equal sets share a rule, so that recursion comes to an
   /// end.
   ExpressionPtr read(std::vector<SchemaTerm> terms) {
+    document_.work().spend(kReadSteps * (terms.size() + 1));
     const auto [entry, is_new] = by_keys_.try_emplace(keys_of(terms, document_), 0);
     if (is_new) {
       if (by_keys_.size() > kMaxTermSets) {
@@ -111,8 +117,7 @@ class JsonSchemaParser {
       for (const JsonValue value : *each.listed) ways.push_back(literal(to_json(value)));
       return;
     }
-    // A schema with keywords of some types allows these types only.
-    const bool is_narrowed = !each.has_types && (each.types & each.keyword_types) != 0;
+    const bool is_narrowed = parts_.only_declared && !each.has_types && (each.types & each.keyword_types) != 0;
     const TypeSet types = is_narrowed ? each.types & each.keyword_types : each.types;
     if (types == kAllTypes && each.keyword_types == 0 && !each.has_exclusions) {
       ways.push_back(rules_.value());

@@ -113,6 +113,8 @@ struct StringConditions {
   std::optional<uint32_t> max;
 };
 
+using ValueList = std::shared_ptr<const std::vector<JsonValue>>;
+
 /// One way to satisfy a set of terms: conditions that all hold together, without choices.
 struct SchemaCase {
   TypeSet types = kAllTypes;
@@ -123,7 +125,7 @@ struct SchemaCase {
   ArrayConditions array;
   StringConditions string;
   NumberConditions number;
-  std::vector<std::vector<JsonValue>> lists;     ///< each holds the value
+  std::vector<ValueList> lists;                  ///< each holds the value
   std::optional<std::vector<JsonValue>> listed;  ///< all values of this case; the rest is then known to hold
 };
 

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <unordered_set>
 
+#include "grammar/json_equality.h"
 #include "grammar/json_schema_keywords.h"
 #include "grammar/json_schema_members.h"
 #include "grammar/json_schema_type_keywords.h"
@@ -16,11 +19,9 @@ constexpr size_t kMaxCases = 256;
 constexpr size_t kMaxDrafts = 2048;
 /// Limits the ways that are tried before a choice is made. Beyond it any way counts as possible.
 constexpr size_t kMaxTrials = 10'000;
-/// Limits the drafts of a whole schema, up to 30 microseconds each.
-constexpr size_t kMaxAllDrafts = 100'000;
-
-/// Steps of SchemaCheck in the time of one draft.
-constexpr size_t kCheckStepsPerDraft = 100;
+/// Steps to copy a draft, and to add a term to it.
+constexpr uint64_t kDraftSteps = 40;
+constexpr uint64_t kTermSteps = 20;
 
 /// Thrown where terms take more cases than there may be.
 struct TooManyCases {};
@@ -180,8 +181,9 @@ bool SchemaCases::add_all_terms(CaseDraft& draft) {
 }
 
 bool SchemaCases::add_open_terms(CaseDraft& draft) {
-  if (++drafts_ > kMaxAllDrafts) throw TooManyCases();
+  document_.work().spend(kDraftSteps);
   while (!draft.open.empty()) {
+    document_.work().spend(kTermSteps + draft.done.size() / 8);
     const SchemaTerm term = std::move(draft.open.back());
     draft.open.pop_back();
     const auto key = key_of(term);
@@ -222,13 +224,13 @@ bool SchemaCases::add_applicator(CaseDraft& draft, JsonObject schema, const Json
   const std::string inner = fmt::format("{}.{}", path, key);
   if (key == "type") return draft.keep_types(types_named(value, path));
   if (key == "const") {
-    draft.made.lists.push_back({value});
+    draft.made.lists.push_back(std::make_shared<const std::vector<JsonValue>>(1, value));
     return true;
   }
   if (key == "enum") {
     JsonArray array;
     if (!value.get(array) || array.empty()) fail_at(path, "enum: wanted an array of at least one value");
-    draft.made.lists.emplace_back(array.begin(), array.end());
+    draft.made.lists.push_back(std::make_shared<const std::vector<JsonValue>>(array.begin(), array.end()));
     return true;
   }
   if (key == "not") return draft.take(opening({{value, true, inner}}));
@@ -298,23 +300,24 @@ bool SchemaCases::add_violation(CaseDraft& draft, JsonObject schema, const std::
 }
 
 void SchemaCases::add_listed_values(CaseDraft draft, Expansion& expansion) {
-  if (drafts_ > kMaxAllDrafts) throw TooManyCases();
-  const size_t steps = check_.steps();
   std::vector<JsonValue> values;
-  const auto is_valid = [&](JsonValue value) {
-    const bool is_in_all = std::ranges::all_of(draft.made.lists, [&](const std::vector<JsonValue>& list) {
-      return std::ranges::any_of(list, [&](JsonValue each) { return are_equal(value, each); });
-    });
-    return is_in_all && std::ranges::all_of(expansion.terms, [&](const SchemaTerm& term) {
-             return check_.is_valid(value, term.schema) != term.is_negated;
-           });
-  };
   try {
-    std::ranges::copy_if(draft.made.lists.front(), std::back_inserter(values), is_valid);
+    std::vector<std::unordered_set<std::string>> others;  // the values of all lists but the first
+    for (const ValueList& list : std::span(draft.made.lists).subspan(1)) {
+      others.emplace_back();
+      for (const JsonValue value : *list) others.back().insert(equality_key(value, document_.work()));
+    }
+    const auto is_valid = [&](JsonValue value) {
+      const std::string key = others.empty() ? std::string() : equality_key(value, document_.work());
+      return std::ranges::all_of(others, [&](const auto& keys) { return keys.contains(key); }) &&
+             std::ranges::all_of(expansion.terms, [&](const SchemaTerm& term) {
+               return check_.is_valid(value, term.schema) != term.is_negated;
+             });
+    };
+    std::ranges::copy_if(*draft.made.lists.front(), std::back_inserter(values), is_valid);
   } catch (const ErrorException& failure) {
     fail_at(expansion.terms.front().path, failure.error().message);
   }
-  drafts_ += (check_.steps() - steps) / kCheckStepsPerDraft;
   if (values.empty()) return;
   draft.made.listed = std::move(values);
   expansion.cases.push_back(std::move(draft.made));

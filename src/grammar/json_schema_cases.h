@@ -64,7 +64,6 @@ class SchemaCases {
   SchemaDocument& document_;
   SchemaCheck check_;
   const UnsupportedKeywords unsupported_;
-  size_t drafts_ = 0;                                       // of all expansions
   std::map<std::pair<TermKeys, int>, bool> unsatisfiable_;  // without a final value while it is being found
 };
 

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "base/utf8.h"
+#include "grammar/json_equality.h"
 #include "grammar/json_schema_case.h"
 #include "grammar/json_schema_keywords.h"
 
@@ -44,30 +47,8 @@ bool has_all(JsonObject value, JsonArray names) {
 
 }  // namespace
 
-bool are_equal(JsonValue left, JsonValue right) {
-  if (left.kind() != right.kind()) return false;
-  if (left.is_number()) {
-    const auto a = parse_decimal(left.number_text());
-    const auto b = parse_decimal(right.number_text());
-    return a && b ? *a == *b : left.number_text() == right.number_text();
-  }
-  std::string_view text;
-  std::string_view other_text;
-  if (left.get(text) && right.get(other_text)) return text == other_text;
-  JsonArray ours;
-  JsonArray theirs;
-  if (left.get(ours) && right.get(theirs)) return std::ranges::equal(ours, theirs, are_equal);
-  JsonObject members;
-  JsonObject others;
-  if (!left.get(members) || !right.get(others)) return left.is_true() == right.is_true();
-  return members.size() == others.size() && std::ranges::all_of(members, [&](const JsonMember& member) {
-           const JsonValue other = others[member.key];
-           return !other.is_missing() && are_equal(member.value, other);
-         });
-}
-
 bool SchemaCheck::is_valid(JsonValue value, JsonValue schema) {
-  ++steps_;
+  document_.work().spend(2);
   if (schema.is_bool()) return schema.is_true();
   JsonObject object;
   if (!schema.get(object)) refuse_check("wanted an object, true or false");
@@ -91,11 +72,11 @@ size_t SchemaCheck::count_valid(JsonValue value, JsonValue schemas) {
 bool SchemaCheck::satisfies(JsonValue value, JsonObject schema, const JsonMember& keyword) {
   const std::string_view key = keyword.key;
   if (key == "type") return (types_named(keyword.value, "type") & type_of(value)) != 0;
-  if (key == "const") return are_equal(value, keyword.value);
+  ReadWork& work = document_.work();
+  if (key == "const") return equality_key(value, work) == equality_key(keyword.value, work);
   if (key == "enum") {
-    const JsonArray values = array_of(keyword);
-    steps_ += values.size();
-    return std::ranges::any_of(values, [&](JsonValue each) { return are_equal(value, each); });
+    (void)array_of(keyword);
+    return document_.listed_values().contains(keyword.value, value, work);
   }
   if (key == "$ref" || key == "$recursiveRef" || key == "$dynamicRef") {
     std::string_view reference;
@@ -122,12 +103,16 @@ bool SchemaCheck::satisfies(JsonValue value, JsonObject schema, const JsonMember
 }
 
 bool SchemaCheck::satisfies_member(const JsonMember& member, JsonObject schema) {
-  const JsonValue own = schema["properties"][member.key];
+  JsonObject properties;
+  (void)schema["properties"].get(properties);
+  document_.work().spend(1 + properties.size() / 4);
+  const JsonValue own = properties[member.key];
   if (!own.is_missing() && !is_valid(member.value, own)) return false;
   bool is_named = !own.is_missing();
   JsonObject patterns;
   if (schema["patternProperties"].get(patterns)) {
     for (const auto& [pattern, each] : patterns) {
+      document_.work().spend(1 + member.key.size());
       if (!document_.pattern_language(pattern).accepts(member.key)) continue;
       is_named = true;
       if (!is_valid(member.value, each)) return false;
@@ -179,12 +164,9 @@ bool SchemaCheck::satisfies_array(JsonArray value, JsonObject schema, const Json
   const std::string_view key = keyword.key;
   if (key == "minItems" || key == "maxItems") return is_within(static_cast<double>(value.size()), keyword);
   if (key == "uniqueItems") {
-    for (auto at = value.begin(); at != value.end(); ++at) {
-      const JsonValue item = *at;
-      auto next = at;
-      if (std::any_of(++next, value.end(), [&](JsonValue other) { return are_equal(item, other); })) return false;
-    }
-    return true;
+    std::unordered_set<std::string> keys;
+    return std::ranges::all_of(
+        value, [&](JsonValue item) { return keys.insert(equality_key(item, document_.work())).second; });
   }
   if (key == "contains") {
     const auto count = std::ranges::count_if(value, [&](JsonValue item) { return is_valid(item, keyword.value); });
@@ -200,6 +182,7 @@ bool SchemaCheck::satisfies_array(JsonArray value, JsonObject schema, const Json
   const JsonValue rest = schema[is_list ? "additionalItems" : "items"];
   size_t index = 0;
   for (const JsonValue item : value) {
+    document_.work().spend(1 + std::min(index, prefix.size()) / 4);
     const JsonValue own = index < prefix.size() ? prefix.at(index) : rest;
     if (!own.is_missing() && !is_valid(item, own)) return false;
     ++index;
@@ -208,6 +191,7 @@ bool SchemaCheck::satisfies_array(JsonArray value, JsonObject schema, const Json
 }
 
 bool SchemaCheck::satisfies_string(std::string_view value, const JsonMember& keyword) {
+  document_.work().spend(value.size());
   if (keyword.key == "minLength" || keyword.key == "maxLength") return is_within(length_of(value), keyword);
   std::string_view text;
   if (!keyword.value.get(text)) refuse_check(fmt::format("{}: wanted a string", keyword.key));

@@ -5,10 +5,8 @@
 
 namespace millrace::grammar {
 
-/// Compares values as JSON Schema does: numbers by their size, members in any order.
-[[nodiscard]] bool are_equal(JsonValue left, JsonValue right);
-
-/// Decides whether values satisfy schemas of a document. Lives while the document is read.
+/// Decides whether values satisfy schemas of a document. Counts its work in that of the document. Lives while the
+/// document is read.
 class SchemaCheck {
  public:
   explicit SchemaCheck(SchemaDocument& document) : document_(document) {}
@@ -17,9 +15,6 @@ class SchemaCheck {
   [[nodiscard]] bool is_valid(JsonValue value, JsonValue schema);
   /// Checks the name of a member. Throws as is_valid() does.
   [[nodiscard]] bool is_valid_name(std::string_view name, JsonValue schema);
-
-  /// Returns how many schemas have been applied and how many values compared.
-  [[nodiscard]] size_t steps() const { return steps_; }
 
  private:
   [[nodiscard]] bool satisfies(JsonValue value, JsonObject schema, const JsonMember& keyword);
@@ -33,7 +28,6 @@ class SchemaCheck {
 
   SchemaDocument& document_;
   uint32_t depth_ = 0;
-  size_t steps_ = 0;
 };
 
 }  // namespace millrace::grammar

@@ -126,14 +126,14 @@ bool append_undescribed(std::string& text, JsonValue schema) {
   return true;
 }
 
-TextLanguage language_of_pattern(std::string_view pattern) {
+TextLanguage language_of_pattern(std::string_view pattern, ReadWork& work) {
   std::string rest(pattern);
   const std::vector<LookAhead> conditions = take_look_ahead(rest);
   if (!conditions.empty() && has_alternatives(rest)) (void)parsed_pattern(pattern);  // reports it
-  TextLanguage language = TextLanguage::of_expression(*parsed_pattern(rest).expression);
+  TextLanguage language = TextLanguage::of_expression(*parsed_pattern(rest).expression, work);
   for (const LookAhead& condition : conditions) {
-    const TextLanguage met = TextLanguage::of_expression(*parsed_pattern(condition.pattern).expression);
-    language = language.and_also(condition.is_negated ? met.complement() : met);
+    const TextLanguage met = TextLanguage::of_expression(*parsed_pattern(condition.pattern).expression, work);
+    language = language.and_also(condition.is_negated ? met.complement(work) : met, work);
   }
   return language;
 }
@@ -192,6 +192,14 @@ void SchemaDocument::find_names(JsonValue value, std::string_view base, uint32_t
 }
 
 JsonValue SchemaDocument::referred(std::string_view reference) {
+  const auto known = referred_.find(std::string(reference));
+  if (known != referred_.end()) return known->second;
+  const JsonValue found = find_referred(reference);
+  referred_.emplace(reference, found);
+  return found;
+}
+
+JsonValue SchemaDocument::find_referred(std::string_view reference) {
   if (reference.starts_with('#')) {
     const JsonValue found = root_.at_pointer(percent_decoded(reference.substr(1)));
     if (!found.is_missing()) return found;
@@ -238,14 +246,14 @@ ExpressionPtr SchemaDocument::pattern(std::string_view pattern) {
 const TextLanguage& SchemaDocument::pattern_language(std::string_view pattern) {
   const auto known = patterns_.find(pattern);
   if (known != patterns_.end()) return known->second;
-  return patterns_.emplace(pattern, language_of_pattern(pattern)).first->second;
+  return patterns_.emplace(pattern, language_of_pattern(pattern, work_)).first->second;
 }
 
 const TextLanguage& SchemaDocument::format_language(std::string_view name, bool is_bound) {
   const auto known = formats_.find({std::string(name), is_bound});
   if (known != formats_.end()) return known->second;
   const ExpressionPtr expression = is_bound ? format_bound(name) : format_expression(name);
-  return formats_.emplace(std::pair(std::string(name), is_bound), TextLanguage::of_expression(*expression))
+  return formats_.emplace(std::pair(std::string(name), is_bound), TextLanguage::of_expression(*expression, work_))
       .first->second;
 }
 

@@ -8,6 +8,8 @@
 
 #include "base/json_value.h"
 #include "grammar/expression.h"
+#include "grammar/json_equality.h"
+#include "grammar/read_work.h"
 #include "grammar/text_language.h"
 
 namespace millrace::grammar {
@@ -19,6 +21,9 @@ class SchemaDocument {
   explicit SchemaDocument(JsonValue root);
 
   [[nodiscard]] JsonValue root() const { return root_; }
+  /// Returns the count of the work of all who read the schema.
+  [[nodiscard]] ReadWork& work() { return work_; }
+  [[nodiscard]] ListedValues& listed_values() { return listed_values_; }
   /// Returns what identifies a schema. Small schemas that differ in their descriptions only are the same.
   [[nodiscard]] const void* identity_of(JsonValue schema);
   /// Returns whether a member of `schema` constrains instances. Drafts up to 7 ignore what stands beside "$ref".
@@ -35,9 +40,13 @@ class SchemaDocument {
   [[nodiscard]] const TextLanguage& format_language(std::string_view name, bool is_bound = false);
 
  private:
+  [[nodiscard]] JsonValue find_referred(std::string_view reference);
   void find_names(JsonValue value, std::string_view base, uint32_t depth);
 
   const JsonValue root_;
+  ReadWork work_;
+  ListedValues listed_values_;
+  std::unordered_map<std::string, JsonValue> referred_;
   bool ignores_beside_ref_ = false;
   std::unordered_map<const void*, const void*> identities_;
   std::unordered_map<std::string, const void*> by_text_;

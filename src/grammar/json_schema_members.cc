@@ -37,6 +37,7 @@ std::optional<std::vector<SchemaTerm>> terms_of_member(const ObjectConditions& o
   };
   bool is_known = false;
   for (const Source& source : object.sources) {
+    document.work().spend(1 + source.properties.size() / 4 + source.patterns.size() * (1 + name.size()));
     bool is_named = false;
     if (const JsonValue own = source.properties[name]; !own.is_missing()) {
       is_named = true;
@@ -65,17 +66,18 @@ std::vector<MemberClass> other_members(const ObjectConditions& object, const std
     TextLanguage names;
     std::vector<std::pair<size_t, JsonMember>> matched;  // source and pattern
   };
-  std::vector<Class> classes{{at_position(path, [&] { return TextLanguage::exactly(known).complement(); }), {}}};
+  ReadWork& work = document.work();
+  std::vector<Class> classes{{at_position(path, [&] { return TextLanguage::exactly(known, work).complement(work); }), {}}};
   for (size_t i = 0; i < object.sources.size(); ++i) {
     for (const JsonMember& pattern : object.sources[i].patterns) {
       const std::string pattern_path = member_path(object.sources[i], "patternProperties", pattern.key);
       const TextLanguage& matching = language_at(document, pattern.key, pattern_path);
-      const TextLanguage rest = matching.complement();
+      const TextLanguage rest = matching.complement(work);
       std::vector<Class> split;
       for (const Class& each : classes) {
-        Class inside{at_position(pattern_path, [&] { return each.names.and_also(matching); }), each.matched};
+        Class inside{at_position(pattern_path, [&] { return each.names.and_also(matching, work); }), each.matched};
         inside.matched.emplace_back(i, pattern);
-        Class outside{at_position(pattern_path, [&] { return each.names.and_also(rest); }), each.matched};
+        Class outside{at_position(pattern_path, [&] { return each.names.and_also(rest, work); }), each.matched};
         for (Class* part : {&inside, &outside}) {
           if (!part->names.is_empty()) split.push_back(std::move(*part));
         }

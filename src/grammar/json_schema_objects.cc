@@ -19,7 +19,7 @@ constexpr uint32_t kMinSetNodes = 8;
 class ObjectReader {
  public:
   ObjectReader(const ObjectConditions& object, const std::string& path, SchemaParts& parts)
-      : object_(object), path_(path), parts_(parts), names_check_(parts.document) {}
+      : object_(object), path_(path), parts_(parts), work_(parts.document.work()), names_check_(parts.document) {}
 
   ExpressionPtr read() {
     if (object_.unnamed && object_.has_unevaluated) {
@@ -64,6 +64,7 @@ class ObjectReader {
   }
 
   void add_member(std::string_view name) {
+    work_.spend(kMemberSteps + known_.size() / 8);
     if (std::ranges::find(known_, name) != known_.end()) return;
     known_.push_back(name);
     const bool is_required = std::ranges::find(object_.required, name) != object_.required.end();
@@ -90,12 +91,12 @@ class ObjectReader {
     const bool has_properties = std::ranges::any_of(object_.sources, [](const ObjectConditions::Source& source) {
       return source.properties.identity() != nullptr;
     });
-    const bool is_closed = parts_.only_declared_members && has_properties;
+    const bool is_closed = parts_.only_declared && has_properties;
     std::optional<TextLanguage> valid;
     if (!object_.names.empty()) valid = valid_names();
     for (MemberClass& each : other_members(object_, known_, path_, parts_.document)) {
       if (is_closed && !each.is_declared) continue;
-      const TextLanguage names = !valid ? each.names : at_position(path_, [&] { return each.names.and_also(*valid); });
+      const TextLanguage names = !valid ? each.names : at_position(path_, [&] { return each.names.and_also(*valid, work_); });
       if (names.is_empty()) continue;
       for (const auto& divided : divided_by_witnesses(names)) {
         const TextLanguage& part = divided.first;
@@ -112,8 +113,8 @@ class ObjectReader {
     for (size_t i = 0; i < witnesses_.size(); ++i) {
       std::vector<std::pair<TextLanguage, uint32_t>> divided;
       for (const auto& [part, named] : parts) {
-        const TextLanguage inside = part.and_also(witnesses_[i].names);
-        const TextLanguage outside = part.and_also(witnesses_[i].names.complement());
+        const TextLanguage inside = part.and_also(witnesses_[i].names, work_);
+        const TextLanguage outside = part.and_also(witnesses_[i].names.complement(work_), work_);
         if (!inside.is_empty()) divided.emplace_back(inside, named | uint32_t{1} << i);
         if (!outside.is_empty()) divided.emplace_back(outside, named);
       }
@@ -163,10 +164,10 @@ class ObjectReader {
     if (witness.schema["properties"].get(members)) {
       for (const JsonMember& member : members) named.push_back(member.key);
     }
-    TextLanguage names = TextLanguage::exactly(named).complement();
+    TextLanguage names = TextLanguage::exactly(named, work_).complement(work_);
     if (witness.schema["patternProperties"].get(members)) {
       for (const JsonMember& pattern : members) {
-        names = names.and_also(parts_.document.pattern_language(pattern.key).complement());
+        names = names.and_also(parts_.document.pattern_language(pattern.key).complement(work_), work_);
       }
     }
     return {names, violation_of(witness.schema["additionalProperties"], witness.path)};
@@ -180,35 +181,38 @@ class ObjectReader {
   /// Returns the names that "propertyNames" allow.
   TextLanguage valid_names() {
     TextLanguage names = TextLanguage::any();
-    for (const SchemaTerm& term : object_.names) names = names.and_also(names_of({term}));
+    for (const SchemaTerm& term : object_.names) names = names.and_also(names_of({term}), work_);
     return names;
   }
 
   /// Returns the strings that satisfy all terms.
   TextLanguage names_of(const std::vector<SchemaTerm>& terms) {
-    TextLanguage names = TextLanguage::any().complement();
+    TextLanguage names = TextLanguage::any().complement(work_);
     for (const SchemaCase& each : parts_.cases.cases_of(terms)) {
       if ((each.types & kStringType) == 0) continue;
       names = names.or_else(each.listed ? listed_names(*each.listed)
-                                        : string_language(each.string, terms.front().path, parts_));
+                                        : string_language(each.string, terms.front().path, parts_),
+                            work_);
     }
     return names;
   }
 
-  static TextLanguage listed_names(const std::vector<JsonValue>& values) {
+  TextLanguage listed_names(const std::vector<JsonValue>& values) {
     std::vector<std::string_view> texts;
     std::string_view text;
     for (const JsonValue value : values) {
       if (value.get(text)) texts.push_back(text);
     }
-    return TextLanguage::exactly(texts);
+    return TextLanguage::exactly(texts, work_);
   }
 
   static constexpr size_t kMaxWitnesses = 4;
+  static constexpr uint64_t kMemberSteps = 20;
 
   const ObjectConditions& object_;
   const std::string& path_;
   SchemaParts& parts_;
+  ReadWork& work_;
   SchemaCheck names_check_;
   JsonSet set_;
   std::vector<Witness> witnesses_;  // a bit each

@@ -24,7 +24,7 @@ struct SchemaParts {
   std::function<ExpressionPtr(std::vector<SchemaTerm>)> read;              ///< the values that satisfy all terms
   std::map<std::pair<std::string, TermKeys>, ExpressionPtr> members = {};  ///< by what identifies the names
   size_t nodes_left = 0;               ///< limits the combinations of members of all objects together
-  bool only_declared_members = false;  ///< as in SchemaOptions
+  bool only_declared = false;  ///< as in SchemaOptions
 };
 
 [[nodiscard]] ExpressionPtr object_expression(const ObjectConditions& object, const std::string& path,

@@ -6,6 +6,9 @@
 namespace millrace::grammar {
 namespace {
 
+/// Steps to write one state of a language as an expression.
+constexpr uint64_t kWriteSteps = 10;
+
 /// Returns the number of characters that every match of an expression has. Nothing if they differ.
 std::optional<uint64_t> fixed_length(const Expression& expression) {
   switch (expression.kind) {
@@ -108,26 +111,28 @@ ExpressionPtr only_expression(const StringConditions& string, const std::string&
 }  // namespace
 
 TextLanguage string_language(const StringConditions& string, const std::string& path, SchemaParts& parts) {
+  ReadWork& work = parts.document.work();
   TextLanguage language = TextLanguage::any();
   const auto add = [&](const StringConditions::Text& text, bool is_pattern) {
     language = at_position(text.path, [&] {
       const TextLanguage& found = is_pattern ? parts.document.pattern_language(text.text)
                                              : parts.document.format_language(text.text, text.is_negated);
-      return language.and_also(text.is_negated ? found.complement() : found);
+      return language.and_also(text.is_negated ? found.complement(work) : found, work);
     });
   };
   for (const StringConditions::Text& pattern : string.patterns) add(pattern, true);
   for (const StringConditions::Text& format : string.formats) add(format, false);
-  if (!string.excluded.empty()) language = language.and_also(TextLanguage::exactly(string.excluded).complement());
+  if (!string.excluded.empty()) language = language.and_also(TextLanguage::exactly(string.excluded, work).complement(work), work);
   if (string.min > 0 || string.max) {
-    if (string.max && *string.max < string.min) return TextLanguage::any().complement();
+    if (string.max && *string.max < string.min) return TextLanguage::any().complement(work);
     // A part of the lengths is better than none: with fewer there are fewer states.
     for (std::optional<uint32_t> max = string.max;; max = *max / 2) {
       try {
-        return language.and_also(TextLanguage::of_lengths(string.min, max));
+        return language.and_also(TextLanguage::of_lengths(string.min, max), work);
       } catch (const ErrorException& failure) {
         constexpr uint32_t kMinLength = 64;
-        if (!max || *max / 2 < std::max(string.min, kMinLength)) fail_at(path, failure.error().message);
+        const bool is_last = !max || *max / 2 < std::max(string.min, kMinLength) || work.is_exhausted();
+        if (is_last) fail_at(path, failure.error().message);
       }
     }
   }
@@ -140,7 +145,9 @@ ExpressionPtr string_expression(const StringConditions& string, const std::strin
     return parts.rules.string_of(string.min, string.max);
   }
   if (const ExpressionPtr only = only_expression(string, path, parts)) return parts.rules.string_of(*only);
-  return parts.rules.string_of(string_language(string, path, parts));
+  const TextLanguage language = string_language(string, path, parts);
+  at_position(path, [&] { parts.document.work().spend(language.state_count() * kWriteSteps); });
+  return parts.rules.string_of(language);
 }
 
 ExpressionPtr number_expression(NumberConditions number, TypeSet types, const std::string& path, SchemaParts& parts) {
@@ -148,7 +155,8 @@ ExpressionPtr number_expression(NumberConditions number, TypeSet types, const st
   number.allows_fraction = (types & kFractionType) != 0;
   const bool is_free = !number.low && !number.high && number.multiples.empty() && number.excluded.empty();
   if (is_free && number.allows_whole) return number.allows_fraction ? parts.rules.number() : parts.rules.integer();
-  const TextLanguage numbers = at_position(path, [&] { return number_language(number); });
+  const TextLanguage numbers = at_position(path, [&] { return number_language(number, parts.document.work()); });
+  at_position(path, [&] { parts.document.work().spend(numbers.state_count() * kWriteSteps); });
   return numbers.expression([](const CharSet& chars) { return one_of(chars); });
 }
 

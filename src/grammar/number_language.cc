@@ -138,7 +138,7 @@ class MagnitudeStates {
   size_t max_fraction_digits_ = kUsualDigits;
 };
 
-TextLanguage bounded_numbers(const NumberConditions& conditions) {
+TextLanguage bounded_numbers(const NumberConditions& conditions, ReadWork& work) {
   const auto digits_of = [](const std::optional<Decimal>& bound) { return bound ? bound->whole.size() : 0; };
   const size_t most = std::max(digits_of(conditions.low), digits_of(conditions.high));
   Magnitudes positive{.low = {}, .high = conditions.high};
@@ -173,7 +173,7 @@ TextLanguage bounded_numbers(const NumberConditions& conditions) {
     begin.edges.insert(begin.edges.end(), states[first].edges.begin(), states[first].edges.end());
   }
   states[0] = std::move(begin);
-  return TextLanguage::from_states(std::move(states));
+  return TextLanguage::from_states(std::move(states), work);
 }
 
 /// A divisor as a whole number over a power of ten.
@@ -207,7 +207,7 @@ uint64_t shifted(uint64_t remainder, size_t zeros, uint64_t divisor) {
 }
 
 /// Returns the texts of digits and a point that are multiples. A state is a remainder, and how many decimals it has.
-TextLanguage multiples_of(const Decimal& decimal) {
+TextLanguage multiples_of(const Decimal& decimal, ReadWork& work) {
   const Divisor divisor = divisor_of(decimal);
   const uint64_t m = divisor.number;
   const size_t k = divisor.decimals;
@@ -238,19 +238,19 @@ TextLanguage multiples_of(const Decimal& decimal) {
   states[0].is_end = false;
   states[0].edges.erase(states[0].edges.begin());
   states[0].edges.insert(states[0].edges.begin(), {U'-', U'-', state_of(0, 0)});
-  return TextLanguage::from_states(std::move(states));
+  return TextLanguage::from_states(std::move(states), work);
 }
 
 }  // namespace
 
-TextLanguage number_language(const NumberConditions& conditions) {
-  TextLanguage language = bounded_numbers(conditions);
+TextLanguage number_language(const NumberConditions& conditions, ReadWork& work) {
+  TextLanguage language = bounded_numbers(conditions, work);
   for (const NumberConditions::Multiple& multiple : conditions.multiples) {
-    const TextLanguage multiples = multiples_of(multiple.divisor);
-    language = language.and_also(multiple.is_negated ? multiples.complement() : multiples);
+    const TextLanguage multiples = multiples_of(multiple.divisor, work);
+    language = language.and_also(multiple.is_negated ? multiples.complement(work) : multiples, work);
   }
   for (const Decimal& value : conditions.excluded) {
-    language = language.and_also(bounded_numbers({.low = value, .high = value}).complement());
+    language = language.and_also(bounded_numbers({.low = value, .high = value}, work).complement(work), work);
   }
   return language;
 }

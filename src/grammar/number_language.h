@@ -28,8 +28,8 @@ struct NumberConditions {
 
 /// Returns the numbers that satisfy the conditions, as JSON writes them without an exponent. Digits are bounded: 18
 /// before and after the point, or more where a bound has more. Throws an ErrorException without a position if a divisor
-/// has too many digits.
-[[nodiscard]] TextLanguage number_language(const NumberConditions& conditions);
+/// has too many digits, and as TextLanguage does.
+[[nodiscard]] TextLanguage number_language(const NumberConditions& conditions, ReadWork& work);
 
 /// Returns whether a number is a multiple of a divisor, exactly. Throws as number_language() does.
 [[nodiscard]] bool is_multiple_of(const Decimal& number, const Decimal& divisor);

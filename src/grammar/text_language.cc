@@ -22,6 +22,16 @@ using States = std::vector<TextLanguage::State>;
 
 /// Rounds of merging equal states. Each merges the states that differ in what follows the last round's.
 constexpr int kMaxMergeRounds = 64;
+/// Steps to compare one state with the others, and to find the state of a pair.
+constexpr uint64_t kMergeSteps = 6;
+constexpr uint64_t kPairSteps = 4;
+
+/// Counts the work on all edges of some states once.
+void spend_on(const States& states, uint64_t steps_per_state, ReadWork& work) {
+  uint64_t edges = 0;
+  for (const TextLanguage::State& state : states) edges += state.edges.size();
+  work.spend(states.size() * steps_per_state + edges);
+}
 
 /// Returns the states that reach an end.
 std::vector<bool> useful_states(const States& states) {
@@ -82,8 +92,9 @@ States renumbered(const States& states, const std::vector<uint32_t>& new_of) {
 }
 
 /// Merges states that end alike and have the same edges, until nothing changes or the rounds end.
-States merged_states(States states) {
+States merged_states(States states, ReadWork& work) {
   for (int round = 0; round < kMaxMergeRounds; ++round) {
+    spend_on(states, kMergeSteps, work);
     std::vector<uint32_t> new_of(states.size());
     std::unordered_map<std::string, uint32_t> known;
     for (uint32_t i = 0; i < states.size(); ++i) {
@@ -118,11 +129,11 @@ States merged_states(States states) {
 TextLanguage::TextLanguage(std::vector<State> states)
     : states_(std::make_shared<const std::vector<State>>(std::move(states))) {}
 
-TextLanguage TextLanguage::from_states(std::vector<State> states) {
+TextLanguage TextLanguage::from_states(std::vector<State> states, ReadWork& work) {
   CHECK(!states.empty());
   std::vector<uint32_t> same(states.size());
   for (uint32_t i = 0; i < same.size(); ++i) same[i] = i;
-  return TextLanguage(merged_states(renumbered(states, same)));
+  return TextLanguage(merged_states(renumbered(states, same), work));
 }
 
 TextLanguage TextLanguage::any() {
@@ -141,10 +152,11 @@ TextLanguage TextLanguage::of_lengths(uint32_t min, std::optional<uint32_t> max)
   return TextLanguage(std::move(states));
 }
 
-TextLanguage TextLanguage::exactly(const std::vector<std::string_view>& texts) {
+TextLanguage TextLanguage::exactly(const std::vector<std::string_view>& texts, ReadWork& work) {
   std::vector<std::map<char32_t, uint32_t>> tree(1);
   std::vector<bool> is_end(1);
   for (std::string_view text : texts) {
+    work.spend(1 + text.size());
     uint32_t at = 0;
     while (!text.empty()) {
       const DecodedUtf8 step = decode_utf8(text);
@@ -163,18 +175,18 @@ TextLanguage TextLanguage::exactly(const std::vector<std::string_view>& texts) {
     states[i].is_end = is_end[i];
     for (const auto& [c, to] : tree[i]) states[i].edges.push_back({c, c, to});
   }
-  return from_states(std::move(states));
+  return from_states(std::move(states), work);
 }
 
-TextLanguage TextLanguage::of_expression(const Expression& expression) {
-  const auto states = determinized(expression, kMaxStates);
+TextLanguage TextLanguage::of_expression(const Expression& expression, ReadWork& work) {
+  const auto states = determinized(expression, kMaxStates, work);
   if (!states) refuse_size();
-  return from_states(std::move(*states));
+  return from_states(std::move(*states), work);
 }
 
 // Each state of the product is a pair. A pair without one half stands where only the other can go on.
 template <class IsEnd>
-TextLanguage TextLanguage::product(const TextLanguage& other, const IsEnd& is_end) const {
+TextLanguage TextLanguage::product(const TextLanguage& other, const IsEnd& is_end, ReadWork& work) const {
   constexpr uint32_t kNone = UINT32_MAX;
   const std::vector<State>& left = *states_;
   const std::vector<State>& right = *other.states_;
@@ -211,20 +223,21 @@ TextLanguage TextLanguage::product(const TextLanguage& other, const IsEnd& is_en
       }
       at = end + 1;
     }
+    work.spend((ours.edges.size() + theirs.edges.size() + 1) * kPairSteps);
     states.push_back(std::move(state));
   }
-  return from_states(std::move(states));
+  return from_states(std::move(states), work);
 }
 
-TextLanguage TextLanguage::and_also(const TextLanguage& other) const {
-  return product(other, [](bool ours, bool theirs) { return ours && theirs; });
+TextLanguage TextLanguage::and_also(const TextLanguage& other, ReadWork& work) const {
+  return product(other, [](bool ours, bool theirs) { return ours && theirs; }, work);
 }
 
-TextLanguage TextLanguage::or_else(const TextLanguage& other) const {
-  return product(other, [](bool ours, bool theirs) { return ours || theirs; });
+TextLanguage TextLanguage::or_else(const TextLanguage& other, ReadWork& work) const {
+  return product(other, [](bool ours, bool theirs) { return ours || theirs; }, work);
 }
 
-TextLanguage TextLanguage::complement() const {
+TextLanguage TextLanguage::complement(ReadWork& work) const {
   std::vector<State> states = *states_;
   const auto rest = static_cast<uint32_t>(states.size());
   for (State& state : states) {
@@ -240,7 +253,7 @@ TextLanguage TextLanguage::complement() const {
     state.edges = std::move(all);
   }
   states.push_back({.edges = {{0, CharSet::kMaxCodePoint, rest}}, .is_end = true});
-  return from_states(std::move(states));
+  return from_states(std::move(states), work);
 }
 
 bool TextLanguage::is_empty() const {

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "grammar/expression.h"
+#include "grammar/read_work.h"
 #include "grammar/regex_parser.h"
 
 namespace millrace::grammar {
 
 /// A regular language over characters, as a deterministic automaton without needless states. Immutable; copies share
-/// their states. Functions that make one throw an ErrorException without a position beyond kMaxStates states.
+/// their states. Functions that make one throw an ErrorException without a position beyond kMaxStates states, and beyond
+/// the limit of the work that they count.
 class TextLanguage {
  public:
   static constexpr size_t kMaxStates = 20'000;
@@ -29,16 +31,16 @@ class TextLanguage {
   };
 
   /// Begins in state 0.
-  [[nodiscard]] static TextLanguage from_states(std::vector<State> states);
+  [[nodiscard]] static TextLanguage from_states(std::vector<State> states, ReadWork& work);
   [[nodiscard]] static TextLanguage any();
   [[nodiscard]] static TextLanguage of_lengths(uint32_t min, std::optional<uint32_t> max);
-  [[nodiscard]] static TextLanguage exactly(const std::vector<std::string_view>& texts);
+  [[nodiscard]] static TextLanguage exactly(const std::vector<std::string_view>& texts, ReadWork& work);
   /// Makes the language of an expression without references, whose characters are as parse_regex() makes them.
-  [[nodiscard]] static TextLanguage of_expression(const Expression& expression);
+  [[nodiscard]] static TextLanguage of_expression(const Expression& expression, ReadWork& work);
 
-  [[nodiscard]] TextLanguage and_also(const TextLanguage& other) const;
-  [[nodiscard]] TextLanguage or_else(const TextLanguage& other) const;
-  [[nodiscard]] TextLanguage complement() const;
+  [[nodiscard]] TextLanguage and_also(const TextLanguage& other, ReadWork& work) const;
+  [[nodiscard]] TextLanguage or_else(const TextLanguage& other, ReadWork& work) const;
+  [[nodiscard]] TextLanguage complement(ReadWork& work) const;
 
   [[nodiscard]] bool is_empty() const;
   [[nodiscard]] bool accepts(std::string_view utf8) const;
@@ -51,7 +53,7 @@ class TextLanguage {
  private:
   explicit TextLanguage(std::vector<State> states);
   template <class IsEnd>
-  [[nodiscard]] TextLanguage product(const TextLanguage& other, const IsEnd& is_end) const;
+  [[nodiscard]] TextLanguage product(const TextLanguage& other, const IsEnd& is_end, ReadWork& work) const;
 
   std::shared_ptr<const std::vector<State>> states_;
 };

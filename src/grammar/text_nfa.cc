@@ -11,7 +11,7 @@ namespace {
 /// A nondeterministic automaton over characters by Thompson's construction. Lives for one call of determinized().
 class TextNfa {
  public:
-  explicit TextNfa(size_t max_states) : max_states_(max_states) {
+  TextNfa(size_t max_states, ReadWork& work) : max_states_(max_states), shared_work_(work) {
     add_state();
     add_state();
   }
@@ -35,6 +35,7 @@ class TextNfa {
     for (size_t i = 0; i < sets.size(); ++i) {
       work_ += sets[i].size();
       if (sets.size() > max_states_ || work_ > kMaxWork) return std::nullopt;
+      shared_work_.spend(work_ - std::exchange(spent_, work_));
       const std::vector<uint32_t> set = sets[i];
       const std::vector<uint32_t> last = closure(set, i == 0, true);
       TextLanguage::State state{.edges = {}, .is_end = std::ranges::binary_search(last, kEnd)};
@@ -182,17 +183,20 @@ class TextNfa {
   }
 
   const size_t max_states_;
+  ReadWork& shared_work_;
   std::vector<State> states_;
   std::vector<uint64_t> seen_;
   uint64_t round_ = 0;
   size_t work_ = 0;
+  size_t spent_ = 0;  // the part of work_ that shared_work_ has counted
   bool is_too_large_ = false;
 };
 
 }  // namespace
 
-std::optional<std::vector<TextLanguage::State>> determinized(const Expression& expression, size_t max_states) {
-  TextNfa nfa(max_states);
+std::optional<std::vector<TextLanguage::State>> determinized(const Expression& expression, size_t max_states,
+                                                             ReadWork& work) {
+  TextNfa nfa(max_states, work);
   if (!nfa.build(expression)) return std::nullopt;
   return nfa.determinize();
 }

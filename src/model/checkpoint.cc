@@ -32,9 +32,17 @@ bool plain_file_name(std::string_view name) {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder) {
-  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder));
-  auto single = SafetensorsFile::open(folder / kSingleName);
+Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string& file_name) const {
+  if (source_ && !source_->contains(file_name))
+    return make_error(ErrorCode::kNotFound, "{}: there is no such file", (folder_ / file_name).string());
+  if (source_) RETURN_IF_ERROR(source_->prepare_file(file_name));
+  return SafetensorsFile::open(folder_ / file_name);
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
+                                                     std::shared_ptr<RangeSource> source) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
+  auto single = checkpoint->open_file(std::string(kSingleName));
   if (single) {
     checkpoint->single_ = std::move(*single);
   } else if (single.error().code != ErrorCode::kNotFound) {
@@ -81,7 +89,7 @@ Result<const SafetensorsFile*> Checkpoint::shard(const std::string& file_name) c
   const std::lock_guard lock(mutex_);
   const auto known = shards_.find(file_name);
   if (known != shards_.end()) return known->second.get();
-  auto opened = SafetensorsFile::open(folder_ / file_name);
+  auto opened = open_file(file_name);
   if (!opened) return opened.error();
   return shards_.emplace(file_name, std::move(*opened)).first->second.get();
 }
@@ -101,9 +109,36 @@ Result<const SafetensorsFile*> Checkpoint::file_of(std::string_view name) const 
   return file;
 }
 
+Result<const SafetensorsFile*> Checkpoint::filled_file_of(std::string_view name) const {
+  const auto file = file_of(name);
+  if (!file || !source_) return file;
+  const auto [begin, end] = (*file)->byte_range(name);
+  const FileRange range{.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end};
+  RETURN_IF_ERROR(source_->fetch({&range, 1}));
+  return file;
+}
+
+Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
+  if (!source_) return {};
+  std::vector<FileRange> ranges;
+  for (const std::string& name : names) {
+    std::vector<std::string> parts = weights::companion_names(name);
+    parts.push_back(name);
+    for (const std::string& each : parts) {
+      const std::string_view stored = stored_name(each);
+      if (!contains_stored(stored)) continue;
+      const auto file = file_of(stored);
+      if (!file) return file.error();
+      const auto [begin, end] = (*file)->byte_range(stored);
+      ranges.push_back({.file = std::filesystem::path((*file)->path()).filename(), .begin = begin, .end = end});
+    }
+  }
+  return source_->fetch(ranges);
+}
+
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
   const std::string_view stored = stored_name(name);
-  const auto file = file_of(stored);
+  const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find(stored);
 }
@@ -118,14 +153,14 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
   const std::string_view stored = stored_name(name);
-  const auto file = file_of(stored);
+  const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find_stored(stored);
 }
 
 Result<std::span<const std::byte>> Checkpoint::find_bytes(std::string_view name, std::string_view dtype,
                                                           const tensor::Shape& shape) const {
-  const auto file = file_of(stored_name(name));
+  const auto file = filled_file_of(stored_name(name));
   if (!file) return file.error();
   const auto stored = (*file)->find_stored(stored_name(name));
   if (!stored) return stored.error();
@@ -157,8 +192,24 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
   return matrix;
 }
 
+Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string_view name, const tensor::Shape& shape,
+                                                                     const weights::WeightFormat& format) const {
+  const auto lookup = [this](const std::string& part) -> Result<weights::RawTensor> {
+    if (!contains(part)) return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), part);
+    const auto stored = find_stored(part);
+    if (!stored) return stored.error();
+    return weights::RawTensor{
+        .dtype = stored->dtype, .shape = {stored->shape.begin(), stored->shape.end()}, .bytes = stored->bytes};
+  };
+  auto found = weights::find_stored_weight(lookup, format, std::string(name), shape[0], shape[1]);
+  if (!found) return make_error(found.error().code, "{}: {}", folder_.string(), found.error().message);
+  return found;
+}
+
 void Checkpoint::release(std::string_view name) const {
-  for (const std::string& each : {std::string(name), scale_name(name)}) {
+  std::vector<std::string> parts = weights::companion_names(name);
+  parts.emplace_back(name);
+  for (const std::string& each : parts) {
     if (!contains(each)) continue;
     if (const auto file = file_of(stored_name(each))) (*file)->release(stored_name(each));
   }

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,9 +12,11 @@
 
 #include "base/result.h"
 #include "model/quantization.h"
+#include "model/range_source.h"
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
 #include "tensor/w8.h"
+#include "weights/find_weight.h"
 
 namespace millrace::model {
 
@@ -22,8 +26,14 @@ namespace millrace::model {
 /// Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
-  /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one.
-  [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder);
+  /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one. With
+  /// a `source` the folder's files are filled as they are read; its errors are those of every other call.
+  [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder,
+                                                                std::shared_ptr<RangeSource> source = nullptr);
+
+  /// Fetches tensors, and what belongs to them as scales, in few requests, where the checkpoint has a source. Unknown
+  /// names are skipped.
+  [[nodiscard]] Result<void> prepare(std::span<const std::string> names) const;
 
   /// Finds a tensor. Errors: kNotFound for an unknown name; kData for a missing, truncated or malformed shard, or a
   /// shard without the tensor that the index promises.
@@ -35,7 +45,12 @@ class Checkpoint {
   /// Finds a matrix stored in 8 bits with its scales: one per row, or per group of a row. Errors: those of find().
   [[nodiscard]] Result<tensor::W8Matrix> find_w8(std::string_view name, const tensor::Shape& wanted,
                                                  bool per_channel_scales) const;
-  /// Releases the page cache of a tensor and, if it is stored in 8 bits, of its scales. See SafetensorsFile::release.
+  /// Finds the weight `name` of shape [rows, columns] in a format that is decoded; nothing when it is stored as plain
+  /// floating point. Errors: those of find() and weights::find_stored_weight.
+  [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
+                                                                         const tensor::Shape& shape,
+                                                                         const weights::WeightFormat& format) const;
+  /// Releases the page cache of a tensor and of what belongs to it, as scales. See SafetensorsFile::release.
   void release(std::string_view name) const;
   /// Returns whether the index lists the tensor, or the single file holds it.
   [[nodiscard]] bool contains(std::string_view name) const;
@@ -44,18 +59,23 @@ class Checkpoint {
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
 
  private:
-  explicit Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source)
+      : folder_(std::move(folder)), source_(std::move(source)) {}
+  [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
   [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
   /// Returns the name by which the files have a tensor.
   [[nodiscard]] std::string_view stored_name(std::string_view name) const;
-  /// Returns the file that holds a tensor, mapped.
+  /// Returns the file that holds a tensor, mapped, with the tensor's bytes.
+  [[nodiscard]] Result<const SafetensorsFile*> filled_file_of(std::string_view stored_name) const;
+  /// Returns the file that holds a tensor, mapped. Without its bytes where there is a source.
   [[nodiscard]] Result<const SafetensorsFile*> file_of(std::string_view stored_name) const;
   [[nodiscard]] Result<std::span<const std::byte>> find_bytes(std::string_view name, std::string_view dtype,
                                                               const tensor::Shape& shape) const;
 
   std::filesystem::path folder_;
+  std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
   std::unique_ptr<SafetensorsFile> single_;
   std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
   bool lacks_prefix_ = false;                              ///< stored names lack the "model." of layers and embedding

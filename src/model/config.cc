@@ -251,6 +251,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
   const StoredQuantization stored = read_quantization(fields);
   config.quantization = stored.quantization;
   config.keeps_unquantized_projections = stored.has_unquantized_projections;
+  config.weight_format = stored.format;
   refuse_unsupported(fields, *family);
   refuse_bidirectional(fields);
   read_dimensions(fields, *family, config);

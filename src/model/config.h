@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "model/quantization.h"
 #include "model/rope.h"
+#include "weights/weight_format.h"
 #include "tensor/dtype.h"
 
 namespace millrace::model {
@@ -65,6 +66,9 @@ struct ModelConfig {
   Quantization quantization = Quantization::kNone;  ///< of projections and head, which may be stored otherwise
   /// Keeps projections that are stored unquantized as they are, since the checkpoint's author chose the quantized ones.
   bool keeps_unquantized_projections = false;
+  /// The format of weights that are decoded when they are loaded; kNone: they are stored as plain floating point, or as
+  /// `quantization` says.
+  weights::WeightFormat weight_format;
 
   [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }

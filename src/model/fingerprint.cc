@@ -100,6 +100,22 @@ Fingerprint fingerprint_of(const tensor::W8Matrix& matrix) {
   return hash.finish();
 }
 
+Fingerprint fingerprint_of(const weights::StoredWeight& weight) {
+  Hash hash;
+  hash.add(std::string_view("stored weight"));
+  for (const int64_t number :
+       {weight.rows, weight.cols, static_cast<int64_t>(weight.codes.kind), static_cast<int64_t>(weight.codes.order),
+        int64_t{weight.codes.bits}, int64_t{weight.zeros.offset}, int64_t{weight.zeros.constant}, weight.group_rows,
+        weight.group_cols, static_cast<int64_t>(weight.scales.kind), int64_t{weight.blocks.ggml_type}})
+    add_integer(hash, number);
+  for (const float number : {weight.scales.factor, weight.scales.divisor, weight.blocks.factor})
+    hash.add(double{number});
+  for (const auto bytes :
+       {weight.codes.bytes, weight.scales.bytes, weight.zeros.bytes, weight.group_index, weight.blocks.bytes})
+    hash.add(bytes);
+  return hash.finish();
+}
+
 }  // namespace
 
 std::string Fingerprint::to_string() const {
@@ -127,6 +143,11 @@ void WeightsFingerprint::add(const tensor::HostTensor& tensor) {
 void WeightsFingerprint::add(const tensor::W8Matrix& matrix) {
   const bool is_new = tensors_.emplace(matrix.name, fingerprint_of(matrix)).second;
   CHECK(is_new, "tensor '{}' is added twice", matrix.name);
+}
+
+void WeightsFingerprint::add(const weights::StoredWeight& weight) {
+  const bool is_new = tensors_.emplace(weight.name, fingerprint_of(weight)).second;
+  CHECK(is_new, "tensor '{}' is added twice", weight.name);
 }
 
 Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span, tensor::RankPosition position) const {

@@ -11,6 +11,7 @@
 #include "tensor/host_tensor.h"
 #include "tensor/sum_shards.h"
 #include "tensor/w8.h"
+#include "weights/stored_weight.h"
 
 namespace millrace::model {
 
@@ -35,6 +36,7 @@ class WeightsFingerprint {
   /// Adds a tensor, once, while its bytes can be read.
   void add(const tensor::HostTensor& tensor);
   void add(const tensor::W8Matrix& matrix);
+  void add(const weights::StoredWeight& weight);
   /// Returns the fingerprint of the config, the span, the rank's position, and the name, dtype, shape and bytes of
   /// every added tensor. Ranks add their parts of tensors.
   [[nodiscard]] Fingerprint finish(const ModelConfig& config, StageSpan span, tensor::RankPosition position) const;

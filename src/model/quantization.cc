@@ -127,10 +127,13 @@ StoredQuantization read_quantization(FieldReader& fields) {
   if (!object) return {};
   FieldReader own(fields.source() + ": " + std::string(key), *object);
   const std::string method = own.text_or("quant_method", "unknown");
-  if (method != kMethod && method != kCompressedTensors) {
-    fields.fail_with("{} (quant_method '{}') is not supported, wanted '{}', '{}' or weights in F32, BF16 or F16", key,
-                     method, kMethod, kCompressedTensors);
-    return {};
+  const bool is_computed =
+      method == kMethod ||
+      (method == kCompressedTensors && own.text_or("format", std::string(kCompressedFormat)) == kCompressedFormat);
+  if (!is_computed) {
+    auto format = weights::parse_weight_format(*object);
+    if (!format) fields.fail(format.error().message);
+    return {.format = format ? *format : weights::WeightFormat()};
   }
   const StoredQuantization stored =
       method == kMethod ? StoredQuantization{.quantization = read_own(own)} : read_compressed_tensors(own);

@@ -8,6 +8,7 @@
 #include "base/enum_names.h"
 #include "model/field_reader.h"
 #include "tensor/w8.h"
+#include "weights/weight_format.h"
 
 /// How a model's projections are stored and multiplied. They keep the checkpoint's dtype, rounded to the compute dtype,
 /// or have 8 bits (tensor/w8.h). The 8-bit formats differ in their scales and in whether inputs are quantized too.
@@ -49,8 +50,10 @@ inline constexpr std::string_view kLegacyQuantizationKey = "compression_config";
 struct StoredQuantization {
   Quantization quantization = Quantization::kNone;  ///< storable, or kNone
   bool has_unquantized_projections = false;         ///< some projections were left out on purpose
+  weights::WeightFormat format;                     ///< of weights that are decoded when they are loaded
 };
-/// Reads quantization_config; kNone without one. An unsupported format is a fault that names it.
+/// Reads quantization_config; kNone without one. A format that is neither computed nor decoded is a fault that names
+/// it.
 [[nodiscard]] StoredQuantization read_quantization(FieldReader& fields);
 /// Returns the quantization_config of a checkpoint quantized to a storable format. `ignored` are the unquantized linear
 /// layers, which only the format of compressed-tensors lists.

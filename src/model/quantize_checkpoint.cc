@@ -208,8 +208,8 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
   CHECK(is_storable(quantization), "nothing is stored as {}", to_string(quantization));
   auto config = read_config(folder);
   if (!config) return config.error();
-  if (config->quantization != Quantization::kNone)
-    return make_error(ErrorCode::kConflict, "{}: has 8-bit weights already, wanted a model that is not quantized",
+  if (config->quantization != Quantization::kNone || config->weight_format.method != weights::QuantMethod::kNone)
+    return make_error(ErrorCode::kConflict, "{}: has quantized weights already, wanted a model that is not quantized",
                       folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();

@@ -27,10 +27,10 @@ struct KnownDType {
 };
 
 constexpr std::array kKnownDtypes{
-    KnownDType{"F32", 4},     KnownDType{"BF16", 2},    KnownDType{"F16", 2},  KnownDType{"F64", 8},
-    KnownDType{"I64", 8},     KnownDType{"I32", 4},     KnownDType{"I16", 2},  KnownDType{"I8", 1},
-    KnownDType{"U64", 8},     KnownDType{"U32", 4},     KnownDType{"U16", 2},  KnownDType{"U8", 1},
-    KnownDType{"F8_E4M3", 1}, KnownDType{"F8_E5M2", 1}, KnownDType{"BOOL", 1},
+    KnownDType{"F32", 4},     KnownDType{"BF16", 2},    KnownDType{"F16", 2},     KnownDType{"F64", 8},
+    KnownDType{"I64", 8},     KnownDType{"I32", 4},     KnownDType{"I16", 2},     KnownDType{"I8", 1},
+    KnownDType{"U64", 8},     KnownDType{"U32", 4},     KnownDType{"U16", 2},     KnownDType{"U8", 1},
+    KnownDType{"F8_E4M3", 1}, KnownDType{"F8_E5M2", 1}, KnownDType{"F8_E8M0", 1}, KnownDType{"BOOL", 1},
 };
 
 /// Returns the bytes of an element; none for an unknown dtype, which `find` refuses.
@@ -173,6 +173,12 @@ std::vector<std::string_view> SafetensorsFile::names() const {
   std::vector<std::string_view> names;
   for (const auto& [name, entry] : entries_) names.push_back(name);
   return names;
+}
+
+std::pair<uint64_t, uint64_t> SafetensorsFile::byte_range(std::string_view name) const {
+  const auto found = entries_.find(std::string(name));
+  if (found == entries_.end()) return {0, 0};
+  return {found->second.begin, found->second.end};
 }
 
 void SafetensorsFile::release(std::string_view name) const {

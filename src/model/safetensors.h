@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -36,6 +37,8 @@ class SafetensorsFile {
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// Finds a tensor as stored, which borrows the mapping too. Error: kNotFound.
   [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
+  /// Returns where a tensor's bytes lie in the file. An unknown name has none.
+  [[nodiscard]] std::pair<uint64_t, uint64_t> byte_range(std::string_view name) const;
   /// Releases the memory that caches a tensor's bytes; a later access reads them again. An unknown name has no effect.
   void release(std::string_view name) const;
   [[nodiscard]] const std::string& path() const { return path_; }

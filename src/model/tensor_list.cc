@@ -138,15 +138,35 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   return specs;
 }
 
+namespace {
+
+/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or changes nothing: a scale of an
+/// 8-bit KV cache, which is not used here, or a bias of zeros, which some writers add.
+bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
+                       const std::unordered_set<std::string>& known) {
+  constexpr std::array<std::string_view, 4> kCacheScales = {".k_scale", ".v_scale", ".kv_scale", ".output_scale"};
+  const auto ends_name = [&name](std::string_view ending) { return name.ends_with(ending); };
+  if (std::ranges::any_of(kCacheScales, ends_name)) return true;
+  if (const auto weight = weights::weight_of_companion(name)) return known.contains(*weight);
+  constexpr std::string_view kBias = ".bias";
+  if (!name.ends_with(kBias) || !known.contains(name.substr(0, name.size() - kBias.size()) + ".weight")) return false;
+  const auto bias = checkpoint.find_stored(name);
+  return bias && std::ranges::all_of(bias->bytes, [](std::byte each) { return each == std::byte{0}; });
+}
+
+}  // namespace
+
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
   for (const TensorSpec& spec : stage_tensors(config, span)) {
     known.insert(spec.name);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
   }
+  const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
     if (!is_of_span(name, span) || known.contains(name)) continue;
+    if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};
@@ -155,7 +175,8 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
 }
 
 bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
-  return config.quantization != Quantization::kNone && spec.projection && checkpoint.contains(scale_name(spec.name));
+  return config.quantization != Quantization::kNone && config.weight_format.method == weights::QuantMethod::kNone &&
+         spec.projection && checkpoint.contains(scale_name(spec.name));
 }
 
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "model/decoded_matrix.h"
 #include "model/tensor_list.h"
 #include "tensor/slices.h"
 
@@ -21,14 +23,17 @@ using tensor::W8Storage;
 
 /// A rank's part of a tensor: some rows in place, or some columns.
 struct Part {
-  HostTensor tensor;               // with all columns
-  std::optional<W8Matrix> matrix;  // in place of `tensor` where it is stored in 8 bits
+  HostTensor tensor;                            // with all columns
+  std::optional<W8Matrix> matrix;               // in place of `tensor` where it is stored in 8 bits
+  std::optional<weights::StoredWeight> stored;  // in place of `tensor` where it is decoded while it is packed
+  TermRange rows;                               // of `stored`
   std::optional<TermRange> columns;
   size_t bytes = 0;
 };
 
 /// The memory of matrices that are quantized or cut while they are packed.
 struct PackingMemory {
+  std::deque<DecodedMatrix> decoded;
   std::vector<W8Storage> quantized;
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
@@ -47,9 +52,13 @@ class Loader {
   [[nodiscard]] const RankLayout& layout() const { return layout_; }
 
   Result<void> resolve(const std::vector<TensorSpec>& specs) {
+    std::vector<std::string> names;
     for (const TensorSpec& spec : specs) {
-      const TermRange experts = layout_.experts.owned();
-      if (spec.expert >= 0 && (spec.expert < experts.begin || spec.expert >= experts.end)) continue;
+      if (is_owned(spec)) names.push_back(spec.name);
+    }
+    RETURN_IF_ERROR(checkpoint_.prepare(names));
+    for (const TensorSpec& spec : specs) {
+      if (!is_owned(spec)) continue;
       Result<Part> part = find(spec);
       if (!part) return part.error();
       state_.bytes_total += part->bytes;
@@ -91,7 +100,7 @@ class Loader {
       weight = backend_.pack_w8(parts, activations_of(config_.quantization));
     } else {
       std::vector<HostTensor> parts;
-      for (const std::string& name : names) parts.push_back(tensor(name));
+      for (const std::string& name : names) parts.push_back(plain(part(name), memory));
       weight = backend_.pack(parts);
     }
     for (const std::string& name : names) count(name);
@@ -122,7 +131,7 @@ class Loader {
       if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
       return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
     }
-    HostTensor head = tensor(name);
+    HostTensor head = plain(part(name), memory);
     if (head.shape[0] > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
     if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
     return backend_.pack({&head, 1});
@@ -137,12 +146,12 @@ class Loader {
 
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
+    PackingMemory memory;
     if (in_8_bits(std::array{gate, up})) {
-      PackingMemory memory;
       const W8Matrix gate_matrix = matrix(gate, memory);
       weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
     } else {
-      weight = backend_.pack_gate_up(tensor(gate), tensor(up));
+      weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
     }
     count(gate);
     count(up);
@@ -151,13 +160,15 @@ class Loader {
 
   void pack_expert(tensor::ExpertPacker& packer, bool in_8_bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
+    PackingMemory memory;
     if (in_8_bits) {
-      PackingMemory memory;
       const W8Matrix gate_matrix = matrix(gate, memory);
       const W8Matrix up_matrix = matrix(up, memory);
       packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
     } else {
-      packer.add(tensor(gate), tensor(up), tensor(down));
+      const HostTensor gate_tensor = plain(part(gate), memory);
+      const HostTensor up_tensor = plain(part(up), memory);
+      packer.add(gate_tensor, up_tensor, plain(part(down), memory));
     }
     for (const std::string& name : {gate, up, down}) count(name);
   }
@@ -190,6 +201,11 @@ class Loader {
       if (!found) return found.error();
       part.bytes = found->bytes();
       part.matrix = by_columns ? std::move(*found) : tensor::row_slice(*found, range);
+    } else if (auto stored = find_stored(spec); !stored || *stored) {
+      if (!stored) return stored.error();
+      part.bytes = (**stored).stored_bytes();
+      part.stored = std::move(**stored);
+      part.rows = by_columns ? TermRange{0, spec.shape[0]} : range;
     } else {
       Result<HostTensor> found = checkpoint_.find(spec.name, spec.shape);
       if (!found) return found.error();
@@ -200,6 +216,27 @@ class Loader {
     if (by_columns) part.columns = range;
     part.bytes = part.bytes / static_cast<size_t>(whole) * static_cast<size_t>(range.size());
     return part;
+  }
+
+  [[nodiscard]] bool is_owned(const TensorSpec& spec) const {
+    const TermRange experts = layout_.experts.owned();
+    return spec.expert < 0 || (spec.expert >= experts.begin && spec.expert < experts.end);
+  }
+
+  /// Finds a projection that is stored in a format of its own; nothing when it is stored as plain floating point.
+  Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const {
+    if (!spec.projection || config_.weight_format.method == weights::QuantMethod::kNone)
+      return std::optional<weights::StoredWeight>();
+    return checkpoint_.find_weight(spec.name, spec.shape, config_.weight_format);
+  }
+
+  /// Returns the rows of a part as floating point: in place, or decoded.
+  HostTensor plain(const Part& part, PackingMemory& memory) const {
+    if (!part.stored) return part.tensor;
+    // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
+    const bool to_bf16 =
+        backend_.compute_dtype() == tensor::DType::kBF16 && config_.quantization == Quantization::kNone;
+    return memory.decoded.emplace_back(*part.stored, part.rows, to_bf16, options_.threads).view();
   }
 
   /// Returns the elements of a vector, or the rows of a matrix, in place.
@@ -218,9 +255,10 @@ class Loader {
   }
 
   /// Returns the columns of a part that is not stored in 8 bits.
-  static HostTensor columns(const Part& part, PackingMemory& memory) {
-    if (!part.columns) return part.tensor;
-    return memory.slices.emplace_back(tensor::column_slice(part.tensor, *part.columns)).tensor;
+  HostTensor columns(const Part& part, PackingMemory& memory) const {
+    const HostTensor whole = plain(part, memory);
+    if (!part.columns) return whole;
+    return memory.slices.emplace_back(tensor::column_slice(whole, *part.columns)).tensor;
   }
   static W8Matrix columns(const Part& part, const W8Matrix& matrix, PackingMemory& memory) {
     if (!part.columns) return matrix;
@@ -233,7 +271,7 @@ class Loader {
     if (found.matrix) return columns(found, *found.matrix, memory);
     const tensor::W8Scaling scaling = w8_scaling_of(config_.quantization);
     const bool whole_rows = scaling == tensor::W8Scaling::kPerChannel;
-    const HostTensor source = whole_rows ? found.tensor : columns(found, memory);
+    const HostTensor source = whole_rows ? plain(found, memory) : columns(found, memory);
     const W8Matrix quantized =
         memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, options_.threads)).view();
     return whole_rows ? columns(found, quantized, memory) : quantized;
@@ -243,6 +281,8 @@ class Loader {
     PackingMemory memory;
     if (part.matrix)
       fingerprint_.add(columns(part, *part.matrix, memory));
+    else if (part.stored)
+      fingerprint_.add(*part.stored);
     else
       fingerprint_.add(columns(part, memory));
   }

@@ -9,11 +9,33 @@
 
 #include "async/task_group.h"
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 #include "server/openai/request.h"
+#include "server/ring_address.h"
 
 namespace millrace::server {
 
 using openai::error_response;
+
+namespace {
+
+HttpResponse aborted_response(size_t count) {
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("aborted", count).end_object();
+  return response;
+}
+
+HttpResponse drain_response(const sched::RingSet& rings, size_t ring) {
+  const sched::RingReport report = rings.report(ring);
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.begin_object().member("ring", ring).member("draining", report.is_draining);
+  json.member("running", report.status.running).member("waiting", report.status.waiting).end_object();
+  return response;
+}
+
+}  // namespace
 
 void AdminRoutes::add_to(Router& router) {
   router.add({.method = Method::kPost,
@@ -49,12 +71,36 @@ void AdminRoutes::add_to(Router& router) {
                       .request = "PauseRequest",
                       .response = "PauseResponse",
                       .body_optional = true}});
+  router.add(
+      {.method = Method::kPost,
+       .path = "/continue_generation",
+       .access = Access::kAdmin,
+       .handler = [this](const HttpRequest& request) { return resume(request); },
+       .takes_json = true,
+       .doc = {
+           .summary = "End a pause", .request = "RingRequest", .response = "PauseResponse", .body_optional = true}});
   router.add({.method = Method::kPost,
-              .path = "/continue_generation",
+              .path = "/drain_ring",
               .access = Access::kAdmin,
-              .handler = [this](const HttpRequest&) { return resume(); },
+              .handler = [this](const HttpRequest& request) { return drain(request); },
               .takes_json = true,
-              .doc = {.summary = "End a pause", .response = "PauseResponse"}});
+              .doc = {.summary = "Route no more requests to one ring of several",
+                      .request = "RingRequest",
+                      .response = "RingDrain"}});
+  router.add({.method = Method::kPost,
+              .path = "/undrain_ring",
+              .access = Access::kAdmin,
+              .handler = [this](const HttpRequest& request) { return undrain(request); },
+              .takes_json = true,
+              .doc = {.summary = "End the drain of a ring", .request = "RingRequest", .response = "RingDrain"}});
+  router.add({.method = Method::kPost,
+              .path = "/restart_ring",
+              .access = Access::kAdmin,
+              .handler = [this](const HttpRequest& request) { return restart(request); },
+              .takes_json = true,
+              .doc = {.summary = "Build a drained ring again, and route requests to it",
+                      .request = "RingRequest",
+                      .response = "RingDrain"}});
 }
 
 HttpResponse AdminRoutes::abort(const HttpRequest& request) {
@@ -63,22 +109,30 @@ HttpResponse AdminRoutes::abort(const HttpRequest& request) {
   if (parsed->all && !access_.is_admin(request)) {
     return error_response({401, "abort_all: the admin's API key is missing", "abort_all"});
   }
+  if (const auto unknown = check_ring(engine_, parsed->ring, "ring")) return error_response(*unknown);
+  if (parsed->all && parsed->ring && engine_.rings() != nullptr) {
+    return aborted_response(engine_.rings()->abort_all(*parsed->ring));
+  }
   const size_t count = parsed->all ? generation_.abort_all() + pooling_.abort_all()
                                    : generation_.abort(parsed->request_id) + pooling_.abort(parsed->request_id);
   if (count == 0 && !parsed->all) {
     return error_response(
         {404, fmt::format("no request '{}' is in flight", parsed->request_id.substr(0, 256)), "request_id"});
   }
-  HttpResponse response;
-  JsonWriter(response.body).begin_object().member("aborted", count).end_object();
-  return response;
+  return aborted_response(count);
 }
 
-asio::awaitable<void> AdminRoutes::run_flush(async::Duration patience, std::optional<Result<void>>& outcome,
+asio::awaitable<void> AdminRoutes::run_flush(const openai::FlushRequest& wanted, std::optional<Result<void>>& outcome,
                                              async::WaitList& ended) {
+  const auto patience = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(wanted.timeout_s));
+  sched::RingSet* rings = wanted.ring ? engine_.rings() : nullptr;
   Result<void> result;
   try {
-    result = co_await engine_.flush_cache(runtime_, patience);
+    if (rings == nullptr) {
+      result = co_await engine_.flush_cache(runtime_, patience);
+    } else {
+      result = co_await rings->flush(*wanted.ring, runtime_, patience);
+    }
   } catch (const boost::system::system_error& failure) {
     if (failure.code() == asio::error::operation_aborted) throw;
     result = make_error(ErrorCode::kInternal, "the engine failed: {}", failure.what());
@@ -93,11 +147,11 @@ asio::awaitable<std::optional<HttpResponse>> AdminRoutes::flush(Exchange& exchan
   const auto parsed = openai::parse_flush_request(exchange.request.body);
   exchange.request.free_body();  // the answer may come much later
   if (parsed.has_error()) co_return error_response(parsed.error());
-  const auto patience = std::chrono::duration_cast<async::Duration>(std::chrono::duration<double>(parsed->timeout_s));
+  if (const auto unknown = check_ring(engine_, parsed->ring, "ring")) co_return error_response(*unknown);
   std::optional<Result<void>> outcome;
   async::WaitList ended(runtime_);
   async::TaskGroup tasks(runtime_);
-  tasks.spawn("flush the cache", run_flush(patience, outcome, ended));
+  tasks.spawn("flush the cache", run_flush(*parsed, outcome, ended));
   tasks.spawn("disconnect watcher", exchange.connection.watch([&ended] { ended.notify_all(); }));
   std::exception_ptr cancelled;
   try {
@@ -127,17 +181,63 @@ HttpResponse AdminRoutes::not_ready() const {
 HttpResponse AdminRoutes::pause(const HttpRequest& request) {
   const auto parsed = openai::parse_pause_request(request.body);
   if (parsed.has_error()) return error_response(parsed.error());
-  if (!engine_.pause(parsed->mode)) return not_ready();
+  if (const auto unknown = check_ring(engine_, parsed->ring, "ring")) return error_response(*unknown);
+  if (!engine_of(engine_, parsed->ring).pause(parsed->mode)) return not_ready();
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("paused", true).end_object();
   return response;
 }
 
-HttpResponse AdminRoutes::resume() {
-  if (!engine_.resume()) return not_ready();
+HttpResponse AdminRoutes::resume(const HttpRequest& request) {
+  const auto parsed = openai::parse_ring_request(request.body);
+  if (parsed.has_error()) return error_response(parsed.error());
+  if (const auto unknown = check_ring(engine_, parsed->ring, "ring")) return error_response(*unknown);
+  if (!engine_of(engine_, parsed->ring).resume()) return not_ready();
   HttpResponse response;
   JsonWriter(response.body).begin_object().member("paused", false).end_object();
   return response;
+}
+
+openai::ApiResult<size_t> AdminRoutes::named_ring(const openai::ApiResult<openai::RingRequest>& parsed) {
+  if (parsed.has_error()) return parsed.error();
+  if (engine_.rings() == nullptr) return openai::ApiError{409, "this server has one ring (--dp-size 1)", "ring"};
+  if (!parsed->ring) return openai::ApiError{400, "ring: missing", "ring"};
+  if (auto unknown = check_ring(engine_, parsed->ring, "ring")) return *std::move(unknown);
+  return size_t{*parsed->ring};
+}
+
+HttpResponse AdminRoutes::drain(const HttpRequest& request) {
+  const auto ring = named_ring(openai::parse_ring_request(request.body));
+  if (ring.has_error()) return error_response(ring.error());
+  sched::RingSet& rings = *engine_.rings();
+  if (const auto drained = rings.drain(*ring); drained.has_error()) {
+    return error_response(openai::to_api_error(drained.error(), "ring"));
+  }
+  return drain_response(rings, *ring);
+}
+
+HttpResponse AdminRoutes::undrain(const HttpRequest& request) {
+  const auto ring = named_ring(openai::parse_ring_request(request.body));
+  if (ring.has_error()) return error_response(ring.error());
+  engine_.rings()->undrain(*ring);
+  return drain_response(*engine_.rings(), *ring);
+}
+
+HttpResponse AdminRoutes::restart(const HttpRequest& request) {
+  const auto parsed = openai::parse_ring_request(request.body);
+  const auto ring = named_ring(parsed);
+  if (ring.has_error()) return error_response(ring.error());
+  sched::RingSet& rings = *engine_.rings();
+  const sched::RingReport report = rings.report(*ring);
+  const uint32_t left = report.status.running + report.status.waiting;
+  if (!parsed->force && (!report.is_draining || left > 0)) {
+    return error_response({409,
+                           fmt::format("ring {} {}: drain it first, or restart it with force", *ring,
+                                       report.is_draining ? fmt::format("has {} requests", left) : "takes requests"),
+                           "ring"});
+  }
+  if (!rings.restart(*ring)) return not_ready();
+  return drain_response(rings, *ring);
 }
 
 }  // namespace millrace::server

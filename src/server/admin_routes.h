@@ -4,13 +4,14 @@
 #include "server/access_policy.h"
 #include "server/exchange.h"
 #include "server/generation_routes.h"
+#include "server/openai/request.h"
 #include "server/pooling_routes.h"
 #include "server/router.h"
 
 namespace millrace::server {
 
-/// The routes that change the server's state: abort requests, flush the cache, pause and continue generation. Owned by
-/// Api; its executor only.
+/// The routes that change the server's state: abort requests, flush the cache, pause and continue generation, drain and
+/// restart a ring. Owned by Api; its executor only.
 class AdminRoutes {
  public:
   /// All arguments outlive the object.
@@ -23,11 +24,16 @@ class AdminRoutes {
  private:
   [[nodiscard]] HttpResponse abort(const HttpRequest& request);
   [[nodiscard]] HttpResponse pause(const HttpRequest& request);
-  [[nodiscard]] HttpResponse resume();
+  [[nodiscard]] HttpResponse resume(const HttpRequest& request);
+  [[nodiscard]] HttpResponse drain(const HttpRequest& request);
+  [[nodiscard]] HttpResponse undrain(const HttpRequest& request);
+  [[nodiscard]] HttpResponse restart(const HttpRequest& request);
+  /// Returns the ring that an administrator's request must name, or the refusal.
+  [[nodiscard]] openai::ApiResult<size_t> named_ring(const openai::ApiResult<openai::RingRequest>& parsed);
   /// Flushes the cache; returns nothing when the client has gone before that was possible.
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> flush(Exchange& exchange);
-  [[nodiscard]] asio::awaitable<void> run_flush(async::Duration patience, std::optional<Result<void>>& outcome,
-                                                async::WaitList& ended);
+  [[nodiscard]] asio::awaitable<void> run_flush(const openai::FlushRequest& wanted,
+                                                std::optional<Result<void>>& outcome, async::WaitList& ended);
   [[nodiscard]] HttpResponse not_ready() const;
 
   async::Runtime& runtime_;

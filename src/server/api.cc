@@ -6,6 +6,8 @@
 #include <boost/algorithm/string/predicate.hpp>
 
 #include "base/log_event.h"
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 #include "server/http/connection.h"
 
 namespace millrace::server {

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/generation_spec.h"
+#include "server/response_sink.h"
 
 namespace millrace::server {
 namespace {

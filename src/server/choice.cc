@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "sched/plan/generate_event.h"
 #include "server/prompt_offsets.h"
 #include "text/tool_calls/partial_match.h"
 #include "text/unicode.h"
@@ -119,11 +120,16 @@ void Choice::take(text::OutputPart part, ChoiceDelta& delta) {
     part.reasoning.resize(text::size_without_space(part.reasoning));
     reasoning_tokens_ = completion_tokens_;
   }
+  const size_t text_before = delta.text.size();
   delta.text += part.content;
   if (options_.include_reasoning) delta.reasoning += part.reasoning;
   for (text::ToolCallPart& call : part.calls) {
     if (delta.calls.empty() || delta.calls.back().index != call.index) {
-      delta.calls.push_back({.index = call.index, .id = {}, .name = {}, .arguments = {}});
+      delta.calls.push_back({.index = call.index,
+                             .id = {},
+                             .name = {},
+                             .arguments = {},
+                             .text_before = text_before + call.content_before});
     }
     ToolCallDelta& target = delta.calls.back();
     if (!call.name.empty()) target.id = call.id.empty() ? call_id(call.index) : call.id;

@@ -7,12 +7,15 @@
 #include <string_view>
 #include <vector>
 
-#include "sched/head/engine.h"
 #include "server/openai/choice_delta.h"
 #include "text/tool_calls/output_parser.h"
 #include "text/tokenizer/incremental_detokenizer.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer/tokenizer.h"
+
+namespace millrace::sched {
+struct GenerateEvent;
+}
 
 namespace millrace::server {
 

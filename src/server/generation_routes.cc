@@ -4,7 +4,10 @@
 #include <boost/asio/this_coro.hpp>
 
 #include "server/exchange.h"
+#include "server/generation_spec.h"
 #include "server/openai/response_format.h"
+#include "server/response_task.h"
+#include "server/worker.h"
 
 namespace millrace::server {
 

@@ -6,12 +6,14 @@
 #include <unordered_map>
 
 #include "server/input_processor.h"
-#include "server/observe/server_metrics.h"
-#include "server/response_task.h"
+#include "server/response_context.h"
 #include "server/router.h"
-#include "server/worker.h"
 
 namespace millrace::server {
+
+struct Exchange;
+class ResponseSink;
+class ResponseTask;
 
 /// The routes of completions and chat completions, and the way of every route that generates. Knows the requests in
 /// flight, so that they can be counted and aborted. Owned by Api; its executor only.

@@ -25,6 +25,8 @@ class GrammarCache {
   /// format, or the schema of a strict tool, cannot be compiled, or exceeds a bound.
   [[nodiscard]] openai::ApiResult<std::shared_ptr<const grammar::Grammar>> get_or_compile(
       const OutputConstraint& constraint);
+  /// Returns what each token adds to an answer's text, tags of reasoning and tool calls included.
+  [[nodiscard]] std::shared_ptr<const grammar::Vocabulary> tag_vocabulary() { return vocabularies().with_tags; }
 
  private:
   struct Entry {

@@ -11,8 +11,13 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/json_value.h"
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 #include "server/chat_format.h"
+#include "server/generation_spec.h"
+#include "server/reasoning_limit.h"
 #include "server/prompt_offsets.h"
+#include "server/ring_address.h"
 
 namespace millrace::server {
 namespace {
@@ -125,7 +130,8 @@ openai::RequestLimits InputProcessor::limits() const {
   return {.vocab_size = service_.engine->model_info().vocab_size,
           .max_choices = options_.max_choices,
           .max_logprobs = options_.max_logprobs,
-          .has_priorities = options_.has_priorities};
+          .has_priorities = options_.has_priorities,
+          .ring_count = static_cast<uint32_t>(ring_count(*service_.engine))};
 }
 
 std::optional<ApiError> InputProcessor::check_model(const std::string& model) const {
@@ -243,6 +249,8 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   OutputConstraint constraint;
   auto text = render_prompt(**chat_template, request, format, constraint);
   if (text.has_error()) return text.error();
+  auto limit = make_reasoning_limit(request, format, constraint, *service_.tokenizer, grammar_cache_);
+  if (limit.has_error()) return limit.error();
   spec.options.parallel_tool_calls = request.parallel_tool_calls;
   spec.options.include_reasoning = request.include_reasoning;
   if (format.has_tools()) spec.options.call_id_seed = seeds_.next();
@@ -250,7 +258,9 @@ ApiResult<GenerationSpec> InputProcessor::prepare(openai::ChatRequest request, c
   prompt.ids = service_.tokenizer->encode(*text, request.add_special_tokens.value_or(false));
   truncate(prompt.ids, max_prompt_tokens(request, 1), request.keep_prompt_start);
   auto finished = finish(request, std::move(spec), request.conversation.messages_name, header_id, constraint);
-  if (!request.prediction.empty() && !finished.has_error()) attach_prediction(request.prediction, *finished);
+  if (finished.has_error()) return finished;
+  if (!request.prediction.empty()) attach_prediction(request.prediction, *finished);
+  for (sched::GenerateRequest& target : finished->requests) target.reasoning_limit = *limit;
   return finished;
 }
 
@@ -444,6 +454,7 @@ ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& re
       // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
       target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
+      target.ring = request.ring;
       target.grammar = grammar;
     }
   }

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "server/choice.h"
 #include "server/grammar_cache.h"
 #include "server/openai/request.h"
 #include "server/openai/response.h"
@@ -14,22 +13,7 @@
 
 namespace millrace::server {
 
-/// A parsed request, tokenised, checked against the model and filled with defaults: all that a ResponseTask needs.
-struct GenerationSpec {
-  openai::ResponseInfo info;
-  ChoiceOptions options;
-  std::vector<TokenizedPrompt> prompts;
-  std::vector<sched::GenerateRequest> requests;  ///< index prompt * n + i
-  uint32_t n = 1;
-  bool stream = false;
-  openai::WriterFactory make_writer;
-  bool fails_in_stream = false;             ///< a failure before the first token is an event too, and no status
-  std::optional<openai::ApiError> refusal;  ///< why the response fails at once; `requests` is empty then
-  bool has_own_id = false;  ///< the body's request_id; a header's may come several times, as a proxy repeats it
-  /// Sets the response's id, and the ids of its engine requests.
-  void set_id(std::string id);
-  [[nodiscard]] const TokenizedPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }
-};
+struct GenerationSpec;
 
 /// Turns parsed requests into specs. Plain code without side effects, besides drawing seeds. Owned by Api. Thread-safe.
 class InputProcessor {

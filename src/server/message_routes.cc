@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/json.h"
+#include "server/exchange.h"
+#include "server/generation_spec.h"
 #include "server/messages/error.h"
 #include "server/messages/message_writer.h"
 #include "server/messages/request.h"

@@ -97,7 +97,7 @@ class GrammarBuilder {
         // A function takes the arguments that it declares. Models invent others.
         const grammar::SchemaOptions options{.unsupported = tool.is_strict ? grammar::UnsupportedKeywords::kRefuse
                                                                            : grammar::UnsupportedKeywords::kIgnore,
-                                             .only_declared_members = true};
+                                             .only_declared = true};
         auto schema = arguments.of(tool, options);
         if (schema.has_value()) {
           arguments_.push_back(definition_.add(fmt::format("the arguments of {}", tool.name), std::move(*schema)));

@@ -6,6 +6,9 @@
 #include <chrono>
 #include <utility>
 
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
+#include "server/pooling_spec.h"
 #include "server/prompt_offsets.h"
 
 namespace millrace::server {
@@ -178,7 +181,8 @@ std::optional<ApiError> PoolingInput::add(const openai::PoolingRequest& request,
                            .max_tokens = 0,
                            .pooling = service_.pooling->pooling,
                            .priority = options_.low_priority_first ? ~request.priority : request.priority,
-                           .cache_salt = request.cache_salt});
+                           .cache_salt = request.cache_salt,
+                           .ring = request.ring});
   return std::nullopt;
 }
 

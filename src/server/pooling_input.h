@@ -5,19 +5,11 @@
 
 #include "server/input_processor.h"
 #include "server/openai/pooling_request.h"
-#include "server/openai/pooling_response.h"
 #include "server/service.h"
 
 namespace millrace::server {
 
-/// A parsed request for vectors or scores, tokenized and checked against the model: all that a PoolingTask needs.
-struct PoolingSpec {
-  openai::PoolingInfo info;
-  std::vector<sched::GenerateRequest> requests;
-  bool has_own_id = false;  ///< the body's request_id
-  /// Sets the response's id, and the ids of its engine requests.
-  void set_id(std::string id);
-};
+struct PoolingSpec;
 
 /// Turns parsed requests into specs. Plain code without side effects. Owned by Api. Thread-safe.
 class PoolingInput {

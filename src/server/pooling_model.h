@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
-#include "sched/head/engine.h"
+#include "sched/plan/pooling.h"
 
 namespace millrace::server {
 

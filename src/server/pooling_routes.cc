@@ -2,8 +2,15 @@
 
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/this_coro.hpp>
+#include <functional>
 #include <memory>
 #include <utility>
+
+#include "server/exchange.h"
+#include "server/observe/server_metrics.h"
+#include "server/pooling_spec.h"
+#include "server/pooling_task.h"
+#include "server/worker.h"
 
 namespace millrace::server {
 namespace {
@@ -20,6 +27,12 @@ size_t count_numbers(const std::vector<std::vector<float>>& vectors) {
 }
 
 }  // namespace
+
+/// A prepared request, and what makes its response of the pooled rows.
+struct PoolingRoutes::Job {
+  PoolingSpec spec;
+  std::function<void(std::string& out, const openai::PoolingInfo& info, Vectors pooled)> write;
+};
 
 PoolingRoutes::PoolingRoutes(const ServerOptions& options, const Service& service,
                              const InputProcessor& input_processor, RandomSource& request_ids, ResponseContext context)

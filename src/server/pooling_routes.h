@@ -1,16 +1,17 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "server/pooling_input.h"
-#include "server/pooling_task.h"
-#include "server/response_task.h"
+#include "server/response_context.h"
 #include "server/router.h"
 
 namespace millrace::server {
+
+struct Exchange;
+class PoolingTask;
 
 /// The routes that give vectors of texts and scores of pairs: embeddings, rerank, score. Knows the requests in flight,
 /// so that they can be counted and aborted. Owned by Api; its executor only.
@@ -32,11 +33,7 @@ class PoolingRoutes {
 
  private:
   using Vectors = std::vector<std::vector<float>>;
-  /// A prepared request, and what makes its response of the pooled rows.
-  struct Job {
-    PoolingSpec spec;
-    std::function<void(std::string& out, const openai::PoolingInfo& info, Vectors pooled)> write;
-  };
+  struct Job;
   using Prepare = openai::ApiResult<Job> (PoolingRoutes::*)(const HttpRequest&) const;
 
   void add(Router& router, std::string path, Prepare prepare, RouteDoc doc);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/observe/server_metrics.h"
+
 namespace millrace::server {
 namespace {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "server/exchange.h"
-#include "server/pooling_input.h"
-#include "server/response_task.h"
+#include "server/pooling_spec.h"
+#include "server/response_context.h"
 #include "server/stream_set.h"
 
 namespace millrace::server {

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "server/observe/server_metrics.h"
+#include "server/worker.h"
+
 namespace millrace::server {
 namespace {
 

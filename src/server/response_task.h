@@ -5,24 +5,13 @@
 
 #include "server/choice.h"
 #include "server/http/lazy_timer.h"
-#include "server/input_processor.h"
-#include "server/observe/server_metrics.h"
+#include "server/generation_spec.h"
 #include "server/openai/response.h"
+#include "server/response_context.h"
 #include "server/response_sink.h"
 #include "server/stream_set.h"
-#include "server/worker.h"
 
 namespace millrace::server {
-
-/// What all ResponseTasks share.
-struct ResponseContext {
-  async::Runtime& runtime;
-  sched::Engine& engine;
-  ServerMetrics& metrics;
-  Worker& worker;
-  std::chrono::milliseconds comment_interval;  ///< of keep-alive comments on an idle stream
-  bool is_stopping = false;                    ///< every request ends with an error: the server stops
-};
 
 /// Turns the engine's streams of one request into its response. Lives in the frame of GenerationRoutes::serve,
 /// which awaits `finish` whatever happened to `run`; the server's executor only.

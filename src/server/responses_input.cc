@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json_value.h"
+#include "server/generation_spec.h"
 
 namespace millrace::server {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "server/exchange.h"
+#include "server/generation_spec.h"
 
 namespace millrace::server {
 namespace {

@@ -1,14 +1,22 @@
 #include "server/ring_routes.h"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
-#include <memory>
+#include <limits>
+#include <optional>
+#include <vector>
 
 #include "base/json.h"
 #include "base/json_value.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 #include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
+#include "server/observe/ring_labels.h"
 #include "server/observe/ring_metrics.h"
 #include "server/openai/error.h"
+#include "server/ring_address.h"
 
 namespace millrace::server {
 namespace {
@@ -37,19 +45,56 @@ HttpResponse page_response() {
   return response;
 }
 
-/// Returns the member "path" of a body, or an empty string where there is none.
-ApiResult<std::string> wanted_path(const HttpRequest& request) {
-  if (request.body.find_first_not_of(" \t\r\n") == std::string::npos) return std::string();
+struct ProfileRequest {
+  std::string path;  ///< empty: not said
+  std::optional<uint32_t> ring;
+};
+
+ApiResult<ProfileRequest> parse_profile_request(const HttpRequest& request) {
+  ProfileRequest wanted;
+  if (request.body.find_first_not_of(" \t\r\n") == std::string::npos) return wanted;
   const auto document = JsonDocument::parse(request.body);
   JsonObject body;
   if (document.has_error() || !document->root().get(body)) {
     return openai::bad_request("", "the body is not a JSON object");
   }
   JsonValue path;
-  if (!body["path"].get(path) || path.is_null()) return std::string();
-  std::string_view text;
-  if (!path.get(text)) return openai::bad_request("path", "path: wanted a string");
-  return std::string(text);
+  if (body["path"].get(path) && !path.is_null()) {
+    std::string_view text;
+    if (!path.get(text)) return openai::bad_request("path", "path: wanted a string");
+    wanted.path = text;
+  }
+  JsonValue ring;
+  if (body["ring"].get(ring) && !ring.is_null()) {
+    int64_t number = 0;
+    const bool is_number = ring.get(number) && number >= 0 && number <= UINT32_MAX;
+    if (!is_number) return openai::bad_request("ring", "ring: wanted a number from 0");
+    wanted.ring = static_cast<uint32_t>(number);
+  }
+  return wanted;
+}
+
+/// Writes the first path as "path", and with several rings all as "paths".
+void write_paths(JsonWriter& json, const std::vector<std::filesystem::path>& paths, bool has_rings) {
+  json.member("path", paths.front().string());
+  if (!has_rings) return;
+  json.key("paths").begin_array();
+  for (const std::filesystem::path& path : paths) json.value(path.string());
+  json.end_array();
+}
+
+/// Returns the number that the query has for `name`, or nothing.
+std::optional<uint64_t> number_in_query(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), part.size() + 1));
+    if (part.size() <= name.size() || !part.starts_with(name) || part[name.size()] != '=') continue;
+    const std::string_view digits = part.substr(name.size() + 1);
+    uint64_t number = 0;
+    const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (failure == std::errc()) return number;
+  }
+  return std::nullopt;
 }
 
 HttpResponse refuse(const Error& error, std::string_view field) {
@@ -59,8 +104,8 @@ HttpResponse refuse(const Error& error, std::string_view field) {
 
 }  // namespace
 
-RingRoutes::RingRoutes(const sched::Engine& engine, const ServerOptions& options)
-    : engine_(engine), options_(options), started_ns_(now_ns()) {}
+RingRoutes::RingRoutes(sched::Engine& engine, const ServerOptions& options)
+    : engine_(engine), options_(options), started_ns_(now_ns()), profilers_(engine, options.profile_dir) {}
 
 void RingRoutes::add_to(Router& router) {
   router.add({.path = "/",
@@ -70,12 +115,15 @@ void RingRoutes::add_to(Router& router) {
   router.add({.path = "/live",
               .handler = [this](const HttpRequest& request) { return live(request); },
               .is_probe = true,
-              .doc = {.summary = "What the live page shows; ?since=N: only micro-batches above number N",
+              .doc = {.summary = "What the live page shows; ?since=N: only micro-batches above number N; ?ring=N",
                       .response = "AnyObject",
-                      .query = R"({"name":"since","in":"query","schema":{"type":"string"}})"}});
+                      .query = R"({"name":"since","in":"query","schema":{"type":"string"}},)"
+                               R"({"name":"ring","in":"query","schema":{"type":"string"}})"}});
   router.add({.path = "/cost_model",
-              .handler = [this](const HttpRequest&) { return cost_model(); },
-              .doc = {.summary = "The ring as a cluster file for `millrace simulate`", .response = "AnyObject"}});
+              .handler = [this](const HttpRequest& request) { return cost_model(request); },
+              .doc = {.summary = "The ring as a cluster file for `millrace simulate`; ?ring=N",
+                      .response = "AnyObject",
+                      .query = R"({"name":"ring","in":"query","schema":{"type":"string"}})"}});
   router.add({.method = Method::kPost,
               .path = "/start_profile",
               .access = Access::kAdmin,
@@ -91,17 +139,34 @@ void RingRoutes::add_to(Router& router) {
               .doc = {.summary = "End the trace", .response = "ProfileStopped"}});
 }
 
+ApiResult<sched::Engine*> RingRoutes::shown_ring(const HttpRequest& request) const {
+  const auto ring = static_cast<uint32_t>(
+      std::min<uint64_t>(number_in_query(request.query, "ring").value_or(0), std::numeric_limits<uint32_t>::max()));
+  if (auto unknown = check_ring(engine_, ring, "ring")) return *std::move(unknown);
+  return &engine_of(engine_, ring);
+}
+
 HttpResponse RingRoutes::live(const HttpRequest& request) const {
-  const sched::RingStats* ring = engine_.ring_stats();
+  const auto shown = shown_ring(request);
+  if (shown.has_error()) return error_response(shown.error());
+  const sched::RingStats* ring = (*shown)->ring_stats();
   if (ring == nullptr) return not_ready();
   HttpResponse response;
-  append_live_view(response.body, *ring, engine_, options_.served_model_name, request.query, started_ns_, now_ns());
+  append_live_view(response.body, *ring,
+                   {.engine = **shown,
+                    .rings = engine_.rings(),
+                    .model_name = options_.served_model_name,
+                    .after = number_in_query(request.query, "since").value_or(0),
+                    .started_ns = started_ns_,
+                    .now_ns = now_ns()});
   response.headers = {{"Cache-Control", "no-store"}};
   return response;
 }
 
-HttpResponse RingRoutes::cost_model() const {
-  const sched::RingStats* ring = engine_.ring_stats();
+HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
+  const auto shown = shown_ring(request);
+  if (shown.has_error()) return error_response(shown.error());
+  const sched::RingStats* ring = (*shown)->ring_stats();
   if (ring == nullptr) return not_ready();
   const sched::RingCosts costs = ring->costs();
   if (costs.stages.empty()) {
@@ -116,32 +181,54 @@ HttpResponse RingRoutes::cost_model() const {
 }
 
 HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
-  const sched::RingStats* ring = engine_.ring_stats();
-  if (ring == nullptr) return not_ready();
-  if (!profiler_) profiler_ = std::make_unique<Profiler>(*ring, options_.profile_dir);
-  const auto path = wanted_path(request);
-  if (path.has_error()) return error_response(path.error());
-  const auto started = profiler_->start(*path);
+  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) return not_ready();
+  const auto wanted = parse_profile_request(request);
+  if (wanted.has_error()) return error_response(wanted.error());
+  if (const auto unknown = check_ring(engine_, wanted->ring, "ring")) return error_response(*unknown);
+  const auto started = profilers_.start(wanted->path, wanted->ring);
   if (started.has_error()) return refuse(started.error(), "path");
   HttpResponse response;
-  JsonWriter(response.body).begin_object().member("path", started->string()).end_object();
+  JsonWriter json(response.body);
+  json.begin_object();
+  write_paths(json, *started, engine_.rings() != nullptr);
+  json.end_object();
   return response;
 }
 
 HttpResponse RingRoutes::stop_profile() {
-  if (!profiler_) return refuse(Error{ErrorCode::kAborted, "no profile is being recorded"}, "");
-  const auto written = profiler_->stop();
-  if (written.has_error()) return refuse(written.error(), "");
+  const auto all = profilers_.stop();
+  if (all.has_error()) return refuse(all.error(), "");
+  std::vector<std::filesystem::path> paths;
+  uint64_t plans = 0;
+  uint64_t lost = 0;
+  for (const Profiler::Written& written : *all) {
+    paths.push_back(written.path);
+    plans += written.plans;
+    lost += written.lost;
+  }
   HttpResponse response;
   JsonWriter json(response.body);
-  json.begin_object().member("path", written->path.string()).member("plans", written->plans);
-  json.member("lost_plans", written->lost).end_object();
+  json.begin_object();
+  write_paths(json, paths, engine_.rings() != nullptr);
+  json.member("plans", plans).member("lost_plans", lost).end_object();
   return response;
 }
 
 void RingRoutes::append_metrics(std::string& out) const {
-  if (const sched::RingStats* ring = engine_.ring_stats()) {
-    append_ring_metrics(out, ring->snapshot(now_ns()), engine_.status(), options_.served_model_name);
+  sched::RingSet* rings = engine_.rings();
+  if (rings == nullptr) {
+    append_ring(out, engine_);
+    return;
+  }
+  append_router_metrics(out, *rings);
+  std::vector<std::string> texts(rings->size());
+  for (size_t ring = 0; ring < texts.size(); ++ring) append_ring(texts[ring], rings->ring(ring));
+  append_ring_labelled(out, texts);
+}
+
+void RingRoutes::append_ring(std::string& out, const sched::Engine& engine) const {
+  if (const sched::RingStats* ring = engine.ring_stats()) {
+    append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
   }
 }
 

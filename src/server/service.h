@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "base/json.h"
-#include "sched/head/engine.h"
 #include "server/pooling_model.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
+
+namespace millrace::sched {
+class Engine;
+}
 
 namespace millrace::server {
 

@@ -5,6 +5,10 @@
 #include <chrono>
 
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/head/ring_set.h"
 #include "server/messages/error.h"
 #include "server/observe/process_metrics.h"
 #include "server/openapi.h"
@@ -40,6 +44,24 @@ HttpResponse json_response(std::string_view json) {
   HttpResponse response;
   response.body = json;
   return response;
+}
+
+/// Returns the health of a server that lacks some of its rings. Its status is 200: the others take requests.
+HttpResponse degraded_response(std::string_view reason) {
+  HttpResponse response;
+  JsonWriter(response.body).begin_object().member("status", "degraded").member("reason", reason).end_object();
+  return response;
+}
+
+void write_rings(JsonWriter& json, const sched::RingSet& rings) {
+  json.key("rings").begin_array();
+  for (size_t ring = 0; ring < rings.size(); ++ring) {
+    const sched::RingReport report = rings.report(ring);
+    json.begin_object().member("ring", ring).member("serves", report.fault.empty()).member("reason", report.fault);
+    json.member("running", report.status.running).member("waiting", report.status.waiting);
+    json.member("paused", report.status.paused).end_object();
+  }
+  json.end_array();
 }
 
 }  // namespace
@@ -151,6 +173,7 @@ HttpResponse StatusRoutes::health() const {
   if (!status.ready) {
     return error_response({503, status.reason.empty() ? "the engine is not ready" : status.reason, ""});
   }
+  if (!status.degraded.empty()) return degraded_response(status.degraded);
   // A pause is the administrator's wish: a 503 would take the server out of the balancer, or restart it.
   return json_response(status.paused ? R"({"status":"paused"})" : R"({"status":"ok"})");
 }
@@ -177,6 +200,7 @@ HttpResponse StatusRoutes::server_info() const {
   json.key("model").begin_object().member("architecture", info.architecture);
   json.member("context_length", info.context_length).member("vocab_size", info.vocab_size);
   json.member("parameter_count", info.parameter_count).member("stage_count", info.stage_count);
+  json.member("rank_count", info.rank_count);
   json.member("kv_token_capacity", info.kv_token_capacity).end_object();
   json.key("engine").begin_object().member("ready", status.ready).member("reason", status.reason);
   json.member("running", status.running).member("waiting", status.waiting);
@@ -190,6 +214,7 @@ HttpResponse StatusRoutes::server_info() const {
   json.member("max_body_bytes", from_.options.http.max_body_bytes);
   json.member("max_bodies_bytes", from_.options.http.max_bodies_bytes).end_object();
   json.member("requests_in_flight", requests_in_flight()).member("connections", from_.usage.connections);
+  if (const sched::RingSet* rings = from_.service.engine->rings()) write_rings(json, *rings);
   if (from_.service.extra_info) from_.service.extra_info(json);
   json.end_object();
   return response;

@@ -2,6 +2,8 @@
 
 #include <boost/system/system_error.hpp>
 
+#include "sched/plan/request.h"
+
 namespace millrace::server {
 namespace {
 

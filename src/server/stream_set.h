@@ -8,6 +8,7 @@
 #include "async/task_group.h"
 #include "async/wait_list.h"
 #include "sched/head/engine.h"
+#include "sched/plan/generate_event.h"
 
 namespace millrace::server {
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/model_info.h"
 
 namespace millrace::server {
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/cluster.h"
 #include "sim/max_duration.h"
 #include "sim/simulated_ring.h"
 

@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "sched/scheduler/chunking.h"
+#include "base/result.h"
 #include "sched/plan/plan_record.h"
+#include "sched/scheduler/chunking.h"
 #include "sched/scheduler/queue_policy.h"
-#include "sim/cluster.h"
+#include "sim/service_goal.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
+
+struct Cluster;
 
 /// The settings of a run of a described cluster.
 struct ExperimentConfig {
@@ -21,11 +24,6 @@ struct ExperimentConfig {
   double smoothing = 0.75;
   sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
   bool spread_decodes = true;
-};
-
-struct ServiceGoal {
-  double ttft_s = 0;  ///< 0: none
-  double tpot_s = 0;
 };
 
 /// The outcome of one request.

@@ -108,9 +108,12 @@ uint64_t SimulatedModel::next_row(TokenId token, std::vector<uint64_t>& contexts
 
 SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
                                                       const tensor::SamplingParams& sampling, int32_t prompt_top,
-                                                      const std::shared_ptr<const grammar::Grammar>& grammar) const {
+                                                      const std::shared_ptr<const grammar::Grammar>& grammar,
+                                                      const std::shared_ptr<const sched::ReasoningLimit>& limit) const {
   std::optional<grammar::Matcher> matcher;
   if (grammar != nullptr) matcher.emplace(grammar, sched::samples_end_token(*grammar, sampling));
+  std::optional<sched::ReasoningBudget> budget;
+  if (limit != nullptr) budget.emplace(limit);
   std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) { hidden = next_row(token, contexts); };
@@ -129,10 +132,13 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
       spec.output = found.tokens;
     }
     const auto allowed = matcher ? matcher->allowed() : nullptr;
+    const auto forced = budget ? budget->forced_mask(allowed.get()) : nullptr;
     if (allowed != nullptr) spec.allowed = allowed->words();
+    if (forced != nullptr) spec.allowed = forced->words();
     found.tokens.push_back(draw(hidden, spec));
     found.scores.push_back(score(hidden, found.tokens.back(), sampling.top_logprobs));
     feed(found.tokens.back());
+    if (budget) budget->append(found.tokens.back());
     if (!matcher) continue;
     CHECK(matcher->advance(found.tokens.back()), "token {} is not allowed", found.tokens.back());
     found.complete = matcher->must_end();

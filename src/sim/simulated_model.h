@@ -54,7 +54,8 @@ struct SimulatedModel {
   /// end token. Scores the prompt with `prompt_top` alternatives.
   [[nodiscard]] Continuation generate(std::span<const TokenId> prompt, size_t count,
                                       const tensor::SamplingParams& sampling, int32_t prompt_top = 0,
-                                      const std::shared_ptr<const grammar::Grammar>& grammar = nullptr) const;
+                                      const std::shared_ptr<const grammar::Grammar>& grammar = nullptr,
+                                      const std::shared_ptr<const sched::ReasoningLimit>& limit = nullptr) const;
 
  private:
   /// Returns the last layer's row of one more token; `contexts` hold the layers' running values.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,11 @@
 #include "tensor/sum_shards.h"
 
 namespace millrace::tensor {
+
+/// Thrown by the calls of a group that was aborted, with the reason of the first abort.
+struct CollectiveAborted : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// What a device needs to open one rank's end of a group (Backend::open_collective).
 struct CollectiveOptions {
@@ -22,7 +28,7 @@ struct CollectiveOptions {
 /// One rank's end of the exchanges between the ranks of a stage. All ranks make the same calls in the same order.
 ///
 /// Calls are made inside work submitted to the rank's backend, in stream order with its ops. A CPU rank waits in the
-/// call; a GPU rank launches. Every call throws std::runtime_error with the reason once the group is aborted.
+/// call; a GPU rank launches. Every call throws CollectiveAborted with the reason once the group is aborted.
 class Collective {
  public:
   virtual ~Collective() = default;

@@ -7,6 +7,9 @@
 #include "base/json_value.h"
 #include "base/random.h"
 #include "base/text_file.h"
+#include "sched/plan/finish_reason.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/request.h"
 #include "support/mentions.h"
 #include "support/paths.h"
 

@@ -44,6 +44,7 @@ def test_every_run_has_its_own_seed():
 
 @pytest.mark.parametrize("script, arguments", [
     ("versus.py", ["http://127.0.0.1:1", "http://127.0.0.1:1"]), ("ring_bench.py", ["flags"]), ("cache_bench.py", ["tiers"]),
+    ("rings_bench.py", ["routing"]),
     ("prediction_bench.py", ["--model", "nowhere"]), ("startup_bench.py", ["--model", "nowhere"]), ("failure_bench.py", [])])
 def test_no_rounds_are_an_error_of_the_command_line(script, arguments):
     done = run_script(script, *arguments, "--rounds", 0)

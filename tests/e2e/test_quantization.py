@@ -139,7 +139,7 @@ def test_pages_of_one_model_are_not_taken_for_the_other(tmp_path, written):
 
 def test_what_cannot_be_done_is_refused(tmp_path, written):
     check_refusal(run_binary("quantize", "--model-path", MODEL, "--output", written), written, "is not empty")
-    check_refusal(run_binary("quantize", "--model-path", written, "--output", tmp_path / "twice"), "has 8-bit weights already")
+    check_refusal(run_binary("quantize", "--model-path", written, "--output", tmp_path / "twice"), "has quantized weights already")
     check_refusal(run_binary("quantize", "--model-path", tmp_path / "nowhere", "--output", tmp_path / "out"), "nowhere")
     check_refusal(run_binary("serve", "--model-path", MODEL, "--quantization", "w4"), "--quantization")
     foreign = tmp_path / "foreign"

@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <string>
 
 #include "grammar/json_schema.h"
+#include "grammar/read_work.h"
 #include "grammar/schema_cases.h"
 
 using namespace millrace;
@@ -23,7 +27,7 @@ TEST_CASE("only declared members where that is wanted") {
   const auto grammar = [](std::string_view schema) {
     return compile_grammar(
                [&](auto& definition) {
-                 return grammar::parse_json_schema(schema, definition, {.only_declared_members = true});
+                 return grammar::parse_json_schema(schema, definition, {.only_declared = true});
                },
                byte_vocabulary(), {kEnd})
         .value();
@@ -35,6 +39,65 @@ TEST_CASE("only declared members where that is wanted") {
   CHECK(matches(open, R"({"c":null})"));
   const auto free = grammar(R"({"type":"object"})");
   CHECK(matches(free, R"({"c":null})"));
+  const auto narrowed = grammar(R"({"properties":{"a":{"minLength":2}}})");
+  CHECK(matches(narrowed, R"({"a":"xy"})"));
+  CHECK(!matches(narrowed, R"({"a":12})"));
+  CHECK(!matches(narrowed, "12"));
+}
+
+TEST_CASE("keywords of one type leave other types alone") {
+  check({
+      {R"({"minLength":2})", {"12", "1.5", R"("ab")", "null", "false", "[]", R"({"a":1})"}, {R"("a")"}},
+      {R"({"minimum":3})", {"3", R"("a")", "false", "[1]"}, {"2", "-1"}},
+      {R"({"multipleOf":2,"pattern":"^x"})", {"4", R"("xa")", "null"}, {"3", R"("a")"}},
+      {R"({"items":{"type":"null"},"maxItems":1})", {"[null]", "[]", R"({"a":[1]})", "7"}, {"[1]", "[null,null]"}},
+      {R"({"properties":{"a":{"type":"integer"}},"required":["a"]})",
+       {R"({"a":1})", "3", R"("x")", "[{}]", "null"},
+       {"{}", R"({"a":"x"})"}},
+      {R"({"additionalProperties":false})", {"{}", "12", "[1]"}, {R"({"a":1})"}},
+      {R"({"format":"date"})", {R"("2024-02-29")", "12", "{}"}, {R"("2023-02-29")"}},
+      {R"({"not":{"minLength":2}})", {R"("a")"}, {R"("ab")", "12", "null"}},
+      {R"({"anyOf":[{"type":"integer"},{"minimum":2}]})", {"1", "2.5", R"("a")"}, {"1.5"}},
+      {R"({"oneOf":[{"minimum":2},{"maxLength":1}]})", {"1", R"("ab")"}, {"3", R"("a")", "null"}},
+      {R"({"if":{"properties":{"k":{"const":1}},"required":["k"]},"then":{"required":["v"]}})",
+       {"5", R"({"k":2})", R"({"k":1,"v":0})", "[]"},
+       {R"({"k":1})"}},
+      {R"({"type":"object","properties":{"a":{"minLength":1},"b":{"required":["c"]}},"required":["a","b"]})",
+       {R"({"a":1,"b":null})", R"({"a":"x","b":{"c":1}})"},
+       {R"({"a":"","b":1})", R"({"a":1,"b":{}})"}},
+  });
+}
+
+TEST_CASE("reading a schema takes bounded work") {
+  std::string members;
+  for (int i = 0; i < 400; ++i) {
+    members += fmt::format(R"({}"p{}":{{"type":"string","format":"uri","pattern":"{}$","maxLength":{}}})",
+                           i == 0 ? "" : ",", i, i, 1000 + i);
+  }
+  const auto large = grammar_from_schema(fmt::format(R"({{"type":"object","properties":{{{}}}}})", members));
+  REQUIRE(large.has_error());
+  CHECK(large.error().code == ErrorCode::kInvalidArgument);
+  CHECK(large.error().message.find(fmt::format("{} steps", grammar::ReadWork::kMaxSteps)) != std::string::npos);
+}
+
+TEST_CASE("long lists of values take one pass each") {
+  std::string up;
+  std::string down;
+  for (int i = 0; i < 8000; ++i) {
+    const std::string value = fmt::format(R"("v{}")", i);
+    up += (i == 0 ? "" : ",") + value;
+    down = value + (i == 0 ? "" : ",") + down;
+  }
+  check({{R"({"const":[1,2,1.0],"uniqueItems":false})", {"[1,2,1.0]"}, {"[1,2]"}}});
+  const std::string schema = fmt::format(R"({{"allOf":[{{"enum":[{}]}},{{"enum":[{}]}}],"maxLength":4}})", up, down);
+  const auto both = grammar_from_schema(schema);
+  REQUIRE(message_of(both) == "no error");
+  CHECK(matches(*both, R"("v999")"));
+  CHECK(!matches(*both, R"("v1000")"));
+  const auto repeated = grammar_from_schema(fmt::format(R"({{"enum":[[{0},"v0"],[{0}]],"uniqueItems":true}})", up));
+  REQUIRE(message_of(repeated) == "no error");
+  CHECK(matches(*repeated, '[' + up + ']'));
+  CHECK(!matches(*repeated, '[' + up + R"(,"v0"])"));
 }
 
 TEST_CASE("keywords of objects") {

@@ -277,7 +277,7 @@ TEST_CASE("unsupported keywords may cost one subschema only") {
                [&](auto& definition) {
                  return grammar::parse_json_schema(
                      schema, definition,
-                     {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared_members = true});
+                     {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
                },
                byte_vocabulary(), {kEnd})
         .value();

@@ -14,12 +14,12 @@ class SchemaDraws {
  public:
   explicit SchemaDraws(uint64_t seed) : random_(seed) {}
 
-  /// Returns a schema that fixes the type of its values. With `excludes` it may hold "not", "oneOf", "if".
+  /// Returns a schema that mostly fixes the type of its values. With `excludes` it may hold "not", "oneOf", "if".
   std::string schema(int depth, bool excludes) {
     const char* type = pick({"string", "integer", "number", "boolean", "null", "object", "array"});
     if (depth > 0 && chance(3)) type = chance(3) ? "array" : "object";
-    return fmt::format(R"({{"type":"{}"{}{}}})", type, keywords(type, depth, excludes),
-                       depth > 0 && chance(3) ? applicator(type, depth - 1, excludes) : "");
+    return of_type(type, keywords(type, depth, excludes) +
+                             (depth > 0 && chance(3) ? applicator(type, depth - 1, excludes) : ""));
   }
   /// Returns a value of few kinds.
   std::string value(int depth) {
@@ -42,6 +42,11 @@ class SchemaDraws {
   bool chance(uint64_t one_in) { return random_() % one_in == 0; }
   const char* pick(std::initializer_list<const char*> choices) {
     return *(choices.begin() + static_cast<std::ptrdiff_t>(random_() % choices.size()));
+  }
+  /// Returns a schema of keywords that each follow a comma. Leaves out the type that they are about now and then.
+  std::string of_type(std::string_view type, const std::string& keywords) {
+    if (chance(5)) return '{' + keywords.substr(std::min<size_t>(keywords.size(), 1)) + '}';
+    return fmt::format(R"({{"type":"{}"{}}})", type, keywords);
   }
   std::vector<const char*> shuffled() {
     std::vector<const char*> names{"a", "b", "ab"};
@@ -92,7 +97,7 @@ class SchemaDraws {
 
   /// Returns a keyword that holds further schemas of the same type, after a comma.
   std::string applicator(std::string_view type, int depth, bool excludes) {
-    const auto part = [&] { return fmt::format(R"({{"type":"{}"{}}})", type, keywords(type, depth, excludes)); };
+    const auto part = [&] { return of_type(type, keywords(type, depth, excludes)); };
     switch (random_() % (excludes ? 6 : 2)) {
       case 0: return fmt::format(R"(,"allOf":[{},{}])", part(), part());
       case 1: return fmt::format(R"(,"anyOf":[{},{}])", part(), part());

@@ -15,8 +15,10 @@ using millrace::test::test_seed;
 
 namespace {
 
+ReadWork work;
+
 TextLanguage language_of(std::string_view pattern) {
-  return TextLanguage::of_expression(*parse_search_pattern(pattern).value().expression);
+  return TextLanguage::of_expression(*parse_search_pattern(pattern).value().expression, work);
 }
 
 std::string drawn_text(std::mt19937_64& random) {
@@ -36,9 +38,9 @@ TEST_CASE("languages combine as sets of texts do") {
     for (const char* right : patterns) {
       const TextLanguage ours = language_of(left);
       const TextLanguage theirs = language_of(right);
-      const TextLanguage both = ours.and_also(theirs);
-      const TextLanguage either = ours.or_else(theirs);
-      const TextLanguage neither = either.complement();
+      const TextLanguage both = ours.and_also(theirs, work);
+      const TextLanguage either = ours.or_else(theirs, work);
+      const TextLanguage neither = either.complement(work);
       INFO(left << " and " << right);
       for (int i = 0; i < 40; ++i) {
         const std::string text = drawn_text(random);
@@ -47,7 +49,7 @@ TEST_CASE("languages combine as sets of texts do") {
         REQUIRE(either.accepts(text) == (ours.accepts(text) || theirs.accepts(text)));
         REQUIRE(neither.accepts(text) == !either.accepts(text));
       }
-      REQUIRE(both.and_also(neither).is_empty());
+      REQUIRE(both.and_also(neither, work).is_empty());
     }
   }
 }
@@ -58,11 +60,11 @@ TEST_CASE("languages know lengths and single texts") {
   CHECK(!two.accepts("abc"));
   CHECK(TextLanguage::of_lengths(1, {}).accepts("abcdef"));
   CHECK(!TextLanguage::of_lengths(1, {}).accepts(""));
-  const TextLanguage names = TextLanguage::exactly({"ab", "abc", ""});
+  const TextLanguage names = TextLanguage::exactly({"ab", "abc", ""}, work);
   CHECK((names.accepts("") && names.accepts("ab") && names.accepts("abc")));
   CHECK((!names.accepts("a") && !names.accepts("abcd")));
-  CHECK(names.complement().accepts("a"));
-  CHECK(TextLanguage::any().complement().is_empty());
+  CHECK(names.complement(work).accepts("a"));
+  CHECK(TextLanguage::any().complement(work).is_empty());
   CHECK_THROWS(TextLanguage::of_lengths(0, 1'000'000));
 }
 
@@ -94,7 +96,7 @@ TEST_CASE("numbers satisfy their conditions digit by digit") {
       conditions.multiples.push_back({*parse_decimal(divisors[random() % std::size(divisors)]), is_negated});
     }
     if (random() % 3 == 0) conditions.excluded.push_back(*parse_decimal("1.5"));
-    const TextLanguage language = number_language(conditions);
+    const TextLanguage language = number_language(conditions, work);
     for (int i = 0; i < 120; ++i) {
       const auto eighths = static_cast<int64_t>(random() % 1800) - 900;
       if (eighths == 0) continue;

@@ -267,9 +267,9 @@ TEST_CASE("a config that cannot be computed is refused by name") {
                Mentions("config.json", "'GPT2LMHeadModel'", kKnown));
   REQUIRE_THAT(refused({{"architectures", ""}}), Mentions("config.json", "missing", "empty", kKnown));
   REQUIRE_THAT(refused({{"architectures", "\"LlamaForCausalLM\""}}), Mentions("config.json", "\"LlamaForCausalLM\""));
-  REQUIRE_THAT(refused({{"quantization_config", R"({"quant_method":"fp8"})"}}),
-               Mentions("config.json", "quantization_config", "quant_method 'fp8'", "'millrace-w8'",
-                        "'compressed-tensors'", "F32", "BF16", "F16"));
+  REQUIRE_THAT(refused({{"quantization_config", R"({"quant_method":"bitsandbytes"})"}}),
+               Mentions("config.json", "quantization_config", "quant_method", "'bitsandbytes'", "fp8",
+                        "compressed-tensors", "gptq", "awq", "modelopt", "millrace-w8"));
   REQUIRE_THAT(refused({{"quantization_config", R"({"quant_method":"millrace-w8","bits":8})"}}),
                Mentions("config.json", "quantization_config", "group_size", "missing", "1", "1048576"));
   REQUIRE_THAT(refused({{"hidden_act", "\"gelu\""}}), Mentions("config.json", "hidden_act 'gelu'", "'silu'"));

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "async/wait_list.h"
+#include "sched/plan/finish_reason.h"
+#include "sched/plan/generate_event.h"
 #include "server/eventually.h"
 
 namespace millrace::test {

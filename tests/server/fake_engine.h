@@ -12,6 +12,10 @@
 
 #include "async/runtime.h"
 #include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
 
 namespace millrace::test {
 
@@ -56,6 +60,8 @@ class FakeEngine final : public sched::Engine {
     paused.reset();
     return true;
   }
+  bool return_waiting(const std::string&) override { return false; }
+  bool rebuild(const std::string&) override { return false; }
 
   /// Waits until no stream lives; returns false after a minute.
   [[nodiscard]] bool wait_until_idle() const;

@@ -74,7 +74,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"repetition_penalty", {"0.1", "2"}, {"0", "-1", "11"}},
       {"seed", {"0", "-9223372036854775808", "9223372036854775807"}, {"1.5", "9223372036854775808", "\"s\""}},
       {"stop", {"\"x\"", "[\"a\",\"b\"]", "[]", "null"}, {"\"\"", "[\"a\",\"\"]", "[1]", "5"}},
-      {"stop_token_ids", {"[]", "[999]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
+      {"stop_token_ids", {"[]", "[999]", "[2.0,3e1]"}, {"[1000]", "[-1]", "[\"a\"]", "5"}},
       {"logit_bias",
        {"{}", "{\"999\":100}"},
        {"{\"1000\":1}", "{\"-1\":1}", "{\"x\":1}", "{\"5\":101}", "{\"5\":\"a\"}", "[]"}},
@@ -120,6 +120,25 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"unknown_field", {"5", "{\"deep\":[1]}"}, {}},
   };
   check(cases);
+}
+
+TEST_CASE("A chat bounds its reasoning under the names of every server") {
+  for (const std::string name : {"thinking_token_budget", "thinking_budget", "thinking_budget_tokens"}) {
+    INFO(name);
+    const auto budget = [&](const std::string& members) {
+      const auto parsed =
+          parse_chat_request(R"({"messages":[{"role":"user","content":"c"}],)" + members + '}', kRequestLimits);
+      REQUIRE(parsed.has_value());
+      return parsed->thinking_budget ? std::to_string(parsed->thinking_budget->tokens) : "none";
+    };
+    const std::string key = '"' + name + "\":";
+    CHECK(budget(key + "0") == "0");
+    CHECK(budget(key + "100") == "100");
+    CHECK(budget(key + "-1") == "none");
+    CHECK(budget(key + "null") == "none");
+    CHECK(budget("\"thinking_budget\":7,\"thinking_token_budget\":7,\"thinking_budget_tokens\":7," + key + "8") == "8");
+    for (const char* bad : {"-2", "1.5", "\"8\"", "true", "[]", "3000000000"}) CHECK(chat_outcome(key + bad) == name);
+  }
 }
 
 TEST_CASE("Output constraints are read in every dialect") {
@@ -459,13 +478,13 @@ TEST_CASE("A body that is no JSON is answered with where it is not") {
         begin + "6: the string has an escape that JSON lacks, or half of a surrogate pair");
   CHECK(message("{\"a\":\"\xC3\"}") == begin + "7: byte 0xc3 is not valid UTF-8");
   CHECK(message(R"({"a":1)") == begin + "7: the text ends, wanted ',' or '}'");
-  CHECK(message("{\"a\":" + std::string(64, '[')) == begin + "69: it is nested more than 64 deep");
+  CHECK(message("{\"a\":" + std::string(512, '[')) == begin + "517: it is nested more than 512 deep");
 }
 
 TEST_CASE("Bodies that are not a JSON object are refused") {
   std::string deep = R"({"prompt":"p","x":)";
-  for (int i = 0; i < 100; ++i) deep += '[';
-  for (int i = 0; i < 100; ++i) deep += ']';
+  for (int i = 0; i < 600; ++i) deep += '[';
+  for (int i = 0; i < 600; ++i) deep += ']';
   deep += '}';
   for (const std::string& body :
        {std::string(), std::string("{"), std::string("[]"), std::string("\"a\""), std::string(R"({"temperature":NaN})"),

@@ -181,24 +181,35 @@ TEST_CASE("Reasoning and calls are items at every cut") {
   }
 }
 
-TEST_CASE("A whole response has the items of its stream") {
-  for (const std::string& text : {std::string(kThinkAndCall), "I look.\n" + call("look", "{}"),
-                                  call("patch", R"({"input": "a\nb"})"), std::string(" \n"), std::string()}) {
-    INFO(text);
-    const ResponsesServer server({.text = text});
-    const ParsedJson whole = server.ask(kItemTools);
-    const auto events = server.stream(kItemTools);
-    check_stream(events);
-    const ParsedJson last(events.back());
-    REQUIRE(whole.size("/output") == last.size("/response/output"));
-    for (size_t i = 0; i < whole.size("/output"); ++i) {
-      for (const char* member : {"type", "content/0/text", "name", "arguments", "input", "namespace", "status"}) {
-        const std::string pointer = fmt::format("/output/{}/{}", i, member);
-        const std::string in_stream = "/response" + pointer;
-        REQUIRE(whole.has(pointer) == last.has(in_stream));
-        if (whole.has(pointer)) CHECK(whole.string(pointer) == last.string(in_stream));
-      }
+namespace {
+
+/// Checks that a whole response has the items of its stream, which gets `cut` tokens at a time.
+void check_same_items(const std::string& text, size_t cut) {
+  INFO(cut << ": " << text);
+  const ResponsesServer server({.text = text, .tokens_per_event = cut});
+  const ParsedJson whole = server.ask(kItemTools);
+  const auto events = server.stream(kItemTools);
+  check_stream(events);
+  const ParsedJson last(events.back());
+  REQUIRE(whole.size("/output") == last.size("/response/output"));
+  for (size_t i = 0; i < whole.size("/output"); ++i) {
+    for (const char* member : {"type", "content/0/text", "name", "arguments", "input", "namespace", "status"}) {
+      const std::string pointer = fmt::format("/output/{}/{}", i, member);
+      const std::string in_stream = "/response" + pointer;
+      REQUIRE(whole.has(pointer) == last.has(in_stream));
+      if (whole.has(pointer)) CHECK(whole.string(pointer) == last.string(in_stream));
     }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("A whole response has the items of its stream") {
+  for (const std::string& text :
+       {std::string(kThinkAndCall), "I look.\n" + call("look", "{}"), call("patch", R"({"input": "a\nb"})"),
+        std::string(" \n"), std::string(),
+        call("look", "{}") + "\nSo.\n" + call("look", "{}") + call("look", "{}") + " Done."}) {
+    for (const size_t cut : {1, 9, 60, 1000}) check_same_items(text, cut);
   }
 }
 

@@ -105,7 +105,7 @@ inline Answer expected_answer(const Job& job, const sim::SimulatedRingOptions& r
   const sched::GenerateRequest& request = job.request;
   const size_t room = ring.head.scheduler.context_length - request.prompt.size();
   Answer answer{ring.model.generate(request.prompt, std::min<size_t>(request.max_tokens, room), request.sampling,
-                                    request.prompt_top_logprobs, request.grammar)};
+                                    request.prompt_top_logprobs, request.grammar, request.reasoning_limit)};
   if (answer.whole.complete) answer.finish = sched::FinishReason::kStop;
   std::vector<TokenId>& tokens = answer.whole.tokens;
   const auto& stops = request.sampling.stop_token_ids;

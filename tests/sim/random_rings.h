@@ -19,15 +19,17 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
   const uint64_t seed = dice.range(0, 1u << 30);
   const StageId failing(dice.range(0, ring.stage_count));  // one past the last: none
   const async::Duration slowest = std::chrono::microseconds(dice.range(0, 3000));
-  ring.make_store = [=, stages = ring.stage_count, page_size = ring.head.scheduler.page_size](async::Runtime& runtime,
-                                                                                              StageId stage) {
+  ring.make_store = [=, stages = ring.stage_count, page_size = ring.head.scheduler.page_size](
+                        async::Runtime& runtime, StageId stage, uint32_t rank) {
     cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
+    identity.head_begin = rank;
+    identity.head_end = rank + 1;
     const sim::SimulatedModel model;
     const int32_t layers =
         model.layer_count * (static_cast<int32_t>(stage.value()) + 1) / static_cast<int32_t>(stages) -
         model.layer_count * static_cast<int32_t>(stage.value()) / static_cast<int32_t>(stages);
     identity.page_bytes = static_cast<size_t>(layers) * page_size * sizeof(uint64_t);
-    const auto own = std::make_shared<Dice>(seed + stage.value());
+    const auto own = std::make_shared<Dice>(seed + stage.value() + 100 * rank);
     sim::SimulatedStoreOptions options;
     options.delay = [own, slowest](sim::StoreCall, size_t) { return slowest * own->range(0, 100) / 100; };
     options.fails = [own, failure_rate, is_failing = stage == failing](sim::StoreCall) {
@@ -81,6 +83,7 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   ring.head.max_queued = 64;
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
+  if (dice.chance(0.2)) ring.rank_count = 1U << (dice.chance(0.7) ? 1 : dice.range(2, 3));
   return ring;
 }
 
@@ -132,9 +135,11 @@ inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall
   options.head.scheduler.prefetch_policy = sched::PrefetchPolicy::kBestEffort;
   const auto store_backend = std::make_shared<sim::SimulatedStoreBackend>(1000);
   options.make_store = [=, page_size = options.head.scheduler.page_size, model = options.model,
-                        stages = options.stage_count](async::Runtime& runtime, StageId stage) {
+                        stages = options.stage_count](async::Runtime& runtime, StageId stage, uint32_t rank) {
     const auto layers = [&](uint32_t end) { return static_cast<size_t>(model.layer_count) * end / stages; };
     cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
+    identity.head_begin = rank;
+    identity.head_end = rank + 1;
     identity.page_bytes = (layers(stage.value() + 1) - layers(stage.value())) * page_size * sizeof(uint64_t);
     return sim::make_simulated_store(runtime, identity, store_backend, {.delay = [=](sim::StoreCall call, size_t) {
                                        return call == slow ? duration : async::Duration{};
@@ -164,22 +169,40 @@ inline tensor::SamplingParams random_sampling(Dice& dice) {
 /// Ends such answers where requests stop at it, as some do.
 inline constexpr TokenId kGrammarEnd = 7;
 
-/// What answers may be held to, over a vocabulary whose tokens spell one or two letters.
-inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
-  static const auto grammars = [] {
+/// Returns a vocabulary whose tokens spell one or two letters.
+inline const std::shared_ptr<const grammar::Vocabulary>& letters() {
+  static const auto vocabulary = [] {
     std::vector<std::string> texts;
     for (uint32_t token = 0; token < kRandomModel.vocab_size; ++token) {
       texts.push_back(std::string{"abcde"[token % 5]} + (token < 15 ? "" : std::string{"abcde"[token / 5 % 5]}));
     }
     texts[kGrammarEnd].clear();
-    const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
+    return std::make_shared<const grammar::Vocabulary>(texts);
+  }();
+  return vocabulary;
+}
+
+/// Returns a bound on reasoning that two tokens end.
+inline std::shared_ptr<const sched::ReasoningLimit> random_reasoning_limit(Dice& dice) {
+  return std::make_shared<const sched::ReasoningLimit>(sched::ReasoningLimit{.max_tokens = dice.range(0, 12),
+                                                                             .begins_inside = dice.chance(0.7),
+                                                                             .start = "a",
+                                                                             .end = "bec",
+                                                                             .early_end = dice.chance(0.3) ? "dd" : "",
+                                                                             .end_tokens = {1, 4, 2},
+                                                                             .vocabulary = letters()});
+}
+
+/// What answers may be held to, over letters().
+inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars() {
+  static const auto grammars = [] {
     std::vector<std::shared_ptr<const grammar::Grammar>> made;
     for (const char* text :
          {"root ::= [a-d]{3,9}", "root ::= \"a\" root* \"b\"", "root ::= [^e]* \"e\"",
           "root ::= (\"ab\" | \"cd\")+ \"e\" root | \"b\"", "root ::= (\"abcde\" | \"bade\") [a-d] root? \"eacdc\""}) {
       grammar::Definition definition;
       definition.root = grammar::parse_ebnf(text, definition).value();
-      made.push_back(grammar::Grammar::compile(definition, vocabulary, {kGrammarEnd}).value());
+      made.push_back(grammar::Grammar::compile(definition, letters(), {kGrammarEnd}).value());
     }
     return made;
   }();
@@ -192,7 +215,9 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
   const sched::GenerateRequest& request = before.request;
   job.request.prompt = request.prompt;
   const auto answer =
-      kRandomModel.generate(request.prompt, dice.range(0, 20), request.sampling, 0, request.grammar).tokens;
+      kRandomModel
+          .generate(request.prompt, dice.range(0, 20), request.sampling, 0, request.grammar, request.reasoning_limit)
+          .tokens;
   job.request.prompt.insert(job.request.prompt.end(), answer.begin(), answer.end());
   job.request.prompt.resize(std::min<size_t>(job.request.prompt.size(), 39));
   job.request.cache_salt = request.cache_salt;
@@ -202,7 +227,8 @@ inline void go_on_from(Dice& dice, const Job& before, Job& job) {
 /// What `job` will be answered, more or less: with tokens that are others, that are missing, or too many.
 inline std::vector<TokenId> random_prediction(Dice& dice, const Job& job) {
   const sched::GenerateRequest& request = job.request;
-  const auto answer = kRandomModel.generate(request.prompt, 45, request.sampling, 0, request.grammar).tokens;
+  const auto answer =
+      kRandomModel.generate(request.prompt, 45, request.sampling, 0, request.grammar, request.reasoning_limit).tokens;
   const double wrong = 0.1 * dice.range(0, 3);
   std::vector<TokenId> prediction;
   for (const TokenId token : answer) {
@@ -219,6 +245,7 @@ inline void make_pooled(Dice& dice, Job& job) {
   job.request.max_tokens = 0;
   job.request.prompt_top_logprobs = -1;
   job.request.grammar = nullptr;
+  job.request.reasoning_limit = nullptr;
   job.request.prediction.clear();
   job.leave_after.reset();
 }
@@ -227,6 +254,7 @@ inline Job random_job(Dice& dice, const std::vector<TokenId>& common, const std:
   Job job;
   job.request.sampling = random_sampling(dice);
   if (dice.chance(0.3)) job.request.grammar = some_grammars()[dice.range(0, 4)];
+  if (dice.chance(0.2)) job.request.reasoning_limit = random_reasoning_limit(dice);
   if (!others.empty() && dice.chance(0.25)) {
     go_on_from(dice, others[dice.range(0, static_cast<uint32_t>(others.size()) - 1)], job);
   } else if (dice.chance(0.1)) {                                    // pages that are alike, one behind the other

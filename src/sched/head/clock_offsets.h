@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sched/plan/plan.h"
+#include "sched/plan/stage_report.h"
 
 namespace millrace::sched {
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <string>
 #include <variant>
 
 #include "async/mailbox.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/pause_mode.h"
 #include "sched/plan/request.h"
 
 /// The messages that other threads send to the head's thread; plain data.
@@ -36,8 +39,18 @@ struct Flush {
   FlushReply reply;
 };
 
+/// Ends the waiting requests that another ring can run.
+struct ReturnWaiting {
+  std::string reason;
+};
+
+/// Breaks the ring, which is then built again.
+struct Rebuild {
+  std::string reason;
+};
+
 struct Stop {};
 
-using Control = std::variant<Submission, AbortSequence, Pause, Resume, Flush, Stop>;
+using Control = std::variant<Submission, AbortSequence, Pause, Resume, Flush, ReturnWaiting, Rebuild, Stop>;
 
 }  // namespace millrace::sched

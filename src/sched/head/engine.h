@@ -7,13 +7,17 @@
 
 #include "async/runtime.h"
 #include "base/result.h"
-#include "cache/cache_counts.h"
-#include "sched/scheduler/drafter.h"
-#include "sched/plan/request.h"
 
 /// The engine's interface for its clients: requests go in as token ids, and tokens come out. Text stays with the
 /// client.
 namespace millrace::sched {
+
+class RingStats;
+enum class PauseMode : uint8_t;
+struct EngineStatus;
+struct GenerateEvent;
+struct GenerateRequest;
+struct ModelInfo;
 
 /// The client's end of a request in flight, owned by the client. Used on one Runtime only. Destroying it before the
 /// last event aborts the request and frees its pages.
@@ -23,36 +27,6 @@ class TokenStream {
   /// Waits for the next event. It must not be called again after an event with last(). A cancelled wait throws
   /// operation_aborted and loses nothing.
   virtual asio::awaitable<GenerateEvent> next() = 0;
-};
-
-class RingStats;
-
-struct ModelInfo {
-  std::string architecture;     ///< of config.json, e.g. "LlamaForCausalLM"
-  uint32_t context_length = 0;  ///< prompt + output, tokens
-  uint32_t vocab_size = 0;      ///< ids that may be sampled; without an output head: ids of prompts
-  uint32_t hidden_size = 0;     ///< length of pooled vectors
-  bool generates = true;        ///< false: the model has no output head, and requests are pooled
-  uint64_t parameter_count = 0;
-  uint32_t stage_count = 0;
-  uint64_t kv_token_capacity = 0;
-};
-
-struct EngineStatus {
-  bool ready = false;
-  bool paused = false;
-  std::string reason;  ///< why not ready
-  uint32_t running = 0;
-  uint32_t waiting = 0;
-  uint64_t free_pages = 0;  ///< free, or cached and not in use
-  uint64_t total_pages = 0;
-  uint32_t page_size = 0;     ///< tokens
-  uint64_t cached_pages = 0;  ///< on the device, in use or not
-  uint64_t host_pages = 0;    ///< of the host tier
-  uint64_t cached_host_pages = 0;
-  cache::PrefixCacheCounts cache;
-  uint64_t preemptions = 0;  ///< running requests sent back to the queue for lack of pages, since the start
-  DraftCounts drafts;
 };
 
 /// The interface of the head, or of its stand-in during the start. Thread-safe. Outlives every TokenStream.
@@ -77,6 +51,14 @@ class Engine {
   /// false before the start is over and after the end.
   virtual bool pause(PauseMode mode) = 0;
   virtual bool resume() = 0;
+  /// Ends the waiting requests that have never run and name no ring, each with an event that is_returned and this
+  /// reason. Returns false where that is impossible.
+  virtual bool return_waiting(const std::string& reason) = 0;
+  /// Breaks the ring for `reason`; it is built again at once. Running requests end with an error. Returns false as
+  /// pause() does.
+  virtual bool rebuild(const std::string& reason) = 0;
+  /// Returns the rings that this engine routes between; null: it is one ring.
+  [[nodiscard]] virtual RingSet* rings() { return nullptr; }
   /// Returns the ring's statistics, which live as long as the engine; null when there are none.
   [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };

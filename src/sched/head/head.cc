@@ -35,7 +35,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       scheduler_(options_.scheduler),
       context_length_(options_.scheduler.context_length),
       page_count_(options_.scheduler.page_count),
-      stats_(options_.model.stage_count, options_.scheduler.window),
+      stats_(options_.model.stage_count, options_.scheduler.window, options_.model.rank_count),
       delivery_(intake_, options_.audit),
       tasks_(runtime),
       wake_(runtime),
@@ -318,7 +318,8 @@ void Head::handle(Submission submission) {
     delivery_.fail({submission.id}, fits.error(), runtime_.now());
     return;
   }
-  stats_.request_arrived(async::nanoseconds(submission.submitted));
+  const auto waited = std::chrono::microseconds(submission.request.waited_us);
+  stats_.request_arrived(async::nanoseconds(submission.submitted + waited));
   queue(std::move(submission));
 }
 
@@ -352,6 +353,18 @@ void Head::handle(Flush flush) {
     return;
   }
   flushes_.add(std::move(flush));
+}
+
+void Head::handle(ReturnWaiting returned) {
+  const std::vector<SequenceId> movable = delivery_.movable();
+  if (movable.empty()) return;
+  for (const SequenceId id : movable) scheduler_.abort(id);
+  publish();
+  delivery_.give_back(movable, {ErrorCode::kUnavailable, returned.reason}, runtime_.now());
+}
+
+void Head::handle(Rebuild rebuild) {
+  break_ring(rebuild.reason);
 }
 
 void Head::handle(Stop) {

@@ -10,6 +10,7 @@
 #include "comm/link.h"
 #include "sched/head/engine.h"
 #include "sched/head/flush_queue.h"
+#include "sched/head/head_options.h"
 #include "sched/head/output_delivery.h"
 #include "sched/head/profile_log.h"
 #include "sched/head/request_intake.h"
@@ -18,18 +19,6 @@
 #include "sched/scheduler/scheduler.h"
 
 namespace millrace::sched {
-
-struct HeadOptions {
-  SchedulerOptions scheduler;
-  ModelInfo model;
-  uint32_t max_queued = 0;             ///< requests that may wait for a slot or pages; more end with kExhausted
-  async::Duration heartbeat{};         ///< an idle ring gets an empty plan this often
-  async::Duration watchdog{};          ///< a plan that takes longer, and a second, breaks the ring
-  async::Duration queue_timeout{};     ///< a request that waits longer ends with kTimeout; 0: none
-  async::Duration prefetch_timeout{};  ///< a request waits for its prefetch no longer; 0: no limit
-  bool audit = false;                  ///< CHECKs the scheduler's invariants after every event; for simulation
-  async::Duration run_timeout{};       ///< a request that runs longer ends with kTimeout; 0: none
-};
 
 /// The turn loop: it asks the scheduler for plans while the window has room, sends them into the ring, books the
 /// outputs and delivers them. It also carries out the controls that the intake passes on. Owned by Ring. Engine's
@@ -69,6 +58,8 @@ class Head final : public Engine {
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(PauseMode mode) override { return intake_.push(Pause{mode}); }
   bool resume() override { return intake_.push(Resume{}); }
+  bool return_waiting(const std::string& reason) override { return intake_.push(ReturnWaiting{reason}); }
+  bool rebuild(const std::string& reason) override { return intake_.push(Rebuild{reason}); }
 
  private:
   using Outputs = std::shared_ptr<comm::LinkReceiver>;
@@ -94,6 +85,8 @@ class Head final : public Engine {
   void handle(Pause pause);
   void handle(Resume resume);
   void handle(Flush flush);
+  void handle(ReturnWaiting returned);
+  void handle(Rebuild rebuild);
   void handle(Stop stop);
 
   [[nodiscard]] bool needs_expiry_scan() const;

@@ -16,9 +16,10 @@ int64_t whole_microseconds(async::Duration duration) {
 }  // namespace
 
 void OutputDelivery::add(const Submission& submission) {
-  clients_.emplace(
-      submission.id,
-      Client{.request_id = submission.request.id, .events = submission.events, .submitted = submission.submitted});
+  clients_.emplace(submission.id, Client{.request_id = submission.request.id,
+                                         .events = submission.events,
+                                         .submitted = submission.submitted,
+                                         .is_pinned = submission.request.ring.has_value()});
 }
 
 void OutputDelivery::planned(SequenceId id, async::TimePoint now) {
@@ -53,6 +54,24 @@ void OutputDelivery::fail(const std::vector<SequenceId>& ids, const Error& error
     event.error = error;
     deliver({id, std::move(event)}, now);
   }
+}
+
+void OutputDelivery::give_back(const std::vector<SequenceId>& ids, const Error& error, async::TimePoint now) {
+  for (const SequenceId id : ids) {
+    GenerateEvent event;
+    event.error = error;
+    event.is_returned = true;
+    deliver({id, std::move(event)}, now);
+  }
+}
+
+std::vector<SequenceId> OutputDelivery::movable() const {
+  std::vector<SequenceId> found;
+  for (const auto& [id, client] : clients_) {
+    if (!client.planned && !client.is_pinned) found.push_back(id);
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 void OutputDelivery::abort(const std::vector<SequenceId>& ids, async::TimePoint now) {

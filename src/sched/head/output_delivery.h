@@ -36,6 +36,11 @@ class OutputDelivery {
   /// Ends these requests with FinishReason::kAbort.
   void abort(const std::vector<SequenceId>& ids, async::TimePoint now);
 
+  /// Ends these requests with `error`, as ones that have not run.
+  void give_back(const std::vector<SequenceId>& ids, const Error& error, async::TimePoint now);
+  /// Returns the requests that no plan has had yet and that any ring may run, in order of their ids.
+  [[nodiscard]] std::vector<SequenceId> movable() const;
+
   [[nodiscard]] size_t size() const { return clients_.size(); }
   [[nodiscard]] std::vector<SequenceId> ids() const;
 
@@ -55,6 +60,7 @@ class OutputDelivery {
     std::optional<async::TimePoint> planned = {};
     Timings timings = {};  // as of the first token, or of now as long as there is none
     bool has_token = false;
+    bool is_pinned = false;  // its request names the ring
   };
 
   RequestIntake& intake_;

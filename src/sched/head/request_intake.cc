@@ -1,5 +1,6 @@
 #include "sched/head/request_intake.h"
 
+#include <chrono>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -18,6 +19,7 @@ void merge_event(GenerateEvent& into, GenerateEvent later) {
   if (!later.pooled.empty()) into.pooled = std::move(later.pooled);
   into.finish = later.finish;
   into.error = std::move(later.error);
+  into.is_returned = later.is_returned;
   into.timings = later.timings;
   into.cached_tokens = later.cached_tokens;
   into.accepted_predictions += later.accepted_predictions;
@@ -86,7 +88,8 @@ Result<std::unique_ptr<TokenStream>> RequestIntake::submit(GenerateRequest reque
       return make_error(ErrorCode::kConflict, "request id '{}' is in use by a request in flight", request.id);
     }
     // Pushed under the lock: abort() must not find the id before its submission is in the mailbox.
-    if (!push(Submission{.id = id, .request = std::move(request), .events = events, .submitted = client.now()})) {
+    const auto submitted = client.now() - std::chrono::microseconds(request.waited_us);
+    if (!push(Submission{.id = id, .request = std::move(request), .events = events, .submitted = submitted})) {
       by_id_.erase(entry);
       return Error{ErrorCode::kUnavailable, "the server is shutting down"};
     }

@@ -9,6 +9,7 @@
 
 #include "sched/head/control.h"
 #include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
 
 namespace millrace::sched {
 

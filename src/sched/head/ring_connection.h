@@ -6,6 +6,7 @@
 
 #include "comm/link.h"
 #include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 
 namespace millrace::sched {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "sched/plan/plan.h"
+#include "sched/plan/stage_report.h"
 
 namespace millrace::sched {
 

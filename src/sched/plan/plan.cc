@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "comm/wire.h"
+#include "sched/plan/stage_report_wire.h"
 
 namespace millrace::sched {
 namespace {
@@ -12,11 +13,9 @@ namespace {
 using comm::ByteReader;
 using comm::ByteWriter;
 using tensor::SamplingParams;
-using tensor::TokenLogprobs;
 
-constexpr uint32_t kPlanMagic = 0x4E414C50;    // "PLAN"
-constexpr uint32_t kOutputMagic = 0x5054554F;  // "OUTP"
-constexpr uint32_t kAcksMagic = 0x534B4341;    // "ACKS"
+constexpr uint32_t kPlanMagic = 0x4E414C50;  // "PLAN"
+constexpr uint32_t kAcksMagic = 0x534B4341;  // "ACKS"
 // Sizes of the smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
 constexpr size_t kCopyBytes = 29;
@@ -24,9 +23,6 @@ constexpr size_t kSliceBytes = 30;
 constexpr size_t kMaskBytes = 13;
 constexpr uint32_t kMaxMaskWords = 1 << 20;
 constexpr size_t kBiasBytes = 8;
-constexpr size_t kLogprobsBytes = 16;
-constexpr size_t kSampleBytes = 20;
-constexpr size_t kSliceOutputBytes = 13;
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -66,30 +62,6 @@ SamplingParams get_sampling(ByteReader& in) {
   params.min_tokens = in.get<uint32_t>();
   params.stop_token_ids = in.get_array<TokenId>();
   return params;
-}
-
-void put_logprobs(ByteWriter& out, const TokenLogprobs& logprobs) {
-  out.put(logprobs.token);
-  out.put(logprobs.logprob);
-  out.put(logprobs.rank);
-  out.put(static_cast<uint32_t>(logprobs.top.size()));
-  for (const auto& [token, logprob] : logprobs.top) {
-    out.put(token);
-    out.put(logprob);
-  }
-}
-
-TokenLogprobs get_logprobs(ByteReader& in) {
-  TokenLogprobs logprobs;
-  logprobs.token = in.get<TokenId>();
-  logprobs.logprob = in.get<float>();
-  logprobs.rank = in.get<int32_t>();
-  logprobs.top.resize(in.get_count(kBiasBytes));
-  for (auto& [token, logprob] : logprobs.top) {
-    token = in.get<TokenId>();
-    logprob = in.get<float>();
-  }
-  return logprobs;
 }
 
 std::vector<uint32_t> members_of(std::span<const uint32_t> words) {
@@ -164,33 +136,6 @@ Result<MaskWrite> get_mask(ByteReader& in) {
   }
   write.mask = TokenMask(std::move(values));
   return write;
-}
-
-void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
-  out.put(static_cast<uint32_t>(reports.size()));
-  for (const StageReport& report : reports) {
-    out.put(report.stage);
-    out.put(report.plan);
-    out.put(report.plan_ns);
-    out.put(report.input_ns);
-    out.put(report.begin_ns);
-    out.put(report.end_ns);
-    out.put(report.sent_bytes);
-  }
-}
-
-std::vector<StageReport> get_reports(ByteReader& in) {
-  std::vector<StageReport> reports(in.get_count(StageReport::kWireBytes));
-  for (StageReport& report : reports) {
-    report.stage = in.get<StageId>();
-    report.plan = in.get<PlanId>();
-    report.plan_ns = in.get<int64_t>();
-    report.input_ns = in.get<int64_t>();
-    report.begin_ns = in.get<int64_t>();
-    report.end_ns = in.get<int64_t>();
-    report.sent_bytes = in.get<uint64_t>();
-  }
-  return reports;
 }
 
 void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
@@ -354,53 +299,6 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   plan.reports = get_reports(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "plan: malformed message of {} bytes", bytes.size());
   return consistent(std::move(plan));
-}
-
-std::vector<std::byte> PlanOutput::encode() const {
-  ByteWriter out;
-  out.put(kOutputMagic);
-  out.put(id);
-  out.put(epoch);
-  out.put(static_cast<uint32_t>(slices.size()));
-  for (const SliceOutput& slice : slices) {
-    out.put(slice.fault);
-    out.put(static_cast<uint32_t>(slice.samples.size()));
-    for (const tensor::SampleResult& sample : slice.samples) {
-      out.put(sample.token);
-      put_logprobs(out, sample.logprobs);
-    }
-    out.put(static_cast<uint32_t>(slice.scores.size()));
-    for (const TokenLogprobs& score : slice.scores) put_logprobs(out, score);
-    out.put_array(std::span(slice.pooled));
-  }
-  put_reports(out, reports);
-  return out.take();
-}
-
-Result<PlanOutput> PlanOutput::decode(std::span<const std::byte> bytes) {
-  ByteReader in(bytes);
-  if (in.get<uint32_t>() != kOutputMagic) return Error{ErrorCode::kData, "output: wrong magic number"};
-  PlanOutput output;
-  output.id = in.get<PlanId>();
-  output.epoch = in.get<RingEpoch>();
-  output.slices.resize(in.get_count(kSliceOutputBytes));
-  for (SliceOutput& slice : output.slices) {
-    const auto fault = in.get<uint8_t>();
-    if (fault >= tensor::kLogitFaultCount)
-      return make_error(ErrorCode::kData, "output: a fault of unknown kind {}", fault);
-    slice.fault = static_cast<tensor::LogitFault>(fault);
-    slice.samples.resize(in.get_count(kSampleBytes));
-    for (tensor::SampleResult& sample : slice.samples) {
-      sample.token = in.get<TokenId>();
-      sample.logprobs = get_logprobs(in);
-    }
-    slice.scores.resize(in.get_count(kLogprobsBytes));
-    for (TokenLogprobs& score : slice.scores) score = get_logprobs(in);
-    slice.pooled = in.get_array<float>();
-  }
-  output.reports = get_reports(in);
-  if (!in.finished()) return make_error(ErrorCode::kData, "output: malformed message of {} bytes", bytes.size());
-  return output;
 }
 
 std::vector<std::byte> encode_acks(std::span<const cache::CopyAck> acks) {

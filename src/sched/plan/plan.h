@@ -9,10 +9,11 @@
 #include "base/result.h"
 #include "base/token_mask.h"
 #include "cache/page_copy.h"
+#include "sched/plan/stage_report.h"
 #include "tensor/sampling.h"
 
-/// The messages between the head and the stages: plans, outputs and acks. The same bytes travel over every kind of
-/// link.
+/// The messages between the head and the stages: plans here, outputs in plan_output.h, and acks. The same bytes travel
+/// over every kind of link.
 namespace millrace::sched {
 
 /// Assigns a slot in every stage's sequence table. The sequence's first slice follows in the same plan.
@@ -69,19 +70,6 @@ inline constexpr uint32_t kSpareMasks = 64;
   return slot_count + kSpareMasks;
 }
 
-/// The times of one plan with slices on one stage, in ns on that stage's clock.
-struct StageReport {
-  StageId stage;
-  PlanId plan;
-  int64_t plan_ns = 0;      ///< the plan arrived
-  int64_t input_ns = 0;     ///< its activations arrived; on the first stage equal to plan_ns
-  int64_t begin_ns = 0;     ///< it was submitted to the device
-  int64_t end_ns = 0;       ///< the device was done
-  uint64_t sent_bytes = 0;  ///< activations sent on; 0 on the last stage
-  static constexpr size_t kWireBytes = 52;
-  [[nodiscard]] int64_t run_ns() const { return end_ns - begin_ns; }
-};
-
 /// One micro-batch. An empty plan (no slices) still travels the whole ring.
 struct Plan {
   PlanId id;
@@ -100,29 +88,6 @@ struct Plan {
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// Returns kData if the bytes are not a plan, or if its parts contradict one another.
   [[nodiscard]] static Result<Plan> decode(std::span<const std::byte> bytes);
-};
-
-/// The part of one slice in a plan's output.
-struct SliceOutput {
-  /// Why the row after the last sample could not be sampled. With a fault there are fewer samples than rows to sample,
-  /// and the scores mean nothing.
-  tensor::LogitFault fault = tensor::LogitFault::kNone;
-  /// One per sampled row. A sample counts only if all drafts before it equal the samples of the rows before.
-  std::vector<tensor::SampleResult> samples;
-  std::vector<tensor::TokenLogprobs> scores;  ///< one per scored row
-  std::vector<float> pooled;                  // [hidden] if the slice returns a vector and has no fault, else empty
-};
-
-/// The last stage's reply to one plan.
-struct PlanOutput {
-  PlanId id;
-  RingEpoch epoch;
-  std::vector<SliceOutput> slices;  ///< in the order of the plan's slices
-  std::vector<StageReport> reports;
-
-  [[nodiscard]] std::vector<std::byte> encode() const;
-  /// Returns kData if the bytes are not an output.
-  [[nodiscard]] static Result<PlanOutput> decode(std::span<const std::byte> bytes);
 };
 
 /// Acks travel from stage to stage, and from the last stage to the head, as soon as a copy is done. They wait for no

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/chunker.h"
 #include "sched/scheduler/contention_estimator.h"
 #include "sched/scheduler/scheduler_options.h"
 #include "sched/scheduler/startup_profiler.h"

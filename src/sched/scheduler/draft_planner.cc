@@ -26,8 +26,10 @@ DraftPlanner::DraftPlanner(const SchedulerState& state)
 // The mask table has a mask for each slot and kSpareMasks for drafts, all of which one plan may need at once.
 size_t DraftPlanner::max_drafts(const Sequence& sequence, size_t used_rows) const {
   const size_t rows = sequence.matcher ? std::min(max_rows_, kSpareMasks) : max_rows_;
-  return std::min<size_t>({state_.options.draft_tokens, rows - std::min(rows, used_rows),
-                           sequence.request.max_tokens - sequence.output_count() - 1,
+  const size_t free = sequence.reasoning_budget ? sequence.reasoning_budget->free_tokens() : SIZE_MAX;
+  // A step samples one token more than it has drafts, and the one that is forced is sampled alone.
+  return std::min<size_t>({state_.options.draft_tokens, free - std::min<size_t>(free, 1),
+                           rows - std::min(rows, used_rows), sequence.request.max_tokens - sequence.output_count() - 1,
                            state_.options.context_length - sequence.tokens.size() - 1});
 }
 

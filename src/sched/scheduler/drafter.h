@@ -5,34 +5,19 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/token_mask.h"
+#include "sched/plan/draft_counts.h"
 
 namespace millrace::sched {
-
-/// The source of a draft.
-enum class DraftSource : uint8_t {
-  kHistory,     ///< it followed the same tokens earlier in the sequence
-  kPrediction,  ///< the client expects it
-  kGrammar,     ///< the grammar allows no other text
-};
-inline constexpr size_t kDraftSources = 3;
-inline constexpr std::array<std::string_view, kDraftSources> kDraftSourceNames = {"ngram", "prediction", "form"};
 
 /// A guessed token that a decode step computes before it is sampled.
 struct Draft {
   TokenId token = 0;
   DraftSource source = DraftSource::kHistory;
   std::shared_ptr<const TokenMask> allowed;  ///< with a grammar: the tokens that it allows next after this one
-};
-
-/// Drafted and accepted tokens since the start, by source.
-struct DraftCounts {
-  std::array<uint64_t, kDraftSources> drafted{};
-  std::array<uint64_t, kDraftSources> accepted{};
 };
 
 /// Guesses a sequence's next tokens from its own tokens (prompt lookup: Saxena, 2023; Yang et al., "Inference with

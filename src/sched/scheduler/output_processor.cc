@@ -208,6 +208,7 @@ void OutputProcessor::book_samples(Sequence& sequence, const SliceOutput& slice,
   for (bool goes_on = true; goes_on && booked < slice.samples.size(); ++booked) {
     const tensor::SampleResult& sample = slice.samples[booked];
     sequence.tokens.push_back(sample.token);
+    if (sequence.reasoning_budget) sequence.reasoning_budget->append(sample.token);
     const bool is_accepted = booked < drafts.size() && drafts[booked].token == sample.token;
     if (auto appended = append_to_grammar(sequence, is_accepted ? &drafts[booked] : nullptr); appended.has_error()) {
       event.error = appended.error();

@@ -5,9 +5,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sched/plan/draft_counts.h"
+#include "sched/plan/generate_event.h"
 #include "sched/plan/plan.h"
-#include "sched/plan/request.h"
-#include "sched/scheduler/drafter.h"
+#include "sched/plan/plan_output.h"
 #include "sched/scheduler/scheduler_state.h"
 
 namespace millrace::sched {

@@ -95,13 +95,23 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
 }
 
 void PlanBuilder::add_sample_masks(Sequence& sequence) {
+  if (sequence.matcher) {
+    CHECK(!sequence.awaits_mask(), "sequence {}: its token mask is not computed yet", sequence.id.value());
+    if (sequence.allowed == nullptr) sequence.allowed = sequence.matcher->allowed();
+    CHECK(sequence.allowed != nullptr, "sequence {}: no token can come next", sequence.id.value());
+  }
+  const auto forced =
+      sequence.reasoning_budget ? sequence.reasoning_budget->forced_mask(sequence.allowed.get()) : nullptr;
+  if (forced != nullptr) {
+    CHECK(sequence.drafts.empty(), "sequence {}: {} drafts behind the end of its reasoning", sequence.id.value(),
+          sequence.drafts.size());
+    plan_.sample_masks.push_back(static_cast<int32_t>(masks_.index_of(forced, plan_)));
+    return;
+  }
   if (!sequence.matcher) {
     plan_.sample_masks.insert(plan_.sample_masks.end(), 1 + sequence.drafts.size(), -1);
     return;
   }
-  CHECK(!sequence.awaits_mask(), "sequence {}: its token mask is not computed yet", sequence.id.value());
-  if (sequence.allowed == nullptr) sequence.allowed = sequence.matcher->allowed();
-  CHECK(sequence.allowed != nullptr, "sequence {}: no token can come next", sequence.id.value());
   plan_.sample_masks.push_back(static_cast<int32_t>(masks_.index_of(sequence.allowed, plan_)));
   for (const Draft& draft : sequence.drafts) {
     plan_.sample_masks.push_back(static_cast<int32_t>(masks_.index_of(draft.allowed, plan_)));

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "sched/scheduler/admission_controller.h"
-#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/chunker.h"
 #include "sched/scheduler/plan_builder.h"
 #include "sched/scheduler/scheduler_state.h"
 #include "sched/scheduler/waiting_queue.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sched/scheduler/sequence.h"
+
 namespace millrace::sched {
 
 bool precedes(QueuePolicy policy, const Sequence& a, const Sequence& b) {

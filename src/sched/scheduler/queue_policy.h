@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/enum_names.h"
-#include "sched/scheduler/sequence.h"
 
 namespace millrace::sched {
+
+struct Sequence;
 
 /// The order in which waiting requests are admitted. Requests that are equal under it keep the order of arrival.
 enum class QueuePolicy : uint8_t {

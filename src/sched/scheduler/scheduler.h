@@ -3,8 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "sched/plan/pause_mode.h"
 #include "sched/scheduler/admission_controller.h"
-#include "sched/scheduler/chunking.h"
+#include "sched/scheduler/chunker.h"
 #include "sched/scheduler/cost_tracker.h"
 #include "sched/scheduler/decode_planner.h"
 #include "sched/scheduler/output_processor.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sched/scheduler/chunker.h"
+
 namespace millrace::sched {
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/enum_names.h"
-#include "cache/prefix_cache.h"
+#include "cache/write_policy.h"
 #include "sched/scheduler/chunking.h"
 #include "sched/scheduler/queue_policy.h"
 

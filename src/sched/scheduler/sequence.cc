@@ -22,6 +22,7 @@ std::unique_ptr<Sequence> make_sequence(SequenceId id, GenerateRequest request) 
   if (const auto& grammar = sequence->request.grammar; grammar != nullptr) {
     sequence->matcher.emplace(grammar, samples_end_token(*grammar, sequence->request.sampling));
   }
+  if (sequence->request.reasoning_limit) sequence->reasoning_budget.emplace(sequence->request.reasoning_limit);
   return sequence;
 }
 

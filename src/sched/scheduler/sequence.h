@@ -12,6 +12,7 @@
 #include "grammar/matcher.h"
 #include "sched/plan/request.h"
 #include "sched/scheduler/drafter.h"
+#include "sched/scheduler/reasoning_budget.h"
 
 namespace millrace::sched {
 
@@ -39,9 +40,10 @@ struct Sequence {
   uint32_t bypasses = 0;                     ///< times that others overtook it, or that it was preempted
   std::optional<grammar::Matcher> matcher;   ///< with a grammar: the state after `tokens`
   std::shared_ptr<const TokenMask> allowed;  ///< tokens that the grammar allows next; null: not known yet
-  std::unique_ptr<Drafter> drafter;          ///< created with the first decode step that may have drafts
-  std::vector<Draft> drafts;                 ///< drafts of its decode step in flight
-  uint64_t last_planned = 0;                 ///< turn of its last slice: the longest waiting one decodes first
+  std::optional<ReasoningBudget> reasoning_budget;  ///< with a reasoning limit: the state after `tokens`
+  std::unique_ptr<Drafter> drafter;                 ///< created with the first decode step that may have drafts
+  std::vector<Draft> drafts;                        ///< drafts of its decode step in flight
+  uint64_t last_planned = 0;                        ///< turn of its last slice: the longest waiting one decodes first
 
   [[nodiscard]] uint32_t output_count() const { return static_cast<uint32_t>(tokens.size()) - prompt_length; }
   /// Returns the tokens that are cached or in plans already; while it waits, the tokens that it would find cached.

@@ -111,7 +111,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
   const tensor::Matrix hidden = model_->hidden_view(hidden_[++next_buffer_ % hidden_.size()], batch.layout.row_count());
   SamplingResults drawn;
-  if (model_->span().last) drawn.pooled = memory_for_pooled_rows(batch);
+  if (makes_outputs()) drawn.pooled = memory_for_pooled_rows(batch);
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
   model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
@@ -119,13 +119,23 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   co_await done.wait();
   Result result;
   if (model_->span().last) {
-    result.outputs = outputs(batch, std::move(drawn));
+    if (makes_outputs()) result.outputs = outputs(batch, std::move(drawn));
   } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
     result.activations = copy;
   } else {
     result.activations = {hidden.data, hidden.bytes()};
   }
   co_return result;
+}
+
+std::unique_ptr<model::StageModel> ModelRunner::release_model() {
+  model_->set_collective(nullptr);
+  return std::move(model_);
+}
+
+void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
+  model_->set_collective(collective.get());
+  collective_ = std::move(collective);
 }
 
 /// Returns where this run's activations are copied for a link; empty when the link reads them in place.
@@ -196,7 +206,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   const tensor::Matrix kept =
       model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes});
   project(batch, kept, drawn);
-  copy_pooled_rows(kept, drawn);
+  if (makes_outputs()) copy_pooled_rows(kept, drawn);
 }
 
 void ModelRunner::copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn) {
@@ -216,27 +226,33 @@ std::span<std::byte> ModelRunner::memory_for_pooled_rows(const StageBatch& batch
   return {pooled_rows_.data(), bytes};
 }
 
+/// Projects the wanted rows to logits, which all ranks compute and the leader gathers and draws from.
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn) {
-  const LogitRows& wanted = drawn.wanted;
-  drawn.samples.resize(wanted.sample_count);
-  drawn.scores.resize(wanted.targets.size());
-  const auto vocab = static_cast<int32_t>(vocab_size_);
-  model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
-    const size_t end = first + static_cast<size_t>(logits.rows);
-    const size_t split = std::clamp(wanted.sample_count, first, end);
-    if (split > first) {
-      model_->backend().sample(row_range(logits, 0, split - first), vocab,
-                               std::span(batch.sample_specs).subspan(first, split - first),
-                               std::span(drawn.samples).subspan(first, split - first));
-    }
-    if (end > split) {
-      const size_t from = split - wanted.sample_count;
-      const size_t count = end - split;
-      model_->backend().score(
-          row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
-          std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
-    }
+  drawn.samples.resize(drawn.wanted.sample_count);
+  drawn.scores.resize(drawn.wanted.targets.size());
+  model_->logits(hidden, drawn.wanted.rows, [&](size_t first, tensor::Matrix logits) {
+    if (makes_outputs()) draw(batch, first, logits, drawn);
   });
+}
+
+/// Samples and scores a block of logits, which begins with the wanted row `first`.
+void ModelRunner::draw(const StageBatch& batch, size_t first, tensor::Matrix logits, SamplingResults& drawn) {
+  const LogitRows& wanted = drawn.wanted;
+  const auto vocab = static_cast<int32_t>(vocab_size_);
+  const size_t end = first + static_cast<size_t>(logits.rows);
+  const size_t split = std::clamp(wanted.sample_count, first, end);
+  if (split > first) {
+    model_->backend().sample(row_range(logits, 0, split - first), vocab,
+                             std::span(batch.sample_specs).subspan(first, split - first),
+                             std::span(drawn.samples).subspan(first, split - first));
+  }
+  if (end > split) {
+    const size_t from = split - wanted.sample_count;
+    const size_t count = end - split;
+    model_->backend().score(
+        row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
+        std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
+  }
 }
 
 std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, SamplingResults drawn) {

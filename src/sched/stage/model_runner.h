@@ -29,7 +29,7 @@ class ModelRunner final : public StageRunner {
               std::unique_ptr<cache::PageStore> store);
 
   /// Returns the model for another runner; this one runs no more.
-  [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
+  [[nodiscard]] std::unique_ptr<model::StageModel> release_model();
 
   [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
   [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
@@ -37,6 +37,10 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   void set_output_memory(Memory where) override { output_memory_ = where; }
+  void set_collective(std::unique_ptr<tensor::Collective> collective) override;
+  void abort_exchanges(const std::string& reason) override {
+    if (collective_) collective_->abort(reason);
+  }
   [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
   void drop_loads() override { loads_.clear(); }
@@ -55,9 +59,12 @@ class ModelRunner final : public StageRunner {
   struct SamplingResults;
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                const LayerGates& loads, SamplingResults& drawn);
+  /// Returns whether this rank makes the outputs: the leader of the last stage.
+  [[nodiscard]] bool makes_outputs() const { return model_->span().last && model_->rank().position.rank == 0; }
   [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
   static void trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted);
   void project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn);
+  void draw(const StageBatch& batch, size_t first, tensor::Matrix logits, SamplingResults& drawn);
   [[nodiscard]] std::span<std::byte> memory_for_pooled_rows(const StageBatch& batch);
   void copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn);
   [[nodiscard]] std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
@@ -67,9 +74,10 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::vector<tensor::Buffer> hidden_;       // [max_batch_tokens, hidden] each; they take turns
-  std::vector<tensor::Buffer> host_copies_;  // copies for links that need them
-  std::array<tensor::Buffer, 2> inputs_;     // by Memory; allocated when first asked for
+  std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
+  std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
+  std::array<tensor::Buffer, 2> inputs_;            // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;
   size_t next_buffer_ = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 #include "tensor/backend.h"
 
 namespace millrace::sched {

@@ -33,12 +33,13 @@ void write_content(JsonWriter& json, const ChoiceDelta& content) {
     json.begin_object().member("type", "thinking").member("thinking", content.reasoning);
     json.member("signature", kSignature).end_object();
   }
-  const bool is_empty = content.reasoning.empty() && content.calls.empty();
-  if (!content.text.empty() || is_empty) write_text(json, content.text);
-  for (const ToolCallDelta& call : content.calls) {
-    json.begin_object().member("type", "tool_use").member("id", tool_use_id(call.id)).member("name", call.name);
-    json.key("input").raw(tool_input(call.arguments)).end_object();
-  }
+  const bool is_empty = content.reasoning.empty() && content.calls.empty() && content.text.empty();
+  if (is_empty) write_text(json, "");
+  content.visit_in_order([&json](std::string_view text) { write_text(json, text); },
+                         [&json](const ToolCallDelta& call) {
+                           json.begin_object().member("type", "tool_use").member("id", tool_use_id(call.id));
+                           json.member("name", call.name).key("input").raw(tool_input(call.arguments)).end_object();
+                         });
   json.end_array();
 }
 
@@ -69,16 +70,12 @@ void MessageWriter::append_delta(std::string& out, const openai::ChoiceView& cho
     open_block(out, BlockKind::kThinking);
     append_piece(out, "thinking_delta", "thinking", content.reasoning);
   }
-  // The rest of a call comes before the text after it.
-  auto call = content.calls.begin();
-  if (open_ == BlockKind::kToolUse && call != content.calls.end() && call->index == call_index_) {
-    append_call(out, *call++);
-  }
-  if (!content.text.empty()) {
-    open_block(out, BlockKind::kText);
-    append_piece(out, "text_delta", "text", content.text);
-  }
-  for (; call != content.calls.end(); ++call) append_call(out, *call);
+  content.visit_in_order(
+      [&](std::string_view text) {
+        open_block(out, BlockKind::kText);
+        append_piece(out, "text_delta", "text", text);
+      },
+      [&](const ToolCallDelta& call) { append_call(out, call); });
   if (!content.finish) return;
   ending_.finish = content.finish;
   ending_.has_tool_calls = content.has_tool_calls;

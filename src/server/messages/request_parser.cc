@@ -28,7 +28,7 @@ struct MessageFields : ChatRequest {
   Json system;
   Json tools;
   Json tool_choice;
-  std::optional<int64_t> thinking_budget;
+  std::optional<int64_t> budget;
 };
 
 template <Json MessageFields::* kMember>
@@ -43,14 +43,14 @@ FieldError read_stop_sequences(std::string_view name, Json value, const RequestL
   return std::ranges::find(common, "stop", &Field<openai::CommonRequest>::name)->read(name, value, limits, fields);
 }
 
-/// Reads how the model thinks. A budget is checked, and max_tokens is what bounds the thinking.
+/// Reads how the model thinks, and for how many tokens at most.
 FieldError read_thinking(std::string_view name, Json value, const RequestLimits&, MessageFields& fields) {
   Block thinking;
   if (FieldError error = read_block(std::string(name), value, thinking)) return error;
-  fields.thinking_budget.reset();
+  fields.budget.reset();
   const std::string_view type = thinking.type;
   if (type == "enabled") {
-    int64_t& budget = fields.thinking_budget.emplace();
+    int64_t& budget = fields.budget.emplace();
     const Json given = thinking.members["budget_tokens"];
     const std::string path = thinking.path + ".budget_tokens";
     if (FieldError error = openai::read_integer(path, given, kMinThinkingBudget, openai::kInt32Max, budget))
@@ -157,7 +157,7 @@ constexpr std::array kPromptFields = {
                   "Those of a type other than custom are left out"},
     Field<Fields>{"tool_choice", keep<&Fields::tool_choice>, describe_reference<kToolChoiceSchema>},
     Field<Fields>{"thinking", read_thinking, describe_reference<kThinkingSchema>,
-                  "The template's variable enable_thinking; max_tokens bounds the thinking"},
+                  "The template's variable enable_thinking; budget_tokens bounds the thinking"},
     Field<Fields>{"output_config", read_output_config, describe_reference<kOutputConfigSchema>,
                   "effort: the template's variable reasoning_effort"},
     Field<Fields>{"output_format", read_output_format, describe_reference<kOutputFormatSchema>,
@@ -208,10 +208,10 @@ FieldError finish(MessageFields& fields) {
 
 FieldError check_budget(const MessageFields& fields) {
   // Between calls of tools there is more than one answer to think for.
-  const bool fits = !fields.thinking_budget || *fields.thinking_budget < *fields.max_tokens;
+  const bool fits = !fields.budget || *fields.budget < *fields.max_tokens;
   if (fits || fields.conversation.has_tools()) return std::nullopt;
-  return bad_request("thinking", "thinking.budget_tokens: found {}, wanted less than max_tokens {}",
-                     *fields.thinking_budget, *fields.max_tokens);
+  return bad_request("thinking", "thinking.budget_tokens: found {}, wanted less than max_tokens {}", *fields.budget,
+                     *fields.max_tokens);
 }
 
 }  // namespace
@@ -227,6 +227,10 @@ ApiResult<ChatRequest> parse_message_request(const std::string& body, const Requ
   if (!fields.max_tokens) return bad_request("max_tokens", "max_tokens: missing");
   if (FieldError error = finish(fields)) return *error;
   if (FieldError error = check_budget(fields)) return *error;
+  if (fields.budget) {
+    fields.thinking_budget =
+        openai::ThinkingBudget{.tokens = static_cast<uint32_t>(*fields.budget), .field = "thinking", .is_wish = true};
+  }
   fields.fills_context = true;
   return ChatRequest(std::move(fields));
 }

@@ -1,9 +1,12 @@
 #include "server/observe/live_view.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "base/json.h"
+#include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/plan_record.h"
 
 namespace millrace::server {
 namespace {
@@ -13,17 +16,6 @@ using sched::RingSnapshot;
 using sched::RingTotals;
 
 constexpr size_t kMaxPlans = 512;
-
-uint64_t parse_since(std::string_view query) {
-  constexpr std::string_view kName = "since=";
-  const size_t at = query.find(kName);
-  uint64_t since = 0;
-  if (at != std::string_view::npos) {
-    const std::string_view digits = query.substr(at + kName.size());
-    std::from_chars(digits.data(), digits.data() + digits.size(), since);
-  }
-  return since;
-}
 
 double per_second(uint64_t count, const RingSnapshot& ring) {
   return ring.recent_ns <= 0 ? 0.0 : static_cast<double>(count) * 1e9 / static_cast<double>(ring.recent_ns);
@@ -70,7 +62,11 @@ void write_recent(JsonWriter& json, const RingSnapshot& ring) {
       json.member(sched::kWaitCauseNames[i],
                   rounded(static_cast<double>(stage.wait[cause]) / static_cast<double>(counted)));
     }
-    json.end_object().end_object();
+    json.end_object().key("ranks").begin_array();
+    for (const int64_t rank_ns : stage.rank_busy_ns) {
+      json.value(rounded(counted == 0 ? 0.0 : static_cast<double>(rank_ns) / static_cast<double>(counted)));
+    }
+    json.end_array().end_object();
   }
   json.end_array().key("links").begin_array();
   for (const sched::LinkTotals& link : recent.links) {
@@ -94,25 +90,36 @@ void write_plan(JsonWriter& json, const PlanRecord& record) {
   json.end_array().end_object();
 }
 
+void write_rings(JsonWriter& json, const sched::RingSet& rings) {
+  json.key("rings").begin_array();
+  for (size_t ring = 0; ring < rings.size(); ++ring) {
+    const sched::RingReport report = rings.report(ring);
+    json.begin_object().member("ring", ring).member("serves", report.fault.empty()).member("reason", report.fault);
+    json.member("running", report.status.running).member("waiting", report.status.waiting).end_object();
+  }
+  json.end_array();
+}
+
 }  // namespace
 
-void append_live_view(std::string& out, const sched::RingStats& ring, const sched::Engine& engine,
-                      std::string_view model_name, std::string_view query, int64_t started_ns, int64_t now_ns) {
-  const RingSnapshot snapshot = ring.snapshot(now_ns);
+void append_live_view(std::string& out, const sched::RingStats& ring, const LiveViewOptions& options) {
+  const RingSnapshot snapshot = ring.snapshot(options.now_ns);
   JsonWriter json(out);
-  json.begin_object().member("model", model_name).member("now_us", microseconds(now_ns));
-  json.member("started_us", microseconds(started_ns));
-  json.member("stage_count", snapshot.stage_count).member("window", snapshot.window);
+  json.begin_object().member("model", options.model_name).member("now_us", microseconds(options.now_ns));
+  json.member("started_us", microseconds(options.started_ns));
+  json.member("stage_count", snapshot.stage_count).member("rank_count", ring.rank_count());
+  json.member("window", snapshot.window);
   json.member("in_flight", snapshot.in_flight).member("generations", snapshot.epochs);
   json.member("micro_batches", snapshot.since_start.plans);
   json.member("prefill_tokens", snapshot.since_start.prefill_tokens);
   json.member("decode_tokens", snapshot.since_start.decode_tokens);
-  write_state(json, engine.status());
+  write_state(json, options.engine.status());
+  if (options.rings != nullptr) write_rings(json, *options.rings);
   write_recent(json, snapshot);
   json.key("causes").begin_array();
   for (const std::string_view name : sched::kWaitCauseNames) json.value(name);
   json.end_array().key("plans").begin_array();
-  for (const PlanRecord& record : ring.records_after(parse_since(query), kMaxPlans)) write_plan(json, record);
+  for (const PlanRecord& record : ring.records_after(options.after, kMaxPlans)) write_plan(json, record);
   json.end_array().end_object();
 }
 

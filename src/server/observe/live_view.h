@@ -4,15 +4,25 @@
 #include <string>
 #include <string_view>
 
-#include "sched/head/engine.h"
-#include "sched/head/ring_stats.h"
+namespace millrace::sched {
+class Engine;
+class RingSet;
+class RingStats;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 
+struct LiveViewOptions {
+  const sched::Engine& engine;            ///< of the ring that is shown
+  const sched::RingSet* rings = nullptr;  ///< of the server, if it has several
+  std::string_view model_name;
+  uint64_t after = 0;      ///< only micro-batches above this number, of which the newest few hundred are written
+  int64_t started_ns = 0;  ///< by which the page detects a restart
+  int64_t now_ns = 0;
+};
+
 /// Appends the JSON object that the live page polls: the engine's state, sums of the last ten seconds, micro-batches.
-/// The query `since=N` asks for micro-batches above number N, of which the newest few hundred are written. All times
-/// are microseconds on the head's clock; the page detects a restart by "started_us".
-void append_live_view(std::string& out, const sched::RingStats& ring, const sched::Engine& engine,
-                      std::string_view model_name, std::string_view query, int64_t started_ns, int64_t now_ns);
+/// All times are microseconds on the head's clock.
+void append_live_view(std::string& out, const sched::RingStats& ring, const LiveViewOptions& options);
 
 }  // namespace millrace::server

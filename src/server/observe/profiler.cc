@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/thread_name.h"
+#include "sched/head/ring_stats.h"
 #include "server/observe/trace_writer.h"
 
 namespace millrace::server {
@@ -14,11 +15,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kPollInterval = 50ms;
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
-
-std::string default_name() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return fmt::format("millrace-trace-{}.json", std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
-}
 
 bool stays_below(const std::filesystem::path& path) {
   if (path.is_absolute()) return false;
@@ -30,11 +26,16 @@ bool stays_below(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::string Profiler::default_name() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("millrace-trace-{}.json", std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
 Result<std::filesystem::path> Profiler::start(const std::string& name) {
   if (running()) {
     return make_error(ErrorCode::kAborted, "a profile is being recorded already: {}", written_.path.string());
   }
-  const std::filesystem::path wanted = name.empty() ? default_name() : name;
+  const std::filesystem::path wanted = name;
   if (!stays_below(wanted)) {
     return make_error(ErrorCode::kInvalidArgument, "path '{}' is not a file name below the profile folder", name);
   }
@@ -66,7 +67,7 @@ Result<Profiler::Written> Profiler::stop() {
 void Profiler::record(uint64_t after) {
   name_thread("profile");
   uint64_t seen = after;
-  TraceWriter writer(ring_.stage_count(), ring_.window());
+  TraceWriter writer(ring_.stage_count(), ring_.window(), ring_.rank_count());
   std::string out;
   size_t file_bytes = 0;
   writer.begin(out);

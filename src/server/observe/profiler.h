@@ -9,20 +9,25 @@
 #include <thread>
 
 #include "base/result.h"
-#include "sched/head/ring_stats.h"
+
+namespace millrace::sched {
+class RingStats;
+}
 
 namespace millrace::server {
 
 /// Records the ring into trace files, one at a time. A thread of its own writes the records that RingStats keeps, so
-/// neither the head nor the server waits for a disk, and memory is bounded. Owned by the Observer; used on the server's
-/// thread.
+/// neither the head nor the server waits for a disk, and memory is bounded. Owned by RingProfilers; used on the
+/// server's thread.
 class Profiler {
  public:
   /// `folder` holds the files; no name leads out of it.
   Profiler(const sched::RingStats& ring, std::filesystem::path folder) : ring_(ring), folder_(std::move(folder)) {}
   ~Profiler() { (void)stop(); }
 
-  /// Begins to record, and returns the file's path. An empty `name` is chosen by the time. Errors: kAborted (a profile
+  /// Returns a name for a file, by the time.
+  [[nodiscard]] static std::string default_name();
+  /// Begins to record, and returns the file's path. Errors: kAborted (a profile
   /// is being recorded already), kInvalidArgument (a name outside the folder, or a file that exists already).
   [[nodiscard]] Result<std::filesystem::path> start(const std::string& name);
   struct Written {

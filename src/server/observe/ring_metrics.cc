@@ -1,5 +1,8 @@
 #include "server/observe/ring_metrics.h"
 
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_stats.h"
+#include "sched/plan/draft_counts.h"
 #include "server/observe/metric_writer.h"
 
 namespace millrace::server {
@@ -18,6 +21,14 @@ void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
   };
   per_stage("stage_busy_seconds_total", "counter", "Time that a stage computed.",
             [&](size_t s) { return seconds(stages[s].busy_ns); });
+  writer.describe("rank_busy_seconds_total", "counter",
+                  "Time that a rank of a stage computed or waited for the others.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (size_t rank = 0; rank <= stages[s].rank_busy_ns.size(); ++rank) {
+      writer.sample("rank_busy_seconds_total", fmt::format("stage=\"{}\",rank=\"{}\"", s, rank),
+                    seconds(rank == 0 ? stages[s].busy_ns : stages[s].rank_busy_ns[rank - 1]));
+    }
+  }
   writer.describe("stage_wait_seconds_total", "counter", "Time that a stage waited, by cause; idle: no request.");
   for (size_t s = 0; s < stages.size(); ++s) {
     for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {
@@ -106,6 +117,36 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   writer.single("ring_generations_total", "counter", "Rings that have been formed.", ring.epochs);
   writer.single("kv_pages_free", "gauge", "Free pages of the KV cache.", status.free_pages);
   writer.single("kv_pages_total", "gauge", "Pages of the KV cache.", status.total_pages);
+}
+
+void append_router_metrics(std::string& out, const sched::RingSet& rings) {
+  MetricWriter writer(out);
+  std::vector<sched::RingReport> reports;
+  for (size_t ring = 0; ring < rings.size(); ++ring) reports.push_back(rings.report(ring));
+  const auto per_ring = [&](std::string_view name, std::string_view type, std::string_view help, const auto& value_of) {
+    writer.describe(name, type, help);
+    for (size_t i = 0; i < reports.size(); ++i)
+      writer.sample(name, fmt::format("ring=\"{}\"", i), value_of(reports[i]));
+  };
+  using Report = const sched::RingReport&;
+  per_ring("ring_serves", "gauge", "1 when a ring takes requests.",
+           [](Report report) { return report.fault.empty() ? 1 : 0; });
+  per_ring("ring_requests_running", "gauge", "Sequences that a ring computes.",
+           [](Report report) { return report.status.running; });
+  per_ring("ring_requests_waiting", "gauge", "Sequences that wait in a ring's queue.",
+           [](Report report) { return report.status.waiting; });
+  per_ring("ring_cache_hit_pages_total", "counter", "Prompt pages that a ring found in its cache.",
+           [](Report report) { return report.status.cache.device_hit_pages + report.status.cache.host_hit_pages; });
+  per_ring("ring_cache_missed_pages_total", "counter", "Prompt pages that a ring had to compute.",
+           [](Report report) { return report.status.cache.missed_pages; });
+  per_ring("ring_moved_requests_total", "counter", "Queued requests that left a ring for another.",
+           [](Report report) { return report.moved; });
+  writer.describe("routed_requests_total", "counter", "Requests by the ring that they were routed to, and why.");
+  for (size_t i = 0; i < reports.size(); ++i) {
+    for (const sched::RouteCount& count : reports[i].routed) {
+      writer.sample("routed_requests_total", fmt::format("ring=\"{}\",reason=\"{}\"", i, count.reason), count.requests);
+    }
+  }
 }
 
 }  // namespace millrace::server

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sched/head/engine_status.h"
 #include "server/observe/metric_writer.h"
 #include "server/openai/response.h"
 

@@ -7,8 +7,12 @@
 #include <string_view>
 #include <utility>
 
-#include "sched/head/engine.h"
+#include "sched/plan/finish_reason.h"
 #include "server/observe/histogram.h"
+
+namespace millrace::sched {
+struct EngineStatus;
+}
 
 namespace millrace::server {
 

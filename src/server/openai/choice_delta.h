@@ -1,12 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "sched/plan/request.h"
+#include "sched/plan/finish_reason.h"
 #include "tensor/sampling.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tool_calls/output_format.h"
@@ -53,7 +55,8 @@ struct ToolCallDelta {
   uint32_t index = 0;
   std::string id;  ///< in the call's first delta, as the name is
   std::string name;
-  std::string arguments;  ///< the next piece of the JSON text
+  std::string arguments;   ///< the next piece of the JSON text
+  size_t text_before = 0;  ///< bytes of ChoiceDelta::text that the model wrote before this
 };
 
 /// What one or more events add to a choice. Members are appended to, so a delta may hold the whole choice.
@@ -70,6 +73,19 @@ struct ChoiceDelta {
   std::string stop_text;              ///< the stop string that matched, if one did
   std::optional<TokenId> stop_token;  ///< the user's stop token that was drawn, if one was
   bool first = false;                 ///< holds the choice's first event
+
+  /// Calls on_text(std::string_view) and on_call(const ToolCallDelta&) in the order in which the model wrote them.
+  template <class OnText, class OnCall>
+  void visit_in_order(const OnText& on_text, const OnCall& on_call) const {
+    const std::string_view all = text;
+    size_t shown = 0;
+    for (const ToolCallDelta& call : calls) {
+      if (call.text_before > shown) on_text(all.substr(shown, call.text_before - shown));
+      shown = std::max(shown, call.text_before);
+      on_call(call);
+    }
+    if (shown < all.size()) on_text(all.substr(shown));
+  }
 };
 
 }  // namespace millrace::server

@@ -126,6 +126,14 @@ void describe_priority(SchemaWriter& schema) {
   schema.integer(any ? std::numeric_limits<int32_t>::min() : 0, any ? std::numeric_limits<int32_t>::max() : 0);
 }
 
+FieldError read_ring(std::string_view name, Json value, const RequestLimits& limits, CommonRequest& request) {
+  return read_int(name, value, 0, int64_t{limits.ring_count} - 1, request.ring.emplace());
+}
+
+void describe_ring(SchemaWriter& schema) {
+  schema.integer(0, int64_t{schema.limits().ring_count} - 1);
+}
+
 FieldError read_top_k(std::string_view name, Json value, const RequestLimits&, CommonRequest& request) {
   int32_t top_k = 0;
   if (FieldError field_error = read_int(name, value, -1, std::numeric_limits<int32_t>::max(), top_k))
@@ -272,6 +280,8 @@ constexpr std::array kCommonFields = {
                   "--schedule-policy priority"},
     short_string_field<&Common::request_id>("request_id", "Part of the response id"),
     short_string_field<&Common::request_id>("rid", "The same as request_id"),
+    Field<Common>{"routed_dp_rank", read_ring, describe_ring, "The ring that must run the request (--dp-size)"},
+    Field<Common>{"data_parallel_rank", read_ring, describe_ring, "The same as routed_dp_rank"},
     short_string_field<&Common::cache_salt>("cache_salt", "Prefixes are shared between requests of equal salt"),
     Field<Common>{"response_format", read_response_format, describe_response_format,
                   "json_schema: the answer is one that the schema allows, whether strict or not"},

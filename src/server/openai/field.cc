@@ -5,8 +5,24 @@
 namespace millrace::server::openai {
 namespace {
 
-constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxDepth = 512;
 constexpr size_t kMaxShownDigits = 64;
+
+/// Reads a whole number however it is written, such as 2.0 or 2e0. Returns false for any other value, and where 64 bits
+/// cannot hold it.
+bool read_whole(Json value, int64_t& out) {
+  if (value.get(out)) return true;
+  double floating = 0;
+  if (!value.get(floating) || std::trunc(floating) != floating || value.is_integer()) return false;
+  if (floating < -0x1p63 || floating >= 0x1p63) return false;
+  out = static_cast<int64_t>(floating);
+  return true;
+}
+
+bool is_whole(Json value) {
+  double floating = 0;
+  return value.is_integer() || (value.get(floating) && std::trunc(floating) == floating);
+}
 
 }  // namespace
 
@@ -56,16 +72,9 @@ FieldError read_alternatives(std::string_view name, Json value, const RequestLim
 }
 
 FieldError read_integer(std::string_view name, Json value, int64_t low, int64_t high, int64_t& out) {
+  if (!is_whole(value)) return wrong_type(name, value, "an integer");
   int64_t number = 0;
-  if (!value.get(number)) {
-    double floating = 0;
-    if (!value.get(floating) || std::trunc(floating) != floating) return wrong_type(name, value, "an integer");
-    if (value.is_integer() || floating < -0x1p63 || floating >= 0x1p63) {
-      return wrong_type(name, value, fmt::format("an integer in [{}, {}]", low, high));
-    }
-    number = static_cast<int64_t>(floating);
-  }
-  if (number < low || number > high) {
+  if (!read_whole(value, number) || number < low || number > high) {
     return wrong_type(name, value, fmt::format("an integer in [{}, {}]", low, high));
   }
   out = number;
@@ -79,8 +88,8 @@ FieldError read_token_ids(std::string_view name, Json value, uint32_t vocab_size
   out.reserve(array.size());
   for (const Json item : array) {
     int64_t id = 0;
-    if (!item.is_integer()) return wrong_type(name, item, "a token id");
-    if (!item.get(id)) {
+    if (!is_whole(item)) return wrong_type(name, item, "a token id");
+    if (!read_whole(item, id)) {
       return bad_request(name, "{}: token id {} is outside the vocabulary of {} tokens", name, describe(item),
                          vocab_size);
     }

@@ -135,7 +135,7 @@ template <class Request>
   return std::nullopt;
 }
 
-/// Parses a request body: one JSON object, at most 64 levels deep.
+/// Parses a request body: one JSON object, at most 512 levels deep.
 class Document {
  public:
   /// `body` outlives it.
@@ -148,6 +148,8 @@ class Document {
 };
 
 [[nodiscard]] std::span<const Field<CommonRequest>> common_fields();
+/// Returns the names that servers give to the bound of an answer's reasoning. A null or -1 is no bound.
+[[nodiscard]] std::span<const Field<ChatRequest>> thinking_budget_fields();
 /// Checks the relations between fields, once all are read.
 [[nodiscard]] FieldError check_common(const CommonRequest& request);
 /// Refuses members that change the answers of other servers and are not supported here (adapters, audio, …), and tools

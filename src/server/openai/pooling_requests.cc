@@ -14,9 +14,9 @@ using Name = std::string_view;
 constexpr std::string_view kWantedInput = "a string, an array of strings, of token ids, or of arrays of token ids";
 
 /// The fields of common_fields() that count for prompts which generate nothing.
-constexpr std::array<std::string_view, 8> kSharedNames = {
-    "model",     "truncate_prompt_tokens", "truncation_side", "add_special_tokens", "priority", "request_id", "rid",
-    "cache_salt"};
+constexpr std::array<std::string_view, 10> kSharedNames = {
+    "model",      "truncate_prompt_tokens", "truncation_side",   "add_special_tokens", "priority", "request_id", "rid",
+    "cache_salt", "routed_dp_rank",         "data_parallel_rank"};
 
 std::span<const Field<CommonRequest>> shared_fields() {
   static const std::vector<Field<CommonRequest>> fields = [] {

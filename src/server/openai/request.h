@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "sched/plan/pause_mode.h"
 #include "server/openai/error.h"
-#include "sched/plan/request.h"
 
 /// The requests of the OpenAI-compatible API as plain structs, and their parsers. Every field is validated, and nothing
 /// that changes the answer is ignored. Parsing needs no socket and no engine.
@@ -22,6 +22,7 @@ struct RequestLimits {
   size_t max_choices = 512;     ///< prompts times n
   uint32_t max_logprobs = 20;   ///< alternatives beside a token
   bool has_priorities = false;  ///< else 0 is the only one
+  uint32_t ring_count = 1;      ///< rings that a request may name
 };
 
 /// The form that an answer must have.
@@ -63,7 +64,8 @@ struct CommonRequest {
   std::optional<int32_t> truncate_prompt_tokens;
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;
-  int32_t priority = 0;  ///< as it was sent
+  int32_t priority = 0;          ///< as it was sent
+  std::optional<uint32_t> ring;  ///< that must run it; nothing: any
   std::optional<ResponseFormat> response_format;
   std::string request_id;
   std::string cache_salt;
@@ -134,8 +136,16 @@ struct Conversation {
   }
 };
 
+/// A bound on the tokens of an answer's reasoning.
+struct ThinkingBudget {
+  uint32_t tokens = 0;
+  std::string_view field;  ///< that gave it
+  bool is_wish = false;    ///< models whose reasoning has no end tag ignore it
+};
+
 struct ChatRequest : CommonRequest {
   Conversation conversation;
+  std::optional<ThinkingBudget> thinking_budget;
   bool parallel_tool_calls = true;  ///< else the answer ends with its first call
   bool separate_reasoning = true;   ///< else it stays in the content
   bool include_reasoning = true;    ///< else it is left out
@@ -156,16 +166,25 @@ struct DetokenizeRequest {
 };
 
 struct FlushRequest {
-  float timeout_s = 0;  ///< how long to wait for running requests
+  float timeout_s = 0;           ///< how long to wait for running requests
+  std::optional<uint32_t> ring;  ///< nothing: all
 };
 
 struct PauseRequest {
   sched::PauseMode mode = sched::PauseMode::kAbort;
+  std::optional<uint32_t> ring;  ///< nothing: all
 };
 
 struct AbortRequest {
   std::string request_id;
   bool all = false;
+  std::optional<uint32_t> ring;  ///< with `all`; nothing: all
+};
+
+/// A request of an administrator about one ring.
+struct RingRequest {
+  std::optional<uint32_t> ring;
+  bool force = false;  ///< does not wait for its requests to end
 };
 
 [[nodiscard]] ApiResult<CompletionRequest> parse_completion_request(const std::string& body,
@@ -179,5 +198,6 @@ struct AbortRequest {
 /// Parses the body; an empty one asks for the defaults.
 [[nodiscard]] ApiResult<FlushRequest> parse_flush_request(const std::string& body);
 [[nodiscard]] ApiResult<PauseRequest> parse_pause_request(const std::string& body);
+[[nodiscard]] ApiResult<RingRequest> parse_ring_request(const std::string& body);
 
 }  // namespace millrace::server::openai

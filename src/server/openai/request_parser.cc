@@ -130,6 +130,26 @@ constexpr std::array kChatFields = {
                       "Expected output, used as drafts. It speeds the answer up and never changes it"},
 };
 
+FieldError read_thinking_budget(Name name, Json value, const Limits&, ChatRequest& request) {
+  int64_t tokens = 0;
+  if (FieldError field_error = read_integer(name, value, -1, kInt32Max, tokens)) return field_error;
+  if (tokens >= 0) {
+    request.thinking_budget = ThinkingBudget{.tokens = static_cast<uint32_t>(tokens), .field = name};
+  } else if (request.thinking_budget && request.thinking_budget->field == name) {
+    request.thinking_budget.reset();
+  }
+  return std::nullopt;
+}
+
+constexpr Field<ChatRequest> thinking_budget_field(Name name) {
+  return {name, read_thinking_budget, [](SchemaWriter& schema) { schema.integer(-1, kInt32Max); },
+          "Bounds the tokens of the reasoning, which is ended there; -1 is no bound. Without tags of reasoning: 400"};
+}
+
+constexpr std::array kThinkingBudgetFields = {thinking_budget_field("thinking_token_budget"),
+                                              thinking_budget_field("thinking_budget"),
+                                              thinking_budget_field("thinking_budget_tokens")};
+
 constexpr size_t kMaxLoggedFields = 32;  // named in the log
 constexpr size_t kMaxLoggedNameBytes = 64;
 
@@ -165,6 +185,10 @@ FieldError finish_chat(ChatFields& fields) {
 
 }  // namespace
 
+std::span<const Field<ChatRequest>> thinking_budget_fields() {
+  return kThinkingBudgetFields;
+}
+
 ApiResult<CompletionRequest> parse_completion_request(const std::string& body, const RequestLimits& limits) {
   Document document;
   CompletionRequest request;
@@ -199,6 +223,8 @@ ApiResult<ChatRequest> parse_chat_request(const std::string& body, const Request
   }
   if (FieldError field_error = read_members<ChatFields>(document.object(), limits, fields, kChatFields))
     return *field_error;
+  if (FieldError field_error = read_members<ChatRequest>(document.object(), limits, fields, thinking_budget_fields()))
+    return *field_error;
   if (FieldError field_error = finish_chat(fields)) return *field_error;
   if (FieldError field_error =
           read_members<Conversation>(document.object(), limits, fields.conversation, conversation_fields())) {
@@ -224,6 +250,7 @@ void append_request_schemas(std::string& out, const RequestLimits& limits) {
   json.key("required").raw(R"(["messages"])").key("properties").begin_object();
   describe_members<CommonRequest>(schema, common_fields());
   describe_members<ChatFields>(schema, kChatFields);
+  describe_members<ChatRequest>(schema, thinking_budget_fields());
   describe_members<Conversation>(schema, conversation_fields(), "messages");
   describe_unsupported(schema, true);
   json.end_object();

@@ -179,10 +179,11 @@ void describe_guided_choice(SchemaWriter& schema) {
 }
 
 bool may_constrain_output(std::string_view body) {
-  constexpr std::array<std::string_view, 8> kNames = {"\"response_format\"", "\"structured_outputs\"",
+  constexpr std::array<std::string_view, 9> kNames = {"\"response_format\"", "\"structured_outputs\"",
                                                       "\"guided_",           "\"json_schema\"",
                                                       "\"regex\"",           "\"ebnf\"",
-                                                      "\"grammar\"",         "\"tools\""};
+                                                      "\"grammar\"",         "\"tools\"",
+                                                      "\"thinking"};
   return std::ranges::any_of(kNames, [body](std::string_view name) { return body.find(name) != body.npos; });
 }
 

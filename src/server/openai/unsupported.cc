@@ -43,7 +43,6 @@ constexpr std::array<std::string_view, 38> kUnsupported = {"suffix",
                                                            "web_search_options",
                                                            "logprob_token_ids",
                                                            "token_ids_logprob",
-                                                           "thinking_token_budget",
                                                            "repetition_detection",
                                                            "return_prompt_text",
                                                            "return_logprob",
@@ -62,10 +61,11 @@ constexpr std::array<std::string_view, 38> kUnsupported = {"suffix",
                                                            "extra_args",
                                                            "grammar_triggers",
                                                            "grammar_lazy",
+                                                           "thinking_token_budget",
                                                            "documents"};
-/// Returns the unsupported members; a chat supports the last one, documents.
+/// Returns the unsupported members; a chat supports the last two.
 std::span<const std::string_view> unsupported(bool is_chat) {
-  return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 1 : 0));
+  return std::span(kUnsupported).first(kUnsupported.size() - (is_chat ? 2 : 0));
 }
 /// Numbers that other servers take, and the value of each that changes nothing; more than one where two mean "off".
 struct Neutral {
@@ -89,10 +89,14 @@ constexpr std::array kNeutral = {Neutral{"n_predict", -1},
                                  Neutral{"n_probs", 0},
                                  Neutral{"top_logprobs_num", 0},
                                  Neutral{"t_max_predict_ms", -1, 0},
-                                 Neutral{"thinking_budget", -1},
-                                 Neutral{"thinking_budget_tokens", -1},
                                  Neutral{"no_repeat_ngram_size", 0},
-                                 Neutral{"num_beams", 1}};
+                                 Neutral{"num_beams", 1},
+                                 Neutral{"thinking_budget", -1},
+                                 Neutral{"thinking_budget_tokens", -1}};
+/// Returns the numbers that have no effect here; a chat supports the last two.
+std::span<const Neutral> neutral(bool is_chat) {
+  return std::span(kNeutral).first(kNeutral.size() - (is_chat ? 2 : 0));
+}
 /// Flags that other servers have on by default, and that change the answer when they are off.
 constexpr std::array<std::string_view, 2> kAlwaysOn = {"detokenize", "parse_tool_calls"};
 /// Members that check_unsupported looks at one by one.
@@ -170,8 +174,8 @@ FieldError check_unsupported(JsonObject object, bool is_chat) {
     // Its own reader refuses what is no integer.
     if (key == "n") (void)read_integer(key, value, INT64_MIN, INT64_MAX, n);
     if (key == "best_of") field_error = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
-    for (const Neutral& neutral : kNeutral) {
-      if (neutral.name == key) field_error = check_neutral(neutral, value);
+    for (const Neutral& each : neutral(is_chat)) {
+      if (each.name == key) field_error = check_neutral(each, value);
     }
     if (std::ranges::find(kAlwaysOn, key) != kAlwaysOn.end()) field_error = check_always_on(key, value);
     if (field_error) return field_error;
@@ -202,12 +206,10 @@ bool is_checked_field(std::string_view name) {
 
 void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   JsonWriter& json = schema.json();
-  for (const Neutral& neutral : kNeutral) {
-    json.key(neutral.name)
-        .begin_object()
-        .member("description", "Not supported; only a value without effect is accepted");
-    std::string values = fmt::format(R"([null,false,"",[],{{}},{})", neutral.value);
-    if (neutral.other_value != neutral.value) values += fmt::format(",{}", neutral.other_value);
+  for (const Neutral& each : neutral(is_chat)) {
+    json.key(each.name).begin_object().member("description", "Not supported; only a value without effect is accepted");
+    std::string values = fmt::format(R"([null,false,"",[],{{}},{})", each.value);
+    if (each.other_value != each.value) values += fmt::format(",{}", each.other_value);
     json.key("enum").raw(values + ']').end_object();
   }
   for (const std::string_view name : kAlwaysOn) {

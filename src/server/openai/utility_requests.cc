@@ -9,6 +9,7 @@ namespace {
 using Limits = RequestLimits;
 using Name = std::string_view;
 
+constexpr int64_t kMaxRing = 1023;
 constexpr uint32_t kAnyToken = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kDetokenizeFields = {
@@ -51,11 +52,18 @@ constexpr std::array kAbortFields = {
     Field<AbortRequest>{"rid", read_abort_id, describe_text, "The same as request_id"},
     Field<AbortRequest>{"request_id", read_abort_id, describe_text, "A request's request_id, or its response's id"},
     flag_field<AbortRequest, &AbortRequest::all>("abort_all"),
+    integer_field<AbortRequest, &AbortRequest::ring, 0, kMaxRing>("ring", "With abort_all; default all rings"),
 };
 
 constexpr std::array kFlushFields = {
     number_field<FlushRequest, &FlushRequest::timeout_s, 0.0, 3600.0>("timeout",
                                                                       "Seconds to wait for running requests"),
+    integer_field<FlushRequest, &FlushRequest::ring, 0, kMaxRing>("ring", "Default all rings"),
+};
+
+constexpr std::array kRingFields = {
+    integer_field<RingRequest, &RingRequest::ring, 0, kMaxRing>("ring", "A number from 0"),
+    flag_field<RingRequest, &RingRequest::force>("force", "/restart_ring: also while the ring has requests"),
 };
 
 struct PauseWord {
@@ -82,6 +90,7 @@ constexpr std::array kPauseFields = {
         "mode", read_pause_mode,
         [](SchemaWriter& schema) { schema.words({kPauseWords[0].word, kPauseWords[1].word, kPauseWords[2].word}); },
         "Default abort"},
+    integer_field<PauseRequest, &PauseRequest::ring, 0, kMaxRing>("ring", "Default all rings"),
 };
 
 /// Parses a body; an empty one stands for an empty object.
@@ -172,6 +181,10 @@ ApiResult<PauseRequest> parse_pause_request(const std::string& body) {
   return parse_optional<PauseRequest>(body, kPauseFields);
 }
 
+ApiResult<RingRequest> parse_ring_request(const std::string& body) {
+  return parse_optional<RingRequest>(body, kRingFields);
+}
+
 void describe_utility_requests(SchemaWriter& schema) {
   JsonWriter& json = schema.json();
   const auto open = [&json](std::string_view name) { json.key(name).begin_object().member("type", "object"); };
@@ -211,6 +224,10 @@ void describe_utility_requests(SchemaWriter& schema) {
   open("PauseRequest");
   json.key("properties").begin_object();
   describe_members<PauseRequest>(schema, kPauseFields);
+  json.end_object().end_object();
+  open("RingRequest");
+  json.key("properties").begin_object();
+  describe_members<RingRequest>(schema, kRingFields);
   json.end_object().end_object();
 }
 

@@ -135,20 +135,14 @@ std::string EventWriter::next_item_id(ItemKind kind) const {
 
 void EventWriter::append_delta(std::string& out, const ChoiceView& choice, const Usage& usage) {
   const ChoiceDelta& delta = choice.content;
-  std::span<const ToolCallDelta> calls = delta.calls;
-  // A call that goes on comes before what the same delta begins.
-  if (!calls.empty() && open_call_ == calls.front().index) {
-    take_call(out, calls.front());
-    calls = calls.subspan(1);
-  }
   if (!delta.reasoning.empty()) take_text(out, ItemKind::kReasoning, delta.reasoning);
   // Only a whole response has a usage here. Its reasoning came first.
   const size_t skipped = std::min<size_t>(usage.reasoning_tokens.value_or(0), delta.logprobs.size());
   held_logprobs_.insert(held_logprobs_.end(), delta.logprobs.begin() + static_cast<ptrdiff_t>(skipped),
                         delta.logprobs.end());
-  if (!delta.text.empty()) take_text(out, ItemKind::kMessage, delta.text);
+  delta.visit_in_order([&](std::string_view text) { take_text(out, ItemKind::kMessage, text); },
+                       [&](const ToolCallDelta& call) { take_call(out, call); });
   if (!delta.reasoning.empty() || !delta.calls.empty()) held_logprobs_.clear();
-  for (const ToolCallDelta& call : calls) take_call(out, call);
   if (delta.finish) finish_ = delta.finish;
 }
 

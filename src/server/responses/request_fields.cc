@@ -292,6 +292,10 @@ FieldError read_fields(JsonObject object, const Limits& limits, RequestFields& f
   if (FieldError field_error = openai::read_members<Conversation>(object, limits, fields.conversation, of_template)) {
     return field_error;
   }
+  if (FieldError field_error =
+          openai::read_members<openai::ChatRequest>(object, limits, fields, openai::thinking_budget_fields())) {
+    return field_error;
+  }
   if (fields.has_logprobs) fields.top_logprobs = fields.alternatives.value_or(0);
   return std::nullopt;
 }
@@ -338,6 +342,7 @@ void append_request_schema(std::string& out, const Limits& limits) {
   openai::describe_members<CommonRequest>(schema, common);
   openai::describe_members<Fields>(schema, kFields);
   openai::describe_members<Conversation>(schema, of_template);
+  openai::describe_members<openai::ChatRequest>(schema, openai::thinking_budget_fields());
   openai::describe_unsupported(schema, true);
   for (const Moved& moved : kMoved) json.key(moved.name).raw(R"({"type":"null"})");
   json.end_object();

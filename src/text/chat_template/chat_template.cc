@@ -8,14 +8,16 @@
 #include "base/log.h"
 #include "base/text_file.h"
 #include "text/chat_template/call_ids.h"
+#include "text/chat_template/call_turns.h"
 #include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
 #include "text/chat_template/jinja_json.h"
 #include "text/chat_template/jinja_parser.h"
 #include "text/chat_template/message_shapes.h"
+#include "text/chat_template/role_turns.h"
 #include "text/chat_template/system_messages.h"
-#include "text/chat_template/user_turns.h"
+#include "text/chat_template/tool_results.h"
 #include "text/tool_calls/response_template.h"
 
 namespace millrace::text {
@@ -90,9 +92,12 @@ struct ChatTemplate::Compiled {
   std::unique_ptr<jinja::TemplateTree> tree;
   MessageShapes shapes;
   SystemMessages system_messages;
-  UserTurns user_turns;
+  RoleTurns role_turns;
   CallIds call_ids;
+  ToolResults tool_results;
+  CallTurns call_turns;
   bool supports_documents = false;
+  bool wants_tools = false;    ///< it fails without a list of tools, and takes an empty one
   bool prints_effort = false;  ///< any word of reasoning_effort becomes part of the prompt as it is
 };
 
@@ -228,10 +233,18 @@ void ChatTemplate::probe() {
       return render_with(input, as_parts);
     };
     compiled.shapes = MessageShapes::probe(render);
-    const std::string plain = R"([{"role":"user","content":"hello"}])";
+    const std::string plain = R"([{"role":"user","content":"probe question"}])";
     if (!render(plain, false) && !render(plain, true)) continue;
     compiled.system_messages = SystemMessages::probe(render);
-    compiled.user_turns = UserTurns::probe(render);
+    compiled.role_turns = RoleTurns::probe(render);
+    const auto renders_with_tools = [&](std::string_view tools) {
+      ChatInput input;
+      input.messages_json = plain;
+      input.tools_json = tools;
+      input.default_kwargs_json = kProbeTokens;
+      return render_with(input, false).has_value() || render_with(input, true).has_value();
+    };
+    compiled.wants_tools = !renders_with_tools({}) && renders_with_tools("[]");
     const auto render_with_effort = [&](std::string_view effort) {
       ChatInput input;
       input.messages_json = plain;
@@ -244,6 +257,8 @@ void ChatTemplate::probe() {
     compiled.prints_effort =
         has_as_is(render_with_effort("none"), "none", render_with_effort(kProbeEffort), kProbeEffort);
     compiled.call_ids = CallIds::probe(render);
+    compiled.tool_results = ToolResults::probe(render);
+    compiled.call_turns = CallTurns::probe(render);
   }
 }
 
@@ -306,12 +321,15 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   ChatInput shown = input;
   // A model whose template prints any word has not learnt this one; the least that such models know is low.
   if (compiled->prints_effort && input.reasoning_effort == "none") shown.reasoning_effort = "low";
+  if (compiled->wants_tools && input.tools_json.empty()) shown.tools_json = "[]";
   bool has_gaps = false;
   // Calls `change` with the adapted messages before they are rendered.
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
     compiled->system_messages.adapt(messages, heap);
-    compiled->user_turns.adapt(messages, heap);
+    compiled->role_turns.adapt(messages, heap);
+    compiled->tool_results.adapt(messages, heap);
+    compiled->call_turns.adapt(messages, heap);
     compiled->call_ids.adapt(messages, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);

@@ -27,8 +27,9 @@ constexpr std::string_view kArgumentsCutOff = R"("{\"probe_key\": \"probe value\
 /// Texts that stand for texts that stand for an object, at most.
 constexpr int kMaxEncodings = 4;
 
-constexpr std::string_view kUser = R"({"role":"user","content":"hello"})";
-constexpr std::string_view kAnswer = R"({"role":"assistant","content":"done"})";
+constexpr std::string_view kUserText = "probe question";
+constexpr std::string_view kUser = R"({"role":"user","content":"probe question"})";
+constexpr std::string_view kAnswer = R"({"role":"assistant","content":"probe answer"})";
 
 std::string_view render_content_member(NoContent form) {
   switch (form) {
@@ -172,7 +173,7 @@ void MessageShapes::probe_parts(const Render& render) {
   const std::string chat = conversation({kUser});
   const auto parts = render(chat, true);
   // A template that prints an array prints its members' names.
-  content_as_parts_ = !has(render(chat, false), "hello") && has(parts, "hello") && !has(parts, "{'type'");
+  content_as_parts_ = !has(render(chat, false), kUserText) && has(parts, kUserText) && !has(parts, "{'type'");
 }
 
 MessageShapes::NoContentMap MessageShapes::probe_content(const Render& render, Sender sender,
@@ -180,7 +181,7 @@ MessageShapes::NoContentMap MessageShapes::probe_content(const Render& render, S
   const auto chat = [&](NoContent form, size_t which, std::string_view arguments) -> std::string {
     const std::string_view missing = render_content_member(form);
     const std::string call = caller(sender == Sender::kCaller ? form : caller_kind, arguments);
-    const std::string result = tool_result(sender == Sender::kTool ? missing : R"(,"content":"found")");
+    const std::string result = tool_result(sender == Sender::kTool ? missing : R"(,"content":"probe result")");
     const std::string answer = joined({R"({"role":"assistant")", missing, "}"});
     if (sender == Sender::kAssistant) {
       return which == 0 ? conversation({kUser, answer, kUser}) : conversation({kUser, answer});
@@ -217,7 +218,7 @@ void MessageShapes::probe_arguments(const Render& render) {
   const NoContent form = content_[static_cast<size_t>(Sender::kCaller)][static_cast<size_t>(NoContent::kNull)];
   const auto rendered = [&](std::string_view arguments) {
     const std::string call = caller(form, arguments);
-    const std::string result = tool_result(R"(,"content":"found")");
+    const std::string result = tool_result(R"(,"content":"probe result")");
     auto text = render(conversation({kUser, call, result, kAnswer, kUser}), content_as_parts_);
     return text ? text : render(conversation({kUser, call}), content_as_parts_);
   };
@@ -233,10 +234,10 @@ void MessageShapes::probe_responses(const Render& render) {
   const NoContent form = content_[static_cast<size_t>(Sender::kCaller)][static_cast<size_t>(NoContent::kNull)];
   const std::string call = caller(form, arguments_as_text_ ? kArgumentsText : kArgumentsObject);
   const std::string calling = joined({std::string_view(call).substr(0, call.size() - 1),
-                                      R"(,"tool_responses":[{"name":"probe_call","response":"found"}]})"});
+                                      R"(,"tool_responses":[{"name":"probe_call","response":"probe result"}]})"});
   const auto as_member = render(conversation({kUser, calling}), content_as_parts_);
-  const auto as_message = render(conversation({kUser, call, tool_result(R"(,"content":"found")")}), content_as_parts_);
-  responses_in_call_ = has(as_member, "found") && as_member != as_message;
+  const auto as_message = render(conversation({kUser, call, tool_result(R"(,"content":"probe result")")}), content_as_parts_);
+  responses_in_call_ = has(as_member, "probe result") && as_member != as_message;
 }
 
 MessageShapes MessageShapes::with_no_content(NoContent form) const {

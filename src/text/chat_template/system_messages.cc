@@ -44,7 +44,7 @@ SystemMessages SystemMessages::probe(const MessageShapes::Render& render) {
   const std::string rule = R"({"role":"system","content":"probe rule"})";
   const std::string note = R"({"role":"system","content":"probe note"})";
   const std::string question = R"({"role":"user","content":"probe question"})";
-  const std::string answer = R"({"role":"assistant","content":"done"})";
+  const std::string answer = R"({"role":"assistant","content":"probe answer"})";
   const auto shows = [&](const std::string& messages, std::initializer_list<std::string_view> parts) {
     return has_in_order(render('[' + messages + ']', false), parts) ||
            has_in_order(render('[' + messages + ']', true), parts);

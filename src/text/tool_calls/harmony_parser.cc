@@ -91,7 +91,11 @@ void HarmonyParser::begin_message(std::string_view header, Out& out) {
   const std::string_view function = function_of(header);
   if (!function.empty()) {
     kind_ = Kind::kCall;
-    out.calls.push_back({.index = started_calls_++, .name = std::string(function), .arguments = {}, .id = {}});
+    out.calls.push_back({.index = started_calls_++,
+                         .name = std::string(function),
+                         .arguments = {},
+                         .id = {},
+                         .content_before = out.content.size()});
     return;
   }
   kind_ = word_after(header, kChannel) == "analysis" ? Kind::kReasoning : Kind::kContent;

@@ -19,13 +19,12 @@ std::span<const std::string_view> content_tags(const OutputFormat& format) {
   return format.reasoning ? row_of(*format.reasoning).content_tags : std::span<const std::string_view>();
 }
 
-/// Returns the marker of calls that ends reasoning, or nothing.
-std::string_view early_end(const OutputFormat& format) {
+}  // namespace
+
+std::string_view early_end_of_reasoning(const OutputFormat& format) {
   if (!format.tools || !row_of(*format.tools).ends_reasoning) return {};
   return row_of(*format.tools).written.front().section_open;
 }
-
-}  // namespace
 
 OutputParser::OutputParser(const OutputFormat& format)
     : format_(format),
@@ -37,7 +36,7 @@ OutputParser::OutputParser(const OutputFormat& format)
   } else if (is_harmony(format)) {
     harmony_.emplace();
   } else if (format.reasoning && *format.reasoning != ReasoningFormat::kHarmony) {
-    reasoning_.emplace(row_of(*format.reasoning), format.begins_in_reasoning, early_end(format));
+    reasoning_.emplace(row_of(*format.reasoning), format.begins_in_reasoning, early_end_of_reasoning(format));
   }
   make_tool_parser();
 }

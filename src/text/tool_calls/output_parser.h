@@ -23,6 +23,9 @@ struct OutputPart {
   std::vector<ToolCallPart> calls;
 };
 
+/// Returns the marker of calls that ends reasoning in a format, or nothing.
+[[nodiscard]] std::string_view early_end_of_reasoning(const OutputFormat& format);
+
 /// Splits streamed output into reasoning, content and tool calls. One per choice, used by one thread at a time.
 class OutputParser {
  public:

@@ -210,7 +210,8 @@ bool ResponseTemplateParser::emit_call(std::string_view value, Out& out) {
   out.calls.push_back({.index = finished_calls_++,
                        .name = std::string(name),
                        .arguments = std::move(arguments),
-                       .id = has_id ? std::string(id) : std::string()});
+                       .id = has_id ? std::string(id) : std::string(),
+                       .content_before = out.content.size()});
   return true;
 }
 

@@ -289,8 +289,11 @@ bool ToolCallParser::step_between(Out& out) {
 void ToolCallParser::begin_call(std::string name, std::string id, Out& out) {
   held_back_.clear();
   space_.clear();
-  append_call_part(out.calls,
-                   {.index = started_calls_++, .name = std::move(name), .arguments = {}, .id = std::move(id)});
+  append_call_part(out.calls, {.index = started_calls_++,
+                               .name = std::move(name),
+                               .arguments = {},
+                               .id = std::move(id),
+                               .content_before = out.content.size()});
 }
 
 void ToolCallParser::end_call(bool is_closed) {
@@ -319,8 +322,11 @@ bool ToolCallParser::step_object(Out& out) {
   pending_.erase(0, is_broken ? count - 1 : count);
   if (!was_named && object_.has_name()) begin_call(object_.name(), {}, out);
   if (object_.has_name()) {
-    append_call_part(out.calls,
-                     {.index = started_calls_ - 1, .name = {}, .arguments = object_.take_arguments(), .id = {}});
+    append_call_part(out.calls, {.index = started_calls_ - 1,
+                                 .name = {},
+                                 .arguments = object_.take_arguments(),
+                                 .id = {},
+                                 .content_before = out.content.size()});
   }
   if (state == ArgumentState::kOpen) return false;
   if (state == ArgumentState::kDone || object_.has_name()) {
@@ -365,7 +371,9 @@ bool ToolCallParser::step_head(Out& out) {
   }
   phase_ = Phase::kArguments;
   if (syntax_->notation == ArgumentNotation::kJson && pending_.front() != '{' && pending_.front() != '"') {
-    append_call_part(out.calls, {.index = started_calls_ - 1, .name = {}, .arguments = "{}", .id = {}});
+    append_call_part(
+        out.calls,
+        {.index = started_calls_ - 1, .name = {}, .arguments = "{}", .id = {}, .content_before = out.content.size()});
     end_call(false);
   }
   return true;
@@ -378,8 +386,11 @@ bool ToolCallParser::step_arguments(Out& out) {
     while (count < pending_.size() && state == ArgumentState::kOpen) state = arguments.feed(pending_[count++]);
     pending_.erase(0, state == ArgumentState::kBad ? count - 1 : count);
     if (state == ArgumentState::kBad) pending_.insert(0, arguments.unconsumed_bytes());
-    append_call_part(out.calls,
-                     {.index = started_calls_ - 1, .name = {}, .arguments = arguments.take_arguments(), .id = {}});
+    append_call_part(out.calls, {.index = started_calls_ - 1,
+                                 .name = {},
+                                 .arguments = arguments.take_arguments(),
+                                 .id = {},
+                                 .content_before = out.content.size()});
     return state;
   };
   const ArgumentState state = std::visit(parse, arguments_);

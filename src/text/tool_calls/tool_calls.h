@@ -20,10 +20,11 @@ namespace millrace::text {
 
 /// The part of one call that a piece of output adds.
 struct ToolCallPart {
-  uint32_t index = 0;     ///< of the call within the output
-  std::string name;       ///< set in the first part of a call only
-  std::string arguments;  ///< the next piece of JSON
-  std::string id;         ///< that the model wrote, in the first part; empty if the format has none
+  uint32_t index = 0;         ///< of the call within the output
+  std::string name;           ///< set in the first part of a call only
+  std::string arguments;      ///< the next piece of JSON
+  std::string id;             ///< that the model wrote, in the first part; empty if the format has none
+  size_t content_before = 0;  ///< bytes of content that the same piece of output adds before this part
 };
 
 /// Appends parts of calls in order. Adjacent parts of one call are joined.

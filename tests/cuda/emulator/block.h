@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <source_location>
 #include <string>
 #include <vector>
@@ -62,8 +63,28 @@ struct WarpgroupCollective {
   std::array<const void*, kWarpgroupThreads> in{};
 };
 
+/// A matrix of 16-bit elements [rows, inputs] that the copy engine reads in boxes.
+struct TiledMatrix {
+  const void* data = nullptr;
+  int rows = 0;
+  int inputs = 0;
+  int box_inputs = 0;
+  int box_rows = 0;
+};
+
+/// A barrier in shared memory at which threads arrive and copies count their bytes.
+struct ByteBarrier {
+  uint32_t arrivals = 0;  ///< of each phase
+  int64_t missing = 0;    ///< arrivals
+  int64_t bytes = 0;      ///< that are announced and not there; negative: they came first
+  uint32_t parity = 0;    ///< of the phase that goes on
+  std::vector<size_t> waiting;  // threads
+};
+
 struct Block {
   uint3 index{};
+  uint32_t cluster_rank = 0;
+  std::map<size_t, ByteBarrier> barriers;  // by offset
   dim3 grid;
   dim3 shape;
   std::byte* shared = nullptr;
@@ -87,6 +108,28 @@ void synchronize_warp(const char* operation, uint32_t mask, const void* in, void
 /// Waits likewise for the 128 threads of a warpgroup, which begins at a multiple of 128.
 void synchronize_warpgroup(const char* operation, const void* in,
                            const std::function<void(const WarpgroupCollective&)>& combine);
+
+/// Waits for all threads of the cluster.
+void synchronize_cluster();
+
+/// The instructions that bulk.cuh wraps. A copy takes place at a random turn, and counts at its barrier then.
+/// Shared memory is named by its offset in the block.
+void init_barrier(size_t barrier, uint32_t arrivals);
+void arrive(size_t barrier, uint32_t rank);
+void arrive_and_expect(size_t barrier, uint32_t bytes);
+void wait_barrier(size_t barrier, uint32_t parity);
+void copy_bulk(size_t shared, const void* global, uint32_t bytes, size_t barrier);
+void prefetch_bulk(const void* global, uint32_t bytes);
+void copy_tile_to_cluster(size_t shared, const TiledMatrix& matrix, int input, int row, size_t barrier);
+
+/// The cluster of the running block, for these instructions. Every function takes a block's number in the cluster.
+[[nodiscard]] uint32_t cluster_blocks();
+[[nodiscard]] Block& block_of_cluster(uint32_t rank);
+/// Lets the running thread wait until resume_thread.
+void suspend_thread();
+void resume_thread(uint32_t rank, size_t thread);
+/// Runs `land` at a random turn before the cluster ends.
+void land_later(std::function<void()> land);
 
 /// The tensor core and memory instructions that mma.cuh wraps, with the register layouts of the PTX ISA.
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);

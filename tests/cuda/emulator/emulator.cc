@@ -76,7 +76,7 @@ class Stacks {
   void* base_;
 };
 
-enum class Wait : uint8_t { kNone, kBlock, kWarp, kWarpgroup, kEnded };
+enum class Wait : uint8_t { kNone, kBlock, kWarp, kWarpgroup, kCluster, kBarrier, kEnded };
 
 struct Fiber : Thread {
   context::fcontext_t context = nullptr;
@@ -97,8 +97,12 @@ struct Warpgroup {
   WarpgroupCollective threads;
 };
 
+struct RunningCluster;
+
 struct RunningBlock : Block {
   const Launch* launch = nullptr;
+  RunningCluster* cluster = nullptr;
+  std::unique_ptr<std::byte, decltype(&std::free)> memory{nullptr, &std::free};
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;  // whole ones
@@ -112,6 +116,12 @@ struct RunningBlock : Block {
   const void* scheduler_stack = nullptr;
   size_t scheduler_stack_bytes = 0;
   std::string fault;
+};
+
+struct RunningCluster {
+  std::vector<RunningBlock> blocks;
+  std::vector<std::function<void()>> copies;  // started, not there yet
+  size_t at_barrier = 0;
 };
 
 thread_local RunningBlock* current = nullptr;
@@ -175,10 +185,18 @@ std::string stuck(const RunningBlock& block) {
     if (group.arrived == 0) continue;
     text += fmt::format(", {} threads of warpgroup {} at {}", group.arrived, g, group.operation);
   }
+  for (const auto& [at, barrier] : block.barriers) {
+    if (barrier.waiting.empty()) continue;
+    text += fmt::format(", {} threads at the barrier at {}, which lacks {} arrivals and {} bytes",
+                        barrier.waiting.size(), at, barrier.missing, barrier.bytes);
+  }
+  if (block.cluster->at_barrier > 0) {
+    text += fmt::format(", {} threads of the cluster at its barrier", block.cluster->at_barrier);
+  }
   return text + fmt::format(", {} have ended, and none can go on", block.ended);
 }
 
-void start_fibers(RunningBlock& block, const Stacks& stacks) {
+void start_fibers(RunningBlock& block, const Stacks& stacks, size_t first_stack) {
   const dim3 shape = block.shape;
   block.fibers = std::vector<Fiber>(size_t{shape.x} * shape.y * shape.z);
   block.warps.assign(block.fibers.size() / kWarpLanes, {});
@@ -189,52 +207,92 @@ void start_fibers(RunningBlock& block, const Stacks& stacks) {
     fiber.index = {linear % shape.x, linear / shape.x % shape.y, linear / shape.x / shape.y};
     fiber.lane = static_cast<int>(i) % kWarpLanes;
     fiber.warp = static_cast<int>(i) / kWarpLanes;
-    fiber.stack = stacks.bottom(i);
+    fiber.stack = stacks.bottom(first_stack + i);
 #ifdef MILLRACE_ADDRESS_SANITIZER
     __asan_unpoison_memory_region(fiber.stack, kStackBytes);
 #endif
     // Stacks begin at different places of their rooms, or all their tops would share a few sets of the caches.
-    const size_t unused = i * kStackShift % (kStackBytes / 4);
+    const size_t unused = (first_stack + i) * kStackShift % (kStackBytes / 4);
     fiber.context = context::make_fcontext(fiber.stack + kStackBytes - unused, kStackBytes - unused, fiber_main);
     block.runnable.push_back(i);
   }
+  block.running = &block.fibers.front();
 }
 
-void run_block(const Launch& launch, uint3 index, const Stacks& stacks, Order& order) {
+void prepare_block(RunningBlock& block, const Launch& launch, uint3 index) {
   // To the address sanitizer exactly as much as was asked for.
   const size_t room =
       std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) & ~(kSharedAlignment - 1));
-  const std::unique_ptr<std::byte, decltype(&std::free)> shared(
-      static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)), &std::free);
-  std::memset(shared.get(), kUnwritten, launch.shared_bytes);
+  block.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)));
+  block.shared = block.memory.get();
+  std::memset(block.shared, kUnwritten, launch.shared_bytes);
 #ifdef MILLRACE_ADDRESS_SANITIZER
   const size_t asked = (launch.shared_bytes + 7) / 8 * 8;
-  __asan_poison_memory_region(shared.get() + asked, room - asked);
+  __asan_poison_memory_region(block.shared + asked, room - asked);
 #endif
-  RunningBlock block;
   block.index = index;
   block.grid = launch.grid;
   block.shape = launch.block;
-  block.shared = shared.get();
   block.shared_bytes = launch.shared_bytes;
   block.launch = &launch;
   block.unfenced.assign((launch.shared_bytes + kChunkBytes - 1) / kChunkBytes, 0);
-  start_fibers(block, stacks);
-  RunningBlock* const outer = std::exchange(current, &block);
-  while (!block.runnable.empty() && block.fault.empty()) {
-    const size_t turn = order.below(block.runnable.size());
-    const size_t chosen = std::exchange(block.runnable[turn], block.runnable.back());
-    block.runnable.pop_back();
-    enter(block, block.fibers[chosen]);
+}
+
+/// Gives a random thread of the cluster its turn, or lands a copy. Returns false when there is neither.
+bool take_turn(RunningCluster& cluster, Order& order) {
+  size_t choices = cluster.copies.size();
+  for (const RunningBlock& block : cluster.blocks) choices += block.runnable.size();
+  if (choices == 0) return false;
+  size_t turn = order.below(choices);
+  for (RunningBlock& block : cluster.blocks) {
+    if (turn < block.runnable.size()) {
+      const size_t chosen = std::exchange(block.runnable[turn], block.runnable.back());
+      block.runnable.pop_back();
+      current = &block;
+      enter(block, block.fibers[chosen]);
+      return block.fault.empty();
+    }
+    turn -= block.runnable.size();
   }
-  current = outer;
+  const std::function<void()> land = std::exchange(cluster.copies[turn], cluster.copies.back());
+  cluster.copies.pop_back();
+  current = &cluster.blocks.front();
+  for (const RunningBlock& block : cluster.blocks) {
+    if (block.ended == block.fibers.size()) fault("a copy lands after a block of its cluster has ended");
+  }
+  land();
+  return true;
+}
+
+void run_cluster(const Launch& launch, const std::vector<uint3>& indices, const Stacks& stacks, Order& order) {
+  RunningCluster cluster;
+  cluster.blocks = std::vector<RunningBlock>(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    RunningBlock& block = cluster.blocks[i];
+    prepare_block(block, launch, indices[i]);
+    block.cluster = &cluster;
+    block.cluster_rank = static_cast<uint32_t>(i);
+    start_fibers(block, stacks, i * block.shape.x * block.shape.y * block.shape.z);
+  }
+  struct Restore {
+    RunningBlock* outer = current;
+    ~Restore() { current = outer; }
+  } restore;
+  while (take_turn(cluster, order)) {
+  }
+  for (RunningBlock& block : cluster.blocks) {
 #ifdef MILLRACE_ADDRESS_SANITIZER
-  __asan_unpoison_memory_region(shared.get(), room);
+    __asan_unpoison_memory_region(block.shared, std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) &
+                                                                               ~(kSharedAlignment - 1)));
 #endif
-  if (block.fault.empty() && block.ended != block.fibers.size()) {
-    block.fault = fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block));
+    if (!block.fault.empty()) throw KernelFault(block.fault);
   }
-  if (!block.fault.empty()) throw KernelFault(block.fault);
+  for (const RunningBlock& block : cluster.blocks) {
+    if (block.ended == block.fibers.size()) continue;
+    const uint3 index = block.index;
+    throw KernelFault(
+        fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block)));
+  }
 }
 
 void check_limits(const Launch& launch) {
@@ -342,8 +400,46 @@ void synchronize_warpgroup(const char* operation, const void* in,
   }
 }
 
+void synchronize_cluster() {
+  RunningBlock& block = *current;
+  RunningCluster& cluster = *block.cluster;
+  if (++cluster.at_barrier < cluster.blocks.size() * block.fibers.size()) {
+    block.running->wait = Wait::kCluster;
+    leave(block, false);
+    return;
+  }
+  cluster.at_barrier = 0;
+  for (RunningBlock& each : cluster.blocks) {
+    for (size_t i = 0; i < each.fibers.size(); ++i) {
+      if (each.fibers[i].wait != Wait::kCluster) continue;
+      each.fibers[i].wait = Wait::kNone;
+      each.runnable.push_back(i);
+    }
+  }
+}
+
+uint32_t cluster_blocks() {
+  return static_cast<uint32_t>(current->cluster->blocks.size());
+}
+Block& block_of_cluster(uint32_t rank) {
+  return current->cluster->blocks.at(rank);
+}
+void suspend_thread() {
+  current->running->wait = Wait::kBarrier;
+  leave(*current, false);
+}
+void resume_thread(uint32_t rank, size_t thread) {
+  RunningBlock& block = current->cluster->blocks.at(rank);
+  block.fibers[thread].wait = Wait::kNone;
+  block.runnable.push_back(thread);
+}
+void land_later(std::function<void()> land) {
+  current->cluster->copies.push_back(std::move(land));
+}
+
 void run(const Launch& launch) {
   check_limits(launch);
+  const uint32_t together = launch.cluster_blocks;
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > kMaxThreads || threads % kWarpLanes != 0) {
     throw KernelFault(
@@ -351,13 +447,20 @@ void run(const Launch& launch) {
   }
   thread_local Stacks stacks;
   Order order(order_seed.load());
-  std::vector<size_t> blocks(size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
-  std::iota(blocks.begin(), blocks.end(), size_t{0});
-  for (size_t left = blocks.size(); left > 0; --left) {
-    std::swap(blocks[order.below(left)], blocks[left - 1]);
-    const auto linear = static_cast<uint32_t>(blocks[left - 1]);
-    const dim3& grid = launch.grid;
-    run_block(launch, {linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y}, stacks, order);
+  const dim3& grid = launch.grid;
+  if (together == 0 || grid.x % together != 0 || threads * together > kMaxThreads) {
+    throw KernelFault(fmt::format("{}: {} blocks in clusters of {}", launch.name, grid.x, together));
+  }
+  std::vector<size_t> clusters(size_t{grid.x} * grid.y * grid.z / together);
+  std::iota(clusters.begin(), clusters.end(), size_t{0});
+  for (size_t left = clusters.size(); left > 0; --left) {
+    std::swap(clusters[order.below(left)], clusters[left - 1]);
+    std::vector<uint3> indices;
+    for (uint32_t i = 0; i < together; ++i) {
+      const auto linear = static_cast<uint32_t>(clusters[left - 1]) * together + i;
+      indices.push_back({linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y});
+    }
+    run_cluster(launch, indices, stacks, order);
   }
 }
 

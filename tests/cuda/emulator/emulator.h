@@ -24,6 +24,7 @@ struct Launch {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
+  uint32_t cluster_blocks = 1;
   std::function<void()> body;
 };
 void run(const Launch& launch);

@@ -151,6 +151,8 @@ void wgmma_wait(size_t pending) {
     return true;
   });
   thread.wgmma_fenced = false;
+  // The lanes of a warp wait together: what one does next, it does after the others' wait.
+  synchronize_warp("wgmma.wait_group", 0xFFFFFFFFu, nullptr, nullptr, [](const Collective&) {});
 }
 
 }  // namespace millrace::emulator

@@ -12,9 +12,11 @@ namespace {
 
 struct World {
   explicit World(bool audit = false) : delivery(intake, audit) {}
-  EventMailbox add(uint64_t id, async::TimePoint submitted) {
+  EventMailbox add(uint64_t id, async::TimePoint submitted, std::optional<uint32_t> ring = {}) {
     EventMailbox events(runtime, 8);
-    delivery.add({.id = SequenceId(id), .request = {}, .events = events, .submitted = submitted});
+    GenerateRequest request;
+    request.ring = ring;
+    delivery.add({.id = SequenceId(id), .request = std::move(request), .events = events, .submitted = submitted});
     return events;
   }
   async::VirtualWorld virtual_world{1};
@@ -81,4 +83,20 @@ TEST_CASE("each time limit has its own clock") {
   const auto unlimited = world.delivery.expired({}, at(1h));
   REQUIRE((unlimited.queued.empty() && unlimited.prefetching.empty() && unlimited.running.empty()));
   REQUIRE(world.delivery.ids() == std::vector{SequenceId(1), SequenceId(2), SequenceId(3)});
+}
+
+TEST_CASE("only requests that have not run and name no ring are movable") {
+  World world;
+  const EventMailbox waiting = world.add(3, at(0ms));
+  (void)world.add(1, at(0ms));
+  (void)world.add(2, at(0ms), 0);
+  (void)world.add(4, at(0ms));
+  world.delivery.planned(SequenceId(4), at(1ms));
+  REQUIRE(world.delivery.movable() == std::vector{SequenceId(1), SequenceId(3)});
+  world.delivery.give_back({SequenceId(3)}, {ErrorCode::kUnavailable, "draining"}, at(2ms));
+  const auto event = waiting.try_receive();
+  REQUIRE(event->is_returned);
+  REQUIRE(event->last());
+  REQUIRE(event->error->message == "draining");
+  REQUIRE(world.delivery.movable() == std::vector{SequenceId(1)});
 }

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "sched/head/bubbles.h"
+#include "sched/plan/plan.h"
+#include "sched/plan/plan_output.h"
 
 using namespace millrace;
 using namespace millrace::sched;

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/random.h"
+#include "sched/plan/plan_output.h"
 #include "support/hex.h"
 
 using namespace millrace;
@@ -311,7 +312,7 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
                 0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20 0000000000000000
       f0debc9a78563412
       01000000  01000000 2800000000000000 e803000000000000 4c04000000000000 b004000000000000 a904000000000000
-                4d00000000000000)"));
+                4d00000000000000 00000000)"));
 }
 
 TEST_CASE("an output has the bytes that docs/wire.md says") {
@@ -326,7 +327,7 @@ TEST_CASE("an output has the bytes that docs/wire.md says") {
         03 00000000 00000000 00000000
         00 00000000 00000000 02000000 0000003f 000000c0
       01000000  00000000 2900000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000
-                0500000000000000)"));
+                0500000000000000 00000000)"));
 }
 
 TEST_CASE("acknowledgements have the bytes that docs/wire.md says") {

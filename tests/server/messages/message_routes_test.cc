@@ -67,6 +67,7 @@ TEST_CASE("A streamed message equals the whole one however merged") {
     const char* stop_reason;
   };
   const std::string hm = std::string("<think>Let me\nsee.</think>I look.\n") + kLookCall + '\n' + kLookCall;
+  const std::string between = std::string(kLookCall) + "\nSo.\n" + kLookCall + " Done.";
   const std::string tools = kLook;
   const std::string stop = R"("stop_sequences":["END"])";
   const std::vector<Case> cases = {
@@ -81,6 +82,10 @@ TEST_CASE("A streamed message equals the whole one however merged") {
       {hm.c_str(),
        tools.c_str(),
        {"thinking: Let me\nsee.", "text: I look.", R"(tool_use look: {"at":"it"})", R"(tool_use look: {"at":"it"})"},
+       "tool_use"},
+      {between.c_str(),
+       tools.c_str(),
+       {R"(tool_use look: {"at":"it"})", "text: \nSo.", R"(tool_use look: {"at":"it"})", "text:  Done."},
        "tool_use"},
       {"abcdef", R"("max_tokens":3)", {"text: abc"}, "max_tokens"},
       {"", "", {"text: "}, "end_turn"},

@@ -1,0 +1,139 @@
+#include "app/local_rings.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/log_label.h"
+#include "server/observe/link_metrics.h"
+#include "server/observe/ring_labels.h"
+#include "server/observe/stage_metrics.h"
+
+namespace millrace::app {
+namespace {
+
+/// Begins the log lines of this thread, and of the threads that it creates, with the ring. Does nothing for one ring.
+class RingLabel {
+ public:
+  RingLabel(size_t ring, size_t ring_count) {
+    if (ring_count > 1) log::label_thread(fmt::format("ring {}", ring));
+  }
+  ~RingLabel() { log::label_thread(""); }
+  RingLabel(const RingLabel&) = delete;
+  RingLabel& operator=(const RingLabel&) = delete;
+};
+
+void append_ring_metrics(std::string& out, const LocalEngine& ring) {
+  server::append_link_metrics(out, ring.link_stats());
+  server::append_control_metrics(out, ring.control_refusals());
+  server::append_store_metrics(out, ring.store_stats());
+  server::append_decode_metrics(out, ring.graph_stats());
+}
+
+}  // namespace
+
+LocalRings::LocalRings(std::vector<std::unique_ptr<LocalEngine>> rings) : rings_(std::move(rings)) {}
+
+Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& options,
+                                                       const ClusterOptions& cluster_options, size_t vocab_size) {
+  const auto count = static_cast<size_t>(options.dp_size);
+  std::vector<std::unique_ptr<LocalEngine>> rings;
+  for (size_t ring = 0; ring < count; ++ring) {
+    const RingLabel label(ring, count);
+    EngineOptions ring_options = options;
+    ring_options.node.ring = static_cast<int32_t>(ring);
+    ring_options.node.ring_count = options.dp_size;
+    auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size);
+    if (engine.has_error()) return engine.error();
+    rings.push_back(std::move(*engine));
+  }
+  std::unique_ptr<LocalRings> all(new LocalRings(std::move(rings)));
+  if (count > 1) all->make_router(options);
+  return all;
+}
+
+void LocalRings::make_router(const EngineOptions& options) {
+  std::vector<sched::Engine*> engines;
+  for (const auto& ring : rings_) engines.push_back(&ring->engine());
+  router_thread_ = std::make_unique<async::IoThread>("router");
+  router_tasks_ = std::make_unique<async::TaskGroup>(router_thread_->runtime());
+  router_ =
+      std::make_unique<sched::RingRouter>(router_thread_->runtime(), std::move(engines),
+                                          sched::RouterOptions{.method = options.load_balance,
+                                                               .max_running = options.stage.max_running,
+                                                               .page_size = options.stage.page_size,
+                                                               .share_prefixes = options.head.scheduler.share_prefixes,
+                                                               .queue_timeout = options.head.queue_timeout});
+  asio::post(router_thread_->context(), [this] { router_tasks_->spawn("router", router_->run()); });
+}
+
+LocalRings::~LocalRings() {
+  if (!router_) return;
+  router_->stop();
+  router_thread_->join();
+}
+
+Result<void> LocalRings::start() {
+  return rings_.size() == 1 ? rings_.front()->start() : start_several();
+}
+
+/// Starts the rings once all are loaded, so that each finds its part of the memory.
+Result<void> LocalRings::start_several() {
+  for (size_t ring = 0; ring < rings_.size(); ++ring) {
+    const RingLabel label(ring, rings_.size());
+    RETURN_IF_ERROR(rings_[ring]->load());
+  }
+  const std::vector<uint32_t> sharers = rings_per_device();
+  std::vector<cache::PoolSizes> pages;
+  for (size_t ring = 0; ring < rings_.size(); ++ring) {
+    const RingLabel label(ring, rings_.size());
+    const auto sizes = rings_[ring]->first_pool_sizes(sharers[ring]);
+    if (sizes.has_error()) return sizes.error();
+    pages.push_back(*sizes);
+  }
+  for (size_t ring = 0; ring < rings_.size(); ++ring) {
+    const RingLabel label(ring, rings_.size());
+    RETURN_IF_ERROR(rings_[ring]->start_ring(pages[ring]));
+  }
+  return {};
+}
+
+/// Returns per ring how many rings there are on the device that it shares with most others.
+std::vector<uint32_t> LocalRings::rings_per_device() const {
+  std::map<std::string, uint32_t> users;
+  for (const auto& ring : rings_) {
+    for (const std::string& device : ring->device_names()) ++users[device];
+  }
+  std::vector<uint32_t> sharers;
+  for (const auto& ring : rings_) {
+    uint32_t most = 1;
+    for (const std::string& device : ring->device_names()) most = std::max(most, users[device]);
+    sharers.push_back(most);
+  }
+  return sharers;
+}
+
+void LocalRings::interrupt() {
+  for (const auto& ring : rings_) ring->interrupt();
+}
+
+sched::Engine& LocalRings::engine() {
+  return router_ ? static_cast<sched::Engine&>(*router_) : rings_.front()->engine();
+}
+
+void LocalRings::append_metrics(std::string& out) const {
+  if (rings_.size() == 1) {
+    append_ring_metrics(out, *rings_.front());
+    return;
+  }
+  std::vector<std::string> texts(rings_.size());
+  for (size_t ring = 0; ring < rings_.size(); ++ring) append_ring_metrics(texts[ring], *rings_[ring]);
+  server::append_ring_labelled(out, texts);
+}
+
+std::vector<std::vector<cluster::NodeInfo>> LocalRings::nodes() const {
+  std::vector<std::vector<cluster::NodeInfo>> all;
+  for (const auto& ring : rings_) all.push_back(ring->nodes());
+  return all;
+}
+
+}  // namespace millrace::app

@@ -1,0 +1,106 @@
+#include "app/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "hub/model_fetcher.h"
+#include "hub/partial_checkpoint.h"
+
+namespace millrace::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<hub::HubSettings> settings_of(const ModelRef& ref) {
+  auto settings = hub::hub_settings();
+  if (settings.has_error()) return settings.error();
+  if (!ref.download_dir.empty()) {
+    settings->cache = ref.download_dir;
+    settings->partial = fs::path(ref.download_dir) / "millrace-partial";
+  }
+  if (!ref.token.empty()) settings->token = ref.token;
+  return settings;
+}
+
+Result<hub::RepoRef> repo_of(const ModelRef& ref) {
+  if (ref.revision.empty()) return hub::parse_repo(ref.model);
+  if (ref.model.find(':') != std::string::npos)
+    return make_error(ErrorCode::kInvalidArgument, "--revision {}: '{}' names a revision already", ref.revision,
+                      ref.model);
+  return hub::parse_repo(ref.model + ':' + ref.revision);
+}
+
+/// Returns whether a text can only be meant as a path.
+bool is_path(const std::string& text) {
+  return text.starts_with('/') || text.starts_with('.') || text.starts_with('~') || text.ends_with('/') ||
+         std::ranges::count(text, '/') > 1;
+}
+
+ModelSource folder_source(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return {.name = (path.has_filename() ? path : path.parent_path()).filename().string(),
+          .folder = folder,
+          .weights_folder = folder,
+          .ranges = nullptr};
+}
+
+}  // namespace
+
+Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const std::stop_token& stop) {
+  std::error_code failure;
+  if (fs::is_directory(ref.model, failure)) return folder_source(ref.model);
+  if (is_path(ref.model) || fs::exists(ref.model, failure))
+    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", ref.model);
+  const auto repo = repo_of(ref);
+  if (repo.has_error())
+    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder, and {}", ref.model,
+                      repo.error().message);
+  auto settings = settings_of(ref);
+  if (settings.has_error()) return settings.error();
+  hub::ModelFetcher fetcher(*settings);
+  const auto wanted = scope == WeightScope::kWhole ? hub::FetchScope::kAll : hub::FetchScope::kDescription;
+  const auto model = fetcher.fetch(*repo, wanted, stop);
+  if (model.has_error())
+    return make_error(model.error().code, "--model-path {}: there is no such folder, and as a repository: {}",
+                      ref.model, model.error().message);
+  log::info("{} is commit {}", repo->to_string(), model->listing.commit);
+  ModelSource source{.name = repo->id, .folder = model->folder, .weights_folder = model->folder, .ranges = nullptr};
+  if (model->has_weights) return source;
+  auto partial = hub::PartialCheckpoint::open(*settings, *repo, *model, stop);
+  if (partial.has_error()) return partial.error();
+  source.weights_folder = (*partial)->folder();
+  source.ranges = *partial;
+  return source;
+}
+
+Result<std::string> fetch_model(const ModelRef& ref) {
+  const auto repo = repo_of(ref);
+  if (repo.has_error()) return repo.error();
+  auto settings = settings_of(ref);
+  if (settings.has_error()) return settings.error();
+  const auto model = hub::ModelFetcher(*settings).fetch(*repo, hub::FetchScope::kAll);
+  if (model.has_error()) return model.error();
+  return model->folder.string() + '\n';
+}
+
+Result<std::string> list_models(const ModelRef& ref) {
+  const auto settings = settings_of(ref);
+  if (settings.has_error()) return settings.error();
+  constexpr size_t kShortCommit = 12;
+  constexpr double kMega = 1e6;
+  const auto revisions = hub::HubCache(settings->cache).list();
+  if (revisions.empty()) return fmt::format("{}: holds no models\n", settings->cache.string());
+  size_t width = 0;
+  for (const hub::CachedRevision& each : revisions) width = std::max(width, each.id.size());
+  std::string table;
+  for (const hub::CachedRevision& each : revisions) {
+    table +=
+        fmt::format("{:<{}}  {}  {:>5} files  {:>10.1f} MB  {}\n", each.id, width, each.commit.substr(0, kShortCommit),
+                    each.file_count, static_cast<double>(each.size_bytes) / kMega, fmt::join(each.refs, ", "));
+  }
+  return table;
+}
+
+}  // namespace millrace::app

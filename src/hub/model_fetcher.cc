@@ -1,0 +1,174 @@
+#include "hub/model_fetcher.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+
+#include "base/log.h"
+#include "base/text_file.h"
+#include "hub/file_fetcher.h"
+#include "hub/model_files.h"
+
+namespace millrace::hub {
+namespace {
+
+/// Files that are downloaded at once: more would share the same line.
+constexpr size_t kParallelFiles = 4;
+
+/// The files that remain, for several fetchers; the first failure ends the others between two files.
+struct WorkList {
+  std::deque<RepoFile> files;
+  std::exception_ptr failure;
+};
+
+asio::awaitable<void> fetch_in_turn(FileFetcher& fetcher, WorkList& work) {
+  while (!work.files.empty() && !work.failure) {
+    const RepoFile file = std::move(work.files.front());
+    work.files.pop_front();
+    try {
+      co_await fetcher.fetch(file);
+    } catch (...) {
+      if (!work.failure) work.failure = std::current_exception();
+    }
+  }
+}
+
+Result<std::string> read_index(const std::filesystem::path& folder) {
+  return read_optional_text_file(folder / kIndexName);
+}
+
+}  // namespace
+
+Result<FetchedModel> ModelFetcher::fetch(const RepoRef& repo, FetchScope scope, const std::stop_token& stop) {
+  if (settings_.is_offline) {
+    auto found = find_in_cache(repo, scope);
+    if (found.has_error()) return make_error(found.error().code, "{} (HF_HUB_OFFLINE is set)", found.error().message);
+    return found;
+  }
+  if (is_commit(repo.revision)) {
+    // A commit never changes, so nothing is asked when every file is there.
+    if (auto found = find_in_cache(repo, scope)) return found;
+  }
+  if (!tls_) {
+    auto made = make_tls_context(settings_.ca_file);
+    if (made.has_error()) return made.error();
+    tls_ = *made;
+  }
+  FetchedModel model;
+  const auto done =
+      run_blocking([&](async::Runtime& runtime,
+                       async::TaskGroup& workers) { return fetch_from_hub(runtime, workers, repo, scope, model); },
+                   stop);
+  if (done) return model;
+  const bool is_unreachable = done.error().code == ErrorCode::kUnavailable || done.error().code == ErrorCode::kTimeout;
+  if (is_unreachable) {
+    if (auto found = find_in_cache(repo, scope)) {
+      log::warn("{}; using the revision in the cache, {}", done.error().message, found->listing.commit);
+      return found;
+    }
+  }
+  return done.error();
+}
+
+Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope scope) const {
+  const HubCache cache(settings_.cache);
+  const auto commit = cache.find_commit(repo);
+  if (!commit)
+    return make_error(ErrorCode::kNotFound, "{}: {} does not hold it", repo.to_string(), settings_.cache.string());
+  FetchedModel model{.folder = cache.snapshot(repo, *commit), .listing = {}, .weights = {}};
+  const auto listing = cache.find_listing(repo, *commit);
+  if (listing) {
+    model.listing = *listing;
+    for (const RepoFile& file : description_files(*listing)) {
+      if (!cache.contains(repo, *commit, file))
+        return make_error(ErrorCode::kNotFound, "{}: its snapshot in the cache lacks {}", repo.to_string(), file.path);
+    }
+  } else {
+    // Another program has filled the cache; which files there are is known by the snapshot alone.
+    model.listing.commit = *commit;
+    std::error_code failure;
+    for (std::filesystem::recursive_directory_iterator at(model.folder, failure), end; !failure && at != end;
+         at.increment(failure)) {
+      if (!at->is_regular_file(failure)) continue;
+      model.listing.files.push_back(
+          {.path = at->path().lexically_relative(model.folder).string(), .size_bytes = at->file_size(failure)});
+    }
+    if (model.listing.find("config.json") == nullptr)
+      return make_error(ErrorCode::kNotFound, "{}: its snapshot in the cache lacks config.json", repo.to_string());
+  }
+  const auto index = read_index(model.folder);
+  if (index.has_error()) return index.error();
+  auto weights = weight_files(model.listing, *index);
+  if (weights.has_error()) return make_error(weights.error().code, "{}: {}", repo.to_string(), weights.error().message);
+  model.weights = std::move(*weights);
+  for (const RepoFile& file : model.weights) {
+    model.has_weights = cache.contains(repo, *commit, file);
+    if (!model.has_weights && scope == FetchScope::kAll)
+      return make_error(ErrorCode::kNotFound, "{}: its snapshot in the cache lacks {}", repo.to_string(), file.path);
+    if (!model.has_weights) break;
+  }
+  return model;
+}
+
+asio::awaitable<RepoListing> ModelFetcher::list(async::Runtime& runtime, const RepoRef& repo) {
+  HubClient client(runtime, tls_, settings_);
+  Retry retry(settings_.retry_delay);
+  for (;;) {
+    Error problem;
+    try {
+      co_return co_await list_repo(client, settings_, repo);
+    } catch (const ErrorException& failure) {
+      problem = failure.error();
+    }
+    co_await retry.wait(runtime, std::move(problem));
+  }
+}
+
+asio::awaitable<void> ModelFetcher::fetch_from_hub(async::Runtime& runtime, async::TaskGroup& workers,
+                                                   const RepoRef& repo, FetchScope scope, FetchedModel& model) {
+  const HubCache cache(settings_.cache);
+  model.listing = co_await list(runtime, repo);
+  const std::string& commit = model.listing.commit;
+  model.folder = cache.snapshot(repo, commit);
+  co_await fetch_files(runtime, workers, repo, commit, description_files(model.listing));
+  const auto index = read_index(model.folder);
+  if (index.has_error()) throw ErrorException(index.error());
+  auto weights = weight_files(model.listing, *index);
+  if (weights.has_error())
+    throw_error(weights.error().code, fmt::format("{}: {}", repo.to_string(), weights.error().message));
+  model.weights = std::move(*weights);
+  if (scope == FetchScope::kAll) co_await fetch_files(runtime, workers, repo, commit, model.weights);
+  model.has_weights =
+      std::ranges::all_of(model.weights, [&](const RepoFile& file) { return cache.contains(repo, commit, file); });
+  for (const auto& recorded : {cache.record_listing(repo, model.listing), cache.record_commit(repo, commit)}) {
+    if (recorded.has_error()) throw ErrorException(recorded.error());
+  }
+}
+
+asio::awaitable<void> ModelFetcher::fetch_files(async::Runtime& runtime, async::TaskGroup& workers, const RepoRef& repo,
+                                                const std::string& commit, std::vector<RepoFile> files) {
+  const HubCache cache(settings_.cache);
+  WorkList work;
+  uint64_t total_bytes = 0;
+  for (RepoFile& file : files) {
+    if (cache.contains(repo, commit, file)) continue;
+    total_bytes += file.size_bytes;
+    work.files.push_back(std::move(file));
+  }
+  if (work.files.empty()) co_return;
+  FetchProgress progress(repo.id, total_bytes, 0);
+  std::deque<HubClient> clients;
+  std::deque<FileFetcher> fetchers;
+  const size_t fetcher_count = std::min(kParallelFiles, work.files.size());
+  for (size_t i = 0; i < fetcher_count; ++i) {
+    HubClient& client = clients.emplace_back(runtime, tls_, settings_);
+    FileFetcher& fetcher = fetchers.emplace_back(runtime, client, settings_, cache, repo, commit, progress);
+    workers.spawn("fetch files", fetch_in_turn(fetcher, work));
+  }
+  co_await join_workers(workers);
+  if (work.failure) std::rethrow_exception(work.failure);
+}
+
+}  // namespace millrace::hub

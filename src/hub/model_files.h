@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hub/hub_api.h"
+
+namespace millrace::hub {
+
+/// Returns whether a file of a repository describes its model: configuration, tokenizer, chat templates, and the
+/// folders of a sentence-transformers model. Weights are none of them.
+[[nodiscard]] bool is_model_description(const std::string& path);
+
+/// Returns the files that serving a model needs besides its weights.
+[[nodiscard]] std::vector<RepoFile> description_files(const RepoListing& listing);
+
+/// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`, or
+/// model.safetensors where there is no index. Errors: kNotFound when the repository has none, which names what it has
+/// instead; kData for an index that names a file that is missing.
+[[nodiscard]] Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index);
+
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+inline constexpr std::string_view kSingleName = "model.safetensors";
+
+}  // namespace millrace::hub

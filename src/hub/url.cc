@@ -1,0 +1,87 @@
+#include "hub/url.h"
+
+#include <fmt/core.h>
+
+#include <boost/url.hpp>
+#include <charconv>
+
+namespace millrace::hub {
+namespace {
+
+namespace urls = boost::urls;
+
+constexpr uint16_t kHttpPort = 80;
+constexpr uint16_t kHttpsPort = 443;
+
+std::string bracketed(const std::string& host) {
+  return host.find(':') == std::string::npos ? host : '[' + host + ']';
+}
+
+/// Returns the parts of an absolute URL, or why there is none.
+Result<Url> take_apart(const urls::url_view_base& parsed, std::string_view text) {
+  Url url;
+  if (parsed.scheme_id() == urls::scheme::http) {
+    url.is_tls = false;
+  } else if (parsed.scheme_id() != urls::scheme::https) {
+    return make_error(ErrorCode::kInvalidArgument, "'{}': its scheme is not http or https", text);
+  }
+  url.host = parsed.host_address();
+  if (url.host.empty()) return make_error(ErrorCode::kInvalidArgument, "'{}' names no host", text);
+  url.port = url.is_tls ? kHttpsPort : kHttpPort;
+  const std::string_view port(parsed.port());
+  if (!port.empty()) {
+    const auto [end, failure] = std::from_chars(port.data(), port.data() + port.size(), url.port);
+    if (failure != std::errc() || end != port.data() + port.size() || url.port == 0)
+      return make_error(ErrorCode::kInvalidArgument, "'{}': its port is not 1 to 65535", text);
+  }
+  url.target = std::string(std::string_view(parsed.encoded_path()));
+  if (url.target.empty()) url.target = "/";
+  if (parsed.has_query()) url.target += '?' + std::string(std::string_view(parsed.encoded_query()));
+  return url;
+}
+
+}  // namespace
+
+std::string Url::host_header() const {
+  const bool has_default_port = port == (is_tls ? kHttpsPort : kHttpPort);
+  return has_default_port ? bracketed(host) : fmt::format("{}:{}", bracketed(host), port);
+}
+
+std::string Url::origin() const {
+  return (is_tls ? "https://" : "http://") + host_header();
+}
+
+Result<Url> parse_url(std::string_view text) {
+  const auto parsed = urls::parse_uri(text);
+  if (parsed.has_error())
+    return make_error(ErrorCode::kInvalidArgument, "'{}' is no URL, wanted one like https://host/path", text);
+  return take_apart(*parsed, text);
+}
+
+Result<Url> resolve_location(const Url& base, std::string_view location) {
+  const std::string base_text = base.to_string();
+  const auto from = urls::parse_uri(base_text);
+  const auto to = urls::parse_uri_reference(location);
+  urls::url target;
+  if (from.has_error() || to.has_error() || urls::resolve(*from, *to, target).has_error())
+    return make_error(ErrorCode::kData, "{} redirects to '{}', which is no URL", base_text, location);
+  auto url = take_apart(target, location);
+  if (url.has_error()) return make_error(ErrorCode::kData, "{} redirects to {}", base_text, url.error().message);
+  return url;
+}
+
+std::string percent_encode(std::string_view text, bool keeps_slashes) {
+  constexpr std::string_view kUnreserved = "-._~";
+  std::string encoded;
+  for (const char c : text) {
+    const bool is_alphanumeric = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (is_alphanumeric || kUnreserved.find(c) != std::string_view::npos || (keeps_slashes && c == '/')) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
+}  // namespace millrace::hub

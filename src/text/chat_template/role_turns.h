@@ -1,0 +1,22 @@
+#pragma once
+
+#include "text/chat_template/message_shapes.h"
+
+namespace millrace::text {
+
+/// Whether one chat template takes two messages of one role in a row. A value, found once per template by rendering
+/// small conversations.
+class RoleTurns {
+ public:
+  [[nodiscard]] static RoleTurns probe(const MessageShapes::Render& render);
+
+  /// Joins the texts of neighbouring messages of the user, or of the assistant, with a blank line between them, where
+  /// the template fails at the second one or drops a text. Messages of the user that hold more than a text stay apart.
+  void adapt(const jinja::Value& messages, jinja::Heap& heap) const;
+
+ private:
+  bool joins_user_ = false;
+  bool joins_assistant_ = false;
+};
+
+}  // namespace millrace::text

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "weights/stored_weight.h"
+#include "weights/weight_format.h"
+
+namespace millrace::weights {
+
+/// A tensor as safetensors stores it.
+struct RawTensor {
+  std::string_view dtype;  ///< "F8_E4M3"
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// Finds a tensor of the checkpoint by its name. A tensor that is not there is kNotFound.
+using TensorLookup = std::function<Result<RawTensor>(const std::string& name)>;
+
+/// Returns the names under which a quantized "P.weight" and what belongs to it may be stored: "P.weight_packed",
+/// "P.weight_scale", …, all but "P.weight" itself.
+[[nodiscard]] std::vector<std::string> companion_names(std::string_view weight_name);
+/// Returns whether a tensor's name is one of companion_names(), and then the name of its weight.
+[[nodiscard]] std::optional<std::string> weight_of_companion(std::string_view name);
+
+/// Finds the quantized weight "P.weight" [rows, cols]; nothing when it is stored as plain floating point, or not at
+/// all. Errors: kData for tensors that are missing, or have other shapes or dtypes than the format wants, or values
+/// that no writer makes. They name the tensor, what was found and what was wanted.
+[[nodiscard]] Result<std::optional<StoredWeight>> find_stored_weight(const TensorLookup& lookup,
+                                                                     const WeightFormat& format,
+                                                                     const std::string& weight_name, int64_t rows,
+                                                                     int64_t cols);
+
+}  // namespace millrace::weights

@@ -1,0 +1,239 @@
+#include "weights/stored_weight.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "weights/element_codes.h"
+#include "weights/gguf_blocks.h"
+
+namespace millrace::weights {
+namespace {
+
+constexpr int kWordBits = 32;
+/// The nibble of an AWQ word in which each of its 8 rows lies.
+constexpr std::array<int, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
+
+uint32_t word_at(std::span<const std::byte> bytes, int64_t index) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes.data() + index * 4, sizeof(word));
+  return word;
+}
+
+template <class Half>
+float half_at(std::span<const std::byte> bytes, int64_t index) {
+  Half value;
+  std::memcpy(&value, bytes.data() + index * 2, sizeof(value));
+  return value.to_float();
+}
+
+float float_at(std::span<const std::byte> bytes, tensor::DType dtype, int64_t index) {
+  switch (dtype) {
+    case tensor::DType::kF32: {
+      float value = 0;
+      std::memcpy(&value, bytes.data() + index * 4, sizeof(value));
+      return value;
+    }
+    case tensor::DType::kF16: return half_at<tensor::Float16>(bytes, index);
+    case tensor::DType::kBF16: return half_at<tensor::BFloat16>(bytes, index);
+  }
+  return 0;
+}
+
+/// Returns the code of `bits` bits at place `index` of a dense run of little-endian words that are `stride` words
+/// apart.
+uint32_t dense_code(std::span<const std::byte> bytes, int64_t first_word, int64_t stride, int64_t index, int bits) {
+  const int64_t bit = index * bits;
+  const int64_t word = bit / kWordBits;
+  const int shift = static_cast<int>(bit % kWordBits);
+  uint64_t window = word_at(bytes, first_word + word * stride);
+  if (shift + bits > kWordBits)
+    window |= static_cast<uint64_t>(word_at(bytes, first_word + (word + 1) * stride)) << kWordBits;
+  return static_cast<uint32_t>(window >> shift) & ((1u << bits) - 1);
+}
+
+float scale_at(const ScaleArray& scales, int64_t index) {
+  float value = 1;
+  switch (scales.kind) {
+    case ScaleKind::kNone: return 1;
+    case ScaleKind::kF32: value = float_at(scales.bytes, tensor::DType::kF32, index); break;
+    case ScaleKind::kF16: value = float_at(scales.bytes, tensor::DType::kF16, index); break;
+    case ScaleKind::kBF16: value = float_at(scales.bytes, tensor::DType::kBF16, index); break;
+    case ScaleKind::kE4M3: value = kE4M3[static_cast<size_t>(scales.bytes[static_cast<size_t>(index)])]; break;
+    case ScaleKind::kE8M0: value = kE8M0[static_cast<size_t>(scales.bytes[static_cast<size_t>(index)])]; break;
+  }
+  if (scales.factor != 1.0f) value *= scales.factor;
+  if (scales.divisor != 1.0f) value /= scales.divisor;
+  return value;
+}
+
+size_t scale_bytes(ScaleKind kind) {
+  switch (kind) {
+    case ScaleKind::kNone: return 0;
+    case ScaleKind::kF32: return 4;
+    case ScaleKind::kF16:
+    case ScaleKind::kBF16: return 2;
+    case ScaleKind::kE4M3:
+    case ScaleKind::kE8M0: return 1;
+  }
+  return 0;
+}
+
+int zero_at(const StoredWeight& weight, int64_t row, int64_t group) {
+  const ZeroArray& zeros = weight.zeros;
+  const int bits = weight.codes.bits;
+  switch (zeros.order) {
+    case ZeroArray::Order::kConstant: return zeros.constant;
+    case ZeroArray::Order::kDownN:
+      return static_cast<int>(dense_code(zeros.bytes, group, zeros.group_count, row, bits)) + zeros.offset;
+    case ZeroArray::Order::kAlongN: {
+      const int64_t words = weight.rows * bits / kWordBits;
+      return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits)) + zeros.offset;
+    }
+    case ZeroArray::Order::kNibblesAwq: {
+      const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);
+      return static_cast<int>(word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u);
+    }
+  }
+  return 0;
+}
+
+/// Returns the group of every column.
+std::vector<int32_t> groups_of(const StoredWeight& weight) {
+  std::vector<int32_t> groups(static_cast<size_t>(weight.cols));
+  for (int64_t k = 0; k < weight.cols; ++k) {
+    int32_t group = 0;
+    if (!weight.group_index.empty()) {
+      group = static_cast<int32_t>(word_at(weight.group_index, k));
+    } else if (weight.group_cols > 0) {
+      group = static_cast<int32_t>(k / weight.group_cols);
+    }
+    groups[static_cast<size_t>(k)] = group;
+  }
+  return groups;
+}
+
+/// Reads the unsigned codes of rows [first, first + count) into [count, cols].
+void unpack(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* out) {
+  const CodeArray& codes = weight.codes;
+  const int64_t cols = weight.cols;
+  switch (codes.order) {
+    case CodeOrder::kRows:
+      for (int64_t row = 0; row < count; ++row) {
+        const auto bytes = codes.bytes.subspan(static_cast<size_t>((first + row) * codes.row_bytes),
+                                               static_cast<size_t>(codes.row_bytes));
+        uint8_t* const to = out + row * cols;
+        if (codes.bits == 8) {
+          std::memcpy(to, bytes.data(), static_cast<size_t>(cols));
+        } else if (codes.bits == 4) {
+          for (int64_t k = 0; k < cols; ++k)
+            to[k] = static_cast<uint8_t>(bytes[static_cast<size_t>(k / 2)]) >> (k % 2 * 4) & 15;
+        } else {
+          for (int64_t k = 0; k < cols; ++k) to[k] = static_cast<uint8_t>(dense_code(bytes, 0, 1, k, codes.bits));
+        }
+      }
+      return;
+    case CodeOrder::kWordsDownK:
+      for (int64_t k = 0; k < cols; ++k) {
+        for (int64_t row = 0; row < count; ++row)
+          out[row * cols + k] = static_cast<uint8_t>(dense_code(codes.bytes, first + row, weight.rows, k, codes.bits));
+      }
+      return;
+    case CodeOrder::kNibblesAwq:
+      for (int64_t k = 0; k < cols; ++k) {
+        for (int64_t row = 0; row < count; ++row) {
+          const uint32_t word = word_at(codes.bytes, k * (weight.rows / 8) + (first + row) / 8);
+          const int nibble = kAwqNibble[static_cast<size_t>((first + row) % 8)];
+          out[row * cols + k] = static_cast<uint8_t>(word >> (4 * nibble) & 15u);
+        }
+      }
+      return;
+  }
+}
+
+/// Decodes one row from its codes.
+void scale_row(const StoredWeight& weight, int64_t row, const std::vector<int32_t>& groups, const uint8_t* codes,
+               float* out) {
+  const int64_t scale_row_begin = row / weight.group_rows * weight.scales.row_stride;
+  int32_t group = -1;
+  float scale = 1;
+  int zero = 0;
+  for (int64_t k = 0; k < weight.cols; ++k) {
+    if (groups[static_cast<size_t>(k)] != group) {
+      group = groups[static_cast<size_t>(k)];
+      scale = scale_at(weight.scales, scale_row_begin + group * weight.scales.group_stride);
+      zero = zero_at(weight, row, group);
+    }
+    const uint8_t code = codes[k];
+    switch (weight.codes.kind) {
+      case CodeKind::kUnsigned: out[k] = static_cast<float>(code - zero) * scale; break;
+      case CodeKind::kE4M3: out[k] = kE4M3[code] * scale; break;
+      case CodeKind::kE5M2: out[k] = kE5M2[code] * scale; break;
+      case CodeKind::kE2M1: out[k] = kE2M1[code] * scale; break;
+      case CodeKind::kFloat: break;
+    }
+  }
+}
+
+}  // namespace
+
+int64_t StoredWeight::group_count() const {
+  return group_cols <= 0 ? 1 : (cols + group_cols - 1) / group_cols;
+}
+
+size_t StoredWeight::stored_bytes() const {
+  return codes.bytes.size() + scales.bytes.size() + zeros.bytes.size() + group_index.size() + blocks.bytes.size();
+}
+
+void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float* out) {
+  if (weight.has_blocks()) {
+    const size_t row_bytes = weight.blocks.bytes.size() / static_cast<size_t>(weight.rows);
+    for (int64_t row = 0; row < count; ++row) {
+      float* const to = out + row * weight.cols;
+      decode_blocks(weight.blocks.ggml_type,
+                    weight.blocks.bytes.subspan(static_cast<size_t>(first + row) * row_bytes, row_bytes),
+                    std::span(to, static_cast<size_t>(weight.cols)));
+      if (weight.blocks.factor == 1.0f) continue;
+      for (int64_t k = 0; k < weight.cols; ++k) to[k] *= weight.blocks.factor;
+    }
+    return;
+  }
+  if (weight.codes.kind == CodeKind::kFloat) {
+    for (int64_t i = 0; i < count * weight.cols; ++i)
+      out[i] = float_at(weight.codes.bytes, weight.codes.float_dtype, first * weight.cols + i);
+    return;
+  }
+  const std::vector<int32_t> groups = groups_of(weight);
+  std::vector<uint8_t> codes(static_cast<size_t>(std::min(count, kDecodeRows) * weight.cols));
+  for (int64_t begin = 0; begin < count; begin += kDecodeRows) {
+    const int64_t rows = std::min(kDecodeRows, count - begin);
+    unpack(weight, first + begin, rows, codes.data());
+    for (int64_t row = 0; row < rows; ++row)
+      scale_row(weight, first + begin + row, groups, codes.data() + row * weight.cols,
+                out + (begin + row) * weight.cols);
+  }
+}
+
+Result<void> check_stored(const StoredWeight& weight) {
+  if (weight.has_blocks() || weight.codes.kind == CodeKind::kFloat) return {};
+  if (weight.scales.kind != ScaleKind::kNone) {
+    const auto count = static_cast<int64_t>(weight.scales.bytes.size() / scale_bytes(weight.scales.kind));
+    for (int64_t i = 0; i < count; ++i) {
+      const float scale = scale_at(weight.scales, i);
+      if (!std::isfinite(scale))
+        return make_error(ErrorCode::kData, "tensor '{}': scale {} of {} is {}, wanted a finite number", weight.name, i,
+                          count, scale);
+    }
+  }
+  const int64_t groups = weight.group_count();
+  for (int64_t k = 0; !weight.group_index.empty() && k < weight.cols; ++k) {
+    const auto group = static_cast<int32_t>(word_at(weight.group_index, k));
+    if (group < 0 || group >= groups)
+      return make_error(ErrorCode::kData, "tensor '{}': column {} is in group {}, wanted 0 to {}", weight.name, k,
+                        group, groups - 1);
+  }
+  return {};
+}
+
+}  // namespace millrace::weights

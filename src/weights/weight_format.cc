@@ -1,0 +1,129 @@
+#include "weights/weight_format.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace millrace::weights {
+namespace {
+
+template <class... Args>
+Error bad(fmt::format_string<Args...> format, Args&&... args) {
+  return Error{ErrorCode::kData, "quantization_config: " + fmt::format(format, std::forward<Args>(args)...)};
+}
+
+/// Reads an integer member; `usual` where it is absent or null.
+Result<int64_t> integer(JsonObject object, std::string_view name, int64_t usual) {
+  const JsonValue value = object[name];
+  if (value.is_missing() || value.is_null()) return usual;
+  int64_t number = 0;
+  if (!value.get(number)) return bad("{} is {}, wanted an integer", name, to_short_json(value, 40));
+  return number;
+}
+
+std::string text(JsonObject object, std::string_view name, std::string_view usual) {
+  std::string_view value = usual;
+  (void)object[name].get(value);
+  return std::string(value);
+}
+
+Result<WeightFormat> parse_fp8(JsonObject config) {
+  WeightFormat format{.method = QuantMethod::kFp8};
+  if (const std::string fmt = text(config, "fmt", "e4m3"); fmt != "e4m3") return bad("fmt is '{}', wanted 'e4m3'", fmt);
+  const JsonValue block = config["weight_block_size"];
+  if (block.is_missing() || block.is_null()) return format;
+  JsonArray sizes;
+  if (!block.get(sizes) || sizes.size() != 2 || !sizes.at(0).get(format.block_rows) ||
+      !sizes.at(1).get(format.block_cols) || format.block_rows < 1 || format.block_cols < 1)
+    return bad("weight_block_size is {}, wanted two positive sizes", to_short_json(block, 40));
+  return format;
+}
+
+Result<WeightFormat> parse_gptq(JsonObject config) {
+  WeightFormat format{.method = QuantMethod::kGptq};
+  const auto bits = integer(config, "bits", 4);
+  if (!bits) return bits.error();
+  const auto group_size = integer(config, "group_size", -1);
+  if (!group_size) return group_size.error();
+  constexpr std::array<int64_t, 4> kBits = {2, 3, 4, 8};
+  if (std::ranges::find(kBits, *bits) == kBits.end()) return bad("bits is {}, wanted 2, 3, 4 or 8", *bits);
+  format.bits = static_cast<int>(*bits);
+  format.group_size = std::max<int64_t>(*group_size, 0);
+  const std::string stored = text(config, "checkpoint_format", text(config, "format", "gptq"));
+  if (stored != "gptq" && stored != "gptq_v2")
+    return bad("checkpoint_format is '{}', wanted 'gptq' or 'gptq_v2'", stored);
+  format.is_gptq_v2 = stored == "gptq_v2";
+  return format;
+}
+
+Result<WeightFormat> parse_awq(JsonObject config) {
+  WeightFormat format{.method = QuantMethod::kAwq};
+  const auto bits = integer(config, "bits", 4);
+  if (!bits) return bits.error();
+  const auto group_size = integer(config, "group_size", 128);
+  if (!group_size) return group_size.error();
+  if (*bits != 4) return bad("bits is {}, wanted 4", *bits);
+  const std::string version = text(config, "version", "gemm");
+  if (version != "gemm" && version != "GEMM") return bad("version is '{}', wanted 'gemm'", version);
+  format.bits = 4;
+  format.group_size = std::max<int64_t>(*group_size, 0);
+  return format;
+}
+
+/// Reads the weights' part of one group of compressed-tensors into `format`, which other groups may have filled.
+Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& format) {
+  JsonObject members;
+  JsonObject scheme;
+  if (!group.get(members) || !members["weights"].get(scheme))
+    return bad("config_groups.{}.weights is missing, wanted an object", name);
+  const auto bits = integer(scheme, "num_bits", 8);
+  if (!bits) return bits.error();
+  if (*bits < 2 || *bits > 8) return bad("config_groups.{}: num_bits is {}, wanted 2 to 8", name, *bits);
+  if (format.bits != 0 && format.bits != *bits && text(scheme, "type", "int") == "int")
+    return bad("config_groups has weights of {} and of {} bits, wanted one", format.bits, *bits);
+  format.bits = static_cast<int>(*bits);
+  const auto group_size = integer(scheme, "group_size", 0);
+  if (!group_size) return group_size.error();
+  format.group_size = std::max<int64_t>(*group_size, 0);
+  JsonArray block;
+  if (scheme["block_structure"].get(block) && block.size() == 2) {
+    if (!block.at(0).get(format.block_rows) || !block.at(1).get(format.block_cols) || format.block_rows < 1 ||
+        format.block_cols < 1)
+      return bad("config_groups.{}: block_structure is {}, wanted two positive sizes", name,
+                 to_short_json(scheme["block_structure"], 40));
+  }
+  return {};
+}
+
+Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
+  constexpr std::array<std::string_view, 8> kFormats = {
+      "int-quantized",        "float-quantized",      "naive-quantized", "pack-quantized",
+      "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
+  const std::string stored = text(config, "format", "int-quantized");
+  if (std::ranges::find(kFormats, stored) == kFormats.end())
+    return bad("format is '{}', wanted one of {}", stored, fmt::join(kFormats, ", "));
+  WeightFormat format{.method = QuantMethod::kCompressedTensors};
+  JsonObject groups;
+  if (!config["config_groups"].get(groups) || groups.size() == 0)
+    return bad("config_groups is missing, wanted an object of groups");
+  for (const JsonMember member : groups) {
+    const auto read = read_group(member.key, member.value, format);
+    if (!read) return read.error();
+  }
+  return format;
+}
+
+}  // namespace
+
+Result<WeightFormat> parse_weight_format(JsonObject config) {
+  const std::string method = text(config, "quant_method", "");
+  if (method == "fp8") return parse_fp8(config);
+  if (method == "compressed-tensors") return parse_compressed_tensors(config);
+  if (method == "gptq") return parse_gptq(config);
+  if (method == "awq") return parse_awq(config);
+  if (method == "modelopt") return WeightFormat{.method = QuantMethod::kModelOpt};
+  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq, modelopt or millrace-w8", method);
+}
+
+}  // namespace millrace::weights

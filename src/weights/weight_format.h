@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/json_value.h"
+#include "base/result.h"
+
+namespace millrace::weights {
+
+/// The library that wrote a quantized checkpoint.
+enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt };
+
+/// What quantization_config says of how to read weights. Which tensors are quantized follows from what is stored.
+struct WeightFormat {
+  QuantMethod method = QuantMethod::kNone;
+  int bits = 0;             ///< of packed integers: GPTQ, AWQ, and compressed-tensors' pack-quantized
+  int64_t group_size = 0;   ///< columns per scale; 0: all
+  bool is_gptq_v2 = false;  ///< zero points are stored as they are
+  int64_t block_rows = 0;   ///< of FP8 with a scale per block; 0: no blocks
+  int64_t block_cols = 0;
+
+  friend bool operator==(const WeightFormat&, const WeightFormat&) = default;
+};
+
+/// Reads quantization_config. Error: kData, which names the member, what was found and what was wanted.
+[[nodiscard]] Result<WeightFormat> parse_weight_format(JsonObject config);
+
+}  // namespace millrace::weights

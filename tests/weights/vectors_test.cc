@@ -1,0 +1,216 @@
+#include <simdjson.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "base/text_file.h"
+#include "support/paths.h"
+#include "weights/element_codes.h"
+#include "weights/gguf_blocks.h"
+#include "weights/find_weight.h"
+
+namespace millrace::weights {
+namespace {
+
+using simdjson::dom::element;
+
+std::filesystem::path vector_folder() {
+  return test::source_dir() / "tests/weights/vectors";
+}
+
+std::vector<std::byte> from_hex(std::string_view text) {
+  std::vector<std::byte> bytes;
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  for (size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(digit(text[i]) << 4 | digit(text[i + 1])));
+  return bytes;
+}
+
+std::vector<float> floats_of(element list) {
+  std::vector<float> values;
+  for (const element each : list.get_array()) {
+    if (each.is_string()) {
+      const std::string_view text = each.get_string();
+      values.push_back(text == "nan" ? NAN : text == "inf" ? INFINITY : -INFINITY);
+    } else {
+      values.push_back(static_cast<float>(each.get_double()));
+    }
+  }
+  return values;
+}
+
+/// Bits, so that -0 differs from 0; all NaN are one.
+uint32_t bits_of(float value) {
+  if (std::isnan(value)) return 0x7FC00000u;
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+void check_equal(const std::vector<float>& found, const std::vector<float>& wanted) {
+  REQUIRE(found.size() == wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i, found[i], wanted[i]);
+    REQUIRE(bits_of(found[i]) == bits_of(wanted[i]));
+  }
+}
+
+/// A file of vectors and the tensors in it.
+struct Vectors {
+  explicit Vectors(const std::string& name) {
+    file = parser.load((vector_folder() / (name + ".json")).string()).value();
+    for (const auto field : file["tensors"].get_object()) {
+      const element tensor = field.value;
+      auto& entry = tensors[std::string(field.key)];
+      entry.dtype = std::string(std::string_view(tensor["dtype"].get_string()));
+      for (const element dim : tensor["shape"].get_array()) entry.shape.push_back(dim.get_int64());
+      entry.bytes = from_hex(tensor["hex"].get_string());
+    }
+  }
+
+  struct Entry {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  [[nodiscard]] TensorLookup lookup() const {
+    return [this](const std::string& name) -> Result<RawTensor> {
+      const auto found = tensors.find(name);
+      if (found == tensors.end()) return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
+      return RawTensor{.dtype = found->second.dtype, .shape = found->second.shape, .bytes = found->second.bytes};
+    };
+  }
+  /// Parses quantization_config with this project's parser.
+  [[nodiscard]] WeightFormat format() {
+    config_text = simdjson::to_string(file["quantization_config"]);
+    config = JsonDocument::parse(config_text).value();
+    JsonObject object;
+    REQUIRE(config.root().get(object));
+    return parse_weight_format(object).value();
+  }
+
+  simdjson::dom::parser parser;
+  element file;
+  std::map<std::string, Entry> tensors;
+  std::string config_text;
+  JsonDocument config;
+};
+
+TEST_CASE("Tables of codes equal the vectors") {
+  const Vectors e4m3("table_e4m3fn");
+  check_equal({kE4M3.begin(), kE4M3.end()}, floats_of(e4m3.file["expected"]["values"]["f32"]));
+  const Vectors e5m2("table_e5m2");
+  check_equal({kE5M2.begin(), kE5M2.end()}, floats_of(e5m2.file["expected"]["values"]["f32"]));
+  const Vectors e8m0("table_e8m0");
+  check_equal({kE8M0.begin(), kE8M0.end()}, floats_of(e8m0.file["expected"]["values"]["f32"]));
+  const Vectors nibbles("table_e2m1_iq4nl");
+  check_equal({kE2M1.begin(), kE2M1.end()}, floats_of(nibbles.file["expected"]["e2m1"]["f32"]));
+  check_equal({kIq4.begin(), kIq4.end()}, floats_of(nibbles.file["expected"]["iq4_nl"]["f32"]));
+}
+
+TEST_CASE("Weights of every checkpoint format decode bit for bit") {
+  for (const char* name :
+       {"fp8_block", "fp8_block_e8m0", "ct_fp8_channel", "ct_fp8_tensor", "modelopt_fp8_tensor", "ct_w4a16_sym_g32",
+        "ct_w4a16_asym_g32", "ct_w4a16_actorder_g8", "ct_w8a16_channel", "ct_w3a16_dense_g32", "gptq_v1_w4_sym_g32",
+        "gptq_v1_w4_asym_g32", "gptq_v1_w4_desc_act_g16", "gptq_v1_w8_sym_g32", "gptq_v2_w4_asym_g32",
+        "awq_gemm_w4_g16", "mxfp4_ct", "nvfp4_ct", "nvfp4_modelopt"}) {
+    CAPTURE(name);
+    Vectors vectors(name);
+    const element expected = vectors.file["expected"]["a.weight"];
+    const int64_t rows = expected["shape"].at(0).get_int64();
+    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
+    REQUIRE(stored.has_value());
+    REQUIRE(stored->has_value());
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    decode_rows(**stored, 0, rows, values.data());
+    const std::vector<float> wanted = floats_of(expected["f32"]);
+    check_equal(values, wanted);
+    // A part of the rows, as a rank reads it.
+    const int64_t first = rows / 2;
+    std::vector<float> part(static_cast<size_t>((rows - first) * cols));
+    decode_rows(**stored, first, rows - first, part.data());
+    check_equal(part, {wanted.begin() + first * cols, wanted.end()});
+  }
+}
+
+TEST_CASE("Blocks of GGUF decode bit for bit") {
+  for (const char* name :
+       {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"}) {
+    CAPTURE(name);
+    const Vectors vectors(std::string("gguf_") + name);
+    const std::vector<float> wanted = floats_of(vectors.file["expected"]["weights"]["f32"]);
+    std::vector<float> values(wanted.size());
+    decode_blocks(static_cast<uint32_t>(vectors.file["ggml_type"].get_int64().value()),
+                  vectors.tensors.at("blocks").bytes, values);
+    check_equal(values, wanted);
+  }
+}
+
+TEST_CASE("Damaged parts of a weight are named") {
+  Vectors vectors("gptq_v1_w4_asym_g32");
+  const element expected = vectors.file["expected"]["a.weight"];
+  const int64_t rows = expected["shape"].at(0).get_int64();
+  const int64_t cols = expected["shape"].at(1).get_int64();
+  const WeightFormat format = vectors.format();
+  const auto error = [&](const char* part) {
+    const auto stored = find_stored_weight(vectors.lookup(), format, "a.weight", rows, cols);
+    REQUIRE(stored.has_error());
+    CHECK(stored.error().code == ErrorCode::kData);
+    CHECK(stored.error().message.find(part) != std::string::npos);
+  };
+  const auto whole = vectors.tensors;
+  vectors.tensors.erase("a.qzeros");
+  error("a.qzeros");
+  vectors.tensors = whole;
+  vectors.tensors["a.scales"].shape[0] += 1;
+  error("a.scales");
+  vectors.tensors = whole;
+  vectors.tensors["a.scales"].bytes[1] = std::byte{0x7C};  // infinity
+  error("scale 0");
+  vectors.tensors = whole;
+  vectors.tensors["a.qzeros"].bytes[0] = std::byte{0xFF};
+  error("zero point 15");
+  vectors.tensors = whole;
+  vectors.tensors["a.g_idx"].bytes[0] = std::byte{99};
+  error("group 99");
+  vectors.tensors = whole;
+  vectors.tensors["a.qweight"].dtype = "F32";
+  error("a.qweight");
+}
+
+TEST_CASE("A config that cannot be read names the member") {
+  for (const auto& [config, part] : std::initializer_list<std::pair<std::string, std::string>>{
+           {R"({"quant_method": "bitsandbytes"})", "bitsandbytes"},
+           {R"({})", "quant_method"},
+           {R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt"},
+           {R"({"quant_method": "fp8", "weight_block_size": [128]})", "weight_block_size"},
+           {R"({"quant_method": "gptq", "bits": 5})", "bits"},
+           {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
+           {R"({"quant_method": "awq", "version": "gemv"})", "gemv"},
+           {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},
+           {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "config_groups"},
+       }) {
+    CAPTURE(config);
+    const auto document = JsonDocument::parse(config).value();
+    JsonObject object;
+    REQUIRE(document.root().get(object));
+    const auto format = parse_weight_format(object);
+    REQUIRE(format.has_error());
+    CHECK(format.error().message.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("Companions of a weight lead back to it") {
+  for (const std::string& name : companion_names("model.layers.0.mlp.up_proj.weight"))
+    CHECK(weight_of_companion(name) == "model.layers.0.mlp.up_proj.weight");
+  CHECK_FALSE(weight_of_companion("model.norm.weight"));
+  CHECK(companion_names("a.bias").empty());
+}
+
+}  // namespace
+}  // namespace millrace::weights
