@@ -142,6 +142,14 @@ class CpuBackend final : public Backend {
     std::memset(sums.data, 0, sums.bytes());
     fused_moe(x, router_logits, experts, batch, sums);
   }
+  void row_magnitudes(Matrix x, Matrix out) override {
+    check_stream();
+    cpu::row_magnitudes(device_, x, out);
+  }
+  void matmul_row_scaled(Matrix x, const PackedWeight& weight, Matrix magnitudes, Matrix sums) override {
+    check_stream();
+    cpu::matmul_row_scaled(device_, x, as_cpu_weight(weight), magnitudes, sums);
+  }
   void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override {
     check_stream();
     cpu::add_sums(device_, sums, as_cpu_or_null(bias), hidden);

@@ -58,6 +58,7 @@ struct Device {
   ThreadPool pool;
   Scratch shared_scratch;
   Scratch spread_rows;                   // LHS rows with zeros between the shards
+  std::vector<float> magnitudes;         // [rows] of the inputs of all ranks
   std::vector<Scratch> slot_scratch;     // [threads]
   std::vector<Scratch> slot_sums;        // [threads] partial sums of experts
   std::vector<SamplerScratch> samplers;  // [threads]

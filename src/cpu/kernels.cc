@@ -93,6 +93,8 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .channel_step_bytes = kInt8StepBytes,
     .quantize_lhs_row = quantize_lhs_row,
     .add_partial_sums = add_partial_sums,
+    .largest_magnitude = largest_magnitude,
+    .quantize_lhs_part = quantize_lhs_part,
 };
 
 }  // namespace millrace::cpu

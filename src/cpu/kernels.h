@@ -27,7 +27,7 @@
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
-/// order, in whole steps; each has one LhsQuantParams, stored separately.
+/// order, in whole steps; each has one LhsQuantParams per shard of the sum, stored separately.
 namespace millrace::cpu {
 
 inline constexpr int kPanelColumns = 64;  ///< columns of a weight panel
@@ -197,6 +197,11 @@ struct Kernels {
   /// Adds partial sums one after the other: out = ((sums[0] + sums[1]) + sums[2]) + …, of 2 to 4 vectors of `length`, a
   /// multiple of 64. `out` may be one of them.
   void (*add_partial_sums)(const float* const* sums, int count, int64_t length, float* out);
+  /// Returns the largest magnitude of `count` values, bf16 or f32, possibly unaligned; NaN or infinity if there is one.
+  float (*largest_magnitude)(const std::byte* in, bool bf16, int64_t count);
+  /// Quantizes a part of an LHS row as quantize_lhs_row does, with the scale of a row of that largest magnitude.
+  LhsQuantParams (*quantize_lhs_part)(const std::byte* in, bool bf16, int64_t count, float largest, std::byte* out,
+                                      size_t stride);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <bit>
+
 #include "base/check.h"
 #include "cpu/blocked_gemm.h"
 #include "cpu/ops.h"
@@ -8,11 +11,13 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Computes every panel for every block of rows and hands the sums to finish(PanelResult).
+/// Computes every panel for every block of rows and hands the sums to finish(PanelResult). `magnitudes` are those of
+/// pack_lhs().
 template <class Epilogue>
-void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Epilogue& finish) {
+void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Epilogue& finish,
+                    const float* magnitudes = nullptr) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const BlockedGemm product(device, pack_lhs(device, x, weight.layout()), x.rows, weight);
+  const BlockedGemm product(device, pack_lhs(device, x, weight.layout(), magnitudes), x.rows, weight);
   device.pool.run_ranges(product.block_count(), [&](int64_t begin, int64_t end, int slot) {
     std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(product.scratch_bytes());
     for (int64_t block = begin; block < end; ++block) product.run(block, scratch, finish);
@@ -53,6 +58,40 @@ void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, const C
       device.kernels.add(sums.row(i), row_of<float>(hidden, sums.first_row + i) + sums.feature, sums.features);
     }
   });
+}
+
+void row_magnitudes(Device& device, Matrix x, Matrix out) {
+  check_matrix("x", x, device.compute_dtype, x.rows, x.cols);
+  check_matrix("out", out, DType::kF32, x.rows, 1);
+  device.for_rows(x.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      *row_of<float>(out, row) =
+          device.kernels.largest_magnitude(row_of<std::byte>(x, row), x.dtype == DType::kBF16, x.cols);
+    }
+  });
+}
+
+void matmul_row_scaled(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix magnitudes, Matrix sums) {
+  CHECK(weight.has_row_scales(), "a weight without row scales");
+  check_matrix("magnitudes", magnitudes, DType::kF32, x.rows, magnitudes.cols);
+  check_matrix("sums", sums, DType::kF32, x.rows, weight.out_features());
+  device.magnitudes.resize(static_cast<size_t>(x.rows));
+  for (int64_t row = 0; row < x.rows; ++row) {
+    const auto* const of_ranks = row_of<float>(magnitudes, row);
+    // Magnitudes are ordered as their bits, NaN above all.
+    device.magnitudes[static_cast<size_t>(row)] = *std::max_element(
+        of_ranks, of_ranks + magnitudes.cols,
+        [](float left, float right) { return std::bit_cast<uint32_t>(left) < std::bit_cast<uint32_t>(right); });
+  }
+  for_each_panel(
+      device, x, weight,
+      [&](const PanelResult& result) {
+        for (int64_t i = 0; i < result.rows; ++i) {
+          device.store_row(result.row(i), element_of(sums, result.first_row + i, result.feature), DType::kF32,
+                           result.features);
+        }
+      },
+      device.magnitudes.data());
 }
 
 void add_sums(Device& device, Matrix sums, const CpuVector* bias, Matrix hidden) {

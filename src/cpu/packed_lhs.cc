@@ -117,8 +117,9 @@ size_t channel_run_bytes(const Device& device) {
   return static_cast<size_t>(kChannelRunSteps * device.kernels.channel_step_bytes);
 }
 
-/// Quantizes rows to 8 bits with a scale per row and shard; tiled when many rows meet tile kernels.
-PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& layout) {
+/// Quantizes rows to 8 bits with a scale per row; tiled when many rows meet tile kernels. `magnitudes` [rows] are those
+/// of whole rows, of which x has a part; null: x has the whole rows.
+PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& layout, const float* magnitudes) {
   const auto runs = static_cast<size_t>(layout.steps / kChannelRunSteps);
   const size_t run_bytes = channel_run_bytes(device);
   const bool tiled = device.kernels.tiles && x.rows > kTileHeight;
@@ -134,12 +135,16 @@ PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& 
       const auto at = static_cast<size_t>(row);
       std::byte* const to = tiled ? rows + (at / kTileHeight * runs * kTileHeight + at % kTileHeight) * run_bytes
                                   : rows + at * runs * run_bytes;
+      const auto* const from = row_of<std::byte>(x, row);
+      const bool bf16 = x.dtype == DType::kBF16;
+      const float largest =
+          magnitudes != nullptr ? magnitudes[row] : device.kernels.largest_magnitude(from, bf16, x.cols);
       LhsQuantParams* of_row = quant_params + row;
       for (const PanelShard& shard : layout.shards) {
         const auto first_run = static_cast<size_t>(shard.first_step / kChannelRunSteps);
-        *of_row = device.kernels.quantize_lhs_row(
-            row_of<std::byte>(x, row) + static_cast<size_t>(shard.first_input) * tensor::size_of(x.dtype),
-            x.dtype == DType::kBF16, shard.inputs, to + first_run * run_stride, run_stride);
+        *of_row =
+            device.kernels.quantize_lhs_part(from + static_cast<size_t>(shard.first_input) * tensor::size_of(x.dtype),
+                                             bf16, shard.inputs, largest, to + first_run * run_stride, run_stride);
         of_row += x.rows;
       }
     }
@@ -153,8 +158,8 @@ PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& 
 
 }  // namespace
 
-PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layout) {
-  if (layout.format == PanelFormat::kW8A8Channel) return quantize_lhs_rows(device, given, layout);
+PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layout, const float* magnitudes) {
+  if (layout.format == PanelFormat::kW8A8Channel) return quantize_lhs_rows(device, given, layout, magnitudes);
   const Matrix x = layout.is_contiguous() ? given : spread_shards(device, given, layout);
   if (layout.format == PanelFormat::kW8A8) return quantize_lhs(device, x, layout);
   const int64_t padded = layout.padded_inputs();

@@ -22,8 +22,10 @@ struct PackedLhs {
 };
 
 /// Returns x in the kernels' format. It uses x itself where possible. Otherwise it makes a copy in scratch, widened,
-/// padded with zeros, tiled or quantized, that is valid until the next op.
-[[nodiscard]] PackedLhs pack_lhs(Device& device, const tensor::Matrix& x, const PanelLayout& layout);
+/// padded with zeros, tiled or quantized, that is valid until the next op. `magnitudes` [rows], for channel panels
+/// only, are the largest magnitudes of rows of which x has a part; null: x has whole rows.
+[[nodiscard]] PackedLhs pack_lhs(Device& device, const tensor::Matrix& x, const PanelLayout& layout,
+                                 const float* magnitudes = nullptr);
 
 /// The memory of an LHS operand that is written piece by piece.
 struct LhsBuffer {

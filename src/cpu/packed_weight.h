@@ -53,6 +53,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout);
   [[nodiscard]] int64_t out_features() const override { return out_features_; }
   [[nodiscard]] int64_t in_features() const override { return in_features_; }
+  [[nodiscard]] bool has_row_scales() const override { return layout_.format == PanelFormat::kW8A8Channel; }
   [[nodiscard]] const PanelLayout& layout() const { return layout_; }
   [[nodiscard]] bool gate_up() const { return layout_.gate_up; }
   [[nodiscard]] int64_t steps() const { return layout_.steps; }

@@ -76,24 +76,34 @@ MILLRACE_INLINE void store_lhs_int8(std::byte* to, Ints values) {
 #endif
 }
 
+/// Returns the `i`th to the (i + 15)th of `count` values.
 template <bool kBf16>
-MILLRACE_INLINE LhsQuantParams quantize_lhs_row_of(const std::byte* in, int64_t count, std::byte* out, size_t stride) {
-  constexpr size_t kSize = kBf16 ? 2 : 4;
-  constexpr int kVecSteps = kLanes / kInt8Depth;
-  const auto values_at = [&](int64_t i) __attribute__((always_inline)) {
-    return load_values(in + static_cast<size_t>(i) * kSize, kBf16, count - i);
-  };
+MILLRACE_INLINE Vec values_at(const std::byte* in, int64_t i, int64_t count) {
+  return load_values(in + static_cast<size_t>(i) * (kBf16 ? 2 : 4), kBf16, count - i);
+}
+
+template <bool kBf16>
+MILLRACE_INLINE float largest_magnitude_of(const std::byte* in, int64_t count) {
   Ints largest = {};  // magnitudes are ordered as their bits, NaN above all
   for (int64_t i = 0; i < count; i += kLanes) {
-    const auto magnitude = reinterpret_cast<Ints>(reinterpret_cast<Bits>(values_at(i)) & 0x7FFFFFFFu);
+    const auto magnitude = reinterpret_cast<Ints>(reinterpret_cast<Bits>(values_at<kBf16>(in, i, count)) & 0x7FFFFFFFu);
     largest = magnitude > largest ? magnitude : largest;
   }
-  const int32_t largest_bits = __builtin_reduce_max(largest);
+  const int32_t bits = __builtin_reduce_max(largest);
   float most;
-  __builtin_memcpy(&most, &largest_bits, sizeof(most));
+  __builtin_memcpy(&most, &bits, sizeof(most));
+  return most;
+}
+
+template <bool kBf16>
+MILLRACE_INLINE LhsQuantParams quantize_lhs_part_of(const std::byte* in, int64_t count, float largest, std::byte* out,
+                                                    size_t stride) {
+  constexpr int kVecSteps = kLanes / kInt8Depth;
+  int32_t largest_bits;
+  __builtin_memcpy(&largest_bits, &largest, sizeof(largest_bits));
   const bool is_finite = largest_bits < 0x7F800000;
   // A row whose values are all below 2^-100 becomes zero.
-  const Vec inverse = splat(is_finite && most >= 0x1p-100f ? 127.0f / most : 0.0f);
+  const Vec inverse = splat(is_finite && largest >= 0x1p-100f ? 127.0f / largest : 0.0f);
   Ints sum = {};
   for (int64_t i = 0; i < count; i += kChannelRunSteps * kInt8Depth, out += stride) {
 #pragma clang loop unroll(full)
@@ -102,18 +112,28 @@ MILLRACE_INLINE LhsQuantParams quantize_lhs_row_of(const std::byte* in, int64_t 
       Ints rounded = {};
       if (at < count && is_finite) {
         // Adding and subtracting it rounds a small f32 to the nearest integer, ties to even.
-        rounded = __builtin_convertvector(values_at(at) * inverse + 12582912.0f - 12582912.0f, Ints);
+        rounded = __builtin_convertvector(values_at<kBf16>(in, at, count) * inverse + 12582912.0f - 12582912.0f, Ints);
       }
       sum += rounded;
       store_lhs_int8(out + part * kVecSteps * kInt8StepBytes, rounded);
     }
   }
   if (!is_finite) return {__builtin_nanf(""), 0};
-  return {most >= 0x1p-100f ? most / 127.0f : 0.0f, -128 * __builtin_reduce_add(sum)};
+  return {largest >= 0x1p-100f ? largest / 127.0f : 0.0f, -128 * __builtin_reduce_add(sum)};
+}
+
+float largest_magnitude(const std::byte* in, bool bf16, int64_t count) {
+  return bf16 ? largest_magnitude_of<true>(in, count) : largest_magnitude_of<false>(in, count);
+}
+
+LhsQuantParams quantize_lhs_part(const std::byte* in, bool bf16, int64_t count, float largest, std::byte* out,
+                                 size_t stride) {
+  return bf16 ? quantize_lhs_part_of<true>(in, count, largest, out, stride)
+              : quantize_lhs_part_of<false>(in, count, largest, out, stride);
 }
 
 LhsQuantParams quantize_lhs_row(const std::byte* in, bool bf16, int64_t count, std::byte* out, size_t stride) {
-  return bf16 ? quantize_lhs_row_of<true>(in, count, out, stride) : quantize_lhs_row_of<false>(in, count, out, stride);
+  return quantize_lhs_part(in, bf16, count, largest_magnitude(in, bf16, count), out, stride);
 }
 
 }  // namespace

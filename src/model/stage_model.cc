@@ -90,7 +90,11 @@ void StageModel::allocate_activations() {
   activations_.attended = batch(compute, query_width());
   if (has_layer(false)) activations_.activated = batch(compute, layout_.features.owned().size());
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
-  if (has_ranks()) activations_.sums = batch(DType::kF32, config_.hidden_size);
+  if (has_ranks()) {
+    activations_.sums = batch(DType::kF32, config_.hidden_size);
+    activations_.magnitudes = batch(DType::kF32, 1);
+    activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
+  }
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
@@ -304,7 +308,18 @@ void StageModel::add_product(Matrix x, const tensor::PackedWeight& weight, const
                              Matrix hidden) {
   if (!has_ranks()) return backend_.matmul_add(x, weight, bias, hidden);
   const Matrix sums = rank_sums(hidden.rows);
-  backend_.matmul(x, weight, nullptr, sums);
+  if (weight.has_row_scales()) {
+    const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
+    const Matrix all{.data = activations_.rank_magnitudes.data(),
+                     .dtype = DType::kF32,
+                     .rows = x.rows,
+                     .cols = layout_.position.size};
+    backend_.row_magnitudes(x, own);
+    collective_->all_gather(own, all);
+    backend_.matmul_row_scaled(x, weight, all, sums);
+  } else {
+    backend_.matmul(x, weight, nullptr, sums);
+  }
   add_rank_sums(sums, bias, hidden);
 }
 

@@ -103,19 +103,21 @@ class StageModel {
  private:
   /// Scratch of one forward pass. Every layer overwrites it. Heads, KV heads and intermediate are the rank's.
   struct Activations {
-    tensor::Buffer normed;       // compute [max_batch_tokens, hidden]
-    tensor::Buffer sums;         // f32     [max_batch_tokens, hidden], with several ranks
-    tensor::Buffer qkv;          // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
-    tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
-    tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
-    tensor::Buffer activated;    // compute [max_batch_tokens, intermediate], if a layer is not sparse
-    tensor::Buffer routed;       // f32     [max_batch_tokens, experts], if one is
-    tensor::Buffer tail_query;   // compute [max_tail_rows, heads·head_dim]
-    tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
-    tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
-    tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
-    tensor::Buffer logit_slice;  // f32     [max_logit_rows, logit_columns], with several ranks
-    tensor::Buffer logits;       // f32     [max_logit_rows, logit_columns · ranks]
+    tensor::Buffer normed;           // compute [max_batch_tokens, hidden]
+    tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], with several ranks
+    tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
+    tensor::Buffer rank_magnitudes;  // f32 [max_batch_tokens, ranks], with several ranks
+    tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
+    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
+    tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if one is
+    tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
+    tensor::Buffer tail_hidden;      // hidden  [max_tail_rows, hidden]
+    tensor::Buffer row_hidden;       // hidden  [max_logit_rows, hidden]
+    tensor::Buffer row_normed;       // compute [max_logit_rows, hidden]
+    tensor::Buffer logit_slice;      // f32     [max_logit_rows, logit_columns], with several ranks
+    tensor::Buffer logits;           // f32     [max_logit_rows, logit_columns · ranks]
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,

@@ -43,6 +43,14 @@ std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
+void Backend::row_magnitudes(Matrix, Matrix) {
+  CHECK(false, "{} has no weights with row scales", description());
+}
+
+void Backend::matmul_row_scaled(Matrix, const PackedWeight&, Matrix, Matrix) {
+  CHECK(false, "{} has no weights with row scales", description());
+}
+
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }

@@ -60,6 +60,8 @@ class PackedWeight {
   virtual ~PackedWeight() = default;
   [[nodiscard]] virtual int64_t out_features() const = 0;
   [[nodiscard]] virtual int64_t in_features() const = 0;
+  /// Returns whether GEMMs round inputs with one scale per row, which the inputs of all ranks determine.
+  [[nodiscard]] virtual bool has_row_scales() const { return false; }
 };
 
 /// How a row chooses its experts: those with the largest router logits; of equal logits the lower number wins. Their
@@ -258,8 +260,7 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
-  /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree. If inputs are quantized with one
-  /// scale per row, it is one per row and shard.
+  /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
@@ -337,6 +338,11 @@ class Backend {
   /// of them. Rows after the last sequence's become zero.
   virtual void fused_moe_sums(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                               Matrix sums) = 0;
+  /// out (f32) [T, 1] = the largest magnitude of each row of x (compute) [T, K]; NaN or infinity if there is one.
+  virtual void row_magnitudes(Matrix x, Matrix out);
+  /// sums (f32) [T, N] = x (compute) [T, K] · Wᵀ, with a weight that has row scales. The largest magnitude of a row on
+  /// each rank is in `magnitudes` (f32) [T, ranks].
+  virtual void matmul_row_scaled(Matrix x, const PackedWeight& weight, Matrix magnitudes, Matrix sums);
   /// hidden [T, N] += sums (f32) [T, N] + bias; `bias` may be null. It ends matmul_add and fused_moe where the sums of
   /// several ranks were added in between. The contents of `sums` are lost.
   virtual void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) = 0;

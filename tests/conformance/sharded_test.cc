@@ -103,7 +103,11 @@ class ShardedCase {
       const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, owned.size());
       const DeviceMatrix result = make_matrix(backend_, DType::kF32, rows, out);
       upload(backend_, columns(x, sum.inputs, owned), left);
-      backend_.matmul(left.matrix, *weight, nullptr, result.matrix);
+      if (weight->has_row_scales()) {
+        multiply_row_scaled(left.matrix, *weight, position.size, result.matrix);
+      } else {
+        backend_.matmul(left.matrix, *weight, nullptr, result.matrix);
+      }
       sums = download(backend_, result.matrix);
     });
     return sums;
@@ -146,6 +150,25 @@ class ShardedCase {
       result = download(backend_, hidden.matrix);
     });
     return result;
+  }
+
+  /// Multiplies with the magnitudes of all `ranks` ranks, which it finds one by one.
+  void multiply_row_scaled(const tensor::Matrix& left, const tensor::PackedWeight& weight, int32_t ranks,
+                           const tensor::Matrix& result) const {
+    Values all(static_cast<size_t>(rows * ranks));
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const TermRange owned = sum.shards({rank, ranks}).owned();
+      const DeviceMatrix part = make_matrix(backend_, backend_.compute_dtype(), rows, owned.size());
+      const DeviceMatrix found = make_matrix(backend_, DType::kF32, rows, 1);
+      upload(backend_, columns(x, sum.inputs, owned), part);
+      backend_.row_magnitudes(part.matrix, found.matrix);
+      const Values own = download(backend_, found.matrix);
+      for (size_t row = 0; row < own.size(); ++row)
+        all[row * static_cast<size_t>(ranks) + static_cast<size_t>(rank)] = own[row];
+    }
+    const DeviceMatrix magnitudes = make_matrix(backend_, DType::kF32, rows, ranks);
+    upload(backend_, all, magnitudes);
+    backend_.matmul_row_scaled(left, weight, magnitudes.matrix, result);
   }
 
   tensor::Backend& backend_;
@@ -193,10 +216,7 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
           std::vector<Values> partial;
           for (int32_t shard = 0; shard < tensor::kSumShards; ++shard) {
             const TermRange terms = sum.shards({}).shard(shard);
-            partial.push_back(terms.size() == 0 ? Values(static_cast<size_t>(sharded.rows * sharded.out))
-                                                : reference::matmul_int8(
-                                                      columns(sharded.x, sum.inputs, terms),
-                                                      tensor::column_slice(sharded.quantized.view(), terms).matrix));
+            partial.push_back(reference::matmul_int8(sharded.x, sharded.quantized.view(), terms));
           }
           const bool same = sharded.sums_of({}) == tree(partial);
           REQUIRE(same);
