@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/log.h"
 #include "conformance/rank_group.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/emulator/fake_runtime.h"
@@ -13,7 +14,9 @@ RankGroup make_gpus(int32_t size) {
   emulator::set_device_count(8);
   RankGroup group;
   for (int32_t rank = 0; rank < size; ++rank) {
-    group.backends.push_back(cuda::make_backend({.device = rank, .products = cuda::GemmChoice::kMma}));
+    group.backends.push_back(cuda::make_backend({.device = rank,
+                                                 .products = cuda::GemmChoice::kMma,
+                                                 .warn = [](const std::string& text) { log::warn("{}", text); }}));
   }
   group.ends.resize(group.backends.size());
   const auto id = group.backends[0]->make_channel_id();
@@ -32,7 +35,7 @@ RankGroup make_gpus(int32_t size) {
 }  // namespace
 
 std::vector<CollectiveCase> collective_cases() {
-  return {{.name = "NCCL", .make = make_gpus, .compares_calls = false, .waits_in_calls = false}};
+  return {{.name = "NCCL", .make = make_gpus, .compares_calls = false, .waits_in_calls = false, .calls_in_turn = 100}};
 }
 
 }  // namespace millrace::test

@@ -164,7 +164,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
   MemoryKind source{};
   MemoryKind target{};
   const bool sensible = kind == cudaMemcpyDeviceToDevice && width > 0 && height > 0 && width <= to_pitch &&
