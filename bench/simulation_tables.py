@@ -8,6 +8,7 @@
   million     one prompt of 1,048,576 tokens, both descriptions
   mixed       long and short prompts at random on 4 stages: goodput against fixed chunks and a plain batch queue
   decode      64 requests that decode, by depth
+  ranks       DeepSeek-V3.1: pipelines of tensor-parallel stages against one stage, beside what was published
 
 Medians over the seeds and, in brackets, the least and the most. What is simulated takes no time of this machine: the
 figures don't depend on it, or on what else it does."""
@@ -24,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS = {"first": ROOT / "bench" / "clusters" / "h20-qwen3-235b.json",
             "all five": ROOT / "bench" / "clusters" / "h20-qwen3-235b-five.json"}
+RANKS = ROOT / "bench" / "clusters" / "h20-deepseek-v3.1.json"
 LONG = {"num-prompts": 1, "input-len": 1 << 20}
 MIXED = {"pp-size": 4, "num-prompts": 400, "request-rate": 0.8, "input-len": 2048, "length-spread": 0.5,
          "output-len": 200, "long-share": 0.05, "long-input-len": 65536, "goal-ttft": 5, "goal-tpot": 0.35}
@@ -45,7 +47,7 @@ class Simulator:
         """The simulator's rows of one sweep: one per combination of its lists."""
         with tempfile.NamedTemporaryFile() as result:
             plain = ["--plain-batch-queue"] if flags.get("plain") else []
-            command = [self.program, "simulate", "--cluster", CLUSTERS[cluster], "--seed", seed, *plain,
+            command = [self.program, "simulate", "--cluster", CLUSTERS.get(cluster, cluster), "--seed", seed, *plain,
                        "--result-file", result.name]
             for name, value in flags.items():
                 if name != "plain":
@@ -179,7 +181,26 @@ def decode(simulator):
     print_table(["depth", "time, s"], *([str(key[3]), f"{values[0]:.1f}"] for key, values in found.items()))
 
 
-TABLES = {table.__name__: table for table in (efficiency, ttft, depths, loads, million, mixed, decode)}
+def ranks(simulator):
+    def row_of(requests, pp_size, tp_size, chunking, chunk):
+        return simulator.rows(RANKS, 0, {"num-prompts": requests, "input-len": 131072, "pp-size": pp_size,
+                                         "tp-size": tp_size, "chunking": chunking, "chunked-prefill-size": chunk,
+                                         "dynamic-chunking-smoothing": 0.65})[0]
+    settings = [("TP8", 1, 8, "fixed", 12288, "1", "48.5"), ("TP32", 1, 32, "fixed", 12288, "2.54", ""),
+                ("PP4 × TP8", 4, 8, "fixed", 4096, "3.20", ""), ("PP4 × TP8", 4, 8, "published", 12288, "3.31", "15.5"),
+                ("PP4 × TP8", 4, 8, "balanced", 12288, "", ""), ("PP2 × TP16", 2, 16, "balanced", 12288, "", "")]
+    one = row_of(16, 1, 8, "fixed", 12288)["duration"]
+    rows = []
+    for name, pp_size, tp_size, chunking, chunk, published, published_ttft in settings:
+        many, single = (row_of(count, pp_size, tp_size, chunking, chunk) for count in (16, 1))
+        speedup = one / many["duration"]
+        rows.append([name, chunking, str(chunk), f"{speedup:.2f}", published,
+                     f"{100 * speedup * 8 / (pp_size * tp_size):.1f} %", f"{single['mean_ttft_ms'] / 1000:.1f}",
+                     published_ttft])
+    print_table(["", "chunking", "chunk", "throughput over TP8", "published", "per GPU", "TTFT, s", "published"], *rows)
+
+
+TABLES = {table.__name__: table for table in (efficiency, ttft, depths, loads, million, mixed, decode, ranks)}
 
 
 def main():

@@ -175,8 +175,8 @@ TEST_CASE("Collectives: thousands of calls in turn keep apart") {
   const uint64_t seed = test_seed();
   INFO("MILLRACE_TEST_SEED=" << seed);
   constexpr int64_t kMaxValues = 20'000;
-  const auto calls = static_cast<int64_t>(repetitions(2000));
   for (const CollectiveCase& each : collective_cases()) {
+    const auto calls = static_cast<int64_t>(repetitions(each.calls_in_turn));
     for (const int32_t size : {2, 4, 8}) {
       CAPTURE(each.name, size);
       RankGroup group = each.make(size);
