@@ -288,7 +288,9 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
   }
   sched::RingConfig ring = shape;
-  ring.make_collectives = comm::make_shared_collectives;
+  ring.make_collectives = [](StageId, const std::vector<tensor::Backend*>& backends) {
+    return comm::make_shared_collectives(backends);
+  };
   stages_ =
       std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, options_.ranks, ring);
   return {};
@@ -300,7 +302,9 @@ std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const 
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                            .host_page_count = shape.bounds.host_page_count,
                                            .activations_to_host = is_of_last_stage(index),
-                                           .output_buffers = output_buffers(index, shape)};
+                                           .output_buffers = output_buffers(index, shape),
+                                           .slices_input = index < rank_count(),
+                                           .slices_output = is_of_last_stage(index)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
                                               std::move(part.store));
 }

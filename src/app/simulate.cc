@@ -28,6 +28,8 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   Sizes possible{1, 2, 4, 8};
   std::erase_if(possible, [&](int32_t size) { return cluster.divide(size).has_error(); });
   fill(flags.pp_sizes, Sizes{1}, possible);
+  const Sizes described{cluster.ranks_of(0)};
+  fill(flags.tp_sizes, described, described);
   using sched::Chunking;
   fill(flags.chunkings, std::vector{Chunking::kFixed},
        std::vector{Chunking::kFixed, Chunking::kPublished, Chunking::kBalanced});
@@ -36,9 +38,18 @@ SimulateFlags complete(SimulateFlags flags, const sim::Cluster& cluster) {
   return flags;
 }
 
+/// Returns all pairs of pp size and tp size.
+std::vector<std::pair<int32_t, int32_t>> sizes_of(const SimulateFlags& flags) {
+  std::vector<std::pair<int32_t, int32_t>> sizes;
+  for (const int32_t pp_size : flags.pp_sizes) {
+    for (const int32_t tp_size : flags.tp_sizes) sizes.emplace_back(pp_size, tp_size);
+  }
+  return sizes;
+}
+
 std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
   std::vector<sim::ExperimentConfig> settings;
-  for (const int32_t pp_size : flags.pp_sizes) {
+  for (const auto& [pp_size, tp_size] : sizes_of(flags)) {
     for (const sched::Chunking chunking : flags.chunkings) {
       for (const uint32_t chunk_size : flags.chunk_sizes) {
         for (const double smoothing : flags.smoothings) {
@@ -51,7 +62,8 @@ std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
                                 .chunk_size = chunk_size,
                                 .smoothing = smoothing,
                                 .policy = flags.policy,
-                                .spread_decodes = !flags.plain_batch_queue});
+                                .spread_decodes = !flags.plain_batch_queue,
+                                .tp_size = tp_size});
           }
         }
       }
@@ -60,8 +72,8 @@ std::vector<sim::ExperimentConfig> combinations(const SimulateFlags& flags) {
   return settings;
 }
 
-/// Returns the smallest makespan of the workload on one stage with fixed chunks. 0 where whole stages were measured,
-/// which cannot be merged into one.
+/// Returns the smallest makespan of the workload on one stage of the described ranks, with fixed chunks. 0 where whole
+/// stages were measured, which cannot be merged into one.
 Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
   double best = 0;
   if (!cluster.measured_stages.empty()) return best;
@@ -76,9 +88,9 @@ Result<double> baseline_s(const sim::Cluster& cluster, const SimulateFlags& flag
 }
 
 void print_header(const SimulateFlags& flags) {
-  fmt::print("{:>3} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp",
-             "depth", "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency", "bubble",
-             "TTFT p50", "TTFT p99", "TPOT p50", "retract");
+  fmt::print("{:>3} {:>4} {:>5} {:>10} {:>6} {:>6} {:>9} {:>9} {:>9} {:>6} {:>10} {:>8} {:>8} {:>8} {:>8} {:>7}", "pp",
+             "tp", "depth", "chunking", "chunk", "smooth", "time s", "in tok/s", "out tok/s", "plans", "efficiency",
+             "bubble", "TTFT p50", "TTFT p99", "TPOT p50", "retract");
   if (flags.workload.prefix_length > 0) fmt::print(" {:>7}", "cached");
   if (flags.workload.long_share > 0) fmt::print(" {:>10} {:>10}", "short p99", "long p99");
   if (flags.goal.ttft_s > 0 || flags.goal.tpot_s > 0) fmt::print(" {:>9}", "goodput/s");
@@ -88,10 +100,10 @@ void print_header(const SimulateFlags& flags) {
 void print_row(const SimulateFlags& flags, const sim::ExperimentConfig& setting, const sim::ExperimentResult& result,
                double efficiency) {
   fmt::print(
-      "{:>3} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
+      "{:>3} {:>4} {:>5} {:>10} {:>6} {:>6} {:>9.2f} {:>9.0f} {:>9.1f} {:>6} {:>10} {:>7.1f}% {:>8.2f} {:>8.2f} "
       "{:>8.4f} {:>7}",
-      setting.pp_size, setting.async_batch_depth, enum_name(setting.chunking), setting.chunk_size, setting.smoothing,
-      result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
+      setting.pp_size, setting.tp_size, setting.async_batch_depth, enum_name(setting.chunking), setting.chunk_size,
+      setting.smoothing, result.makespan_s, result.input_tokens_per_s, result.output_tokens_per_s, result.plans,
       efficiency > 0 ? fmt::format("{:.1f}%", 100 * efficiency) : "-", 100 * result.bubble_ratio, result.ttft_s(0.5),
       result.ttft_s(0.99), result.tpot_s(0.5), result.preemptions);
   if (flags.workload.prefix_length > 0) fmt::print(" {:>6.1f}%", 100 * result.cached_share);
@@ -105,7 +117,8 @@ void print_row(const SimulateFlags& flags, const sim::ExperimentConfig& setting,
 
 void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::ExperimentConfig& setting,
                const sim::ExperimentResult& result, double efficiency) {
-  json.begin_object().member("pp_size", setting.pp_size).member("async_batch_depth", setting.async_batch_depth);
+  json.begin_object().member("pp_size", setting.pp_size).member("tp_size", setting.tp_size);
+  json.member("async_batch_depth", setting.async_batch_depth);
   json.member("chunking", enum_name(setting.chunking)).member("chunk_size", setting.chunk_size);
   json.member("smoothing", setting.smoothing).member("duration", result.makespan_s);
   json.member("input_throughput", result.input_tokens_per_s).member("output_throughput", result.output_tokens_per_s);
@@ -120,19 +133,22 @@ void write_row(JsonWriter& json, const SimulateFlags& flags, const sim::Experime
   json.member("goodput", result.goodput(flags.goal)).member("preemptions", result.preemptions).end_object();
 }
 
-/// Prints the fastest setting of each pp size that has several.
-void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& makespans) {
-  std::map<int32_t, std::pair<const sim::ExperimentConfig*, double>> fastest;
-  std::map<int32_t, size_t> count;
+/// Prints the fastest setting of each pair of pp size and tp size that has several.
+void print_fastest(const std::vector<std::pair<sim::ExperimentConfig, double>>& makespans, bool several_tp) {
+  using Sizes = std::pair<int32_t, int32_t>;
+  std::map<Sizes, std::pair<const sim::ExperimentConfig*, double>> fastest;
+  std::map<Sizes, size_t> count;
   for (const auto& [setting, makespan_s] : makespans) {
-    auto& best = fastest.try_emplace(setting.pp_size, &setting, makespan_s).first->second;
+    const Sizes sizes{setting.pp_size, setting.tp_size};
+    auto& best = fastest.try_emplace(sizes, &setting, makespan_s).first->second;
     if (makespan_s < best.second) best = {&setting, makespan_s};
-    ++count[setting.pp_size];
+    ++count[sizes];
   }
-  for (const auto& [pp_size, best] : fastest) {
-    if (count[pp_size] < 2) continue;
-    fmt::print("fastest at pp {}: {:.2f} s with --chunking {} --chunked-prefill-size {}", pp_size, best.second,
-               enum_name(best.first->chunking), best.first->chunk_size);
+  for (const auto& [sizes, best] : fastest) {
+    if (count[sizes] < 2) continue;
+    const std::string tp = several_tp ? fmt::format(" tp {}", sizes.second) : "";
+    fmt::print("fastest at pp {}{}: {:.2f} s with --chunking {} --chunked-prefill-size {}", sizes.first, tp,
+               best.second, enum_name(best.first->chunking), best.first->chunk_size);
     if (best.first->chunking != sched::Chunking::kFixed) {
       fmt::print(" --dynamic-chunking-smoothing {}", best.first->smoothing);
     }
@@ -146,6 +162,7 @@ std::string series_name(const SimulateFlags& flags, const sim::ExperimentConfig&
   std::string name(enum_name(setting.chunking));
   if (flags.sweep) return name + " at its best";
   if (flags.plot_x != PlotAxis::kPp && flags.pp_sizes.size() > 1) name += fmt::format(", pp {}", setting.pp_size);
+  if (flags.tp_sizes.size() > 1) name += fmt::format(", tp {}", setting.tp_size);
   if (flags.plot_x != PlotAxis::kChunk && flags.chunk_sizes.size() > 1) name += fmt::format(", {}", setting.chunk_size);
   if (flags.plot_x != PlotAxis::kSmoothing && flags.smoothings.size() > 1)
     name += fmt::format(", σ {}", setting.smoothing);
@@ -182,8 +199,8 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& co
 
 /// Checks what would stop the sweep half way, or leave it without its files at the end.
 Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& flags, const sim::Workload& workload) {
-  for (const int32_t pp_size : flags.pp_sizes) {
-    const auto stages = cluster.divide(pp_size);
+  for (const auto& [pp_size, tp_size] : sizes_of(flags)) {
+    const auto stages = cluster.divide(pp_size, tp_size);
     if (stages.has_error()) return stages.error();
   }
   for (const sim::RequestArrival& arrival : workload.arrivals) {
@@ -236,7 +253,8 @@ Result<void> simulate(const SimulateFlags& given) {
                                             flags.trace.empty() ? nullptr : &records);
     if (result.has_error()) return result.error();
     events += result->events;
-    const double efficiency = result->makespan_s > 0 ? *baseline / result->makespan_s / setting.pp_size : 0;
+    const double devices = setting.pp_size * static_cast<double>(setting.tp_size) / cluster->ranks_of(0);
+    const double efficiency = result->makespan_s > 0 ? *baseline / result->makespan_s / devices : 0;
     print_row(flags, setting, *result, efficiency);
     write_row(json, flags, setting, *result, efficiency);
     if (result->failed_count() == 0) makespans.emplace_back(setting, result->makespan_s);
@@ -248,7 +266,7 @@ Result<void> simulate(const SimulateFlags& given) {
   }
   json.end_array();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  print_fastest(makespans);
+  print_fastest(makespans, flags.tp_sizes.size() > 1);
   fmt::print("{:.2f} million events in {:.1f} s\n", 1e-6 * static_cast<double>(events), taken.count());
   if (!flags.result_file.empty()) RETURN_IF_ERROR(write_file(flags.result_file, rows + "\n"));
   if (!flags.plot.empty()) {

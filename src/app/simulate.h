@@ -32,6 +32,7 @@ struct SimulateFlags {
   std::filesystem::path cluster;
   bool sweep = false;
   std::vector<int32_t> pp_sizes;
+  std::vector<int32_t> tp_sizes;
   std::vector<sched::Chunking> chunkings;
   std::vector<uint32_t> chunk_sizes;
   std::vector<double> smoothings;

@@ -27,6 +27,8 @@ void add_setting_flags(CLI::App& command, SimulateFlags& flags) {
                    "they are not given, and says which setting is the fastest.");
   add_list(command, "--pp-size", flags.pp_sizes, {1, 1024}, "Sets the number of stages.")
       ->default_str("1, or as measured; with --sweep 1,2,4,8");
+  add_list(command, "--tp-size", flags.tp_sizes, {1, 1024}, "Sets the number of ranks per stage, a power of two.")
+      ->default_str("as described");
   command
       .add_option_function<std::vector<std::string>>(
           "--chunking",

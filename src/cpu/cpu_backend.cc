@@ -162,6 +162,10 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::gather_rows(device_, in, rows.values, out);
   }
+  void copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) override {
+    check_stream();
+    cpu::copy_columns(device_, in, in_begin, out, out_begin, cols);
+  }
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
               std::span<SampleResult> results) override {
     check_stream();

@@ -35,6 +35,8 @@ void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::Attention
 void attention(Device& device, tensor::Matrix q, const tensor::AttentionShape& shape, const tensor::BatchLayout& batch,
                const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
 void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> rows, tensor::Matrix out);
+void copy_columns(Device& device, tensor::Matrix in, int64_t in_begin, tensor::Matrix out, int64_t out_begin,
+                  int64_t cols);
 void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const tensor::SampleSpec> specs,
             std::span<tensor::SampleResult> results);
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,

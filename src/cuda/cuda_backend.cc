@@ -4,11 +4,13 @@
 
 #include "base/check.h"
 #include "cuda/select_gemm.h"
+#include "cuda/copy_columns.h"
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
+#include "cuda/nccl_collective.h"
 #include "cuda/upload_batch.h"
 #include "cuda/reserve.h"
 #include "cuda/sampling.h"
@@ -122,6 +124,10 @@ class CudaBackend final : public Backend {
     return open_nccl_channel(device_, std::move(options));
   }
 
+  std::unique_ptr<Collective> open_collective(const CollectiveOptions& options) override {
+    return open_nccl_collective(device_, submissions_, options);
+  }
+
   UploadedBatch upload(const BatchLayout& batch) override { return upload_batch(submissions_, batch); }
   UploadedIndices upload(std::span<const int32_t> values) override {
     return {values, submissions_.upload(values.size_bytes(), [&](std::byte* to) {
@@ -147,6 +153,7 @@ class CudaBackend final : public Backend {
   void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override;
   void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override;
+  void copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) override;
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,
               std::span<SampleResult> results) override {
     draw_rows(device_, submissions_, logits, vocab, specs, results);
@@ -293,6 +300,14 @@ void CudaBackend::gather_rows(Matrix in, const UploadedIndices& rows, Matrix out
   check_matrix("out", out, in.dtype, static_cast<int64_t>(rows.values.size()), in.cols);
   cuda::gather_rows(device_.compute.get(), in.data, static_cast<size_t>(in.cols) * size_of(in.dtype), as_cuda(rows),
                     static_cast<int32_t>(out.rows), out.data);
+}
+
+void CudaBackend::copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) {
+  check_inside();
+  check_matrix("out", out, in.dtype, in.rows, out.cols);
+  CHECK(in_begin >= 0 && in_begin + cols <= in.cols && out_begin >= 0 && out_begin + cols <= out.cols,
+        "{} columns from {} of {} to {} of {}", cols, in_begin, in.cols, out_begin, out.cols);
+  cuda::copy_columns(device_.compute.get(), in, in_begin, out, out_begin, cols);
 }
 
 }  // namespace

@@ -130,6 +130,8 @@ void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, flo
               void* out);
 /// out [count, row_bytes] = in[rows[r]]. A negative index gives zeros. row_bytes is even.
 void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const int32_t* rows, int32_t count, void* out);
+/// into[i] += values[i] over `count` f32, whose addresses need no alignment beyond that of a float.
+void add_values(cudaStream_t stream, const float* values, int64_t count, float* into);
 
 /// Returns the scratch bytes of the three GEMM ops for up to `rows` rows. The scratch is zeroed before its first use.
 /// Each GEMM leaves it ready for the next on the same stream, of any shape that fits.

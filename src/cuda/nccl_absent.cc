@@ -1,6 +1,7 @@
 #include <stdexcept>
 
 #include "cuda/nccl_channel.h"
+#include "cuda/nccl_collective.h"
 
 namespace millrace::cuda {
 namespace {
@@ -18,6 +19,11 @@ std::vector<std::byte> make_nccl_id() {
 }
 
 std::unique_ptr<tensor::DeviceChannel> open_nccl_channel(Device&, tensor::ChannelOptions) {
+  throw std::runtime_error(kReason);
+}
+
+std::unique_ptr<tensor::Collective> open_nccl_collective(Device&, const Submissions&,
+                                                         const tensor::CollectiveOptions&) {
   throw std::runtime_error(kReason);
 }
 

@@ -39,6 +39,7 @@ Result<const NcclLibrary*> load() {
   find(library, "ncclCommAbort", found.comm_abort, missing);
   find(library, "ncclSend", found.send, missing);
   find(library, "ncclRecv", found.recv, missing);
+  find(library, "ncclAllGather", found.all_gather, missing);
   find(library, "ncclGroupStart", found.group_start, missing);
   find(library, "ncclGroupEnd", found.group_end, missing);
   find(library, "ncclGetErrorString", found.get_error_string, missing);

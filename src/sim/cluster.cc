@@ -1,11 +1,13 @@
 #include "sim/cluster.h"
 
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "base/json_value.h"
 #include "model/layer_range.h"
+#include "sim/description_fields.h"
 
 namespace millrace::sim {
 namespace {
@@ -18,8 +20,6 @@ void add_scaled(sched::CostCoefficients& sum, const sched::CostCoefficients& par
   sum.per_context_us += factor * part.per_context_us;
 }
 
-// Bound of numbers in a description: far beyond real ones, and small enough for all that is computed from them.
-constexpr double kMaxNumber = 1e9;
 constexpr uint32_t kMaxLayers = 1 << 20;
 constexpr uint32_t kMaxProcessors = 1 << 16;
 constexpr uint32_t kMaxPageSize = 1 << 16;
@@ -27,29 +27,11 @@ constexpr uint32_t kMaxPages = 1 << 27;
 constexpr uint32_t kMaxRunning = 1 << 16;
 constexpr uint32_t kMaxContext = 1 << 30;
 
-Result<double> number(std::string_view name, JsonValue value, double most = kMaxNumber) {
-  double found = 0;
-  if (!value.get(found) || found < 0 || found > most) {
-    return make_error(ErrorCode::kData, "{}: wanted a number from 0 to {:.0f}", name, most);
-  }
-  return found;
-}
-
-template <class Integer>
-Result<void> read_integer(std::string_view name, JsonValue value, uint32_t most, Integer& into) {
-  uint64_t found = 0;
-  if (!value.get(found) || found > most) {
-    return make_error(ErrorCode::kData, "{}: wanted a whole number from 0 to {}", name, most);
-  }
-  into = static_cast<Integer>(found);
-  return {};
-}
-
 Result<void> read_cost(std::string_view name, JsonValue value, sched::CostCoefficients& cost) {
   JsonObject fields;
   if (!value.get(fields)) return make_error(ErrorCode::kData, "{}: wanted an object", name);
   for (const auto field : fields) {
-    const auto found = number(field.key, field.value);
+    const auto found = read_number(field.key, field.value);
     if (found.has_error()) return found.error();
     if (field.key == "fixed_us") {
       cost.fixed_us = *found;
@@ -72,7 +54,7 @@ Result<void> read_slowness(JsonValue value, std::vector<double>& slowness) {
   JsonArray factors;
   if (!value.get(factors)) return Error{ErrorCode::kData, "slowness: wanted an array"};
   for (const JsonValue factor : factors) {
-    const auto found = number("slowness", factor);
+    const auto found = read_number("slowness", factor);
     if (found.has_error()) return found.error();
     if (*found == 0) return Error{ErrorCode::kData, "slowness: wanted factors above 0"};
     slowness.push_back(*found);
@@ -89,11 +71,18 @@ Result<void> read_stages(JsonValue value, std::vector<sched::CostCoefficients>& 
   return {};
 }
 
+Result<void> read_ranks(JsonValue value, std::optional<RankCosts>& ranks) {
+  const auto found = RankCosts::parse(value);
+  if (found.has_error()) return found.error();
+  ranks = *found;
+  return {};
+}
+
 Result<void> read_contention(JsonValue value, sched::Contention& contention) {
   JsonObject fields;
   if (!value.get(fields)) return Error{ErrorCode::kData, "contention: wanted an object"};
   for (const auto field : fields) {
-    const auto found = number(fmt::format("contention.{}", std::string_view(field.key)), field.value, 1);
+    const auto found = read_number(fmt::format("contention.{}", std::string_view(field.key)), field.value, 1);
     if (found.has_error()) return found.error();
     if (field.key == "prompt_by_prompt") {
       contention.prompt_by_prompt = *found;
@@ -118,7 +107,7 @@ Result<void> read_scalar(std::string_view name, JsonValue value, Cluster& cluste
   if (name == "page_count") return read_integer(name, value, kMaxPages, cluster.page_count);
   if (name == "max_running") return read_integer(name, value, kMaxRunning, cluster.max_running);
   if (name == "context_length") return read_integer(name, value, kMaxContext, cluster.context_length);
-  const auto found = number(name, value);
+  const auto found = read_number(name, value);
   if (found.has_error()) return found.error();
   if (name == "jitter") {
     cluster.jitter = *found;
@@ -158,6 +147,7 @@ Result<void> read_field(std::string_view name, JsonValue value, Cluster& cluster
   if (name == "stages") return read_stages(value, cluster.measured_stages);
   if (name == "contention") return read_contention(value, shared.contention);
   if (name == "slowness") return read_slowness(value, cluster.slowness);
+  if (name == "ranks") return read_ranks(value, cluster.ranks);
   if (name == "name" || name == "about") {
     std::string_view text;
     if (!value.get(text)) return make_error(ErrorCode::kData, "{}: wanted a string", name);
@@ -179,6 +169,9 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   for (const auto field : fields) RETURN_IF_ERROR(read_field(field.key, field.value, cluster, shared));
   if ((cluster.layers < 1) == cluster.measured_stages.empty()) {
     return Error{ErrorCode::kData, "wanted either layers, at least 1, or stages"};
+  }
+  if (cluster.ranks && !cluster.measured_stages.empty()) {
+    return Error{ErrorCode::kData, "ranks: wanted layers beside it, since measured stages cannot be divided"};
   }
   if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || shared.threads < 1) {
     return Error{ErrorCode::kData, "page_size, page_count, max_running, threads: wanted at least 1 of each"};
@@ -211,21 +204,32 @@ Result<Cluster> Cluster::load(const std::filesystem::path& path) {
   return cluster;
 }
 
-Result<std::vector<StageCost>> Cluster::divide(int32_t stage_count) const {
+Result<std::vector<StageCost>> Cluster::divide(int32_t stage_count, int32_t tp_size) const {
+  const int32_t rank_count = ranks_of(tp_size);
+  if (!std::has_single_bit(static_cast<uint32_t>(rank_count)) || (!ranks && rank_count != 1)) {
+    return make_error(ErrorCode::kInvalidArgument, "--tp-size {}: wanted {}", rank_count,
+                      ranks ? "a power of two" : "a description with ranks");
+  }
   if (!measured_stages.empty()) return as_measured(stage_count);
+  const sched::CostCoefficients rank_layer = ranks ? ranks->divide_layer(layer, rank_count) : layer;
+  const sched::CostCoefficients rank_head = RankCosts::divide(output_head, rank_count);
   const auto ranges = model::divide_layers(layers, stage_count);
   if (ranges.has_error()) return ranges.error();
   std::vector<StageCost> stages;
   for (const model::StageSpan& span : model::stage_spans(*ranges)) {
     const double factor = slowness_of(stages.size());
     StageCost cost;
-    add_scaled(cost.coefficients, layer, factor * (span.layers.end - span.layers.begin));
+    add_scaled(cost.coefficients, rank_layer, factor * (span.layers.end - span.layers.begin));
     add_scaled(cost.coefficients, stage, factor);
-    if (span.last) add_scaled(cost.coefficients, output_head, factor);
+    if (span.last) add_scaled(cost.coefficients, rank_head, factor);
     stages.push_back(cost);
   }
-  join(stages);
+  join(stages, rank_count);
   return stages;
+}
+
+int32_t Cluster::ranks_of(int32_t tp_size) const {
+  return tp_size > 0 ? tp_size : ranks ? ranks->size : 1;
 }
 
 Result<std::vector<StageCost>> Cluster::as_measured(int32_t stage_count) const {
@@ -240,7 +244,7 @@ Result<std::vector<StageCost>> Cluster::as_measured(int32_t stage_count) const {
     add_scaled(cost.coefficients, coefficients, slowness_of(stages.size()));
     stages.push_back(cost);
   }
-  join(stages);
+  join(stages, 1);
   return stages;
 }
 
@@ -248,8 +252,9 @@ double Cluster::slowness_of(size_t index) const {
   return slowness.empty() ? 1 : slowness[std::min(index, slowness.size() - 1)];
 }
 
-void Cluster::join(std::vector<StageCost>& joined) const {
-  const auto row_bytes = static_cast<size_t>(activation_bytes_per_token);
+/// Sets what a stage's link carries per row: each rank has a link of its own for its slice.
+void Cluster::join(std::vector<StageCost>& joined, int32_t rank_count) const {
+  const auto row_bytes = static_cast<size_t>(activation_bytes_per_token / rank_count);
   for (StageCost& each : joined) {
     each.jitter = jitter;
     each.input_row_bytes = &each == &joined.front() ? 0 : row_bytes;

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "sched/scheduler/cost_model.h"
+#include "sim/rank_costs.h"
 #include "sim/timed_runner.h"
 
 namespace millrace::sim {
@@ -21,6 +22,7 @@ struct Cluster {
   sched::CostCoefficients output_head;                   ///< the last stage in addition
   std::vector<double> slowness;                          ///< factor per stage; the last applies to the rest
   std::vector<sched::CostCoefficients> measured_stages;  ///< whole stages instead of layers; pp_size is their number
+  std::optional<RankCosts> ranks;                        ///< of a stage; none: a stage is one device, or costs as one
   std::optional<sched::SharedMachine> machine;           ///< that all stages compute on; none: each has its own
   double jitter = 0;
   double activation_bytes_per_token = 0;
@@ -35,14 +37,17 @@ struct Cluster {
   /// Reads a description. Errors name the file and the field.
   [[nodiscard]] static Result<Cluster> load(const std::filesystem::path& path);
   [[nodiscard]] static Result<Cluster> parse(const std::string& json);
-  /// Divides the layers evenly into `stage_count` stages; later stages get the remainder. Errors: more stages than
-  /// layers, or another number than was measured.
-  [[nodiscard]] Result<std::vector<StageCost>> divide(int32_t stage_count) const;
+  /// Divides the layers evenly into `stage_count` stages of `tp_size` ranks, 0 for the described number; later stages
+  /// get the remainder. Errors: more stages than layers, another number than was measured, or ranks of which nothing is
+  /// known.
+  [[nodiscard]] Result<std::vector<StageCost>> divide(int32_t stage_count, int32_t tp_size = 0) const;
+  /// Returns the ranks of a stage: `tp_size`, or for 0 the described number.
+  [[nodiscard]] int32_t ranks_of(int32_t tp_size) const;
 
  private:
   [[nodiscard]] Result<std::vector<StageCost>> as_measured(int32_t stage_count) const;
   [[nodiscard]] double slowness_of(size_t index) const;
-  void join(std::vector<StageCost>& joined) const;
+  void join(std::vector<StageCost>& joined, int32_t rank_count) const;
 };
 
 }  // namespace millrace::sim

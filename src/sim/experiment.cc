@@ -207,7 +207,7 @@ std::vector<double> tpots_of(const std::vector<RequestResult>& requests) {
 
 Result<ExperimentResult> run_experiment(const Cluster& cluster, const ExperimentConfig& setting,
                                         const Workload& workload, uint64_t seed, PlanRecords* records) {
-  const auto stages = cluster.divide(setting.pp_size);
+  const auto stages = cluster.divide(setting.pp_size, setting.tp_size);
   if (stages.has_error()) return stages.error();
   ExperimentResult result;
   result.requests.resize(workload.arrivals.size());

@@ -21,6 +21,7 @@ struct ExperimentConfig {
   double smoothing = 0.75;
   sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
   bool spread_decodes = true;
+  int32_t tp_size = 0;  ///< ranks per stage; 0: as described
 };
 
 struct ServiceGoal {

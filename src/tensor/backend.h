@@ -294,7 +294,8 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options);
 
   /// Opens this rank's end of a group of ranks on such devices, whose id is make_channel_id() of rank 0. The end is
-  /// destroyed before the backend. Returns when all ranks are connected; throws std::runtime_error when they are not.
+  /// destroyed before the backend. Blocks until all ranks are connected, so that each opens on a thread of its own.
+  /// Throws std::runtime_error when they are not.
   [[nodiscard]] virtual std::unique_ptr<Collective> open_collective(const CollectiveOptions& options);
 
   /// Calls body(begin, end) for ranges that cover [0, items), on the threads that compute. Called only inside submitted
@@ -351,6 +352,9 @@ class Backend {
                          int32_t layer, Matrix out) = 0;
   /// out [R, H] = in[rows[r]].
   virtual void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) = 0;
+  /// Copies `cols` columns of all rows: out[t, out_begin + i] = in[t, in_begin + i]. The matrices have equal rows and
+  /// dtype, and differ.
+  virtual void copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) = 0;
   /// Samples one token per row of logits (f32) [R, vocab]; logits stay unchanged. `vocab` is the count of ids that can
   /// be sampled, at most logits.cols. A row without a distribution reports a fault in its result and does not affect
   /// the others. `specs` is read during the call; `results` are filled when the work is complete.

@@ -21,6 +21,7 @@ struct CollectiveOptions {
   RankPosition position;
   std::vector<std::byte> id;  ///< Backend::make_channel_id of rank 0, equal on all ranks
   std::string name;           ///< of the group, for error messages: "the ranks of stage 1"
+  size_t max_bytes = 0;       ///< of the largest result of a call; larger ones may wait for the device
   std::chrono::milliseconds open_timeout{30'000};
 };
 

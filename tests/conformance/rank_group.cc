@@ -3,16 +3,24 @@
 #include <bit>
 #include <cmath>
 #include <future>
+#include <thread>
+
+#include "support/mentions.h"
 
 namespace millrace::test {
 
 std::vector<std::exception_ptr> try_on_all(RankGroup& group, const RankWork& work) {
   std::vector<std::promise<std::exception_ptr>> outcomes(group.ends.size());
+  std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < group.size(); ++rank) {
     const auto at = static_cast<size_t>(rank);
-    group.backends[at]->submit([&, at, rank] { work(*group.backends[at], *group.ends[at], rank); },
-                               [&outcomes, at](std::exception_ptr failure) { outcomes[at].set_value(failure); });
+    // From a thread per rank, as in a ring: a GPU runs submitted work on the caller's.
+    threads.emplace_back([&, at, rank] {
+      group.backends[at]->submit([&, at, rank] { work(*group.backends[at], *group.ends[at], rank); },
+                                 [&outcomes, at](std::exception_ptr failure) { outcomes[at].set_value(failure); });
+    });
   }
+  for (std::thread& each : threads) each.join();
   std::vector<std::exception_ptr> failures;
   for (auto& outcome : outcomes) failures.push_back(outcome.get_future().get());
   return failures;
@@ -22,6 +30,18 @@ void run_on_all(RankGroup& group, const RankWork& work) {
   for (const std::exception_ptr& failure : try_on_all(group, work)) {
     if (failure) std::rethrow_exception(failure);
   }
+}
+
+void check_ended(const CollectiveCase& implementation, RankGroup& group, const std::string& reason,
+                 const std::vector<std::exception_ptr>& failures) {
+  if (implementation.waits_in_calls) {
+    for (const std::exception_ptr& failure : failures) REQUIRE_THAT(message_of(failure), Mentions(reason));
+  }
+  const auto later = try_on_all(group, [&](tensor::Backend& backend, tensor::Collective& end, int32_t) {
+    const DeviceMatrix sums = make_matrix(backend, tensor::DType::kF32, 1, 8);
+    end.all_reduce(sums.matrix);
+  });
+  for (const std::exception_ptr& failure : later) REQUIRE_THAT(message_of(failure), Mentions(reason));
 }
 
 std::string message_of(const std::exception_ptr& failure) {

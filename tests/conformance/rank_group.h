@@ -24,6 +24,9 @@ struct CollectiveCase {
   std::function<RankGroup(int32_t size)> make;
   /// Whether ranks that make different calls are told so. Otherwise what they get is undefined.
   bool compares_calls = true;
+  /// Whether a rank waits for the others inside a call, which an abort then ends with the reason. Otherwise it waits on
+  /// the device: an abort ends the work, and the next call throws.
+  bool waits_in_calls = true;
 };
 
 /// Returns the implementations that a program tests. The program defines it.
@@ -35,6 +38,10 @@ using RankWork = std::function<void(tensor::Backend& backend, tensor::Collective
 [[nodiscard]] std::vector<std::exception_ptr> try_on_all(RankGroup& group, const RankWork& work);
 /// Acts as try_on_all() and rethrows the first failure.
 void run_on_all(RankGroup& group, const RankWork& work);
+/// Fails unless the ranks of a group that has ended throw a message that mentions `reason`: those that waited, as
+/// `failures` of try_on_all(), and every rank at its next call.
+void check_ended(const CollectiveCase& implementation, RankGroup& group, const std::string& reason,
+                 const std::vector<std::exception_ptr>& failures);
 /// Returns the message of a failure, or "no failure".
 [[nodiscard]] std::string message_of(const std::exception_ptr& failure);
 

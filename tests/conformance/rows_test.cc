@@ -95,3 +95,29 @@ TEST_CASE("gather_rows copies rows in any order") {
     }
   }
 }
+
+TEST_CASE("copy_columns copies a block of columns and no others") {
+  Random random(6);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (const int64_t rows : {0, 1, 7}) {
+      CAPTURE(backend_case.name, rows);
+      const Values in = random.normal(rows * 37);
+      const Values before = random.normal(rows * 24);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix from = make_matrix(*backend, DType::kF32, rows, 37);
+        const DeviceMatrix to = make_matrix(*backend, DType::kF32, rows, 24);
+        upload(*backend, in, from);
+        upload(*backend, before, to);
+        backend->copy_columns(from.matrix, 20, to.matrix, 5, 13);
+        got = download(*backend, to.matrix);
+      });
+      Values wanted = before;
+      for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+        for (size_t i = 0; i < 13; ++i) wanted[row * 24 + 5 + i] = in[row * 37 + 20 + i];
+      }
+      REQUIRE(got == wanted);
+    }
+  }
+}

@@ -70,3 +70,20 @@ TEST_CASE("gather_rows copies rows of any even size and zeros for none") {
   REQUIRE_THROWS_WITH(cuda::gather_rows(nullptr, byte.get(), 3, nullptr, 1, byte.get()),
                       "gather_rows: rows of 3 bytes, wanted an even number");
 }
+
+TEST_CASE("add_values adds any count of values and no others") {
+  Random random(9);
+  for (const int64_t count : {1, 3, 1023, 1024, 1025, 5000}) {
+    CAPTURE(count);
+    Values values = random.normal(count + 2);
+    Values into = random.normal(count + 2);
+    DeviceArray<float> device_values(values);
+    DeviceArray<float> device_into(into);
+    cuda::add_values(nullptr, device_values.get() + 1, count, device_into.get() + 1);
+    const Values got = device_into.values();
+    for (int64_t i = 0; i < count + 2; ++i) {
+      const auto at = static_cast<size_t>(i);
+      REQUIRE(got[at] == (i >= 1 && i <= count ? into[at] + values[at] : into[at]));
+    }
+  }
+}

@@ -24,6 +24,12 @@ void gather_rows(cudaStream_t stream, const void* in, size_t row_bytes, const in
   });
 }
 
+void add_values(cudaStream_t stream, const float* values, int64_t count, float* into) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (int64_t i = 0; i < count; ++i) into[i] += values[i];
+  });
+}
+
 void copy_pages(cudaStream_t stream, PageCopyDirection way, const DeviceKvCache& cache, int32_t first_layer,
                 int32_t layer_count, const PageCopyList& pairs) {
   for (int32_t i = 0; i < pairs.count; ++i) {

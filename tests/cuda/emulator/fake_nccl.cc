@@ -48,6 +48,19 @@ struct Call {
   std::byte* memory = nullptr;
   size_t bytes = 0;
   CUstream_st* stream = nullptr;
+  int peer = 0;
+};
+
+/// The connections with one other rank, one per direction of transfers.
+struct Peer {
+  std::unique_ptr<Descriptor> out;
+  std::unique_ptr<Descriptor> in;
+};
+
+/// What a rank says of a connection that it has made.
+struct Greeting {
+  int rank = 0;
+  int sends = 0;  // whether the one who connects sends on it
 };
 
 /// The state of a communicator, shared with all work that still runs for it.
@@ -58,7 +71,7 @@ struct Shared {
   std::string place;
   std::atomic<int> state{ncclInProgress};
   std::atomic<bool> aborted{false};
-  std::unique_ptr<Descriptor> peer;  // set before the state is ncclSuccess
+  std::vector<Peer> peers;  // by rank; complete before the state is ncclSuccess
 
   bool wait_for(int fd, short what) const {
     pollfd watched{fd, what, 0};
@@ -69,10 +82,10 @@ struct Shared {
   }
   /// Transfers all bytes. Returns false when aborted, or when the peer is gone, which is then the state.
   template <class Byte>
-  bool move_all(ssize_t (*move)(int, Byte*, size_t), short what, Byte* data, size_t bytes) {
+  bool move_all(int fd, ssize_t (*move)(int, Byte*, size_t), short what, Byte* data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
-      if (!wait_for(peer->fd, what)) return false;
-      const ssize_t count = move(peer->fd, data + done, bytes - done);
+      if (!wait_for(fd, what)) return false;
+      const ssize_t count = move(fd, data + done, bytes - done);
       if (count <= 0) {
         if (!aborted) state = ncclRemoteError;
         return false;
@@ -81,14 +94,14 @@ struct Shared {
     }
     return true;
   }
-  bool write_all(const std::byte* data, size_t bytes) {
+  bool write_all(int fd, const std::byte* data, size_t bytes) {
     return move_all<const std::byte>(
-        [](int fd, const std::byte* from, size_t size) { return send(fd, from, size, MSG_NOSIGNAL); }, POLLOUT, data,
-        bytes);
+        fd, [](int to, const std::byte* from, size_t size) { return send(to, from, size, MSG_NOSIGNAL); }, POLLOUT,
+        data, bytes);
   }
-  bool read_all(std::byte* data, size_t bytes) {
-    return move_all<std::byte>([](int fd, std::byte* to, size_t size) { return recv(fd, to, size, 0); }, POLLIN, data,
-                               bytes);
+  bool read_all(int fd, std::byte* data, size_t bytes) {
+    return move_all<std::byte>(
+        fd, [](int from, std::byte* to, size_t size) { return recv(from, to, size, 0); }, POLLIN, data, bytes);
   }
   /// Blocks like a kernel that cannot proceed.
   void hang() const {
@@ -126,30 +139,69 @@ sockaddr_un address_of(const std::string& place) {
   return address;
 }
 
-/// Connects both ranks, or sets the state to the failure.
+std::string place_of(const std::string& place, int rank) {
+  return rank == 0 ? place : place + "-rank-" + std::to_string(rank);
+}
+
+std::unique_ptr<Descriptor> listen_at(const std::string& place) {
+  auto listening = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_un address = address_of(place);
+  const bool listens = bind(listening->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+                       listen(listening->fd, SOMAXCONN) == 0;
+  return listens ? std::move(listening) : nullptr;
+}
+
+/// Returns the socket at which `shared` accepts the ranks above it.
+std::unique_ptr<Descriptor> own_listener(const Shared& shared) {
+  if (shared.rank > 0) return listen_at(place_of(shared.place, shared.rank));
+  const std::lock_guard lock(places().mutex);
+  auto listening = std::move(places().listening[shared.place]);
+  places().listening.erase(shared.place);
+  return listening;
+}
+
+/// Connects with a rank below and greets it. Rank 0 listens since the id was made; others may come later.
+std::unique_ptr<Descriptor> connect_below(Shared& shared, int rank, const Greeting& greeting) {
+  const sockaddr_un address = address_of(place_of(shared.place, rank));
+  while (!shared.aborted) {
+    auto made = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(made->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      return shared.write_all(made->fd, reinterpret_cast<const std::byte*>(&greeting), sizeof(greeting))
+                 ? std::move(made)
+                 : nullptr;
+    }
+    if (rank == 0) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  return nullptr;
+}
+
+/// Connects all ranks with each other, or sets the state to the failure.
 void meet(Shared& shared) {
-  const sockaddr_un address = address_of(shared.place);
-  if (shared.rank == 0) {
-    std::unique_ptr<Descriptor> listening;
-    {
-      const std::lock_guard lock(places().mutex);
-      listening = std::move(places().listening[shared.place]);
-      places().listening.erase(shared.place);
-    }
-    if (listening == nullptr) {
-      shared.state = ncclInvalidArgument;
-      return;
-    }
-    if (!shared.wait_for(listening->fd, POLLIN)) return;
-    shared.peer = std::make_unique<Descriptor>(accept4(listening->fd, nullptr, nullptr, SOCK_CLOEXEC));
-  } else {
-    shared.peer = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (connect(shared.peer->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  shared.peers.resize(static_cast<size_t>(shared.rank_count));
+  const std::unique_ptr<Descriptor> listening = own_listener(shared);
+  if (listening == nullptr) {
+    shared.state = ncclInvalidArgument;
+    return;
+  }
+  for (int rank = 0; rank < shared.rank; ++rank) {
+    Peer& peer = shared.peers[static_cast<size_t>(rank)];
+    peer.out = connect_below(shared, rank, {shared.rank, 1});
+    peer.in = connect_below(shared, rank, {shared.rank, 0});
+    if (peer.out == nullptr || peer.in == nullptr) {
       shared.state = ncclSystemError;
       return;
     }
   }
-  shared.state = shared.peer->fd >= 0 ? ncclSuccess : ncclSystemError;
+  for (int above = 2 * (shared.rank_count - 1 - shared.rank); above > 0; --above) {
+    if (!shared.wait_for(listening->fd, POLLIN)) return;
+    auto made = std::make_unique<Descriptor>(accept4(listening->fd, nullptr, nullptr, SOCK_CLOEXEC));
+    Greeting greeting;
+    if (!shared.read_all(made->fd, reinterpret_cast<std::byte*>(&greeting), sizeof(greeting))) return;
+    Peer& peer = shared.peers.at(static_cast<size_t>(greeting.rank));
+    (greeting.sends != 0 ? peer.in : peer.out) = std::move(made);
+  }
+  shared.state = ncclSuccess;
 }
 
 /// Returns whether this is the transfer to which MILLRACE_FAKE_NCCL_SILENT_TRANSFER counts down in this process.
@@ -161,25 +213,40 @@ bool is_silent() {
 
 void run_transfer(Shared& shared, const Call& call) {
   if (is_silent()) return shared.hang();
+  const Peer& peer = shared.peers[static_cast<size_t>(call.peer)];
+  const int fd = (call.sends ? peer.out : peer.in)->fd;
   uint64_t size = call.bytes;
   std::byte taken{};
   if (call.sends) {
-    if (shared.write_all(reinterpret_cast<const std::byte*>(&size), sizeof(size)) &&
-        shared.write_all(call.memory, call.bytes) && shared.read_all(&taken, 1)) {
+    if (shared.write_all(fd, reinterpret_cast<const std::byte*>(&size), sizeof(size)) &&
+        shared.write_all(fd, call.memory, call.bytes) && shared.read_all(fd, &taken, 1)) {
       return;
     }
-  } else if (shared.read_all(reinterpret_cast<std::byte*>(&size), sizeof(size))) {
+  } else if (shared.read_all(fd, reinterpret_cast<std::byte*>(&size), sizeof(size))) {
     if (size != call.bytes) shared.state = ncclInvalidUsage;
-    if (size == call.bytes && shared.read_all(call.memory, call.bytes) && shared.write_all(&kTaken, 1)) return;
+    if (size == call.bytes && shared.read_all(fd, call.memory, call.bytes) && shared.write_all(fd, &kTaken, 1)) return;
   }
   shared.hang();
 }
 
-void enqueue(const std::shared_ptr<Shared>& shared, const Call& call) {
-  std::atomic<int>& count = transfers_on(call.stream->device);
-  count.fetch_add(1, std::memory_order_relaxed);
-  call.stream->enqueue([shared, call, &count] {
-    run_transfer(*shared, call);
+/// Runs the transfers of a group, which do not wait for each other.
+void run_group(Shared& shared, const std::vector<Call>& calls) {
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < calls.size(); ++i)
+    others.emplace_back([&shared, &calls, i] { run_transfer(shared, calls[i]); });
+  run_transfer(shared, calls.front());
+  for (std::thread& each : others) each.join();
+}
+
+/// Launches a group. A captured one counts as under way only while it runs, each time that it is replayed.
+void enqueue(const std::shared_ptr<Shared>& shared, std::vector<Call> calls) {
+  CUstream_st* const stream = calls.front().stream;
+  std::atomic<int>& count = transfers_on(stream->device);
+  const bool captured = stream->capturing();
+  if (!captured) count.fetch_add(1, std::memory_order_relaxed);
+  stream->enqueue([shared, calls = std::move(calls), &count, captured] {
+    if (captured) count.fetch_add(1, std::memory_order_relaxed);
+    run_group(*shared, calls);
     count.fetch_sub(1, std::memory_order_relaxed);
   });
 }
@@ -217,7 +284,7 @@ ncclResult_t launch(ncclComm_t comm, std::vector<Call> calls) {
     if (shared->rank_count == 1) {
       launch_self(calls);
     } else {
-      for (const Call& call : calls) enqueue(shared, call);
+      enqueue(shared, calls);
     }
     int expected = ncclInProgress;
     shared->state.compare_exchange_strong(expected, ncclSuccess);
@@ -246,14 +313,10 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  auto listening = std::make_unique<Descriptor>(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const std::lock_guard lock(places().mutex);
   const std::string place = "millrace-" + std::to_string(getpid()) + "-" + std::to_string(++places().count);
-  const sockaddr_un address = address_of(place);
-  if (bind(listening->fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(listening->fd, 1) != 0) {
-    return ncclSystemError;
-  }
+  auto listening = listen_at(place);
+  if (listening == nullptr) return ncclSystemError;
   places().listening[place] = std::move(listening);
   *id = {};
   std::memcpy(id->internal, place.c_str(), place.size() + 1);
@@ -295,7 +358,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->shared->aborted = true;
   if (comm->helper.joinable()) comm->helper.join();
-  if (comm->shared->peer) (void)shutdown(comm->shared->peer->fd, SHUT_RDWR);
+  for (const Peer& peer : comm->shared->peers) {
+    for (const auto* each : {&peer.out, &peer.in}) {
+      if (*each != nullptr) (void)shutdown((*each)->fd, SHUT_RDWR);
+    }
+  }
   if (comm->shared->device >= 0) wait_for_transfers(comm->shared->device);
   delete comm;
   return ncclSuccess;
@@ -303,11 +370,28 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return add(comm, type, peer, {true, static_cast<std::byte*>(const_cast<void*>(from)), count, stream});
+  return add(comm, type, peer, {true, static_cast<std::byte*>(const_cast<void*>(from)), count, stream, peer});
 }
 
 ncclResult_t ncclRecv(void* into, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return add(comm, type, peer, {false, static_cast<std::byte*>(into), count, stream});
+  return add(comm, type, peer, {false, static_cast<std::byte*>(into), count, stream, peer});
+}
+
+ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  const Shared& shared = *comm->shared;
+  if (type != ncclChar || group_depth > 0 || shared.state != ncclSuccess) return ncclInvalidArgument;
+  auto* const own = static_cast<std::byte*>(const_cast<void*>(from));
+  auto* const blocks = static_cast<std::byte*>(into);
+  std::byte* const own_block = blocks + static_cast<size_t>(shared.rank) * count;
+  stream->enqueue([own, own_block, count] { std::memcpy(own_block, own, count); });
+  std::vector<Call> calls;
+  for (int rank = 0; rank < shared.rank_count; ++rank) {
+    if (rank == shared.rank) continue;
+    calls.push_back({true, own, count, stream, rank});
+    calls.push_back({false, blocks + static_cast<size_t>(rank) * count, count, stream, rank});
+  }
+  return calls.empty() ? ncclSuccess : launch(comm, std::move(calls));
 }
 
 ncclResult_t ncclGroupStart() {

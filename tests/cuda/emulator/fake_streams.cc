@@ -162,6 +162,27 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (const cudaError_t error = before_other(); error != cudaSuccess) return returned(error);
+  MemoryKind source{};
+  MemoryKind target{};
+  const bool sensible = kind == cudaMemcpyDeviceToDevice && width > 0 && height > 0 && width <= to_pitch &&
+                        width <= from_pitch && find_memory_kind(from, from_pitch * (height - 1) + width, source) &&
+                        find_memory_kind(to, to_pitch * (height - 1) + width, target);
+  if (!sensible || source != MemoryKind::kDevice || target != MemoryKind::kDevice) {
+    return returned(cudaErrorInvalidValue);
+  }
+  ++state().copies;
+  stream->enqueue([=] {
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<std::byte*>(to) + row * to_pitch, static_cast<const std::byte*>(from) + row * from_pitch,
+                  width);
+    }
+  });
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (const cudaError_t error = before_work(stream); error != cudaSuccess) return returned(error);
   if (kind != cudaMemcpyDefault) return returned(cudaErrorInvalidMemcpyDirection);  // addresses say the direction

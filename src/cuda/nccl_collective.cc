@@ -1,0 +1,286 @@
+#include "cuda/nccl_collective.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "cuda/copy_columns.h"
+#include "cuda/error.h"
+#include "cuda/kernels.h"
+#include "cuda/nccl_end.h"
+#include "cuda/nccl_library.h"
+
+namespace millrace::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using tensor::DType;
+using tensor::Matrix;
+
+/// Polls without a pause while NCCL launches a call. Beyond them the thread sleeps between polls.
+constexpr int kLaunchSpinPolls = 2000;
+constexpr auto kLaunchPollInterval = 10us;
+/// The values of the all-reduce that makes and proves the connections.
+constexpr int64_t kProofValues = 16;
+
+class NcclCollective;
+
+/// The ends of one group in this process. An abort of one ends all. Ranks in other processes are ended by their own.
+class LocalGroup {
+ public:
+  /// Returns the group with this id, which its ends share.
+  [[nodiscard]] static std::shared_ptr<LocalGroup> find(const std::vector<std::byte>& id);
+
+  void add(NcclCollective& end);
+  void remove(NcclCollective& end);
+  void abort(const std::string& reason);
+  /// Throws the reason after an abort.
+  void check();
+
+ private:
+  std::mutex mutex_;  // taken before that of an end
+  std::vector<NcclCollective*> ends_;
+  std::optional<std::string> reason_;
+};
+
+class NcclCollective final : public tensor::Collective {
+ public:
+  NcclCollective(Device& device, const Submissions& submissions, const NcclLibrary& nccl,
+                 const tensor::CollectiveOptions& options);
+  ~NcclCollective() override;
+
+  [[nodiscard]] tensor::RankPosition position() const override { return position_; }
+  void all_reduce(Matrix sums) override;
+  void all_gather(Matrix slice, Matrix out) override;
+  void abort(const std::string& reason) override { group_->abort(reason); }
+  /// Ends the communicator; what waits on the device for other ranks ends too.
+  void end();
+
+ private:
+  /// Makes calls of NCCL and waits until they are under way on the stream.
+  template <class Calls>
+  void launch(const char* what, const Calls& calls);
+  void accept(const char* what, ncclResult_t result) const;
+  [[nodiscard]] bool settled(const char* what);
+  void prove_connections();
+  void add_ranks(float* sums, int64_t count);
+
+  Device& device_;
+  const Submissions& submissions_;
+  const NcclLibrary& nccl_;
+  const tensor::RankPosition position_;
+  const std::string name_;
+  const Clock::time_point open_deadline_;
+  bool open_ = false;
+  GrowingBuffer scratch_;
+  std::shared_ptr<LocalGroup> group_;
+  std::mutex mutex_;           // of comm_: one call at a time
+  ncclComm_t comm_ = nullptr;  // null after end()
+};
+
+std::shared_ptr<LocalGroup> LocalGroup::find(const std::vector<std::byte>& id) {
+  static std::mutex mutex;
+  static auto* const groups = new std::map<std::vector<std::byte>, std::weak_ptr<LocalGroup>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(*groups, [](const auto& each) { return each.second.expired(); });
+  auto group = (*groups)[id].lock();
+  if (group == nullptr) (*groups)[id] = group = std::make_shared<LocalGroup>();
+  return group;
+}
+
+void LocalGroup::add(NcclCollective& end) {
+  const std::lock_guard lock(mutex_);
+  ends_.push_back(&end);
+}
+
+void LocalGroup::remove(NcclCollective& end) {
+  const std::lock_guard lock(mutex_);
+  std::erase(ends_, &end);
+}
+
+void LocalGroup::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (reason_) return;
+  reason_ = reason;
+  // At once, since a communicator may end only when the others have let go of the device.
+  std::vector<std::thread> threads;
+  for (NcclCollective* end : ends_) threads.emplace_back([end] { end->end(); });
+  for (std::thread& each : threads) each.join();
+}
+
+void LocalGroup::check() {
+  const std::lock_guard lock(mutex_);
+  if (reason_) throw std::runtime_error(*reason_);
+}
+
+NcclCollective::NcclCollective(Device& device, const Submissions& submissions, const NcclLibrary& nccl,
+                               const tensor::CollectiveOptions& options)
+    : device_(device),
+      submissions_(submissions),
+      nccl_(nccl),
+      position_(options.position),
+      name_(options.name),
+      open_deadline_(Clock::now() + options.open_timeout),
+      group_(LocalGroup::find(options.id)) {
+  device_.make_current();
+  ncclUniqueId id;
+  CHECK(options.id.size() == sizeof(id), "a group's id of {} bytes", options.id.size());
+  std::memcpy(&id, options.id.data(), sizeof(id));
+  bool grown = false;
+  (void)scratch_.reserve(device_.ordinal, std::max<size_t>(options.max_bytes, kProofValues * sizeof(float)),
+                         device_.set_up, grown);
+  comm_ = begin_communicator(nccl_, id, position_.rank, position_.size);
+  group_->add(*this);
+  try {
+    launch("ncclCommInitRankConfig", [] {});
+    prove_connections();
+  } catch (...) {
+    group_->remove(*this);
+    end();
+    throw;
+  }
+  open_ = true;
+}
+
+NcclCollective::~NcclCollective() {
+  group_->abort(fmt::format("rank {} has left", position_.rank));
+  group_->remove(*this);
+}
+
+void NcclCollective::end() {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) (void)nccl_.comm_abort(std::exchange(comm_, nullptr));
+}
+
+void NcclCollective::accept(const char* what, ncclResult_t result) const {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw NcclFailure(fmt::format("{}: NCCL: {}: {}", name_, what, describe_nccl(nccl_, result, comm_)));
+}
+
+bool NcclCollective::settled(const char* what) {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return true;  // the caller checks why
+  ncclResult_t state = ncclSuccess;
+  accept("ncclCommGetAsyncError", nccl_.comm_get_async_error(comm_, &state));
+  accept(what, state);
+  return state == ncclSuccess;
+}
+
+template <class Calls>
+void NcclCollective::launch(const char* what, const Calls& calls) {
+  group_->check();
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (comm_ != nullptr) calls();
+    }
+    for (int looks = 0; !settled(what);) {
+      if (++looks > kLaunchSpinPolls) std::this_thread::sleep_for(kLaunchPollInterval);
+      if (open_ || Clock::now() < open_deadline_) continue;
+      throw NcclFailure(fmt::format("{}: NCCL: not all of {} ranks have connected in time", name_, position_.size));
+    }
+  } catch (const NcclFailure& failure) {
+    group_->abort(failure.what());  // a communicator that has failed serves no more
+  }
+  group_->check();
+}
+
+/// Adds ones over all ranks, which makes the connections.
+void NcclCollective::prove_connections() {
+  if (position_.size == 1) return;
+  const Stream& stream = device_.compute;
+  const std::vector<float> ones(kProofValues, 1.0f);
+  const size_t bytes = ones.size() * sizeof(float);
+  const tensor::Buffer memory = allocate_device(device_.ordinal, bytes, device_.set_up);
+  std::vector<float> found(kProofValues);
+  try {
+    check(cudaMemcpyAsync(memory.data(), ones.data(), bytes, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
+    add_ranks(reinterpret_cast<float*>(memory.data()), kProofValues);
+    Event event;
+    event.record(stream);
+    for (cudaError_t outcome = cudaErrorNotReady; outcome == cudaErrorNotReady;) {
+      launch("the first all-reduce", [] {});  // looks at the state and the deadline
+      if (Clock::now() > open_deadline_) {
+        throw std::runtime_error(fmt::format("{}: NCCL: the first all-reduce has not ended in time", name_));
+      }
+      outcome = cudaEventQuery(event.get());
+      if (outcome != cudaErrorNotReady) check(outcome, "the first all-reduce");
+      if (outcome == cudaErrorNotReady) std::this_thread::sleep_for(kLaunchPollInterval);
+    }
+    check(cudaMemcpyAsync(found.data(), memory.data(), bytes, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
+    stream.synchronize();
+  } catch (...) {
+    end();  // before this the device may still write to `memory`
+    throw;
+  }
+  if (found.front() == static_cast<float>(position_.size) && found.back() == found.front()) return;
+  throw std::runtime_error(
+      fmt::format("{}: NCCL: the first all-reduce gives {}, wanted {}", name_, found.front(), position_.size));
+}
+
+/// Recursive doubling: at every distance both ranks of a pair exchange their sums and add them.
+void NcclCollective::add_ranks(float* sums, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  std::byte* const into = device_.scratch(scratch_, bytes);
+  const cudaStream_t stream = device_.compute.get();
+  for (int32_t distance = 1; distance < position_.size; distance *= 2) {
+    const int peer = position_.rank ^ distance;
+    launch("a pair's exchange", [&] {
+      accept("ncclGroupStart", nccl_.group_start());
+      const ncclResult_t sent = nccl_.send(sums, bytes, ncclChar, peer, comm_, stream);
+      const ncclResult_t received = nccl_.recv(into, bytes, ncclChar, peer, comm_, stream);
+      const ncclResult_t ended = nccl_.group_end();  // in any case: the group is the thread's
+      accept("ncclSend", sent);
+      accept("ncclRecv", received);
+      accept("ncclGroupEnd", ended);
+    });
+    add_values(stream, reinterpret_cast<const float*>(into), count, sums);
+  }
+}
+
+void NcclCollective::all_reduce(Matrix sums) {
+  CHECK(submissions_.inside(), "a collective was called outside submitted work");
+  CHECK(sums.dtype == DType::kF32, "all_reduce of {}, wanted f32", to_string(sums.dtype));
+  group_->check();
+  const int64_t count = sums.rows * sums.cols;
+  if (count > 0) add_ranks(reinterpret_cast<float*>(sums.data), count);
+}
+
+void NcclCollective::all_gather(Matrix slice, Matrix out) {
+  CHECK(submissions_.inside(), "a collective was called outside submitted work");
+  CHECK(out.dtype == slice.dtype && out.rows == slice.rows && out.cols == slice.cols * position_.size,
+        "all_gather of {} slices [{}, {}] into [{}, {}]", position_.size, slice.rows, slice.cols, out.rows, out.cols);
+  group_->check();
+  if (slice.bytes() == 0) return;
+  // One row is its slices side by side.
+  std::byte* const blocks = slice.rows == 1 ? out.data : device_.scratch(scratch_, out.bytes());
+  launch("ncclAllGather", [&] {
+    accept("ncclAllGather",
+           nccl_.all_gather(slice.data, blocks, slice.bytes(), ncclChar, comm_, device_.compute.get()));
+  });
+  if (slice.rows == 1) return;
+  for (int32_t rank = 0; rank < position_.size; ++rank) {
+    Matrix block = slice;
+    block.data = blocks + static_cast<size_t>(rank) * slice.bytes();
+    copy_columns(device_.compute.get(), block, 0, out, rank * slice.cols, slice.cols);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<tensor::Collective> open_nccl_collective(Device& device, const Submissions& submissions,
+                                                         const tensor::CollectiveOptions& options) {
+  const auto library = nccl_library();
+  if (library.has_error()) throw std::runtime_error(library.error().message);
+  return std::make_unique<NcclCollective>(device, submissions, **library, options);
+}
+
+}  // namespace millrace::cuda
