@@ -25,8 +25,11 @@ double megabytes(uint64_t bytes) {
 }
 
 /// Returns what must be equal for a stored page to be the one that would be computed here.
-std::string page_format(const tensor::Backend& backend) {
-  return fmt::format("{} revision {}", backend.kv_format(), tensor::kArithmeticRevision);
+std::string page_format(const tensor::Backend& backend, const sched::StageConfig& stage) {
+  const bool rounds_sums = stage.rank_count > 1 && stage.reduce_dtype != tensor::DType::kF32;
+  return fmt::format(
+      "{} revision {}{}", backend.kv_format(), tensor::kArithmeticRevision,
+      rounds_sums ? fmt::format(", {} ranks with {} sums", stage.rank_count, enum_name(stage.reduce_dtype)) : "");
 }
 
 Result<void> check_channels(tensor::Backend& backend, const std::string& stage) {
@@ -223,7 +226,8 @@ size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) c
 std::vector<std::string> NodeStages::contents() const {
   std::vector<std::string> texts;
   for (const Part& part : parts_) {
-    if (!part.fingerprint.empty()) texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend)));
+    if (!part.fingerprint.empty())
+      texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend, options_.stage)));
   }
   return texts;
 }
@@ -248,7 +252,7 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
   cache::StoreIdentity identity{.model_fingerprint = fingerprint,
                                 .layer_begin = static_cast<uint32_t>(layers.begin),
                                 .layer_end = static_cast<uint32_t>(layers.end),
-                                .kv_dtype = page_format(*part.backend),
+                                .kv_dtype = page_format(*part.backend, options_.stage),
                                 .page_size = bounds.page_size,
                                 .page_bytes = part.model->cache().page_bytes()};
   if (options_.stage.rank_count > 1) {
@@ -292,7 +296,9 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
   }
   sched::RingConfig ring = shape;
-  ring.make_collectives = comm::make_shared_collectives;
+  ring.make_collectives = [](StageId, const std::vector<tensor::Backend*>& backends) {
+    return comm::make_shared_collectives(backends);
+  };
   stages_ =
       std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, options_.ranks, ring);
   return {};
@@ -304,7 +310,9 @@ std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const 
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                            .host_page_count = shape.bounds.host_page_count,
                                            .activations_to_host = is_of_last_stage(index),
-                                           .output_buffers = output_buffers(index, shape)};
+                                           .output_buffers = output_buffers(index, shape),
+                                           .slices_input = index < rank_count(),
+                                           .slices_output = is_of_last_stage(index)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
                                               std::move(part.store));
 }

@@ -45,6 +45,12 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
       ->check(CLI::IsMember({"1", "2", "4", "8", "auto"}))
       ->type_name("N")
       ->default_str("1");
+  add_name(
+      serve, "--tp-reduce-dtype", {"f32", "bf16"},
+      [&engine](const std::string& name) { engine.stage.reduce_dtype = *parse_enum<tensor::DType>(name); },
+      "Selects the dtype in which sums travel between ranks of a stage on several nodes: f32, with the tokens of one "
+      "rank, or bf16, with half the bytes.")
+      ->default_str("f32");
   serve
       .add_option_function<std::string>(
           "--pp-layer-partition",

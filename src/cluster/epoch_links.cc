@@ -95,7 +95,8 @@ asio::awaitable<void> EpochLinks::join_collective(size_t index) {
       .facts = link_hello(options_.assignment, options_.config, options_.epoch, stage, stage),
       .endpoints = {},
       .sockets = socket_options(),
-      .silence = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence)};
+      .silence = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence),
+      .reduce_dtype = options_.assignment.stage.reduce_dtype};
   for (uint32_t rank = 0; rank < rank_count; ++rank) {
     collective.endpoints.push_back(endpoint_of(node_of(parts_, stage, rank)));
   }

@@ -5,34 +5,29 @@
 namespace millrace::sim {
 
 std::vector<std::unique_ptr<tensor::Collective>> SimulatedCollective::make_group(
-    const std::vector<tensor::Backend*>& backends) {
-  const auto group = std::make_shared<Group>();
-  const auto size = static_cast<int32_t>(backends.size());
+    const std::vector<std::reference_wrapper<async::Runtime>>& ranks, const VirtualCollectiveOptions& options) {
+  const auto group = std::make_shared<VirtualGroup>(ranks, options);
   std::vector<std::unique_ptr<tensor::Collective>> ends;
-  for (int32_t rank = 0; rank < size; ++rank) {
-    const tensor::RankPosition position{.rank = rank, .size = size};
+  for (int32_t rank = 0; rank < group->size(); ++rank) {
+    const tensor::RankPosition position{.rank = rank, .size = group->size()};
     ends.emplace_back(new SimulatedCollective(position, group));
   }
   return ends;
 }
 
-asio::awaitable<std::vector<uint64_t>> SimulatedCollective::sum(async::Runtime& runtime, uint64_t what,
-                                                                std::vector<uint64_t> values) {
-  if (group_->reason) throw tensor::CollectiveAborted(*group_->reason);
-  if (!group_->open) {
-    group_->open = std::make_shared<Exchange>(Exchange{what, std::vector<uint64_t>(values.size()), {}});
+asio::awaitable<std::vector<uint64_t>> SimulatedCollective::sum(uint64_t what, std::vector<uint64_t> values) {
+  values.push_back(what);
+  const size_t count = values.size();
+  const std::vector<uint64_t> all =
+      co_await group_->all_gather(position_.rank, std::move(values), count * sizeof(uint64_t));
+  CHECK(all.size() == count * static_cast<size_t>(position_.size), "ranks exchange different numbers of rows");
+  std::vector<uint64_t> sums(count - 1);
+  for (size_t begin = 0; begin < all.size(); begin += count) {
+    CHECK(all[begin + count - 1] == what, "rank {} exchanges {} while another does {}", position_.rank, what,
+          all[begin + count - 1]);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += all[begin + i];
   }
-  const std::shared_ptr<Exchange> exchange = group_->open;
-  CHECK(exchange->what == what && exchange->sums.size() == values.size(), "rank {} exchanges {} while others do {}",
-        position_.rank, what, exchange->what);
-  for (size_t i = 0; i < values.size(); ++i) exchange->sums[i] += values[i];
-  const async::Event complete = exchange->waiting.emplace_back(runtime);
-  if (exchange->waiting.size() == static_cast<size_t>(position_.size)) {
-    group_->open.reset();
-    for (const async::Event& each : exchange->waiting) each.set();
-  }
-  co_await complete.wait();
-  co_return exchange->sums;
+  co_return sums;
 }
 
 void SimulatedCollective::all_reduce(tensor::Matrix) {
@@ -41,16 +36,6 @@ void SimulatedCollective::all_reduce(tensor::Matrix) {
 
 void SimulatedCollective::all_gather(tensor::Matrix, tensor::Matrix) {
   CHECK(false, "a virtual thread cannot wait in an exchange");
-}
-
-void SimulatedCollective::abort(const std::string& reason) {
-  if (group_->reason) return;
-  group_->reason = reason;
-  const std::shared_ptr<Exchange> open = std::exchange(group_->open, nullptr);
-  if (!open) return;
-  for (const async::Event& each : open->waiting) {
-    each.set(std::make_exception_ptr(tensor::CollectiveAborted(reason)));
-  }
 }
 
 }  // namespace millrace::sim

@@ -77,7 +77,13 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
                           .rank_count = options.rank_count,
                           .window = scheduler.window,
                           .watchdog = head.watchdog,
-                          .make_collectives = SimulatedCollective::make_group};
+                          .make_collectives = {}};
+  shape.make_collectives = [options = options.collectives, runtimes, size = options.rank_count](
+                               StageId stage, const std::vector<tensor::Backend*>&) {
+    std::vector<std::reference_wrapper<async::Runtime>> ranks;
+    for (size_t i = 0; i < size; ++i) ranks.emplace_back(*runtimes[stage.value() * size + i]);
+    return SimulatedCollective::make_group(ranks, options);
+  };
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;

@@ -22,6 +22,7 @@ struct SimulatedRingOptions {
   std::function<void(StageId)> fault;             ///< called before each run of a stage's rank; may throw
   std::function<async::Duration(StageId)> stall;  ///< called before each run of a rank: returns how long it hangs
   SimulatedLinkOptions links;
+  VirtualCollectiveOptions collectives;            ///< between the ranks of a stage
   std::optional<SimulatedLinkOptions> head_links;  ///< of the two links of the head, if they differ
   /// Makes the page store of a rank, if set.
   std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId, uint32_t rank)> make_store;

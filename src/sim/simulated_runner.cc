@@ -136,7 +136,7 @@ asio::awaitable<void> SimulatedRunner::run_layer(int32_t layer, const sched::Sta
   if (collective_) {
     const uint64_t exchange =
         batch.plan.value() * static_cast<uint64_t>(model_.layer_count) + static_cast<uint64_t>(layer);
-    found = co_await collective_->sum(runtime_, exchange, std::move(found));
+    found = co_await collective_->sum(exchange, std::move(found));
   }
   for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::mix(hidden[row], found[row]);
 }

@@ -75,6 +75,8 @@ TEST_CASE("stages have one rank or a number or one per NUMA node") {
   CHECK(served({"--tp-size", "4"}).engine.tp_size == 4);
   CHECK(served({"--tensor-parallel-size", "2"}).engine.tp_size == 2);
   CHECK(served({"--tp-size", "auto"}).engine.tp_size == 0);
+  CHECK(served({}).engine.stage.reduce_dtype == tensor::DType::kF32);
+  CHECK(served({"--tp-reduce-dtype", "bf16"}).engine.stage.reduce_dtype == tensor::DType::kBF16);
 }
 
 TEST_CASE("auto is no instruction set and bf16") {

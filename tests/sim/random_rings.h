@@ -84,6 +84,7 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   ring.head.heartbeat = 1s;
   ring.head.watchdog = 100s;
   if (dice.chance(0.2)) ring.rank_count = 1U << (dice.chance(0.7) ? 1 : dice.range(2, 3));
+  if (ring.rank_count > 1) ring.collectives.latency = std::chrono::microseconds(dice.range(0, 20));
   return ring;
 }
 

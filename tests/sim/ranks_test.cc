@@ -1,147 +1,103 @@
+// Tensor-parallel ranks in described clusters, and what was published about them.
 #include <catch2/catch.hpp>
-#include <set>
 
-#include "sim/random_rings.h"
-#include "support/effort.h"
+#include "sim/cluster.h"
+#include "sim/experiment.h"
+#include "support/mentions.h"
+#include "support/paths.h"
 
 using namespace millrace;
-using namespace millrace::test;
+using namespace millrace::sim;
+using test::Mentions;
 
 namespace {
 
-/// A random ring whose stages have so many ranks.
-sim::SimulatedRingOptions ring_of_ranks(Dice& dice, uint32_t rank_count) {
-  auto options = strange_ring(dice);
-  options.rank_count = rank_count;
-  return options;
+constexpr const char* kRanks = R"("ranks":{"size":2,"node_ranks":4,"bytes_per_token":1000,"gb_per_s":1,"latency_us":3,
+                                           "node_gb_per_s":0.5,"node_latency_us":10})";
+
+std::string description(const std::string& ranks) {
+  return R"({"layers":4,"layer":{"fixed_us":7,"per_token_us":16,"per_pair_us":8,"per_decode_us":4,"per_context_us":2},
+             "stage":{"fixed_us":100},"output_head":{"per_decode_us":64},"activation_bytes_per_token":4096,
+             "page_size":16,"page_count":1000,"max_running":4,"context_length":16000,)" +
+         ranks + "}";
 }
 
-/// Throws at the run with a drawn number of one stage, whichever of its ranks that is.
-struct RankFault {
-  StageId stage;
-  int runs_left = 0;
-  bool dies = false;
-  std::optional<async::TimePoint> at;
+Cluster small() {
+  return Cluster::parse(description(kRanks)).value();
+}
 
-  void ask(StageId of, async::TimePoint now) {
-    if (of != stage || at || now < async::TimePoint(kProfileEnd) || runs_left-- > 0) return;
-    at = now;
-    if (dies) throw sim::StageDeath("device lost");
-    throw std::runtime_error("device lost");
-  }
-};
-
-/// Returns which rank an error says has failed: the number after "rank".
-std::optional<int> named_rank(const Error& error) {
-  const size_t found = error.message.find(" rank ");
-  if (found == std::string::npos) return std::nullopt;
-  return std::stoi(error.message.substr(found + 6));
+std::string parse_failure(const std::string& ranks) {
+  const auto cluster = Cluster::parse(description(ranks));
+  REQUIRE(cluster.has_error());
+  REQUIRE(cluster.error().code == ErrorCode::kData);
+  return cluster.error().message;
 }
 
 }  // namespace
 
-TEST_CASE("rings of 2 and 4 and 8 ranks give the tokens of the model") {
-  for (const uint32_t rank_count : {2U, 4U, 8U}) {
-    uint64_t cached_tokens = 0;
-    uint64_t host_hits = 0;
-    const uint64_t seeds = test::repetitions(120);
-    for (uint64_t seed = 0; seed < seeds; ++seed) {
-      INFO(rank_count << " ranks, seed " << seed);
-      Dice dice(seed);
-      const auto options = ring_of_ranks(dice, rank_count);
-      auto jobs = random_jobs(dice);
-      World world(seed);
-      world.start(options, jobs);
-      world.run_to_end();
-      for (const Job& job : jobs) {
-        require_right_end(job, options);
-        cached_tokens += job.cached_tokens;
-      }
-      host_hits += world.head().status().cache.host_hit_pages;
-      world.flush_to_nothing();
-      world.stop();
-    }
-    REQUIRE(cached_tokens > 3 * seeds);
-    REQUIRE(host_hits > 0);
-  }
+TEST_CASE("ranks share all costs of a layer but the fixed ones") {
+  const auto alone = small().divide(1, 1).value();
+  REQUIRE(alone[0].coefficients.fixed_us == Approx(4 * 7 + 100));
+  REQUIRE(alone[0].coefficients.per_token_us == Approx(4 * 16));
+  const auto two = small().divide(2).value();  // the described size
+  REQUIRE(two.size() == 2);
+  // Two all-reduces per layer of two steps each; half the bytes go out and half come back.
+  REQUIRE(two[0].coefficients.fixed_us == Approx(2 * (7 + 2 * 2 * 3) + 100));
+  REQUIRE(two[0].coefficients.per_token_us == Approx(2 * (16.0 / 2 + 2 * 2 * 0.5 * 1000 / 1e9 * 1e6)));
+  REQUIRE(two[0].coefficients.per_pair_us == Approx(2 * 8.0 / 2));
+  REQUIRE(two[0].coefficients.per_context_us == Approx(2 * 2.0 / 2));
+  REQUIRE(two[1].coefficients.per_decode_us == Approx(2 * 4.0 / 2 + 64.0 / 2));
+  REQUIRE(two[0].output_row_bytes == 4096 / 2);
+  REQUIRE(two[1].input_row_bytes == 4096 / 2);
 }
 
-TEST_CASE("a rank that fails breaks the ring at once by its name") {
-  std::set<int> named;
-  uint64_t failed = 0;
-  const uint64_t seeds = test::repetitions(300);
-  for (uint64_t seed = 0; seed < seeds; ++seed) {
-    INFO("seed " << seed);
-    Dice dice(seed);
-    auto options = ring_of_ranks(dice, 1U << dice.range(1, 3));
-    auto jobs = random_jobs(dice);
-    for (Job& again : asked_again(jobs, " later")) {
-      again.request.id += " again";
-      again.arrival += 3s;
-      again.leave_after.reset();
-      jobs.push_back(std::move(again));
-    }
-    RankFault fault{.stage = StageId(dice.range(0, options.stage_count - 1)),
-                    .runs_left = static_cast<int>(dice.range(0, 60)),
-                    .dies = dice.chance(0.5),
-                    .at = {}};
-    World world(seed);
-    options.fault = [&](StageId stage) { fault.ask(stage, world.now()); };
-    world.start(options, jobs);
-    while (!fault.at && world.now() < async::TimePoint(8s)) world.run_until(world.now().time_since_epoch() + 1ms);
-    if (fault.at) {
-      world.run_until(fault.at->time_since_epoch() + 2s);
-      REQUIRE(world.head().status().ready);  // the ring has formed again
-    }
-    world.run_to_end();
-    for (const Job& job : jobs) {
-      require_right_end(job, options, {.breaks = {"device lost"}});
-      if (!failed_with(job, "device lost")) continue;
-      ++failed;
-      const auto rank = named_rank(*job.error);
-      REQUIRE(rank.has_value());
-      REQUIRE(*rank < static_cast<int>(options.rank_count));
-      named.insert(*rank);
-    }
-    world.flush_to_nothing();
-    world.stop();
-  }
-  REQUIRE(failed > seeds / 4);
-  REQUIRE(named.size() == 8);
+TEST_CASE("ranks on several nodes reduce within and between nodes") {
+  const auto eight = small().divide(1, 8).value();
+  const double within = 2 * 3.0 / 4 * 1000 / 1e9 * 1e6;
+  const double between = 2 * 1.0 / 2 * 1000 / 0.5e9 * 1e6;
+  REQUIRE(eight[0].coefficients.per_token_us == Approx(4 * (16.0 / 8 + 2 * (within + between))));
+  REQUIRE(eight[0].coefficients.fixed_us == Approx(4 * (7 + 2 * (4 * 3 + 2 * 10)) + 100));
 }
 
-TEST_CASE("every rank reports how long it was busy") {
-  sim::SimulatedRingOptions options;
-  options.model = kRandomModel;
-  options.stage_count = options.head.scheduler.stage_count = options.head.scheduler.window = 2;
-  options.rank_count = 4;
-  options.costs = {{1000, 0, 0, 0.5}};
-  options.head.scheduler.page_count = options.head.scheduler.context_length = 64;
-  options.head.scheduler.page_size = 1;
-  options.head.max_queued = 64;
-  options.head.heartbeat = 100ms;
-  options.head.watchdog = 100s;
-  std::vector<Job> jobs{job_at(2s, {1, 2, 3})};
-  World world(3);
-  world.start(options, jobs);
-  world.run_to_end();
-  const auto& stats = *world.head().ring_stats();
-  REQUIRE(stats.rank_count() == 4);
-  const auto records = stats.records_after(0);
-  REQUIRE(records.size() == 5);
-  std::vector<std::vector<int64_t>> busy_ns(2, std::vector<int64_t>(3));
-  for (const sched::PlanRecord& record : records) {
-    for (size_t s = 0; s < 2; ++s) {
-      REQUIRE(record.stages[s].ranks.size() == 3);
-      for (size_t i = 0; i < 3; ++i) {
-        const sched::RankSpan& rank = record.stages[s].ranks[i];
-        REQUIRE(rank.known);
-        REQUIRE(rank.end_ns - rank.begin_ns >= 1'000'000);
-        busy_ns[s][i] += rank.end_ns - rank.begin_ns;
-      }
-    }
-  }
-  const auto totals = stats.snapshot(world.now().time_since_epoch().count()).since_start;
-  for (size_t s = 0; s < 2; ++s) REQUIRE(totals.stages[s].rank_busy_ns == busy_ns[s]);
-  world.stop();
+TEST_CASE("faults in a description of ranks are named") {
+  REQUIRE_THAT(parse_failure(R"("ranks":3)"), Mentions("ranks", "object"));
+  REQUIRE_THAT(parse_failure(R"("ranks":{"size":3})"), Mentions("ranks.size", "3", "power of two"));
+  REQUIRE_THAT(parse_failure(R"("ranks":{"node_ranks":0})"), Mentions("ranks.node_ranks", "0"));
+  REQUIRE_THAT(parse_failure(R"("ranks":{"gbps":3})"), Mentions("ranks.gbps"));
+  REQUIRE_THAT(parse_failure(R"("ranks":{"latency_us":-1})"), Mentions("ranks.latency_us", "0 to"));
+  const auto measured = Cluster::parse(R"({"stages":[{"fixed_us":1}],"ranks":{"size":2},"page_count":2,"page_size":16,
+                                           "context_length":9})");
+  REQUIRE_THAT(measured.error().message, Mentions("ranks", "layers"));
+  const auto odd = small().divide(1, 6);
+  REQUIRE(odd.error().code == ErrorCode::kInvalidArgument);
+  REQUIRE_THAT(odd.error().message, Mentions("--tp-size 6", "power of two"));
+  const Cluster without = Cluster::parse(description(R"("jitter":0)")).value();
+  REQUIRE(without.divide(1, 1).has_value());
+  REQUIRE_THAT(without.divide(1, 2).error().message, Mentions("--tp-size 2", "ranks"));
+}
+
+TEST_CASE("published figures of DeepSeek-V3.1 on H20 come out") {
+  const Cluster cluster = Cluster::load(test::source_dir() / "bench/clusters/h20-deepseek-v3.1.json").value();
+  const auto run = [&](uint32_t requests, const ExperimentConfig& setting) {
+    WorkloadOptions options;
+    options.requests = requests;
+    options.input_length = 131072;
+    const auto result = run_experiment(cluster, setting, make_workload(options), 1);
+    REQUIRE(result.has_value());
+    REQUIRE(result->failed_count() == 0);
+    return *result;
+  };
+  ExperimentConfig tp8{1, 0, sched::Chunking::kFixed, 12288};
+  ExperimentConfig tp32 = tp8;
+  tp32.tp_size = 32;
+  const ExperimentConfig dynamic{4, 0, sched::Chunking::kPublished, 12288, 0.65};
+  const ExperimentConfig fixed{4, 0, sched::Chunking::kFixed, 4096};
+  const double tp8_s = run(16, tp8).makespan_s;
+  constexpr double kBound = 0.02;  // of every published figure
+  CHECK(run(1, tp8).ttft_s(0.5) == Approx(48.5).epsilon(kBound));
+  CHECK(run(1, dynamic).ttft_s(0.5) == Approx(15.5).epsilon(kBound));
+  CHECK(tp8_s / run(16, dynamic).makespan_s == Approx(3.31).epsilon(kBound));
+  CHECK(tp8_s / run(16, fixed).makespan_s == Approx(3.20).epsilon(kBound));
+  CHECK(tp8_s / run(16, tp32).makespan_s == Approx(2.54).epsilon(kBound));
+  CHECK(tp8_s / run(16, dynamic).makespan_s / 4 == Approx(0.828).epsilon(kBound));
 }

@@ -99,7 +99,7 @@ void LocalStages::set_collectives(std::vector<std::unique_ptr<tensor::Collective
     if (here_.count == shape_.rank_count) {
       std::vector<tensor::Backend*> backends;
       for (const auto& host : ranks) backends.push_back(host->runner->channel_backend());
-      outer = shape_.make_collectives(backends);
+      outer = shape_.make_collectives(ranks.front()->stage, backends);
     }
     for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->runner->set_collective(std::move(outer[i]));
   }

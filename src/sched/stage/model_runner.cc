@@ -95,13 +95,25 @@ uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)
-    : runtime_(runtime), vocab_size_(options.vocab_size), store_(std::move(store)) {
+    : runtime_(runtime),
+      vocab_size_(options.vocab_size),
+      slices_(model->rank().position, model->rank().position.size, model->config().hidden_size),
+      store_(std::move(store)) {
   tensor::Backend& backend = model->backend();
   if (!backend.is_host()) graph_stats_ = model->graph_stats();
   page_bytes_ = model->cache().page_bytes();
   if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
   for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model->allocate_hidden());
   row_bytes_ = model->hidden_view(hidden_[0], 1).bytes();
+  const size_t slice_bytes = slices_.row_bytes(backend.hidden_dtype());
+  gathers_input_ = options.slices_input && slices_.sliced() && !model->span().first;
+  const bool packs_output = options.slices_output && slices_.sliced() && !model->span().last;
+  if (!model->span().first) input_row_bytes_ = gathers_input_ ? slice_bytes : row_bytes_;
+  if (!model->span().last) output_row_bytes_ = packs_output ? slice_bytes : row_bytes_;
+  const auto max_rows = static_cast<size_t>(model->limits().max_batch_tokens);
+  for (size_t i = 0; packs_output && i < options.output_buffers; ++i) {
+    packed_.push_back(backend.allocate(max_rows * slice_bytes));
+  }
   if (!model->span().last && !backend.is_host() && options.activations_to_host) {
     for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
   }
@@ -120,6 +132,8 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   Result result;
   if (model_->span().last) {
     if (makes_outputs()) result.outputs = outputs(batch, std::move(drawn));
+  } else if (!packed_.empty()) {
+    result.activations = {packed_[next_buffer_ % packed_.size()].data(), batch.tokens.size() * output_row_bytes_};
   } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
     result.activations = copy;
   } else {
@@ -196,8 +210,13 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, SamplingResults& drawn) {
   const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
+  if (gathers_input_) input = gathered(input, hidden);
   if (!model_->span().last) {
     model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes});
+    if (!packed_.empty()) {
+      slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
+      return;
+    }
     if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
     return;
   }
@@ -207,6 +226,17 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
       model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes});
   project(batch, kept, drawn);
   if (makes_outputs()) copy_pooled_rows(kept, drawn);
+}
+
+/// Returns this rank's columns of `hidden` in memory of their own.
+tensor::Matrix ModelRunner::slice_of(std::byte* data, tensor::Matrix hidden) const {
+  return {.data = data, .dtype = hidden.dtype, .rows = hidden.rows, .cols = slices_.columns()};
+}
+
+/// Gathers the columns that all ranks have received into `hidden`. Returns the input of the forward pass: none.
+std::span<const std::byte> ModelRunner::gathered(std::span<const std::byte> input, tensor::Matrix hidden) {
+  slices_.gather(*collective_, slice_of(const_cast<std::byte*>(input.data()), hidden), hidden);
+  return {};
 }
 
 void ModelRunner::copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn) {

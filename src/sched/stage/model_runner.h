@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "model/stage_model.h"
+#include "sched/stage/activation_slices.h"
 #include "sched/stage/pooler.h"
 #include "sched/stage/stage_runner.h"
 
@@ -19,6 +20,10 @@ class ModelRunner final : public StageRunner {
     /// Whether a link may read the activations on the host; otherwise a stage of this process reads them on the device.
     bool activations_to_host = true;
     size_t output_buffers = 2;
+    /// With several ranks: the stage before, or the next one, is on another node, so that each rank receives or sends
+    /// its columns of the activations only.
+    bool slices_input = false;
+    bool slices_output = false;
   };
   /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
   /// output buffers.
@@ -31,8 +36,8 @@ class ModelRunner final : public StageRunner {
   /// Returns the model for another runner; this one runs no more.
   [[nodiscard]] std::unique_ptr<model::StageModel> release_model();
 
-  [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
-  [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
+  [[nodiscard]] size_t output_row_bytes() const override { return output_row_bytes_; }
+  [[nodiscard]] size_t input_row_bytes() const override { return input_row_bytes_; }
   [[nodiscard]] size_t output_buffers() const override { return hidden_.size(); }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
@@ -70,6 +75,8 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
   void pool(const StageBatch& batch, std::span<std::byte> rows, std::vector<SliceOutput>& outputs);
   [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
+  [[nodiscard]] tensor::Matrix slice_of(std::byte* data, tensor::Matrix hidden) const;
+  [[nodiscard]] std::span<const std::byte> gathered(std::span<const std::byte> input, tensor::Matrix hidden);
 
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
@@ -77,9 +84,15 @@ class ModelRunner final : public StageRunner {
   std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
   std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
   std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
-  std::array<tensor::Buffer, 2> inputs_;            // by Memory; allocated when first asked for
+  ActivationSlices slices_;
+  std::vector<tensor::Buffer>
+      packed_;  // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns
+  std::array<tensor::Buffer, 2> inputs_;  // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;
+  size_t input_row_bytes_ = 0;
+  size_t output_row_bytes_ = 0;
+  bool gathers_input_ = false;
   size_t next_buffer_ = 0;
   size_t page_bytes_ = 0;
   tensor::Buffer host_pages_;                              // [host pages, page_bytes]

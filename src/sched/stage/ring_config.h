@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "async/runtime.h"
+#include "base/ids.h"
 #include "comm/in_process_link.h"
 #include "sched/stage/stage_bounds.h"
 #include "tensor/collective.h"
@@ -23,9 +24,9 @@ struct RingConfig {
   /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
   /// wait.
   std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
-  /// Makes the ends of the exchanges between the ranks of one stage, for one epoch, given their devices
+  /// Makes the ends of the exchanges between the ranks of a stage, for one epoch, given their devices
   /// (StageRunner::channel_backend). Called if there are several ranks.
-  std::function<std::vector<std::unique_ptr<tensor::Collective>>(const std::vector<tensor::Backend*>&)>
+  std::function<std::vector<std::unique_ptr<tensor::Collective>>(StageId, const std::vector<tensor::Backend*>&)>
       make_collectives;
 };
 

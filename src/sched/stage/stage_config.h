@@ -24,6 +24,7 @@ struct StageConfig {
   uint32_t sampling_vocab = 0;    ///< ids that can be sampled
   double memory_fraction = 0;     ///< part of the memory available at start for the KV cache; 0: the device's default
   tensor::DType dtype = tensor::DType::kBF16;                     ///< of GEMMs and of the KV cache
+  tensor::DType reduce_dtype = tensor::DType::kF32;               ///< of sums between ranks on several nodes
   std::optional<tensor::Isa> isa;                                 ///< of the CPU kernels; empty: each node's own choice
   model::Quantization quantization = model::Quantization::kNone;  ///< of projections; kNone: as the checkpoint
   async::Duration watchdog{};   ///< a run that takes longer fails its stage; 0: no limit
@@ -36,8 +37,8 @@ struct StageConfig {
 inline constexpr auto kStageConfigFields = std::tuple(
     &StageConfig::rank_count, &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
     &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::sampling_vocab, &StageConfig::memory_fraction,
-    &StageConfig::dtype, &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store,
-    &StageConfig::has_output_head);
+    &StageConfig::dtype, &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization,
+    &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns the shape of a ring of `stage_count` stages, once the sizes of its page pools are agreed.
 [[nodiscard]] inline RingConfig ring_config(const StageConfig& stage, uint32_t stage_count, uint32_t vocab_size,

@@ -1,6 +1,7 @@
 #include "sched/stage/stage_loop.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "sched/stage/rank_name.h"
@@ -10,6 +11,13 @@ namespace {
 
 /// Reports that wait for the next plan. A rank makes one per plan, so more means a head that has stopped.
 constexpr size_t kMaxUnsentReports = 1024;
+
+/// Clocks of a leader and a rank that differ by less count as one.
+constexpr int64_t kClockToleranceNs = 1'000'000;
+
+void shift(StageReport& report, int64_t ns) {
+  for (int64_t* const time : {&report.plan_ns, &report.input_ns, &report.begin_ns, &report.end_ns}) *time += ns;
+}
 
 /// Returns how many others send acks to a rank.
 size_t ack_source_count(const StageLoopOptions& options) {
@@ -107,11 +115,17 @@ asio::awaitable<void> StageLoop::receive_acks(size_t source, comm::LinkReceiver&
 }
 
 asio::awaitable<void> StageLoop::receive_reports(comm::LinkReceiver& from_rank) {
+  int64_t shortest_lag_ns = INT64_MAX;  // from a run's end on the rank's clock to its report here
   for (;;) {
     const comm::Message message = co_await from_rank.receive(comm::MessageKind::kOutput);
-    const auto output = PlanOutput::decode(message.payload.bytes());
+    auto output = PlanOutput::decode(message.payload.bytes());
     if (output.has_error()) throw ErrorException(output.error());
-    for (const StageReport& report : output->reports) keep_report(report);
+    for (StageReport& report : output->reports) {
+      shortest_lag_ns = std::min(shortest_lag_ns, async::nanoseconds(arrival_of(message)) - report.end_ns);
+      // A rank on another host has a clock of its own.
+      if (std::abs(shortest_lag_ns) > kClockToleranceNs) shift(report, shortest_lag_ns);
+      keep_report(report);
+    }
   }
 }
 
