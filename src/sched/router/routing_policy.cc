@@ -11,8 +11,13 @@ namespace {
 constexpr double kMaxLoadRatio = 1.5;
 constexpr uint32_t kMinExcess = 2;
 constexpr uint32_t kMaxExcess = 8;
-/// A prefix counts when it spares this part of the prompt's pages against the ring with the shortest queue.
+/// Pages count when the prompt has at most this many times as many.
 constexpr size_t kPromptPerGain = 4;
+
+/// Returns whether cached pages of a prompt are worth a route.
+bool is_worthwhile(size_t pages, std::span<const PageName> prompt) {
+  return pages > 0 && pages * kPromptPerGain >= prompt.size();
+}
 
 }  // namespace
 
@@ -69,8 +74,8 @@ Route RoutingPolicy::longest_prefix(std::span<const PageName> prompt, std::span<
     if (cached < best.cached_pages || (cached == best.cached_pages && !is_less_loaded)) continue;
     best = {.ring = ring, .reason = RouteReason::kPrefix, .cached_pages = cached};
   }
-  const size_t gain = best.cached_pages - shortest.cached_pages;
-  if (gain == 0 || gain * kPromptPerGain < prompt.size()) return shortest;
+  if (is_worthwhile(shortest.cached_pages, prompt)) shortest.reason = RouteReason::kPrefix;
+  if (!is_worthwhile(best.cached_pages - shortest.cached_pages, prompt)) return shortest;
   turn_ = turn_before;  // only a choice by load uses up a turn
   return best;
 }
