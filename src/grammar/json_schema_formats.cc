@@ -55,6 +55,22 @@ std::string ipv6_pattern() {
   return pattern;
 }
 
+/// Letters that names in all scripts of this list may begin and end with. The rules of RFC 5892 forbid none of them.
+constexpr std::string_view kLetters =
+    R"(a-z0-9\u00df-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u045f\u05d0-\u05ea\u0904-\u0939\u0e01-\u0e30)"
+    R"(\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3)";
+
+/// Returns host names of short labels, whose ASCII forms have at most 63 characters.
+std::string idn_hostname_pattern() {
+  const std::string label = fmt::format("[{0}](-?[{0}]){{0,12}}", kLetters);
+  return fmt::format(R"({0}(\.{0}){{0,3}})", label);
+}
+
+std::string idn_email_pattern() {
+  const std::string atom = fmt::format("[A-Z{}!#$%&'*+/=?^_`{{|}}~-]+", kLetters);
+  return fmt::format(R"({0}(\.{0})*@{1})", atom, idn_hostname_pattern());
+}
+
 /// Returns a URI of RFC 3986, or an IRI of RFC 3987. A reference may lack the scheme.
 std::string uri_pattern(bool is_international, bool is_reference) {
   const std::string beyond = is_international ? R"(\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef\u{10000}-\u{effff})" : "";
@@ -107,6 +123,8 @@ constexpr std::array kEnforcedFormats = {
     EnforcedFormat{"ipv6", ipv6_pattern},
     EnforcedFormat{"hostname", [] { return std::string(kHostname); }},
     EnforcedFormat{"email", [] { return std::string(kEmail); }},
+    EnforcedFormat{"idn-hostname", idn_hostname_pattern},
+    EnforcedFormat{"idn-email", idn_email_pattern},
     EnforcedFormat{"uri", [] { return uri_pattern(false, false); }},
     EnforcedFormat{"uri-reference", [] { return uri_pattern(false, true); }},
     EnforcedFormat{"iri", [] { return uri_pattern(true, false); }},

@@ -51,6 +51,12 @@ TEST_CASE("scalars") {
       {R"({"format":"uri-template"})",
        {R"("http://a/{b}")", R"("/x{?q,page*}{#f:3}")", R"("plain")", R"("")"},
        {R"("http://a/{")", R"("}")", R"("{}")", R"("{a,}")", R"("{a b}")", R"("%z")"}},
+      {R"({"format":"idn-hostname"})",
+       {"\"\xEC\x8B\xA4\xEB\xA1\x80.\xED\x85\x8C\"", R"("a-b.example")", "\"caf\xC3\xA9.fr\""},
+       {R"("-a")", R"("a..b")", R"("a--b")", "\"\xE3\x80\xAE\"", R"("")"}},
+      {R"({"format":"idn-email"})",
+       {"\"\xEC\x8B\xA4@\xEC\x8B\xA4.kr\"", R"("a.B@c.org")"},
+       {R"("2962")", R"("a@")", R"("a b@c.d")"}},
       {R"({"format":"duration"})", {R"("P1Y2M3DT4H")", R"("PT5S")", R"("P2W")"}, {R"("P")", R"("1D")", R"("P1S")"}},
       {R"({"format":"json-pointer"})", {R"("/a~1b/0")", R"("")"}, {R"("a")", R"("/~2")"}},
       {R"({"format":"regex"})",
@@ -276,8 +282,7 @@ TEST_CASE("unsupported keywords may cost one subschema only") {
     return compile_grammar(
                [&](auto& definition) {
                  return grammar::parse_json_schema(
-                     schema, definition,
-                     {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
+                     schema, definition, {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
                },
                byte_vocabulary(), {kEnd})
         .value();
