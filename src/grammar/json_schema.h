@@ -17,8 +17,8 @@ enum class UnsupportedKeywords : uint8_t {
 /// How a schema is read where the standard leaves room, or where instances of fewer kinds are wanted.
 struct SchemaOptions {
   UnsupportedKeywords unsupported = UnsupportedKeywords::kRefuse;
-  /// Excludes members that no schema declares, even if "additionalProperties" does not exclude them. Excludes types that
-  /// no keyword of a schema without "type" is about.
+  /// Excludes members that no schema declares, even if "additionalProperties" does not exclude them. Excludes types
+  /// that no keyword of a schema without "type" is about.
   bool only_declared = false;
 };
 

@@ -23,8 +23,8 @@ constexpr std::string_view kDuration =
     R"(P(\d+W|(\d+Y(\d+M(\d+D)?)?|\d+M(\d+D)?|\d+D)(T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S))?)"
     R"(|T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S)))";
 constexpr std::string_view kIpv4 = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(\.(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)){3})";
-/// Labels of RFC 1123.
-constexpr std::string_view kHostname =
+/// Labels of RFC 1123, some of which RFC 5891 excludes.
+constexpr std::string_view kHostnameBound =
     R"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*)";
 constexpr std::string_view kEmail = R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@)"
                                     R"([A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+)";
@@ -53,6 +53,30 @@ std::string ipv6_pattern() {
   }
   pattern += fmt::format("|({0}(:{0}){{0,5}})?::{0}|({0}(:{0}){{0,6}})?::", h);
   return pattern;
+}
+
+/// Returns host names without two hyphens at a label's third place, which encode another name.
+std::string hostname_pattern() {
+  const std::string letter = "[A-Za-z0-9]";
+  const std::string inner = "[A-Za-z0-9-]";
+  const std::string label = fmt::format("{0}({0}|{1}{0}|{1}{1}{0}|{1}({0}{1}|-{0}){1}{{0,58}}{0})?", letter, inner);
+  return fmt::format(R"({0}(\.{0})*)", label);
+}
+
+/// Letters that names in all scripts of this list may begin and end with. The rules of RFC 5892 forbid none of them.
+constexpr std::string_view kLetters =
+    R"(a-z0-9\u00df-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u045f\u0904-\u0939\u0e01-\u0e30)"
+    R"(\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3)";
+
+/// Returns host names of short labels, whose ASCII forms have at most 63 characters.
+std::string idn_hostname_pattern() {
+  const std::string label = fmt::format("[{0}](-?[{0}]){{0,12}}", kLetters);
+  return fmt::format(R"({0}(\.{0}){{0,3}})", label);
+}
+
+std::string idn_email_pattern() {
+  const std::string atom = fmt::format("[A-Z{}!#$%&'*+/=?^_`{{|}}~-]+", kLetters);
+  return fmt::format(R"({0}(\.{0})*@{1})", atom, idn_hostname_pattern());
 }
 
 /// Returns a URI of RFC 3986, or an IRI of RFC 3987. A reference may lack the scheme.
@@ -105,8 +129,10 @@ constexpr std::array kEnforcedFormats = {
     EnforcedFormat{"uuid", [] { return std::string(kUuid); }},
     EnforcedFormat{"ipv4", [] { return std::string(kIpv4); }},
     EnforcedFormat{"ipv6", ipv6_pattern},
-    EnforcedFormat{"hostname", [] { return std::string(kHostname); }},
+    EnforcedFormat{"hostname", hostname_pattern},
     EnforcedFormat{"email", [] { return std::string(kEmail); }},
+    EnforcedFormat{"idn-hostname", idn_hostname_pattern},
+    EnforcedFormat{"idn-email", idn_email_pattern},
     EnforcedFormat{"uri", [] { return uri_pattern(false, false); }},
     EnforcedFormat{"uri-reference", [] { return uri_pattern(false, true); }},
     EnforcedFormat{"iri", [] { return uri_pattern(true, false); }},
@@ -130,9 +156,9 @@ bool is_enforced_format(std::string_view name) {
 }
 
 ExpressionPtr format_bound(std::string_view name) {
-  constexpr std::string_view kExact[] = {
-      "date", "uuid", "ipv4", "ipv6", "hostname", "json-pointer", "relative-json-pointer"};
+  constexpr std::string_view kExact[] = {"date", "uuid", "ipv4", "ipv6", "json-pointer", "relative-json-pointer"};
   if (std::ranges::find(kExact, name) != std::end(kExact)) return format_expression(name);
+  if (name == "hostname") return expression_of_pattern(kHostnameBound);
   const bool is_resource = name == "uri" || name == "iri";
   if (!is_resource && name != "email") return nullptr;
   return expression_of_pattern(is_resource ? R"([A-Za-z][A-Za-z0-9+.\-]*:[^\x00-\x1f ]*)" : R"([^@]*@(.|\n)*)");

@@ -67,7 +67,8 @@ std::vector<MemberClass> other_members(const ObjectConditions& object, const std
     std::vector<std::pair<size_t, JsonMember>> matched;  // source and pattern
   };
   ReadWork& work = document.work();
-  std::vector<Class> classes{{at_position(path, [&] { return TextLanguage::exactly(known, work).complement(work); }), {}}};
+  std::vector<Class> classes{
+      {at_position(path, [&] { return TextLanguage::exactly(known, work).complement(work); }), {}}};
   for (size_t i = 0; i < object.sources.size(); ++i) {
     for (const JsonMember& pattern : object.sources[i].patterns) {
       const std::string pattern_path = member_path(object.sources[i], "patternProperties", pattern.key);

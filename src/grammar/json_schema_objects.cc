@@ -96,7 +96,8 @@ class ObjectReader {
     if (!object_.names.empty()) valid = valid_names();
     for (MemberClass& each : other_members(object_, known_, path_, parts_.document)) {
       if (is_closed && !each.is_declared) continue;
-      const TextLanguage names = !valid ? each.names : at_position(path_, [&] { return each.names.and_also(*valid, work_); });
+      const TextLanguage names =
+          !valid ? each.names : at_position(path_, [&] { return each.names.and_also(*valid, work_); });
       if (names.is_empty()) continue;
       for (const auto& divided : divided_by_witnesses(names)) {
         const TextLanguage& part = divided.first;
@@ -190,9 +191,8 @@ class ObjectReader {
     TextLanguage names = TextLanguage::any().complement(work_);
     for (const SchemaCase& each : parts_.cases.cases_of(terms)) {
       if ((each.types & kStringType) == 0) continue;
-      names = names.or_else(each.listed ? listed_names(*each.listed)
-                                        : string_language(each.string, terms.front().path, parts_),
-                            work_);
+      names = names.or_else(
+          each.listed ? listed_names(*each.listed) : string_language(each.string, terms.front().path, parts_), work_);
     }
     return names;
   }

@@ -23,7 +23,7 @@ struct SchemaParts {
   Definition& definition;
   std::function<ExpressionPtr(std::vector<SchemaTerm>)> read;              ///< the values that satisfy all terms
   std::map<std::pair<std::string, TermKeys>, ExpressionPtr> members = {};  ///< by what identifies the names
-  size_t nodes_left = 0;               ///< limits the combinations of members of all objects together
+  size_t nodes_left = 0;       ///< limits the combinations of members of all objects together
   bool only_declared = false;  ///< as in SchemaOptions
 };
 

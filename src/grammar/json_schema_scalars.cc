@@ -122,7 +122,8 @@ TextLanguage string_language(const StringConditions& string, const std::string& 
   };
   for (const StringConditions::Text& pattern : string.patterns) add(pattern, true);
   for (const StringConditions::Text& format : string.formats) add(format, false);
-  if (!string.excluded.empty()) language = language.and_also(TextLanguage::exactly(string.excluded, work).complement(work), work);
+  if (!string.excluded.empty())
+    language = language.and_also(TextLanguage::exactly(string.excluded, work).complement(work), work);
   if (string.min > 0 || string.max) {
     if (string.max && *string.max < string.min) return TextLanguage::any().complement(work);
     // A part of the lengths is better than none: with fewer there are fewer states.

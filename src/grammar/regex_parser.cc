@@ -1,5 +1,8 @@
 #include "grammar/regex_parser.h"
 
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -28,6 +31,35 @@ CharSet spaces() {
   return set;
 }
 
+/// Returns what some standard counts as a space: Python's, ECMAScript's or PCRE's.
+CharSet all_spaces() {
+  CharSet set = spaces();
+  for (const CharSet::Range range : {CharSet::Range{0x1C, 0x1F},
+                                     {0x85, 0x85},
+                                     {0xA0, 0xA0},
+                                     {0x1680, 0x1680},
+                                     {0x2000, 0x200A},
+                                     {0x2028, 0x2029},
+                                     {0x202F, 0x202F},
+                                     {0x205F, 0x205F},
+                                     {0x3000, 0x3000},
+                                     {0xFEFF, 0xFEFF}}) {
+    set.add(range.low, range.high);
+  }
+  return set;
+}
+
+/// Adds the other case of each ASCII letter.
+CharSet without_case(const CharSet& set) {
+  CharSet both = set;
+  for (char32_t c = U'a'; c <= U'z'; ++c) {
+    const char32_t upper = c - U'a' + U'A';
+    if (set.contains(c)) both.add(upper, upper);
+    if (set.contains(upper)) both.add(c, c);
+  }
+  return both;
+}
+
 bool is_alphanumeric(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
@@ -44,9 +76,10 @@ class RegexParser {
     // By the anchors: alternatives with equal ones share what comes before and after them.
     std::map<std::pair<bool, bool>, std::vector<ExpressionPtr>> alternatives;
     do {
-      const bool from_begin = take_all("^") || !is_search;
+      take_flags();
+      const bool from_begin = take_all({"^", "\\A"}) || !is_search;
       ExpressionPtr body = read_terms();
-      const bool to_end = take_all("$") || !is_search;
+      const bool to_end = take_all({"$", "\\z", "\\Z"}) || !is_search;
       alternatives[{from_begin, to_end}].push_back(std::move(body));
     } while (cursor_.take("|"));
     if (!cursor_.at_end()) {
@@ -64,11 +97,31 @@ class RegexParser {
   }
 
  private:
-  bool take_all(std::string_view word) {
+  /// What groups like `(?i:…)` change.
+  struct Flags {
+    bool ignores_case = false;
+    bool dot_is_any = false;
+  };
+
+  bool take_all(std::initializer_list<std::string_view> words) {
     bool taken = false;
-    while (cursor_.take(word)) taken = true;
+    while (std::ranges::any_of(words, [&](std::string_view word) { return cursor_.take(word); })) taken = true;
     return taken;
   }
+
+  /// Reads `(?i)` and `(?s)`, which hold up to the end of the pattern or group.
+  void take_flags() {
+    for (;;) {
+      const std::string_view rest = cursor_.rest();
+      if (!rest.starts_with("(?")) return;
+      const size_t end = rest.find_first_not_of("is", 2);
+      if (end == 2 || end == std::string_view::npos || rest[end] != ')') return;
+      for (const char flag : rest.substr(2, end - 2)) set_flag(flag);
+      cursor_.skip(end + 1);
+    }
+  }
+
+  void set_flag(char flag) { (flag == 'i' ? flags_.ignores_case : flags_.dot_is_any) = true; }
 
   ExpressionPtr read_alternatives() {
     std::vector<ExpressionPtr> alternatives;
@@ -80,9 +133,11 @@ class RegexParser {
   ExpressionPtr read_terms() {
     std::vector<ExpressionPtr> terms;
     for (;;) {
+      take_flags();
       const char next = cursor_.peek();
       if (cursor_.at_end() || next == '|' || next == ')') break;
       if (next == '$' && !is_inner_anchor()) break;
+      if (nesting_ == 0 && next == '\\' && (cursor_.peek(1) == 'z' || cursor_.peek(1) == 'Z')) break;
       terms.push_back(next == '^' || next == '$' ? read_inner_anchor() : read_quantified());
     }
     return sequence(std::move(terms));
@@ -122,23 +177,26 @@ class RegexParser {
     switch (cursor_.peek()) {
       case '(': return read_group();
       case '[': cursor_.skip(); return write_(read_class());
-      case '\\': cursor_.skip(); return write_(read_escape(false));
-      case '.': {
+      case '\\': cursor_.skip(); return write_(cased(read_escape(false)));
+      case '.':
         cursor_.skip();
-        return write_(CharSet(U'\n').complement());
-      }
+        return write_(flags_.dot_is_any ? CharSet(0, CharSet::kMaxCodePoint) : CharSet(U'\n').complement());
       case '*':
       case '+':
       case '?': cursor_.fail("a quantifier has nothing to repeat");
-      default: return write_(CharSet(cursor_.take_char()));
+      default: return write_(cased(CharSet(cursor_.take_char())));
     }
   }
+
+  [[nodiscard]] CharSet cased(const CharSet& set) const { return flags_.ignores_case ? without_case(set) : set; }
 
   ExpressionPtr read_group() {
     cursor_.skip();
     if (++nesting_ > kMaxGroupNesting) cursor_.fail("groups are nested too deeply");
+    const Flags around = flags_;
     if (cursor_.take("?")) read_group_kind();
     ExpressionPtr group = read_alternatives();
+    flags_ = around;
     if (cursor_.peek() == '$') cursor_.fail("anchors are supported at the ends of the pattern");
     if (!cursor_.take(")")) cursor_.fail("wanted ')'");
     --nesting_;
@@ -146,6 +204,10 @@ class RegexParser {
   }
 
   void read_group_kind() {
+    while (cursor_.peek() == 'i' || cursor_.peek() == 's') {
+      set_flag(cursor_.peek());
+      cursor_.skip();
+    }
     if (cursor_.take(":")) return;
     if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("looking ahead is not supported");
     (void)cursor_.take("P");
@@ -164,19 +226,20 @@ class RegexParser {
     for (bool is_first = true; is_first || cursor_.peek() != ']'; is_first = false) {
       if (cursor_.at_end()) cursor_.fail("wanted ']'");
       if (cursor_.rest().starts_with("[:")) cursor_.fail("named classes are not supported");
-      const CharSet low = read_class_item();
+      const CharSet low = read_class_item(is_complement);
       if (cursor_.peek() != '-' || cursor_.peek(1) == ']' || cursor_.peek(1) == '\0') {
         set.add(low);
         continue;
       }
       cursor_.skip();
-      const CharSet high = read_class_item();
+      const CharSet high = read_class_item(is_complement);
       const char32_t first = single(low);
       const char32_t last = single(high);
       if (first > last) cursor_.fail("a range is the wrong way round");
       set.add(first, last);
     }
     cursor_.skip();
+    set = cased(set);
     return is_complement ? set.complement() : set;
   }
 
@@ -187,12 +250,13 @@ class RegexParser {
     return set.ranges()[0].low;
   }
 
-  CharSet read_class_item() {
-    if (cursor_.take("\\")) return read_escape(true);
+  CharSet read_class_item(bool is_complement) {
+    if (cursor_.take("\\")) return read_escape(true, is_complement);
     return CharSet(cursor_.take_char());
   }
 
-  CharSet read_escape(bool in_class) {
+  // Standards differ on which characters are spaces. What is written is a space, or is none, by all of them.
+  CharSet read_escape(bool in_class, bool is_complement = false) {
     const char c = cursor_.peek();
     if (!is_alphanumeric(c)) return CharSet(cursor_.take_char());
     cursor_.skip();
@@ -201,8 +265,8 @@ class RegexParser {
       case 'D': return digits().complement();
       case 'w': return word_chars();
       case 'W': return word_chars().complement();
-      case 's': return spaces();
-      case 'S': return spaces().complement();
+      case 's': return is_complement ? all_spaces() : spaces();
+      case 'S': return (is_complement ? spaces() : all_spaces()).complement();
       case 't': return CharSet(U'\t');
       case 'n': return CharSet(U'\n');
       case 'r': return CharSet(U'\r');
@@ -224,7 +288,7 @@ class RegexParser {
   }
 
   char32_t read_unicode() {
-    if (!cursor_.take("{")) return cursor_.take_hex(4);
+    if (!cursor_.take("{")) return read_code_unit();
     uint32_t digit_count = 0;
     while (is_alphanumeric(cursor_.peek(digit_count))) ++digit_count;
     if (digit_count == 0 || digit_count > 6) cursor_.fail("wanted 1 to 6 hexadecimal digits");
@@ -233,11 +297,36 @@ class RegexParser {
     return c;
   }
 
+  /// Reads four digits, and the other half of a surrogate pair.
+  char32_t read_code_unit() {
+    constexpr std::string_view kHigh = "89abAB";
+    constexpr std::string_view kLow = "cdefCDEF";
+    const auto is_half = [&](size_t at, std::string_view second) {
+      const std::string_view digits = cursor_.rest().substr(std::min(at, cursor_.rest().size()), 4);
+      return digits.size() == 4 && (digits[0] == 'd' || digits[0] == 'D') &&
+             second.find(digits[1]) != std::string_view::npos;
+    };
+    const bool is_pair = is_half(0, kHigh) && cursor_.rest().substr(4).starts_with("\\u") && is_half(6, kLow);
+    if (!is_pair) return cursor_.take_hex(4);
+    uint32_t unit = 0;
+    const std::string_view rest = cursor_.rest();
+    const auto units = [&](size_t at) {
+      const std::string_view digits = rest.substr(at, 4);
+      const bool is_read = std::from_chars(digits.data(), digits.data() + 4, unit, 16).ptr == digits.data() + 4;
+      if (!is_read) cursor_.fail("wanted four hexadecimal digits");
+      return unit;
+    };
+    const char32_t c = 0x10000 + ((units(0) & 0x3FF) << 10 | (units(6) & 0x3FF));
+    cursor_.skip(10);
+    return c;
+  }
+
   TextCursor cursor_;
   const CharEncoder& write_;
   const bool allows_inner_anchors_;
   bool has_inner_anchors_ = false;
   uint32_t nesting_ = 0;
+  Flags flags_;
 };
 
 }  // namespace

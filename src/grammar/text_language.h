@@ -14,8 +14,8 @@
 namespace millrace::grammar {
 
 /// A regular language over characters, as a deterministic automaton without needless states. Immutable; copies share
-/// their states. Functions that make one throw an ErrorException without a position beyond kMaxStates states, and beyond
-/// the limit of the work that they count.
+/// their states. Functions that make one throw an ErrorException without a position beyond kMaxStates states, and
+/// beyond the limit of the work that they count.
 class TextLanguage {
  public:
   static constexpr size_t kMaxStates = 20'000;

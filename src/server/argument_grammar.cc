@@ -179,9 +179,8 @@ ExpressionPtr ArgumentGrammar::any_parameters() {
 }
 
 ExpressionPtr ArgumentGrammar::json_of(Schema schema, std::string_view type) {
-  auto json =
-      grammar::parse_json_schema(with_definitions(schema.value, schema.root), definition_,
-                                 {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
+  auto json = grammar::parse_json_schema(with_definitions(schema.value, schema.root), definition_,
+                                         {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
   if (json.has_value()) return *json;
   return *grammar::parse_json_schema(fmt::format(R"({{"type":"{}"}})", type), definition_);
 }

@@ -40,7 +40,9 @@ TEST_CASE("scalars") {
       {R"({"type":"string","format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"}},
       {R"({"type":"string","format":"ipv4"})", {R"("127.0.0.1")"}, {R"("256.0.0.1")", R"("1.2.3")"}},
       {R"({"type":"string","format":"email"})", {R"("a.b@c-d.org")"}, {R"("a@b")", R"("@b.c")"}},
-      {R"({"format":"hostname"})", {R"("a-b.example")", R"("localhost")"}, {R"("-a.b")", R"("a..b")", R"("a_b")"}},
+      {R"({"format":"hostname"})",
+       {R"("a-b.example")", R"("localhost")", R"("a--b.x1-y--z")"},
+       {R"("-a.b")", R"("a..b")", R"("a_b")", R"("xn--x")", R"("a.bc--d")"}},
       {R"({"format":"ipv6"})",
        {R"("::")", R"("1::8")", R"("fe80::1:2")", R"("1:2:3:4:5:6:7:8")", R"("::ffff:1.2.3.4")"},
        {R"("1:2")", R"("1::2::3")", R"("12345::")", R"("1:2:3:4:5:6:7:8:9")"}},
@@ -51,6 +53,12 @@ TEST_CASE("scalars") {
       {R"({"format":"uri-template"})",
        {R"("http://a/{b}")", R"("/x{?q,page*}{#f:3}")", R"("plain")", R"("")"},
        {R"("http://a/{")", R"("}")", R"("{}")", R"("{a,}")", R"("{a b}")", R"("%z")"}},
+      {R"({"format":"idn-hostname"})",
+       {"\"\xEC\x8B\xA4\xEB\xA1\x80.\xED\x85\x8C\"", R"("a-b.example")", "\"caf\xC3\xA9.fr\""},
+       {R"("-a")", R"("a..b")", R"("a--b")", "\"\xE3\x80\xAE\"", R"("")"}},
+      {R"({"format":"idn-email"})",
+       {"\"\xEC\x8B\xA4@\xEC\x8B\xA4.kr\"", R"("a.B@c.org")"},
+       {R"("2962")", R"("a@")", R"("a b@c.d")"}},
       {R"({"format":"duration"})", {R"("P1Y2M3DT4H")", R"("PT5S")", R"("P2W")"}, {R"("P")", R"("1D")", R"("P1S")"}},
       {R"({"format":"json-pointer"})", {R"("/a~1b/0")", R"("")"}, {R"("a")", R"("/~2")"}},
       {R"({"format":"regex"})",
@@ -276,8 +284,7 @@ TEST_CASE("unsupported keywords may cost one subschema only") {
     return compile_grammar(
                [&](auto& definition) {
                  return grammar::parse_json_schema(
-                     schema, definition,
-                     {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
+                     schema, definition, {.unsupported = grammar::UnsupportedKeywords::kIgnore, .only_declared = true});
                },
                byte_vocabulary(), {kEnd})
         .value();

@@ -18,8 +18,8 @@ class SchemaDraws {
   std::string schema(int depth, bool excludes) {
     const char* type = pick({"string", "integer", "number", "boolean", "null", "object", "array"});
     if (depth > 0 && chance(3)) type = chance(3) ? "array" : "object";
-    return of_type(type, keywords(type, depth, excludes) +
-                             (depth > 0 && chance(3) ? applicator(type, depth - 1, excludes) : ""));
+    return of_type(
+        type, keywords(type, depth, excludes) + (depth > 0 && chance(3) ? applicator(type, depth - 1, excludes) : ""));
   }
   /// Returns a value of few kinds.
   std::string value(int depth) {

@@ -236,7 +236,8 @@ void MessageShapes::probe_responses(const Render& render) {
   const std::string calling = joined({std::string_view(call).substr(0, call.size() - 1),
                                       R"(,"tool_responses":[{"name":"probe_call","response":"probe result"}]})"});
   const auto as_member = render(conversation({kUser, calling}), content_as_parts_);
-  const auto as_message = render(conversation({kUser, call, tool_result(R"(,"content":"probe result")")}), content_as_parts_);
+  const auto as_message =
+      render(conversation({kUser, call, tool_result(R"(,"content":"probe result")")}), content_as_parts_);
   responses_in_call_ = has(as_member, "probe result") && as_member != as_message;
 }
 

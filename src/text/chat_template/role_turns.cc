@@ -89,7 +89,8 @@ RoleTurns RoleTurns::probe(const MessageShapes::Render& render) {
   RoleTurns found;
   // A template that shows no earlier message at all gains nothing.
   if (!shows({task, reply, detail})) return found;
-  found.joins_user_ = !shows({task, detail}) || !shows({task, reply, task, detail}) || !shows({task, detail, reply, task});
+  found.joins_user_ =
+      !shows({task, detail}) || !shows({task, reply, task, detail}) || !shows({task, detail, reply, task});
   found.joins_assistant_ = !shows({task, reply, remark, detail});
   return found;
 }

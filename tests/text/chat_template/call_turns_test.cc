@@ -21,7 +21,8 @@ constexpr std::string_view kFirstCall =
 /// Shows calls of messages without content only, as the templates of DeepSeek R1's distillations do.
 constexpr std::string_view kTextOrCalls =
     "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.tool_calls and m.content is none %}"
-    "{% for c in m.tool_calls %}{{ c.function.name }};{% endfor %}{% else %}{{ m.content or '' }}{% endif %}{% endfor %}";
+    "{% for c in m.tool_calls %}{{ c.function.name }};{% endfor %}{% else %}{{ m.content or '' }}{% endif %}{% endfor "
+    "%}";
 constexpr std::string_view kTakesAll =
     "{% for m in messages %}{{ '<' + m.role + '>' + (m.content or '') }}{% for c in m.tool_calls or [] %}"
     "{{ c.function.name }};{% endfor %}{% endfor %}";

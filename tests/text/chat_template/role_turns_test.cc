@@ -65,9 +65,8 @@ TEST_CASE("Neighbouring assistant messages join if need be") {
   const std::string chat = fmt::format("[{},{},{},{}]", user_of("a"), kAnswered, kMore, user_of("b"));
   CHECK(render_turns(kTakesAllTurns, chat) == "<user>a<assistant>yes<assistant>more<user>b");
   CHECK(render_turns(kTurnsAlternate, chat) == "<user>a<assistant>yes\n\nmore<user>b");
-  constexpr const char* kCalling =
-      R"({"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",)"
-      R"("function":{"name":"f","arguments":"{}"}}]})";
+  constexpr const char* kCalling = R"({"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",)"
+                                   R"("function":{"name":"f","arguments":"{}"}}]})";
   const std::string calling = fmt::format("[{},{},{},{}]", user_of("a"), kAnswered, kCalling, user_of("b"));
   CHECK(render_turns(kTurnsAlternate, calling) == "<user>a<assistant>yes<user>b");
 }

@@ -25,7 +25,8 @@ constexpr std::string_view kFindsCalls =
     "{% if m.role == 'tool' %}{{ ns.names[m.tool_call_id] }}={% endif %}{{ m.content or '' }}{% endfor %}";
 constexpr std::string_view kNeedsIds =
     "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id is not defined %}{{ raise_exception('no id') }}"
-    "{% endif %}{{ c.function.name + c.id }};{% endfor %}{% if m.role == 'tool' %}{% if m.tool_call_id is not defined %}"
+    "{% endif %}{{ c.function.name + c.id }};{% endfor %}{% if m.role == 'tool' %}{% if m.tool_call_id is not defined "
+    "%}"
     "{{ raise_exception('no id') }}{% endif %}{{ m.tool_call_id }}={% endif %}{{ m.content or '' }}|{% endfor %}";
 constexpr std::string_view kNeedsNames =
     "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }};{% endfor %}"
@@ -88,7 +89,8 @@ TEST_CASE("Results that name no call stay in place") {
 TEST_CASE("Ids and names are filled in where the template fails") {
   const std::string plain = calls_of("", "") + result_of("", "one") + result_of("", "two");
   CHECK(render_results(kNeedsIds, plain) == "q|fcall00001;gcall00002;|call00001=one|call00002=two|");
-  CHECK(render_results(kNeedsIds, calls_of("a", "b") + result_of("b", "two") + result_of("", "one")) == "q|fa;gb;|b=two|a=one|");
+  CHECK(render_results(kNeedsIds, calls_of("a", "b") + result_of("b", "two") + result_of("", "one")) ==
+        "q|fa;gb;|b=two|a=one|");
   CHECK(render_results(kNeedsNames, calls_of("b", "a") + result_of("a", "two") + result_of("b", "one")) ==
         "q|f;g;|f=one|g=two|");
   CHECK(render_results(kNeedsNames, plain) == "q|f;g;|f=one|g=two|");
