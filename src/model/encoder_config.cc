@@ -5,10 +5,10 @@
 namespace millrace::model {
 namespace {
 
-constexpr int32_t kMaxTable = 1 << 22;
-constexpr int32_t kMaxWidth = 1 << 18;
-constexpr int32_t kMaxLayerCount = 1024;
-constexpr int32_t kMaxHeadDim = 256;  // limit of the attention kernels
+constexpr int32_t kMaxEncoderRows = 1 << 22;
+constexpr int32_t kMaxEncoderWidth = 1 << 18;
+constexpr int32_t kMaxEncoderLayers = 1024;
+constexpr int32_t kMaxEncoderHeadDim = 256;  // limit of the attention kernels
 
 void refuse_other_kinds(FieldReader& fields) {
   const std::string activation = fields.text_or("hidden_act", "gelu");
@@ -25,19 +25,19 @@ void refuse_other_kinds(FieldReader& fields) {
 
 void read_encoder(FieldReader& fields, bool pads_positions, ModelConfig& config) {
   refuse_other_kinds(fields);
-  config.vocab_size = fields.integer("vocab_size", 1, kMaxTable);
-  config.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
-  config.intermediate_size = fields.integer("intermediate_size", 1, kMaxTable);
-  config.layer_count = fields.integer("num_hidden_layers", 1, kMaxLayerCount);
-  config.head_count = config.kv_head_count = fields.integer("num_attention_heads", 1, kMaxWidth);
+  config.vocab_size = fields.integer("vocab_size", 1, kMaxEncoderRows);
+  config.hidden_size = fields.integer("hidden_size", 1, kMaxEncoderWidth);
+  config.intermediate_size = fields.integer("intermediate_size", 1, kMaxEncoderRows);
+  config.layer_count = fields.integer("num_hidden_layers", 1, kMaxEncoderLayers);
+  config.head_count = config.kv_head_count = fields.integer("num_attention_heads", 1, kMaxEncoderWidth);
   config.norm_epsilon = static_cast<float>(fields.number_or("layer_norm_eps", 1e-12, 0.0, 1.0));
   config.qkv_bias = config.output_bias = true;
   config.has_output_head = false;
   config.sliding_windows.assign(static_cast<size_t>(config.layer_count), 0);
   EncoderConfig& encoder = config.encoder.emplace();
-  encoder.position_rows = fields.integer("max_position_embeddings", 1, kMaxTable);
-  encoder.type_rows = fields.integer_or("type_vocab_size", 2, 1, kMaxTable);
-  if (pads_positions) encoder.first_position = fields.integer_or("pad_token_id", 1, 0, kMaxTable) + 1;
+  encoder.position_rows = fields.integer("max_position_embeddings", 1, kMaxEncoderRows);
+  encoder.type_rows = fields.integer_or("type_vocab_size", 2, 1, kMaxEncoderRows);
+  if (pads_positions) encoder.first_position = fields.integer_or("pad_token_id", 1, 0, kMaxEncoderRows) + 1;
   config.max_position = encoder.position_rows - encoder.first_position;
   if (config.max_position < 1)
     fields.fail_with("max_position_embeddings {} leaves no position after pad_token_id {}", encoder.position_rows,
@@ -46,8 +46,8 @@ void read_encoder(FieldReader& fields, bool pads_positions, ModelConfig& config)
     fields.fail_with("hidden_size {} is not a multiple of num_attention_heads {}", config.hidden_size,
                      config.head_count);
   config.head_dim = std::max(config.hidden_size / config.head_count, 1);
-  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim)
-    fields.fail_with("heads of {} channels, wanted an even number from 2 to {}", config.head_dim, kMaxHeadDim);
+  if (config.head_dim % 2 != 0 || config.head_dim > kMaxEncoderHeadDim)
+    fields.fail_with("heads of {} channels, wanted an even number from 2 to {}", config.head_dim, kMaxEncoderHeadDim);
 }
 
 }  // namespace millrace::model

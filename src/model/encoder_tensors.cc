@@ -10,7 +10,7 @@ void add_with_bias(std::vector<TensorSpec>& specs, const std::string& name, tens
   specs.push_back({name + ".bias", {shape[0]}});
 }
 
-void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
+void add_encoder_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
   const auto add = [&](std::string_view part, tensor::Shape shape) {
@@ -42,7 +42,7 @@ std::vector<TensorSpec> encoder_tensors(const ModelConfig& config, StageSpan spa
     specs.push_back({std::string(kEncoderPositions), {config.encoder->position_rows, hidden}});
     specs.push_back({std::string(kEncoderTypes), {config.encoder->type_rows, hidden}});
   }
-  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_encoder_layer(config, layer, specs);
   if (span.last) add_with_bias(specs, encoder_norm_name(config.layer_count), {hidden});
   return specs;
 }
