@@ -148,16 +148,33 @@ class Load:
             turns = turns + [{"role": "assistant", "content": said or "."}, {"role": "user", "content": dice.choice(WORDS)}]
 
     async def vectors(self, dice):
-        body = {"input": dice.choices(self.prefixes, k=dice.choice([1, 3, 40])), "encoding_format": dice.choice(["float", "base64"])}
-        status, text = await ask(self.server, "POST", "/v1/embeddings", body)
+        texts = dice.choices(self.prefixes, k=dice.choice([1, 3, 40]))
+        path, body, member = dice.choice([
+            ("/v1/embeddings", {"input": texts, "encoding_format": dice.choice(["float", "base64"])}, "data"),
+            ("/rerank", {"query": dice.choice(WORDS), "documents": texts}, "results"),
+            ("/score", {"text_1": dice.choice(WORDS), "text_2": texts}, "data")])
+        status, text = await ask(self.server, "POST", path, body)
         if status in (429, 503):
             self.counts["refused"] += 1
         elif status == 409:
             self.counts["aborted"] += 1
         elif status != 200:
             self.fault(f"status {status} for {str(body)[:200]}: {text}")
-        elif len(json.loads(text)["data"]) != len(body["input"]):
-            self.fault(f"{len(json.loads(text)['data'])} vectors for {len(body['input'])} texts")
+        elif len(json.loads(text)[member]) != len(texts):
+            self.fault(f"{len(json.loads(text)[member])} of {path} for {len(texts)} texts")
+        else:
+            self.counts["answered"] += 1
+
+    async def token_counts(self, dice):
+        turn = dice.choice(self.prefixes)
+        path, body = dice.choice([
+            ("/v1/messages/count_tokens", {"model": self.model, "messages": [{"role": "user", "content": turn}]}),
+            ("/v1/responses/input_tokens", {"model": self.model, "input": turn})])
+        status, text = await ask(self.server, "POST", path, body)
+        if status in (429, 503):
+            self.counts["refused"] += 1
+        elif status != 200 or json.loads(text)["input_tokens"] < 1:
+            self.fault(f"status {status} for {path}: {text}")
         else:
             self.counts["answered"] += 1
 
@@ -228,7 +245,8 @@ class Load:
     async def client(self, number):
         dice = random.Random(self.options.seed * 1000 + number)
         kinds = [self.plain] * 6 + [self.conversation] * 2 + [self.leaver] * 3 + [self.canary] * 2 + [
-            self.responses, self.background, self.messages, self.vectors, self.slow_reader, self.nonsense]
+            self.responses, self.background, self.messages, self.vectors, self.token_counts, self.slow_reader,
+            self.nonsense]
         while not self.stopping:
             kind = dice.choice(kinds)
             try:

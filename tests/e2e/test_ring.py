@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from conftest import client_of
 from millrace_ring import Node, Ring
 from millrace_server import MODEL, PATIENCE_S, run_binary, wait_until
 from ring_client import GREEDY, Stream, completion, same_answers
@@ -64,6 +65,34 @@ def test_a_killed_node_ends_requests_with_a_reason_and_returns(ring, pp1, rank):
     ring.start_node(rank)
     ring.wait_until_whole()
     same_answers(ring, pp1)
+
+
+def test_clients_try_again_until_the_ring_is_whole(ring):
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed")
+    ask = {"model": MODEL.name, "messages": [{"role": "user", "content": "Call me Ishmael."}], "max_tokens": 8}
+    chat = client_of(ring.server, max_retries=30).chat.completions
+    messages = anthropic.Anthropic(base_url=ring.server.url, api_key="none", timeout=PATIENCE_S, max_retries=30).messages
+    calls = {"/v1/chat/completions": chat.create, "/v1/messages": messages.create}
+
+    def refused(route):
+        return ring.server.metric("millrace:http_requests_total", route=route, status=503)
+
+    ring.wait_until_whole()
+    ring.nodes[1].kill()
+    ring.wait_until_broken()
+    refusal = ring.server.post("/v1/messages", ask)
+    assert refusal.status_code == 503 and int(refusal.headers["retry-after"]) > 0
+    assert refusal.json()["error"]["type"] == "overloaded_error"
+    answers = {}
+    threads = [threading.Thread(target=lambda route=route: answers.update({route: calls[route](**ask)})) for route in calls]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(refused(route) >= 2 for route in calls), "refused tries")
+    ring.start_node(1)
+    for thread in threads:
+        thread.join()
+    assert answers["/v1/chat/completions"].choices[0].message.content
+    assert answers["/v1/messages"].content[0].text
 
 
 @pytest.mark.parametrize("rank", [1, 2])

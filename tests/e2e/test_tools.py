@@ -197,6 +197,39 @@ def test_reasoning_is_apart(thinking_server):
     assert ask(thinking_server, reasoning_effort="none").choices[0].message.content
 
 
+def test_a_budget_ends_reasoning(thinking_server, templates):
+    def bounded(server, **more):
+        return ask(server, reasoning_effort="low", extra_body={"thinking_token_budget": 12}, **more)
+    free = ask(thinking_server, reasoning_effort="low").choices[0].message.model_extra["reasoning_content"]
+    whole = bounded(thinking_server)
+    message = whole.choices[0].message
+    reasoning = message.model_extra["reasoning_content"]
+    assert free.startswith(reasoning) and 0 < len(reasoning) < len(free) and message.content
+    assert 12 <= whole.usage.completion_tokens_details.reasoning_tokens < 24 < whole.usage.completion_tokens == 80
+    deltas = [chunk.choices[0].delta for chunk in bounded(thinking_server, stream=True)]
+    assert "".join(delta.model_extra.get("reasoning_content") or "" for delta in deltas) == reasoning
+    assert "".join(delta.content or "" for delta in deltas) == message.content
+    with MillraceServer("--chat-template", templates / "thinking.jinja", "--speculative-algorithm", "ngram") as alone:
+        assert bounded(alone).choices[0].message == message
+
+
+def test_a_format_applies_after_reasoning_that_was_ended(thinking_server):
+    shape = {"type": "json_schema", "json_schema": {"name": "where", "schema": WHERE}}
+    message = ask(thinking_server, reasoning_effort="low", response_format=shape, max_completion_tokens=300,
+                  extra_body={"thinking_budget": 5}).choices[0].message
+    assert message.model_extra["reasoning_content"]
+    jsonschema.validate(json.loads(message.content), WHERE)
+    called = ask(thinking_server, **FORCED, reasoning_effort="low", max_completion_tokens=300,
+                 extra_body={"thinking_budget": 5}).choices[0]
+    assert called.finish_reason == "tool_calls"
+    check_calls(called.message.tool_calls, ["listen"])
+
+
+def test_a_model_that_does_not_reason_refuses_a_budget(pp1):
+    with pytest.raises(openai.BadRequestError, match="thinking_token_budget"):
+        ask(pp1, extra_body={"thinking_token_budget": 12})
+
+
 @pytest.mark.skipif(not OPENAI.exists(), reason=f"no {OPENAI}")
 def test_calls_are_what_openais_schema_says(tool_server):
     validate = openai_validator()

@@ -32,7 +32,7 @@ struct ThinkingServer : MessageServer {
 
 }  // namespace
 
-TEST_CASE("A thinking budget reaches the engine with the tags of the format") {
+TEST_CASE("A thinking budget reaches the engine with the tags") {
   ThinkingServer server(text::ReasoningFormat::kThink);
   REQUIRE(server.chat(R"("thinking_token_budget":7,"n":2,"enable_thinking":true)").status == 200);
   const auto seen = server.engine.seen();
@@ -48,6 +48,8 @@ TEST_CASE("A thinking budget reaches the engine with the tags of the format") {
   for (const TokenId token : limit.end_tokens) spelled += limit.vocabulary->text_of(token);
   CHECK(spelled == "</think>");
 
+  REQUIRE(server.ask(R"("max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024})").status == 200);
+  CHECK(server.engine.seen().back().reasoning_limit->max_tokens == 1024);
   REQUIRE(server.chat(R"("thinking_budget":0)").status == 200);
   CHECK_FALSE(server.engine.seen().back().reasoning_limit->begins_inside);
   REQUIRE(server.chat(R"("thinking_budget":-1)").status == 200);
@@ -59,10 +61,7 @@ TEST_CASE("A model without tags of reasoning refuses a budget") {
   const HttpReply reply = server.chat(R"("thinking_budget":7)");
   CHECK(reply.status == 400);
   CHECK(ParsedJson(reply.body).string("/error/param") == "thinking_budget");
-  const HttpReply message = server.post(
-      "/v1/messages",
-      R"({"model":"fake","max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024},"messages":[{"role":"user",)"
-      R"("content":"hi"}]})");
+  const HttpReply message = server.ask(R"("max_tokens":2000,"thinking":{"type":"enabled","budget_tokens":1024})");
   CHECK(message.status == 200);
   const HttpReply continued = server.post(
       "/v1/chat/completions",

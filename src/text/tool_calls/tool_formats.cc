@@ -31,6 +31,11 @@ constexpr ParameterTags kDsmlTags{.open = "<｜DSML｜parameter name=\"",
                                   .value_open = " string=\"true\">",
                                   .value_end = "</｜DSML｜parameter>\n",
                                   .has_string_attribute = true};
+constexpr ParameterTags kDsml41Tags{.open = "<｜DSML｜ parameter name=\"",
+                                    .key_end = "\"",
+                                    .value_open = " string=\"true\">",
+                                    .value_end = "</｜DSML｜ parameter>\n",
+                                    .has_string_attribute = true};
 
 constexpr LiteralDialect kPython{.open = '(',
                                  .close = ')',
@@ -117,6 +122,15 @@ constexpr ToolCallSyntax dsml(std::string_view open, std::string_view close) {
 }
 constexpr ToolCallSyntax kDsml32 = dsml("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>");
 constexpr ToolCallSyntax kDsml4 = dsml("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>");
+/// V4.1 writes a blank before the name of each tag.
+constexpr ToolCallSyntax dsml41() {
+  ToolCallSyntax syntax = dsml("<｜DSML｜ calls>\n", "\n</｜DSML｜ calls>");
+  syntax.before_name = "<｜DSML｜ invoke name=\"";
+  syntax.after_arguments = "</｜DSML｜ invoke>";
+  syntax.tags = &kDsml41Tags;
+  return syntax;
+}
+constexpr std::array kDeepSeek41 = {dsml41()};
 constexpr std::array kDeepSeek32 = {kDsml32};
 constexpr std::array kDeepSeek4 = {kDsml4};
 constexpr std::array kDsmlRead = {kDsml32, kDsml4};
@@ -180,6 +194,13 @@ constexpr std::array kPythonic = {ToolCallSyntax{.list_open = "[",
                                                  .notation = kLiterals,
                                                  .dialect = &kPython,
                                                  .is_whole_output = true}};
+constexpr std::array kLfm2 = {ToolCallSyntax{.section_open = "<|tool_call_start|>",
+                                             .list_open = "[",
+                                             .separator = ", ",
+                                             .list_close = "]",
+                                             .section_close = "<|tool_call_end|>",
+                                             .notation = kLiterals,
+                                             .dialect = &kPython}};
 constexpr std::array kPhi4Mini = {ToolCallSyntax{.section_open = "functools",
                                                  .list_open = "[",
                                                  .before_name = kObjectName,
@@ -234,6 +255,7 @@ constexpr std::array<ToolFormatRow, kToolFormatCount> kRows = {{
     {ToolFormat::kDeepSeekV31, "deepseek_v31", kDeepSeek31, kDeepSeek3, kNoWords},
     {ToolFormat::kDeepSeekV32, "deepseek_v32", kDeepSeek32, kDsmlRead, kNoWords},
     {ToolFormat::kDeepSeekV4, "deepseek_v4", kDeepSeek4, kDsmlRead, kNoWords},
+    {ToolFormat::kDeepSeekV41, "deepseek_v41", kDeepSeek41, kDeepSeek41, kNoWords},
     {ToolFormat::kQwen3Coder, "qwen3_coder", kQwen3Coder, kQwen3Coder, kNoWords},
     {ToolFormat::kGlm45, "glm45", kGlm45, kGlm45, kNoWords},
     {ToolFormat::kGlm47, "glm47", kGlm47, kGlm47, kNoWords},
@@ -242,6 +264,7 @@ constexpr std::array<ToolFormatRow, kToolFormatCount> kRows = {{
     {ToolFormat::kGemma4, "gemma4", kGemma4, kGemma4, kNoWords},
     {ToolFormat::kFunctionGemma, "functiongemma", kFunctionGemma, kFunctionGemma, kNoWords},
     {ToolFormat::kPythonic, "pythonic", kPythonic, kPythonicRead, kLlamaAlso},
+    {ToolFormat::kLfm2, "lfm2", kLfm2, kLfm2, kNoWords},
     {ToolFormat::kPhi4Mini, "phi4_mini_json", kPhi4Mini, kPhi4Read, kPhi4Also},
     {ToolFormat::kPhi4, "phi4", kPhi4, kPhi4Read, kPhi4Also},
     {ToolFormat::kGranite, "granite", kGranite, kGranite, kGraniteAlso},
@@ -262,6 +285,8 @@ constexpr std::array kAliases = {Alias{"qwen", ToolFormat::kHermes},
                                  Alias{"deepseekv3", ToolFormat::kDeepSeekV3},
                                  Alias{"deepseekv31", ToolFormat::kDeepSeekV31},
                                  Alias{"deepseekv32", ToolFormat::kDeepSeekV32},
+                                 Alias{"deepseekv4", ToolFormat::kDeepSeekV4},
+                                 Alias{"deepseekv41", ToolFormat::kDeepSeekV41},
                                  Alias{"qwen3_xml", ToolFormat::kQwen3Coder},
                                  Alias{"glm", ToolFormat::kGlm45},
                                  Alias{"glm46", ToolFormat::kGlm45},
@@ -332,11 +357,14 @@ std::optional<ToolFormat> detect_tool_format(std::string_view source) {
       {{"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}, kMistralV11},
       {{"[TOOL_CALLS]", "[ARGS]"}, kMistralV13},
       {{"[TOOL_CALLS]"}, kMistral},
+      {{"｜DSML｜ calls>"}, kDeepSeekV41},
       {{"｜DSML｜", "function_calls"}, kDeepSeekV32},
       {{"｜DSML｜", "tool_calls>"}, kDeepSeekV4},
       {{"<｜tool▁calls▁begin｜>", "```json"}, kDeepSeekV3},
       {{"<｜tool▁calls▁begin｜>"}, kDeepSeekV31},
       {{"<|tool_calls_section_begin|>"}, kKimiK2},
+      {{"<|tool_call_start|>"}, kLfm2},
+      {{"<|tool_list_start|>"}, kLfm2},
       {{"<minimax:tool_call>"}, kMiniMaxM2},
       {{"<start_function_call>"}, kFunctionGemma},
       {{"<|tool_call>", "<tool_call|>"}, kGemma4},

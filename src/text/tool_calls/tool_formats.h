@@ -21,6 +21,7 @@ enum class ToolFormat : uint8_t {
   kDeepSeekV31,
   kDeepSeekV32,
   kDeepSeekV4,
+  kDeepSeekV41,
   kQwen3Coder,
   kGlm45,
   kGlm47,
@@ -29,13 +30,14 @@ enum class ToolFormat : uint8_t {
   kGemma4,
   kFunctionGemma,
   kPythonic,
+  kLfm2,
   kPhi4Mini,
   kPhi4,
   kGranite,
   kCommand,
   kHarmony,
 };
-inline constexpr size_t kToolFormatCount = 22;
+inline constexpr size_t kToolFormatCount = 24;
 
 /// How a call's arguments are written.
 enum class ArgumentNotation : uint8_t {

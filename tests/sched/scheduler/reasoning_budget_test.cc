@@ -66,35 +66,35 @@ void append_free(ReasoningBudget& budget, const std::vector<TokenId>& tokens) {
 
 TEST_CASE("Reasoning is ended when it has its tokens") {
   ReasoningBudget opened(limit_of(3, true));
-  CHECK(opened.free_tokens() == 3);
+  REQUIRE(opened.free_tokens() == 3);
   append_free(opened, {kWord, kSilent});
-  CHECK(opened.free_tokens() == 1);
+  REQUIRE(opened.free_tokens() == 1);
   append_free(opened, {kWord});
-  CHECK(opened.free_tokens() == 0);
-  CHECK(forced(opened) == kClose);
+  REQUIRE(opened.free_tokens() == 0);
+  REQUIRE(forced(opened) == kClose);
   opened.append(kClose);
-  CHECK(forced(opened) == -1);
-  CHECK(opened.free_tokens() == SIZE_MAX);
+  REQUIRE(forced(opened) == -1);
+  REQUIRE(opened.free_tokens() == SIZE_MAX);
 
   ReasoningBudget none(limit_of(0, true));
-  CHECK(forced(none) == kClose);
+  REQUIRE(forced(none) == kClose);
 }
 
 TEST_CASE("Reasoning that the output opens counts from its tag on") {
   ReasoningBudget budget(limit_of(2, false));
-  CHECK(budget.free_tokens() == 3);
+  REQUIRE(budget.free_tokens() == 3);
   append_free(budget, {9, kOpen, kWord, kWord});
-  CHECK(forced(budget) == kClose);
+  REQUIRE(forced(budget) == kClose);
 
   ReasoningBudget in_pieces(limit_of(1, false));
   append_free(in_pieces, {13, 14, kWord});
-  CHECK(forced(in_pieces) == kClose);
+  REQUIRE(forced(in_pieces) == kClose);
 }
 
 TEST_CASE("What is no reasoning has no bound") {
   ReasoningBudget content(limit_of(0, false));
   append_free(content, {kWord, kOpen, kWord});
-  CHECK(content.free_tokens() == SIZE_MAX);
+  REQUIRE(content.free_tokens() == SIZE_MAX);
 
   ReasoningBudget closed(limit_of(2, true));
   append_free(closed, {kWord, kClose, kWord, kWord, kOpen, kWord, kWord, kWord});
@@ -109,21 +109,21 @@ TEST_CASE("An end of several tokens is forced token by token") {
   append_free(budget, {kWord});
   for (const TokenId token : {6, 7, 8}) {
     REQUIRE(forced(budget) == token);
-    CHECK(budget.free_tokens() == 0);
+    REQUIRE(budget.free_tokens() == 0);
     budget.append(token);
   }
-  CHECK(forced(budget) == -1);
+  REQUIRE(forced(budget) == -1);
 }
 
 TEST_CASE("A character that the bound would split is completed first") {
   ReasoningBudget budget(limit_of(1, true));
   append_free(budget, {10, 11, 12});
-  CHECK(forced(budget) == kClose);
+  REQUIRE(forced(budget) == kClose);
 
   ReasoningBudget never_complete(limit_of(0, true));
   never_complete.append(10);
   append_free(never_complete, {10, 10});
-  CHECK(forced(never_complete) == kClose);
+  REQUIRE(forced(never_complete) == kClose);
 }
 
 TEST_CASE("A grammar that excludes the end postpones it") {
@@ -131,9 +131,9 @@ TEST_CASE("A grammar that excludes the end postpones it") {
   budget.append(kWord);
   TokenMask without(16);
   without.add(kWord);
-  CHECK(forced(budget, &without) == -1);
+  REQUIRE(forced(budget, &without) == -1);
   without.add(kClose);
-  CHECK(forced(budget, &without) == kClose);
+  REQUIRE(forced(budget, &without) == kClose);
 }
 
 namespace {
@@ -142,7 +142,7 @@ namespace {
 struct Model : Scheduler {
   using Scheduler::Scheduler;
   std::map<int32_t, TokenMask> masks;
-  size_t most_rows = 0;  // of one slice that samples
+  size_t max_rows = 0;  // of one slice that samples
 
   std::vector<TokenId> run(GenerateRequest request) {
     add(SequenceId(1), std::move(request));
@@ -154,7 +154,7 @@ struct Model : Scheduler {
       size_t sample = 0;
       for (const PlanSlice& slice : plan->slices) {
         SliceOutput& made = output.slices.emplace_back();
-        most_rows = std::max<size_t>(most_rows, slice.sample_count());
+        max_rows = std::max<size_t>(max_rows, slice.sample_count());
         for (uint32_t i = 0; i < slice.sample_count(); ++i, ++sample) {
           const int32_t mask = plan->sample_masks.empty() ? -1 : plan->sample_masks[sample];
           const bool is_free = mask < 0 || masks.at(mask).contains(kWord);
@@ -200,8 +200,8 @@ TEST_CASE("Drafts end before the end of reasoning that is forced") {
       std::vector<TokenId> wanted(budget, kWord);
       wanted.insert(wanted.end(), {6, 7, 8});
       wanted.resize(12, kWord);
-      CHECK(model.run(reasoning_request(budget)) == wanted);
-      CHECK((model.most_rows > 1) == (drafts > 0));
+      REQUIRE(model.run(reasoning_request(budget)) == wanted);
+      REQUIRE((model.max_rows > 1) == (drafts > 0));
     }
   }
 }
@@ -212,5 +212,5 @@ TEST_CASE("A response format applies after reasoning that was ended") {
   GenerateRequest request = reasoning_request(3);
   request.grammar = grammar::Grammar::compile(definition, vocabulary(), {}).value();
   Model model(options_with_drafts(3));
-  CHECK(model.run(std::move(request)) == std::vector<TokenId>{kWord, kWord, kWord, 6, 7, 8, 9, kCall});
+  REQUIRE(model.run(std::move(request)) == std::vector<TokenId>{kWord, kWord, kWord, 6, 7, 8, 9, kCall});
 }

@@ -327,6 +327,13 @@ TEST_CASE("markers that a model leaves out") {
              "<｜DSML｜tool_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"room\" string=\"true\">a < "
              "b<｜DSML｜parameter name=\"digits\" string=\"false\">2</｜DSML｜invoke></｜DSML｜tool_calls>") ==
         R"( {f: {"room": "a < b", "digits": 2}})");
+  CHECK(find(ToolFormat::kDeepSeekV41,
+             "Let me see.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"room\" "
+             "string=\"true\">Cairns, \"north\"</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"digits\" "
+             "string=\"false\">1</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>") ==
+        R"(Let me see. {f: {"room": "Cairns, \"north\"", "digits": 1}})");
+  CHECK(find(ToolFormat::kLfm2, "I look.<|tool_call_start|>[f(room='attic', digits=1), f()]<|tool_call_end|>Done.") ==
+        R"(I look.Done. {f: {"room": "attic", "digits": 1}} {f: {}})");
   CHECK(find(ToolFormat::kGranite, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}]") == " {f: {}}");
   CHECK(find(ToolFormat::kPhi4Mini, "Use functools.wraps here.") == "Use functools.wraps here.");
   CHECK(find(ToolFormat::kPhi4Mini, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>") == " {f: {}}");
@@ -381,7 +388,7 @@ TEST_CASE("pieces of any output give what the whole gives") {
 }
 
 TEST_CASE("the source of a template tells its formats") {
-  const std::array<std::pair<const char*, ToolFormat>, 18> kSources = {{
+  const std::array<std::pair<const char*, ToolFormat>, 21> kSources = {{
       {"<|channel|>commentary to=functions.x<|message|>", ToolFormat::kHarmony},
       {"[TOOL_CALLS] [", ToolFormat::kMistral},
       {"[TOOL_CALLS]x[CALL_ID]y[ARGS]", ToolFormat::kMistralV11},
@@ -389,6 +396,9 @@ TEST_CASE("the source of a template tells its formats") {
       {"<｜tool▁calls▁begin｜>```json", ToolFormat::kDeepSeekV3},
       {"<｜tool▁calls▁begin｜><｜tool▁sep｜>", ToolFormat::kDeepSeekV31},
       {"<｜DSML｜function_calls>", ToolFormat::kDeepSeekV32},
+      {"<｜DSML｜tool_calls>", ToolFormat::kDeepSeekV4},
+      {"<｜DSML｜ calls>", ToolFormat::kDeepSeekV41},
+      {"<|tool_list_start|>", ToolFormat::kLfm2},
       {"<tool_call><function=x><parameter=y>", ToolFormat::kQwen3Coder},
       {"<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kGlm45},
       {"<tool_call>x<arg_key>a</arg_key><arg_value>", ToolFormat::kGlm47},
