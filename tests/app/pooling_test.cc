@@ -206,7 +206,7 @@ TEST_CASE("vectors have equal bits for all stages chunks and batches") {
   }
 }
 
-TEST_CASE("an encoder gives equal bits on every pipeline and in every batch") {
+TEST_CASE("an encoder gives equal bits on all pipelines and batches") {
   const auto prompts = random_prompts(16);
   const auto pooling = GENERATE(sched::Pooling::kLast, sched::Pooling::kMean, sched::Pooling::kFirst);
   const auto folder = pooling_folder("embed-xlm-roberta");

@@ -130,7 +130,7 @@ TEST_CASE("gelu agrees with the reference") {
   }
 }
 
-TEST_CASE("add_embedding adds rows of any dtype and nothing for unknown indices") {
+TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 12);
   for (const BackendCase& backend_case : backend_cases()) {

@@ -34,7 +34,7 @@ struct ChunkingOptions {
   uint32_t size = 0;  ///< largest number of prompt tokens in a micro-batch: --chunked-prefill-size
   double smoothing =
       0.75;  ///< how far a chunk moves from the last one's size or target to the computed one; 1: entirely
-  uint32_t page_size = 64;   ///< chunks are multiples of max(page_size, 64); small balanced ones of a part of it
+  uint32_t page_size = 64;  ///< chunks are multiples of max(page_size, 64); small balanced ones of a part of it
   uint32_t stage_count = 1;
   /// Stages that compute at full speed at the same time; finite only if all share one machine's processors.
   double parallel_stages = std::numeric_limits<double>::infinity();

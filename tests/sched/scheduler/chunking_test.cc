@@ -75,7 +75,7 @@ TEST_CASE("fixed chunks are all the size but the last") {
   REQUIRE(chunks_of(chunker, 40000, 0) == std::vector<uint32_t>{16384, 16384, 7232});
 }
 
-TEST_CASE("a prompt that may not be cut waits for a micro-batch with room") {
+TEST_CASE("a prompt that may not be cut waits until it fits") {
   Chunker chunker({.size = 128, .cuts_prompts = false});
   chunker.begin({}, {});
   const Chunker::Prompt first{.left = 100};
