@@ -45,6 +45,9 @@ struct EngineOptions {
   NodeOptions node;
 };
 
+/// Has every prompt computed in one piece and without cached prefixes, since each row of an encoder depends on all
+/// others. Error: kInvalidArgument with a flag that asks for cached prefixes.
+[[nodiscard]] Result<void> adapt_to_encoder(const model::ModelConfig& config, EngineOptions& options);
 /// Returns the configuration of every stage: the flags of `options.stage` and what follows from other flags.
 /// `sampling_vocab`: ids that can be sampled.
 [[nodiscard]] sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab);

@@ -39,7 +39,9 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                       "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
                       cluster_options.node_count, options.pp_size);
   }
-  return std::unique_ptr<LocalEngine>(new LocalEngine(options, cluster_options, std::move(*config), vocab_size));
+  EngineOptions adapted = options;
+  if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, adapted));
+  return std::unique_ptr<LocalEngine>(new LocalEngine(adapted, cluster_options, std::move(*config), vocab_size));
 }
 
 /// Returns what is known before the start. The cache's capacity, and its effect on the context, are not.

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "model/encoder_tensors.h"
 
 namespace millrace::model {
 namespace {
@@ -123,6 +124,7 @@ std::string_view head_name(const ModelConfig& config) {
 std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {
   CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count,
         "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count);
+  if (config.encoder) return encoder_tensors(config, span);
   const tensor::Shape table{config.vocab_size, config.hidden_size};
   std::vector<TensorSpec> specs;
   if (span.first) specs.push_back({std::string(kEmbeddingName), table});
@@ -137,13 +139,16 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
 
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
-  for (const TensorSpec& spec : stage_tensors(config, span)) {
+  // An encoder's norms belong to the stage of the next layer.
+  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
+  for (const TensorSpec& spec : stage_tensors(config, config.encoder ? whole : span)) {
     known.insert(spec.name);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
   }
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
-    if (!is_of_span(name, span) || known.contains(name)) continue;
+    const bool is_checked = config.encoder ? is_encoder_part(name) : is_of_span(name, span);
+    if (!is_checked || known.contains(name)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }
   if (unknown.empty()) return {};

@@ -33,7 +33,7 @@ struct LoadOptions {
   bool with_fingerprint = false;  ///< compute StageWeights::fingerprint, which hashes all bytes
 };
 
-/// One decoder layer on the device. Weights that the family or the layer lacks are null.
+/// One layer on the device. Weights that the family or the layer lacks are null.
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
   std::unique_ptr<tensor::PackedWeight> qkv;          // [(heads + 2·kv_heads)·head_dim, hidden]
@@ -43,8 +43,14 @@ struct LayerWeights {
   std::unique_ptr<tensor::PackedWeight> output;       // [hidden, heads·head_dim]
   std::unique_ptr<tensor::DeviceVector> output_bias;  // [hidden]
   std::unique_ptr<tensor::DeviceVector> mlp_norm;     // [hidden]
-  std::unique_ptr<tensor::PackedWeight> gate_up;      // [intermediate] twice, hidden
-  std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
+  // An encoder's norms have biases, and its feed-forward block has one matrix before the activation.
+  std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
+  std::unique_ptr<tensor::DeviceVector> mlp_norm_bias;    // [hidden]
+  std::unique_ptr<tensor::PackedWeight> up;               // [intermediate, hidden]
+  std::unique_ptr<tensor::DeviceVector> up_bias;          // [intermediate]
+  std::unique_ptr<tensor::DeviceVector> down_bias;        // [hidden]
+  std::unique_ptr<tensor::PackedWeight> gate_up;          // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;             // [hidden, intermediate]
   // A sparse layer has these in place of the two above.
   std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
   std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
@@ -53,11 +59,14 @@ struct LayerWeights {
 /// The weights of one stage on its device.
 struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
+  std::unique_ptr<tensor::EmbeddingTable> positions;  ///< first stage of an encoder
+  std::unique_ptr<tensor::EmbeddingTable> types;      ///< first stage of an encoder
   std::vector<LayerWeights> layers;
-  std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
-  std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage with the output head
-  uint64_t checkpoint_bytes = 0;                     ///< of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, on request
+  std::unique_ptr<tensor::DeviceVector> final_norm;       // [hidden], last stage
+  std::unique_ptr<tensor::DeviceVector> final_norm_bias;  // [hidden], last stage of an encoder
+  std::unique_ptr<tensor::PackedWeight> head;             // [vocab, hidden], last stage with the output head
+  uint64_t checkpoint_bytes = 0;                          ///< of the span's tensors, as stored
+  std::optional<Fingerprint> fingerprint;                 ///< of the config, the span and its tensors, on request
 };
 
 /// Refuses a model that needs what the backend lacks. Error: kInvalidArgument with the backend's name.

@@ -38,6 +38,18 @@ std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
+void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
+void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector&, float, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
+void Backend::gelu(Matrix, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }
