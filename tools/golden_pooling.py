@@ -62,6 +62,17 @@ _QWEN3 = {
     "max_window_layers": 4,
     "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
 }
+_ENCODER = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 258,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "dtype": "bfloat16",
+}
 _TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 
 
@@ -120,6 +131,33 @@ MODELS = (
         },
         modules=(("Pooling", {"word_embedding_dimension": 64, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}),),
     ),
+    # Encoders, with the pooler that their checkpoints have and nobody computes.
+    PoolingModel(
+        "embed-bert",
+        seed=206,
+        config={**_ENCODER, "model_type": "bert", "architectures": ["BertModel"], "type_vocab_size": 2},
+        first_tokens=("<s>",),
+        last_tokens=("</s>",),
+        modules=(("Pooling", {"word_embedding_dimension": 64, "pooling_mode_mean_tokens": True}), ("Normalize", {})),
+    ),
+    PoolingModel(
+        "embed-xlm-roberta",
+        seed=207,
+        config={
+            **_ENCODER,
+            "model_type": "xlm-roberta",
+            "architectures": ["XLMRobertaModel"],
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "layer_norm_eps": 1e-5,
+        },
+        first_tokens=("<s>",),
+        last_tokens=("</s>",),
+        modules=(
+            ("Pooling", {"word_embedding_dimension": 64, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}),
+            ("Normalize", {}),
+        ),
+    ),
     PoolingModel(
         "score-head",
         seed=204,
@@ -171,7 +209,7 @@ def write_tokenizer(folder: Path, model: PoolingModel) -> None:
 
 def random_tensor(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
     noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
-    values = 1 + NORM_STD * noise if "norm" in name else INIT_STD * noise
+    values = 1 + NORM_STD * noise if "norm" in name.lower() and name.endswith("weight") else INIT_STD * noise
     return values.to(torch.bfloat16)
 
 

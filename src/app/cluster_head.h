@@ -15,7 +15,6 @@
 
 namespace millrace::app {
 
-
 /// The other nodes, as the engine on the head's node starts with them: the coordinator, which runs on the head's
 /// thread, behind calls that block the thread that loads. Owned by LocalEngine; destroyed after the head's thread has
 /// ended.

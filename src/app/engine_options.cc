@@ -25,6 +25,21 @@ Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& 
   return model::Checkpoint::open(folder, options.weight_ranges);
 }
 
+Result<void> adapt_to_encoder(const model::ModelConfig& config, EngineOptions& options) {
+  if (options.hierarchical_cache) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--enable-hierarchical-cache: {} is an encoder, of which no prefix can be kept",
+                      config.architecture);
+  }
+  const int32_t longest = options.context_length > 0 ? options.context_length : config.context_length();
+  sched::SchedulerOptions& scheduler = options.head.scheduler;
+  scheduler.chunking = sched::Chunking::kFixed;
+  scheduler.cuts_prompts = false;
+  scheduler.chunked_prefill_size = std::max(scheduler.chunked_prefill_size, static_cast<uint32_t>(longest));
+  scheduler.share_prefixes = false;
+  return {};
+}
+
 sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   sched::StageConfig stage = options.stage;

@@ -36,7 +36,7 @@ struct EngineOptions {
   std::shared_ptr<model::RangeSource> weight_ranges;  ///< fills the weights' files; null: they are complete
   int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
-  int32_t tp_size = 1;            ///< tensor-parallel ranks of each stage; 0: one per NUMA node
+  int32_t tp_size = 1;  ///< tensor-parallel ranks of each stage; 0: one per NUMA node
   int32_t dp_size = 1;  ///< rings
   sched::LoadBalanceMethod load_balance = sched::LoadBalanceMethod::kCacheAware;
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
@@ -56,6 +56,9 @@ struct EngineOptions {
 
 /// Opens the weights of the model. Errors: those of Checkpoint::open.
 [[nodiscard]] Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& options);
+/// Has every prompt computed in one piece and without cached prefixes, since each row of an encoder depends on all
+/// others. Error: kInvalidArgument with a flag that asks for cached prefixes.
+[[nodiscard]] Result<void> adapt_to_encoder(const model::ModelConfig& config, EngineOptions& options);
 /// Returns the configuration of every stage: the flags of `options.stage` and what follows from other flags.
 /// `sampling_vocab`: ids that can be sampled.
 [[nodiscard]] sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab);

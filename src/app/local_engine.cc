@@ -48,6 +48,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
+  if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
   const auto parts =
       cluster::place_ranks(static_cast<uint32_t>(resolved.pp_size), static_cast<uint32_t>(resolved.tp_size),
                            static_cast<uint32_t>(cluster_options.node_count));

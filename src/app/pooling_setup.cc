@@ -117,7 +117,8 @@ class Setup {
       return make_error(ErrorCode::kInvalidArgument, "{}: modules.json has no Pooling module, wanted --pooling-type",
                         folder_.string());
     }
-    model.pooling = to_sched(options_.mode.value_or(modules_.mode.value_or(model::PoolingMode::kLast)));
+    const auto usual = config_.encoder ? model::PoolingMode::kCls : model::PoolingMode::kLast;
+    model.pooling = to_sched(options_.mode.value_or(modules_.mode.value_or(usual)));
     int32_t width = config_.hidden_size;
     if (modules_.input_width > 0 && modules_.input_width != width) {
       return make_error(ErrorCode::kData, "{}: the Pooling module wants vectors of {}, hidden_size is {}",

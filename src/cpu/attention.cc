@@ -157,6 +157,12 @@ KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32
   return block;
 }
 
+/// Returns the last key that is visible to a row of a sequence.
+int32_t last_visible_key(const AttentionOp& op, size_t sequence, int32_t row) {
+  const int32_t rows = op.batch.row_begin[sequence + 1] - op.batch.row_begin[sequence];
+  return op.batch.prefix[sequence] + (op.shape.causal ? row : rows - 1);
+}
+
 struct Query {
   int32_t row = 0;  ///< row of the sequence
   int32_t head = 0;
@@ -185,7 +191,7 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
       std::memcpy(to, from, static_cast<size_t>(dim) * element);
     }
     std::memset(to + static_cast<size_t>(dim) * element, 0, static_cast<size_t>(padded - dim) * element);
-    space.positions[i] = op.batch.prefix[unit.sequence] + row;
+    space.positions[i] = last_visible_key(op, unit.sequence, row);
   }
   return {.q = reinterpret_cast<const std::byte*>(space.q),
           .position = space.positions,
@@ -265,7 +271,7 @@ std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
     for (int32_t head = 0; head < kv_heads; head += heads) {
       for (int32_t first = 0; first < virtual_rows; first += kTileRows) {
         const int32_t count = std::min(kTileRows, virtual_rows - first);
-        const int32_t last = op.batch.prefix[s] + (first + count - 1) / op.group;
+        const int32_t last = last_visible_key(op, s, (first + count - 1) / op.group);
         const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
         units.push_back({.sequence = s,
                          .first_head = head,
@@ -372,6 +378,7 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
   CHECK(cache.shape().kv_head_count == shape.kv_head_count && cache.shape().head_dim == shape.head_dim && layer >= 0 &&
             layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
+  CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
   const AttentionOp op{.device = device,
                        .q = q,

@@ -115,6 +115,20 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens.values, hidden);
   }
+  bool computes_encoders() const override { return true; }
+  void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
+    check_stream();
+    cpu::add_embedding(device_, static_cast<const CpuEmbeddingTable&>(table), indices.values, hidden);
+  }
+  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector& bias, float epsilon,
+                  Matrix out) override {
+    check_stream();
+    cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu(bias), epsilon, out);
+  }
+  void gelu(Matrix in, Matrix out) override {
+    check_stream();
+    cpu::gelu(device_, in, out);
+  }
   void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override {
     check_stream();
     cpu::rms_norm(device_, hidden, as_cpu(weight), epsilon, out);

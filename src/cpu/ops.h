@@ -22,6 +22,11 @@ class CpuEmbeddingTable final : public tensor::EmbeddingTable {
 };
 
 void embed(Device& device, const CpuEmbeddingTable& table, std::span<const TokenId> tokens, tensor::Matrix hidden);
+void add_embedding(Device& device, const CpuEmbeddingTable& table, std::span<const int32_t> indices,
+                   tensor::Matrix hidden);
+void layer_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, const CpuVector& bias, float epsilon,
+                tensor::Matrix out);
+void gelu(Device& device, tensor::Matrix in, tensor::Matrix out);
 void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, float epsilon, tensor::Matrix out);
 void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
 void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias,

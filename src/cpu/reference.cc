@@ -113,6 +113,30 @@ Values rms_norm(const Values& in, const Values& weight, double epsilon) {
   return out;
 }
 
+Values layer_norm(const Values& in, const Values& weight, const Values& bias, double epsilon) {
+  const size_t width = weight.size();
+  Values out(in.size());
+  for (size_t row = 0; row < in.size(); row += width) {
+    double mean = 0.0;
+    for (size_t i = 0; i < width; ++i) mean += double{in[row + i]} / static_cast<double>(width);
+    double variance = 0.0;
+    for (size_t i = 0; i < width; ++i) {
+      variance += (double{in[row + i]} - mean) * (double{in[row + i]} - mean) / static_cast<double>(width);
+    }
+    const double inverse = 1.0 / std::sqrt(variance + epsilon);
+    for (size_t i = 0; i < width; ++i) {
+      out[row + i] = static_cast<float>((double{in[row + i]} - mean) * inverse * double{weight[i]} + double{bias[i]});
+    }
+  }
+  return out;
+}
+
+Values gelu(const Values& in) {
+  Values out;
+  for (const double x : in) out.push_back(static_cast<float>(0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)))));
+  return out;
+}
+
 Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n) {
   const auto inner = static_cast<size_t>(k);
   const auto features = static_cast<size_t>(n);

@@ -39,6 +39,10 @@ using Values = std::vector<float>;
 [[nodiscard]] Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens);
 /// Normalises in [rows, width] by weight [width].
 [[nodiscard]] Values rms_norm(const Values& in, const Values& weight, double epsilon);
+/// Normalises in [rows, width] to mean 0 and variance 1, then applies weight [width] and bias [width].
+[[nodiscard]] Values layer_norm(const Values& in, const Values& weight, const Values& bias, double epsilon);
+/// Returns x/2 · (1 + erf(x/√2)), element by element.
+[[nodiscard]] Values gelu(const Values& in);
 /// Multiplies x [rows, k] by weight [n, k] with bias [n] or empty; returns [rows, n].
 [[nodiscard]] Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n);
 /// Returns silu(gate) · up, element by element.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
+#include "model/encoder_config.h"
 #include "model/field_reader.h"
 #include "model/mapped_file.h"
 #include "model/moe_config.h"
@@ -22,7 +24,7 @@ constexpr int32_t kMaxHeadCount = 4096;
 constexpr int32_t kMaxHeadDim = 256;  // limit of the attention kernels
 constexpr int32_t kMaxPosition = 1 << 28;
 
-enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral };
+enum class Family : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kMixtral, kBert, kRoberta };
 
 struct KnownFamily {
   std::string_view name;
@@ -33,6 +35,13 @@ constexpr std::array kKnownFamilies{
     KnownFamily{"Llama", Family::kLlama},       KnownFamily{"Mistral", Family::kMistral},
     KnownFamily{"Qwen2", Family::kQwen2},       KnownFamily{"Qwen3", Family::kQwen3},
     KnownFamily{"Qwen3Moe", Family::kQwen3Moe}, KnownFamily{"Mixtral", Family::kMixtral},
+};
+/// Architectures of encoders, which have no output head.
+constexpr std::array kEncoders{
+    KnownFamily{"BertModel", Family::kBert},
+    KnownFamily{"RobertaModel", Family::kRoberta},
+    KnownFamily{"XLMRobertaModel", Family::kRoberta},
+    KnownFamily{"CamembertModel", Family::kRoberta},
 };
 constexpr std::string_view kGenerates = "ForCausalLM";
 /// The architectures of a family that have no output head.
@@ -50,11 +59,17 @@ std::optional<Family> read_architecture(FieldReader& fields, ModelConfig& config
     }
     known += fmt::format("{}{}{}", known.empty() ? "" : ", ", entry.name, kGenerates);
   }
+  for (const KnownFamily& entry : kEncoders) {
+    if (names.empty() || names.front() != entry.name) continue;
+    config.architecture = names.front();
+    return entry.family;
+  }
   if (names.empty())
     fields.fail_with("architectures is missing or empty, wanted one of {}", known);
   else
-    fields.fail_with("architecture '{}' is not known, wanted one of {}, or the same with {} in place of {}",
-                     names.front(), known, fmt::join(kPools, " or "), kGenerates);
+    fields.fail_with("architecture '{}' is not known, wanted one of {}, or the same with {} in place of {}, or {}",
+                     names.front(), known, fmt::join(kPools, " or "), kGenerates,
+                     fmt::join(kEncoders | std::views::transform(&KnownFamily::name), ", "));
   return std::nullopt;
 }
 
@@ -159,6 +174,8 @@ void read_biases(FieldReader& fields, Family family, ModelConfig& config) {
     case Family::kMistral:
     case Family::kMixtral: break;
     case Family::kQwen2: config.qkv_bias = true; break;
+    case Family::kBert:
+    case Family::kRoberta: break;  // read_encoder
   }
 }
 
@@ -231,6 +248,18 @@ void read_dtype(FieldReader& fields, ModelConfig& config) {
     fields.fail_with("{}: {}", key, dtype.error().message);
 }
 
+void read_decoder(FieldReader& fields, Family family, ModelConfig& config) {
+  refuse_unsupported(fields, family);
+  refuse_bidirectional(fields);
+  read_dimensions(fields, family, config);
+  read_biases(fields, family, config);
+  read_windows(fields, family, config);
+  read_experts(fields, family, config);
+  read_dual_chunks(fields, config);
+  config.rope = parse_rope(fields, config.max_position, family == Family::kMixtral ? 1e6 : 1e4);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+}
+
 }  // namespace
 
 int32_t ModelConfig::context_length() const {
@@ -252,16 +281,12 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
   config.quantization = stored.quantization;
   config.keeps_unquantized_projections = stored.has_unquantized_projections;
   config.weight_format = stored.format;
-  refuse_unsupported(fields, *family);
-  refuse_bidirectional(fields);
-  read_dimensions(fields, *family, config);
-  read_biases(fields, *family, config);
-  read_windows(fields, *family, config);
-  read_experts(fields, *family, config);
-  read_dual_chunks(fields, config);
+  if (*family == Family::kBert || *family == Family::kRoberta) {
+    read_encoder(fields, *family == Family::kRoberta, config);
+  } else {
+    read_decoder(fields, *family, config);
+  }
   read_dtype(fields, config);
-  config.rope = parse_rope(fields, config.max_position, *family == Family::kMixtral ? 1e6 : 1e4);
-  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
   config.eos_token_ids = fields.token_ids("eos_token_id");
   const std::vector<TokenId> bos = fields.token_ids("bos_token_id");
   if (!bos.empty()) config.bos_token_id = bos.front();

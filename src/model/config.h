@@ -31,6 +31,18 @@ struct MoeConfig {
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
+/// What an encoder of BERT's kind has besides: attention that looks ahead, LayerNorm after each block in place of an
+/// RMS norm before it, positions from a table, and F(x) = Wdown·gelu(Wup·x + bup) + bdown.
+///
+/// x = norm(words[t] + types[0] + positions[p]). Block: x = norm(x + Wo·attention(Wqkv·x + bqkv) + bo), then
+/// x = norm(x + F(x)). Here each norm is applied by the block that follows it.
+struct EncoderConfig {
+  int32_t position_rows = 0;   ///< of the table
+  int32_t first_position = 0;  ///< row of a sequence's first token
+  int32_t type_rows = 0;       ///< kinds of tokens; all tokens are of kind 0
+  friend bool operator==(const EncoderConfig&, const EncoderConfig&) = default;
+};
+
 /// The contents of a decoder-only model's config.json: dimensions, and switches by which the families of one block
 /// differ. All numbers are bounded, so that no product of two overflows an int64.
 ///
@@ -59,6 +71,7 @@ struct ModelConfig {
   bool qk_norm = false;      ///< RMS norm of each head of q and k, before the rotation
   RopeConfig rope;
   std::vector<int32_t> sliding_windows;  // [layer_count], tokens; 0: full attention
+  std::optional<EncoderConfig> encoder;  ///< the model is an encoder; rope, moe and heads' norms do not count then
   MoeConfig moe;
   std::vector<bool> sparse_layers;     // [layer_count]; empty: none is
   std::vector<TokenId> eos_token_ids;  ///< may be empty
@@ -83,7 +96,8 @@ struct ModelConfig {
 
 /// Parses the text of a config.json. Families: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
 /// Qwen3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM. The architectures LlamaModel,
-/// LlamaForSequenceClassification and so on are the same families without an output head. Both spellings of rope
+/// LlamaForSequenceClassification and so on are the same families without an output head. BertModel, RobertaModel,
+/// XLMRobertaModel and CamembertModel are encoders. Both spellings of rope
 /// (rope_theta + rope_scaling, rope_parameters) and of dtype are read. Every error is kData and begins with `source`.
 /// Known features that are not computed here (foreign quantization, MLP biases, other activations) are refused by name.
 [[nodiscard]] Result<ModelConfig> parse_config(std::string_view json, std::string_view source = "config.json");

@@ -76,6 +76,10 @@ void add_config(Hash& hash, const ModelConfig& config) {
   hash.add(double{config.norm_epsilon});
   add_rope(hash, config.rope, config.head_dim);
   add_experts(hash, config);
+  if (!config.encoder) return;
+  hash.add(std::string_view("encoder"));
+  const EncoderConfig& encoder = *config.encoder;
+  for (const int32_t size : {encoder.position_rows, encoder.first_position, encoder.type_rows}) add_integer(hash, size);
 }
 
 Fingerprint fingerprint_of(const tensor::HostTensor& tensor) {

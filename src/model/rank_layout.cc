@@ -52,6 +52,7 @@ std::optional<std::string> obstacle(const ModelConfig& config, int32_t ranks) {
     return fmt::format("{} {} is not a multiple of {} ranks", name, size, ranks);
   };
   if (config.head_count % ranks != 0) return indivisible("num_attention_heads", config.head_count);
+  if (config.encoder && ranks > 1) return fmt::format("an encoder is not divided, wanted 1 rank instead of {}", ranks);
   if (config.kv_head_count % ranks != 0 && ranks % config.kv_head_count != 0)
     return fmt::format("num_key_value_heads {} is neither a multiple nor a divisor of {} ranks", config.kv_head_count,
                        ranks);

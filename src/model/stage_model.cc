@@ -20,6 +20,17 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
   return size;
 }
 
+/// Returns the row of each token in a table of positions, -1 for padding.
+std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t first_position) {
+  std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), -1);
+  for (size_t s = 0; s < batch.sequence_count(); ++s) {
+    const int32_t begin = batch.row_begin[s];
+    for (int32_t row = begin; row < batch.row_begin[s + 1]; ++row)
+      rows[static_cast<size_t>(row)] = first_position + batch.prefix[s] + row - begin;
+  }
+  return rows;
+}
+
 }  // namespace
 
 /// The rows that go on from the last layer's keys and values.
@@ -43,6 +54,11 @@ struct StageModel::ForwardPass {
   tensor::UploadedIndices tokens;
   std::optional<Tails> tails;
   std::vector<TokenId> padded_tokens;  // where there is padding
+  // Of the first stage of an encoder.
+  std::vector<int32_t> position_rows;
+  std::vector<int32_t> type_rows;
+  tensor::UploadedIndices positions;
+  tensor::UploadedIndices types;
 };
 
 Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -64,7 +80,9 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       limits_(limits),
       layout_(rank_layout(config, position)),
       weights_(std::move(weights)) {
-  const RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
+  RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
+  // No rotation: the cosine of 0 is 1.
+  if (config_.encoder) frequencies = {.inverse = std::vector<float>(static_cast<size_t>(config_.head_dim / 2))};
   inverse_frequency_ = backend_.make_vector(frequencies.inverse);
   attention_factor_ = frequencies.attention_factor;
   replay_ = backend_.make_replay();
@@ -89,6 +107,7 @@ void StageModel::allocate_activations() {
   activations_.query = batch(compute, query_width());
   activations_.attended = batch(compute, query_width());
   if (has_layer(false)) activations_.activated = batch(compute, layout_.features.owned().size());
+  if (config_.encoder) activations_.expanded = batch(DType::kF32, config_.intermediate_size);
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
   if (has_ranks()) {
     activations_.sums = batch(DType::kF32, config_.hidden_size);
@@ -131,7 +150,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<tensor::AttentionShape> attention;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.router}) {
+    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router}) {
       if (*weight) weights.push_back(weight->get());
     }
     if (layer.experts) experts.push_back(layer.experts.get());
@@ -246,6 +265,12 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   }
   pass.batch = backend_.upload(batch);
   if (span_.first) pass.tokens = backend_.upload(tokens);
+  if (span_.first && config_.encoder) {
+    pass.position_rows = position_rows(batch, config_.encoder->first_position);
+    pass.type_rows.assign(pass.position_rows.size(), 0);
+    pass.positions = backend_.upload(pass.position_rows);
+    pass.types = backend_.upload(pass.type_rows);
+  }
   if (!input.tails.empty() && span_.layers.size() > 0) upload_tails(input, pass);
 }
 
@@ -256,6 +281,10 @@ void StageModel::fill(const ForwardPass& pass) {
 
 void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first) backend_.embed(*weights_.embedding, pass.tokens, pass.hidden);
+  if (span_.first && config_.encoder) {
+    backend_.add_embedding(*weights_.types, pass.types, pass.hidden);
+    backend_.add_embedding(*weights_.positions, pass.positions, pass.hidden);
+  }
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
     const Matrix query = project_qkv(layer, index, pass);
@@ -275,7 +304,16 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
           .kv_head_count = layout_.kv_head_count(),
           .head_dim = config_.head_dim,
           .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
-          .sliding_window = config_.sliding_windows[model_layer]};
+          .sliding_window = config_.sliding_windows[model_layer],
+          .causal = !config_.encoder};
+}
+
+void StageModel::norm(Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias, Matrix out) {
+  if (config_.encoder) {
+    backend_.layer_norm(hidden, weight, *bias, config_.norm_epsilon, out);
+  } else {
+    backend_.rms_norm(hidden, weight, config_.norm_epsilon, out);
+  }
 }
 
 /// Returns the queries of all rows; their keys and values go to the pages.
@@ -289,7 +327,7 @@ Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const F
   const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
                                    .rotary_dim = config_.head_dim,
                                    .attention_factor = attention_factor_};
-  backend_.rms_norm(pass.hidden, *layer.input_norm, config_.norm_epsilon, normed);
+  norm(pass.hidden, *layer.input_norm, layer.input_norm_bias.get(), normed);
   backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary, layer.q_norm.get(), layer.k_norm.get(),
                            config_.norm_epsilon, pass.batch, cache(), index, query);
@@ -384,7 +422,7 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
   const DType compute = backend_.compute_dtype();
   const Matrix normed{
       .data = activations_.normed.data(), .dtype = compute, .rows = hidden.rows, .cols = config_.hidden_size};
-  backend_.rms_norm(hidden, *layer.mlp_norm, config_.norm_epsilon, normed);
+  norm(hidden, *layer.mlp_norm, layer.mlp_norm_bias.get(), normed);
   if (layer.experts) {
     const Matrix routed{.data = activations_.routed.data(),
                         .dtype = DType::kF32,
@@ -401,8 +439,17 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
                          .dtype = compute,
                          .rows = hidden.rows,
                          .cols = layout_.features.owned().size()};
-  backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
-  add_product(activated, *layer.down, nullptr, hidden);
+  if (config_.encoder) {
+    const Matrix expanded{.data = activations_.expanded.data(),
+                          .dtype = DType::kF32,
+                          .rows = hidden.rows,
+                          .cols = config_.intermediate_size};
+    backend_.matmul(normed, *layer.up, layer.up_bias.get(), expanded);
+    backend_.gelu(expanded, activated);
+  } else {
+    backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
+  }
+  add_product(activated, *layer.down, layer.down_bias.get(), hidden);
 }
 
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
@@ -420,7 +467,7 @@ void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const
                         .rows = count,
                         .cols = config_.hidden_size};
     backend_.gather_rows(hidden, backend_.upload(part), gathered);
-    backend_.rms_norm(gathered, *weights_.final_norm, config_.norm_epsilon, normed);
+    norm(gathered, *weights_.final_norm, weights_.final_norm_bias.get(), normed);
     block(first, normed);
   }
 }

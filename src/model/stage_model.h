@@ -111,6 +111,7 @@ class StageModel {
     tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
+    tensor::Buffer expanded;         // f32     [max_batch_tokens, intermediate], of an encoder
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if one is
     tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
     tensor::Buffer tail_hidden;      // hidden  [max_tail_rows, hidden]
@@ -136,6 +137,9 @@ class StageModel {
   void upload_tails(const ForwardInput& input, ForwardPass& pass);
   void fill(const ForwardPass& pass);
   void run_layers(const ForwardPass& pass);
+  /// Computes a norm of `hidden` into `out`. An encoder's also replaces `hidden`.
+  void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
+            tensor::Matrix out);
   [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass);
   void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch,
               tensor::Matrix hidden);

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "model/encoder_tensors.h"
 
 namespace millrace::model {
 namespace {
@@ -126,6 +127,7 @@ std::string_view head_name(const ModelConfig& config) {
 std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {
   CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count,
         "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count);
+  if (config.encoder) return encoder_tensors(config, span);
   const tensor::Shape table{config.vocab_size, config.hidden_size};
   std::vector<TensorSpec> specs;
   if (span.first) specs.push_back({std::string(kEmbeddingName), table});
@@ -158,14 +160,17 @@ bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
 
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
-  for (const TensorSpec& spec : stage_tensors(config, span)) {
+  // An encoder's norms belong to the stage of the next layer.
+  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
+  for (const TensorSpec& spec : stage_tensors(config, config.encoder ? whole : span)) {
     known.insert(spec.name);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
   }
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
-    if (!is_of_span(name, span) || known.contains(name)) continue;
+    const bool is_checked = config.encoder ? is_encoder_part(name) : is_of_span(name, span);
+    if (!is_checked || known.contains(name)) continue;
     if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
   }

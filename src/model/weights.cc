@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "model/decoded_matrix.h"
+#include "model/encoder_tensors.h"
 #include "model/tensor_list.h"
 #include "tensor/slices.h"
 
@@ -344,6 +345,47 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
   return weights;
 }
 
+LayerWeights load_encoder_layer(Loader& loader, int32_t layer) {
+  const auto name = [&](std::string_view part) { return encoder_tensor_name(layer, part); };
+  const std::string norm = encoder_norm_name(layer);
+  LayerWeights weights;
+  weights.input_norm = loader.vector({norm + ".weight"});
+  weights.input_norm_bias = loader.vector({norm + ".bias"});
+  weights.qkv = loader.pack(
+      {name("attention.self.query.weight"), name("attention.self.key.weight"), name("attention.self.value.weight")});
+  weights.qkv_bias = loader.vector(
+      {name("attention.self.query.bias"), name("attention.self.key.bias"), name("attention.self.value.bias")});
+  weights.output = loader.pack({name("attention.output.dense.weight")});
+  weights.output_bias = loader.vector({name("attention.output.dense.bias")});
+  weights.mlp_norm = loader.vector({name("attention.output.LayerNorm.weight")});
+  weights.mlp_norm_bias = loader.vector({name("attention.output.LayerNorm.bias")});
+  weights.up = loader.pack({name("intermediate.dense.weight")});
+  weights.up_bias = loader.vector({name("intermediate.dense.bias")});
+  weights.down = loader.pack({name("output.dense.weight")});
+  weights.down_bias = loader.vector({name("output.dense.bias")});
+  return weights;
+}
+
+void load_encoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
+                  StageWeights& weights) {
+  const auto table = [&](std::string_view name) {
+    auto made = backend.make_embedding(loader.tensor(name));
+    loader.count(name);
+    return made;
+  };
+  if (span.first) {
+    weights.embedding = table(kEncoderWords);
+    weights.positions = table(kEncoderPositions);
+    weights.types = table(kEncoderTypes);
+  }
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
+    weights.layers.push_back(load_encoder_layer(loader, layer));
+  if (!span.last) return;
+  const std::string norm = encoder_norm_name(config.layer_count);
+  weights.final_norm = loader.vector({norm + ".weight"});
+  weights.final_norm_bias = loader.vector({norm + ".bias"});
+}
+
 std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfig& config, StageSpan span) {
   auto head = loader.pack_head(std::string(head_name(config)));
   if (span.first && config.tied_embeddings)
@@ -351,6 +393,21 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
   else
     loader.count(head_name(config));
   return head;
+}
+
+void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
+                  StageWeights& weights) {
+  if (span.first) {
+    weights.embedding = backend.make_embedding(loader.tensor(kEmbeddingName));
+    loader.count(kEmbeddingName);
+  }
+  if (span.last) {
+    // The largest tensor first: while it is packed, memory holds it twice.
+    if (config.has_output_head) weights.head = load_head(loader, config, span);
+    weights.final_norm = loader.vector({std::string(kFinalNormName)});
+  }
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
+    weights.layers.push_back(load_layer(loader, backend, config, layer));
 }
 
 }  // namespace
@@ -361,6 +418,9 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), to_string(config.quantization));
+  if (config.encoder && !backend.computes_encoders())
+    return make_error(ErrorCode::kInvalidArgument, "{}: does not compute encoders such as {}, wanted another device",
+                      backend.description(), config.architecture);
   return {};
 }
 
@@ -373,17 +433,11 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
-  if (span.first) {
-    weights.embedding = backend.make_embedding(loader.tensor(kEmbeddingName));
-    loader.count(kEmbeddingName);
+  if (config.encoder) {
+    load_encoder(loader, backend, config, span, weights);
+  } else {
+    load_decoder(loader, backend, config, span, weights);
   }
-  if (span.last) {
-    // The largest tensor first: while it is packed, memory holds it twice.
-    if (config.has_output_head) weights.head = load_head(loader, config, span);
-    weights.final_norm = loader.vector({std::string(kFinalNormName)});
-  }
-  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
-    weights.layers.push_back(load_layer(loader, backend, config, layer));
   if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span, options.position);
   return weights;
 }

@@ -35,7 +35,7 @@ struct LoadOptions {
   tensor::RankPosition position;  ///< the rank whose part is loaded
 };
 
-/// A rank's part of one decoder layer on the device. Weights that the family or the layer lacks are null. Sizes are the
+/// A rank's part of one layer on the device. Weights that the family or the layer lacks are null. Sizes are the
 /// rank's (see RankLayout).
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
@@ -46,8 +46,14 @@ struct LayerWeights {
   std::unique_ptr<tensor::PackedWeight> output;       // [hidden, heads·head_dim]
   std::unique_ptr<tensor::DeviceVector> output_bias;  // [hidden]
   std::unique_ptr<tensor::DeviceVector> mlp_norm;     // [hidden]
-  std::unique_ptr<tensor::PackedWeight> gate_up;      // [intermediate] twice, hidden
-  std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
+  // An encoder's norms have biases, and its feed-forward block has one matrix before the activation.
+  std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
+  std::unique_ptr<tensor::DeviceVector> mlp_norm_bias;    // [hidden]
+  std::unique_ptr<tensor::PackedWeight> up;               // [intermediate, hidden]
+  std::unique_ptr<tensor::DeviceVector> up_bias;          // [intermediate]
+  std::unique_ptr<tensor::DeviceVector> down_bias;        // [hidden]
+  std::unique_ptr<tensor::PackedWeight> gate_up;          // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> down;             // [hidden, intermediate]
   // A sparse layer has these in place of the two above.
   std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
   std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
@@ -56,11 +62,14 @@ struct LayerWeights {
 /// The weights of one stage on its device.
 struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
+  std::unique_ptr<tensor::EmbeddingTable> positions;  ///< first stage of an encoder
+  std::unique_ptr<tensor::EmbeddingTable> types;      ///< first stage of an encoder
   std::vector<LayerWeights> layers;
-  std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
-  std::unique_ptr<tensor::PackedWeight> head;        // [logit_columns, hidden], last stage with the output head
-  uint64_t checkpoint_bytes = 0;                     ///< of the rank's parts of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and the rank's parts, on request
+  std::unique_ptr<tensor::DeviceVector> final_norm;       // [hidden], last stage
+  std::unique_ptr<tensor::DeviceVector> final_norm_bias;  // [hidden], last stage of an encoder
+  std::unique_ptr<tensor::PackedWeight> head;             // [logit_columns, hidden], last stage with the output head
+  uint64_t checkpoint_bytes = 0;                          ///< of the rank's parts of the span's tensors, as stored
+  std::optional<Fingerprint> fingerprint;                 ///< of the config, the span and the rank's parts, on request
 };
 
 /// Refuses a model that needs what the backend lacks. Error: kInvalidArgument with the backend's name.

@@ -51,6 +51,18 @@ void Backend::matmul_row_scaled(Matrix, const PackedWeight&, Matrix, Matrix) {
   CHECK(false, "{} has no weights with row scales", description());
 }
 
+void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
+void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector&, float, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
+void Backend::gelu(Matrix, Matrix) {
+  CHECK(false, "{} computes no encoders", description());
+}
+
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }

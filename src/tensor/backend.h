@@ -188,6 +188,7 @@ struct AttentionShape {
   int32_t head_dim = 0;
   float scale = 0.0f;          ///< usually head_dim^-0.5
   int32_t sliding_window = 0;  ///< 0: none; else key j is visible to query i iff i - window < j <= i
+  bool causal = true;          ///< else every key of the sequence is visible, for an encoder; without a window
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -319,16 +320,25 @@ class Backend {
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
+  /// Returns whether the ops of encoders exist: add_embedding, layer_norm, gelu, and attention that is not causal.
+  [[nodiscard]] virtual bool computes_encoders() const { return false; }
   /// hidden [T, H] = table[tokens[t]]. A token outside the table gives zeros.
   virtual void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) = 0;
+  /// hidden [T, H] += table[indices[t]]. An index outside the table adds nothing.
+  virtual void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden);
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
+  /// hidden [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias, and out (compute) [T, H] = hidden.
+  virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector& bias, float epsilon,
+                          Matrix out);
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
   /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) = 0;
   /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
+  /// out (compute) [T, F] = x/2 · (1 + erf(x/√2)) of every element x of in (f32) [T, F].
+  virtual void gelu(Matrix in, Matrix out);
   /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. `router_logits` (f32)
   /// [T, experts] choose the experts and their weights p_e; x is (compute) [T, H]. Within a shard a row's experts are
   /// added in ascending order; the shards' sums are added in the order of the tree. A NaN logit makes its row NaN and
@@ -353,7 +363,8 @@ class Backend {
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
-  /// out (compute) [T, heads·head_dim] = causal attention of each row over its sequence's pages, own position included.
+  /// out (compute) [T, heads·head_dim] = attention of each row over its sequence's pages: up to its own position
+  /// included, or over all keys where the shape is not causal.
   virtual void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
                          int32_t layer, Matrix out) = 0;
   /// out [R, H] = in[rows[r]].

@@ -157,7 +157,8 @@ std::vector<std::vector<TokenId>> random_prompts(size_t count) {
 }  // namespace
 
 TEST_CASE("vectors are those of sentence-transformers") {
-  const std::string name = GENERATE(as<std::string>{}, "embed-last", "embed-mean", "embed-cls");
+  const std::string name =
+      GENERATE(as<std::string>{}, "embed-last", "embed-mean", "embed-cls", "embed-bert", "embed-xlm-roberta");
   const GoldenPooling golden(name);
   const int32_t pp_size = GENERATE(1, 2, 4);
   CAPTURE(name, pp_size);
@@ -174,7 +175,7 @@ TEST_CASE("vectors are those of sentence-transformers") {
 }
 
 TEST_CASE("the tokenizer adds what sentence-transformers adds") {
-  const GoldenPooling golden(GENERATE(as<std::string>{}, "embed-last", "embed-mean", "embed-cls"));
+  const GoldenPooling golden(GENERATE(as<std::string>{}, "embed-last", "embed-mean", "embed-cls", "embed-bert"));
   JsonArray texts;
   REQUIRE(golden.document.root()["texts"].get(texts));
   const auto prompts = golden.prompts();
@@ -206,6 +207,41 @@ TEST_CASE("vectors have equal bits for all stages chunks and batches") {
       REQUIRE((cached > 0) == (pooling == sched::Pooling::kLast));
     }
   }
+}
+
+TEST_CASE("an encoder gives equal bits on all pipelines and batches") {
+  const auto prompts = random_prompts(16);
+  const auto pooling = GENERATE(sched::Pooling::kLast, sched::Pooling::kMean, sched::Pooling::kFirst);
+  const auto folder = pooling_folder("embed-xlm-roberta");
+  const Vectors wanted =
+      pooled_of(pool_prompts(start_pooling(pooling_engine(folder, 1, 512))->engine(), prompts, pooling, false));
+  for (const int32_t stages : {1, 2, 4}) {
+    for (const uint32_t chunk : {8u, 512u}) {
+      CAPTURE(static_cast<int>(pooling), stages, chunk);
+      const auto engine = start_pooling(pooling_engine(folder, stages, chunk));
+      for (int repetition = 0; repetition < 2; ++repetition) {
+        const auto events = pool_prompts(engine->engine(), prompts, pooling, true);
+        REQUIRE(pooled_of(events) == wanted);
+        for (const auto& event : events) REQUIRE(event.cached_tokens == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("an encoder sees the whole text from its first token on") {
+  const auto engine = start_pooling(pooling_engine(pooling_folder("embed-bert"), 2, 512));
+  std::vector<TokenId> text = random_prompts(4).back();
+  const std::vector<TokenId> before = text;
+  text.back() = text.back() == 5 ? 6 : 5;
+  const Vectors first = pooled_of(pool_prompts(engine->engine(), {before, text}, sched::Pooling::kFirst, true));
+  REQUIRE(first[0] != first[1]);
+}
+
+TEST_CASE("an encoder keeps no prefixes on a host tier") {
+  auto options = pooling_engine(pooling_folder("embed-bert"), 1, 16);
+  options.hierarchical_cache = true;
+  const auto engine = app::LocalEngine::create(options, {}, 288);
+  REQUIRE_THAT(engine.error().message, Mentions("--enable-hierarchical-cache", "BertModel"));
 }
 
 TEST_CASE("a generating ring pools between its outputs") {

@@ -74,6 +74,37 @@ TEST_CASE("attention over several KV splits agrees with the reference") {
   }
 }
 
+TEST_CASE("attention in both directions agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 9);
+  for (const AttentionCase& sizes :
+       {AttentionCase{.head_count = 3, .kv_head_count = 3, .head_dim = 32, .rotary_dim = 32, .causal = false},
+        AttentionCase{.head_count = 4, .kv_head_count = 2, .page_size = 7, .causal = false}}) {
+    const Weights weights = random_weights(random, sizes);
+    std::vector<TestSequence> sequences;
+    for (const int32_t length : {1, 16, 90, 2100}) {
+      sequences.push_back(random_sequence(random, sizes, length, false));
+      sequences.back().chunks = {length};
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<Values> wanted;
+      for (const TestSequence& sequence : sequences)
+        wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
+      for (const BackendCase& backend_case : backend_cases()) {
+        const auto backend = backend_case.make();
+        if (backend->compute_dtype() != dtype || !backend->computes_encoders()) continue;
+        INFO(backend_case.name << ": " << sizes.to_string());
+        const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed(), .noise = true});
+        for (size_t s = 0; s < sequences.size(); ++s) {
+          INFO("sequence " << s << " of " << sequences[s].length);
+          check_close(got[s], wanted[s], unit(dtype), attention_error(dtype));
+          REQUIRE(feed(*backend, sizes, weights, {sequences[s]}, {})[0] == got[s]);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a backend gives the size of pages before it has a cache") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();

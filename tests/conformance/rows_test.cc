@@ -1,3 +1,5 @@
+#include <array>
+
 #include "conformance/harness.h"
 
 using namespace millrace;
@@ -71,6 +73,85 @@ TEST_CASE("rms_norm agrees with the reference") {
         got = download(*backend, out.matrix);
       });
       check_close(got, reference::rms_norm(in, weight, 1e-5), unit(backend->compute_dtype()) + 1e-6, 1e-7);
+    }
+  }
+}
+
+TEST_CASE("layer_norm agrees with the reference in place and rounded") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 10);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes_encoders()) continue;
+    for (const int64_t width : {int64_t{2}, int64_t{15}, int64_t{384}, random.integer(2, 3000)}) {
+      INFO(backend_case.name << ": width " << width);
+      const int64_t rows = random.integer(1, 9);
+      Values in = random.normal(rows * width, 3.0f);
+      for (float& value : in) value += 40.0f;
+      const Values weight = random.normal(width);
+      const Values bias = random.normal(width);
+      const auto device_weight = backend->make_vector(weight);
+      const auto device_bias = backend->make_vector(bias);
+      Values got;
+      Values residual;
+      backend->run_and_wait([&] {
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
+        upload(*backend, in, hidden);
+        backend->layer_norm(hidden.matrix, *device_weight, *device_bias, 1e-12f, out.matrix);
+        got = download(*backend, out.matrix);
+        residual = download(*backend, hidden.matrix);
+      });
+      const Values wanted = reference::layer_norm(in, weight, bias, 1e-12);
+      check_close(residual, wanted, 1e-6, 1e-5);
+      check_close(got, wanted, unit(backend->compute_dtype()) + 1e-6, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("gelu agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 11);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes_encoders()) continue;
+    INFO(backend_case.name);
+    Values in = random.normal(5 * 75, 3.0f);
+    for (size_t i = 0; i < 4; ++i) in[i] = std::array{0.0f, -40.0f, 40.0f, -0.0f}[i];
+    Values got;
+    backend->run_and_wait([&] {
+      const DeviceMatrix from = make_matrix(*backend, DType::kF32, 5, 75);
+      const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, 75);
+      upload(*backend, in, from);
+      backend->gelu(from.matrix, out.matrix);
+      got = download(*backend, out.matrix);
+    });
+    check_close(got, reference::gelu(in), unit(backend->compute_dtype()) + 1e-6, 1e-6);
+  }
+}
+
+TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 12);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes_encoders()) continue;
+    for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
+      INFO(backend_case.name << " from " << tensor::to_string(stored));
+      const HostMatrix table(random.normal(20 * 33), stored, 20, 33);
+      const auto embedding = backend->make_embedding(table.tensor());
+      const std::vector<int32_t> indices = {19, 0, -1, 20, 0};
+      const Values before = random.normal(5 * 33);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, 33);
+        upload(*backend, before, hidden);
+        backend->add_embedding(*embedding, backend->upload(indices), hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      Values wanted = reference::rounded(reference::embed(table.tensor(), indices), backend_case.table_dtype);
+      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
+      check_close(got, wanted, 0.0, 0.0);
     }
   }
 }

@@ -17,8 +17,8 @@ std::span<const float> row_of(const Values& values, int64_t row, int64_t width) 
 }  // namespace
 
 std::string AttentionCase::to_string() const {
-  return fmt::format("{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}", head_count, kv_head_count,
-                     head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms);
+  return fmt::format("{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}", head_count,
+                     kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal);
 }
 
 TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one) {
@@ -83,8 +83,12 @@ class Feeder {
 
   /// Returns out [rows, heads·head_dim]; zeros when it does not attend.
   Values run(const tensor::BatchLayout& batch, const Values& qkv, bool attends = true) {
-    const tensor::AttentionShape shape{sizes_.head_count, sizes_.kv_head_count, sizes_.head_dim,
-                                       1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.sliding_window};
+    const tensor::AttentionShape shape{.head_count = sizes_.head_count,
+                                       .kv_head_count = sizes_.kv_head_count,
+                                       .head_dim = sizes_.head_dim,
+                                       .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
+                                       .sliding_window = sizes_.sliding_window,
+                                       .causal = sizes_.causal};
     const tensor::RotaryTable rotary{frequencies_.get(), sizes_.rotary_dim, sizes_.attention_factor};
     const int64_t rows = batch.row_count();
     Values result;
@@ -196,17 +200,21 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
     return reference::rounded(values, dtype);
   };
   reference::History history;
-  Values outputs;
+  std::vector<Values> queries;
   for (int64_t position = 0; position < sequence.length; ++position) {
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
-    const Values q = turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position);
+    queries.push_back(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position));
     const Values k = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position);
     const auto raw_value = row.last(widths);
     const Values v = reference::rounded(Values(raw_value.begin(), raw_value.end()), dtype);
     history.keys.insert(history.keys.end(), k.begin(), k.end());
     history.values.insert(history.values.end(), v.begin(), v.end());
-    const Values out = reference::attention(q, position, history,
+  }
+  Values outputs;
+  for (int64_t position = 0; position < sequence.length; ++position) {
+    const int64_t last = sizes.causal ? position : sequence.length - 1;
+    const Values out = reference::attention(queries[static_cast<size_t>(position)], last, history,
                                             {.head_count = sizes.head_count,
                                              .kv_head_count = sizes.kv_head_count,
                                              .head_dim = sizes.head_dim,

@@ -14,6 +14,7 @@ struct AttentionCase {
   int32_t page_size = 16;
   float attention_factor = 1.0f;
   bool norms = false;
+  bool causal = true;  ///< else every sequence is one chunk
   [[nodiscard]] std::string to_string() const;
 };
 

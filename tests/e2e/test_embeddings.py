@@ -7,6 +7,7 @@ import random
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import pytest
 from conftest import client_of
 from millrace_server import ROOT, MillraceServer
@@ -49,6 +50,22 @@ def test_openai_gets_the_vectors_of_sentence_transformers(embedder):
     for found, wanted in zip(vectors_of(by_ids), golden):
         assert_close(found, wanted["vector"])
     assert by_text.usage.prompt_tokens == sum(len(each["ids"]) for each in golden)
+
+
+@pytest.mark.parametrize("pp_size", [1, 4])
+def test_an_encoder_gives_the_vectors_of_sentence_transformers(pp_size):
+    golden = golden_of("embed-bert")["texts"]
+    texts = [each["text"] for each in golden]
+    flags = ("--pp-size", pp_size, "--chunked-prefill-size", 24, *FLAGS)
+    with MillraceServer(*flags, model=MODELS / "embed-bert") as server, client_of(server, max_retries=0) as client:
+        together = vectors_of(client.embeddings.create(model="embed-bert", input=texts * 30))
+        for index, vector in enumerate(together):
+            assert_close(vector, golden[index % len(golden)]["vector"])
+        assert together[:len(texts)] == together[-len(texts):]  # bit for bit
+        with pytest.raises(openai.BadRequestError, match="258"):
+            client.embeddings.create(model="embed-bert", input="a" * 300)
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model="embed-bert", prompt="a")
 
 
 def test_512_inputs_equal_single_ones(embedder):

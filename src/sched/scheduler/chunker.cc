@@ -89,6 +89,7 @@ double QuadraticFit::chunk_for(double prefix, double first) const {
 Chunker::Chunker(const ChunkingOptions& options)
     : options_(options), alignment_(alignment_for(options)), fill_cost_ratio_(fill_cost_ratio(options)) {
   CHECK(options.size > 0 && options.stage_count > 0);
+  CHECK(options.cuts_prompts || options.mode == Chunking::kFixed, "whole prompts in chunks of other sizes");
 }
 
 void Chunker::observe(StageId stage, const BatchShape& shape, double run_us) {
@@ -193,6 +194,7 @@ uint32_t Chunker::budget_for(const Prompt& prompt) const {
 uint32_t Chunker::chunk_tokens(const Prompt& prompt) const {
   CHECK(prompt.left > 0);
   const uint32_t max_tokens = std::min(prompt.left, budget_for(prompt));
+  if (!options_.cuts_prompts) return max_tokens == prompt.left ? max_tokens : 0;
   return is_balanced() ? balanced_chunk(prompt, max_tokens) : max_tokens;
 }
 

@@ -21,6 +21,8 @@ struct ChunkingOptions {
   uint32_t stage_count = 1;
   /// Stages that compute at full speed at the same time; finite only if all share one machine's processors.
   double parallel_stages = std::numeric_limits<double>::infinity();
+  /// False: a prompt is one chunk, which waits for a micro-batch that has room. Only with kFixed.
+  bool cuts_prompts = true;
 };
 
 /// Returns the prompt tokens of the largest micro-batch: `size`, or more for the published algorithm's profile.

@@ -14,7 +14,8 @@ ChunkingOptions chunking_options(const SchedulerOptions& options) {
           .smoothing = options.chunk_smoothing,
           .page_size = options.page_size,
           .stage_count = options.stage_count,
-          .parallel_stages = parallel_stages(options)};
+          .parallel_stages = parallel_stages(options),
+          .cuts_prompts = options.cuts_prompts};
 }
 
 }  // namespace

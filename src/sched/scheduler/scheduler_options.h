@@ -39,6 +39,7 @@ struct SchedulerOptions {
   uint32_t hidden_size = 0;     ///< length of pooled vectors; 0: unknown
   bool has_output_head = true;  ///< the last stage can sample and score; else it only pools
   Chunking chunking = Chunking::kFixed;
+  bool cuts_prompts = true;       ///< ChunkingOptions::cuts_prompts; false: chunked_prefill_size holds every prompt
   double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
   QueuePolicy policy = QueuePolicy::kFcfs;
   bool spread_decodes = true;    ///< over the number of plans that is fastest; false: a plan takes all ready sequences

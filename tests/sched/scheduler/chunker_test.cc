@@ -75,6 +75,18 @@ TEST_CASE("fixed chunks are all the size but the last") {
   REQUIRE(chunks_of(chunker, 40000, 0) == std::vector<uint32_t>{16384, 16384, 7232});
 }
 
+TEST_CASE("a prompt that may not be cut waits until it fits") {
+  Chunker chunker({.size = 128, .cuts_prompts = false});
+  chunker.begin({}, {});
+  const Chunker::Prompt first{.left = 100};
+  REQUIRE(chunker.chunk_tokens(first) == 100);
+  chunker.add_chunk(first, 100);
+  REQUIRE(chunker.chunk_tokens({.left = 29}) == 0);
+  REQUIRE(chunker.chunk_tokens({.left = 28}) == 28);
+  chunker.begin({}, {});
+  REQUIRE(chunker.chunk_tokens({.left = 128}) == 128);
+}
+
 TEST_CASE("balanced chunks shrink as the prefix grows") {
   Chunker balanced = chunker_of(Chunking::kBalanced);
   const auto chunks = chunks_of(balanced, kPrompt, 15);

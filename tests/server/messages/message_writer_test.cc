@@ -140,7 +140,7 @@ TEST_CASE("A call without arguments has an empty object") {
 
 TEST_CASE("One event may end a call and begin text and the next") {
   ChoiceDelta merged = call_delta(0, "", "", "1}");
-  merged.calls.push_back({.index = 1, .id = "b", .name = "g", .arguments = "{}"});
+  merged.calls.push_back({.index = 1, .id = "b", .name = "g", .arguments = "{}", .text_before = 3});
   merged.text = "and";
   const std::string stream = stream_of({call_delta(0, "a", "f", "{\"x\":"), finished(std::move(merged))});
   const size_t rest = stream.find(R"("index":0,"delta":{"type":"input_json_delta","partial_json":"1}"})");
