@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "sched/head/engine_status.h"
 #include "sched/plan/generate_event.h"
 
 namespace millrace::bench {

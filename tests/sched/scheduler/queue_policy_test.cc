@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <array>
 
+#include "sched/scheduler/sequence.h"
+
 using namespace millrace;
 using namespace millrace::sched;
 
