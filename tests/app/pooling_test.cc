@@ -11,6 +11,7 @@
 #include "sched/plan/finish_reason.h"
 #include "sched/plan/generate_event.h"
 #include "sched/plan/request.h"
+#include "server/pooling_model.h"
 #include "support/mentions.h"
 #include "support/paths.h"
 
