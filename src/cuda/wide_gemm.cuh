@@ -22,7 +22,7 @@ struct WideTiling {
   static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 232;
   static constexpr int kCopierRegisters = 40;
   static constexpr int kColumnTiles = kTokens / 8;
-  /// Whether registers have room for the sums of earlier splits.
+  /// Says whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
   static constexpr int kWeightBytes = kWidePanels * kPanelStepBytes;
   static constexpr int kTokenBytes = kTokens * kStepRowBytes;
@@ -87,7 +87,7 @@ class WideStages {
   __device__ void wait_full() const { wait_barrier(full(stage_), parity_); }
   /// Waits until no warp of the cluster reads the stage's earlier contents.
   __device__ void wait_empty() const { wait_barrier(empty(stage_), parity_ ^ 1); }
-  /// Tells both blocks of the cluster that this warp has read the stage before.
+  /// Signals both blocks of the cluster that this warp has read the stage before.
   __device__ void release_previous() const {
     const uint32_t lane = threadIdx.x % kLanes;
     if (lane < kClusterBlocks) arrive_at(empty(stage_ > 0 ? stage_ - 1 : T::kStageCount - 1), lane);
@@ -240,8 +240,8 @@ __device__ void store_wide_tile(const GemmParams& p, int32_t first_token, int32_
   const int lane = thread % kLanes;
   const int warp = thread / kLanes;
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
-  auto* const staged = reinterpret_cast<float*>(shared_memory() + T::kStageCount * T::kStageBytes +
-                                                warpgroup * T::kStagingBytes);
+  auto* const staged =
+      reinterpret_cast<float*>(shared_memory() + T::kStageCount * T::kStageBytes + warpgroup * T::kStagingBytes);
   if (panel >= p.panels) return;
   const int quads = quads_of_panel(p);
 #pragma unroll
@@ -288,11 +288,13 @@ __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideSt
       const int32_t tile_index = turn.feature_tile * grid.token_tiles + turn.token_tile;
       if (grid.divides && !reduce_wide_splits<T>(p, tile_index, tiles, turn.first_split, sums)) continue;
     }
-    store_wide_tile<T>(p, turn.token_tile * T::kTokenCount, turn.feature_tile * kWidePanels + static_cast<int32_t>(warpgroup), sums);
+    store_wide_tile<T>(p, turn.token_tile * T::kTokenCount,
+                       turn.feature_tile * kWidePanels + static_cast<int32_t>(warpgroup), sums);
   }
 }
 
-/// Grid: clusters of two blocks, which take the pairs of tiles in turn. The first thread of a block's last warpgroup copies.
+/// Grid: clusters of two blocks, which take the pairs of tiles in turn. The first thread of a block's last warpgroup
+/// copies.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
     wide_gemm_kernel(GemmParams p, const __grid_constant__ RowTiles x, WideGrid grid) {
