@@ -69,7 +69,7 @@ std::string summary(std::vector<double> values) {
 
 void measure_collectives(const BenchOptions& options, const std::vector<Implementation>& implementations, bool gather) {
   fmt::print("\n{} of {} ranks with {} threads each, us per call: median [least, most] of {} rounds\n",
-             gather ? "all_gather into" : "all_reduce of", options.ranks, options.threads, options.rounds);
+             gather ? "all_gather" : "all_reduce", options.ranks, options.threads, options.rounds);
   fmt::print("{:>14}", "rows x cols");
   for (const Implementation& each : implementations) fmt::print(" {:>28}", each.name);
   fmt::print("\n");

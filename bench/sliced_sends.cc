@@ -150,14 +150,14 @@ SendFigures measure_sends(int32_t ranks, int64_t rows, int64_t cols, bool sliced
       const auto at = static_cast<size_t>(rank);
       const sched::ActivationSlices slices({rank, ranks}, ranks, cols);
       pending.push_back(links[at]->receive(i, travelling(to[at]), [&, at, slices] {
-        if (!sliced) return;
-        receivers.backends[at]->run_and_wait(
-            [&] { slices.gather(*receivers.ends[at], to[at].slice_matrix, to[at].whole_matrix); });
+        receivers.backends[at]->run_and_wait([&] {
+          if (sliced) slices.gather(*receivers.ends[at], to[at].slice_matrix, to[at].whole_matrix);
+        });
       }));
       pending.push_back(links[at]->send(i, travelling(from[at]), [&, at, slices] {
-        if (!sliced) return;
-        senders.backends[at]->run_and_wait(
-            [&] { slices.pack(*senders.backends[at], from[at].whole_matrix, from[at].slice_matrix); });
+        senders.backends[at]->run_and_wait([&] {
+          if (sliced) slices.pack(*senders.backends[at], from[at].whole_matrix, from[at].slice_matrix);
+        });
       }));
     }
     for (auto& each : pending) each.get();

@@ -14,7 +14,8 @@ struct SendFigures {
 };
 
 /// Sends [rows, cols] f32 over TCP links on loopback, from each of `ranks` ranks to its counterpart. With `sliced` each
-/// packs and sends its columns, and the receivers gather them in shared memory; otherwise each sends whole rows.
+/// packs and sends its columns, and the receivers gather them in shared memory; otherwise each sends whole rows. Either
+/// way both ends submit work, as a stage does before it sends and after it has received.
 [[nodiscard]] SendFigures measure_sends(int32_t ranks, int64_t rows, int64_t cols, bool sliced, size_t count);
 
 }  // namespace millrace::bench

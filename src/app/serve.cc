@@ -12,6 +12,7 @@
 #include "cluster/node_reports.h"
 #include "model/generation_config.h"
 #include "sched/head/engine_status.h"
+#include "sched/head/ring_set.h"
 #include "server/server.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"

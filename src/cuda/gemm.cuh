@@ -4,6 +4,7 @@
 
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
+#include "cuda/shard_tree.cuh"
 #include "cuda/wgmma.cuh"
 
 namespace millrace::cuda {
@@ -23,7 +24,13 @@ struct GemmParams {
   int32_t panels = 0;
   int32_t splits = 1;
   Epilogue epilogue = Epilogue::kStoreF32;
+  ShardSteps shards = {};  ///< the splits of a sum with shards
 };
+
+/// Returns the first step of a split; for `splits` it is the end.
+__device__ inline int32_t first_step(const GemmParams& p, int32_t split, int32_t steps) {
+  return p.shards.count > 0 ? p.shards.begin[split] : split_begin(split, p.splits, steps);
+}
 
 /// The rows of a tile when they are consecutive.
 struct RowRange {

@@ -1,12 +1,9 @@
 #include "cuda/sharded_gemm.cuh"
+#include "cuda/wide_launch.cuh"
 
 namespace millrace::cuda {
 namespace {
 
-/// Rows up to which the shards of a sum may go to different blocks. It bounds the workspace.
-constexpr int32_t kMaxSplitRows = 256;
-constexpr size_t kCounterBytes = 2048;
-static_assert(kCounterBytes >= kFullOccupancyBlocks * sizeof(uint32_t));
 constexpr int kRowThreads = 256;
 
 ShardSteps steps_of(const DeviceShards& shards) {
@@ -26,20 +23,18 @@ void check_shards(const DeviceWeight& weight) {
 }
 
 template <class T>
-void launch_sharded(cudaStream_t stream, GemmParams product, const DeviceWeight& weight) {
-  const ShardSteps shards = steps_of(weight.shards);
+void launch_sharded(cudaStream_t stream, const GemmParams& product) {
   const int32_t token_tiles = ceil_div(product.rows, T::kTokenCount);
   const int32_t feature_tiles = ceil_div(product.panels, T::kPanelCount);
-  const bool divides =
-      shards.count > 1 && product.rows <= kMaxSplitRows && token_tiles * feature_tiles < kFullOccupancyBlocks;
+  const bool divides = product.splits > 1 && product.rows <= kMaxSplitRows && token_tiles * feature_tiles <= kCounters;
   // The word after the tile of sums tells a block's threads whether they are the last block.
   constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
   static_assert(kShared <= T::kMaxSharedBytes);
   launch<sharded_gemm_kernel<T>>({.name = "sharded_product",
-                                  .grid = dim3(token_tiles, feature_tiles, divides ? shards.count : 1),
+                                  .grid = dim3(token_tiles, feature_tiles, divides ? product.splits : 1),
                                   .block = dim3(T::kThreads),
                                   .shared_bytes = kShared},
-                                 stream, product, shards);
+                                 stream, product);
 }
 
 void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
@@ -56,9 +51,10 @@ void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight,
                            .features = weight.out_features,
                            .panels = panel_count(weight.out_features, false),
                            .splits = weight.shards.count,
-                           .epilogue = epilogue};
-  with_tiling(weight.by, tile_tokens(rows),
-              [&](auto tiling) { launch_sharded<decltype(tiling)>(stream, product, weight); });
+                           .epilogue = epilogue,
+                           .shards = steps_of(weight.shards)};
+  if (takes_wide(weight, rows)) return run_wide<true>(stream, product);
+  with_tiling(weight.by, tile_tokens(rows), [&](auto tiling) { launch_sharded<decltype(tiling)>(stream, product); });
 }
 
 /// Grid: [rows]. Each thread copies some inputs of a row.
@@ -87,11 +83,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }  // namespace
 
 size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
-  if (weight.shards.count <= 1 || rows <= 0) return kCounterBytes;
-  const int32_t most = rows < kMaxSplitRows ? rows : kMaxSplitRows;
-  return kCounterBytes +
-         static_cast<size_t>(weight.shards.count) * static_cast<size_t>(round_up(most, tile_tokens(most))) *
-             static_cast<size_t>(round_up(panel_count(weight.out_features, false), 2)) * kPanelRows * sizeof(float);
+  return split_workspace_bytes(weight.shards.count, panel_count(weight.out_features, false), rows);
 }
 
 void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,

@@ -22,7 +22,7 @@ struct WideTiling {
   static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 232;
   static constexpr int kCopierRegisters = 40;
   static constexpr int kColumnTiles = kTokens / 8;
-  /// Says whether registers have room for the sums of earlier splits.
+  /// Whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
   static constexpr int kWeightBytes = kWidePanels * kPanelStepBytes;
   static constexpr int kTokenBytes = kTokens * kStepRowBytes;
@@ -87,7 +87,7 @@ class WideStages {
   __device__ void wait_full() const { wait_barrier(full(stage_), parity_); }
   /// Waits until no warp of the cluster reads the stage's earlier contents.
   __device__ void wait_empty() const { wait_barrier(empty(stage_), parity_ ^ 1); }
-  /// Signals both blocks of the cluster that this warp has read the stage before.
+  /// Tells both blocks of the cluster that this warp has read the stage before.
   __device__ void release_previous() const {
     const uint32_t lane = threadIdx.x % kLanes;
     if (lane < kClusterBlocks) arrive_at(empty(stage_ > 0 ? stage_ - 1 : T::kStageCount - 1), lane);
@@ -144,8 +144,8 @@ __device__ void copy_operands(const GemmParams& p, const RowTiles& x, const Wide
   for (int32_t t = WideTurn::first(grid); t < WideTurn::end(p, grid); t += WideTurn::stride()) {
     const WideTurn turn(p, grid, t);
     const WideWeights weights(p, turn, steps);
-    const int32_t last = split_begin(turn.last_split, p.splits, steps);
-    int32_t step = split_begin(turn.first_split, p.splits, steps);
+    const int32_t last = first_step(p, turn.last_split, steps);
+    int32_t step = first_step(p, turn.first_split, steps);
     int32_t ahead = step + turn.token_tile;
     for (; step < last; ++step) {
       for (; ahead < min(last, step + kStepsAhead); ahead += grid.token_tiles) weights.prefetch(ahead);
@@ -194,8 +194,8 @@ __device__ void multiply_steps(int32_t steps, uint32_t panel, WideStages<T>& sta
 }
 
 /// Stores this warpgroup's sums as one split of a tile. Returns true in the last to arrive, whose sums are then those
-/// over all splits.
-template <class T>
+/// over all splits, added in their order or in a tree.
+template <class T, bool kTree>
 __device__ bool reduce_wide_splits(const GemmParams& p, int32_t tile_index, int32_t tiles, int32_t split,
                                    WideSums<T>& sums) {
   const auto thread = static_cast<int32_t>(threadIdx.x % kWarpgroupThreads);
@@ -220,10 +220,15 @@ __device__ bool reduce_wide_splits(const GemmParams& p, int32_t tile_index, int3
   if (thread == 0) *arrived = 0;
 #pragma unroll
   for (int j = 0; j < T::kColumnTiles; ++j) {
-    float4 total = __ldcg(partial(0) + j * kWarpgroupThreads);
-    for (int32_t s = 1; s < p.splits; ++s) {
-      const float4 next = __ldcg(partial(s) + j * kWarpgroupThreads);
-      total = float4{total.x + next.x, total.y + next.y, total.z + next.z, total.w + next.w};
+    float4 total;
+    if constexpr (kTree) {
+      total = add_partials(p.splits, [&](int32_t s) { return partial(s) + j * kWarpgroupThreads; });
+    } else {
+      total = __ldcg(partial(0) + j * kWarpgroupThreads);
+      for (int32_t s = 1; s < p.splits; ++s) {
+        const float4 next = __ldcg(partial(s) + j * kWarpgroupThreads);
+        total = float4{total.x + next.x, total.y + next.y, total.z + next.z, total.w + next.w};
+      }
     }
     sums[j][0] = total.x;
     sums[j][1] = total.y;
@@ -262,8 +267,47 @@ __device__ void store_wide_tile(const GemmParams& p, int32_t first_token, int32_
   }
 }
 
-/// Computes all turns of this block with one warpgroup.
 template <class T>
+__device__ void add_wide_sums(const WideSums<T>& earlier, WideSums<T>& sums) {
+#pragma unroll
+  for (int j = 0; j < T::kColumnTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[j][i] += earlier[j][i];
+  }
+}
+
+/// Computes the sums over the shards of a turn, which are a subtree. Sums that wait for their other half are in local
+/// memory, since registers have no room for them.
+template <class T>
+__device__ void multiply_shards(const GemmParams& p, const WideTurn& turn, uint32_t panel, WideStages<T>& stages,
+                                WideSums<T>& sums) {
+  WideSums<T> waiting[kWaitingSums];
+  int depth = 0;
+#pragma unroll 1
+  for (int32_t shard = turn.first_split; shard < turn.last_split; ++shard) {
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[j][i] = 0.0f;
+    }
+    const int32_t steps = p.shards.begin[shard + 1] - p.shards.begin[shard];
+    if (steps > 0) multiply_steps<T>(steps, panel, stages, sums);
+#pragma unroll 1
+    for (int32_t completed = shard - turn.first_split; (completed & 1) != 0; completed >>= 1) {
+      add_wide_sums<T>(waiting[--depth], sums);
+    }
+    if (shard + 1 == turn.last_split) break;
+    WideSums<T>& kept = waiting[depth++];
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) kept[j][i] = sums[j][i];
+    }
+  }
+}
+
+/// Computes all turns of this block with one warpgroup.
+template <class T, bool kTree>
 __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideStages<T> stages) {
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
   const uint32_t warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
@@ -271,7 +315,9 @@ __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideSt
   for (int32_t t = WideTurn::first(grid); t < WideTurn::end(p, grid); t += WideTurn::stride()) {
     const WideTurn turn(p, grid, t);
     WideSums<T> sums = {};
-    if constexpr (!T::kCanReduceSplits) {
+    if constexpr (kTree) {
+      multiply_shards<T>(p, turn, panel, stages, sums);
+    } else if constexpr (!T::kCanReduceSplits) {
       multiply_steps<T>(steps, panel, stages, sums);
     } else {
       for (int32_t split = turn.first_split; split < turn.last_split; ++split) {
@@ -284,9 +330,11 @@ __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideSt
           for (int i = 0; i < 4; ++i) sums[j][i] = split == turn.first_split ? next[j][i] : sums[j][i] + next[j][i];
         }
       }
+    }
+    if constexpr (kTree || T::kCanReduceSplits) {
       const int32_t tiles = grid.token_tiles * grid.feature_pairs * kClusterBlocks;
       const int32_t tile_index = turn.feature_tile * grid.token_tiles + turn.token_tile;
-      if (grid.divides && !reduce_wide_splits<T>(p, tile_index, tiles, turn.first_split, sums)) continue;
+      if (grid.divides && !reduce_wide_splits<T, kTree>(p, tile_index, tiles, turn.first_split, sums)) continue;
     }
     store_wide_tile<T>(p, turn.token_tile * T::kTokenCount,
                        turn.feature_tile * kWidePanels + static_cast<int32_t>(warpgroup), sums);
@@ -295,7 +343,7 @@ __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideSt
 
 /// Grid: clusters of two blocks, which take the pairs of tiles in turn. The first thread of a block's last warpgroup
 /// copies.
-template <class T>
+template <class T, bool kTree>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
     wide_gemm_kernel(GemmParams p, const __grid_constant__ RowTiles x, WideGrid grid) {
   const WideStages<T> stages;
@@ -303,7 +351,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
   cluster_sync();
   if (threadIdx.x < T::kConsumers) {
     take_registers<T::kConsumerRegisters>();
-    multiply_tiles<T>(p, grid, stages);
+    multiply_tiles<T, kTree>(p, grid, stages);
   } else {
     give_registers<T::kCopierRegisters>();
     if (threadIdx.x == T::kConsumers) copy_operands<T>(p, x, grid, stages);

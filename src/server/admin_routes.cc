@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "sched/head/engine.h"
 #include "sched/head/engine_status.h"
+#include "sched/head/ring_set.h"
 #include "server/openai/request.h"
 #include "server/ring_address.h"
 

@@ -43,13 +43,13 @@ float float_at(std::span<const std::byte> bytes, tensor::DType dtype, int64_t in
 
 /// Returns the code of `bits` bits at place `index` of a dense run of little-endian words that are `stride` words
 /// apart.
-uint32_t dense_code(std::span<const std::byte> bytes, int64_t first_word, int64_t stride, int64_t index, int bits) {
+uint32_t dense_code(std::span<const std::byte> bytes, int64_t word_offset, int64_t stride, int64_t index, int bits) {
   const int64_t bit = index * bits;
   const int64_t word = bit / kWordBits;
   const int shift = static_cast<int>(bit % kWordBits);
-  uint64_t window = word_at(bytes, first_word + word * stride);
+  uint64_t window = word_at(bytes, word_offset + word * stride);
   if (shift + bits > kWordBits)
-    window |= static_cast<uint64_t>(word_at(bytes, first_word + (word + 1) * stride)) << kWordBits;
+    window |= static_cast<uint64_t>(word_at(bytes, word_offset + (word + 1) * stride)) << kWordBits;
   return static_cast<uint32_t>(window >> shift) & ((1u << bits) - 1);
 }
 

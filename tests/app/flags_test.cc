@@ -56,7 +56,11 @@ TEST_CASE("names arrive as enums") {
                                             "--hicache-write-policy",
                                             "write_back",
                                             "--pp-layer-partition",
-                                            "3,2"})
+                                            "3,2",
+                                            "--dp-size",
+                                            "3",
+                                            "--load-balance-method",
+                                            "shortest_queue"})
                                         .engine;
   CHECK(engine.stage.dtype == tensor::DType::kF32);
   CHECK(engine.stage.isa == tensor::Isa::kAvx2);
@@ -68,6 +72,8 @@ TEST_CASE("names arrive as enums") {
   CHECK(engine.head.scheduler.write_policy == cache::WritePolicy::kWriteBack);
   CHECK(engine.draft_algorithm == app::DraftAlgorithm::kNgram);
   CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
+  CHECK(engine.dp_size == 3);
+  CHECK(engine.load_balance == sched::LoadBalanceMethod::kShortestQueue);
 }
 
 TEST_CASE("stages have one rank or a number or one per NUMA node") {
@@ -139,6 +145,8 @@ TEST_CASE("a wrong value is refused with the flag and what was wanted") {
   CHECK_THAT(refusal({"--pp-layer-partition", "4,x"}),
              Catch::Contains("--pp-layer-partition") && Catch::Contains("'x'"));
   CHECK_THAT(refusal({"--port", "1.5"}), Catch::Contains("--port"));
+  CHECK_THAT(refusal({"--dp-size", "2", "--nnodes", "2", "--dist-init-addr", "127.0.0.1:30100"}),
+             Catch::Contains("--dp-size 2") && Catch::Contains("--nnodes 2"));
   CHECK_THAT(refusal({"--schedule-low-priority-values-first"}), Catch::Contains("--schedule-policy priority"));
 }
 

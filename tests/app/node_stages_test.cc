@@ -14,6 +14,7 @@
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
 #include "model/random_model.h"
+#include "sched/stage/ring_config.h"
 #include "support/captured_log.h"
 #include "support/mentions.h"
 #include "support/paths.h"

@@ -10,6 +10,7 @@
 #include "sched/head/engine_status.h"
 #include "sched/plan/finish_reason.h"
 #include "sched/plan/generate_event.h"
+#include "sched/plan/pooling.h"
 #include "sched/plan/request.h"
 #include "server/pooling_model.h"
 #include "support/mentions.h"

@@ -162,6 +162,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
                       .dtype = tensor::DType::kF32,
+                      .reduce_dtype = tensor::DType::kBF16,
                       .isa = tensor::Isa::kAmx,
                       .quantization = model::Quantization::kW8,
                       .watchdog = async::Duration(11),

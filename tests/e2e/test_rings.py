@@ -161,7 +161,7 @@ def test_a_ring_is_drained_and_restarted_while_the_other_serves(dp2):
     assert ask(dp2, prompt_of(40), routed_dp_rank=1)[0] == ask(dp2, prompt_of(40), routed_dp_rank=0)[0]
 
 
-def test_a_ring_that_breaks_fails_what_it_runs_and_gives_its_queue_away():
+def test_a_ring_that_breaks_gives_its_queue_away():
     with MillraceServer("--dp-size", 2, "--max-running-requests", 1, "--load-balance-method", "shortest_queue") as server:
         wait_for_all_rings(server)
         running = [Stream(server, f"Chapter {rank}", max_tokens=900, ignore_eos=True, routed_dp_rank=rank) for rank in (0, 1)]

@@ -272,7 +272,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
   }
 }
 
-TEST_CASE("A quantized tensor that its config does not announce is refused") {
+TEST_CASE("A quantized tensor that no config announces is refused") {
   const Format format = formats()[2];
   const ModelConfig config = test_config(false);
   const Twins twins(config, format, 3);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "sched/plan/request.h"
 #include "server/recorded.h"
 #include "server/schema_check.h"
 #include "server/test_server.h"

@@ -1,5 +1,8 @@
 #include <catch2/catch.hpp>
 
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/plan_output.h"
+#include "sched/stage/stage_bounds.h"
 #include "sim/random_rings.h"
 
 /// A stage that answers wrongly, late or never, and what its requests hear.

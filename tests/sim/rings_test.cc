@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "sched/head/engine_status.h"
 #include "sched/router/ring_router.h"
 #include "sim/siege.h"
 #include "support/effort.h"

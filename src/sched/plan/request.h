@@ -40,8 +40,8 @@ struct GenerateRequest {
   std::shared_ptr<const grammar::Grammar> grammar;        ///< what the output must match; null: anything
   std::shared_ptr<const ReasoningLimit> reasoning_limit;  ///< null: reasoning ends where the model ends it
   std::vector<TokenId> prediction;                        ///< the output that the client expects; empty: none
-  std::optional<uint32_t> ring;                     ///< the ring that must run it, of several; none: any
-  int64_t waited_us = 0;                            ///< time that it has spent in the queues of other rings
+  std::optional<uint32_t> ring;                           ///< the ring that must run it, of several; none: any
+  int64_t waited_us = 0;                                  ///< time that it has spent in the queues of other rings
 };
 
 }  // namespace millrace::sched

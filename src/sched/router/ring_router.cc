@@ -6,7 +6,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/plan/finish_reason.h"
 #include "sched/plan/generate_event.h"
+#include "sched/plan/pause_mode.h"
 #include "sched/plan/pooling.h"
 #include "sched/plan/request.h"
 #include "sched/router/ring_status.h"

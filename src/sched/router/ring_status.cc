@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
 
 namespace millrace::sched {
 namespace {

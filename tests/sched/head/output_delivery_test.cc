@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "async/virtual_runtime.h"
+#include "sched/plan/request.h"
 
 using namespace millrace;
 using namespace millrace::sched;

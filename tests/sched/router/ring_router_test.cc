@@ -1,3 +1,8 @@
+#include "sched/head/engine_status.h"
+#include "sched/plan/finish_reason.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/pause_mode.h"
+#include "sched/plan/request.h"
 #include "sched/router/ring_router.h"
 
 #include <catch2/catch.hpp>

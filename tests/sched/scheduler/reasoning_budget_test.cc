@@ -1,3 +1,5 @@
+#include "sched/plan/plan_output.h"
+#include "sched/plan/request.h"
 #include "sched/scheduler/reasoning_budget.h"
 
 #include <catch2/catch.hpp>

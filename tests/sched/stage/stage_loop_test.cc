@@ -1,3 +1,6 @@
+#include "sched/plan/plan_output.h"
+#include "sched/plan/stage_report.h"
+#include "sched/stage/stage_bounds.h"
 #include "sched/stage/stage_loop.h"
 
 #include <array>

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "sched/plan/request.h"
 #include "server/eventually.h"
 #include "server/messages/message_server.h"
 #include "server/schema_check.h"

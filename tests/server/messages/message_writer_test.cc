@@ -1,3 +1,4 @@
+#include "sched/plan/finish_reason.h"
 #include "server/messages/message_writer.h"
 
 #include <catch2/catch.hpp>
