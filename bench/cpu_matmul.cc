@@ -17,8 +17,12 @@ namespace {
 constexpr int kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
 struct Shape {
   int64_t in, out;
+  /// Heads of whose outputs the inputs consist, or kFeatures. Weights of such a shape also occur in shards.
+  int64_t heads = -1;
 };
-constexpr Shape kShapes[] = {{896, 9728}, {2048, 8192}, {8192, 2048}};
+constexpr int64_t kFeatures = 0;
+constexpr Shape kShapes[] = {
+    {896, 9728}, {2048, 8192}, {8192, 2048, kFeatures}, {4864, 896, kFeatures}, {896, 896, 14}};
 /// Bytes of weights in use together, so that few rows read them from memory and not from a cache.
 constexpr double kWeightBytes = 384e6;
 
@@ -61,7 +65,7 @@ struct Weights {
   const tensor::PackedWeight& take() { return *copies[next++ % copies.size()]; }
 };
 
-Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape) {
+Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape& shape, bool sharded) {
   const tensor::DType dtype = backend.compute_dtype();
   const auto bytes = random_elements(shape.in * shape.out, dtype);
   const tensor::HostTensor host{.name = "weight", .dtype = dtype, .shape = {shape.out, shape.in}, .data = bytes.data()};
@@ -69,8 +73,14 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   weights.format = format;
   const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
   weights.bytes = static_cast<double>(format != WeightFormat::kCompute ? small.view().bytes() : bytes.size());
+  const tensor::SumShards shards = shape.heads > 0 ? tensor::head_shards(shape.heads, shape.in / shape.heads, {})
+                                                   : tensor::feature_shards(shape.in, {});
   do {
-    if (format != WeightFormat::kCompute) {
+    if (sharded) {
+      weights.copies.push_back(format != WeightFormat::kCompute
+                                   ? backend.pack_sharded_w8(small.view(), activations_of(format), shards)
+                                   : backend.pack_sharded(host, shards));
+    } else if (format != WeightFormat::kCompute) {
       const tensor::W8Matrix matrix = small.view();
       weights.copies.push_back(backend.pack_w8({&matrix, 1}, activations_of(format)));
     } else {
@@ -109,9 +119,13 @@ void run_shape(const BenchOptions& options, cpu::Isa isa, int threads, const Sha
   std::vector<Weights> formats;
   std::vector<Row> table;
   for (const WeightFormat format : options.weights) {
-    formats.push_back(make_weights(*backend, format, shape));
-    table.push_back({.name = fmt::format("{} {}, {}T", cpu::to_string(isa), name_of(format, options.dtype), threads),
-                     .weight_bytes = formats.back().bytes});
+    for (const bool sharded : {false, true}) {
+      if (sharded && shape.heads < 0) continue;
+      formats.push_back(make_weights(*backend, format, shape, sharded));
+      table.push_back({.name = fmt::format("{} {}{}, {}T", cpu::to_string(isa), name_of(format, options.dtype),
+                                           sharded ? " shards" : "", threads),
+                       .weight_bytes = formats.back().bytes});
+    }
   }
 #if defined(MILLRACE_HAS_DNNL)
   auto peer_weight = peer ? random_elements(shape.in * shape.out, DnnlProduct::dtype()) : std::vector<std::byte>{};

@@ -40,7 +40,9 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
                                                       const AutoDivision& division) {
   const auto even = model::divide_layers(config.layer_count, division.stage_count);
   if (even.has_error() || division.stage_count == 1) return even;
-  const auto backend = make_stage_backend(node.device, node.stage, node.node, division.node_stage_count, 0);
+  const auto backend =
+      make_rank_backend(node.device, node.stage, node.node,
+                        {.stage_count = division.node_stage_count, .rank_count = division.node_rank_count});
   if (backend.has_error()) return backend.error();
   const model::ReferenceLoad load = reference_load(node.stage.max_running, division.stage_count);
   const auto costs = measure(checkpoint, config, node, **backend, load);

@@ -10,6 +10,7 @@ struct AutoDivision {
   model::LayerPartition::Load load = model::LayerPartition::Load::kMixed;
   int32_t stage_count = 1;       ///< of the ring
   int32_t node_stage_count = 1;  ///< of this node
+  int32_t node_rank_count = 1;   ///< of each stage, on this node
 };
 
 /// Divides the layers as `--pp-layer-partition auto` does: it times the parts of the model on a backend like that of

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "cluster/placement.h"
+
 namespace millrace::app {
 namespace {
 
@@ -12,11 +14,15 @@ std::vector<cluster::Assignment> assignments_for(const EngineOptions& options, i
   const uint64_t ring_id = (uint64_t{random()} << 32) | random();
   const sched::StageConfig stage = stage_config(options, sampling_vocab);
   std::vector<cluster::Assignment> assignments;
-  for (const model::LayerRange& stages : stages_of_nodes(options.pp_size, node_count)) {
+  const auto parts =
+      cluster::place_ranks(static_cast<uint32_t>(options.pp_size), stage.rank_count, static_cast<uint32_t>(node_count));
+  for (const cluster::NodePart& part : parts.value()) {
     assignments.push_back({.ring_id = ring_id,
-                           .first_stage = static_cast<uint32_t>(stages.begin),
+                           .first_stage = part.first_stage,
                            .stage_count = static_cast<uint32_t>(options.pp_size),
-                           .layers = std::vector<model::LayerRange>(static_cast<size_t>(stages.size())),
+                           .first_rank = part.first_rank,
+                           .rank_count = part.rank_count,
+                           .layers = std::vector<model::LayerRange>(part.stage_count),
                            .stage = stage});
   }
   return assignments;
@@ -37,10 +43,6 @@ cluster::CoordinatorOptions coordinator_options(const EngineOptions& options, co
 }
 
 }  // namespace
-
-std::vector<model::LayerRange> stages_of_nodes(int32_t pp_size, int32_t node_count) {
-  return model::divide_layers(pp_size, node_count).value();
-}
 
 ClusterHead::ClusterHead(async::IoThread& head_thread, const EngineOptions& options,
                          const ClusterOptions& cluster_options, const model::ModelConfig& config,

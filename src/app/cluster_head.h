@@ -21,9 +21,6 @@ struct ClusterOptions {
   comm::TcpEndpoint address;  ///< where the head's node listens for the others
 };
 
-/// Returns the stages of each node, as ranges of stage numbers: an even division, the remainder to later nodes.
-[[nodiscard]] std::vector<model::LayerRange> stages_of_nodes(int32_t pp_size, int32_t node_count);
-
 /// The other nodes, as the engine on the head's node starts with them: the coordinator, which runs on the head's
 /// thread, behind calls that block the thread that loads. Owned by LocalEngine; destroyed after the head's thread has
 /// ended.

@@ -142,8 +142,10 @@ std::string describe_devices() {
   std::string sets;
   for (const cpu::Isa isa : cpu::available_isas()) sets += fmt::format(" {}", cpu::to_string(isa));
   const auto host = cpu::make_backend({.threads = 1})->memory();
-  std::string text = fmt::format("cpu     {}, {} CPUs, instruction sets{}; {:.1f} GB of memory available\n",
-                                 processor_name(), Machine().processors(), sets, gigabytes(host.available_bytes));
+  const size_t nodes = Machine().numa_nodes().size();
+  std::string text = fmt::format(
+      "cpu     {}, {} CPUs on {} NUMA node{}, instruction sets{}; {:.1f} GB of memory available\n", processor_name(),
+      Machine().processors(), nodes, nodes == 1 ? "" : "s", sets, gigabytes(host.available_bytes));
   const auto gpus = list_gpus();
   if (gpus.has_error()) return text + fmt::format("cuda    none: {}\n", gpus.error().message);
   for (size_t i = 0; i < gpus->size(); ++i) {

@@ -21,6 +21,7 @@ uint32_t window_of(const EngineOptions& options) {
 sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab) {
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   sched::StageConfig stage = options.stage;
+  stage.rank_count = static_cast<uint32_t>(options.tp_size);
   stage.max_draft_rows = sched::max_draft_rows(scheduler.draft_tokens, stage.max_running);
   stage.max_batch_tokens = sched::max_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size) +
                            stage.max_running + stage.max_draft_rows;

@@ -30,6 +30,7 @@ struct EngineOptions {
   std::filesystem::path model_path;
   int32_t context_length = 0;  ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
+  int32_t tp_size = 1;            ///< tensor-parallel ranks of each stage; 0: one per NUMA node
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
   model::LayerPartition layer_partition;
   DraftAlgorithm draft_algorithm = DraftAlgorithm::kNone;

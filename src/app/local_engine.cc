@@ -5,18 +5,21 @@
 #include "app/auto_partition.h"
 #include "app/devices.h"
 #include "app/division_report.h"
+#include "app/rank_processors.h"
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "model/part_estimate.h"
+#include "model/rank_layout.h"
 #include "model/tensor_list.h"
 
 namespace millrace::app {
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
-                         size_t vocab_size)
+                         std::vector<cluster::NodePart> parts, size_t vocab_size)
     : options_(options),
       cluster_options_(cluster_options),
+      parts_(std::move(parts)),
       config_(std::move(config)),
       sampling_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
       engine_proxy_(model_info()) {}
@@ -34,12 +37,18 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
     return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
                       options.context_length, config->context_length());
   }
-  if (cluster_options.node_count > options.pp_size) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--nnodes {} is more than --pp-size {}: a node hosts one stage at least",
-                      cluster_options.node_count, options.pp_size);
+  EngineOptions resolved = options;
+  if (options.tp_size == 0) resolved.tp_size = ranks_for(*config, Machine().numa_nodes().size());
+  const auto divides = model::check_ranks(*config, resolved.tp_size);
+  if (divides.has_error()) {
+    return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
-  return std::unique_ptr<LocalEngine>(new LocalEngine(options, cluster_options, std::move(*config), vocab_size));
+  const auto parts =
+      cluster::place_ranks(static_cast<uint32_t>(resolved.pp_size), static_cast<uint32_t>(resolved.tp_size),
+                           static_cast<uint32_t>(cluster_options.node_count));
+  if (parts.has_error()) return parts.error();
+  return std::unique_ptr<LocalEngine>(
+      new LocalEngine(resolved, cluster_options, std::move(*config), *parts, vocab_size));
 }
 
 /// Returns what is known before the start. The cache's capacity, and its effect on the context, are not.
@@ -51,7 +60,8 @@ sched::ModelInfo LocalEngine::model_info() const {
           .hidden_size = static_cast<uint32_t>(config_.hidden_size),
           .generates = config_.has_output_head,
           .parameter_count = model::parameter_count(config_),
-          .stage_count = static_cast<uint32_t>(options_.pp_size)};
+          .stage_count = static_cast<uint32_t>(options_.pp_size),
+          .rank_count = static_cast<uint32_t>(options_.tp_size)};
 }
 
 Result<void> LocalEngine::start() {
@@ -97,7 +107,12 @@ std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
   const std::lock_guard lock(interrupt_mutex_);
   if (cluster_) return cluster_->coordinator().nodes();
   if (compute_.empty()) return {};
-  return {{.rank = 0, .first_stage = 0, .stage_count = static_cast<uint32_t>(options_.pp_size), .compute = compute_}};
+  return {{.rank = 0,
+           .first_stage = 0,
+           .stage_count = own_part().stage_count,
+           .first_rank = 0,
+           .rank_count = own_part().rank_count,
+           .compute = compute_}};
 }
 
 LocalEngine::~LocalEngine() {
@@ -115,7 +130,9 @@ Result<void> LocalEngine::load() {
   RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
-  NodeStagesOptions node{.stage = stage_config(options_, sampling_vocab_),
+  RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));
+  NodeStagesOptions node{.ranks = {.first = 0, .count = own_part().rank_count},
+                         .stage = stage_config(options_, sampling_vocab_),
                          .node = options_.node,
                          .device = *device,
                          .context_length = static_cast<int32_t>(engine_proxy_.model_info().context_length),
@@ -127,7 +144,7 @@ Result<void> LocalEngine::load() {
   if (cluster_) cluster_->send_layers(*ranges);
   note_largest_node(*ranges);
   node.spans = model::stage_spans(*ranges);
-  node.spans.resize(static_cast<size_t>(own_stage_count()));
+  node.spans.resize(own_part().stage_count);
   auto loaded = NodeStages::load(*checkpoint_, config_, node);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
@@ -141,9 +158,11 @@ Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStag
   const model::LayerPartition& partition = options_.layer_partition;
   if (partition.rule == model::LayerPartition::Rule::kAuto) {
     engine_proxy_.set_awaited("starting: the parts of the model are being timed");
-    return auto_partition(
-        *checkpoint_, config_, node,
-        {.load = partition.load, .stage_count = options_.pp_size, .node_stage_count = own_stage_count()});
+    return auto_partition(*checkpoint_, config_, node,
+                          {.load = partition.load,
+                           .stage_count = options_.pp_size,
+                           .node_stage_count = static_cast<int32_t>(own_part().stage_count),
+                           .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
   }
   auto ranges = partition.rule == model::LayerPartition::Rule::kByHand
                     ? model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size)
@@ -153,10 +172,6 @@ Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStag
     report_division(model::estimate_parts(config_, load), load, *ranges);
   }
   return ranges;
-}
-
-int32_t LocalEngine::own_stage_count() const {
-  return stages_of_nodes(options_.pp_size, cluster_options_.node_count).front().size();
 }
 
 /// Listens for the other nodes, so that a host that cannot listen fails before anything takes long.
@@ -177,14 +192,15 @@ Result<void> LocalEngine::open_cluster() {
   return {};
 }
 
-/// Notes how many layers the largest node has per layer of this one: it has most of the host tier's bytes.
+/// Notes how many layers, each with its ranks there, the largest node has per layer of this one: it has most of the
+/// host tier's bytes.
 void LocalEngine::note_largest_node(const std::vector<model::LayerRange>& ranges) {
-  const auto layers_of = [&](const model::LayerRange& stages) {
-    return ranges[static_cast<size_t>(stages.end - 1)].end - ranges[static_cast<size_t>(stages.begin)].begin;
+  const auto layers_of = [&](const cluster::NodePart& part) {
+    const size_t last = part.first_stage + part.stage_count - 1;
+    return static_cast<double>(ranges[last].end - ranges[part.first_stage].begin) * part.rank_count;
   };
-  const std::vector<model::LayerRange> nodes = stages_of_nodes(options_.pp_size, cluster_options_.node_count);
-  const double own_layers = std::max(1, layers_of(nodes.front()));
-  for (const model::LayerRange& each : nodes) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
+  const double own_layers = std::max(1.0, layers_of(own_part()));
+  for (const cluster::NodePart& each : parts_) largest_node_ = std::max(largest_node_, layers_of(each) / own_layers);
 }
 
 Result<cache::PoolSizes> LocalEngine::first_pool_sizes() {
@@ -241,7 +257,8 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   }
   if (!cluster_ && node_->on_host()) {
     head.scheduler.processors = Machine().processors();
-    head.scheduler.stage_threads = static_cast<uint32_t>(threads_per_stage(options_.node.threads, options_.pp_size));
+    const int32_t rank_threads = threads_per_rank(options_.node.threads, options_.pp_size * options_.tp_size);
+    head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();
   const sched::RingConfig shape =

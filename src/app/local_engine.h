@@ -16,6 +16,7 @@
 #include "app/starting_engine.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
+#include "cluster/placement.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "sched/ring/in_process_ring_builder.h"
@@ -56,12 +57,12 @@ class LocalEngine {
 
  private:
   LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
-              size_t vocab_size);
+              std::vector<cluster::NodePart> parts, size_t vocab_size);
   [[nodiscard]] Result<void> load();
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
-  [[nodiscard]] int32_t own_stage_count() const;
+  [[nodiscard]] const cluster::NodePart& own_part() const { return parts_.front(); }
   [[nodiscard]] sched::ModelInfo model_info() const;
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes();
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
@@ -72,7 +73,8 @@ class LocalEngine {
 
   const EngineOptions options_;
   const ClusterOptions cluster_options_;
-  model::ModelConfig config_;  // whether its embedding is tied is known once the checkpoint is open
+  const std::vector<cluster::NodePart> parts_;  // of the ring, by node
+  model::ModelConfig config_;                   // whether its embedding is tied is known once the checkpoint is open
   const uint32_t sampling_vocab_;
   StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;

@@ -6,6 +6,9 @@
 #include "app/stage_backend.h"
 #include "app/stage_loading.h"
 #include "base/log.h"
+#include "base/machine.h"
+#include "comm/collective/shared_collective.h"
+#include "sched/stage/rank_name.h"
 
 namespace millrace::app {
 namespace {
@@ -20,8 +23,11 @@ double megabytes(uint64_t bytes) {
 }
 
 /// Returns what must be equal for a stored page to be the one that would be computed here.
-std::string page_format(const tensor::Backend& backend) {
-  return fmt::format("{} revision {}", backend.kv_format(), tensor::kArithmeticRevision);
+std::string page_format(const tensor::Backend& backend, const sched::StageConfig& stage) {
+  const bool rounds_sums = stage.rank_count > 1 && stage.reduce_dtype != tensor::DType::kF32;
+  return fmt::format(
+      "{} revision {}{}", backend.kv_format(), tensor::kArithmeticRevision,
+      rounds_sums ? fmt::format(", {} ranks with {} sums", stage.rank_count, enum_name(stage.reduce_dtype)) : "");
 }
 
 Result<void> check_channels(tensor::Backend& backend, const std::string& stage) {
@@ -39,6 +45,12 @@ Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Qu
   config.quantization = *chosen;
   if (wanted != model::Quantization::kNone) config.keeps_unquantized_projections = false;
   return config;
+}
+
+Result<void> check_device(DeviceKind device, uint32_t rank_count) {
+  if (device != DeviceKind::kCuda || rank_count == 1) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--tp-size {}: a stage on a GPU has one rank; wanted --tp-size 1 or --device cpu", rank_count);
 }
 
 void NodeStagesOptions::check_interrupted() const {
@@ -78,7 +90,7 @@ void NodeStages::log_graph_stats() const {
       if (counts[step] == 0) continue;
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", tensor::kGraphOutcomeNames[step], counts[step]);
     }
-    if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", stage_name(i), text);
+    if (!text.empty()) log::info("{}: decode steps by what became of their graphs: {}", name(i), text);
   }
 }
 
@@ -88,23 +100,37 @@ void NodeStages::join() {
   }
 }
 
-std::string NodeStages::stage_name(size_t index) const {
-  return fmt::format("stage {}", options_.first.value() + index);
+NodeRank NodeStages::rank(size_t index) const {
+  return {.stage = static_cast<int32_t>(index / rank_count()),
+          .stage_count = static_cast<int32_t>(options_.spans.size()),
+          .rank = static_cast<int32_t>(index % rank_count()),
+          .rank_count = static_cast<int32_t>(rank_count())};
+}
+
+tensor::RankPosition NodeStages::position(size_t index) const {
+  return {.rank = static_cast<int32_t>(options_.ranks.first + index % rank_count()),
+          .size = static_cast<int32_t>(options_.stage.rank_count)};
+}
+
+StageId NodeStages::stage(size_t index) const {
+  return StageId(options_.first.value() + static_cast<uint32_t>(index / rank_count()));
+}
+
+std::string NodeStages::name(size_t index) const {
+  return sched::rank_name(stage(index), position(index));
 }
 
 std::string NodeStages::stages_name() const {
-  if (parts_.size() == 1) return stage_name(0);
-  return fmt::format("stages {} to {}", options_.first.value(), options_.first.value() + parts_.size() - 1);
+  const size_t count = options_.spans.size();
+  if (count == 1) return fmt::format("stage {}", options_.first.value());
+  return fmt::format("stages {} to {}", options_.first.value(), options_.first.value() + count - 1);
 }
 
 Result<void> NodeStages::make_backends() {
-  const auto count = static_cast<int32_t>(options_.spans.size());
-  for (int32_t i = 0; i < count; ++i) {
-    auto backend = make_stage_backend(options_.device, options_.stage, options_.node, count, i);
+  for (size_t i = 0; i < options_.spans.size() * rank_count(); ++i) {
+    auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
     if (backend.has_error()) return backend.error();
-    if (options_.node.nccl == NcclMode::kOn) {
-      RETURN_IF_ERROR(check_channels(**backend, stage_name(static_cast<size_t>(i))));
-    }
+    if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, name(i)));
     parts_.emplace_back().backend = std::move(*backend);
   }
   return {};
@@ -113,13 +139,19 @@ Result<void> NodeStages::make_backends() {
 Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
   std::vector<StageToLoad> stages;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    stages.push_back({stage_name(i), options_.spans[i], parts_[i].backend.get()});
+    auto processors = rank_processors(options_.node, rank(i), Machine().numa_nodes());
+    if (processors.has_error()) return processors.error();
+    stages.push_back({.name = name(i),
+                      .span = span(i),
+                      .position = position(i),
+                      .backend = parts_[i].backend.get(),
+                      .processors = std::move(processors->near)});
   }
   const auto draws = static_cast<int32_t>(options_.stage.max_running + options_.stage.max_draft_rows);
   const StageLoadingOptions loading{
       .what = stages_name(),
       .limits = {static_cast<int32_t>(options_.stage.max_batch_tokens), std::min(draws, kMaxLogitRows), draws},
-      .threads = threads_per_stage(options_.node.threads, static_cast<int32_t>(stages.size())),
+      .threads = threads_per_rank(options_.node.threads, rank(0).count()),
       .with_fingerprint = options_.stage.has_store,
       .check_interrupted = [this] { options_.check_interrupted(); }};
   auto models = load_stages(checkpoint, config_, stages, loading);
@@ -138,15 +170,15 @@ Result<void> NodeStages::prepare(size_t index) {
     part.model->reserve(static_cast<int32_t>(options_.stage.max_running), options_.context_length,
                         static_cast<int32_t>(options_.stage.page_size));
   } catch (const std::runtime_error& short_of_memory) {
-    return make_error(ErrorCode::kExhausted, "{}: {}", stage_name(index), short_of_memory.what());
+    return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
   }
   if (!part.backend->is_host()) part.graph_stats = part.model->graph_stats();
   if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
-  part.thread = std::make_unique<async::IoThread>(stage_name(index));
-  const model::StageSpan& span = options_.spans[index];
-  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", stage_name(index), span.layers.begin,
-            span.layers.end - 1, span.first ? ", embedding" : "",
-            !span.last                ? ""
+  part.thread = std::make_unique<async::IoThread>(name(index));
+  const model::StageSpan& held = span(index);
+  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name(index), held.layers.begin, held.layers.end - 1,
+            held.first ? ", embedding" : "",
+            !held.last                ? ""
             : config_.has_output_head ? ", output head"
                                       : ", final norm",
             megabytes(part.model->checkpoint_bytes()), part.backend->description());
@@ -163,16 +195,14 @@ tensor::ChannelSupport NodeStages::first_channels() const {
   return parts_.front().backend->channel_support();
 }
 tensor::ChannelSupport NodeStages::last_channels() const {
-  return parts_.back().backend->channel_support();
+  return parts_[parts_.size() - rank_count()].backend->channel_support();
 }
 
 std::vector<MemoryUser> NodeStages::memory_users() const {
   std::vector<MemoryUser> users;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    users.push_back({.name = stage_name(i),
-                     .span = options_.spans[i],
-                     .backend = parts_[i].backend.get(),
-                     .model = parts_[i].model.get()});
+    users.push_back(
+        {.name = name(i), .span = span(i), .backend = parts_[i].backend.get(), .model = parts_[i].model.get()});
   }
   return users;
 }
@@ -184,7 +214,7 @@ NodeMemory NodeStages::memory() const {
 /// Returns how many buffers of activations take turns. A stage whose neighbour reads them in place can be ahead of it
 /// by no more runs than it has buffers. Host memory that is never written to costs nothing.
 size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) const {
-  const bool is_read_in_place = part + 1 < parts_.size() && parts_[part].backend->is_host();
+  const bool is_read_in_place = !is_of_last_stage(part) && parts_[part].backend->is_host();
   const size_t depth = shape.window - std::min<size_t>(shape.window, shape.stage_count);
   return kOutputBuffers + (is_read_in_place ? std::min(depth, kMaxExtraBuffers) : 0);
 }
@@ -192,7 +222,8 @@ size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) c
 std::vector<std::string> NodeStages::contents() const {
   std::vector<std::string> texts;
   for (const Part& part : parts_) {
-    if (!part.fingerprint.empty()) texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend)));
+    if (!part.fingerprint.empty())
+      texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend, options_.stage)));
   }
   return texts;
 }
@@ -203,9 +234,9 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
   try {
     model.allocate_cache(page_size, static_cast<int32_t>(bounds.page_count));
   } catch (const std::runtime_error& short_of_memory) {
-    return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}",
-                      stage_name(index), bounds.page_count, page_size,
-                      megabytes(bounds.page_count * model.page_bytes(page_size)), short_of_memory.what());
+    return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}", name(index),
+                      bounds.page_count, page_size, megabytes(bounds.page_count * model.page_bytes(page_size)),
+                      short_of_memory.what());
   }
   return {};
 }
@@ -213,14 +244,18 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
 Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& bounds, const std::string& fingerprint) {
   if (!options_.stage.has_store) return {};
   Part& part = parts_[index];
-  const model::LayerRange& layers = options_.spans[index].layers;
-  auto store = open_page_store(part.thread->runtime(), options_.node.storage,
-                               {.model_fingerprint = fingerprint,
+  const model::LayerRange& layers = span(index).layers;
+  cache::StoreIdentity identity{.model_fingerprint = fingerprint,
                                 .layer_begin = static_cast<uint32_t>(layers.begin),
                                 .layer_end = static_cast<uint32_t>(layers.end),
-                                .kv_dtype = page_format(*part.backend),
+                                .kv_dtype = page_format(*part.backend, options_.stage),
                                 .page_size = bounds.page_size,
-                                .page_bytes = part.model->cache().page_bytes()});
+                                .page_bytes = part.model->cache().page_bytes()};
+  if (options_.stage.rank_count > 1) {
+    identity.head_begin = static_cast<uint32_t>(part.model->rank().kv_heads.begin);
+    identity.head_end = static_cast<uint32_t>(part.model->rank().kv_heads.end);
+  }
+  auto store = open_page_store(part.thread->runtime(), options_.node.storage, identity);
   if (store.has_error()) return store.error();
   part.store = std::move(*store);
   return {};
@@ -256,7 +291,12 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     parts_[i].runner = made[i].get();
     runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
   }
-  stages_ = std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, shape);
+  sched::RingConfig ring = shape;
+  ring.make_collectives = [](StageId, const std::vector<tensor::Backend*>& backends) {
+    return comm::make_shared_collectives(backends);
+  };
+  stages_ =
+      std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, options_.ranks, ring);
   return {};
 }
 
@@ -265,8 +305,10 @@ std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const 
   Part& part = parts_[index];
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
                                            .host_page_count = shape.bounds.host_page_count,
-                                           .activations_to_host = index + 1 == parts_.size(),
-                                           .output_buffers = output_buffers(index, shape)};
+                                           .activations_to_host = is_of_last_stage(index),
+                                           .output_buffers = output_buffers(index, shape),
+                                           .slices_input = index < rank_count(),
+                                           .slices_output = is_of_last_stage(index)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
                                               std::move(part.store));
 }
@@ -277,7 +319,7 @@ void NodeStages::release_pools() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i].model->free_cache();
     parts_[i].store.reset();
-    parts_[i].thread = std::make_unique<async::IoThread>(stage_name(i));
+    parts_[i].thread = std::make_unique<async::IoThread>(name(i));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "app/devices.h"
 #include "app/node_memory.h"
 #include "app/node_options.h"
+#include "app/rank_processors.h"
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/messages.h"
@@ -23,6 +24,7 @@ namespace millrace::app {
 struct NodeStagesOptions {
   std::vector<model::StageSpan> spans;  ///< of this node's stages
   StageId first;                        ///< index in the ring of the first of them
+  sched::LocalStages::Ranks ranks;      ///< of each stage, on this node
   sched::StageConfig stage;
   NodeOptions node;
   DeviceKind device = DeviceKind::kCpu;            ///< NodeOptions::device, resolved
@@ -36,14 +38,17 @@ struct NodeStagesOptions {
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
 
+/// Checks that a stage on such a device can have so many ranks. Errors: --tp-size.
+[[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t rank_count);
+
 class NodeStages;
 
 /// Returns what a node reports of its stages, with the pages in `fraction` of the memory that is available now. Stages
 /// that are made already have taken theirs, and are reported without.
 [[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, double fraction);
 
-/// The stages that this process hosts, from weights to loops: each has a thread, a backend and a StageModel. Owned by
-/// the engine or the worker and used on the thread that loads. The destructor joins the stages' threads, so the loops
+/// The stages that this process hosts, from weights to loops: each rank has a thread, a backend and a StageModel. Owned
+/// by the engine or the worker and used on the thread that loads. The destructor joins the ranks' threads, so the loops
 /// must have ended.
 class NodeStages {
  public:
@@ -60,12 +65,12 @@ class NodeStages {
   [[nodiscard]] std::string compute() const;
   /// Returns whether the KV caches lie in host memory, as the host tier does.
   [[nodiscard]] bool on_host() const { return parts_.front().backend->is_host(); }
-  /// Returns what the device of the first stage, or of the last one, offers as an end of a channel.
+  /// Returns what the device of the first stage's leader, or of the last one's, offers as an end of a channel.
   [[nodiscard]] tensor::ChannelSupport first_channels() const;
   [[nodiscard]] tensor::ChannelSupport last_channels() const;
   /// Returns the accounting of KV pages. Only before make_stages().
   [[nodiscard]] NodeMemory memory() const;
-  /// Returns per stage, with a page store, what the content of its pages follows from: weights and arithmetic.
+  /// Returns per rank, with a page store, what the content of its pages follows from: weights and arithmetic.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` is that of
   /// the contents() of all stages of the ring, since a page follows from the layers before it too. After an error
@@ -77,10 +82,11 @@ class NodeStages {
   void destroy_stages();
   [[nodiscard]] bool made() const { return stages_ != nullptr; }
   [[nodiscard]] sched::LocalStages& stages() { return *stages_; }
-  /// Waits until the stages' threads have no work left.
+  /// Waits until the ranks' threads have no work left.
   void join();
 
  private:
+  /// One rank of a stage.
   struct Part {
     std::unique_ptr<tensor::Backend> backend;
     std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
@@ -92,7 +98,15 @@ class NodeStages {
   };
 
   NodeStages(const model::ModelConfig& config, const NodeStagesOptions& options);
-  [[nodiscard]] std::string stage_name(size_t index) const;
+  /// Returns the ranks of each stage that are here.
+  [[nodiscard]] size_t rank_count() const { return options_.ranks.count; }
+  /// Return the rank at an index of parts_: among this node's, in its stage, and the layers and number of that.
+  [[nodiscard]] NodeRank rank(size_t index) const;
+  [[nodiscard]] tensor::RankPosition position(size_t index) const;
+  [[nodiscard]] const model::StageSpan& span(size_t index) const { return options_.spans[index / rank_count()]; }
+  [[nodiscard]] StageId stage(size_t index) const;
+  [[nodiscard]] bool is_of_last_stage(size_t index) const { return index + rank_count() >= parts_.size(); }
+  [[nodiscard]] std::string name(size_t index) const;
   [[nodiscard]] std::string stages_name() const;
   [[nodiscard]] std::vector<MemoryUser> memory_users() const;
   [[nodiscard]] size_t output_buffers(size_t part, const sched::RingConfig& shape) const;
@@ -109,7 +123,7 @@ class NodeStages {
 
   const model::ModelConfig config_;
   const NodeStagesOptions options_;
-  std::vector<Part> parts_;
+  std::vector<Part> parts_;  // stage by stage
   std::unique_ptr<sched::LocalStages> stages_;
 };
 

@@ -38,6 +38,21 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
   add_number(serve, "--pp-size", engine.pp_size, {1, 1024}, "Sets the number of stages.");
   serve
       .add_option_function<std::string>(
+          "--tp-size,--tensor-parallel-size",
+          [&engine](const std::string& text) { engine.tp_size = text == "auto" ? 0 : std::stoi(text); },
+          "Sets the number of ranks of each stage, which share its layers: 1, 2, 4 or 8, or auto for one per NUMA "
+          "node.")
+      ->check(CLI::IsMember({"1", "2", "4", "8", "auto"}))
+      ->type_name("N")
+      ->default_str("1");
+  add_name(
+      serve, "--tp-reduce-dtype", {"f32", "bf16"},
+      [&engine](const std::string& name) { engine.stage.reduce_dtype = *parse_enum<tensor::DType>(name); },
+      "Selects the dtype in which sums travel between ranks of a stage on several nodes: f32, with the tokens of one "
+      "rank, or bf16, with half the bytes.")
+      ->default_str("f32");
+  serve
+      .add_option_function<std::string>(
           "--pp-layer-partition",
           [&engine](const std::string& text) { engine.layer_partition = model::parse_layer_partition(text).value(); },
           "Divides the layers over the stages: even (the remainder to later stages), auto, auto:prefill or auto:decode "
@@ -50,7 +65,7 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
   add_number(serve, "--pp-async-batch-depth", engine.async_batch_depth, {0, 64},
              "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
   add_number(serve, "--nnodes", flags.cluster.node_count, {1, 1024},
-             "Shares the stages among this many nodes (hosts or processes).");
+             "Shares the stages, or their ranks, among this many nodes (hosts or processes).");
   add_number(serve, "--node-rank", flags.cluster.node_rank, {0, 1023},
              "Sets this node's number; node 0 hosts the head and serves HTTP.");
   serve

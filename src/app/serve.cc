@@ -104,7 +104,8 @@ void write_nodes(JsonWriter& json, const std::vector<cluster::NodeInfo>& nodes) 
   json.key("nodes").begin_array();
   for (const cluster::NodeInfo& node : nodes) {
     json.begin_object().member("rank", node.rank).member("first_stage", node.first_stage);
-    json.member("stage_count", node.stage_count).member("compute", node.compute).end_object();
+    json.member("stage_count", node.stage_count).member("first_rank", node.first_rank);
+    json.member("rank_count", node.rank_count).member("compute", node.compute).end_object();
   }
   json.end_array();
 }

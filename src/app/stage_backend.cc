@@ -1,10 +1,7 @@
 #include "app/stage_backend.h"
 
-#include <algorithm>
-#include <utility>
-#include <vector>
-
 #include "base/machine.h"
+#include "base/thread_affinity.h"
 #include "cpu/cpu_backend.h"
 
 namespace millrace::app {
@@ -19,46 +16,28 @@ Result<void> check_isa(tensor::Isa wanted) {
   return make_error(ErrorCode::kInvalidArgument, "--cpu-isa {}: this processor has {}", enum_name(wanted), available);
 }
 
-/// Returns the CPUs that the stage's threads are bound to, one each; empty without --pin-threads.
-Result<std::vector<int>> cpus_of_stage(const NodeOptions& node, int32_t stage_count, int32_t index) {
-  if (!node.pin_threads) return std::vector<int>();
-  const std::vector<int> allowed = Machine::allowed_processors();
-  const int32_t threads = threads_per_stage(node.threads, stage_count);
-  if (std::cmp_less(allowed.size(), threads * stage_count)) {
-    return make_error(ErrorCode::kInvalidArgument, "--pin-threads: {} threads want a CPU each, this process may use {}",
-                      threads * stage_count, allowed.size());
-  }
-  const auto first = allowed.begin() + threads * index;
-  return std::vector<int>(first, first + threads);
-}
-
 Result<std::unique_ptr<tensor::Backend>> make_cpu_backend(const sched::StageConfig& stage, const NodeOptions& node,
-                                                          int32_t stage_count, int32_t index) {
+                                                          const NodeRank& rank) {
   if (stage.isa) RETURN_IF_ERROR(check_isa(*stage.isa));
-  const auto cpus = cpus_of_stage(node, stage_count, index);
-  if (cpus.has_error()) return cpus.error();
-  return cpu::make_backend({.threads = threads_per_stage(node.threads, stage_count),
+  const auto processors = rank_processors(node, rank, Machine().numa_nodes());
+  if (processors.has_error()) return processors.error();
+  const ScopedAffinity near(processors->near);
+  return cpu::make_backend({.threads = threads_per_rank(node.threads, rank.count()),
                             .compute_dtype = stage.dtype,
                             .isa = stage.isa,
-                            .pin = *cpus});
+                            .pin = processors->pin});
 }
 
 }  // namespace
 
-int32_t threads_per_stage(int32_t threads, int32_t stage_count) {
-  if (threads <= 0) threads = static_cast<int32_t>(Machine().processors());
-  return std::max(1, threads / stage_count);
-}
-
-Result<std::unique_ptr<tensor::Backend>> make_stage_backend(DeviceKind device, const sched::StageConfig& stage,
-                                                            const NodeOptions& node, int32_t stage_count,
-                                                            int32_t index) {
+Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device, const sched::StageConfig& stage,
+                                                           const NodeOptions& node, const NodeRank& rank) {
   if (device == DeviceKind::kCuda && stage.dtype != tensor::DType::kBF16) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or --device cpu", enum_name(stage.dtype));
   }
-  return device == DeviceKind::kCuda ? make_gpu_backend(stage_count, index, node)
-                                     : make_cpu_backend(stage, node, stage_count, index);
+  return device == DeviceKind::kCuda ? make_gpu_backend(rank.count(), rank.index(), node)
+                                     : make_cpu_backend(stage, node, rank);
 }
 
 }  // namespace millrace::app

@@ -4,21 +4,17 @@
 
 #include "app/devices.h"
 #include "app/node_options.h"
+#include "app/rank_processors.h"
 #include "base/result.h"
 #include "sched/stage/stage_config.h"
 #include "tensor/backend.h"
 
 namespace millrace::app {
 
-/// Returns the threads that one of `stage_count` stages of this node computes with. `threads`: over all of them; 0: one
-/// per CPU.
-[[nodiscard]] int32_t threads_per_stage(int32_t threads, int32_t stage_count);
-
-/// Makes the backend of the `index`th of `stage_count` stages that share this node's threads or GPUs. Errors:
-/// --dtype, --cpu-isa, --pin-threads.
-[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_stage_backend(DeviceKind device,
-                                                                          const sched::StageConfig& stage,
-                                                                          const NodeOptions& node, int32_t stage_count,
-                                                                          int32_t index);
+/// Makes the backend of one of the ranks that share this node's threads or GPUs. On a CPU all threads of the backend
+/// run on the processors near the rank. Errors: --dtype, --cpu-isa, --pin-threads.
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device,
+                                                                         const sched::StageConfig& stage,
+                                                                         const NodeOptions& node, const NodeRank& rank);
 
 }  // namespace millrace::app

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "app/load_progress.h"
+#include "base/thread_affinity.h"
 #include "base/thread_name.h"
 
 namespace millrace::app {
@@ -31,6 +32,7 @@ class StageLoading {
       for (size_t i = 0; i < stages_.size(); ++i) {
         threads.emplace_back([this, i] {
           name_thread("load " + stages_[i].name);
+          const ScopedAffinity near(stages_[i].processors);
           load(i);
         });
       }
@@ -45,7 +47,8 @@ class StageLoading {
     const StageToLoad& stage = stages_[index];
     const model::LoadOptions loading{.progress = [&](const model::LoadProgress& done) { note(index, done); },
                                      .threads = options_.threads,
-                                     .with_fingerprint = options_.with_fingerprint};
+                                     .with_fingerprint = options_.with_fingerprint,
+                                     .position = stage.position};
     try {
       auto loaded = model::StageModel::load(checkpoint_, config_, stage.span, *stage.backend, options_.limits, loading);
       if (loaded.has_error()) return fail(loaded.error());

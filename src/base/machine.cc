@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -84,7 +86,40 @@ uint64_t meminfo_available(const fs::path& proc) {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+/// Parses a list of processors such as "0-3,8,10-11".
+std::vector<int> parse_processors(const std::string& text) {
+  std::vector<int> numbers;
+  std::istringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    int first = 0;
+    int last = 0;
+    const int found = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (found < 1) continue;
+    for (int number = first; number <= (found == 2 ? last : first); ++number) numbers.push_back(number);
+  }
+  return numbers;
+}
+
 }  // namespace
+
+std::vector<std::vector<int>> Machine::numa_nodes() const {
+  const std::vector<int> allowed = allowed_processors();
+  std::map<int, std::vector<int>> nodes;  // by their numbers
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(nodes_, ignored)) {
+    int number = 0;
+    if (std::sscanf(entry.path().filename().c_str(), "node%d", &number) != 1) continue;
+    std::string text;
+    std::ifstream(entry.path() / "cpulist") >> text;
+    for (const int processor : parse_processors(text)) {
+      if (std::ranges::binary_search(allowed, processor)) nodes[number].push_back(processor);
+    }
+  }
+  std::vector<std::vector<int>> found;
+  for (auto& [number, processors] : nodes) found.push_back(std::move(processors));
+  if (found.empty()) found.push_back(allowed);
+  return found;
+}
 
 std::vector<int> Machine::allowed_processors() {
   std::vector<int> numbers;

@@ -61,6 +61,7 @@ inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
 /// The counts of one stage's store.
 struct StageStoreStats {
   StageId stage;
+  uint32_t rank = 0;  ///< of the stage
   StoreStats store;
 };
 

@@ -45,8 +45,8 @@ void Coordinator::set_layers(const std::vector<model::LayerRange>& layers) {
   roster_.send_assignments();
 }
 
-StageId Coordinator::last_local_stage() const {
-  return StageId(static_cast<uint32_t>(assignments_.front().layers.size()) - 1);
+bool Coordinator::hosts_last_leader() const {
+  return assignments_.front().part().hosts(StageId(assignments_.front().stage_count - 1), 0);
 }
 
 asio::awaitable<void> Coordinator::serve() {
@@ -60,7 +60,7 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   for (comm::LinkStats& link : roster_.reports().links()) all.push_back(std::move(link));
   const std::lock_guard lock(stats_mutex_);
   if (stages_ != nullptr) {
-    for (comm::LinkStats& link : stages_->downstream_links().stats()) all.push_back(std::move(link));
+    for (comm::LinkStats& link : stages_->link_stats()) all.push_back(std::move(link));
   }
   return all;
 }
@@ -135,6 +135,7 @@ asio::awaitable<void> Coordinator::agree_on_pools() {
 std::vector<bool> Coordinator::choose_channels() {
   const std::vector<Node>& nodes = roster_.nodes();
   std::vector<bool> channels(nodes.size(), false);
+  if (assignments_.front().stage.rank_count > 1) return channels;  // a stage on a GPU has one rank
   for (uint32_t rank = 0; rank + 1 < nodes.size(); ++rank) {
     channels[rank] = channel_selector_.choose(StageId(assignments_[rank + 1].first_stage), nodes[rank].last_channels,
                                               nodes[rank + 1].first_channels);
@@ -148,15 +149,22 @@ void Coordinator::forget_channels(uint32_t rank) {
   if (rank + 1 < assignments_.size()) channel_selector_.forget(StageId(assignments_[rank + 1].first_stage));
 }
 
-void Coordinator::send_join_requests(RingEpoch epoch) {
+std::vector<JoinedNode> Coordinator::joined_nodes() {
+  std::vector<JoinedNode> joined;
+  for (size_t rank = 0; rank < assignments_.size(); ++rank) {
+    const Node& node = roster_.nodes()[rank];
+    JoinedNode& each = joined.emplace_back();
+    each.part = assignments_[rank].part();
+    each.port = rank == 0 ? ring_listener_->endpoint().port : node.ring_port;
+    if (rank > 0) each.host = node.connection->peer_host();
+  }
+  return joined;
+}
+
+void Coordinator::send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined) {
   std::vector<Node>& nodes = roster_.nodes();
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    JoinRing join{
-        .epoch = epoch, .pages = pages_, .next_port = ring_listener_->endpoint().port, .fingerprint = fingerprint_};
-    if (rank + 1 < nodes.size()) {
-      join.next_host = nodes[rank + 1].connection->peer_host();
-      join.next_port = nodes[rank + 1].ring_port;
-    }
+    JoinRing join{.epoch = epoch, .pages = pages_, .nodes = joined, .fingerprint = fingerprint_};
     join.channel_in = channels_[rank - 1];
     join.channel_out = rank + 1 < nodes.size() && channels_[rank];
     nodes[rank].joining = epoch;
@@ -164,41 +172,24 @@ void Coordinator::send_join_requests(RingEpoch epoch) {
   }
 }
 
-asio::awaitable<void> Coordinator::accept_output_link(RingEpoch epoch, async::TimePoint deadline, Links& links) {
+asio::awaitable<void> Coordinator::accept_output_link(RingEpoch epoch, async::TimePoint deadline, OutputLink& link) {
   const Assignment& own = assignments_.front();
   const auto hello = link_hello(own, options_.config, epoch, StageId(own.stage_count - 1), comm::kHeadId);
-  links.receiver = co_await ring_listener_->accept_link(
+  link = co_await ring_listener_->accept_link(
       head_links_, hello, link_options(own, options_.config, options_.timing.silence_limit), deadline);
   roster_.notify();
 }
 
-asio::awaitable<void> Coordinator::connect_next_node(RingEpoch epoch, comm::TcpEndpoint next, async::TimePoint deadline,
-                                                     Links& links) {
-  const Assignment& own = assignments_.front();
-  const StageId from = last_local_stage();
-  const StageId to(from.value() + 1);
-  const auto hello = link_hello(own, options_.config, epoch, from, to);
-  auto link = co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                          link_options(own, options_.config, options_.timing.silence_limit), deadline);
-  if (channels_[0] && !link.has_error()) {
-    link = co_await stages_->add_channel(std::move(*link), channel_options(epoch, from, to, options_.transfer_timeout));
-    if (link.has_error() && link.error().code != ErrorCode::kAborted) {
-      channel_selector_.give_up(to, link.error().message);
-    }
-  }
-  links.sender = std::move(link);
-  roster_.notify();
-}
-
-asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::TimePoint deadline, const Links& links) {
+asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::TimePoint deadline,
+                                                     const OutputLink& output, const EpochLinks& links) {
   const std::vector<Node>& nodes = roster_.nodes();
   for (;;) {
     roster_.check_interrupted();
     if (!roster_.lost().empty()) throw ErrorException(Error{ErrorCode::kUnavailable, roster_.lost()});
-    if (links.receiver && links.receiver->has_error()) throw ErrorException(links.receiver->error());
-    if (links.sender && links.sender->has_error()) throw ErrorException(links.sender->error());
+    if (output && output->has_error()) throw ErrorException(output->error());
+    if (links.failure()) throw ErrorException(*links.failure());
     const auto late = std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) { return !node.ring_joined; });
-    if (links.receiver && links.sender && late == nodes.end()) co_return;
+    if ((output || hosts_last_leader()) && links.complete() && late == nodes.end()) co_return;
     // The links fail by themselves at the deadline, with better messages.
     const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
     const bool changed =
@@ -221,27 +212,57 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
   channels_ = choose_channels();
-  send_join_requests(epoch);
-  // Read here: the node may be gone before the task starts.
-  const Node& second = roster_.nodes()[1];
-  const comm::TcpEndpoint next{second.connection->peer_host(), second.ring_port};
-  Links links;
+  // Read here: a node may be gone before the tasks start.
+  const std::vector<JoinedNode> nodes = joined_nodes();
+  send_join_requests(epoch, nodes);
+  EpochLinks links(runtime_, *ring_listener_, *stages_,
+                   {.epoch = epoch,
+                    .node = 0,
+                    .nodes = nodes,
+                    .assignment = assignments_.front(),
+                    .config = options_.config,
+                    .silence = options_.timing.silence_limit,
+                    .deadline = deadline,
+                    .channel_in = false,
+                    .channel_out = channels_[0],
+                    .transfer_timeout = options_.transfer_timeout},
+                   [this] { roster_.notify(); });
+  OutputLink output;
   async::TaskGroup linking(runtime_);
-  linking.spawn("accept the link from the last stage", accept_output_link(epoch, deadline, links));
-  linking.spawn("connect to the next node", connect_next_node(epoch, next, deadline, links));
+  if (!hosts_last_leader()) {
+    linking.spawn("accept the link from the last stage", accept_output_link(epoch, deadline, output));
+  }
+  links.open(linking);
   std::exception_ptr failure;
   try {
-    co_await wait_until_joined(epoch, deadline, links);
+    co_await wait_until_joined(epoch, deadline, output, links);
   } catch (...) {
     failure = std::current_exception();
   }
   linking.cancel();
   co_await linking.join();
+  if (links.lost_channel() != StageId(0)) channel_selector_.give_up(links.lost_channel(), links.failure()->message);
   if (failure) std::rethrow_exception(failure);
-  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), assignments_.front().stage.window + 1);
-  stages_->start(std::move(in.receiver), std::move(**links.sender));
-  co_return sched::RingEnds{
-      .to_first_stage = std::move(in.sender), .from_last_stage = std::move(**links.receiver), .pages = pages_};
+  co_return start_own_ranks(std::move(output), links);
+}
+
+/// Starts the ranks of this node, and returns the head's ends of the ring.
+sched::RingEnds Coordinator::start_own_ranks(OutputLink output, EpochLinks& links) {
+  const Assignment& own = assignments_.front();
+  const size_t capacity = own.stage.window + 1;
+  comm::Link in = comm::make_in_process_link(runtime_, stages_->first_runtime(), capacity);
+  sched::OuterLinks outer = links.take();
+  outer.ranks.front().upstream = std::move(in.receiver);
+  sched::RingEnds ends{.to_first_stage = std::move(in.sender), .from_last_stage = nullptr, .pages = pages_};
+  if (hosts_last_leader()) {
+    comm::Link out = comm::make_in_process_link(stages_->last_runtime(), runtime_, capacity);
+    outer.ranks[own.part().index_of(StageId(own.stage_count - 1), 0)].downstream = std::move(out.sender);
+    ends.from_last_stage = std::move(out.receiver);
+  } else {
+    ends.from_last_stage = std::move(**output);
+  }
+  stages_->start(std::move(outer));
+  return ends;
 }
 
 asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cluster/channel_selector.h"
+#include "cluster/epoch_links.h"
 #include "cluster/loader_thread.h"
 #include "cluster/node_roster.h"
 #include "cluster/stage_host.h"
@@ -81,17 +82,15 @@ class Coordinator final : public sched::RingBuilder {
 
  private:
   using Node = NodeRoster::Node;
-  /// The links of one epoch that end here, each set when it is open or has failed.
-  struct Links {
-    std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
-    std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
-  };
+  /// The link from the last stage to the head, set when it is open or has failed.
+  using OutputLink = std::optional<Result<std::unique_ptr<comm::LinkReceiver>>>;
 
-  [[nodiscard]] asio::awaitable<void> accept_output_link(RingEpoch epoch, async::TimePoint deadline, Links& links);
-  [[nodiscard]] asio::awaitable<void> connect_next_node(RingEpoch epoch, comm::TcpEndpoint next,
-                                                        async::TimePoint deadline, Links& links);
-  [[nodiscard]] asio::awaitable<void> wait_until_joined(RingEpoch epoch, async::TimePoint deadline, const Links& links);
-  void send_join_requests(RingEpoch epoch);
+  [[nodiscard]] asio::awaitable<void> accept_output_link(RingEpoch epoch, async::TimePoint deadline, OutputLink& link);
+  [[nodiscard]] asio::awaitable<void> wait_until_joined(RingEpoch epoch, async::TimePoint deadline,
+                                                        const OutputLink& output, const EpochLinks& links);
+  [[nodiscard]] std::vector<JoinedNode> joined_nodes();
+  void send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined);
+  [[nodiscard]] sched::RingEnds start_own_ranks(OutputLink output, EpochLinks& links);
   [[nodiscard]] asio::awaitable<void> agree_on_pools();
   [[nodiscard]] LoadedRing summarize(std::vector<std::string> own_stages);
   void set_fingerprint(const std::vector<std::string>& stages);
@@ -99,7 +98,8 @@ class Coordinator final : public sched::RingBuilder {
   /// Returns for each link between nodes, by the rank of its sender, whether a channel takes the activations.
   [[nodiscard]] std::vector<bool> choose_channels();
   void forget_channels(uint32_t rank);
-  [[nodiscard]] StageId last_local_stage() const;
+  /// Returns whether the leader of the last stage is here.
+  [[nodiscard]] bool hosts_last_leader() const;
 
   async::Runtime& runtime_;
   const CoordinatorOptions options_;

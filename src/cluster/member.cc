@@ -7,7 +7,7 @@
 
 #include "async/deadline.h"
 #include "base/log.h"
-#include "cluster/node_link.h"
+#include "cluster/epoch_links.h"
 
 namespace millrace::cluster {
 namespace {
@@ -213,9 +213,7 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
   for (;;) {
     co_await async::sleep_for(runtime_, kReportInterval);
     if (stages_ == nullptr) continue;
-    LinkReport report{stages_->upstream_links().stats()};
-    for (comm::LinkStats& link : stages_->downstream_links().stats()) report.links.push_back(std::move(link));
-    connection->send(report);
+    connection->send(LinkReport{stages_->link_stats()});
     StoreReport stores{stages_->store_stats()};
     if (!stores.stores.empty()) connection->send(std::move(stores));
   }
@@ -278,11 +276,9 @@ asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
     throw ErrorException(stages.error());
   }
   stages_ = *stages;
-  Links links = co_await open_links(request);
+  sched::OuterLinks links = co_await open_links(request);
   if (!end_reason_.empty()) co_return end_reason_;
-  if (links.receiver->has_error()) throw ErrorException(links.receiver->error());
-  if (links.sender->has_error()) throw ErrorException(links.sender->error());
-  stages_->start(std::move(**links.receiver), std::move(**links.sender));
+  stages_->start(std::move(links));
   log::info("joined epoch {}", request.epoch.value());
   connection_->send(RingJoined{request.epoch});
   has_joined_ = true;
@@ -292,54 +288,35 @@ asio::awaitable<std::string> Member::run_epoch(JoinRing request) {
   co_return stages_->end_reason();
 }
 
-/// Opens both links, and returns them or their failures; neither need be set when the epoch shall end.
-asio::awaitable<Member::Links> Member::open_links(JoinRing request) {
-  const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
-  Links links;
-  async::TaskGroup both(runtime_);
-  both.spawn("accept upstream", accept_upstream(request, deadline, links));
-  both.spawn("connect downstream", connect_downstream(request, deadline, links));
-  while (!(links.receiver && links.sender) && end_reason_.empty()) co_await linking_.wait();
-  both.cancel();
-  co_await both.join();
-  co_return links;
-}
-
-asio::awaitable<void> Member::accept_upstream(JoinRing request, async::TimePoint deadline, Links& links) {
-  const StageId first(assignment_->first_stage);
-  const StageId before(first.value() - 1);
-  const auto hello = link_hello(*assignment_, options_.config, request.epoch, before, first);
-  auto link = co_await listener_->accept_link(
-      stages_->upstream_links(), hello, link_options(*assignment_, options_.config, options_.timing.silence_limit),
-      deadline);
-  if (request.channel_in && !link.has_error()) {
-    link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(request.epoch, before, first, options_.transfer_timeout));
-    if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = first;
-  }
-  links.receiver = std::move(link);
-  linking_.notify_all();
-}
-
-asio::awaitable<void> Member::connect_downstream(JoinRing request, async::TimePoint deadline, Links& links) {
-  const StageId last(assignment_->first_stage + static_cast<uint32_t>(assignment_->layers.size()) - 1);
-  const bool to_head = last.value() + 1 == assignment_->stage_count;
-  const auto hello = link_hello(*assignment_, options_.config, request.epoch, last,
-                                to_head ? comm::kHeadId : StageId(last.value() + 1));
+/// Opens the links of an epoch. Throws the first failure; what it returns is not complete when the epoch shall end.
+asio::awaitable<sched::OuterLinks> Member::open_links(JoinRing request) {
   // The head has the address at which this node found the coordinator; other nodes have those that the coordinator
   // sees.
-  const comm::TcpEndpoint next{to_head ? connection_->peer_host() : request.next_host, request.next_port};
-  auto link =
-      co_await comm::connect_link(runtime_, stages_->downstream_links(), next, hello,
-                                  link_options(*assignment_, options_.config, options_.timing.silence_limit), deadline);
-  if (request.channel_out && !link.has_error()) {
-    const StageId next_stage(last.value() + 1);
-    link = co_await stages_->add_channel(std::move(*link),
-                                         channel_options(request.epoch, last, next_stage, options_.transfer_timeout));
-    if (link.has_error() && link.error().code != ErrorCode::kAborted) lost_channel_ = next_stage;
+  for (JoinedNode& node : request.nodes) {
+    if (node.host.empty()) node.host = connection_->peer_host();
   }
-  links.sender = std::move(link);
-  linking_.notify_all();
+  const auto own = std::ranges::find(request.nodes, assignment_->part(), &JoinedNode::part);
+  if (own == request.nodes.end()) throw ErrorException(Error{ErrorCode::kData, "found a join without this node"});
+  EpochLinks links(runtime_, *listener_, *stages_,
+                   {.epoch = request.epoch,
+                    .node = static_cast<size_t>(own - request.nodes.begin()),
+                    .nodes = request.nodes,
+                    .assignment = *assignment_,
+                    .config = options_.config,
+                    .silence = options_.timing.silence_limit,
+                    .deadline = runtime_.now() + options_.build_timeout,
+                    .channel_in = request.channel_in,
+                    .channel_out = request.channel_out,
+                    .transfer_timeout = options_.transfer_timeout},
+                   [this] { linking_.notify_all(); });
+  async::TaskGroup opening(runtime_);
+  links.open(opening);
+  while (!links.complete() && !links.failure() && end_reason_.empty()) co_await linking_.wait();
+  opening.cancel();
+  co_await opening.join();
+  lost_channel_ = links.lost_channel();
+  if (end_reason_.empty() && links.failure()) throw ErrorException(*links.failure());
+  co_return links.take();
 }
 
 }  // namespace millrace::cluster

@@ -43,12 +43,6 @@ class Member {
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:
-  /// The links to the neighbours in one epoch, each set when it is open or has failed.
-  struct Links {
-    std::optional<Result<std::unique_ptr<comm::LinkReceiver>>> receiver;
-    std::optional<Result<std::unique_ptr<comm::LinkSender>>> sender;
-  };
-
   [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
   [[nodiscard]] asio::awaitable<Result<std::vector<asio::ip::tcp::endpoint>>> look_up_coordinator();
   [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
@@ -65,9 +59,7 @@ class Member {
   void report(const Result<Loaded>& loaded);
   [[nodiscard]] asio::awaitable<void> join(JoinRing request);
   [[nodiscard]] asio::awaitable<std::string> run_epoch(JoinRing request);
-  [[nodiscard]] asio::awaitable<Links> open_links(JoinRing request);
-  [[nodiscard]] asio::awaitable<void> accept_upstream(JoinRing request, async::TimePoint deadline, Links& links);
-  [[nodiscard]] asio::awaitable<void> connect_downstream(JoinRing request, async::TimePoint deadline, Links& links);
+  [[nodiscard]] asio::awaitable<sched::OuterLinks> open_links(JoinRing request);
   void end_epoch(const std::string& reason);
   /// Whether this node takes part in an epoch whose ring has work.
   [[nodiscard]] bool is_needed() const { return in_epoch_ && stages_ != nullptr && stages_->busy(); }

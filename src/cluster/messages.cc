@@ -1,5 +1,7 @@
 #include "cluster/messages.h"
 
+#include <array>
+
 #include "comm/wire.h"
 
 namespace millrace::cluster {
@@ -78,6 +80,8 @@ void put(ByteWriter& out, const Assignment& assignment) {
   out.put(assignment.ring_id);
   out.put(assignment.first_stage);
   out.put(assignment.stage_count);
+  out.put(assignment.first_rank);
+  out.put(assignment.rank_count);
   out.put_array(std::span(assignment.layers));
   std::apply([&](const auto... field) { (put_field(out, assignment.stage.*field), ...); }, sched::kStageConfigFields);
 }
@@ -85,6 +89,8 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.ring_id = in.get<uint64_t>();
   assignment.first_stage = in.get<uint32_t>();
   assignment.stage_count = in.get<uint32_t>();
+  assignment.first_rank = in.get<uint32_t>();
+  assignment.rank_count = in.get<uint32_t>();
   assignment.layers = in.get_array<model::LayerRange>();
   std::apply([&](const auto... field) { (get_field(in, assignment.stage.*field), ...); }, sched::kStageConfigFields);
 }
@@ -114,12 +120,19 @@ void get(ByteReader& in, Loaded& loaded) {
   for (std::string& stage : loaded.stages) stage = in.get_string();
 }
 
+constexpr std::array kPartFields = {&NodePart::first_stage, &NodePart::stage_count, &NodePart::first_rank,
+                                    &NodePart::rank_count};
+
 void put(ByteWriter& out, const JoinRing& join) {
   out.put(join.epoch);
   out.put(join.pages.device);
   out.put(join.pages.host);
-  out.put_string(join.next_host);
-  out.put(join.next_port);
+  out.put(static_cast<uint32_t>(join.nodes.size()));
+  for (const JoinedNode& node : join.nodes) {
+    out.put_string(node.host);
+    out.put(node.port);
+    for (const auto field : kPartFields) out.put(node.part.*field);
+  }
   out.put(join.channel_in);
   out.put(join.channel_out);
   out.put_string(join.fingerprint);
@@ -128,8 +141,12 @@ void get(ByteReader& in, JoinRing& join) {
   join.epoch = in.get<RingEpoch>();
   join.pages.device = in.get<uint32_t>();
   join.pages.host = in.get<uint32_t>();
-  join.next_host = in.get_string();
-  join.next_port = in.get<uint16_t>();
+  join.nodes.resize(in.get_count(2 * sizeof(uint32_t) + sizeof(uint16_t)));
+  for (JoinedNode& node : join.nodes) {
+    node.host = in.get_string();
+    node.port = in.get<uint16_t>();
+    for (const auto field : kPartFields) node.part.*field = in.get<uint32_t>();
+  }
   join.channel_in = in.get_bool();
   join.channel_out = in.get_bool();
   join.fingerprint = in.get_string();
@@ -206,13 +223,15 @@ void put(ByteWriter& out, const StoreReport& report) {
   out.put(static_cast<uint32_t>(report.stores.size()));
   for (const cache::StageStoreStats& each : report.stores) {
     out.put(each.stage);
+    out.put(each.rank);
     for (const cache::StoreCounter& counter : cache::kStoreCounters) out.put(each.store.*counter.value);
   }
 }
 void get(ByteReader& in, StoreReport& report) {
-  report.stores.resize(in.get_count(sizeof(uint32_t) + cache::kStoreCounters.size() * sizeof(uint64_t)));
+  report.stores.resize(in.get_count(2 * sizeof(uint32_t) + cache::kStoreCounters.size() * sizeof(uint64_t)));
   for (cache::StageStoreStats& each : report.stores) {
     each.stage = in.get<StageId>();
+    each.rank = in.get<uint32_t>();
     for (const cache::StoreCounter& counter : cache::kStoreCounters) each.store.*counter.value = in.get<uint64_t>();
   }
 }

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "cache/cache_counts.h"
 #include "cache/page_pool.h"
+#include "cluster/placement.h"
 #include "comm/link.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
@@ -19,7 +20,7 @@
 /// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 8;
+inline constexpr uint32_t kProtocolVersion = 9;
 
 /// Node → coordinator, the first message of a connection.
 struct Hello {
@@ -35,9 +36,18 @@ struct Assignment {
   uint64_t ring_id = 0;  ///< chosen by the head at its start
   uint32_t first_stage = 0;
   uint32_t stage_count = 0;               ///< of the whole ring
+  uint32_t first_rank = 0;                ///< of each stage of the node
+  uint32_t rank_count = 1;                ///< of each stage, on the node
   std::vector<model::LayerRange> layers;  ///< one range per stage of the node
   sched::StageConfig stage;
   friend bool operator==(const Assignment&, const Assignment&) = default;
+
+  [[nodiscard]] NodePart part() const {
+    return {.first_stage = first_stage,
+            .stage_count = static_cast<uint32_t>(layers.size()),
+            .first_rank = first_rank,
+            .rank_count = rank_count};
+  }
 };
 
 /// Node → coordinator: the weights are there.
@@ -48,18 +58,24 @@ struct Loaded {
   std::string compute;              ///< dtype, device and instruction set
   tensor::ChannelSupport first;     ///< of the device of its first stage, which receives activations
   tensor::ChannelSupport last;      ///< of the device of its last stage, which sends activations
-  std::vector<std::string> stages;  ///< with a store: per stage, what determines the content of its pages
+  std::vector<std::string> stages;  ///< with a store: per rank, what determines the content of its pages
+};
+
+/// A node as others link with it.
+struct JoinedNode {
+  std::string host;   ///< empty: the head's node, whose address the others know
+  uint16_t port = 0;  ///< for links
+  NodePart part;
 };
 
 /// Coordinator → node: join epoch `epoch`.
 struct JoinRing {
   RingEpoch epoch;
   cache::PoolSizes pages;
-  std::string next_host;  ///< that the node's last stage connects to
-  uint16_t next_port = 0;
-  bool channel_in = false;   ///< activations arrive over a device channel
-  bool channel_out = false;  ///< activations leave over a device channel
-  std::string fingerprint;   ///< with a store: of all stages of the ring, bound into every stored page
+  std::vector<JoinedNode> nodes;  ///< of the ring
+  bool channel_in = false;        ///< activations arrive over a device channel
+  bool channel_out = false;       ///< activations leave over a device channel
+  std::string fingerprint;        ///< with a store: of all stages of the ring, bound into every stored page
 };
 
 /// Node → coordinator: the node's part of the epoch runs.

@@ -5,11 +5,16 @@
 namespace millrace::cluster {
 
 NodeReports::NodeReports(const std::vector<Assignment>& assignments)
-    : links_(assignments.size()), stores_(assignments.size()), warned_of_(assignments.size()) {
+    : divides_stages_(assignments.front().rank_count < assignments.front().stage.rank_count),
+      links_(assignments.size()),
+      stores_(assignments.size()),
+      warned_of_(assignments.size()) {
   for (const Assignment& assignment : assignments) {
     nodes_.push_back({.rank = static_cast<uint32_t>(nodes_.size()),
                       .first_stage = assignment.first_stage,
                       .stage_count = static_cast<uint32_t>(assignment.layers.size()),
+                      .first_rank = assignment.first_rank,
+                      .rank_count = assignment.rank_count,
                       .compute = {}});
   }
 }
@@ -17,6 +22,10 @@ NodeReports::NodeReports(const std::vector<Assignment>& assignments)
 // Names never change, so no lock is needed.
 std::string NodeReports::name(uint32_t rank) const {
   const NodeInfo& node = nodes_[rank];
+  if (divides_stages_) {
+    return fmt::format("node {} of {} (stage {}, ranks {} to {})", rank, nodes_.size(), node.first_stage,
+                       node.first_rank, node.first_rank + node.rank_count - 1);
+  }
   return fmt::format("node {} of {} (stages {} to {})", rank, nodes_.size(), node.first_stage,
                      node.first_stage + node.stage_count - 1);
 }

@@ -15,6 +15,8 @@ struct NodeInfo {
   uint32_t rank = 0;
   uint32_t first_stage = 0;
   uint32_t stage_count = 0;
+  uint32_t first_rank = 0;  ///< of each of its stages
+  uint32_t rank_count = 1;
   std::string compute;  ///< as in Loaded; empty: not connected, or not loaded yet
 };
 
@@ -37,7 +39,7 @@ class NodeReports {
   void count_refusal() { ++refusals_; }
   [[nodiscard]] uint64_t refusals() const { return refusals_; }
 
-  /// Returns a name such as "node 1 of 2 (stages 1 to 1)".
+  /// Returns a name such as "node 1 of 2 (stages 1 to 1)", or "node 1 of 2 (stage 0, ranks 1 to 1)".
   [[nodiscard]] std::string name(uint32_t rank) const;
   /// Returns the nodes by rank.
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
@@ -49,6 +51,7 @@ class NodeReports {
 
   std::atomic<uint64_t> refusals_ = 0;
   mutable std::mutex mutex_;
+  const bool divides_stages_;                                // ranks of a stage are on several nodes
   std::vector<NodeInfo> nodes_;                              // by rank
   std::vector<std::vector<comm::LinkStats>> links_;          // by rank
   std::vector<std::vector<cache::StageStoreStats>> stores_;  // by rank

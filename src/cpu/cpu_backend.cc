@@ -75,8 +75,15 @@ class CpuBackend final : public Backend {
                                                 W8Activations inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
-  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) override {
-    return std::make_unique<CpuExpertPacker>(device_, count, routing);
+  std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
+    return pack_sharded_weight(device_, part, shards);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
+                                                const SumShards& shards) override {
+    return pack_sharded_w8_weight(device_, part, inputs, shards);
+  }
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing, RankPosition position) override {
+    return std::make_unique<CpuExpertPacker>(device_, count, routing, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
@@ -127,12 +134,17 @@ class CpuBackend final : public Backend {
   void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                  Matrix hidden) override {
     check_stream();
-    for (Matrix* matrix : {&x, &router_logits, &hidden}) {
-      CHECK(matrix->rows == batch.layout.row_count(), "{} rows for a batch of {}", matrix->rows,
-            batch.layout.row_count());
-      matrix->rows = batch.layout.row_begin.back();
-    }
+    for (Matrix* matrix : {&x, &router_logits, &hidden}) cut_to_sequences(batch, *matrix);
     cpu::fused_moe(device_, x, router_logits, as_cpu_experts(experts), hidden);
+  }
+  void fused_moe_sums(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                      Matrix sums) override {
+    std::memset(sums.data, 0, sums.bytes());
+    fused_moe(x, router_logits, experts, batch, sums);
+  }
+  void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override {
+    check_stream();
+    cpu::add_sums(device_, sums, as_cpu_or_null(bias), hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
@@ -184,6 +196,11 @@ class CpuBackend final : public Backend {
  private:
   /// Returns the multiple of channels to which a cached head is padded.
   int head_multiple() const { return device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16; }
+  /// Cuts a matrix to the rows of the batch's sequences.
+  static void cut_to_sequences(const UploadedBatch& batch, Matrix& matrix) {
+    CHECK(matrix.rows == batch.layout.row_count(), "{} rows for a batch of {}", matrix.rows, batch.layout.row_count());
+    matrix.rows = batch.layout.row_begin.back();
+  }
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;

@@ -57,7 +57,9 @@ struct Device {
   const tensor::DType compute_dtype;
   ThreadPool pool;
   Scratch shared_scratch;
+  Scratch spread_rows;                   // LHS rows with zeros between the shards
   std::vector<Scratch> slot_scratch;     // [threads]
+  std::vector<Scratch> slot_sums;        // [threads] partial sums of experts
   std::vector<SamplerScratch> samplers;  // [threads]
   std::vector<RotaryAngles> rotary_angles;
   uint64_t rotary_clock = 0;
@@ -81,10 +83,8 @@ struct Device {
   [[nodiscard]] int64_t depth() const { return compute_dtype == tensor::DType::kBF16 ? 2 : 1; }
   /// Returns the bytes of one element of an LHS operand.
   [[nodiscard]] size_t lhs_element_bytes() const { return bf16_lhs() ? 2 : 4; }
-  /// Returns the steps of a panel over `count` summed elements, padding included.
-  [[nodiscard]] int64_t steps(int64_t count) const {
-    return round_up(round_up(count, depth()) / depth(), depth() == 2 ? kernels.step_multiple : 1);
-  }
+  /// Returns the multiple of steps to which panels and LHS rows are padded.
+  [[nodiscard]] int64_t step_multiple() const { return depth() == 2 ? kernels.step_multiple : 1; }
   /// Converts a row: out (f32 or compute) [count] = values.
   void store_row(const float* values, std::byte* out, tensor::DType dtype, int64_t count) const;
 };

@@ -2,6 +2,7 @@
 
 // Kernels over one row: conversions, norms, activations, rotation. Included only by kernels.cc.
 
+#include "cpu/kernels.h"
 #include "cpu/simd.h"
 
 namespace millrace::cpu {
@@ -69,11 +70,33 @@ void add(const float* in, float* out, int64_t count) {
   }
 }
 
-void add_scaled(const float* in, float scale, float* out, int64_t count) {
+template <int kCount>
+void add_partial_sums_of(const float* const* sums, int64_t length, float* out) {
+  for (int64_t first = 0; first < length; first += kPanelColumns) {
+#pragma clang loop unroll(full)
+    for (int64_t i = first; i < first + kPanelColumns; i += kLanes) {
+      Vec total = load(sums[0] + i);
+#pragma clang loop unroll(full)
+      for (int s = 1; s < kCount; ++s) total += load(sums[s] + i);
+      store(out + i, total);
+    }
+  }
+}
+
+void add_partial_sums(const float* const* sums, int count, int64_t length, float* out) {
+  (count == 2   ? add_partial_sums_of<2>
+   : count == 3 ? add_partial_sums_of<3>
+                : add_partial_sums_of<4>)(sums, length, out);
+}
+
+void add_expert(const float* in, float scale, const float* own, const float* const* addends, int count, int64_t length,
+                float* out) {
   const Vec factor = splat(scale);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t part = count - i < kLanes ? count - i : kLanes;
-    store_part(out + i, fma(load_part(in + i, part, 0.0f), factor, load_part(out + i, part, 0.0f)), part);
+  for (int64_t i = 0; i < length; i += kLanes) {
+    const int64_t part = length - i < kLanes ? length - i : kLanes;
+    Vec total = fma(load_part(in + i, part, 0.0f), factor, own == nullptr ? Vec{} : load_part(own + i, part, 0.0f));
+    for (int a = 0; a < count; ++a) total += load_part(addends[a] + i, part, 0.0f);
+    store_part(out + i, total, part);
   }
 }
 

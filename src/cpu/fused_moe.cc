@@ -20,8 +20,9 @@ class FusedMoe {
       : device_(device),
         experts_(experts),
         routes_(device.routes),
-        x_packer_(device, experts.gate_up(0).layout(), experts.gate_up(0).in_features()),
-        activated_packer_(device, experts.down(0).layout(), experts.down(0).in_features()) {}
+        x_packer_(device, experts.gate_up(experts.first()).layout(), experts.gate_up(experts.first()).in_features()),
+        activated_packer_(device, experts.down(experts.first()).layout(), experts.down(experts.first()).in_features()) {
+  }
 
   void reserve(int64_t rows) {
     const int32_t per_row = experts_.routing().experts_per_row;
@@ -30,12 +31,16 @@ class FusedMoe {
     (void)device_.expert_rows.reserve(x_packer_.max_bytes(pairs, experts_.count()) +
                                       activated_packer_.max_bytes(pairs, experts_.count()));
     if (!activated_packer_.has_groups()) (void)activated_values(pairs);
+    const CpuPackedWeight& of_down = experts_.down(experts_.first());
+    const int64_t largest = std::max(sum_bytes(rows, BlockedGemm::kMaxPanels),
+                                     std::min(kMaxSumBytes, sum_bytes(rows, of_down.panel_count())));
+    for (Scratch& sums : device_.slot_sums) (void)sums.reserve(static_cast<size_t>(largest));
     for (Scratch& scratch : device_.slot_scratch)
       (void)scratch.reserve(std::max({gather_bytes(), activated_packer_.row_bytes(), BlockedGemm::kMaxScratchBytes}));
   }
 
   void run(const Matrix& x, const Matrix& router_logits, const Matrix& hidden) {
-    route(device_, router_logits, experts_.routing(), routes_);
+    route(device_, router_logits, experts_.routing(), experts_.shards(), routes_);
     assign_scratch();
     gather(x);
     if (activated_packer_.has_groups()) {
@@ -80,7 +85,7 @@ class FusedMoe {
   /// Returns the offset of the widened row, which follows the packed row.
   [[nodiscard]] size_t widened_at() const { return (x_packer_.row_bytes() + 63) / 64 * 64; }
   [[nodiscard]] size_t gather_bytes() const {
-    return widened_at() + static_cast<size_t>(experts_.gate_up(0).in_features()) * sizeof(float);
+    return widened_at() + static_cast<size_t>(experts_.gate_up(experts_.first()).in_features()) * sizeof(float);
   }
   void gather(const Matrix& x) {
     const int32_t per_row = experts_.routing().experts_per_row;
@@ -90,10 +95,12 @@ class FusedMoe {
       for (int64_t row = begin; row < end; ++row) {
         x_packer_.encode_row(x, row, widened, encoded);
         for (int64_t i = row * per_row; i < (row + 1) * per_row; ++i) {
+          const int32_t pair_index = routes_.pair_index[static_cast<size_t>(i)];
+          if (pair_index < 0) continue;
           const int32_t expert = routes_.topk_ids[static_cast<size_t>(i)];
           const int32_t index = routes_.group_of[static_cast<size_t>(expert)];
           const ExpertGroup& group = routes_.groups[static_cast<size_t>(index)];
-          x_packer_.put_row(encoded, x_of(group), routes_.pair_index[static_cast<size_t>(i)] - group.begin);
+          x_packer_.put_row(encoded, x_of(group), pair_index - group.begin);
         }
       }
     });
@@ -130,7 +137,7 @@ class FusedMoe {
 
   /// Returns the inputs of down as values: [pairs, intermediate] in the compute dtype.
   [[nodiscard]] Matrix activated_values(int64_t pairs) const {
-    const int64_t cols = experts_.down(0).in_features();
+    const int64_t cols = experts_.down(experts_.first()).in_features();
     const DType dtype = device_.compute_dtype;
     return {.data = device_.expert_values.reserve(static_cast<size_t>(pairs * cols) * tensor::size_of(dtype)),
             .dtype = dtype,
@@ -164,27 +171,63 @@ class FusedMoe {
   void accumulate_down(const Matrix& hidden) const {
     int64_t unit = 1;  // panels of the largest block; of a smaller one a multiple
     for (const ExpertGroup& group : routes_.groups) unit = std::max(unit, down(group).panels());
-    const int64_t panels = experts_.down(0).panel_count();
+    const int64_t panels = experts_.down(experts_.first()).panel_count();
+    const int64_t chunk = std::max<int64_t>(1, kMaxSumBytes / sum_bytes(hidden.rows, unit));
     device_.pool.run_ranges((panels + unit - 1) / unit, [&](int64_t begin, int64_t end, int slot) {
-      std::byte* const scratch = scratch_of(slot, BlockedGemm::kMaxScratchBytes);
-      for (const ExpertGroup& group : routes_.groups) {
-        const BlockedGemm product = down(group);
-        const int64_t per_unit = unit / product.panels();
-        const int64_t last = std::min(end * per_unit, product.panel_blocks());
-        for (int64_t first_block = 0; first_block < product.block_count(); first_block += product.panel_blocks()) {
-          for (int64_t block = begin * per_unit; block < last; ++block) {
-            product.run(first_block + block, scratch, [&](const PanelResult& sums) {
-              for (int64_t i = 0; i < sums.rows; ++i) {
-                const auto pair_index = static_cast<size_t>(group.begin + sums.first_row + i);
-                device_.kernels.add_scaled(sums.row(i), routes_.pair_weight[pair_index],
-                                           row_of<float>(hidden, routes_.pair_row[pair_index]) + sums.feature,
-                                           sums.features);
-              }
-            });
-          }
+      for (int64_t first = begin; first < end; first += chunk)
+        accumulate_units(first, std::min(first + chunk, end), unit, slot, hidden);
+    });
+  }
+
+  /// Bytes of partial sums up to which a task visits all experts for all of its panels. With more it does so for some
+  /// panels after the other.
+  static constexpr int64_t kMaxSumBytes = int64_t{1} << 24;
+  /// Returns the levels of partial sums that a row may have.
+  [[nodiscard]] int levels() const { return std::min(kMaxPairLevels, experts_.routing().experts_per_row); }
+  /// Returns the bytes of the partial sums of `rows` rows over `panels` panels.
+  [[nodiscard]] int64_t sum_bytes(int64_t rows, int64_t panels) const {
+    return levels() * std::max<int64_t>(rows, 1) * panels * kPanelColumns * static_cast<int64_t>(sizeof(float));
+  }
+
+  /// Runs the down GEMMs for the panels of some units.
+  void accumulate_units(int64_t begin, int64_t end, int64_t unit, int slot, const Matrix& hidden) const {
+    const int64_t cols = (end - begin) * unit * kPanelColumns;
+    auto* const partial = reinterpret_cast<float*>(device_.slot_sums[static_cast<size_t>(slot)].reserve(
+        static_cast<size_t>(sum_bytes(hidden.rows, (end - begin) * unit))));  // [levels, rows, cols]
+    std::byte* const scratch = scratch_of(slot, BlockedGemm::kMaxScratchBytes);
+    for (const ExpertGroup& group : routes_.groups) {
+      const BlockedGemm product = down(group);
+      const int64_t per_unit = unit / product.panels();
+      const int64_t last = std::min(end * per_unit, product.panel_blocks());
+      for (int64_t first_block = 0; first_block < product.block_count(); first_block += product.panel_blocks()) {
+        for (int64_t block = begin * per_unit; block < last; ++block) {
+          product.run(first_block + block, scratch, [&](const PanelResult& sums) {
+            float* const columns = partial + sums.feature - begin * unit * kPanelColumns;
+            for (int64_t i = 0; i < sums.rows; ++i)
+              add_pair(group.begin + sums.first_row + i, sums, i, columns, cols, hidden);
+          });
         }
       }
-    });
+    }
+  }
+
+  /// Adds a pair's result, row `index` of `sums`, to its row's partial sums, whose `columns` are those of the result.
+  void add_pair(int64_t pair_index, const PanelResult& sums, int64_t index, float* columns, int64_t cols,
+                const Matrix& hidden) const {
+    const auto pair = static_cast<size_t>(pair_index);
+    const PairSum& plan = routes_.pair_sum[pair];
+    const int64_t row = routes_.pair_row[pair];
+    const auto at = [&](int level) { return columns + (level * hidden.rows + row) * cols; };
+    const float* addends[kMaxPairLevels];
+    int count = 0;
+    for (; count < plan.completed; ++count) addends[count] = at(plan.level - 1 - count);
+    float* out = at(plan.level - plan.completed);
+    if (plan.ends) {
+      out = row_of<float>(hidden, row) + sums.feature;
+      addends[count++] = out;
+    }
+    device_.kernels.add_expert(sums.row(index), routes_.pair_weight[pair], plan.starts ? nullptr : at(plan.level),
+                               addends, count, sums.features, out);
   }
 
   Device& device_;
@@ -203,16 +246,20 @@ bool have_same_layout(const CpuPackedWeight& weight, const CpuPackedWeight& firs
 
 }  // namespace
 
-CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing)
-    : weights_(std::move(weights)), routing_(routing) {
+CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing,
+                       const tensor::SumShards& shards)
+    : weights_(std::move(weights)), routing_(routing), shards_(shards) {
+  const tensor::TermRange owned = shards.owned();
+  CHECK(std::ssize(weights_) == owned.size() && owned.size() > 0, "{} experts were added, wanted {} of {}",
+        weights_.size(), owned.size(), count());
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count(), "{} of {} experts per row",
         routing.experts_per_row, count());
-  for (int32_t expert = 0; expert < count(); ++expert) {
+  for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
     CHECK(gate_up(expert).gate_up() && !down(expert).gate_up(), "expert {} has not a gate-up weight and another",
           expert);
     CHECK(down(expert).in_features() == gate_up(expert).out_features(), "expert {} makes {} features of {}", expert,
           gate_up(expert).out_features(), down(expert).in_features());
-    CHECK(have_same_layout(gate_up(expert), gate_up(0)) && have_same_layout(down(expert), down(0)),
+    CHECK(have_same_layout(gate_up(expert), gate_up(first())) && have_same_layout(down(expert), down(first())),
           "expert {} is not like the first", expert);
   }
 }
@@ -228,14 +275,13 @@ void CpuExpertPacker::add_w8(const tensor::W8Matrix& gate, const tensor::W8Matri
 }
 
 std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {
-  CHECK(std::ssize(weights_) == count_, "{} experts were added, wanted {}", weights_.size(), count_);
-  return std::make_unique<CpuExperts>(std::move(weights_), routing_);
+  return std::make_unique<CpuExperts>(std::move(weights_), routing_, shards_);
 }
 
 void fused_moe(Device& device, Matrix x, Matrix router_logits, const CpuExperts& experts, Matrix hidden) {
-  check_matrix("x", x, device.compute_dtype, x.rows, experts.gate_up(0).in_features());
+  check_matrix("x", x, device.compute_dtype, x.rows, experts.gate_up(experts.first()).in_features());
   check_matrix("router_logits", router_logits, DType::kF32, x.rows, experts.count());
-  check_matrix("hidden", hidden, DType::kF32, x.rows, experts.down(0).out_features());
+  check_matrix("hidden", hidden, DType::kF32, x.rows, experts.down(experts.first()).out_features());
   FusedMoe(device, experts).run(x, router_logits, hidden);
 }
 

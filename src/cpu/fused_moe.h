@@ -4,36 +4,40 @@
 
 namespace millrace::cpu {
 
-/// The feed-forward of one expert, in packed weights of the CPU's.
 /// The packed weights of one expert.
 struct ExpertWeights {
   std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
   std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
 };
 
-/// The experts of a sparse layer, all of one shape and one layout.
+/// The experts of a sparse layer that a rank owns, all of one shape and one layout.
 class CpuExperts final : public tensor::Experts {
  public:
-  CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing);
-  [[nodiscard]] int32_t count() const override { return static_cast<int32_t>(weights_.size()); }
+  /// Takes the weights of the experts `shards.owned()`.
+  CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing, const tensor::SumShards& shards);
+  [[nodiscard]] int32_t count() const override { return static_cast<int32_t>(shards_.border.back()); }
+  [[nodiscard]] const tensor::SumShards& shards() const { return shards_; }
+  /// Returns the first of the owned experts.
+  [[nodiscard]] int32_t first() const { return static_cast<int32_t>(shards_.owned().begin); }
   [[nodiscard]] const tensor::Routing& routing() const override { return routing_; }
   [[nodiscard]] const CpuPackedWeight& gate_up(int32_t expert) const {
-    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert)].gate_up);
+    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert - first())].gate_up);
   }
   [[nodiscard]] const CpuPackedWeight& down(int32_t expert) const {
-    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert)].down);
+    return static_cast<const CpuPackedWeight&>(*weights_[static_cast<size_t>(expert - first())].down);
   }
 
  private:
   std::vector<ExpertWeights> weights_;
   tensor::Routing routing_;
+  tensor::SumShards shards_;
 };
 
 /// Packs the experts of a layer for the CPU.
 class CpuExpertPacker final : public tensor::ExpertPacker {
  public:
-  CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing)
-      : device_(device), count_(count), routing_(routing) {}
+  CpuExpertPacker(Device& device, int32_t count, tensor::Routing routing, tensor::RankPosition position)
+      : device_(device), shards_(tensor::expert_shards(count, position)), routing_(routing) {}
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
   void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
               tensor::W8Activations inputs) override;
@@ -41,7 +45,7 @@ class CpuExpertPacker final : public tensor::ExpertPacker {
 
  private:
   Device& device_;
-  const int32_t count_;
+  const tensor::SumShards shards_;
   const tensor::Routing routing_;
   std::vector<ExpertWeights> weights_;
 };

@@ -79,7 +79,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .block_max = block_max,
     .exp_sum = exp_sum,
     .collect = collect,
-    .add_scaled = add_scaled,
+    .add_expert = add_expert,
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
     .w8_interleaved = true,
 #endif
@@ -92,6 +92,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #endif
     .channel_step_bytes = kInt8StepBytes,
     .quantize_lhs_row = quantize_lhs_row,
+    .add_partial_sums = add_partial_sums,
 };
 
 }  // namespace millrace::cpu

@@ -177,8 +177,11 @@ struct Kernels {
                     double* sums);
   /// Writes the ids of logits >= threshold in ascending order, at most `capacity`. Returns how many there are.
   int64_t (*collect)(const float* logits, float threshold, int64_t count, int32_t* ids, int64_t capacity);
-  /// Adds: out += scale · in. New members follow here, so that bench/kernel_turns reads the tables of older builds.
-  void (*add_scaled)(const float* in, float scale, float* out, int64_t count);
+  /// Adds an expert's result to its shard's sum, then other sums: out = ((scale · in + own) + addends[0]) + …, of
+  /// `count` addends. `own` is null for zeros; `out` may be any of them. New members follow here, so that
+  /// bench/kernel_turns reads the tables of older builds.
+  void (*add_expert)(const float* in, float scale, const float* own, const float* const* addends, int count,
+                     int64_t length, float* out);
   bool w8_interleaved = false;  ///< format of 8-bit panels for bf16 LHS rows
   /// Computes silu(gate) · up from the sums [rows, 64] of 32 gates and their ups. Each row has `count` (1 to 32)
   /// results in bf16 or f32; rows are `stride` bytes apart.
@@ -191,6 +194,9 @@ struct Kernels {
   /// Quantizes such an LHS row from `count` values, bf16 or f32, possibly unaligned. It writes whole runs of steps,
   /// `stride` bytes apart. A non-finite row becomes NaN.
   LhsQuantParams (*quantize_lhs_row)(const std::byte* in, bool bf16, int64_t count, std::byte* out, size_t stride);
+  /// Adds partial sums one after the other: out = ((sums[0] + sums[1]) + sums[2]) + …, of 2 to 4 vectors of `length`, a
+  /// multiple of 64. `out` may be one of them.
+  void (*add_partial_sums)(const float* const* sums, int count, int64_t length, float* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

@@ -19,9 +19,8 @@ void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weig
   });
 }
 
-void check_bias(const CpuVector* bias, const CpuPackedWeight& weight) {
-  CHECK(bias == nullptr || bias->size() == weight.out_features(), "a bias of {} for {} features", bias->size(),
-        weight.out_features());
+void check_bias(const CpuVector* bias, int64_t features) {
+  CHECK(bias == nullptr || bias->size() == features, "a bias of {} for {} features", bias->size(), features);
 }
 
 std::byte* element_of(const Matrix& matrix, int64_t row, int64_t col) {
@@ -35,7 +34,7 @@ void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVe
   CHECK(out.dtype == DType::kF32 || out.dtype == device.compute_dtype, "a GEMM result cannot be stored as {}",
         tensor::to_string(out.dtype));
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
-  check_bias(bias, weight);
+  check_bias(bias, weight.out_features());
   for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     for (int64_t i = 0; i < sums.rows; ++i) {
       if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
@@ -47,11 +46,23 @@ void matmul(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVe
 void matmul_add(Device& device, Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, Matrix hidden) {
   CHECK(!weight.gate_up(), "a gate-up weight is for matmul_silu_mul");
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
-  check_bias(bias, weight);
+  check_bias(bias, weight.out_features());
   for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     for (int64_t i = 0; i < sums.rows; ++i) {
       if (bias != nullptr) device.kernels.add(bias->data() + sums.feature, sums.row(i), sums.features);
       device.kernels.add(sums.row(i), row_of<float>(hidden, sums.first_row + i) + sums.feature, sums.features);
+    }
+  });
+}
+
+void add_sums(Device& device, Matrix sums, const CpuVector* bias, Matrix hidden) {
+  check_matrix("sums", sums, DType::kF32, hidden.rows, hidden.cols);
+  check_matrix("hidden", hidden, DType::kF32, hidden.rows, hidden.cols);
+  check_bias(bias, hidden.cols);
+  device.for_rows(hidden.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (bias != nullptr) device.kernels.add(bias->data(), row_of<float>(sums, row), sums.cols);
+      device.kernels.add(row_of<float>(sums, row), row_of<float>(hidden, row), sums.cols);
     }
   });
 }

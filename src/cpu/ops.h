@@ -26,6 +26,7 @@ void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, fl
 void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
 void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias,
                 tensor::Matrix hidden);
+void add_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, tensor::Matrix hidden);
 void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);
 void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
                      const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,

@@ -34,6 +34,34 @@ PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
   return {copy, tiles * 64 * kTileHeight, kTileHeight * 4};
 }
 
+/// Returns the bytes per step of an LHS row that is not tiled.
+size_t row_step_bytes(const Device& device, const PanelLayout& layout) {
+  constexpr int kGroupSteps = kW8GroupElements / kInt8Depth;
+  if (layout.format == PanelFormat::kW8A8)
+    return static_cast<size_t>(device.kernels.int8_lhs_group_bytes / kGroupSteps);
+  if (layout.format == PanelFormat::kW8A8Channel) return static_cast<size_t>(device.kernels.channel_step_bytes);
+  return static_cast<size_t>(layout.depth) * device.lhs_element_bytes();
+}
+
+/// Returns a copy of x in scratch with the zeros of the layout between the shards.
+Matrix spread_shards(Device& device, const Matrix& x, const PanelLayout& layout) {
+  Matrix spread{.data = nullptr, .dtype = x.dtype, .rows = x.rows, .cols = layout.padded_inputs()};
+  spread.data = device.spread_rows.reserve(spread.bytes());
+  const size_t size = tensor::size_of(x.dtype);
+  device.for_rows(x.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      auto* const to = row_of<std::byte>(spread, row);
+      std::memset(to, 0, static_cast<size_t>(spread.cols) * size);
+      for (const PanelShard& shard : layout.shards) {
+        std::memcpy(to + static_cast<size_t>(shard.first_step * layout.depth + shard.skew) * size,
+                    row_of<std::byte>(x, row) + static_cast<size_t>(shard.first_input) * size,
+                    static_cast<size_t>(shard.inputs) * size);
+      }
+    }
+  });
+  return spread;
+}
+
 /// Moves an 8-bit row to its position in the tiles of its 16 rows.
 void scatter_row(const std::byte* row, int64_t groups, std::byte* tiles, int64_t place) {
   constexpr size_t kFactors = size_t{kTileHeight} * kW8GroupElements;
@@ -50,7 +78,7 @@ void scatter_row(const std::byte* row, int64_t groups, std::byte* tiles, int64_t
 }
 
 /// Quantizes rows to 8 bits with a scale per group; tiled when many rows meet tile kernels.
-PackedLhs quantize_lhs(Device& device, const Matrix& x) {
+PackedLhs quantize_lhs(Device& device, const Matrix& x, const PanelLayout& layout) {
   const int64_t groups = tensor::w8_groups(x.cols);
   const size_t row_bytes = static_cast<size_t>(groups) * static_cast<size_t>(device.kernels.int8_lhs_group_bytes);
   const bool tiled = device.kernels.tiles && x.rows > kTileHeight;
@@ -74,68 +102,83 @@ PackedLhs quantize_lhs(Device& device, const Matrix& x) {
       }
     }
   });
-  return {copy, stride, tiled ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{0}};
+  return {.data = copy,
+          .stride = stride,
+          .step_stride = tiled ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{0},
+          .row_step_bytes = row_step_bytes(device, layout)};
 }
 
-/// Returns the bytes of the quant_params of `rows` rows, padded to align the rows that follow.
-size_t channel_quant_param_bytes(int64_t rows) {
-  return (static_cast<size_t>(rows) * sizeof(LhsQuantParams) + 63) / 64 * 64;
+/// Returns the bytes of `count` quant_params, padded to align the rows that follow.
+size_t channel_quant_param_bytes(int64_t count) {
+  return (static_cast<size_t>(count) * sizeof(LhsQuantParams) + 63) / 64 * 64;
 }
 
 size_t channel_run_bytes(const Device& device) {
   return static_cast<size_t>(kChannelRunSteps * device.kernels.channel_step_bytes);
 }
 
-/// Quantizes rows to 8 bits with a scale per row; tiled when many rows meet tile kernels.
+/// Quantizes rows to 8 bits with a scale per row and shard; tiled when many rows meet tile kernels.
 PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& layout) {
   const auto runs = static_cast<size_t>(layout.steps / kChannelRunSteps);
   const size_t run_bytes = channel_run_bytes(device);
   const bool tiled = device.kernels.tiles && x.rows > kTileHeight;
   const int64_t padded_rows = tiled ? round_up(x.rows, kTileHeight) : x.rows;
-  std::byte* const scratch = device.shared_scratch.reserve(channel_quant_param_bytes(x.rows) +
-                                                           static_cast<size_t>(padded_rows) * runs * run_bytes);
+  const size_t quant_param_bytes = channel_quant_param_bytes(x.rows * std::ssize(layout.shards));
+  std::byte* const scratch =
+      device.shared_scratch.reserve(quant_param_bytes + static_cast<size_t>(padded_rows) * runs * run_bytes);
   auto* const quant_params = reinterpret_cast<LhsQuantParams*>(scratch);
-  std::byte* const rows = scratch + channel_quant_param_bytes(x.rows);
+  std::byte* const rows = scratch + quant_param_bytes;
+  const size_t run_stride = tiled ? run_bytes * kTileHeight : run_bytes;
   device.for_rows(x.rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       const auto at = static_cast<size_t>(row);
       std::byte* const to = tiled ? rows + (at / kTileHeight * runs * kTileHeight + at % kTileHeight) * run_bytes
                                   : rows + at * runs * run_bytes;
-      quant_params[row] = device.kernels.quantize_lhs_row(row_of<std::byte>(x, row), x.dtype == DType::kBF16, x.cols,
-                                                          to, tiled ? run_bytes * kTileHeight : run_bytes);
+      LhsQuantParams* of_row = quant_params + row;
+      for (const PanelShard& shard : layout.shards) {
+        const auto first_run = static_cast<size_t>(shard.first_step / kChannelRunSteps);
+        *of_row = device.kernels.quantize_lhs_row(
+            row_of<std::byte>(x, row) + static_cast<size_t>(shard.first_input) * tensor::size_of(x.dtype),
+            x.dtype == DType::kBF16, shard.inputs, to + first_run * run_stride, run_stride);
+        of_row += x.rows;
+      }
     }
   });
-  if (!tiled) return {.data = rows, .stride = runs * run_bytes, .quant_params = quant_params};
   return {.data = rows,
-          .stride = runs * run_bytes * kTileHeight,
-          .step_stride = run_bytes * kTileHeight / kChannelRunSteps,
+          .stride = runs * run_stride,
+          .step_stride = tiled ? run_stride / kChannelRunSteps : size_t{0},
+          .row_step_bytes = row_step_bytes(device, layout),
           .quant_params = quant_params};
 }
 
 }  // namespace
 
-PackedLhs pack_lhs(Device& device, const Matrix& x, const PanelLayout& layout) {
-  if (layout.format == PanelFormat::kW8A8) return quantize_lhs(device, x);
-  if (layout.format == PanelFormat::kW8A8Channel) return quantize_lhs_rows(device, x, layout);
-  const int64_t padded = layout.steps * layout.depth;
+PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layout) {
+  if (layout.format == PanelFormat::kW8A8Channel) return quantize_lhs_rows(device, given, layout);
+  const Matrix x = layout.is_contiguous() ? given : spread_shards(device, given, layout);
+  if (layout.format == PanelFormat::kW8A8) return quantize_lhs(device, x, layout);
+  const int64_t padded = layout.padded_inputs();
   const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs;
   if (device.tiles() && x.rows > kTileHeight) return pack_tiled_lhs(device, x, layout.steps);
-  if (!widened && padded == x.cols) return {x.data, static_cast<size_t>(x.cols) * device.lhs_element_bytes()};
-  const size_t stride = static_cast<size_t>(padded) * device.lhs_element_bytes();
-  std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * stride);
+  PackedLhs lhs{.data = x.data,
+                .stride = static_cast<size_t>(padded) * device.lhs_element_bytes(),
+                .row_step_bytes = row_step_bytes(device, layout)};
+  if (!widened && padded == x.cols) return lhs;
+  std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * lhs.stride);
   device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      std::byte* to = copy + static_cast<size_t>(row) * stride;
+      std::byte* to = copy + static_cast<size_t>(row) * lhs.stride;
       const size_t used = static_cast<size_t>(x.cols) * device.lhs_element_bytes();
       if (widened) {
         device.kernels.widen(row_of<std::byte>(x, row), reinterpret_cast<float*>(to), x.cols);
       } else {
         std::memcpy(to, row_of<std::byte>(x, row), used);
       }
-      std::memset(to + used, 0, stride - used);
+      std::memset(to + used, 0, lhs.stride - used);
     }
   });
-  return {copy, stride};
+  lhs.data = copy;
+  return lhs;
 }
 
 LhsPacker::LhsPacker(const Device& device, const PanelLayout& layout, int64_t cols)
@@ -145,7 +188,8 @@ LhsPacker::LhsPacker(const Device& device, const PanelLayout& layout, int64_t co
                                                                                       : device.tiles()),
       widened_(format_ != PanelFormat::kW8A8 && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs),
       cols_(cols) {
-  const int64_t padded = layout.steps * layout.depth;
+  CHECK(layout.shards.size() == 1, "an operand for {} shards is packed from a whole matrix", layout.shards.size());
+  const int64_t padded = layout.padded_inputs();
   groups_ = (padded + kW8GroupElements - 1) / kW8GroupElements;
   if (format_ == PanelFormat::kW8A8Channel) {
     groups_ = layout.steps / kChannelRunSteps;

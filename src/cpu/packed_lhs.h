@@ -11,11 +11,12 @@ struct PackedLhs {
   const std::byte* data = nullptr;
   size_t stride = 0;                             ///< per 16 rows when tiled, otherwise per row
   size_t step_stride = 0;                        ///< per step of 16 rows; 0: not tiled
-  const LhsQuantParams* quant_params = nullptr;  ///< [rows], for channel panels
+  size_t row_step_bytes = 0;                     ///< per step of a row that is not tiled, scales of groups included
+  const LhsQuantParams* quant_params = nullptr;  ///< [shards][rows], for channel panels
 
   [[nodiscard]] bool tiled() const { return step_stride != 0; }
   [[nodiscard]] const std::byte* at(int64_t row, int64_t step) const {
-    if (!tiled()) return data + static_cast<size_t>(row) * stride;  // of all steps
+    if (!tiled()) return data + static_cast<size_t>(row) * stride + static_cast<size_t>(step) * row_step_bytes;
     return data + static_cast<size_t>(row / kTileHeight) * stride + static_cast<size_t>(step) * step_stride;
   }
 };

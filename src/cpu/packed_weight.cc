@@ -43,32 +43,33 @@ int64_t in_features(const W8Matrix& matrix) {
 void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
   std::byte* const panel = weight.panel(index);
-  const int64_t in_features = weight.in_features();
-  constexpr int64_t kTile = 256;  // elements; a multiple of every depth
+  const PanelLayout& layout = weight.layout();
+  constexpr int64_t kTile = 256;  // elements
   float values[kTile];
-  const int64_t depth = weight.layout().depth;
-  const bool bf16 = device.compute_dtype == DType::kBF16;
-  for (int64_t first = 0; first < in_features; first += kTile) {
-    const int64_t count = std::min(kTile, in_features - first);
-    for (size_t column = 0; column < rows.size(); ++column) {
-      if (rows[column].matrix == nullptr) continue;
-      read_elements(device.kernels, *rows[column].matrix, rows[column].row * in_features + first, count, values);
-      if (bf16) {
-        uint16_t narrow[kTile];
-        device.kernels.narrow(values, narrow, count);
-        auto* out = reinterpret_cast<uint16_t*>(panel) + static_cast<size_t>(first / depth) * kPanelColumns * 2;
-        if (device.kernels.tiles) {
-          for (int64_t i = 0; i < count; ++i) {
-            out[panel_tile_offset(i / 2, static_cast<int64_t>(column)) * 2 + static_cast<size_t>(i % 2)] = narrow[i];
-          }
-          continue;
-        }
-        for (int64_t i = 0; i < count; ++i) {
-          out[static_cast<size_t>(i / 2 * kPanelColumns * 2 + i % 2) + column * 2] = narrow[i];
-        }
-      } else {
-        auto* out = reinterpret_cast<float*>(panel) + static_cast<size_t>(first) * kPanelColumns;
-        for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(i * kPanelColumns) + column] = values[i];
+  const auto write_column = [&](int64_t column, int64_t at, int64_t count) {
+    if (device.compute_dtype != DType::kBF16) {
+      auto* out = reinterpret_cast<float*>(panel) + at * kPanelColumns + column;
+      for (int64_t i = 0; i < count; ++i) out[i * kPanelColumns] = values[i];
+      return;
+    }
+    uint16_t narrow[kTile];
+    device.kernels.narrow(values, narrow, count);
+    auto* out = reinterpret_cast<uint16_t*>(panel);
+    if (device.kernels.tiles) {
+      for (int64_t i = 0; i < count; ++i)
+        out[panel_tile_offset((at + i) / 2, column) * 2 + static_cast<size_t>((at + i) % 2)] = narrow[i];
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) out[(at + i) / 2 * kPanelColumns * 2 + column * 2 + (at + i) % 2] = narrow[i];
+  };
+  for (const PanelShard& shard : layout.shards) {
+    for (int64_t first = 0; first < shard.inputs; first += kTile) {
+      const int64_t count = std::min(kTile, shard.inputs - first);
+      for (size_t column = 0; column < rows.size(); ++column) {
+        const auto& [matrix, row] = rows[column];
+        if (matrix == nullptr) continue;
+        read_elements(device.kernels, *matrix, row * weight.in_features() + shard.first_input + first, count, values);
+        write_column(static_cast<int64_t>(column), shard.first_step * layout.depth + shard.skew + first, count);
       }
     }
   }
@@ -127,57 +128,73 @@ W8Layout w8_layout(const Device& device, PanelFormat format) {
 void pack_channels(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                    int64_t index) {
   constexpr uint32_t kAdd128 = 0x80808080;
-  const auto in_features = static_cast<size_t>(weight.in_features());
   std::byte* const panel = weight.panel(index);
   float* const scales = weight.column_scales(index);
   for (size_t column = 0; column < rows.size(); ++column) {
     const auto& [matrix, row] = rows[column];
     if (matrix == nullptr) continue;
     scales[column] = matrix->scale(row, 0);
-    const std::byte* from = matrix->values + static_cast<size_t>(row) * in_features;
-    for (size_t first = 0; first < in_features; first += kInt8Depth) {
-      uint32_t values = 0;
-      std::memcpy(&values, from + first, std::min<size_t>(kInt8Depth, in_features - first));
-      values ^= kAdd128;
-      const size_t step = first / kInt8Depth;
-      const size_t offset = device.kernels.tiles
-                                ? panel_tile_offset(static_cast<int64_t>(step), static_cast<int64_t>(column))
-                                : step * kPanelColumns + column;
-      std::memcpy(panel + offset * kInt8Depth, &values, sizeof(values));
+    for (const PanelShard& shard : weight.layout().shards) {
+      const std::byte* from = matrix->values + row * weight.in_features() + shard.first_input;
+      for (int64_t first = 0; first < shard.inputs; first += kInt8Depth) {
+        uint32_t values = 0;
+        std::memcpy(&values, from + first, static_cast<size_t>(std::min<int64_t>(kInt8Depth, shard.inputs - first)));
+        values ^= kAdd128;
+        const int64_t step = shard.first_step + first / kInt8Depth;
+        const size_t offset = device.kernels.tiles ? panel_tile_offset(step, static_cast<int64_t>(column))
+                                                   : static_cast<size_t>(step) * kPanelColumns + column;
+        std::memcpy(panel + offset * kInt8Depth, &values, sizeof(values));
+      }
     }
   }
+}
+
+/// The part of a stored group of 32 weights that a shard sums.
+struct W8GroupPart {
+  int64_t group = 0;  // in the stored row
+  int64_t begin = 0;  // within the group
+  int64_t end = 0;
+};
+
+/// Writes a part of a group of one 8-bit row to a column of a packed group.
+void pack_w8_group(const W8Layout& offsets, const SourceRow<W8Matrix>& source, const W8GroupPart& part,
+                   std::byte* packed, size_t column) {
+  const auto& [matrix, row] = source;
+  tensor::BFloat16 scale;
+  std::memcpy(&scale.bits, matrix->scales + (row * matrix->groups() + part.group) * 2, 2);
+  if (scale.to_float() > offsets.max_scale) {
+    throw std::runtime_error(fmt::format("{}: an 8-bit scale is {:.3g}, wanted at most {:.3g} with AMX", matrix->name,
+                                         scale.to_float(), offsets.max_scale));
+  }
+  std::memcpy(packed + column * 2, &scale.bits, 2);
+  const std::byte* values = matrix->values + row * matrix->cols + part.group * kW8GroupElements;
+  if (std::find(values + part.begin, values + part.end, std::byte{0x80}) != values + part.end) {
+    throw std::runtime_error(fmt::format("{}: a weight is -128, wanted -127 to 127", matrix->name));
+  }
+  W8Group group_values = {};
+  std::copy(values + part.begin, values + part.end, group_values + part.begin);
+  offsets.encode(group_values);
+  std::byte* const out = packed + kW8ScaleBytes;
+  for (size_t i = 0; i < kW8GroupElements; ++i) out[offsets.at[column][i]] = group_values[i];
 }
 
 /// Writes 64 8-bit rows as the columns of a panel.
 void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
-  if (weight.layout().format == PanelFormat::kW8A8Channel) return pack_channels(device, rows, weight, index);
-  std::byte* panel = weight.panel(index);
-  const int64_t in_features = weight.in_features();
-  const W8Layout offsets = w8_layout(device, weight.layout().format);
-  const int64_t groups = tensor::w8_groups(in_features);
-  for (int64_t group = 0; group < groups; ++group, panel += kW8GroupBytes) {
-    const int64_t first = group * kW8GroupElements;
-    const auto count = static_cast<size_t>(std::min<int64_t>(kW8GroupElements, in_features - first));
-    for (size_t column = 0; column < rows.size(); ++column) {
-      const auto& [matrix, row] = rows[column];
-      if (matrix == nullptr) continue;
-      tensor::BFloat16 scale;
-      std::memcpy(&scale.bits, matrix->scales + (row * groups + group) * 2, 2);
-      if (scale.to_float() > offsets.max_scale) {
-        throw std::runtime_error(fmt::format("{}: an 8-bit scale is {:.3g}, wanted at most {:.3g} with AMX",
-                                             matrix->name, scale.to_float(), offsets.max_scale));
+  const PanelLayout& layout = weight.layout();
+  if (layout.format == PanelFormat::kW8A8Channel) return pack_channels(device, rows, weight, index);
+  const W8Layout offsets = w8_layout(device, layout.format);
+  for (const PanelShard& shard : layout.shards) {
+    const int64_t first_group = (shard.first_input - shard.skew) / kW8GroupElements;
+    for (int64_t group = 0; group < shard.steps * layout.depth / kW8GroupElements; ++group) {
+      const int64_t first = (first_group + group) * kW8GroupElements;
+      const W8GroupPart part{.group = first_group + group,
+                             .begin = std::max<int64_t>(shard.first_input - first, 0),
+                             .end = std::min<int64_t>(shard.first_input + shard.inputs - first, kW8GroupElements)};
+      std::byte* const packed = weight.panel(index, shard.first_step) + group * kW8GroupBytes;
+      for (size_t column = 0; column < rows.size(); ++column) {
+        if (rows[column].matrix != nullptr) pack_w8_group(offsets, rows[column], part, packed, column);
       }
-      std::memcpy(panel + column * 2, &scale.bits, 2);
-      const std::byte* values = matrix->values + row * in_features + first;
-      if (std::find(values, values + count, std::byte{0x80}) != values + count) {
-        throw std::runtime_error(fmt::format("{}: a weight is -128, wanted -127 to 127", matrix->name));
-      }
-      W8Group group_values = {};
-      std::copy_n(values, count, group_values);
-      offsets.encode(group_values);
-      std::byte* const out = panel + kW8ScaleBytes;
-      for (size_t i = 0; i < kW8GroupElements; ++i) out[offsets.at[column][i]] = group_values[i];
     }
   }
 }
@@ -194,7 +211,7 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
   });
 }
 
-using LayoutFn = PanelLayout(const Device& device, int64_t in_features, bool gate_up);
+using LayoutFn = PanelLayout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 
 /// Returns the layout for parts that are packed together.
 LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
@@ -213,7 +230,14 @@ LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
 }
 
 template <class Matrix>
-std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, LayoutFn& layout) {
+void check_columns(const Matrix& part, const tensor::SumShards& shards) {
+  CHECK(in_features(part) == shards.owned().size(), "{} has {} columns for shards of {}", part.name, in_features(part),
+        shards.owned().size());
+}
+
+template <class Matrix>
+std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, LayoutFn& layout,
+                                            const tensor::SumShards* shards = nullptr) {
   CHECK(!parts.empty(), "no tensor to pack");
   const int64_t in = in_features(parts.front());
   std::vector<int64_t> begin = {0};  // [parts + 1] first feature of each part
@@ -222,7 +246,8 @@ std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matr
           in_features(part), in);
     begin.push_back(begin.back() + out_features(part));
   }
-  auto weight = std::make_unique<CpuPackedWeight>(begin.back(), in, layout(device, in, false));
+  auto weight = std::make_unique<CpuPackedWeight>(
+      begin.back(), in, layout(device, shards ? panel_shards(*shards) : whole_panel_shard(in), false));
   pack_panels<Matrix>(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow<Matrix> {
     const int64_t feature = panel * kPanelColumns + column;
     if (feature >= begin.back()) return {};
@@ -238,7 +263,7 @@ std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, c
   const int64_t features = out_features(gate);
   CHECK(in_features(up) == in && out_features(up) == features, "{} [{}, {}] and {} [{}, {}] do not go together",
         gate.name, features, in, up.name, out_features(up), in_features(up));
-  auto weight = std::make_unique<CpuPackedWeight>(features, in, layout(device, in, true));
+  auto weight = std::make_unique<CpuPackedWeight>(features, in, layout(device, whole_panel_shard(in), true));
   constexpr int64_t kHalf = kPanelColumns / 2;
   pack_panels<Matrix>(device, *weight, [&](int64_t panel, int64_t column) -> SourceRow<Matrix> {
     const int64_t feature = panel * kHalf + column % kHalf;
@@ -248,49 +273,82 @@ std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, c
   return weight;
 }
 
+/// Assigns steps to the shards of a layout whose depth is set. A shard is padded to a multiple of `unit` inputs, the
+/// last one of `last_unit`.
+void assign_steps(PanelLayout& layout, std::vector<PanelShard> shards, int64_t unit, int64_t last_unit) {
+  for (PanelShard& shard : shards) {
+    shard.first_step = layout.steps;
+    const int64_t multiple = &shard == &shards.back() ? last_unit : unit;
+    if (shard.inputs > 0) shard.steps = round_up(shard.skew + shard.inputs, multiple) / layout.depth;
+    layout.steps += shard.steps;
+  }
+  layout.shards = std::move(shards);
+}
+
+/// Returns a layout of 8-bit groups for LHS rows of `depth` elements per step.
+PanelLayout group_layout(int64_t depth, PanelFormat format, std::vector<PanelShard> shards, bool gate_up) {
+  static_assert(tensor::kW8Group == kW8GroupElements);
+  PanelLayout layout{.depth = depth, .format = format, .gate_up = gate_up, .shards = {}};
+  assign_steps(layout, std::move(shards), kW8GroupElements, kW8GroupElements);
+  layout.step_bytes = static_cast<size_t>(kW8GroupBytes / (kW8GroupElements / depth));
+  layout.bytes = static_cast<size_t>(layout.padded_inputs() / kW8GroupElements) * kW8GroupBytes;
+  return layout;
+}
+
 }  // namespace
 
-PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up) {
-  const int64_t steps = device.steps(in_features);
+std::vector<PanelShard> panel_shards(const tensor::SumShards& shards) {
+  std::vector<PanelShard> parts;
+  const int64_t begin = shards.owned().begin;
+  for (int32_t i = 0; i < shards.position.shard_count(); ++i) {
+    const tensor::TermRange inputs = shards.shard(shards.position.first_shard() + i);
+    parts.push_back({.first_input = inputs.begin - begin,
+                     .inputs = inputs.size(),
+                     .skew = inputs.size() > 0 ? inputs.begin % kW8GroupElements : 0});
+  }
+  return parts;
+}
+
+std::vector<PanelShard> whole_panel_shard(int64_t in_features) {
+  return {{.inputs = in_features}};
+}
+
+bool PanelLayout::is_contiguous() const {
+  return std::ranges::all_of(shards, [this](const PanelShard& shard) {
+    return shard.inputs == 0 || (shard.skew == 0 && shard.first_step * depth == shard.first_input);
+  });
+}
+
+PanelLayout panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up) {
+  PanelLayout layout{.depth = device.depth(), .gate_up = gate_up, .shards = {}};
+  const int64_t unit = layout.depth * device.step_multiple();
+  CHECK(kW8GroupElements % unit == 0, "a group is not whole tiles");
+  assign_steps(layout, std::move(shards), kW8GroupElements, unit);
   // A step of a column is 4 bytes: two bf16 or one f32.
-  return {.steps = steps,
-          .depth = device.depth(),
-          .step_bytes = size_t{kPanelColumns} * 4,
-          .bytes = static_cast<size_t>(steps) * kPanelColumns * 4,
-          .gate_up = gate_up};
+  layout.step_bytes = size_t{kPanelColumns} * 4;
+  layout.bytes = static_cast<size_t>(layout.steps) * layout.step_bytes;
+  return layout;
 }
 
-PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up) {
-  const int64_t depth = device.bf16_lhs() ? 2 : 1;
-  const int64_t groups = tensor::w8_groups(in_features);
-  static_assert(tensor::kW8Group == kW8GroupElements);
-  CHECK(depth == 1 || kW8GroupElements / 2 % device.kernels.step_multiple == 0, "a group is not whole tiles");
-  return {.steps = groups * kW8GroupElements / depth,
-          .depth = depth,
-          .step_bytes = static_cast<size_t>(kW8GroupBytes / (kW8GroupElements / depth)),
-          .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
-          .format = PanelFormat::kW8,
-          .gate_up = gate_up};
+PanelLayout w8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up) {
+  return group_layout(device.bf16_lhs() ? 2 : 1, PanelFormat::kW8, std::move(shards), gate_up);
 }
 
-PanelLayout w8a8_panel_layout(const Device&, int64_t in_features, bool gate_up) {
-  const int64_t groups = tensor::w8_groups(in_features);
-  return {.steps = groups * kW8GroupElements / kInt8Depth,
-          .depth = kInt8Depth,
-          .step_bytes = kW8GroupBytes / (kW8GroupElements / kInt8Depth),
-          .bytes = static_cast<size_t>(groups) * kW8GroupBytes,
-          .format = PanelFormat::kW8A8,
-          .gate_up = gate_up};
+PanelLayout w8a8_panel_layout(const Device&, std::vector<PanelShard> shards, bool gate_up) {
+  return group_layout(kInt8Depth, PanelFormat::kW8A8, std::move(shards), gate_up);
 }
 
-PanelLayout w8a8_channel_panel_layout(const Device&, int64_t in_features, bool gate_up) {
-  const int64_t steps = round_up(in_features, kChannelRunSteps * kInt8Depth) / kInt8Depth;
-  return {.steps = steps,
-          .depth = kInt8Depth,
-          .step_bytes = kChannelStepBytes,
-          .bytes = static_cast<size_t>(steps) * kChannelStepBytes,
-          .format = PanelFormat::kW8A8Channel,
-          .gate_up = gate_up};
+PanelLayout w8a8_channel_panel_layout(const Device&, std::vector<PanelShard> shards, bool gate_up) {
+  PanelLayout layout{.depth = kInt8Depth,
+                     .step_bytes = kChannelStepBytes,
+                     .format = PanelFormat::kW8A8Channel,
+                     .gate_up = gate_up,
+                     .shards = {}};
+  for (PanelShard& shard : shards) shard.skew = 0;  // there are no groups
+  constexpr int64_t kUnit = int64_t{kChannelRunSteps} * kInt8Depth;
+  assign_steps(layout, std::move(shards), kUnit, kUnit);
+  layout.bytes = static_cast<size_t>(layout.steps) * kChannelStepBytes;
+  return layout;
 }
 
 /// Returns the bytes of some panels, including the scales of channel panels.
@@ -324,6 +382,20 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8
                                                         W8Activations inputs) {
   const W8Matrix pair[] = {gate, up};
   return pack_pair(device, gate, up, layout_for(pair, inputs));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const HostTensor& part,
+                                                     const tensor::SumShards& shards) {
+  check_columns(part, shards);
+  return pack_stack(device, std::span(&part, 1), panel_layout, &shards);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_sharded_w8_weight(Device& device, const W8Matrix& part, W8Activations inputs,
+                                                        const tensor::SumShards& shards) {
+  check_columns(part, shards);
+  CHECK(part.per_channel_scales || shards.owned().begin % kW8GroupElements == 0,
+        "{} begins inside a group, at column {}", part.name, shards.owned().begin);
+  return pack_stack(device, std::span(&part, 1), layout_for({&part, 1}, inputs), &shards);
 }
 
 void read_elements(const Kernels& kernels, const HostTensor& tensor, int64_t first, int64_t count, float* out) {

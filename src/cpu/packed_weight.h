@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "cpu/device.h"
 #include "tensor/backend.h"
@@ -11,6 +12,16 @@ namespace millrace::cpu {
 /// bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a scale each.
 enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel };
 
+/// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
+/// its border lies inside a group, the inputs before it are zeros.
+struct PanelShard {
+  int64_t first_input = 0;  ///< column of the weight and of x
+  int64_t inputs = 0;       ///< may be 0
+  int64_t skew = 0;         ///< zeros before the first input
+  int64_t first_step = 0;
+  int64_t steps = 0;
+};
+
 /// The layout of a weight's panels.
 struct PanelLayout {
   int64_t steps = 0;
@@ -18,12 +29,22 @@ struct PanelLayout {
   size_t step_bytes = 0;  ///< average where the scales of 8-bit groups count
   size_t bytes = 0;       ///< per panel; of channel panels whole memory pages, where hardware prefetching ends
   PanelFormat format = PanelFormat::kCompute;
-  bool gate_up = false;  ///< a panel holds 32 gate features and the corresponding 32 up features
+  bool gate_up = false;            ///< a panel holds 32 gate features and the corresponding 32 up features
+  std::vector<PanelShard> shards;  ///< 1, 2, 4 or 8, consecutive, whose sums are added in a binary tree
+
+  /// Returns the inputs of all steps, zeros between and after the shards included.
+  [[nodiscard]] int64_t padded_inputs() const { return steps * depth; }
+  /// Returns whether inputs follow each other without zeros between the shards.
+  [[nodiscard]] bool is_contiguous() const;
 };
-[[nodiscard]] PanelLayout panel_layout(const Device& device, int64_t in_features, bool gate_up);
-[[nodiscard]] PanelLayout w8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
-[[nodiscard]] PanelLayout w8a8_panel_layout(const Device& device, int64_t in_features, bool gate_up);
-[[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, int64_t in_features, bool gate_up);
+/// Returns the shards of a rank, or one of all `in_features` inputs, without their steps.
+[[nodiscard]] std::vector<PanelShard> panel_shards(const tensor::SumShards& shards);
+[[nodiscard]] std::vector<PanelShard> whole_panel_shard(int64_t in_features);
+
+[[nodiscard]] PanelLayout panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
+[[nodiscard]] PanelLayout w8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
+[[nodiscard]] PanelLayout w8a8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
+[[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 
 /// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. The scales of channel
 /// panels follow, [panels][64] f32.
@@ -66,6 +87,13 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const tensor::W8Matrix& gate,
                                                                       const tensor::W8Matrix& up,
                                                                       tensor::W8Activations inputs);
+
+/// Packs a weight in the shards of tensor::Backend::pack_sharded.
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const tensor::HostTensor& part,
+                                                                   const tensor::SumShards& shards);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w8_weight(Device& device, const tensor::W8Matrix& part,
+                                                                      tensor::W8Activations inputs,
+                                                                      const tensor::SumShards& shards);
 
 /// Reads `count` elements of a dense tensor from element `first` as f32; the tensor may be unaligned.
 void read_elements(const Kernels& kernels, const tensor::HostTensor& tensor, int64_t first, int64_t count, float* out);

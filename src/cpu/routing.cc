@@ -1,6 +1,7 @@
 #include "cpu/routing.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -39,8 +40,9 @@ struct RowRouter {
   }
 };
 
-/// Numbers the pairs of rows and experts, expert by expert.
-void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) {
+/// Numbers the pairs of rows and the experts in `owned`, expert by expert.
+void place_rows(int64_t rows, int64_t experts, int32_t per_row, const tensor::TermRange& owned, Routes& routes) {
+  const auto is_owned = [&owned](int32_t expert) { return expert >= owned.begin && expert < owned.end; };
   std::vector<int32_t>& counts = routes.group_of;
   counts.assign(static_cast<size_t>(experts), 0);
   for (const int32_t expert : routes.topk_ids) ++counts[static_cast<size_t>(expert)];
@@ -48,23 +50,63 @@ void place_rows(int64_t rows, int64_t experts, int32_t per_row, Routes& routes) 
   int32_t begin = 0;
   for (int32_t expert = 0; expert < experts; ++expert) {
     int32_t& entry = counts[static_cast<size_t>(expert)];
-    if (entry == 0) continue;
+    if (entry == 0 || !is_owned(expert)) continue;
     routes.groups.push_back({expert, begin, 0});
     begin += entry;
     entry = static_cast<int32_t>(routes.groups.size()) - 1;  // from a count to an index
   }
   routes.pair_index.resize(routes.topk_ids.size());
-  routes.pair_row.resize(routes.topk_ids.size());
-  routes.pair_weight.resize(routes.topk_ids.size());
+  routes.pair_row.resize(static_cast<size_t>(begin));
+  routes.pair_weight.resize(static_cast<size_t>(begin));
   size_t i = 0;
   for (int32_t row = 0; row < rows; ++row) {
     for (int32_t rank = 0; rank < per_row; ++rank, ++i) {
-      ExpertGroup& group = routes.groups[static_cast<size_t>(routes.group_of[static_cast<size_t>(routes.topk_ids[i])])];
+      const int32_t expert = routes.topk_ids[i];
+      routes.pair_index[i] = -1;
+      if (!is_owned(expert)) continue;
+      ExpertGroup& group = routes.groups[static_cast<size_t>(routes.group_of[static_cast<size_t>(expert)])];
       const int32_t pair_index = group.begin + group.count++;
       routes.pair_index[i] = pair_index;
       routes.pair_row[static_cast<size_t>(pair_index)] = row;
       routes.pair_weight[static_cast<size_t>(pair_index)] = routes.weights[i];
     }
+  }
+}
+
+/// Plans the order in which each row's pairs are added. Two neighbouring shards a < b of a row meet in the subtree of
+/// 2^w shards, w being the bits of a ^ b. Before b starts, all narrower subtrees are complete. A row without pairs in a
+/// shard skips it.
+void plan_sums(int64_t rows, const tensor::SumShards& shards, Routes& routes) {
+  routes.pair_sum.assign(routes.pair_row.size(), {});
+  routes.last_pair.assign(static_cast<size_t>(rows), -1);
+  routes.waiting.assign(static_cast<size_t>(rows), 0);  // bit w - 1: a subtree waits for the other half of 2^w shards
+  routes.last_shard.assign(static_cast<size_t>(rows), 0);
+  uint32_t shard = 0;
+  for (const ExpertGroup& group : routes.groups) {
+    while (shards.shard(static_cast<int32_t>(shard)).end <= group.expert) ++shard;
+    for (int32_t pair = group.begin; pair < group.begin + group.count; ++pair) {
+      const auto row = static_cast<size_t>(routes.pair_row[static_cast<size_t>(pair)]);
+      PairSum& sum = routes.pair_sum[static_cast<size_t>(pair)];
+      const uint32_t differs = shard ^ routes.last_shard[row];
+      const bool is_first = routes.last_pair[row] < 0;
+      sum.starts = is_first || differs != 0;
+      if (!is_first && differs != 0) {
+        const uint32_t meets = std::bit_floor(differs);
+        const uint32_t complete = routes.waiting[row] & (meets - 1);
+        routes.pair_sum[static_cast<size_t>(routes.last_pair[row])].completed =
+            static_cast<uint8_t>(std::popcount(complete));
+        routes.waiting[row] = static_cast<uint8_t>((routes.waiting[row] & ~complete) | meets);
+      }
+      sum.level = static_cast<uint8_t>(std::popcount(routes.waiting[row]));
+      routes.last_pair[row] = pair;
+      routes.last_shard[row] = static_cast<uint8_t>(shard);
+    }
+  }
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    if (routes.last_pair[row] < 0) continue;
+    PairSum& last = routes.pair_sum[static_cast<size_t>(routes.last_pair[row])];
+    last.completed = last.level;
+    last.ends = true;
   }
 }
 
@@ -74,13 +116,17 @@ void Routes::reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int
   const auto pairs = static_cast<size_t>(rows * experts_per_row);
   for (auto* indices : {&topk_ids, &pair_index, &pair_row}) indices->reserve(pairs);
   for (auto* floats : {&weights, &pair_weight}) floats->reserve(pairs);
+  pair_sum.reserve(pairs);
+  last_pair.reserve(static_cast<size_t>(rows));
+  for (auto* bytes : {&waiting, &last_shard}) bytes->reserve(static_cast<size_t>(rows));
   group_of.reserve(static_cast<size_t>(experts));
   groups.reserve(static_cast<size_t>(experts));
   order.reserve(static_cast<size_t>(experts * threads));
   terms.reserve(static_cast<size_t>(experts * threads));
 }
 
-void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& routing, Routes& routes) {
+void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& routing,
+           const tensor::SumShards& shards, Routes& routes) {
   const int32_t per_row = routing.experts_per_row;
   const auto experts = static_cast<size_t>(logits.cols);
   const auto pairs = static_cast<size_t>(logits.rows * per_row);
@@ -100,7 +146,8 @@ void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& 
                  routes.weights.data() + row * per_row);
     }
   });
-  place_rows(logits.rows, logits.cols, per_row, routes);
+  place_rows(logits.rows, logits.cols, per_row, shards.owned(), routes);
+  plan_sums(logits.rows, shards, routes);
 }
 
 }  // namespace millrace::cpu

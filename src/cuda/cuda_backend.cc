@@ -85,8 +85,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return loader_.pack_gate_up(gate, up);
   }
-  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) override {
-    return loader_.pack_experts(count, routing);
+  std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
+    return loader_.pack_sharded(part, shards);
+  }
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing, RankPosition position) override {
+    return loader_.pack_experts(count, routing, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     return loader_.load_embedding(table);
@@ -144,6 +147,9 @@ class CudaBackend final : public Backend {
   void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) override;
   void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                  Matrix hidden) override;
+  void fused_moe_sums(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                      Matrix sums) override;
+  void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override;
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
                        int32_t layer, Matrix q) override;
@@ -177,9 +183,16 @@ class CudaBackend final : public Backend {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device_.compute.get()), "cudaMemcpyAsync");
   }
   /// Returns the scratch of a GEMM of `rows` rows.
-  [[nodiscard]] std::byte* gemm_scratch(const DeviceWeight& weight, int32_t rows) {
-    return device_.scratch(device_.gemm_scratch,
-                           matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));
+  [[nodiscard]] std::byte* gemm_scratch(const CudaWeight& weight, int32_t rows) {
+    return device_.scratch(device_.gemm_scratch, gemm_scratch_bytes(weight, rows));
+  }
+  /// Returns rows of x as the weight's shards want them: in scratch where they need zeros between them.
+  [[nodiscard]] const void* spread(const Matrix& x, const CudaWeight& weight) {
+    if (!weight.spreads_shards()) return x.data;
+    std::byte* const to = device_.scratch(device_.spread_scratch, spread_scratch_bytes(weight, x.rows));
+    spread_shards(device_.compute.get(), x.data, weight.shards(), weight.get().shards, static_cast<int32_t>(x.rows),
+                  to);
+    return to;
   }
 
   const CudaOptions options_;
@@ -226,19 +239,22 @@ void CudaBackend::matmul(Matrix x, const PackedWeight& weight, const DeviceVecto
   check_inside();
   check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
+  const CudaWeight& packed = as_cuda(weight);
   const auto rows = static_cast<int32_t>(x.rows);
-  cuda::matmul(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, out.data,
-               out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16,
-               gemm_scratch(as_cuda(weight).get(), rows));
+  const auto run = packed.is_sharded() ? cuda::sharded_matmul : cuda::matmul;
+  run(device_.compute.get(), spread(x, packed), packed.get(), values_of(bias), rows, out.data,
+      out.dtype == DType::kF32 ? OutputType::kF32 : OutputType::kBF16, gemm_scratch(packed, rows));
 }
 
 void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix hidden) {
   check_inside();
   check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
+  const CudaWeight& packed = as_cuda(weight);
   const auto rows = static_cast<int32_t>(x.rows);
-  cuda::matmul_add(device_.compute.get(), x.data, as_cuda(weight).get(), values_of(bias), rows, floats(hidden),
-                   gemm_scratch(as_cuda(weight).get(), rows));
+  const auto run = packed.is_sharded() ? cuda::sharded_matmul_add : cuda::matmul_add;
+  run(device_.compute.get(), spread(x, packed), packed.get(), values_of(bias), rows, floats(hidden),
+      gemm_scratch(packed, rows));
 }
 
 void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) {
@@ -247,7 +263,7 @@ void CudaBackend::matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix o
   check_matrix("out", out, DType::kBF16, x.rows, weight.out_features());
   const auto rows = static_cast<int32_t>(x.rows);
   cuda::matmul_silu_mul(device_.compute.get(), x.data, as_cuda(weight).get(), rows, out.data,
-                        gemm_scratch(as_cuda(weight).get(), rows));
+                        gemm_scratch(as_cuda(weight), rows));
 }
 
 void CudaBackend::fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
@@ -262,6 +278,21 @@ void CudaBackend::fused_moe(Matrix x, Matrix router_logits, const Experts& exper
   std::byte* scratch = device_.scratch(device_.expert_scratch, bytes);
   cuda::fused_moe(device_.compute.get(), x.data, floats(router_logits), device, uploaded.device, uploaded.bounds.rows,
                   floats(hidden), scratch, bytes);
+}
+
+void CudaBackend::fused_moe_sums(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                                 Matrix sums) {
+  check_inside();
+  check(cudaMemsetAsync(sums.data, 0, sums.bytes(), device_.compute.get()), "cudaMemsetAsync");
+  fused_moe(x, router_logits, experts, batch, sums);
+}
+
+void CudaBackend::add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) {
+  check_inside();
+  check_matrix("sums", sums, DType::kF32, hidden.rows, hidden.cols);
+  check_matrix("hidden", hidden, DType::kF32, hidden.rows, hidden.cols);
+  cuda::add_sums(device_.compute.get(), floats(sums), values_of(bias), static_cast<int32_t>(hidden.rows),
+                 static_cast<int32_t>(hidden.cols), floats(hidden));
 }
 
 void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,

@@ -37,6 +37,7 @@ struct Device {
   const MatrixInstruction products;                                             ///< of all GEMMs of the backend
   EventPool events{16};
   GrowingBuffer gemm_scratch;
+  GrowingBuffer spread_scratch;
   GrowingBuffer attention_scratch;
   GrowingBuffer expert_scratch;
   GrowingBuffer sample_scratch;

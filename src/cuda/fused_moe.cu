@@ -36,6 +36,7 @@ struct ExpertGemmParams {
   int32_t row_stride = 0;     ///< RouteParams::row_stride
   int32_t pairs_per_row = 1;  ///< pair p reads row p / pairs_per_row of x and writes row p of out
   int32_t feature_tiles = 0;
+  int32_t first_expert = 0;  ///< whose weights come first
 };
 
 /// Grid: [bound of tiles · feature tiles]. Multiplies each expert's rows. The blocks of an expert are consecutive,
@@ -61,39 +62,125 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   }
   __syncthreads();
   const ListedRows rows{sources, targets, count};
-  p.weight += static_cast<size_t>(tiles.expert) * p.panels * ceil_div(p.inputs, kStepInputs) * kPanelStepBytes;
+  p.weight += static_cast<size_t>(tiles.expert - which.first_expert) * p.panels * ceil_div(p.inputs, kStepInputs) *
+              kPanelStepBytes;
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   compute_tile<T>(p, rows, first_panel, 0, true, sums);
   run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
 }
 
-/// Grid: [rows, blocks of features]. Adds the outputs of a row's experts to its residual, in ascending order of
-/// experts.
-__global__ void __launch_bounds__(kSumThreads)
-    sum_experts_kernel(const float* outputs, const float* weights, int32_t per_row, int32_t width, DeviceBatch batch,
-                       int32_t first_row, float* hidden) {
-  const auto row = static_cast<int32_t>(blockIdx.x);
-  const int32_t feature = static_cast<int32_t>(blockIdx.y * kSumThreads + threadIdx.x) * kSumFeatures;
-  if (row >= valid_rows(batch, first_row, static_cast<int32_t>(gridDim.x)) || feature >= width) return;
-  weights += static_cast<size_t>(row) * per_row;
-  outputs += static_cast<size_t>(row) * per_row * width + feature;
-  hidden += static_cast<size_t>(row) * width + feature;
-  if (width % kSumFeatures == 0) {
-    float4 sum = *reinterpret_cast<const float4*>(hidden);
-#pragma unroll 4
-    for (int32_t i = 0; i < per_row; ++i) {
-      const float weight = weights[i];
-      const float4 term = *reinterpret_cast<const float4*>(outputs + static_cast<size_t>(i) * width);
-      sum = float4{sum.x + weight * term.x, sum.y + weight * term.y, sum.z + weight * term.z, sum.w + weight * term.w};
+/// The sum of a row's experts over the shards. Neighbouring shards a < b of a row meet in the subtree of 2^w shards, w
+/// being the bits of a ^ b; before b starts, all narrower subtrees are complete.
+class ShardTree {
+ public:
+  __device__ void add(int32_t shard, float weight, const float (&term)[kSumFeatures]) {
+    if (shard != shard_) start(shard);
+#pragma unroll
+    for (int j = 0; j < kSumFeatures; ++j) sum_[j] += weight * term[j];
+  }
+  /// Adds the whole sum to `total`.
+  __device__ void finish(float (&total)[kSumFeatures]) {
+    while (depth_ > 0) complete();
+#pragma unroll
+    for (int j = 0; j < kSumFeatures; ++j) total[j] += sum_[j];
+  }
+
+ private:
+  __device__ void start(int32_t shard) {
+    if (shard_ >= 0) {
+      const auto differs = static_cast<uint32_t>(shard ^ shard_);
+      const uint32_t meets = differs >= 4 ? 4 : differs >= 2 ? 2 : 1;
+      const uint32_t narrower = levels_ & (meets - 1);
+      for (int32_t left = __popc(narrower); left > 0; --left) complete();
+      levels_ = (levels_ & ~narrower) | meets;
+      for (int j = 0; j < kSumFeatures; ++j) {
+        waiting_[depth_][j] = sum_[j];
+        sum_[j] = 0.0f;
+      }
+      ++depth_;
     }
-    *reinterpret_cast<float4*>(hidden) = sum;
+    shard_ = shard;
+  }
+  __device__ void complete() {
+    --depth_;
+    for (int j = 0; j < kSumFeatures; ++j) sum_[j] += waiting_[depth_][j];
+  }
+
+  float sum_[kSumFeatures] = {};
+  float waiting_[3][kSumFeatures];
+  int depth_ = 0;
+  uint32_t levels_ = 0;  // bit w - 1: a subtree waits for the other half of 2^w shards
+  int32_t shard_ = -1;
+};
+
+/// Reads up to four features, at once where they are `whole`.
+__device__ inline void read_features(const float* from, int32_t count, bool whole, float (&values)[kSumFeatures]) {
+  if (whole) {
+    const float4 read = *reinterpret_cast<const float4*>(from);
+    values[0] = read.x;
+    values[1] = read.y;
+    values[2] = read.z;
+    values[3] = read.w;
     return;
   }
-  for (int32_t j = 0; j < min(kSumFeatures, width - feature); ++j) {
-    float sum = hidden[j];
-    for (int32_t i = 0; i < per_row; ++i) sum += weights[i] * outputs[static_cast<size_t>(i) * width + j];
-    hidden[j] = sum;
+  for (int j = 0; j < kSumFeatures; ++j) values[j] = j < count ? from[j] : 0.0f;
+}
+
+/// Writes to `shards` [per_row] the shard of each of a row's experts, in ascending order, or -1 for one of another
+/// device.
+__device__ inline void find_shards(const RouteLists& lists, const DeviceExperts& experts, int32_t row_stride,
+                                   int32_t row, int8_t* shards) {
+  for (int32_t word = threadIdx.x; word * kLanes < experts.count; word += kSumThreads) {
+    const ExpertMask chosen = lists.choices[static_cast<size_t>(word) * row_stride + row];
+    uint32_t slot = chosen.before;
+    for (uint32_t bits = chosen.bits; bits != 0; bits &= bits - 1, ++slot) {
+      const int32_t expert = word * kLanes + __ffs(bits) - 1;
+      int32_t shard = -1;
+      if (expert >= experts.first() && expert < experts.end()) {
+        shard = 0;
+        while (shard + 1 < experts.shards.count && experts.shards.border[shard + 1] <= expert) ++shard;
+      }
+      shards[slot] = static_cast<int8_t>(shard);
+    }
   }
+  __syncthreads();
+}
+
+/// Grid: [rows, blocks of features]. Adds the outputs of a row's experts to its residual: in a shard in ascending order
+/// of experts, the shards in a binary tree.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_experts_kernel(const float* outputs, RouteLists lists, DeviceExperts experts, DeviceBatch batch,
+                       int32_t first_row, float* hidden) {
+  const auto row = static_cast<int32_t>(blockIdx.x);
+  const auto row_stride = static_cast<int32_t>(gridDim.x);
+  if (row >= valid_rows(batch, first_row, row_stride)) return;
+  auto* const shards = reinterpret_cast<int8_t*>(shared_memory());
+  find_shards(lists, experts, row_stride, row, shards);
+  const int32_t width = experts.hidden;
+  const int32_t feature = static_cast<int32_t>(blockIdx.y * kSumThreads + threadIdx.x) * kSumFeatures;
+  if (feature >= width) return;
+  const float* const weights = lists.weights + static_cast<size_t>(row) * experts.per_row;
+  outputs += static_cast<size_t>(row) * experts.per_row * width + feature;
+  hidden += static_cast<size_t>(row) * width + feature;
+  const bool whole = width % kSumFeatures == 0;
+  const int32_t count = min(kSumFeatures, width - feature);
+  ShardTree tree;
+#pragma unroll 4
+  for (int32_t i = 0; i < experts.per_row; ++i) {
+    if (shards[i] < 0) continue;
+    const float* const from = outputs + static_cast<size_t>(i) * width;
+    float term[kSumFeatures];
+    read_features(from, count, whole, term);
+    tree.add(shards[i], weights[i], term);
+  }
+  float total[kSumFeatures];
+  read_features(hidden, count, whole, total);
+  tree.finish(total);
+  if (whole) {
+    *reinterpret_cast<float4*>(hidden) = float4{total[0], total[1], total[2], total[3]};
+    return;
+  }
+  for (int j = 0; j < count; ++j) hidden[j] = total[j];
 }
 
 /// Returns the maximum of tiles for `pairs` pairs, whatever their distribution over the experts.
@@ -228,7 +315,8 @@ void launch_gemm(const MoePart& part, bool gate_up) {
       ExpertGemmParams{.lists = part.lists,
                        .row_stride = part.rows,
                        .pairs_per_row = gate_up ? experts.per_row : 1,
-                       .feature_tiles = feature_tiles});
+                       .feature_tiles = feature_tiles,
+                       .first_expert = experts.first()});
 }
 
 void run_part(const MoePart& part) {
@@ -239,10 +327,9 @@ void run_part(const MoePart& part) {
     launch_gemm<decltype(tiling)>(part, true);
     launch_gemm<decltype(tiling)>(part, false);
   });
-  launch<sum_experts_kernel>(
-      {"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)), dim3(kSumThreads)},
-      part.stream, part.outputs, part.lists.weights, experts.per_row, experts.hidden, part.batch, part.first_row,
-      part.hidden);
+  launch<sum_experts_kernel>({"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)),
+                              dim3(kSumThreads), static_cast<size_t>(experts.per_row)},
+                             part.stream, part.outputs, part.lists, experts, part.batch, part.first_row, part.hidden);
 }
 
 }  // namespace

@@ -98,6 +98,13 @@ enum class MatrixInstruction : int32_t { kMma, kWgmma };
 /// Returns whether the current device has kWgmma and this build its kernels.
 [[nodiscard]] bool has_wgmma();
 
+/// The shards of a sum that a device computes (tensor::SumShards). Shard s has the terms [border[s], border[s + 1]).
+inline constexpr int32_t kMaxShards = 8;
+struct DeviceShards {
+  int32_t count = 0;  ///< 1, 2, 4 or 8; 0: the sum is never divided
+  int32_t border[kMaxShards + 1] = {};
+};
+
 /// A packed weight: bf16 [panel of 64 rows][step of 64 inputs][row 64][chunk 8][8]. The chunks of a row are permuted by
 /// chunk_offset (packed_weight.h). Rows and inputs outside the matrix are zeros. Rows are features. With `gate_up`,
 /// rows 16i…16i+7 are gate features 8i…8i+7, and the eight rows after them are up features.
@@ -107,6 +114,7 @@ struct DeviceWeight {
   int32_t in_features = 0;
   bool gate_up = false;
   MatrixInstruction by = MatrixInstruction::kMma;
+  DeviceShards shards = {};  ///< of inputs; they begin with whole steps
 };
 /// Returns the bytes of a packed weight.
 [[nodiscard]] size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up);
@@ -148,6 +156,20 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
 void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& weight, int32_t rows, void* out,
                      void* workspace);
 
+/// Returns the scratch bytes of the two ops below for up to `rows` rows. Rules: matmul_workspace_bytes.
+[[nodiscard]] size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows);
+/// Computes matmul and matmul_add with a weight that has shards, whose sums are added in a binary tree.
+void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                    void* out, OutputType type, void* workspace);
+void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                        float* hidden, void* workspace);
+/// Copies rows with zeros before the shards that begin inside a step: out (bf16) [rows, to.border[count]] =
+/// x (bf16) [rows, from.border[count]], shard by shard.
+void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from, const DeviceShards& to, int32_t rows,
+                   void* out);
+/// hidden (f32) [rows, width] += sums (f32) [rows, width] + bias (f32, may be null).
+void add_sums(cudaStream_t stream, const float* sums, const float* bias, int32_t rows, int32_t width, float* hidden);
+
 /// The experts of a sparse layer; contract: tensor::Routing. Their weights are contiguous, packed_weight_bytes each:
 /// gate and up [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
 struct DeviceExperts {
@@ -159,6 +181,11 @@ struct DeviceExperts {
   int32_t hidden = 0;
   int32_t intermediate = 0;
   MatrixInstruction by = MatrixInstruction::kMma;
+  DeviceShards shards = {};  ///< of experts; without any, all experts are one shard
+
+  /// Returns the experts [first, end) whose weights are there.
+  [[nodiscard]] constexpr int32_t first() const { return shards.count > 0 ? shards.border[0] : 0; }
+  [[nodiscard]] constexpr int32_t end() const { return shards.count > 0 ? shards.border[shards.count] : count; }
 };
 /// Maximum of experts in a layer.
 inline constexpr int32_t kMaxExperts = 512;
@@ -167,9 +194,10 @@ inline constexpr int32_t kMaxExperts = 512;
 /// experts and rows.
 [[nodiscard]] size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows);
 /// hidden (f32) [rows, hidden] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. Router
-/// logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden]. Terms are added in ascending order of experts.
-/// Padding rows stay unchanged, and no expert is read for them. `rows` bounds the rows of sequences. With less scratch,
-/// down to that of one row, it works in smaller parts with equal results.
+/// logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden]. Within a shard terms are added in ascending
+/// order of experts, the shards' sums in a binary tree. Experts of other devices add nothing. Padding rows stay
+/// unchanged, and no expert is read for them. `rows` bounds the rows of sequences. With less scratch, down to that of
+/// one row, it works in smaller parts with equal results.
 void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
                const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
 

@@ -27,12 +27,17 @@ constexpr size_t kBlockDownloads = 2;
 size_t max_gemm_scratch(const tensor::WorkBounds& bounds) {
   size_t most = 0;
   for (const tensor::PackedWeight* weight : bounds.weights) {
-    const DeviceWeight& found = static_cast<const CudaWeight*>(weight)->get();
+    const auto& found = *static_cast<const CudaWeight*>(weight);
     // Smaller batches count too, since few rows sometimes need more than many.
-    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      most = std::max(most, matmul_workspace_bytes(found.out_features, found.in_features, found.gate_up, rows));
-    }
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) most = std::max(most, gemm_scratch_bytes(found, rows));
   }
+  return most;
+}
+
+size_t max_spread_scratch(const tensor::WorkBounds& bounds) {
+  size_t most = 0;
+  for (const tensor::PackedWeight* weight : bounds.weights)
+    most = std::max(most, spread_scratch_bytes(*static_cast<const CudaWeight*>(weight), bounds.rows));
   return most;
 }
 
@@ -94,6 +99,7 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
   const auto context = static_cast<size_t>(bounds.context);
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
   (void)device.scratch(device.gemm_scratch, max_gemm_scratch(bounds));
+  if (const size_t spread = max_spread_scratch(bounds); spread > 0) (void)device.scratch(device.spread_scratch, spread);
   (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds));
   (void)device.scratch(device.expert_scratch, max_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);

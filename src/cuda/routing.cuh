@@ -186,13 +186,14 @@ __device__ void group_pairs_by_expert(const RouteParams& route, int32_t rows) {
   }
 }
 
-/// Cuts each expert's pairs into tiles, with one thread per expert.
+/// Cuts the pairs of each expert of this device into tiles, with one thread per expert.
 __device__ inline void list_tiles(const RouteParams& route) {
   RouteShared& shared = route_shared();
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const auto warp = static_cast<int32_t>(threadIdx.x / kLanes);
   const auto expert = static_cast<int32_t>(threadIdx.x);
-  const int32_t count = expert < route.experts.count ? shared.counts[expert] : 0;
+  const bool is_there = expert >= route.experts.first() && expert < route.experts.end();
+  const int32_t count = is_there ? shared.counts[expert] : 0;
   const int32_t tiles = ceil_div(count, route.tile_tokens);
   int32_t end = tiles;
   for (int distance = 1; distance < kLanes; distance *= 2) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "cuda/error.h"
+#include "tensor/slices.h"
 
 namespace millrace::cuda {
 namespace {
@@ -34,6 +35,53 @@ void check_matrix(const tensor::HostTensor& tensor) {
 void check_pair(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
   check_matrix(gate);
   CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
+}
+
+/// Returns `inputs` rounded up to whole steps of the packed matrix.
+int32_t round_up_to_step(int32_t inputs) {
+  constexpr int32_t kStep = 64;
+  return (inputs + kStep - 1) / kStep * kStep;
+}
+
+/// Returns a rank's shards as ranges of its own terms.
+DeviceShards own_shards(const tensor::SumShards& shards) {
+  static_assert(kMaxShards == tensor::kSumShards);
+  DeviceShards own{.count = shards.position.shard_count()};
+  for (int32_t s = 0; s <= own.count; ++s) {
+    own.border[s] = static_cast<int32_t>(shards.border[static_cast<size_t>(shards.position.first_shard() + s)] -
+                                         shards.owned().begin);
+  }
+  return own;
+}
+
+/// Returns the columns of the packed matrix that the shards of x become: each begins with a step.
+DeviceShards packed_shards(const DeviceShards& shards) {
+  DeviceShards packed{.count = shards.count};
+  for (int32_t s = 0; s < shards.count; ++s) {
+    const int32_t inputs = shards.border[s + 1] - shards.border[s];
+    packed.border[s + 1] = packed.border[s] + (s + 1 < shards.count ? round_up_to_step(inputs) : inputs);
+  }
+  return packed;
+}
+
+/// Returns a matrix whose columns are those of `part`, with zeros before shards that begin inside a step.
+tensor::HostSlice spread_columns(const tensor::HostTensor& part, const DeviceShards& from, const DeviceShards& to) {
+  const size_t size = tensor::size_of(part.dtype);
+  const auto rows = static_cast<size_t>(part.shape[0]);
+  const auto width = static_cast<size_t>(part.shape[1]) * size;
+  const auto spread_width = static_cast<size_t>(to.border[to.count]) * size;
+  tensor::HostSlice spread{.bytes = std::vector<std::byte>(rows * spread_width), .tensor = part};
+  for (size_t row = 0; row < rows; ++row) {
+    for (int32_t s = 0; s < from.count; ++s) {
+      const auto begin = static_cast<size_t>(from.border[s]) * size;
+      const auto end = static_cast<size_t>(from.border[s + 1]) * size;
+      std::copy(part.data + row * width + begin, part.data + row * width + end,
+                spread.bytes.data() + row * spread_width + static_cast<size_t>(to.border[s]) * size);
+    }
+  }
+  spread.tensor.shape = {part.shape[0], to.border[to.count]};
+  spread.tensor.data = spread.bytes.data();
+  return spread;
 }
 
 }  // namespace
@@ -115,6 +163,26 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   return std::make_unique<CudaWeight>(std::move(packed), weight);
 }
 
+std::unique_ptr<CudaWeight> WeightLoader::pack_sharded(const tensor::HostTensor& part,
+                                                       const tensor::SumShards& shards) {
+  check_matrix(part);
+  CHECK(part.shape[1] == shards.owned().size(), "{}: {} columns for shards of {}", part.name, part.shape[1],
+        shards.owned().size());
+  const DeviceShards source = own_shards(shards);
+  DeviceWeight weight{
+      .out_features = static_cast<int32_t>(part.shape[0]), .by = device_.products, .shards = packed_shards(source)};
+  weight.in_features = weight.shards.border[source.count];
+  const bool spreads = weight.in_features != source.border[source.count];
+  const tensor::HostSlice spread = spreads ? spread_columns(part, source, weight.shards) : tensor::HostSlice{};
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer packed = allocate_packed(weight, 1);
+  weight.data = packed.data();
+  pack_part(spreads ? spread.tensor : part, 0, PackAs::kRows, packed.data());
+  device_.set_up.synchronize();
+  return std::make_unique<CudaWeight>(std::move(packed), weight, source);
+}
+
 std::unique_ptr<CudaWeight> WeightLoader::pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
   check_pair(gate, up);
   DeviceWeight weight{.out_features = static_cast<int32_t>(gate.shape[0]),
@@ -145,11 +213,17 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
   return std::make_unique<CudaEmbedding>(std::move(buffer), table.shape[0], width);
 }
 
-/// Packs a layer's experts into their slots of two allocations.
+/// Packs a rank's experts of a layer into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
-  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing)
+  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing, tensor::RankPosition position)
       : loader_(loader), routing_(routing) {
+    const tensor::SumShards shards = tensor::expert_shards(count, position);
+    experts_.shards.count = position.shard_count();
+    for (int32_t s = 0; s <= experts_.shards.count; ++s) {
+      experts_.shards.border[s] = static_cast<int32_t>(shards.border[static_cast<size_t>(position.first_shard() + s)]);
+    }
+    CHECK(own_count() > 0, "rank {} of {} has none of {} experts", position.rank, position.size, count);
     experts_.count = count;
     experts_.per_row = routing.experts_per_row;
     experts_.renormalize = routing.renormalize;
@@ -159,6 +233,7 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   std::unique_ptr<tensor::Experts> finish() override;
 
  private:
+  [[nodiscard]] int32_t own_count() const { return experts_.end() - experts_.first(); }
   [[nodiscard]] DeviceWeight gate_up_weight() const {
     return {.out_features = experts_.intermediate, .in_features = experts_.hidden, .gate_up = true};
   }
@@ -170,22 +245,22 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   const tensor::Routing routing_;
   DeviceExperts experts_;
   int32_t added_ = 0;
-  tensor::Buffer gate_up_;  // [count] packed weights
-  tensor::Buffer down_;     // [count] packed weights
+  tensor::Buffer gate_up_;  // [own_count()] packed weights
+  tensor::Buffer down_;     // [own_count()] packed weights
 };
 
 void WeightLoader::ExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
                                      const tensor::HostTensor& down) {
   check_pair(gate, up);
   check_matrix(down);
-  CHECK(added_ < experts_.count, "more experts than {}", experts_.count);
+  CHECK(added_ < own_count(), "more experts than {}", own_count());
   const std::lock_guard lock(loader_.mutex_);
   loader_.device_.make_current();
   if (added_ == 0) {
     experts_.intermediate = static_cast<int32_t>(gate.shape[0]);
     experts_.hidden = static_cast<int32_t>(gate.shape[1]);
-    gate_up_ = loader_.allocate_packed(gate_up_weight(), experts_.count);
-    down_ = loader_.allocate_packed(down_weight(), experts_.count);
+    gate_up_ = loader_.allocate_packed(gate_up_weight(), own_count());
+    down_ = loader_.allocate_packed(down_weight(), own_count());
   }
   CHECK(gate.shape[0] == experts_.intermediate && gate.shape[1] == experts_.hidden &&
             down.shape[0] == experts_.hidden && down.shape[1] == experts_.intermediate,
@@ -197,7 +272,7 @@ void WeightLoader::ExpertPacker::add(const tensor::HostTensor& gate, const tenso
 }
 
 std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
-  CHECK(added_ == experts_.count, "{} experts were added, wanted {}", added_, experts_.count);
+  CHECK(added_ == own_count(), "{} experts were added, wanted {}", added_, own_count());
   loader_.device_.make_current();
   loader_.device_.set_up.synchronize();
   experts_.gate_up = gate_up_.data();
@@ -205,13 +280,14 @@ std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
   return std::make_unique<CudaExperts>(std::move(gate_up_), std::move(down_), routing_, experts_);
 }
 
-std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::Routing& routing) {
+std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::Routing& routing,
+                                                                 tensor::RankPosition position) {
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
         routing.experts_per_row, count);
   if (count > kMaxExperts) {
     throw std::runtime_error(fmt::format("CUDA: a layer has {} experts, wanted at most {}", count, kMaxExperts));
   }
-  return std::make_unique<ExpertPacker>(*this, count, routing);
+  return std::make_unique<ExpertPacker>(*this, count, routing, position);
 }
 
 }  // namespace millrace::cuda

@@ -23,15 +23,37 @@ class CudaVector final : public tensor::DeviceVector {
 /// A packed weight in device memory.
 class CudaWeight final : public tensor::PackedWeight {
  public:
-  CudaWeight(tensor::Buffer packed, DeviceWeight weight) : packed_(std::move(packed)), weight_(weight) {}
+  /// Takes a weight. One with shards has them in columns that are `shards` of x.
+  CudaWeight(tensor::Buffer packed, DeviceWeight weight, const DeviceShards& shards = {})
+      : packed_(std::move(packed)), weight_(weight), shards_(shards) {}
   [[nodiscard]] int64_t out_features() const override { return weight_.out_features; }
-  [[nodiscard]] int64_t in_features() const override { return weight_.in_features; }
+  [[nodiscard]] int64_t in_features() const override {
+    return is_sharded() ? shards_.border[shards_.count] : weight_.in_features;
+  }
   [[nodiscard]] const DeviceWeight& get() const { return weight_; }
+  [[nodiscard]] bool is_sharded() const { return shards_.count > 0; }
+  /// Returns the shards as columns of x.
+  [[nodiscard]] const DeviceShards& shards() const { return shards_; }
+  /// Returns whether rows of x need zeros before some shards.
+  [[nodiscard]] bool spreads_shards() const { return is_sharded() && in_features() != weight_.in_features; }
 
  private:
   tensor::Buffer packed_;
   DeviceWeight weight_;
+  DeviceShards shards_;
 };
+
+/// Returns the scratch bytes of a GEMM of up to `rows` rows.
+[[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
+  const DeviceWeight& packed = weight.get();
+  if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
+  return matmul_workspace_bytes(packed.out_features, packed.in_features, packed.gate_up, rows);
+}
+/// Returns the scratch bytes of rows of x with zeros between the shards.
+[[nodiscard]] inline size_t spread_scratch_bytes(const CudaWeight& weight, int64_t rows) {
+  if (!weight.spreads_shards()) return 0;
+  return static_cast<size_t>(rows) * static_cast<size_t>(weight.get().in_features) * sizeof(uint16_t);
+}
 
 /// The experts of a sparse layer in device memory.
 class CudaExperts final : public tensor::Experts {
@@ -43,8 +65,8 @@ class CudaExperts final : public tensor::Experts {
   [[nodiscard]] const DeviceExperts& get() const { return device_; }
 
  private:
-  tensor::Buffer gate_up_;  // [count] packed weights
-  tensor::Buffer down_;     // [count] packed weights
+  tensor::Buffer gate_up_;  // [own experts] packed weights
+  tensor::Buffer down_;     // [own experts] packed weights
   tensor::Routing routing_;
   DeviceExperts device_;
 };
@@ -74,10 +96,14 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
   /// Implements Backend::pack_gate_up.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
+  /// Implements Backend::pack_sharded.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded(const tensor::HostTensor& part,
+                                                         const tensor::SumShards& shards);
   /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
   /// Implements Backend::pack_experts.
-  [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing);
+  [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing,
+                                                                   tensor::RankPosition position);
 
  private:
   class ExpertPacker;

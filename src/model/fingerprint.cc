@@ -129,11 +129,15 @@ void WeightsFingerprint::add(const tensor::W8Matrix& matrix) {
   CHECK(is_new, "tensor '{}' is added twice", matrix.name);
 }
 
-Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span) const {
+Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span, tensor::RankPosition position) const {
   Hash hash;
   add_config(hash, config);
   add_integer(hash, span.layers.begin);
   add_integer(hash, span.layers.end);
+  if (position.size > 1) {
+    hash.add(std::string_view("rank"));
+    for (const int32_t number : {position.rank, position.size}) add_integer(hash, number);
+  }
   for (const auto& [name, tensor] : tensors_) {
     hash.add(std::string_view(name));
     hash.add(tensor.high);

@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "model/layer_range.h"
 #include "tensor/host_tensor.h"
+#include "tensor/sum_shards.h"
 #include "tensor/w8.h"
 
 namespace millrace::model {
@@ -34,8 +35,9 @@ class WeightsFingerprint {
   /// Adds a tensor, once, while its bytes can be read.
   void add(const tensor::HostTensor& tensor);
   void add(const tensor::W8Matrix& matrix);
-  /// Returns the fingerprint of the config, the span, and the name, dtype, shape and bytes of every added tensor.
-  [[nodiscard]] Fingerprint finish(const ModelConfig& config, StageSpan span) const;
+  /// Returns the fingerprint of the config, the span, the rank's position, and the name, dtype, shape and bytes of
+  /// every added tensor. Ranks add their parts of tensors.
+  [[nodiscard]] Fingerprint finish(const ModelConfig& config, StageSpan span, tensor::RankPosition position) const;
 
  private:
   std::map<std::string, Fingerprint> tensors_;  // by name

@@ -52,17 +52,31 @@ Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoin
   CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
   Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
-  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, std::move(*weights)));
+  return std::unique_ptr<StageModel>(
+      new StageModel(config, span, backend, limits, options.position, std::move(*weights)));
 }
 
 StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-                       StageWeights weights)
-    : config_(config), span_(span), backend_(backend), limits_(limits), weights_(std::move(weights)) {
+                       tensor::RankPosition position, StageWeights weights)
+    : config_(config),
+      span_(span),
+      backend_(backend),
+      limits_(limits),
+      layout_(rank_layout(config, position)),
+      weights_(std::move(weights)) {
   const RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
   inverse_frequency_ = backend_.make_vector(frequencies.inverse);
   attention_factor_ = frequencies.attention_factor;
   replay_ = backend_.make_replay();
   allocate_activations();
+}
+
+void StageModel::set_collective(tensor::Collective* collective) {
+  CHECK(collective == nullptr || collective->position() == layout_.position,
+        "a collective of rank {} of {}, wanted {} of {}", collective->position().rank, collective->position().size,
+        layout_.position.rank, layout_.position.size);
+  replay_ = backend_.make_replay();  // recorded graphs call the old one
+  collective_ = collective;
 }
 
 void StageModel::allocate_activations() {
@@ -71,21 +85,24 @@ void StageModel::allocate_activations() {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = limits_.max_batch_tokens, .cols = cols}.bytes());
   };
   activations_.normed = batch(compute, config_.hidden_size);
-  activations_.qkv = batch(DType::kF32, config_.query_width() + 2 * config_.kv_width());
-  activations_.query = batch(compute, config_.query_width());
-  activations_.attended = batch(compute, config_.query_width());
-  if (has_layer(false)) activations_.activated = batch(compute, config_.intermediate_size);
+  activations_.qkv = batch(DType::kF32, query_width() + 2 * kv_width());
+  activations_.query = batch(compute, query_width());
+  activations_.attended = batch(compute, query_width());
+  if (has_layer(false)) activations_.activated = batch(compute, layout_.features.owned().size());
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
+  if (has_ranks()) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
-  activations_.tail_query = rows(limits_.max_tail_rows, compute, config_.query_width());
+  activations_.tail_query = rows(limits_.max_tail_rows, compute, query_width());
   activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_hidden = rows(limits_.max_logit_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_normed = rows(limits_.max_logit_rows, compute, config_.hidden_size);
   if (config_.has_output_head) {
-    activations_.logits = rows(limits_.max_logit_rows, DType::kF32, config_.vocab_size);
+    const int64_t slice = layout_.logit_columns;
+    if (has_ranks()) activations_.logit_slice = rows(limits_.max_logit_rows, DType::kF32, slice);
+    activations_.logits = rows(limits_.max_logit_rows, DType::kF32, slice * layout_.position.size);
   }
 }
 
@@ -98,7 +115,7 @@ bool StageModel::has_layer(bool sparse) const {
 
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
   return {.layer_count = span_.layers.size(),
-          .kv_head_count = config_.kv_head_count,
+          .kv_head_count = layout_.kv_head_count(),
           .head_dim = config_.head_dim,
           .page_size = page_size,
           .page_count = page_count};
@@ -167,6 +184,7 @@ Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const
 
 Matrix StageModel::forward(const ForwardInput& input) {
   const int64_t rows = input.batch.row_count();
+  CHECK(!has_ranks() || collective_ != nullptr, "rank {} has no exchange with the others", layout_.position.rank);
   CHECK(rows > 0 && rows <= limits_.max_batch_tokens, "a batch of {} rows, wanted 1 to {}", rows,
         limits_.max_batch_tokens);
   CHECK(input.hidden.rows == rows && input.hidden.cols == config_.hidden_size &&
@@ -249,8 +267,8 @@ void StageModel::run_layers(const ForwardPass& pass) {
 
 tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
   const auto model_layer = static_cast<size_t>(span_.layers.begin + index);
-  return {.head_count = config_.head_count,
-          .kv_head_count = config_.kv_head_count,
+  return {.head_count = layout_.head_count(),
+          .kv_head_count = layout_.kv_head_count(),
           .head_dim = config_.head_dim,
           .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
           .sliding_window = config_.sliding_windows[model_layer]};
@@ -260,13 +278,10 @@ tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
 Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass) {
   const int64_t rows = pass.hidden.rows;
   const DType compute = backend_.compute_dtype();
-  const int64_t query_width = config_.query_width();
   const Matrix normed{.data = activations_.normed.data(), .dtype = compute, .rows = rows, .cols = config_.hidden_size};
-  const Matrix qkv{.data = activations_.qkv.data(),
-                   .dtype = DType::kF32,
-                   .rows = rows,
-                   .cols = query_width + 2 * config_.kv_width()};
-  const Matrix query{.data = activations_.query.data(), .dtype = compute, .rows = rows, .cols = query_width};
+  const Matrix qkv{
+      .data = activations_.qkv.data(), .dtype = DType::kF32, .rows = rows, .cols = query_width() + 2 * kv_width()};
+  const Matrix query{.data = activations_.query.data(), .dtype = compute, .rows = rows, .cols = query_width()};
   const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
                                    .rotary_dim = config_.head_dim,
                                    .attention_factor = attention_factor_};
@@ -282,7 +297,24 @@ void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, 
   const Matrix attended{
       .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
   backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
-  backend_.matmul_add(attended, *layer.output, layer.output_bias.get(), hidden);
+  add_product(attended, *layer.output, layer.output_bias.get(), hidden);
+}
+
+void StageModel::add_product(Matrix x, const tensor::PackedWeight& weight, const tensor::DeviceVector* bias,
+                             Matrix hidden) {
+  if (!has_ranks()) return backend_.matmul_add(x, weight, bias, hidden);
+  const Matrix sums = rank_sums(hidden.rows);
+  backend_.matmul(x, weight, nullptr, sums);
+  add_rank_sums(sums, bias, hidden);
+}
+
+Matrix StageModel::rank_sums(int64_t rows) const {
+  return {.data = activations_.sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
+}
+
+void StageModel::add_rank_sums(Matrix sums, const tensor::DeviceVector* bias, Matrix hidden) {
+  collective_->all_reduce(sums);
+  backend_.add_sums(sums, bias, hidden);
 }
 
 void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
@@ -344,13 +376,18 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
                         .rows = hidden.rows,
                         .cols = config_.moe.expert_count};
     backend_.matmul(normed, *layer.router, nullptr, routed);
-    backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
+    if (!has_ranks()) return backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
+    const Matrix sums = rank_sums(hidden.rows);
+    backend_.fused_moe_sums(normed, routed, *layer.experts, batch, sums);
+    add_rank_sums(sums, nullptr, hidden);
     return;
   }
-  const Matrix activated{
-      .data = activations_.activated.data(), .dtype = compute, .rows = hidden.rows, .cols = config_.intermediate_size};
+  const Matrix activated{.data = activations_.activated.data(),
+                         .dtype = compute,
+                         .rows = hidden.rows,
+                         .cols = layout_.features.owned().size()};
   backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
-  backend_.matmul_add(activated, *layer.down, nullptr, hidden);
+  add_product(activated, *layer.down, nullptr, hidden);
 }
 
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
@@ -376,9 +413,16 @@ void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const
 void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
   CHECK(rows.empty() || config_.has_output_head, "logits of a stage without the output head");
   normed_rows(hidden, rows, [&](size_t first, Matrix normed) {
-    const Matrix logits{
-        .data = activations_.logits.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = config_.vocab_size};
-    backend_.matmul(normed, *weights_.head, nullptr, logits);
+    const int64_t slice = layout_.logit_columns;
+    const Matrix logits{.data = activations_.logits.data(),
+                        .dtype = DType::kF32,
+                        .rows = normed.rows,
+                        .cols = slice * layout_.position.size};
+    Matrix own = logits;
+    if (has_ranks())
+      own = {.data = activations_.logit_slice.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = slice};
+    backend_.matmul(normed, *weights_.head, nullptr, own);
+    if (has_ranks()) collective_->all_gather(own, logits);
     block(first, logits);
   });
 }

@@ -12,6 +12,7 @@
 #include "model/layer_range.h"
 #include "model/weights.h"
 #include "tensor/backend.h"
+#include "tensor/collective.h"
 
 namespace millrace::model {
 
@@ -42,16 +43,21 @@ struct ForwardInput {
   bool is_decode = false;
 };
 
-/// The layers [begin, end) of a model on a backend. The first stage also embeds; the last also normalises and projects.
-/// Owned by a stage. Loading runs on any thread; `forward` and `logits` run inside Backend::submit only, one at a time.
-/// Activations are allocated on loading and the cache by allocate_cache(): nothing at run time. The checkpoint and the
-/// backend outlive it.
+/// The layers [begin, end) of a model on a backend, or one rank's part of them. The first stage also embeds; the last
+/// also normalises and projects. All ranks of a stage make the same calls, have the same residual stream, and return
+/// the same bits as a single rank. Owned by a stage. Loading runs on any thread; `forward` and `logits` run inside
+/// Backend::submit only, one at a time. Activations are allocated on loading and the cache by allocate_cache(): nothing
+/// at run time. The checkpoint and the backend outlive it.
 class StageModel {
  public:
   /// Loads the span's weights. Errors: those of load_weights. Rethrows what the backend throws when memory is short.
   [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint, const ModelConfig& config,
                                                                 StageSpan span, tensor::Backend& backend,
                                                                 StageLimits limits, const LoadOptions& options = {});
+
+  /// Sets the exchange with the other ranks of the stage, which outlives its use. Its position is that of LoadOptions.
+  /// Call it before the first forward pass, and between two for another one. A single rank needs none.
+  void set_collective(tensor::Collective* collective);
 
   /// Reserves the device's scratch for all work within the limits, with sequences of up to `context` tokens. Call it
   /// before the remaining memory is divided into pages.
@@ -72,7 +78,8 @@ class StageModel {
   /// Last stage: computes the final norm (compute) [R, hidden] of the given rows of a matrix that `forward` returned,
   /// block by block.
   void normed_rows(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
-  /// Last stage with the output head: projects such rows to logits (f32) [R, vocab].
+  /// Last stage with the output head: projects such rows to logits (f32) [R, vocab]. With several ranks, columns after
+  /// the vocabulary make equal slices of all ranks.
   void logits(tensor::Matrix hidden, std::span<const int32_t> rows, const BlockFn& block);
 
   /// Returns a buffer for `hidden` of the largest batch.
@@ -83,6 +90,7 @@ class StageModel {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] StageSpan span() const { return span_; }
   [[nodiscard]] StageLimits limits() const { return limits_; }
+  [[nodiscard]] const RankLayout& rank() const { return layout_; }
   [[nodiscard]] tensor::Backend& backend() const { return backend_; }
   [[nodiscard]] tensor::KvCache& cache() const;
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
@@ -93,9 +101,10 @@ class StageModel {
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
  private:
-  /// Scratch of one forward pass. Every layer overwrites it.
+  /// Scratch of one forward pass. Every layer overwrites it. Heads, KV heads and intermediate are the rank's.
   struct Activations {
     tensor::Buffer normed;       // compute [max_batch_tokens, hidden]
+    tensor::Buffer sums;         // f32     [max_batch_tokens, hidden], with several ranks
     tensor::Buffer qkv;          // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
     tensor::Buffer query;        // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer attended;     // compute [max_batch_tokens, heads·head_dim]
@@ -105,11 +114,15 @@ class StageModel {
     tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
     tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
     tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
-    tensor::Buffer logits;       // f32     [max_logit_rows, vocab]
+    tensor::Buffer logit_slice;  // f32     [max_logit_rows, logit_columns], with several ranks
+    tensor::Buffer logits;       // f32     [max_logit_rows, logit_columns · ranks]
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-             StageWeights weights);
+             tensor::RankPosition position, StageWeights weights);
+  [[nodiscard]] int64_t query_width() const { return layout_.heads.size() * config_.head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return layout_.kv_heads.size() * config_.head_dim; }
+  [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
   [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
@@ -125,6 +138,12 @@ class StageModel {
   void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch,
               tensor::Matrix hidden);
   void finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, tensor::Matrix query);
+  /// Computes hidden += x · Wᵀ + bias with a weight whose inputs are divided over the ranks.
+  void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const tensor::DeviceVector* bias,
+                   tensor::Matrix hidden);
+  [[nodiscard]] tensor::Matrix rank_sums(int64_t rows) const;
+  /// Adds the sums of all ranks and the bias to hidden.
+  void add_rank_sums(tensor::Matrix sums, const tensor::DeviceVector* bias, tensor::Matrix hidden);
   void feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
   /// Returns whether the stage has a layer of the given kind: with experts, or without.
   [[nodiscard]] bool has_layer(bool sparse) const;
@@ -133,6 +152,8 @@ class StageModel {
   StageSpan span_;
   tensor::Backend& backend_;
   StageLimits limits_;
+  RankLayout layout_;
+  tensor::Collective* collective_ = nullptr;
   StageWeights weights_;
   std::unique_ptr<tensor::DeviceVector> inverse_frequency_;  // [head_dim / 2]
   float attention_factor_ = 1.0f;

@@ -19,9 +19,12 @@ void add_experts(const ModelConfig& config, int32_t layer, std::vector<TensorSpe
   const int64_t intermediate = config.moe.intermediate_size;
   specs.push_back({router_name(config, layer), {config.moe.expert_count, hidden}});
   for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kGate), {intermediate, hidden}, true});
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kUp), {intermediate, hidden}, true});
-    specs.push_back({expert_tensor_name(config, layer, expert, ExpertPart::kDown), {hidden, intermediate}, true});
+    const auto add = [&](ExpertPart part, tensor::Shape shape) {
+      specs.push_back({expert_tensor_name(config, layer, expert, part), shape, true, Division::kNone, expert});
+    };
+    add(ExpertPart::kGate, {intermediate, hidden});
+    add(ExpertPart::kUp, {intermediate, hidden});
+    add(ExpertPart::kDown, {hidden, intermediate});
   }
 }
 
@@ -30,29 +33,29 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>
   const int64_t intermediate = config.intermediate_size;
   const int64_t query = config.query_width();
   const int64_t kv = config.kv_width();
-  const auto add = [&](std::string_view part, tensor::Shape shape) {
-    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2});
+  const auto add = [&](std::string_view part, tensor::Shape shape, Division division = Division::kNone) {
+    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2, division});
   };
   add("input_layernorm.weight", {hidden});
-  add("self_attn.q_proj.weight", {query, hidden});
-  add("self_attn.k_proj.weight", {kv, hidden});
-  add("self_attn.v_proj.weight", {kv, hidden});
+  add("self_attn.q_proj.weight", {query, hidden}, Division::kHeadRows);
+  add("self_attn.k_proj.weight", {kv, hidden}, Division::kKvHeadRows);
+  add("self_attn.v_proj.weight", {kv, hidden}, Division::kKvHeadRows);
   if (config.qkv_bias) {
-    add("self_attn.q_proj.bias", {query});
-    add("self_attn.k_proj.bias", {kv});
-    add("self_attn.v_proj.bias", {kv});
+    add("self_attn.q_proj.bias", {query}, Division::kHeadRows);
+    add("self_attn.k_proj.bias", {kv}, Division::kKvHeadRows);
+    add("self_attn.v_proj.bias", {kv}, Division::kKvHeadRows);
   }
   if (config.qk_norm) {
     add("self_attn.q_norm.weight", {config.head_dim});
     add("self_attn.k_norm.weight", {config.head_dim});
   }
-  add("self_attn.o_proj.weight", {hidden, query});
+  add("self_attn.o_proj.weight", {hidden, query}, Division::kHeadColumns);
   if (config.output_bias) add("self_attn.o_proj.bias", {hidden});
   add("post_attention_layernorm.weight", {hidden});
   if (config.is_sparse(layer)) return add_experts(config, layer, specs);
-  add("mlp.gate_proj.weight", {intermediate, hidden});
-  add("mlp.up_proj.weight", {intermediate, hidden});
-  add("mlp.down_proj.weight", {hidden, intermediate});
+  add("mlp.gate_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
+  add("mlp.up_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
+  add("mlp.down_proj.weight", {hidden, intermediate}, Division::kFeatureColumns);
 }
 
 /// Tensors of a layer that derive from config.json, so that a checkpoint's copies are ignored. Old checkpoints of Llama
@@ -130,7 +133,7 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
   if (span.last) {
     specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
     if (config.has_output_head && !(span.first && config.tied_embeddings))
-      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings});
+      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings, Division::kVocabularyRows});
   }
   return specs;
 }

@@ -8,6 +8,7 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
+#include "model/rank_layout.h"
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
 
@@ -20,6 +21,8 @@ struct TensorSpec {
   tensor::Shape shape;
   /// Whether quantization applies: to the matrices of a layer except a router, and to a head that is not the embedding.
   bool projection = false;
+  Division division = Division::kNone;
+  int32_t expert = -1;  ///< whose part it is; negative: of none
 };
 
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";

@@ -9,48 +9,58 @@
 
 #include "base/check.h"
 #include "model/tensor_list.h"
+#include "tensor/slices.h"
 
 namespace millrace::model {
 namespace {
 
 using tensor::HostTensor;
+using tensor::TermRange;
 using tensor::W8Matrix;
 using tensor::W8Storage;
 
-/// Finds the tensors of a span and counts progress.
+/// A rank's part of a tensor: some rows in place, or some columns.
+struct Part {
+  HostTensor tensor;               // with all columns
+  std::optional<W8Matrix> matrix;  // in place of `tensor` where it is stored in 8 bits
+  std::optional<TermRange> columns;
+  size_t bytes = 0;
+};
+
+/// The memory of matrices that are quantized or cut while they are packed.
+struct PackingMemory {
+  std::vector<W8Storage> quantized;
+  std::vector<tensor::HostSlice> slices;
+  std::vector<tensor::W8Slice> w8_slices;
+};
+
+/// Finds the parts of a span's tensors and counts progress.
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
       : checkpoint_(checkpoint),
         backend_(backend),
-        quantization_(config.quantization),
-        keeps_unquantized_(config.keeps_unquantized_projections),
+        config_(config),
+        layout_(rank_layout(config, options.position)),
         options_(options) {}
 
-  Result<void> resolve(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
-    const bool per_channel_scales = w8_scaling_of(quantization_) == tensor::W8Scaling::kPerChannel;
+  [[nodiscard]] const RankLayout& layout() const { return layout_; }
+
+  Result<void> resolve(const std::vector<TensorSpec>& specs) {
     for (const TensorSpec& spec : specs) {
-      Entry entry;
-      if (stored_in_w8(checkpoint_, config, spec)) {
-        Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, per_channel_scales);
-        if (!found) return found.error();
-        entry.bytes = found->bytes();
-        entry.matrix = std::move(*found);
-      } else {
-        Result<HostTensor> found = checkpoint_.find(spec.name, spec.shape);
-        if (!found) return found.error();
-        entry.bytes = found->bytes();
-        entry.tensor = std::move(*found);
-      }
-      state_.bytes_total += entry.bytes;
-      entries_.emplace(spec.name, std::move(entry));
+      const TermRange experts = layout_.experts.owned();
+      if (spec.expert >= 0 && (spec.expert < experts.begin || spec.expert >= experts.end)) continue;
+      Result<Part> part = find(spec);
+      if (!part) return part.error();
+      state_.bytes_total += part->bytes;
+      parts_.emplace(spec.name, std::move(*part));
     }
-    state_.tensors_total = specs.size();
+    state_.tensors_total = parts_.size();
     report();
     return {};
   }
 
-  const HostTensor& tensor(std::string_view name) const { return entry(name).tensor; }
+  const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
 
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names) {
     std::vector<float> values;
@@ -67,27 +77,55 @@ class Loader {
 
   /// Returns whether weights that are packed together are packed in 8 bits.
   [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const {
-    if (quantization_ == Quantization::kNone) return false;
-    const auto is_stored_so = [this](const std::string& name) { return entry(name).matrix.has_value(); };
-    return !keeps_unquantized_ || std::ranges::any_of(names, is_stored_so);
+    if (config_.quantization == Quantization::kNone) return false;
+    const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
+    return !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   }
 
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
-    auto weight = pack_uncounted(names);
+    std::unique_ptr<tensor::PackedWeight> weight;
+    PackingMemory memory;
+    if (in_8_bits({names.begin(), names.size()})) {
+      std::vector<W8Matrix> parts;
+      for (const std::string& name : names) parts.push_back(matrix(name, memory));
+      weight = backend_.pack_w8(parts, activations_of(config_.quantization));
+    } else {
+      std::vector<HostTensor> parts;
+      for (const std::string& name : names) parts.push_back(tensor(name));
+      weight = backend_.pack(parts);
+    }
     for (const std::string& name : names) count(name);
     return weight;
   }
 
-  std::unique_ptr<tensor::PackedWeight> pack_uncounted(std::initializer_list<std::string> names) {
-    if (!in_8_bits({names.begin(), names.size()})) {
-      std::vector<HostTensor> parts;
-      for (const std::string& name : names) parts.push_back(tensor(name));
-      return backend_.pack(parts);
+  /// Packs a weight whose columns are divided by `shards`.
+  std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards) {
+    std::unique_ptr<tensor::PackedWeight> weight;
+    PackingMemory memory;
+    if (in_8_bits({&name, 1})) {
+      weight = backend_.pack_sharded_w8(matrix(name, memory), activations_of(config_.quantization), shards);
+    } else {
+      weight = backend_.pack_sharded(columns(part(name), memory), shards);
     }
-    std::vector<W8Storage> storage;
-    std::vector<W8Matrix> parts;
-    for (const std::string& name : names) parts.push_back(matrix(name, storage));
-    return backend_.pack_w8(parts, activations_of(quantization_));
+    count(name);
+    return weight;
+  }
+
+  /// Packs the rank's rows of the output head, with zeros up to RankLayout::logit_columns, without counting them.
+  std::unique_ptr<tensor::PackedWeight> pack_head(const std::string& name) {
+    const int64_t rows = layout_.logit_columns;
+    PackingMemory memory;
+    // A tied head is the embedding, of which the rank has all rows.
+    if (in_8_bits({&name, 1})) {
+      W8Matrix head = matrix(name, memory);
+      if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+      if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
+      return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
+    }
+    HostTensor head = tensor(name);
+    if (head.shape[0] > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+    if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
+    return backend_.pack({&head, 1});
   }
 
   /// Finds a tensor as stored, whatever the quantization.
@@ -100,9 +138,9 @@ class Loader {
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
     if (in_8_bits(std::array{gate, up})) {
-      std::vector<W8Storage> storage;
-      const W8Matrix gate_matrix = matrix(gate, storage);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, storage), activations_of(quantization_));
+      PackingMemory memory;
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
     } else {
       weight = backend_.pack_gate_up(tensor(gate), tensor(up));
     }
@@ -114,22 +152,20 @@ class Loader {
   void pack_expert(tensor::ExpertPacker& packer, bool in_8_bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
     if (in_8_bits) {
-      std::vector<W8Storage> storage;
-      const W8Matrix gate_matrix = matrix(gate, storage);
-      const W8Matrix up_matrix = matrix(up, storage);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, storage), activations_of(quantization_));
+      PackingMemory memory;
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      const W8Matrix up_matrix = matrix(up, memory);
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
     } else {
       packer.add(tensor(gate), tensor(up), tensor(down));
     }
     for (const std::string& name : {gate, up, down}) count(name);
   }
 
-  /// Marks a tensor as packed, hashes it while its bytes are in memory, and then releases them.
+  /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
   void count(std::string_view name) {
-    const Entry& done = entry(name);
-    if (options_.with_fingerprint) {
-      done.matrix ? fingerprint_.add(*done.matrix) : fingerprint_.add(done.tensor);
-    }
+    const Part& done = part(name);
+    if (options_.with_fingerprint) add_to_fingerprint(done);
     release(name);
     ++state_.tensors_done;
     state_.bytes_done += done.bytes;
@@ -142,25 +178,73 @@ class Loader {
   [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
 
  private:
-  /// Finds a tensor, or a matrix that is stored in 8 bits.
-  struct Entry {
-    HostTensor tensor;
-    std::optional<W8Matrix> matrix;
-    size_t bytes = 0;
-  };
+  /// Finds the rank's part of a tensor.
+  Result<Part> find(const TensorSpec& spec) const {
+    const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kFeatureColumns;
+    const int64_t whole = spec.shape[by_columns ? 1 : 0];
+    const TermRange range = layout_.part(spec.division, config_.head_dim, whole);
+    Part part;
+    if (stored_in_w8(checkpoint_, config_, spec)) {
+      const bool per_channel_scales = w8_scaling_of(config_.quantization) == tensor::W8Scaling::kPerChannel;
+      Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, per_channel_scales);
+      if (!found) return found.error();
+      part.bytes = found->bytes();
+      part.matrix = by_columns ? std::move(*found) : tensor::row_slice(*found, range);
+    } else {
+      Result<HostTensor> found = checkpoint_.find(spec.name, spec.shape);
+      if (!found) return found.error();
+      part.bytes = found->bytes();
+      part.tensor = by_columns ? std::move(*found) : rows(*found, range);
+    }
+    if (range.size() == whole) return part;
+    if (by_columns) part.columns = range;
+    part.bytes = part.bytes / static_cast<size_t>(whole) * static_cast<size_t>(range.size());
+    return part;
+  }
 
-  const Entry& entry(std::string_view name) const {
-    const auto found = entries_.find(std::string(name));
-    CHECK(found != entries_.end(), "tensor '{}' is not listed for its stage", name);
+  /// Returns the elements of a vector, or the rows of a matrix, in place.
+  static HostTensor rows(const HostTensor& tensor, TermRange range) {
+    if (tensor.shape.rank() == 2) return tensor::row_slice(tensor, range);
+    HostTensor elements = tensor;
+    elements.shape = {range.size()};
+    elements.data += static_cast<size_t>(range.begin) * tensor::size_of(tensor.dtype);
+    return elements;
+  }
+
+  const Part& part(std::string_view name) const {
+    const auto found = parts_.find(std::string(name));
+    CHECK(found != parts_.end(), "tensor '{}' is not listed for its stage", name);
     return found->second;
   }
 
-  /// Finds a matrix in 8 bits: as stored, or quantized into `storage`.
-  W8Matrix matrix(const std::string& name, std::vector<W8Storage>& storage) const {
-    const Entry& found = entry(name);
-    if (found.matrix) return *found.matrix;
-    storage.push_back(tensor::quantize_w8(found.tensor, w8_scaling_of(quantization_), options_.threads));
-    return storage.back().view();
+  /// Returns the columns of a part that is not stored in 8 bits.
+  static HostTensor columns(const Part& part, PackingMemory& memory) {
+    if (!part.columns) return part.tensor;
+    return memory.slices.emplace_back(tensor::column_slice(part.tensor, *part.columns)).tensor;
+  }
+  static W8Matrix columns(const Part& part, const W8Matrix& matrix, PackingMemory& memory) {
+    if (!part.columns) return matrix;
+    return memory.w8_slices.emplace_back(tensor::column_slice(matrix, *part.columns)).matrix;
+  }
+
+  /// Returns a part in 8 bits: as stored, or quantized. The scale of a whole row takes all of its columns.
+  W8Matrix matrix(const std::string& name, PackingMemory& memory) const {
+    const Part& found = part(name);
+    if (found.matrix) return columns(found, *found.matrix, memory);
+    const tensor::W8Scaling scaling = w8_scaling_of(config_.quantization);
+    const bool whole_rows = scaling == tensor::W8Scaling::kPerChannel;
+    const HostTensor source = whole_rows ? found.tensor : columns(found, memory);
+    const W8Matrix quantized =
+        memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, options_.threads)).view();
+    return whole_rows ? columns(found, quantized, memory) : quantized;
+  }
+
+  void add_to_fingerprint(const Part& part) {
+    PackingMemory memory;
+    if (part.matrix)
+      fingerprint_.add(columns(part, *part.matrix, memory));
+    else
+      fingerprint_.add(columns(part, memory));
   }
 
   void report() const {
@@ -169,10 +253,10 @@ class Loader {
 
   const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
-  const Quantization quantization_;
-  const bool keeps_unquantized_;
+  const ModelConfig& config_;
+  const RankLayout layout_;
   const LoadOptions& options_;
-  std::unordered_map<std::string, Entry> entries_;
+  std::unordered_map<std::string, Part> parts_;
   LoadProgress state_;
   WeightsFingerprint fingerprint_;
 };
@@ -180,10 +264,12 @@ class Loader {
 void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
                   LayerWeights& weights) {
   weights.router = loader.pack_plain(router_name(config, layer));
-  const auto packer = backend.pack_experts(config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token,
-                                                                     .renormalize = config.moe.renormalize});
-  std::vector<std::string> names;  // [experts, 3]
-  for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
+  const auto packer = backend.pack_experts(
+      config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token, .renormalize = config.moe.renormalize},
+      loader.layout().position);
+  std::vector<std::string> names;  // [owned experts, 3]
+  const TermRange owned = loader.layout().experts.owned();
+  for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
     for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
       names.push_back(expert_tensor_name(config, layer, expert, part));
   }
@@ -206,20 +292,20 @@ LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelCon
     weights.q_norm = loader.vector({name("self_attn.q_norm.weight")});
     weights.k_norm = loader.vector({name("self_attn.k_norm.weight")});
   }
-  weights.output = loader.pack({name("self_attn.o_proj.weight")});
+  weights.output = loader.pack_sharded(name("self_attn.o_proj.weight"), loader.layout().head_outputs);
   if (config.output_bias) weights.output_bias = loader.vector({name("self_attn.o_proj.bias")});
   weights.mlp_norm = loader.vector({name("post_attention_layernorm.weight")});
   if (config.is_sparse(layer)) {
     load_experts(loader, backend, config, layer, weights);
   } else {
     weights.gate_up = loader.pack_gate_up(name("mlp.gate_proj.weight"), name("mlp.up_proj.weight"));
-    weights.down = loader.pack({name("mlp.down_proj.weight")});
+    weights.down = loader.pack_sharded(name("mlp.down_proj.weight"), loader.layout().features);
   }
   return weights;
 }
 
 std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfig& config, StageSpan span) {
-  auto head = loader.pack_uncounted({std::string(head_name(config))});
+  auto head = loader.pack_head(std::string(head_name(config)));
   if (span.first && config.tied_embeddings)
     loader.release(head_name(config));  // counted as the embedding
   else
@@ -241,8 +327,9 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
 Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                   tensor::Backend& backend, const LoadOptions& options) {
   RETURN_IF_ERROR(check_backend(config, backend));
+  RETURN_IF_ERROR(check_ranks(config, options.position.size));
   Loader loader(checkpoint, backend, config, options);
-  RETURN_IF_ERROR(loader.resolve(config, stage_tensors(config, span)));
+  RETURN_IF_ERROR(loader.resolve(stage_tensors(config, span)));
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
@@ -257,7 +344,7 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
     weights.layers.push_back(load_layer(loader, backend, config, layer));
-  if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span);
+  if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span, options.position);
   return weights;
 }
 

@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
+#include "model/rank_layout.h"
 #include "tensor/backend.h"
 
 namespace millrace::model {
@@ -31,9 +32,11 @@ struct LoadOptions {
   ProgressFn progress;
   int32_t threads = 0;            ///< for quantizing weights to 8 bits on loading; 0: one per processor
   bool with_fingerprint = false;  ///< compute StageWeights::fingerprint, which hashes all bytes
+  tensor::RankPosition position;  ///< the rank whose part is loaded
 };
 
-/// One decoder layer on the device. Weights that the family or the layer lacks are null.
+/// A rank's part of one decoder layer on the device. Weights that the family or the layer lacks are null. Sizes are the
+/// rank's (see RankLayout).
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
   std::unique_ptr<tensor::PackedWeight> qkv;          // [(heads + 2·kv_heads)·head_dim, hidden]
@@ -55,17 +58,17 @@ struct StageWeights {
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::vector<LayerWeights> layers;
   std::unique_ptr<tensor::DeviceVector> final_norm;  // [hidden], last stage
-  std::unique_ptr<tensor::PackedWeight> head;        // [vocab, hidden], last stage with the output head
-  uint64_t checkpoint_bytes = 0;                     ///< of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and its tensors, on request
+  std::unique_ptr<tensor::PackedWeight> head;        // [logit_columns, hidden], last stage with the output head
+  uint64_t checkpoint_bytes = 0;                     ///< of the rank's parts of the span's tensors, as stored
+  std::optional<Fingerprint> fingerprint;            ///< of the config, the span and the rank's parts, on request
 };
 
 /// Refuses a model that needs what the backend lacks. Error: kInvalidArgument with the backend's name.
 [[nodiscard]] Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend);
 
-/// Loads the tensors of a span. All are found and their shapes checked before the first is packed, so that a bad
-/// checkpoint fails at once. Nothing outside the span is touched. Errors: those of Checkpoint::find,
-/// reject_unknown_tensors and check_backend.
+/// Loads a rank's parts of the tensors of a span. All are found and their shapes checked before the first is packed, so
+/// that a bad checkpoint fails at once. Nothing outside the span is touched. Errors: those of Checkpoint::find,
+/// reject_unknown_tensors, check_ranks and check_backend.
 [[nodiscard]] Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span,
                                                 tensor::Backend& backend, const LoadOptions& options);
 

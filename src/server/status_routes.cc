@@ -177,6 +177,7 @@ HttpResponse StatusRoutes::server_info() const {
   json.key("model").begin_object().member("architecture", info.architecture);
   json.member("context_length", info.context_length).member("vocab_size", info.vocab_size);
   json.member("parameter_count", info.parameter_count).member("stage_count", info.stage_count);
+  json.member("rank_count", info.rank_count);
   json.member("kv_token_capacity", info.kv_token_capacity).end_object();
   json.key("engine").begin_object().member("ready", status.ready).member("reason", status.reason);
   json.member("running", status.running).member("waiting", status.waiting);

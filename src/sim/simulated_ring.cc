@@ -30,18 +30,19 @@ sched::StageBounds bounds_of(const SimulatedRingOptions& options, cache::PoolSiz
 }
 
 sched::LocalStages::RunnerFactory runner_factory(async::VirtualWorld& world, const SimulatedRingOptions& options,
-                                                 uint32_t index, const sched::StageBounds& bounds) {
+                                                 uint32_t index, uint32_t rank, const sched::StageBounds& bounds) {
   std::function<void()> fault;
   if (options.fault) fault = [ask = options.fault, index] { ask(StageId(index)); };
   std::function<async::Duration()> stall;
   if (options.stall) stall = [ask = options.stall, index] { return ask(StageId(index)); };
-  return [&world, bounds, fault, stall, index, make = options.make_runner, model = options.model,
-          make_store = options.make_store,
-          stage = stage_of(options, index)](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
+  SimulatedStage stage = stage_of(options, index);
+  stage.position = {.rank = static_cast<int32_t>(rank), .size = static_cast<int32_t>(options.rank_count)};
+  return [&world, bounds, fault, stall, index, rank, make = options.make_runner, model = options.model,
+          make_store = options.make_store, stage](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
     if (make) return make(runtime, StageId(index));
     return std::make_unique<SimulatedRunner>(
         runtime, model, stage, bounds, [&world] { return world.random(); }, fault,
-        make_store ? make_store(runtime, StageId(index)) : nullptr, stall);
+        make_store ? make_store(runtime, StageId(index), rank) : nullptr, stall);
   };
 }
 
@@ -68,10 +69,21 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;
-  for (uint32_t index = 0; index < options.stage_count; ++index) runtimes.push_back(&world.add_thread());
+  for (uint32_t i = 0; i < options.stage_count * options.rank_count; ++i) runtimes.push_back(&world.add_thread());
   sched::HeadOptions head = options.head;
   head.model.stage_count = options.stage_count;
-  sched::RingConfig shape{.stage_count = options.stage_count, .window = scheduler.window, .watchdog = head.watchdog};
+  head.model.rank_count = options.rank_count;
+  sched::RingConfig shape{.stage_count = options.stage_count,
+                          .rank_count = options.rank_count,
+                          .window = scheduler.window,
+                          .watchdog = head.watchdog,
+                          .make_collectives = {}};
+  shape.make_collectives = [options = options.collectives, runtimes, size = options.rank_count](
+                               StageId stage, const std::vector<tensor::Backend*>&) {
+    std::vector<std::reference_wrapper<async::Runtime>> ranks;
+    for (size_t i = 0; i < size; ++i) ranks.emplace_back(*runtimes[stage.value() * size + i]);
+    return SimulatedCollective::make_group(ranks, options);
+  };
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;
@@ -81,8 +93,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
     sched::RingConfig config = shape;
     config.bounds = bounds_of(options, pages);
     std::vector<sched::LocalStages::RunnerFactory> runners;
-    for (uint32_t index = 0; index < options.stage_count; ++index) {
-      runners.push_back(runner_factory(world, options, index, config.bounds));
+    for (uint32_t i = 0; i < options.stage_count * options.rank_count; ++i) {
+      runners.push_back(runner_factory(world, options, i / options.rank_count, i % options.rank_count, config.bounds));
     }
     ResizingRingBuilder::Stages made{.pages = pages, .stages = nullptr, .builder = nullptr};
     made.stages = std::make_unique<sched::LocalStages>(head_runtime, runtimes, runners, StageId(0), config);

@@ -15,16 +15,18 @@ namespace millrace::sim {
 
 struct SimulatedRingOptions {
   uint32_t stage_count = 1;
+  uint32_t rank_count = 1;  ///< of each stage
   SimulatedModel model;
   sched::HeadOptions head;
   std::vector<SimulatedCost> costs;               ///< per stage; the last one applies to all further stages
-  std::function<void(StageId)> fault;             ///< called before each run of a stage; may throw
-  std::function<async::Duration(StageId)> stall;  ///< called before each run of a stage: returns how long it hangs
+  std::function<void(StageId)> fault;             ///< called before each run of a stage's rank; may throw
+  std::function<async::Duration(StageId)> stall;  ///< called before each run of a rank: returns how long it hangs
   SimulatedLinkOptions links;
+  VirtualCollectiveOptions collectives;            ///< between the ranks of a stage
   std::optional<SimulatedLinkOptions> head_links;  ///< of the two links of the head, if they differ
-  /// Makes the stages' page stores, if set.
-  std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId)> make_store;
-  /// Makes the stages' runners, if set, instead of those of `model`.
+  /// Makes the page store of a rank, if set.
+  std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId, uint32_t rank)> make_store;
+  /// Makes the runners of stages of one rank, if set, instead of those of `model`.
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
   /// Returns the sizes of the pools of an epoch, if set; throws ErrorException when there can be none.
   std::function<cache::PoolSizes(RingEpoch)> pool_sizes;

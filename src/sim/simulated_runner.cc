@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "async/wait_list.h"
+#include "base/check.h"
 
 namespace millrace::sim {
 
@@ -94,23 +95,50 @@ uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
   return pages_[plane * bounds_.page_size + offset];
 }
 
-void SimulatedRunner::run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden) {
+void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
+  auto* const simulated = dynamic_cast<SimulatedCollective*>(collective.get());
+  CHECK(simulated != nullptr, "a simulated rank needs a simulated collective");
+  (void)collective.release();
+  collective_.reset(simulated);
+}
+
+void SimulatedRunner::abort_exchanges(const std::string& reason) {
+  if (collective_) collective_->abort(reason);
+}
+
+/// Stores the rows of a layer in their pages, and returns what each attends to: of a rank of several, its own bytes.
+std::vector<uint64_t> SimulatedRunner::contexts(int32_t layer, const sched::StageBatch& batch,
+                                                std::span<const uint64_t> hidden) {
+  const auto shift = 8 * stage_.position.first_shard();
+  const uint64_t own_bytes = (~uint64_t{0} >> (64 - 8 * stage_.position.shard_count())) << shift;
+  std::vector<uint64_t> found(hidden.size());
   for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
     const sched::PlanSlice& slice = batch.slices[sequence];
     const auto pages = batch.layout.pages.subspan(static_cast<size_t>(batch.layout.page_begin[sequence]));
     const auto row_begin = static_cast<size_t>(batch.layout.row_begin[sequence]);
     for (uint32_t i = 0; i < slice.token_count; ++i) {
       const uint32_t position = slice.prefix + i;
-      uint64_t& row = hidden[row_begin + i];
       cell(layer, pages[position / bounds_.page_size], position % bounds_.page_size) =
-          SimulatedModel::key_value(layer, row);
+          SimulatedModel::key_value(layer, hidden[row_begin + i]);
       uint64_t context = 0;
       for (uint32_t at = 0; at <= position; ++at) {
         context = SimulatedModel::attend(context, cell(layer, pages[at / bounds_.page_size], at % bounds_.page_size));
       }
-      row = SimulatedModel::mix(row, context);
+      found[row_begin + i] = context & own_bytes;
     }
   }
+  return found;
+}
+
+asio::awaitable<void> SimulatedRunner::run_layer(int32_t layer, const sched::StageBatch& batch,
+                                                 std::vector<uint64_t>& hidden) {
+  std::vector<uint64_t> found = contexts(layer, batch, hidden);
+  if (collective_) {
+    const uint64_t exchange =
+        batch.plan.value() * static_cast<uint64_t>(model_.layer_count) + static_cast<uint64_t>(layer);
+    found = co_await collective_->sum(exchange, std::move(found));
+  }
+  for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::mix(hidden[row], found[row]);
 }
 
 // Without loads the layers need no times of their own, and fewer events make the simulation faster.
@@ -124,7 +152,7 @@ asio::awaitable<void> SimulatedRunner::run_layers(const sched::StageBatch& batch
     for (const auto& layers : loads) co_await layers[static_cast<size_t>(layer)].wait();
     if (!loads.empty()) co_await async::sleep_for(runtime_, time / layer_count);
     if (layer == 0 && !stage_.first) std::memcpy(hidden.data(), input.data(), input.size());
-    run_layer(stage_.layer_begin + layer, batch, hidden);
+    co_await run_layer(stage_.layer_begin + layer, batch, hidden);
   }
 }
 
@@ -182,7 +210,7 @@ asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::St
     result.activations = std::as_bytes(std::span(buffer));
     co_return result;
   }
-  result.outputs = outputs(batch, hidden);
+  if (stage_.samples()) result.outputs = outputs(batch, hidden);
   co_return result;
 }
 

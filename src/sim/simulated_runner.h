@@ -10,6 +10,7 @@
 
 #include "async/runtime.h"
 #include "sched/stage/stage_runner.h"
+#include "sim/simulated_collective.h"
 #include "sim/simulated_model.h"
 
 namespace millrace::sim {
@@ -30,6 +31,9 @@ struct SimulatedStage {
   bool first = false;
   bool last = false;
   SimulatedCost cost;
+  tensor::RankPosition position = {};
+
+  [[nodiscard]] bool samples() const { return last && position.rank == 0; }
 };
 
 /// Thrown by a runner's `fault`. After the epoch another process with other memory replaces the stage's; the next throw
@@ -38,9 +42,10 @@ struct StageDeath : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. `random` gives the
-/// jitter. `fault`, if set, is called before each run and may throw. `stall`, if set, returns how long the run hangs
-/// first.
+/// A StageRunner that runs a SimulatedModel's layers over pages of its own and takes virtual time. A rank of several
+/// contributes some bytes of each context, so that a wrong page of any rank changes every later token. `random` gives
+/// the jitter. `fault`, if set, is called before each run and may throw. `stall`, if set, returns how long the run
+/// hangs first.
 class SimulatedRunner final : public sched::StageRunner {
  public:
   SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage, const sched::StageBounds& bounds,
@@ -50,6 +55,8 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
+  void set_collective(std::unique_ptr<tensor::Collective> collective) override;
+  void abort_exchanges(const std::string& reason) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies at the end of the time that the copy takes, separately for each layer of a load. Until then the written
   /// cells contain noise.
@@ -65,7 +72,10 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
   [[nodiscard]] double chance();
   void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host, bool for_real);
-  void run_layer(int32_t layer, const sched::StageBatch& batch, std::vector<uint64_t>& hidden);
+  [[nodiscard]] std::vector<uint64_t> contexts(int32_t layer, const sched::StageBatch& batch,
+                                               std::span<const uint64_t> hidden);
+  [[nodiscard]] asio::awaitable<void> run_layer(int32_t layer, const sched::StageBatch& batch,
+                                                std::vector<uint64_t>& hidden);
   [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
                                                  std::vector<uint64_t>& hidden);
   [[nodiscard]] std::vector<sched::SliceOutput> outputs(const sched::StageBatch& batch,
@@ -92,6 +102,7 @@ class SimulatedRunner final : public sched::StageRunner {
   std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
   std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
   std::unique_ptr<cache::PageStore> store_;
+  std::unique_ptr<SimulatedCollective> collective_;   // of the epoch; null with one rank
   std::unordered_map<SlotId, uint64_t> pooled_;       // running value of each sequence that is pooled by mean
   std::vector<uint64_t> inputs_;                      // memory for a link that fills posted memory
   std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer

@@ -32,7 +32,7 @@ uint64_t VirtualGroup::add(uint64_t left, uint64_t right) {
 }
 
 void VirtualGroup::check() const {
-  if (reason_) throw std::runtime_error(*reason_);
+  if (reason_) throw tensor::CollectiveAborted(*reason_);
 }
 
 VirtualGroup::Turn& VirtualGroup::turn_of(uint64_t number) {

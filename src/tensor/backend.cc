@@ -35,6 +35,10 @@ std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Acti
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
 
+std::unique_ptr<PackedWeight> Backend::pack_sharded_w8(const W8Matrix&, W8Activations, const SumShards&) {
+  CHECK(false, "{} packs no weights of 8 bits", description());
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_gate_up_w8(const W8Matrix&, const W8Matrix&, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }

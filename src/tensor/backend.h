@@ -14,6 +14,7 @@
 #include "tensor/host_tensor.h"
 #include "tensor/replay.h"
 #include "tensor/sampling.h"
+#include "tensor/sum_shards.h"
 #include "tensor/w8.h"
 
 /// The device as a model sees it: memory, weights in the device's own layout, and the ops of a decoder layer.
@@ -52,7 +53,8 @@ struct Matrix {
   [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype); }
 };
 
-/// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias).
+/// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias). `in` counts
+/// the columns of the rank.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
@@ -67,16 +69,17 @@ struct Routing {
   bool renormalize = false;  ///< the weights of a row's experts are divided by their sum
 };
 
-/// The experts of a sparse layer, all of one shape, with their routing.
+/// The experts of a sparse layer, all of one shape, with their routing. A rank has some of them: those of its shards.
 class Experts {
  public:
   virtual ~Experts() = default;
+  /// Returns the experts among which a row chooses, those of all ranks.
   [[nodiscard]] virtual int32_t count() const = 0;
   [[nodiscard]] virtual const Routing& routing() const = 0;
 };
 
-/// Packs the experts of a layer one by one, each directly to its final address. Made by a backend, which outlives it;
-/// used by one thread.
+/// Packs the experts of a rank's shards one by one, in order, each directly to its final address. Made by a backend,
+/// which outlives it; used by one thread.
 class ExpertPacker {
  public:
   virtual ~ExpertPacker() = default;
@@ -86,7 +89,7 @@ class ExpertPacker {
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8. A layer uses this for all of its experts or
   /// for none.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
-  /// Returns the layer's experts after all have been added.
+  /// Returns the experts after all of the rank have been added.
   [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
 
@@ -218,7 +221,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 3;
+inline constexpr int kArithmeticRevision = 4;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -254,9 +257,17 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns a packer for `count` experts, at least routing.experts_per_row. Throws std::runtime_error when the ops
-  /// support fewer experts.
-  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing) = 0;
+  /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
+  /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree. If inputs are quantized with one
+  /// scale per row, it is one per row and shard.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
+  /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
+                                                                      const SumShards& shards);
+  /// Returns a packer for a rank's experts of `count`, which is at least routing.experts_per_row. Throws
+  /// std::runtime_error when the ops support fewer experts.
+  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing,
+                                                                   RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
@@ -318,11 +329,18 @@ class Backend {
   /// out (compute) [T, F] = silu(x·Wgᵀ) · (x·Wuᵀ), with a weight from pack_gate_up.
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
   /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. `router_logits` (f32)
-  /// [T, experts] choose the experts and their weights p_e; x is (compute) [T, H]. The order of additions depends on
-  /// the row's experts alone. A NaN logit makes its row NaN and no other. Rows after the last sequence's rows of
-  /// `batch` stay unchanged, and no expert is read for them.
+  /// [T, experts] choose the experts and their weights p_e; x is (compute) [T, H]. Within a shard a row's experts are
+  /// added in ascending order; the shards' sums are added in the order of the tree. A NaN logit makes its row NaN and
+  /// no other. Rows after the last sequence's rows of `batch` stay unchanged, and no expert is read for them.
   virtual void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                          Matrix hidden) = 0;
+  /// sums (f32) [T, H] = the part of the sum of fused_moe that the rank's experts contribute: zero for rows without any
+  /// of them. Rows after the last sequence's become zero.
+  virtual void fused_moe_sums(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
+                              Matrix sums) = 0;
+  /// hidden [T, N] += sums (f32) [T, N] + bias; `bias` may be null. It ends matmul_add and fused_moe where the sums of
+  /// several ranks were added in between. The contents of `sums` are lost.
+  virtual void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) = 0;
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm per head of q
   /// and k precedes the rotation when both weights [head_dim] are given. q goes to `q` (compute) [T, heads·head_dim]; k
   /// and v go to the pages of `layer`, an index into this cache's layers.

@@ -2,24 +2,18 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "tensor/backend.h"
+#include "tensor/sum_shards.h"
 
 namespace millrace::tensor {
 
-/// The fixed number of shards of every sum that can be divided over ranks. Their partial sums are added in one binary
-/// tree: ((0+1)+(2+3)) + ((4+5)+(6+7)). Rank r of T owns the shards [r·8/T, (r+1)·8/T), which are a subtree.
-inline constexpr int32_t kSumShards = 8;
-
-/// The position of a rank among the tensor-parallel ranks of its stage. `size` is 1, 2, 4 or 8.
-struct RankPosition {
-  int32_t rank = 0;
-  int32_t size = 1;
-  [[nodiscard]] int32_t first_shard() const { return rank * kSumShards / size; }
-  [[nodiscard]] int32_t shard_count() const { return kSumShards / size; }
+/// Thrown by the calls of a group that was aborted, with the reason of the first abort.
+struct CollectiveAborted : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// What a device needs to open one rank's end of a group (Backend::open_collective).
@@ -34,7 +28,7 @@ struct CollectiveOptions {
 /// One rank's end of the exchanges between the ranks of a stage. All ranks make the same calls in the same order.
 ///
 /// Calls are made inside work submitted to the rank's backend, in stream order with its ops. A CPU rank waits in the
-/// call; a GPU rank launches. Every call throws std::runtime_error with the reason once the group is aborted.
+/// call; a GPU rank launches. Every call throws CollectiveAborted with the reason once the group is aborted.
 class Collective {
  public:
   virtual ~Collective() = default;

@@ -70,6 +70,15 @@ TEST_CASE("names arrive as enums") {
   CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
 }
 
+TEST_CASE("stages have one rank or a number or one per NUMA node") {
+  CHECK(served({}).engine.tp_size == 1);
+  CHECK(served({"--tp-size", "4"}).engine.tp_size == 4);
+  CHECK(served({"--tensor-parallel-size", "2"}).engine.tp_size == 2);
+  CHECK(served({"--tp-size", "auto"}).engine.tp_size == 0);
+  CHECK(served({}).engine.stage.reduce_dtype == tensor::DType::kF32);
+  CHECK(served({"--tp-reduce-dtype", "bf16"}).engine.stage.reduce_dtype == tensor::DType::kBF16);
+}
+
 TEST_CASE("auto is no instruction set and bf16") {
   const app::EngineOptions engine = served({"--dtype", "auto", "--cpu-isa", "auto"}).engine;
   CHECK(engine.stage.dtype == tensor::DType::kBF16);

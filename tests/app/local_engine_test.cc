@@ -227,6 +227,42 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
   }
 }
 
+TEST_CASE("replies do not depend on how many ranks a stage has") {
+  const std::string family = GENERATE("llama-untied", "qwen2", "qwen3", "qwen3moe");
+  const auto requests = mixed_requests(12);
+  auto reference_options = options_for(family, 1);
+  reference_options.head.scheduler.chunked_prefill_size = 512;
+  const auto wanted = ask_one_by_one(start(reference_options)->engine(), requests);
+  for (const int32_t pp_size : {1, 2}) {
+    for (const int32_t tp_size : {2, 4}) {
+      auto options = options_for(family, pp_size);
+      options.tp_size = tp_size;
+      options.head.scheduler.chunked_prefill_size = static_cast<uint32_t>(16 * pp_size + tp_size);
+      options.async_batch_depth = 1;
+      const auto refused = app::LocalEngine::create(options, {}, 512);
+      if (refused.has_error()) {
+        REQUIRE_THAT(refused.error().message, test::Mentions("--tp-size 4", "counts of ranks that work: 1, 2"));
+        continue;
+      }
+      const auto engine = start(options);
+      REQUIRE(engine->engine().model_info().rank_count == static_cast<uint32_t>(tp_size));
+      const auto replies = ask(engine->engine(), requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        INFO(family << " pp " << pp_size << " tp " << tp_size << " request " << i);
+        require_same(replies[i], wanted[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("counts of nodes that ranks do not fill are refused") {
+  auto options = options_for("qwen2", 2);
+  options.tp_size = 2;
+  const auto refused = app::LocalEngine::create(options, {.node_count = 3, .node_rank = 0, .address = {}}, 512);
+  REQUIRE(refused.has_error());
+  REQUIRE_THAT(refused.error().message, test::Mentions("--nnodes 3", "--pp-size 2", "--tp-size 2", "2, 4"));
+}
+
 TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
   sched::GenerateRequest request;
   request.id = "score";

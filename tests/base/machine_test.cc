@@ -20,7 +20,7 @@ class FakeMachine {
   ~FakeMachine() { fs::remove_all(root_); }
   FakeMachine(const FakeMachine&) = delete;
   FakeMachine& operator=(const FakeMachine&) = delete;
-  [[nodiscard]] Machine machine() const { return Machine(root_ / "proc", root_ / "group"); }
+  [[nodiscard]] Machine machine() const { return Machine(root_ / "proc", root_ / "group", root_ / "node"); }
 
  private:
   void write(const std::string& name, const std::string& text) const {
@@ -42,6 +42,21 @@ TEST_CASE("Without groups the machine is what there is") {
   CHECK(plain.machine().processors() == Machine().processors());
   CHECK(Machine().processors() >= 1);
   CHECK(Machine().available_memory() > 0);
+}
+
+TEST_CASE("NUMA nodes have the processors that the process may use") {
+  const std::vector<int> allowed = Machine::allowed_processors();
+  CHECK(FakeMachine({}).machine().numa_nodes() == std::vector{allowed});
+  const int first = allowed.front();
+  const int last = allowed.back();
+  const FakeMachine split({{"node/node1/cpulist", std::to_string(first) + "\n"},
+                           {"node/node0/cpulist", std::to_string(first + 1) + "-" + std::to_string(last) + ",5000\n"},
+                           {"node/node2/cpulist", "\n"},
+                           {"node/possible", "0-2\n"}});
+  std::vector<std::vector<int>> wanted;
+  if (allowed.size() > 1) wanted.emplace_back(allowed.begin() + 1, allowed.end());
+  wanted.push_back({first});
+  CHECK(split.machine().numa_nodes() == wanted);
 }
 
 TEST_CASE("limits of a control group and of its parents count") {

@@ -34,6 +34,15 @@ Assignment middle_stage(uint64_t ring_id) {
   return assignment;
 }
 
+/// The nodes of such a ring, of which the last is at a port of this host.
+std::vector<JoinedNode> three_nodes(uint16_t last_port) {
+  std::vector<JoinedNode> nodes(3);
+  for (uint32_t rank = 0; rank < 3; ++rank) nodes[rank].part.first_stage = rank;
+  nodes[2].host = "127.0.0.1";
+  nodes[2].port = last_port;
+  return nodes;
+}
+
 /// A simulated stage that stays the same, whatever is asked for; or what goes wrong instead.
 class PlayedHost final : public StageHost {
  public:
@@ -152,7 +161,7 @@ asio::awaitable<void> fail_to_make_stages(Node& node) {
   connection->send(middle_stage(1));
   const Loaded loaded = co_await next<Loaded>(connection);
   REQUIRE(loaded.page_capacity == kPages);
-  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", 1});
+  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, three_nodes(1)});
   const std::string reason = co_await end_of(connection);
   REQUIRE(reason == node.host().stages_failure);
 }
@@ -203,7 +212,7 @@ asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_
   const Assignment assignment = middle_stage(ring_id);
   connection->send(assignment);
   (void)co_await next<Loaded>(connection);
-  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, "127.0.0.1", successor.port()});
+  connection->send(JoinRing{RingEpoch(1), {kPages, 0}, three_nodes(successor.port())});
   async::TaskGroup linking(node.runtime());
   linking.spawn("take the link", successor.take_link());
   auto upstream = co_await comm::connect_link(

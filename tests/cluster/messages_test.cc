@@ -51,7 +51,8 @@ TEST_CASE("a report of links survives the wire except for names") {
 TEST_CASE("counts of page stores survive the wire in their fields") {
   StoreReport report;
   for (uint32_t stage = 0; stage < 2; ++stage) {
-    cache::StageStoreStats& stats = report.stores.emplace_back(cache::StageStoreStats{StageId(stage + 5), {}});
+    cache::StageStoreStats& stats =
+        report.stores.emplace_back(cache::StageStoreStats{.stage = StageId(stage + 5), .rank = stage % 2, .store = {}});
     uint64_t value = uint64_t{stage} << 40;
     for (const cache::StoreCounter& counter : cache::kStoreCounters) stats.store.*counter.value = ++value;
   }
@@ -59,6 +60,7 @@ TEST_CASE("counts of page stores survive the wire in their fields") {
   REQUIRE(read.size() == 2);
   for (size_t i = 0; i < 2; ++i) {
     REQUIRE(read[i].stage == report.stores[i].stage);
+    REQUIRE(read[i].rank == report.stores[i].rank);
     REQUIRE(std::memcmp(&read[i].store, &report.stores[i].store, sizeof(cache::StoreStats)) == 0);
   }
   REQUIRE(read[0].store.hits == 1);
@@ -71,6 +73,7 @@ TEST_CASE("assignments and load reports survive the wire") {
   assignment.layers = {{0, 3}, {3, 7}};
   assignment.stage = {.memory_fraction = 0.25,
                       .dtype = tensor::DType::kF32,
+                      .reduce_dtype = tensor::DType::kBF16,
                       .isa = tensor::Isa::kAvx2,
                       .quantization = model::Quantization::kW8,
                       .watchdog = async::Duration(int64_t{7} << 40),
@@ -99,12 +102,18 @@ TEST_CASE("assignments and load reports survive the wire") {
 }
 
 TEST_CASE("how a node joins an epoch survives the wire") {
+  const JoinedNode first{.host = "", .port = 9, .part = {}};
+  const JoinedNode second{
+      .host = "host", .port = 7, .part = {.first_stage = 2, .stage_count = 1, .first_rank = 4, .rank_count = 4}};
   const auto form =
-      std::get<JoinRing>(*decode(encode(JoinRing{RingEpoch(4), {10, 20}, "host", 7, true, false, "0a1b"})));
+      std::get<JoinRing>(*decode(encode(JoinRing{RingEpoch(4), {10, 20}, {first, second}, true, false, "0a1b"})));
   REQUIRE(form.epoch == RingEpoch(4));
   REQUIRE(form.pages == cache::PoolSizes{10, 20});
-  REQUIRE(form.next_host == "host");
-  REQUIRE(form.next_port == 7);
+  REQUIRE(form.nodes.size() == 2);
+  REQUIRE(form.nodes[0].host.empty());
+  REQUIRE(form.nodes[1].host == "host");
+  REQUIRE(form.nodes[1].port == 7);
+  REQUIRE(form.nodes[1].part == second.part);
   REQUIRE(form.channel_in);
   REQUIRE_FALSE(form.channel_out);
   REQUIRE(form.fingerprint == "0a1b");
@@ -136,13 +145,16 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 08000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 09000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
   assignment.stage_count = 3;
+  assignment.first_rank = 14;
+  assignment.rank_count = 15;
   assignment.layers = {{4, 5}};
-  assignment.stage = {.page_size = 6,
+  assignment.stage = {.rank_count = 13,
+                      .page_size = 6,
                       .max_batch_tokens = 7,
                       .max_running = 8,
                       .max_draft_rows = 12,
@@ -150,13 +162,14 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
                       .dtype = tensor::DType::kF32,
+                      .reduce_dtype = tensor::DType::kBF16,
                       .isa = tensor::Isa::kAmx,
                       .quantization = model::Quantization::kW8,
                       .watchdog = async::Duration(11),
                       .has_store = true};
-  REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 01000000 04000000 05000000
-      06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332 03000000 616d78
-      02000000 7738 0b00000000000000 01 01)"));
+  REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
+      05000000 0d000000 06000000 07000000 08000000 0c000000 09000000 0a000000 000000000000e03f 03000000 663332
+      04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
                       .pools = {3, 4},
@@ -166,8 +179,9 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .stages = {"s"}};
   REQUIRE(bytes_of(loaded) == hex_of(R"(02 0100000000000000 0200000000000000 03000000 04000000
       01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
-  REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, "h", 4, true, false, "f"}) ==
-          hex_of("03 01000000 02000000 03000000 01000000 68 0400 01 00 01000000 66"));
+  REQUIRE(bytes_of(JoinRing{RingEpoch(1), {2, 3}, {{"h", 4, {5, 6, 7, 8}}}, true, false, "f"}) ==
+          hex_of(R"(03 01000000 02000000 03000000 01000000 01000000 68 0400 05000000 06000000 07000000 08000000
+      01 00 01000000 66)"));
   REQUIRE(bytes_of(RingJoined{RingEpoch(1)}) == hex_of("04 01000000"));
   REQUIRE(bytes_of(Stop{RingEpoch(1), "r"}) == hex_of("05 01000000 01000000 72"));
   REQUIRE(bytes_of(Stopped{RingEpoch(1), "r", StageId(2)}) == hex_of("06 01000000 01000000 72 02000000"));
@@ -177,6 +191,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
       0200000000000000 0300000000000000 0400000000000000 0500000000000000 0000000000000010 f9ffffffffffffff)"));
   REQUIRE(bytes_of(Measure{}) == "0b");
   StoreReport stores;
-  stores.stores.emplace_back(cache::StageStoreStats{StageId(2), {}}).store.misses = 3;
-  REQUIRE(bytes_of(stores) == hex_of("0a 01000000 02000000 0000000000000000 0300000000000000") + std::string(160, '0'));
+  stores.stores.emplace_back(cache::StageStoreStats{.stage = StageId(2), .rank = 0, .store = {}}).store.misses = 3;
+  REQUIRE(bytes_of(stores) ==
+          hex_of("0a 01000000 02000000 00000000 0000000000000000 0300000000000000") + std::string(160, '0'));
 }

@@ -41,14 +41,17 @@ ExpertSizes random_sizes(Random& random) {
 /// Experts on a backend, with their dequantized weights.
 class RandomExperts {
  public:
-  RandomExperts(Random& random, tensor::Backend& backend, const ExpertSizes& sizes, ExpertFormat format, DType w8_dtype)
+  /// Draws all experts, of which those of the rank at `position` are packed.
+  RandomExperts(Random& random, tensor::Backend& backend, const ExpertSizes& sizes, ExpertFormat format, DType w8_dtype,
+                tensor::RankPosition position = {})
       : backend_(backend), sizes_(sizes), format_(format), w8_dtype_(w8_dtype) {
-    const auto packer = backend.pack_experts(sizes.experts, sizes.routing);
+    const auto packer = backend.pack_experts(sizes.experts, sizes.routing, position);
+    const tensor::TermRange owned = tensor::expert_shards(sizes.experts, position).owned();
     for (int32_t expert = 0; expert < sizes.experts; ++expert) {
       const HostMatrix gate = matrix(random, sizes.inner, sizes.hidden);
       const HostMatrix up = matrix(random, sizes.inner, sizes.hidden);
       const HostMatrix down = matrix(random, sizes.hidden, sizes.inner);
-      pack(gate.tensor(), up.tensor(), down.tensor(), *packer);
+      if (expert >= owned.begin && expert < owned.end) pack(gate.tensor(), up.tensor(), down.tensor(), *packer);
       values.push_back({stood_for(gate.tensor()), stood_for(up.tensor()), stood_for(down.tensor())});
     }
     packed = packer->finish();
@@ -56,27 +59,12 @@ class RandomExperts {
 
   /// Returns before + the op's result. The last `padding` rows belong to no sequence.
   [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before, int32_t padding = 0) const {
-    const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
-    const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
-    const std::vector<int32_t> zeros(2);
-    const tensor::BatchLayout batch{.row_begin = row_begin,
-                                    .prefix = std::span(zeros).first(1),
-                                    .page_begin = zeros,
-                                    .pages = {},
-                                    .padded_rows = padding > 0 ? static_cast<int32_t>(rows) : 0,
-                                    .padded_sequences = padding > 0 ? static_cast<int32_t>(rows) : 0};
-    Values result;
-    backend_.run_and_wait([&] {
-      const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, sizes_.hidden);
-      const DeviceMatrix routed = make_matrix(backend_, DType::kF32, rows, sizes_.experts);
-      const DeviceMatrix hidden = make_matrix(backend_, backend_.hidden_dtype(), rows, sizes_.hidden);
-      upload(backend_, x, left);
-      upload(backend_, logits, routed);
-      upload(backend_, before, hidden);
-      backend_.fused_moe(left.matrix, routed.matrix, *packed, backend_.upload(batch), hidden.matrix);
-      result = download(backend_, hidden.matrix);
-    });
-    return result;
+    return run(x, logits, before, padding, [&](auto&&... given) { backend_.fused_moe(given...); });
+  }
+  /// Returns the rank's part of the op's result, whatever the memory held before.
+  [[nodiscard]] Values sums(const Values& x, const Values& logits, int32_t padding = 0) const {
+    const Values stale(x.size(), 1.0f);
+    return run(x, logits, stale, padding, [&](auto&&... given) { backend_.fused_moe_sums(given...); });
   }
 
   /// The inputs of the op: x, router logits, and the residual before.
@@ -137,6 +125,32 @@ class RandomExperts {
     return format_ == ExpertFormat::kW8A8Int8 ? tensor::W8Scaling::kPerChannel : tensor::W8Scaling::kPerGroup;
   }
 
+  template <class Op>
+  [[nodiscard]] Values run(const Values& x, const Values& logits, const Values& before, int32_t padding,
+                           const Op& op) const {
+    const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
+    const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
+    const std::vector<int32_t> zeros(2);
+    const tensor::BatchLayout batch{.row_begin = row_begin,
+                                    .prefix = std::span(zeros).first(1),
+                                    .page_begin = zeros,
+                                    .pages = {},
+                                    .padded_rows = padding > 0 ? static_cast<int32_t>(rows) : 0,
+                                    .padded_sequences = padding > 0 ? static_cast<int32_t>(rows) : 0};
+    Values result;
+    backend_.run_and_wait([&] {
+      const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, sizes_.hidden);
+      const DeviceMatrix routed = make_matrix(backend_, DType::kF32, rows, sizes_.experts);
+      const DeviceMatrix out = make_matrix(backend_, backend_.hidden_dtype(), rows, sizes_.hidden);
+      upload(backend_, x, left);
+      upload(backend_, logits, routed);
+      upload(backend_, before, out);
+      op(left.matrix, routed.matrix, *packed, backend_.upload(batch), out.matrix);
+      result = download(backend_, out.matrix);
+    });
+    return result;
+  }
+
   tensor::Backend& backend_;
   const ExpertSizes sizes_;
   const ExpertFormat format_;
@@ -181,6 +195,43 @@ TEST_CASE("fused_moe agrees with the reference") {
         Values wanted = sums;
         for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
         check_close(experts.mix(x, logits, before), wanted, unit(backend->hidden_dtype()) + 1e-5, 2e-5, jumps);
+      }
+    }
+  }
+}
+
+TEST_CASE("experts of ranks add up to the same bits for every count") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 45);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    for (ExpertSizes sizes : {ExpertSizes{96, 40, 8, {3, true}}, ExpertSizes{70, 33, 11, {8, false}},
+                              ExpertSizes{64, 32, 24, {8, true}}, ExpertSizes{24, 16, 8, {1, true}}}) {
+      for (const ExpertFormat format : expert_formats_of(*backend)) {
+        const int64_t rows = random.integer(1, 60);
+        const auto padding = static_cast<int32_t>(random.integer(0, rows - 1));
+        INFO(shown(backend_case, sizes, format, rows) << ", " << padding << " without a sequence");
+        const uint64_t seed = random.engine()();
+        const auto draw = [&](tensor::RankPosition position) {
+          Random same(seed);
+          return RandomExperts(same, *backend, sizes, format, backend_case.w8_dtype(), position);
+        };
+        const RandomExperts all = draw({});
+        const auto [x, logits, before] = all.random_inputs(random, rows);
+        const Values wanted = all.mix(x, logits, before, padding);
+        for (const int32_t ranks : {1, 2, 4, 8}) {
+          INFO(ranks << " ranks");
+          std::vector<Values> sums;
+          for (int32_t rank = 0; rank < ranks; ++rank) sums.push_back(draw({rank, ranks}).sums(x, logits, padding));
+          for (size_t half = 1; half < sums.size(); half *= 2) {
+            for (size_t rank = 0; rank < sums.size(); rank += 2 * half) {
+              for (size_t i = 0; i < x.size(); ++i) sums[rank][i] += sums[rank + half][i];
+            }
+          }
+          for (size_t i = 0; i < x.size(); ++i) sums[0][i] += before[i];
+          const bool same = sums[0] == wanted;
+          REQUIRE(same);
+        }
       }
     }
   }

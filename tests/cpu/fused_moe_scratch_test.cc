@@ -36,7 +36,7 @@ cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_r
       weights.push_back({cpu::pack_gate_up_weight(device, wide, wide), cpu::pack_weight(device, {&tall, 1})});
     }
   }
-  return {std::move(weights), {.experts_per_row = per_row}};
+  return {std::move(weights), {.experts_per_row = per_row}, tensor::expert_shards(kExperts, {})};
 }
 
 /// Returns the bytes that a device has allocated so far.
@@ -46,7 +46,12 @@ std::vector<size_t> taken(const cpu::Device& device) {
                             routes.weights.capacity(),    routes.pair_index.capacity(),  routes.pair_row.capacity(),
                             routes.order.capacity(),      routes.pair_weight.capacity(), routes.group_of.capacity(),
                             routes.groups.capacity(),     routes.terms.capacity(),       device.shared_scratch.bytes()};
-  for (const cpu::Scratch& scratch : device.slot_scratch) sizes.push_back(scratch.bytes());
+  for (const size_t capacity : {routes.pair_sum.capacity(), routes.last_pair.capacity(), routes.last_shard.capacity(),
+                                routes.waiting.capacity()})
+    sizes.push_back(capacity);
+  for (const auto* scratches : {&device.slot_scratch, &device.slot_sums}) {
+    for (const cpu::Scratch& scratch : *scratches) sizes.push_back(scratch.bytes());
+  }
   return sizes;
 }
 

@@ -42,12 +42,13 @@ std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts
   return chosen;
 }
 
-/// Adds to hidden [hidden] the weight · expert(x [hidden]).
-void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& choice, float* hidden) {
+/// Adds to sums [hidden] the weight · expert(x [hidden]).
+void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& choice, float* sums) {
   const auto width = static_cast<size_t>(experts.hidden);
   const auto intermediate = static_cast<size_t>(experts.intermediate);
-  const uint16_t* gate_up = bf16(experts.gate_up) + choice.expert * 2 * intermediate * width;
-  const uint16_t* down = bf16(experts.down) + choice.expert * intermediate * width;
+  const size_t own = choice.expert - static_cast<size_t>(experts.first());
+  const uint16_t* gate_up = bf16(experts.gate_up) + own * 2 * intermediate * width;
+  const uint16_t* down = bf16(experts.down) + own * intermediate * width;
   std::vector<uint16_t> activated(intermediate);
   for (size_t i = 0; i < intermediate; ++i) {
     const float gate = dot(x, gate_up + 2 * i * width, width);
@@ -55,8 +56,15 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
     activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * up);
   }
   for (size_t i = 0; i < width; ++i) {
-    hidden[i] += choice.weight * dot(activated.data(), down + i * intermediate, intermediate);
+    sums[i] += choice.weight * dot(activated.data(), down + i * intermediate, intermediate);
   }
+}
+
+/// Returns whether shard `s` has an expert.
+bool is_in_shard(const DeviceExperts& experts, size_t expert, int32_t s) {
+  if (experts.shards.count == 0) return true;
+  return static_cast<int32_t>(expert) >= experts.shards.border[s] &&
+         static_cast<int32_t>(expert) < experts.shards.border[s + 1];
 }
 
 }  // namespace
@@ -72,8 +80,18 @@ void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, c
     const auto count = static_cast<size_t>(experts.count);
     const auto rows = static_cast<size_t>(batch.row_begin[*batch.sequence_count]);
     for (size_t row = 0; row < rows; ++row) {
-      for (const Choice& choice : choices_of(router_logits + row * count, experts)) {
-        add_expert(bf16(x) + row * width, experts, choice, hidden + row * width);
+      const std::vector<Choice> chosen = choices_of(router_logits + row * count, experts);
+      std::vector<std::vector<float>> shards;  // [shards][hidden]
+      for (int32_t s = 0; s < std::max(experts.shards.count, 1); ++s) {
+        std::vector<float>& sums = shards.emplace_back(width);
+        for (const Choice& choice : chosen) {
+          if (is_in_shard(experts, choice.expert, s)) add_expert(bf16(x) + row * width, experts, choice, sums.data());
+        }
+      }
+      for (size_t i = 0; i < width; ++i) {
+        std::vector<float> sums;
+        for (const std::vector<float>& shard : shards) sums.push_back(shard[i]);
+        hidden[row * width + i] += tree_sum(sums);
       }
     }
   });

@@ -47,6 +47,23 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
   }
 }
 
+/// Calls each(row, feature, x · w) with the sums of the weight's shards added in a binary tree.
+template <class Each>
+void multiply_shards(const void* x, const DeviceWeight& weight, int32_t rows, const Each& each) {
+  const auto inner = static_cast<size_t>(weight.in_features);
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    for (size_t feature = 0; feature < static_cast<size_t>(weight.out_features); ++feature) {
+      std::vector<float> sums;
+      for (int32_t s = 0; s < weight.shards.count; ++s) {
+        const auto begin = static_cast<size_t>(weight.shards.border[s]);
+        const auto end = static_cast<size_t>(weight.shards.border[s + 1]);
+        sums.push_back(dot(bf16(x) + row * inner + begin, bf16(weight.data) + feature * inner + begin, end - begin));
+      }
+      each(row, feature, tree_sum(sums));
+    }
+  }
+}
+
 /// Returns the K, or V, of one token and head in a page.
 uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool value, int32_t head, int32_t token) {
   const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
@@ -219,6 +236,55 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
     multiply(x, weight, rows, weight.out_features, [&](size_t row, size_t feature, float sum) {
       hidden[row * features + feature] += sum + (bias == nullptr ? 0.0f : bias[feature]);
     });
+  });
+}
+
+size_t sharded_workspace_bytes(const DeviceWeight&, int32_t rows) {
+  return static_cast<size_t>(rows);
+}
+
+void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                    void* out, OutputType type, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto features = static_cast<size_t>(weight.out_features);
+    multiply_shards(x, weight, rows, [&](size_t row, size_t feature, float sum) {
+      const float value = sum + (bias == nullptr ? 0.0f : bias[feature]);
+      if (type == OutputType::kF32) {
+        static_cast<float*>(out)[row * features + feature] = value;
+      } else {
+        bf16(out)[row * features + feature] = to_bf16(value);
+      }
+    });
+  });
+}
+
+void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
+                        float* hidden, void*) {
+  emulator::emulated_enqueue(stream, [=] {
+    const auto features = static_cast<size_t>(weight.out_features);
+    multiply_shards(x, weight, rows, [&](size_t row, size_t feature, float sum) {
+      hidden[row * features + feature] += sum + (bias == nullptr ? 0.0f : bias[feature]);
+    });
+  });
+}
+
+void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from, const DeviceShards& to, int32_t rows,
+                   void* out) {
+  emulator::emulated_enqueue(stream, [=] {
+    const int32_t width = to.border[to.count];
+    for (int32_t row = 0; row < rows; ++row) {
+      const uint16_t* const source = bf16(x) + row * from.border[from.count];
+      uint16_t* const target = bf16(out) + row * width;
+      std::fill_n(target, width, uint16_t{0});
+      for (int32_t s = 0; s < from.count; ++s)
+        std::copy(source + from.border[s], source + from.border[s + 1], target + to.border[s]);
+    }
+  });
+}
+
+void add_sums(cudaStream_t stream, const float* sums, const float* bias, int32_t rows, int32_t width, float* hidden) {
+  emulator::emulated_enqueue(stream, [=] {
+    for (int32_t i = 0; i < rows * width; ++i) hidden[i] += sums[i] + (bias == nullptr ? 0.0f : bias[i % width]);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tensor/dtype.h"
 
@@ -33,6 +34,14 @@ inline float dot(const uint16_t* a, const uint16_t* b, size_t count) {
   float sum = 0.0f;
   for (const float part : sums) sum += part;
   return sum;
+}
+
+/// Adds 1, 2, 4 or 8 numbers pairwise until one is left.
+inline float tree_sum(std::vector<float> sums) {
+  for (size_t half = 1; half < sums.size(); half *= 2) {
+    for (size_t i = 0; i < sums.size(); i += 2 * half) sums[i] += sums[i + half];
+  }
+  return sums.front();
 }
 
 }  // namespace millrace::cuda

@@ -14,7 +14,7 @@ DEPLOY = ROOT / "deploy"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
-LABELS = set("stage cause from to end sender receiver in_flight phase work route status refused "
+LABELS = set("stage rank cause from to end sender receiver in_flight phase work route status refused "
              "graph replayed new failed too_large loading off "
              "source ngram prediction form fate accepted rejected".split())
 # test_devices.py has a server with one.

@@ -103,6 +103,15 @@ def test_open_mpis_hosts_may_have_slots(tmp_path):
     assert arguments[arguments.index("--host") + 1] == "a:2,b:2"
 
 
+def test_open_mpi_divides_stages_into_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("PP", "2")
+    monkeypatch.setenv("TP", "2")
+    arguments = mpirun_arguments(tmp_path, "a,b,c,d")
+    assert arguments[arguments.index("-np") + 1] == "4"
+    assert arguments[arguments.index("--pp-size") + 1] == "2"
+    assert arguments[arguments.index("--tp-size") + 1] == "2"
+
+
 def test_slurm_hands_flags_on(tmp_path):
     (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "srun").chmod(0o755)

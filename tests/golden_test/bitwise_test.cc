@@ -49,6 +49,42 @@ TEST_CASE("logits have equal bits for all stages and chunks and pages") {
   }
 }
 
+TEST_CASE("logits have equal bits for all counts of ranks") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  model::ModelConfig config = model::read_config(family.folder).value();
+  const bool w8_too = family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
+  if (w8_too) {
+    config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8,
+                                   Quantization::kW8A8Int8);
+  }
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (int rank = 0; rank < 8; ++rank)
+    backends.push_back(cpu::make_backend({.threads = rank % 2 + 1, .compute_dtype = dtype}));
+  const Sequences sequences = sequences_of(family);
+  TestPipeline alone(*checkpoint, config, *backends[0], {.stage_count = 1});
+  const Logits wanted = run_alone(alone, sequences, SIZE_MAX / 2, 1);
+  int32_t largest = 1;
+  for (const int32_t ranks : {2, 4, 8}) {
+    if (!model::check_ranks(config, ranks)) continue;
+    largest = ranks;
+    std::vector<tensor::Backend*> of_ranks;
+    for (int32_t rank = 0; rank < ranks; ++rank) of_ranks.push_back(backends[static_cast<size_t>(rank)].get());
+    for (const int32_t stages : {1, 2}) {
+      TestPipeline pipeline(*checkpoint, config, of_ranks, {.stage_count = stages});
+      CAPTURE(family.name, tensor::to_string(dtype), to_string(config.quantization), ranks, stages);
+      for (const size_t chunk : {SIZE_MAX / 2, size_t{7}}) {
+        CAPTURE(chunk);
+        REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
+        REQUIRE(test::same_bits(run_batched(pipeline, sequences, chunk, 3), wanted));
+      }
+    }
+  }
+  // All have 4 heads; a group of 32 weights is as wide as two or as one of them.
+  REQUIRE(largest >= (config.head_dim % 32 == 0 || config.quantization == Quantization::kNone ? 4 : 2));
+}
+
 TEST_CASE("logits have the same bits whatever the count of threads") {
   const GoldenFamily family = test::read_golden_family(GENERATE(as<std::string>{}, "qwen3", "qwen3moe"));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);

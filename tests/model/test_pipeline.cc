@@ -1,10 +1,12 @@
 #include "model/test_pipeline.h"
 
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <random>
 
 #include "base/check.h"
+#include "comm/collective/shared_collective.h"
 
 namespace millrace::test {
 
@@ -41,14 +43,41 @@ struct Batch {
 }  // namespace
 
 TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
-                           tensor::Backend& backend, Options options)
-    : backend_(backend), options_(options) {
+                           const std::vector<tensor::Backend*>& ranks, Options options)
+    : options_(options) {
+  const auto size = static_cast<int32_t>(ranks.size());
   const auto ranges = model::divide_layers(config.layer_count, options.stage_count).value();
   for (const model::StageSpan span : model::stage_spans(ranges)) {
-    stages_.push_back(model::StageModel::load(checkpoint, config, span, backend, options.limits).value());
-    stages_.back()->allocate_cache(options.page_size, options.page_count);
-    hidden_.push_back(stages_.back()->allocate_hidden());
+    Stage& stage = stages_.emplace_back();
+    if (size > 1) stage.ends = comm::make_shared_collectives(ranks);
+    for (int32_t rank = 0; rank < size; ++rank) {
+      const auto index = static_cast<size_t>(rank);
+      auto model =
+          model::StageModel::load(checkpoint, config, span, *ranks[index], options.limits, {.position = {rank, size}})
+              .value();
+      if (size > 1) model->set_collective(stage.ends[index].get());
+      model->allocate_cache(options.page_size, options.page_count);
+      tensor::Buffer hidden = model->allocate_hidden();
+      stage.ranks.push_back({std::move(model), std::move(hidden)});
+    }
   }
+}
+
+void TestPipeline::run_on_ranks(Stage& stage, const std::function<void(size_t)>& work) {
+  std::vector<std::promise<void>> finished(stage.ranks.size());
+  for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+    stage.ranks[rank].model->backend().submit([&work, rank] { work(rank); },
+                                              [&, rank](std::exception_ptr failure) {
+                                                if (!failure) return finished[rank].set_value();
+                                                // The others would wait for this rank.
+                                                if (!stage.ends.empty()) stage.ends[rank]->abort("a rank has failed");
+                                                finished[rank].set_exception(std::move(failure));
+                                              });
+  }
+  std::vector<std::future<void>> results;
+  for (std::promise<void>& each : finished) results.push_back(each.get_future());
+  for (const std::future<void>& result : results) result.wait();
+  for (std::future<void>& result : results) result.get();
 }
 
 void TestPipeline::start(const std::vector<int32_t>& tokens, uint32_t seed) {
@@ -72,29 +101,33 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<std::byte> wire;
   for (size_t s = 0; s < stages_.size(); ++s) {
-    model::StageModel& stage = *stages_[s];
-    const Matrix hidden = stage.hidden_view(hidden_[s], layout.row_count());
-    backend_.run_and_wait([&] {
-      stage.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
+    std::vector<std::byte> sent;
+    run_on_ranks(stages_[s], [&](size_t rank) {
+      model::StageModel& model = *stages_[s].ranks[rank].model;
+      const Matrix hidden = model.hidden_view(stages_[s].ranks[rank].hidden, layout.row_count());
+      model.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
                      .batch = layout,
                      .hidden = hidden,
                      .received = wire});
-      if (stage.span().last) {
-        stage.logits(hidden, rows, block);
-      } else {
-        wire.resize(hidden.bytes());
-        backend_.copy_to_host(hidden.data, wire);
+      if (model.span().last) {
+        model.logits(hidden, rows, rank == 0 ? block : [](size_t, Matrix) {});
+      } else if (rank == 0) {
+        sent.resize(hidden.bytes());
+        model.backend().copy_to_host(hidden.data, sent);
       }
     });
+    wire = std::move(sent);
   }
 }
 
 std::vector<float> TestPipeline::run(const std::vector<Piece>& pieces) {
   std::vector<float> all;
+  const auto vocab = static_cast<size_t>(stage(0).config().vocab_size);
   run(pieces, [&](size_t, Matrix logits) {
-    const size_t done = all.size();
-    all.resize(done + static_cast<size_t>(logits.rows * logits.cols));
-    backend_.copy_to_host(logits.data, std::as_writable_bytes(std::span(all).subspan(done)));
+    std::vector<float> block(static_cast<size_t>(logits.rows * logits.cols));
+    backend().copy_to_host(logits.data, std::as_writable_bytes(std::span(block)));
+    for (auto row = block.begin(); row != block.end(); row += logits.cols)
+      all.insert(all.end(), row, row + static_cast<std::ptrdiff_t>(vocab));
   });
   return all;
 }

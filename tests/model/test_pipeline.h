@@ -19,8 +19,8 @@ struct Piece {
   size_t sequence = 0;
 };
 
-/// A whole model cut into stages in one process, on one backend. Hidden states travel from stage to stage through host
-/// memory and fresh buffers, as over a wire. Used on one thread.
+/// A whole model cut into stages in one process, on one backend or on one per rank. Hidden states travel from stage to
+/// stage through host memory and fresh buffers, as over a wire. Used on one thread.
 class TestPipeline {
  public:
   struct Options {
@@ -31,27 +31,44 @@ class TestPipeline {
   };
   /// Loads the stages. Throws ErrorException when the checkpoint cannot be loaded.
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config, tensor::Backend& backend,
-               Options options);
+               Options options)
+      : TestPipeline(checkpoint, config, std::vector{&backend}, options) {}
+  /// Loads the stages with one rank per backend, which exchange through shared memory.
+  TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
+               const std::vector<tensor::Backend*>& ranks, Options options);
 
   /// Gives the sequences of later runs their pages, with room for `tokens[s]` tokens each, in a scattered order that
   /// depends on `seed`. Earlier contents become stale.
   void start(const std::vector<int32_t>& tokens, uint32_t seed);
 
   using LogitsFn = std::function<void(size_t first_row, tensor::Matrix logits)>;
-  /// Runs one micro-batch. Passes the logits of all rows, in order of the pieces, block by block on the backend's
-  /// thread.
+  /// Runs one micro-batch. Passes the logits of all rows, in order of the pieces, block by block on the thread of the
+  /// first rank's backend. Rethrows what a rank throws.
   void run(const std::vector<Piece>& pieces, const LogitsFn& block);
   /// Runs one micro-batch and returns f32 logits [rows, vocab].
   [[nodiscard]] std::vector<float> run(const std::vector<Piece>& pieces);
 
-  [[nodiscard]] const model::StageModel& stage(size_t index) const { return *stages_[index]; }
-  [[nodiscard]] tensor::Backend& backend() const { return backend_; }
+  /// Returns the first rank of a stage.
+  [[nodiscard]] const model::StageModel& stage(size_t index) const { return *stages_[index].ranks[0].model; }
+  [[nodiscard]] const model::StageModel& rank(size_t stage, size_t index) const {
+    return *stages_[stage].ranks[index].model;
+  }
+  [[nodiscard]] tensor::Backend& backend() const { return stage(0).backend(); }
 
  private:
-  tensor::Backend& backend_;
+  struct Rank {
+    std::unique_ptr<model::StageModel> model;
+    tensor::Buffer hidden;
+  };
+  struct Stage {
+    std::vector<std::unique_ptr<tensor::Collective>> ends;  // by rank; of one rank none
+    std::vector<Rank> ranks;
+  };
+  /// Calls work(rank) inside work submitted to each rank of a stage and waits for all.
+  static void run_on_ranks(Stage& stage, const std::function<void(size_t)>& work);
+
   Options options_;
-  std::vector<std::unique_ptr<model::StageModel>> stages_;
-  std::vector<tensor::Buffer> hidden_;      // per stage
+  std::vector<Stage> stages_;
   std::vector<std::vector<PageId>> pages_;  // per sequence
 };
 

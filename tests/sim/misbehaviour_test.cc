@@ -50,6 +50,7 @@ sim::SimulatedRingOptions misbehaving_ring(const Misbehaviour& how) {
   Dice dice(5);
   auto options = random_ring(dice);
   options.stage_count = options.head.scheduler.stage_count = 1;
+  options.rank_count = 1;
   options.head.scheduler.chunking = sched::Chunking::kFixed;
   options.head.scheduler.has_store = false;
   options.head.scheduler.host_page_count = 0;

@@ -49,10 +49,11 @@ std::string IdentityHash::hex() const {
 
 IdentityHash hash_of(const StoreIdentity& identity) {
   // Lengths before the texts, so that no two identities spell the same string.
-  const std::string text =
+  std::string text =
       fmt::format("millrace page store {}\n{}:{}\n{}-{}\n{}:{}\n{}\n{}", kVersion, identity.model_fingerprint.size(),
                   identity.model_fingerprint, identity.layer_begin, identity.layer_end, identity.kv_dtype.size(),
                   identity.kv_dtype, identity.page_size, identity.page_bytes);
+  if (identity.head_end > 0) text += fmt::format("\nheads {}-{}", identity.head_begin, identity.head_end);
   return {hash_128(text.data(), text.size())};
 }
 
@@ -66,6 +67,10 @@ Result<void> check_identity(const StoreIdentity& identity) {
   if (identity.layer_begin >= identity.layer_end) {
     return make_error(ErrorCode::kInvalidArgument, "page store: layers {} to {} are none, at least one is wanted",
                       identity.layer_begin, identity.layer_end);
+  }
+  if (identity.head_end > 0 && identity.head_begin >= identity.head_end) {
+    return make_error(ErrorCode::kInvalidArgument, "page store: heads {} to {} are none, at least one is wanted",
+                      identity.head_begin, identity.head_end);
   }
   if (identity.page_size == 0 || identity.page_bytes == 0) {
     return make_error(ErrorCode::kInvalidArgument, "page store: a page of {} tokens and {} bytes holds nothing",

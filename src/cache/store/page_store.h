@@ -25,6 +25,8 @@ struct StoreIdentity {
   std::string kv_dtype;
   uint32_t page_size = 0;  ///< tokens
   size_t page_bytes = 0;
+  uint32_t head_begin = 0;  ///< KV heads of a tensor-parallel rank
+  uint32_t head_end = 0;    ///< one past the last; 0: all heads, of a stage of one rank
   friend bool operator==(const StoreIdentity&, const StoreIdentity&) = default;
 };
 

@@ -124,9 +124,10 @@ Result<void> StoreFolder::become_writer() {
 void StoreFolder::describe(const StoreIdentity& identity) const {
   const int file = openat(folder_, "identity.txt", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return;
-  const std::string text = fmt::format("model {}\nlayers {} to {}\ndtype {}\ntokens per page {}\nbytes per page {}\n",
-                                       identity.model_fingerprint, identity.layer_begin, identity.layer_end - 1,
-                                       identity.kv_dtype, identity.page_size, identity.page_bytes);
+  std::string text = fmt::format("model {}\nlayers {} to {}\ndtype {}\ntokens per page {}\nbytes per page {}\n",
+                                 identity.model_fingerprint, identity.layer_begin, identity.layer_end - 1,
+                                 identity.kv_dtype, identity.page_size, identity.page_bytes);
+  if (identity.head_end > 0) text += fmt::format("KV heads {} to {}\n", identity.head_begin, identity.head_end - 1);
   // Nobody but people reads it, so half of it is no harm.
   [[maybe_unused]] const ssize_t written = write(file, text.data(), text.size());
   close(file);

@@ -91,7 +91,7 @@ class SharedGroup {
   [[nodiscard]] Set& set_of(uint32_t turn) { return sets_[turn % 2]; }
   [[noreturn]] void throw_reason() {
     const std::lock_guard lock(mutex_);
-    throw std::runtime_error(*reason_);
+    throw tensor::CollectiveAborted(*reason_);
   }
 
   const int32_t size_;

@@ -99,7 +99,7 @@ class TcpCollective final : public tensor::Collective {
 
 void TcpCollective::throw_reason() {
   const std::lock_guard lock(mutex_);
-  throw std::runtime_error(*reason_);
+  throw tensor::CollectiveAborted(*reason_);
 }
 
 void TcpCollective::abort(const std::string& reason) {

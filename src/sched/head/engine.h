@@ -35,6 +35,7 @@ struct ModelInfo {
   bool generates = true;        ///< false: the model has no output head, and requests are pooled
   uint64_t parameter_count = 0;
   uint32_t stage_count = 0;
+  uint32_t rank_count = 1;  ///< tensor-parallel ranks of each stage
   uint64_t kv_token_capacity = 0;
 };
 

@@ -35,7 +35,7 @@ Head::Head(async::Runtime& runtime, HeadOptions options)
       scheduler_(options_.scheduler),
       context_length_(options_.scheduler.context_length),
       page_count_(options_.scheduler.page_count),
-      stats_(options_.model.stage_count, options_.scheduler.window),
+      stats_(options_.model.stage_count, options_.scheduler.window, options_.model.rank_count),
       delivery_(intake_, options_.audit),
       tasks_(runtime),
       wake_(runtime),

@@ -12,7 +12,8 @@ constexpr size_t kMaxOpenRecords = 4096;
 
 }  // namespace
 
-PlanRecorder::PlanRecorder(size_t stage_count) : stage_count_(stage_count), clocks_(stage_count) {}
+PlanRecorder::PlanRecorder(size_t stage_count, size_t rank_count)
+    : stage_count_(stage_count), rank_count_(rank_count), clocks_(stage_count) {}
 
 void PlanRecorder::ring_attached(RingEpoch epoch) {
   epoch_ = epoch;
@@ -45,8 +46,9 @@ void PlanRecorder::plan_sent(const Plan& plan, const PlanSent& sent) {
   record.sent_ns = sent.sent_ns;
   if (plan.slices.empty()) return;
   open.reports.resize(stage_count_);
+  open.rank_count = rank_count_;
   record.epoch = epoch_;
-  record.stages.resize(stage_count_);
+  record.stages.resize(stage_count_, StageSpan{.ranks = std::vector<RankSpan>(rank_count_ - 1)});
   record.after_pause = in_flight_ == 0 && !output_arrived_;
   record.starved = std::exchange(starved_, false);
   record.ready_ns = output_arrived_ ? last_output_sent_ns_ : last_request_ns_;
@@ -69,10 +71,16 @@ OpenRecord* PlanRecorder::find(PlanId plan) {
 void PlanRecorder::add_report(const StageReport& report) {
   OpenRecord* open = find(report.plan);
   const size_t stage = report.stage.value();
-  if (open == nullptr || stage >= open->reports.size() || open->record.stages[stage].known) return;
-  open->reports[stage] = report;
-  open->record.stages[stage].known = true;
+  if (open == nullptr || stage >= open->reports.size() || report.rank >= rank_count_) return;
+  StageSpan& span = open->record.stages[stage];
+  bool& known = report.rank == 0 ? span.known : span.ranks[report.rank - 1].known;
+  if (std::exchange(known, true)) return;
   ++open->report_count;
+  if (report.rank == 0) {
+    open->reports[stage] = report;
+  } else {
+    span.ranks[report.rank - 1] = {.known = true, .begin_ns = report.begin_ns, .end_ns = report.end_ns};
+  }
 }
 
 const OpenRecord* PlanRecorder::output_booked(const PlanOutput& output, int64_t arrived_ns, int64_t booked_ns) {
@@ -118,6 +126,10 @@ void PlanRecorder::set_spans(OpenRecord& open) const {
     span.begin_ns = report.begin_ns - offset;
     span.end_ns = report.end_ns - offset;
     span.sent_bytes = report.sent_bytes;
+    for (RankSpan& rank : span.ranks) {
+      rank.begin_ns -= offset;
+      rank.end_ns -= offset;
+    }
   }
 }
 

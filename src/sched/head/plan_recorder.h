@@ -25,14 +25,15 @@ struct PlanSent {
 /// A plan's record together with the reports that it is made from.
 struct OpenRecord {
   PlanRecord record;
-  std::vector<StageReport> reports;  // [stage_count], in order once complete
-  size_t report_count = 0;
+  std::vector<StageReport> reports;  // [stage_count] of the leaders, in order once complete
+  size_t report_count = 0;           // of all ranks
+  size_t rank_count = 1;             // of each stage
   uint64_t plan_bytes = 0;
   bool profile = false;
   bool has_output = false;
-  /// Whether the output and the reports of all stages have come; a plan without slices has no reports.
+  /// Whether the output and the reports of all ranks have come; a plan without slices has no reports.
   [[nodiscard]] bool complete() const {
-    return has_output && (record.sequences == 0 || report_count == reports.size());
+    return has_output && (record.sequences == 0 || report_count == reports.size() * rank_count);
   }
 };
 
@@ -41,7 +42,7 @@ struct OpenRecord {
 /// thread.
 class PlanRecorder {
  public:
-  explicit PlanRecorder(size_t stage_count);
+  PlanRecorder(size_t stage_count, size_t rank_count);
 
   void ring_attached(RingEpoch epoch);
   void ring_broken();
@@ -66,6 +67,7 @@ class PlanRecorder {
   void set_spans(OpenRecord& open) const;
 
   const size_t stage_count_;
+  const size_t rank_count_;  // of each stage
   RingEpoch epoch_;
   ClockOffsets clocks_;
   Transit transit_;

@@ -67,7 +67,8 @@ void RingCounters::add_stages(const OpenRecord& complete, int64_t now_ns) {
   int64_t left_ns = record.sent_ns;
   for (size_t s = 0; s < stage_count_; ++s) {
     const StageSpan& span = record.stages[s];
-    found.stages[s] = {span.end_ns - span.begin_ns, span.wait};
+    found.stages[s] = {.busy_ns = span.end_ns - span.begin_ns, .wait = span.wait, .rank_busy_ns = {}};
+    for (const RankSpan& rank : span.ranks) found.stages[s].rank_busy_ns.push_back(rank.end_ns - rank.begin_ns);
     found.links[s] = {.messages = messages_per_plan(s) - 1,
                       .bytes = s == 0 ? 0 : record.stages[s - 1].sent_bytes,
                       .timed = 1,

@@ -5,10 +5,11 @@
 
 namespace millrace::sched {
 
-RingStats::RingStats(size_t stage_count, size_t window)
+RingStats::RingStats(size_t stage_count, size_t window, size_t rank_count)
     : stage_count_(std::max<size_t>(stage_count, 1)),
+      rank_count_(std::max<size_t>(rank_count, 1)),
       window_(window),
-      recorder_(stage_count_),
+      recorder_(stage_count_, rank_count_),
       counters_(stage_count_, window) {}
 
 void RingStats::ring_attached(RingEpoch epoch, int64_t now_ns) {

@@ -17,7 +17,8 @@ class RingStats {
  public:
   static constexpr size_t kMaxRecords = 4096;  ///< complete records kept for the page and the profile
 
-  RingStats(size_t stage_count, size_t window);
+  /// `rank_count`: of each stage.
+  RingStats(size_t stage_count, size_t window, size_t rank_count = 1);
 
   // On the head's thread. Times are ns on the head's clock.
   void ring_attached(RingEpoch epoch, int64_t now_ns);
@@ -38,10 +39,12 @@ class RingStats {
   /// Returns the newest complete records whose number is above `after`, at most `limit` of them, the oldest first.
   [[nodiscard]] std::vector<PlanRecord> records_after(uint64_t after, size_t limit = kMaxRecords) const;
   [[nodiscard]] size_t stage_count() const { return stage_count_; }
+  [[nodiscard]] size_t rank_count() const { return rank_count_; }
   [[nodiscard]] size_t window() const { return window_; }
 
  private:
   const size_t stage_count_;
+  const size_t rank_count_;
   const size_t window_;
   PlanRecorder recorder_;  // on the head's thread
 

@@ -1,5 +1,7 @@
 #include "sched/head/ring_totals.h"
 
+#include <algorithm>
+
 namespace millrace::sched {
 
 double StageTotals::bubble_ratio() const {
@@ -18,6 +20,9 @@ RingTotals& RingTotals::operator+=(const RingTotals& other) {
   for (size_t s = 0; s < stages.size(); ++s) {
     stages[s].busy_ns += other.stages[s].busy_ns;
     stages[s].wait += other.stages[s].wait;
+    const std::vector<int64_t>& rank_busy_ns = other.stages[s].rank_busy_ns;
+    stages[s].rank_busy_ns.resize(std::max(stages[s].rank_busy_ns.size(), rank_busy_ns.size()));
+    for (size_t i = 0; i < rank_busy_ns.size(); ++i) stages[s].rank_busy_ns[i] += rank_busy_ns[i];
   }
   for (size_t i = 0; i < links.size(); ++i) {
     links[i].messages += other.links[i].messages;

@@ -12,6 +12,7 @@ namespace millrace::sched {
 struct StageTotals {
   int64_t busy_ns = 0;
   WaitTimes wait;
+  std::vector<int64_t> rank_busy_ns;  ///< of the ranks after the leader, whose time is busy_ns
   /// Returns the share of bubbles in the time with requests; 0 when there was no such time.
   [[nodiscard]] double bubble_ratio() const;
 };

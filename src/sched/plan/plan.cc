@@ -176,6 +176,7 @@ void put_reports(ByteWriter& out, const std::vector<StageReport>& reports) {
     out.put(report.begin_ns);
     out.put(report.end_ns);
     out.put(report.sent_bytes);
+    out.put(report.rank);
   }
 }
 
@@ -189,6 +190,7 @@ std::vector<StageReport> get_reports(ByteReader& in) {
     report.begin_ns = in.get<int64_t>();
     report.end_ns = in.get<int64_t>();
     report.sent_bytes = in.get<uint64_t>();
+    report.rank = in.get<uint32_t>();
   }
   return reports;
 }

@@ -69,7 +69,7 @@ inline constexpr uint32_t kSpareMasks = 64;
   return slot_count + kSpareMasks;
 }
 
-/// The times of one plan with slices on one stage, in ns on that stage's clock.
+/// The times of one plan with slices on one rank of a stage, in ns on that rank's clock.
 struct StageReport {
   StageId stage;
   PlanId plan;
@@ -78,7 +78,8 @@ struct StageReport {
   int64_t begin_ns = 0;     ///< it was submitted to the device
   int64_t end_ns = 0;       ///< the device was done
   uint64_t sent_bytes = 0;  ///< activations sent on; 0 on the last stage
-  static constexpr size_t kWireBytes = 52;
+  uint32_t rank = 0;        ///< 0: the stage's leader
+  static constexpr size_t kWireBytes = 56;
   [[nodiscard]] int64_t run_ns() const { return end_ns - begin_ns; }
 };
 
@@ -113,7 +114,7 @@ struct SliceOutput {
   std::vector<float> pooled;                  // [hidden] if the slice returns a vector and has no fault, else empty
 };
 
-/// The last stage's reply to one plan.
+/// The last stage's reply to one plan. A rank other than the leader sends one without slices to its leader.
 struct PlanOutput {
   PlanId id;
   RingEpoch epoch;

@@ -49,7 +49,14 @@ class WaitTimes {
   std::array<int64_t, kWaitCauseCount> ns_{};
 };
 
-/// One stage's part of a plan. `wait` explains the time from free_ns to begin_ns.
+/// The run of a plan on one rank of a stage other than the leader.
+struct RankSpan {
+  bool known = false;  ///< its report has arrived
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+/// One stage's part of a plan, as its leader ran it. `wait` explains the time from free_ns to begin_ns.
 struct StageSpan {
   bool known = false;  ///< its report has arrived
   int64_t plan_ns = 0;
@@ -59,6 +66,7 @@ struct StageSpan {
   uint64_t sent_bytes = 0;
   int64_t free_ns = 0;  ///< the plan before ended; equal to begin_ns for the first plan
   WaitTimes wait;
+  std::vector<RankSpan> ranks;  // [rank_count - 1] of the ranks after the leader
 };
 
 /// One plan with slices, as the head's statistics keep it. Plain data.

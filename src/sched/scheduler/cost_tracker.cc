@@ -80,6 +80,7 @@ void CostTracker::record_plan(const Plan& plan) {
 
 void CostTracker::observe(const std::vector<StageReport>& reports) {
   for (const StageReport& report : reports) {
+    if (report.rank > 0) continue;  // ranks wait for one another, so that the leader's time is the stage's
     const uint64_t plan = report.plan.value();
     const bool is_known = plan >= first_shape_ && plan - first_shape_ < shapes_.size();
     if (is_known && report.stage.value() < options_.stage_count) observe(report, shapes_[plan - first_shape_]);

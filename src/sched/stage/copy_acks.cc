@@ -9,34 +9,34 @@ namespace {
 
 /// Acknowledgements that travel together; links bound the bytes of a message.
 constexpr size_t kAcksPerMessage = 65536;
-/// Copies that wait for their second acknowledgement. The head asks for a few copies with each plan and request.
+/// Copies that wait for further acknowledgements. The head asks for a few copies with each plan and request.
 constexpr size_t kMaxPartialAcks = size_t{1} << 20;
 
 }  // namespace
 
 void CopyAcks::add_own(cache::CopyId copy, size_t done) {
-  const cache::CopyAck ack{copy, static_cast<uint32_t>(done)};
-  first_ ? complete(ack) : merge(ack, true);
+  merge({copy, static_cast<uint32_t>(done)}, source_count_);
 }
 
-void CopyAcks::add_upstream(std::span<const cache::CopyAck> acks) {
-  for (const cache::CopyAck& ack : acks) merge(ack, false);
+void CopyAcks::add(size_t source, std::span<const cache::CopyAck> acks) {
+  for (const cache::CopyAck& ack : acks) merge(ack, source);
 }
 
-void CopyAcks::merge(const cache::CopyAck& ack, bool own) {
-  const auto [other, is_first] = partial_.try_emplace(ack.copy, ack.done, own);
-  if (is_first && partial_.size() <= kMaxPartialAcks) return;
-  if (is_first) throw ErrorException(make_error(ErrorCode::kData, "over {} copies have not ended", kMaxPartialAcks));
-  if (other->second.own == own) {
+void CopyAcks::merge(const cache::CopyAck& ack, size_t source) {
+  const auto [found, is_first] = partial_.try_emplace(ack.copy);
+  if (is_first && partial_.size() > kMaxPartialAcks) {
+    throw ErrorException(make_error(ErrorCode::kData, "over {} copies have not ended", kMaxPartialAcks));
+  }
+  PartialAck& partial = found->second;
+  const uint64_t bit = uint64_t{1} << source;
+  if ((partial.sources & bit) != 0) {
     throw ErrorException(make_error(ErrorCode::kData, "copy {} is acknowledged twice", ack.copy.value()));
   }
-  const uint32_t done = std::min(ack.done, other->second.done);
-  partial_.erase(other);
-  complete({ack.copy, done});
-}
-
-void CopyAcks::complete(const cache::CopyAck& ack) {
-  complete_.push_back(ack);
+  partial.sources |= bit;
+  partial.done = std::min(partial.done, ack.done);
+  if (++partial.count <= source_count_) return;
+  complete_.push_back({ack.copy, partial.done});
+  partial_.erase(found);
   ready_signal_.notify_all();
 }
 

@@ -9,19 +9,19 @@
 
 namespace millrace::sched {
 
-/// Merges this stage's acknowledgements of page copies with those of the stages before it. When both have come, a copy
-/// is acknowledged downstream with the smaller number of good pages. Owned by the stage loop for one epoch, on its
-/// thread.
+/// Merges a rank's acknowledgements of page copies with those of its sources: the stage before, and on the leader the
+/// other ranks of the stage. When all have come, a copy is acknowledged with the smallest number of good pages. Owned
+/// by the stage loop for one epoch, on its thread.
 class CopyAcks {
  public:
-  /// The first stage has no stage before it, so that its own acknowledgements are complete at once.
-  CopyAcks(async::Runtime& runtime, bool first) : first_(first), ready_signal_(runtime) {}
+  /// Without sources the own acknowledgements are complete at once.
+  CopyAcks(async::Runtime& runtime, size_t source_count) : source_count_(source_count), ready_signal_(runtime) {}
 
-  /// This stage has finished a copy with `done` good pages.
+  /// This rank has finished a copy with `done` good pages.
   void add_own(cache::CopyId copy, size_t done);
-  /// The stage before has acknowledged these copies, whose plan may still be on its way. Throws kData for a copy that
-  /// is acknowledged twice.
-  void add_upstream(std::span<const cache::CopyAck> acks);
+  /// A source has acknowledged these copies, whose plan may still be on its way. Throws kData for a copy that it
+  /// acknowledges twice.
+  void add(size_t source, std::span<const cache::CopyAck> acks);
   /// Returns the acknowledgements that became complete since the last call. Waits for some; returns none after stop().
   [[nodiscard]] asio::awaitable<std::vector<cache::CopyAck>> next();
   /// Ends the waits of next().
@@ -29,15 +29,15 @@ class CopyAcks {
 
  private:
   struct PartialAck {
-    uint32_t done = 0;
-    bool own = false;
+    uint32_t done = UINT32_MAX;
+    size_t count = 0;      // of the acknowledgements that have come
+    uint64_t sources = 0;  // of these, a bit each
   };
-  void merge(const cache::CopyAck& ack, bool own);
-  void complete(const cache::CopyAck& ack);
+  void merge(const cache::CopyAck& ack, size_t source);
 
-  const bool first_;
+  const size_t source_count_;  // besides this rank, whose number as a source is this one
   bool stopping_ = false;
-  std::unordered_map<cache::CopyId, PartialAck> partial_;  // one of the two acknowledgements has come
+  std::unordered_map<cache::CopyId, PartialAck> partial_;  // some of the acknowledgements have come
   std::vector<cache::CopyAck> complete_;                   // to be sent
   async::WaitList ready_signal_;
 };

@@ -9,17 +9,16 @@
 
 namespace millrace::sched {
 
-LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
-                         const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape)
-    : control_(control),
-      first_(first),
-      shape_(shape),
-      upstream_links_(*stage_runtimes.front()),
-      downstream_links_(*stage_runtimes.back()),
-      ended_(control) {
-  CHECK(!runners.empty() && stage_runtimes.size() == runners.size());
+LocalStages::LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
+                         const std::vector<RunnerFactory>& runners, StageId first, Ranks ranks, const RingConfig& shape)
+    : control_(control), here_(ranks), shape_(shape), ended_(control) {
+  CHECK(!runners.empty() && rank_runtimes.size() == runners.size() && runners.size() % here_.count == 0);
+  CHECK(here_.count == shape.rank_count || runners.size() == here_.count, "several stages without some of their ranks");
   for (size_t i = 0; i < runners.size(); ++i) {
-    hosted_stages_.push_back(std::make_unique<HostedStage>(*stage_runtimes[i], runners[i](*stage_runtimes[i])));
+    const StageId stage(first.value() + static_cast<uint32_t>(i / here_.count));
+    const tensor::RankPosition position{.rank = static_cast<int32_t>(here_.first + i % here_.count),
+                                        .size = static_cast<int32_t>(shape.rank_count)};
+    ranks_.push_back(std::make_unique<HostedRank>(*rank_runtimes[i], runners[i](*rank_runtimes[i]), stage, position));
   }
 }
 
@@ -28,34 +27,78 @@ LocalStages::~LocalStages() {
 }
 
 void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream) {
+  OuterLinks outer;
+  outer.ranks.resize(ranks_.size());
+  outer.ranks.front().upstream = std::move(upstream);
+  outer.ranks[ranks_.size() - here_.count].downstream = std::move(downstream);
+  start(std::move(outer));
+}
+
+void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
-  running_ = hosted_stages_.size();
+  CHECK(outer.ranks.size() == ranks_.size());
+  running_ = ranks_.size();
   end_reason_.clear();
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    HostedStage& host = *hosted_stages_[i];
-    host.busy = false;
-    comm::Link to_next;
-    if (i + 1 < hosted_stages_.size()) {
-      to_next = shape_.make_link(host.runtime, hosted_stages_[i + 1]->runtime, shape_.window + 1);
-    } else {
-      to_next.sender = std::move(downstream);
+  set_collectives(std::move(outer.collectives));
+  add_inner_links(outer.ranks);
+  for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
+}
+
+/// Gives each rank its end of the exchanges in its stage, which are made here unless some ranks are elsewhere.
+void LocalStages::set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer) {
+  if (shape_.rank_count == 1) return;
+  for (size_t first = 0; first < ranks_.size(); first += here_.count) {
+    const auto ranks = std::span(ranks_).subspan(first, here_.count);
+    if (here_.count == shape_.rank_count) {
+      std::vector<tensor::Backend*> backends;
+      for (const auto& host : ranks) backends.push_back(host->runner->channel_backend());
+      outer = shape_.make_collectives(ranks.front()->stage, backends);
     }
-    const StageId stage(first_.value() + static_cast<uint32_t>(i));
-    const StageLoopOptions options{.stage = stage,
-                                   .first = stage.value() == 0,
-                                   .last = stage.value() + 1 == shape_.stage_count,
-                                   .bounds = shape_.bounds,
-                                   .window = shape_.window,
-                                   .watchdog = shape_.watchdog,
-                                   .busy = &host.busy};
-    auto loop = std::make_shared<std::unique_ptr<StageLoop>>(std::make_unique<StageLoop>(
-        host.runtime, options, *host.runner, std::move(upstream), std::move(to_next.sender)));
-    upstream = std::move(to_next.receiver);
-    asio::post(host.runtime.executor(), [this, &host, loop] {
-      host.loop = std::move(*loop);
-      host.tasks.spawn("stage", run_loop(host));
-    });
+    for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->runner->set_collective(std::move(outer[i]));
   }
+}
+
+/// Adds the links between ranks of this process: those from stage to stage, a chain per rank, and those within a stage.
+void LocalStages::add_inner_links(std::vector<StageLinks>& links) {
+  for (size_t i = 0; i + here_.count < ranks_.size(); ++i) {
+    const size_t next = i + here_.count;
+    comm::Link to_next = shape_.make_link(ranks_[i]->runtime, ranks_[next]->runtime, shape_.window + 1);
+    links[i].downstream = std::move(to_next.sender);
+    links[next].upstream = std::move(to_next.receiver);
+  }
+  if (here_.first > 0) return;
+  for (size_t leader = 0; leader < links.size(); leader += here_.count) link_leader(leader, links);
+}
+
+/// Links the leader at index `leader` with the other ranks of its stage that are here.
+void LocalStages::link_leader(size_t leader, std::vector<StageLinks>& links) {
+  links[leader].ranks.resize(shape_.rank_count - 1);
+  for (size_t rank = 1; rank < here_.count; ++rank) {
+    const size_t i = leader + rank;
+    comm::Link plans = shape_.make_link(ranks_[leader]->runtime, ranks_[i]->runtime, shape_.window + 1);
+    comm::Link results = shape_.make_link(ranks_[i]->runtime, ranks_[leader]->runtime, shape_.window + 1);
+    links[leader].ranks[rank - 1] = {std::move(plans.sender), std::move(results.receiver)};
+    links[i].from_leader = std::move(plans.receiver);
+    links[i].to_leader = std::move(results.sender);
+  }
+}
+
+void LocalStages::start_loop(HostedRank& host, StageLinks links) {
+  host.busy = false;
+  const StageLoopOptions options{.stage = host.stage,
+                                 .position = host.position,
+                                 .first = host.stage.value() == 0,
+                                 .last = host.stage.value() + 1 == shape_.stage_count,
+                                 .bounds = shape_.bounds,
+                                 .window = shape_.window,
+                                 .watchdog = shape_.watchdog,
+                                 .busy = &host.busy};
+  auto loop = std::make_shared<std::unique_ptr<StageLoop>>(
+      std::make_unique<StageLoop>(host.runtime, options, *host.runner, std::move(links)));
+  asio::post(host.runtime.executor(), [this, &host, loop] {
+    host.loop = std::move(*loop);
+    host.tasks.spawn("stage", run_loop(host));
+  });
 }
 
 namespace {
@@ -102,32 +145,43 @@ tensor::ChannelSupport channels_of(StageRunner& runner) {
 }  // namespace
 
 tensor::ChannelSupport LocalStages::first_channels() {
-  return channels_of(*hosted_stages_.front()->runner);
+  return channels_of(*ranks_.front()->runner);
 }
 tensor::ChannelSupport LocalStages::last_channels() {
-  return channels_of(*hosted_stages_.back()->runner);
+  return channels_of(*last_leader().runner);
+}
+
+std::vector<comm::LinkStats> LocalStages::link_stats() const {
+  std::vector<comm::LinkStats> all;
+  for (const auto& host : ranks_) {
+    for (comm::LinkStats& link : host->links.stats()) all.push_back(std::move(link));
+  }
+  return all;
 }
 
 std::vector<cache::StageStoreStats> LocalStages::store_stats() const {
   std::vector<cache::StageStoreStats> all;
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    const cache::PageStore* const store = hosted_stages_[i]->runner->store();
-    if (store != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), store->stats()});
+  for (const auto& host : ranks_) {
+    const cache::PageStore* const store = host->runner->store();
+    if (store == nullptr) continue;
+    all.push_back({.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .store = store->stats()});
   }
   return all;
 }
 
 std::vector<StageGraphStats> LocalStages::graph_stats() const {
   std::vector<StageGraphStats> all;
-  for (size_t i = 0; i < hosted_stages_.size(); ++i) {
-    const tensor::GraphStats* const steps = hosted_stages_[i]->runner->graph_stats();
-    if (steps != nullptr) all.push_back({StageId(first_.value() + static_cast<uint32_t>(i)), steps->counts()});
+  for (const auto& host : ranks_) {
+    const tensor::GraphStats* const steps = host->runner->graph_stats();
+    if (steps == nullptr) continue;
+    all.push_back(
+        {.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .counts = steps->counts()});
   }
   return all;
 }
 
 template <class End>
-asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(HostedStage& host,
+asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(HostedRank& host,
                                                                             std::unique_ptr<End> host_link,
                                                                             DeviceLinkOptions options) {
   const auto opening = std::make_shared<Opening<End>>(control_);
@@ -152,15 +206,15 @@ asio::awaitable<Result<std::unique_ptr<End>>> LocalStages::open_device_link(Host
 
 asio::awaitable<Result<std::unique_ptr<comm::LinkReceiver>>> LocalStages::add_channel(
     std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options) {
-  return open_device_link(*hosted_stages_.front(), std::move(upstream), std::move(options));
+  return open_device_link(*ranks_.front(), std::move(upstream), std::move(options));
 }
 
 asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> LocalStages::add_channel(
     std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options) {
-  return open_device_link(*hosted_stages_.back(), std::move(downstream), std::move(options));
+  return open_device_link(last_leader(), std::move(downstream), std::move(options));
 }
 
-asio::awaitable<void> LocalStages::run_loop(HostedStage& host) {
+asio::awaitable<void> LocalStages::run_loop(HostedRank& host) {
   co_await host.loop->run();
   asio::post(control_.executor(), [this, reason = host.loop->end_reason()] {
     if (end_reason_.empty()) end_reason_ = reason;
@@ -171,7 +225,7 @@ asio::awaitable<void> LocalStages::run_loop(HostedStage& host) {
 }
 
 void LocalStages::stop(const std::string& reason) {
-  for (const auto& host : hosted_stages_) {
+  for (const auto& host : ranks_) {
     asio::post(host->runtime.executor(), [part = host.get(), reason] {
       part->channel_tasks.cancel();
       if (part->loop) part->loop->stop(reason);

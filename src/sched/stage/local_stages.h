@@ -13,30 +13,55 @@
 #include "sched/stage/graph_stats.h"
 #include "sched/stage/device_link.h"
 #include "sched/stage/stage_loop.h"
+#include "tensor/collective.h"
 
 namespace millrace::sched {
 
 /// The configuration that all stages of a ring share.
 struct RingConfig {
   uint32_t stage_count = 1;
-  size_t window = 1;  ///< plans in flight at most
+  uint32_t rank_count = 1;  ///< of each stage
+  size_t window = 1;        ///< plans in flight at most
   StageBounds bounds;
   async::Duration watchdog{};  ///< StageLoopOptions::watchdog
   /// Links neighbours in one process, given the sender's Runtime, the receiver's, and how many messages of a kind may
   /// wait.
   std::function<comm::Link(async::Runtime&, async::Runtime&, size_t)> make_link = comm::make_in_process_link;
+  /// Makes the ends of the exchanges between the ranks of a stage, for one epoch, given their devices
+  /// (StageRunner::channel_backend). Called if there are several ranks.
+  std::function<std::vector<std::unique_ptr<tensor::Collective>>(StageId, const std::vector<tensor::Backend*>&)>
+      make_collectives;
 };
 
-/// Hosts the stages of this process: neighbours in the ring, each with its runner on its own Runtime, linked in the
-/// process. Each epoch is a set of stage loops around the same runners; they end together, since a link that closes
-/// closes the next. Owned by the application, used on the control Runtime. That and the stages' Runtimes outlive it.
+/// What the ranks of one process share with others in one epoch. Links between these ranks are not set.
+struct OuterLinks {
+  std::vector<StageLinks> ranks;  ///< stage by stage
+  /// The ends of the exchanges of a stage that has ranks elsewhere; empty: all are here.
+  std::vector<std::unique_ptr<tensor::Collective>> collectives;
+};
+
+/// Hosts the stages of this process, each rank with its runner on its own Runtime, linked in the process: neighbours in
+/// the ring with all of their ranks, or some ranks of one stage. Each epoch is a set of stage loops around the same
+/// runners; they end together, since a link that closes closes the next. Owned by the application, used on the control
+/// Runtime. That and the ranks' Runtimes outlive it.
 class LocalStages {
  public:
   using RunnerFactory = std::function<std::unique_ptr<StageRunner>(async::Runtime& runtime)>;
 
-  /// Creates one stage per runtime and runner factory: the stages `first`, first + 1, … of the ring.
-  LocalStages(async::Runtime& control, std::vector<async::Runtime*> stage_runtimes,
-              const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape);
+  /// The ranks of each stage that are here.
+  struct Ranks {
+    uint32_t first = 0;
+    uint32_t count = 1;
+  };
+  /// Creates one rank per runtime and runner factory: some ranks of the stages `first`, first + 1, … of the ring, stage
+  /// by stage. With several stages these are all of their ranks.
+  LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
+              const std::vector<RunnerFactory>& runners, StageId first, Ranks ranks, const RingConfig& shape);
+  /// Creates all ranks of the stages.
+  LocalStages(async::Runtime& control, std::vector<async::Runtime*> rank_runtimes,
+              const std::vector<RunnerFactory>& runners, StageId first, const RingConfig& shape)
+      : LocalStages(control, std::move(rank_runtimes), runners, first, {.first = 0, .count = shape.rank_count}, shape) {
+  }
   ~LocalStages();
 
   /// Returns the channel support of the first stage's device, or of the last one's.
@@ -48,12 +73,13 @@ class LocalStages {
       std::unique_ptr<comm::LinkReceiver> upstream, DeviceLinkOptions options);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<comm::LinkSender>>> add_channel(
       std::unique_ptr<comm::LinkSender> downstream, DeviceLinkOptions options);
-  /// Returns the counters of the stages that have a page store, from any thread.
+  /// Returns the counters of the ranks that have a page store, from any thread.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
-  /// Returns the counters of the stages whose device can capture graphs, from any thread.
+  /// Returns the counters of the ranks whose device can capture graphs, from any thread.
   [[nodiscard]] std::vector<StageGraphStats> graph_stats() const;
-  /// Starts an epoch, after the join() of the one before. `upstream` belongs to the first stage's Runtime, `downstream`
-  /// to the last one's.
+  /// Starts an epoch, after the join() of the one before. A rank's links belong to its Runtime.
+  void start(OuterLinks outer);
+  /// Starts an epoch in which only the leaders of the first and of the last stage have links with others.
   void start(std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
   /// Returns when every loop of the epoch has ended.
   [[nodiscard]] asio::awaitable<void> join();
@@ -61,39 +87,56 @@ class LocalStages {
   void stop(const std::string& reason);
   /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
   /// gets plans without.
-  [[nodiscard]] bool busy() const { return hosted_stages_.front()->busy.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool busy() const { return ranks_.front()->busy.load(std::memory_order_relaxed); }
   /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
-  /// Own the TCP links to neighbours on other nodes, on the first and on the last stage's Runtime.
-  [[nodiscard]] comm::TcpLinkGroup& upstream_links() { return upstream_links_; }
-  [[nodiscard]] comm::TcpLinkGroup& downstream_links() { return downstream_links_; }
-  [[nodiscard]] async::Runtime& first_runtime() { return hosted_stages_.front()->runtime; }
-  [[nodiscard]] async::Runtime& last_runtime() { return hosted_stages_.back()->runtime; }
+  /// Returns the owner of a rank's TCP links with other nodes, on its Runtime.
+  [[nodiscard]] comm::TcpLinkGroup& tcp_links(size_t rank) { return ranks_[rank]->links; }
+  /// Returns the counters of all TCP links, from any thread.
+  [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
+  /// Returns a rank's device, as StageRunner::channel_backend does.
+  [[nodiscard]] tensor::Backend* backend(size_t rank) { return ranks_[rank]->runner->channel_backend(); }
+  /// Return the Runtimes of the first rank of the first and of the last stage.
+  [[nodiscard]] async::Runtime& first_runtime() { return ranks_.front()->runtime; }
+  [[nodiscard]] async::Runtime& last_runtime() { return last_leader().runtime; }
 
  private:
-  struct HostedStage {
-    HostedStage(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner)
-        : runtime(its_runtime), runner(std::move(its_runner)), tasks(its_runtime), channel_tasks(its_runtime) {}
+  struct HostedRank {
+    HostedRank(async::Runtime& its_runtime, std::unique_ptr<StageRunner> its_runner, StageId its_stage,
+               tensor::RankPosition its_position)
+        : runtime(its_runtime),
+          runner(std::move(its_runner)),
+          stage(its_stage),
+          position(its_position),
+          links(its_runtime),
+          tasks(its_runtime),
+          channel_tasks(its_runtime) {}
     async::Runtime& runtime;
     std::unique_ptr<StageRunner> runner;
+    const StageId stage;
+    const tensor::RankPosition position;
+    comm::TcpLinkGroup links;
     async::TaskGroup tasks;
     async::TaskGroup channel_tasks;   // open channels
     std::unique_ptr<StageLoop> loop;  // on its Runtime
     std::atomic<bool> busy{false};    // StageLoopOptions::busy
   };
-  [[nodiscard]] asio::awaitable<void> run_loop(HostedStage& host);
+  [[nodiscard]] HostedRank& last_leader() { return *ranks_[ranks_.size() - here_.count]; }
+  void add_inner_links(std::vector<StageLinks>& links);
+  void link_leader(size_t leader, std::vector<StageLinks>& links);
+  void set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer);
+  void start_loop(HostedRank& host, StageLinks links);
+  [[nodiscard]] asio::awaitable<void> run_loop(HostedRank& host);
   template <class End>
-  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<End>>> open_device_link(HostedStage& host,
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<End>>> open_device_link(HostedRank& host,
                                                                                std::unique_ptr<End> host_link,
                                                                                DeviceLinkOptions options);
 
   async::Runtime& control_;
-  const StageId first_;
+  const Ranks here_;
   const RingConfig shape_;
-  std::vector<std::unique_ptr<HostedStage>> hosted_stages_;
-  comm::TcpLinkGroup upstream_links_;
-  comm::TcpLinkGroup downstream_links_;
-  size_t running_ = 0;  // loops that have not ended; on the control Runtime
+  std::vector<std::unique_ptr<HostedRank>> ranks_;  // stage by stage
+  size_t running_ = 0;                              // loops that have not ended; on the control Runtime
   std::string end_reason_;
   async::WaitList ended_;
 };

@@ -95,13 +95,25 @@ uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
                          std::unique_ptr<cache::PageStore> store)
-    : runtime_(runtime), vocab_size_(options.vocab_size), store_(std::move(store)) {
+    : runtime_(runtime),
+      vocab_size_(options.vocab_size),
+      slices_(model->rank().position, model->rank().position.size, model->config().hidden_size),
+      store_(std::move(store)) {
   tensor::Backend& backend = model->backend();
   if (!backend.is_host()) graph_stats_ = model->graph_stats();
   page_bytes_ = model->cache().page_bytes();
   if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
   for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model->allocate_hidden());
   row_bytes_ = model->hidden_view(hidden_[0], 1).bytes();
+  const size_t slice_bytes = slices_.row_bytes(backend.hidden_dtype());
+  gathers_input_ = options.slices_input && slices_.sliced() && !model->span().first;
+  const bool packs_output = options.slices_output && slices_.sliced() && !model->span().last;
+  if (!model->span().first) input_row_bytes_ = gathers_input_ ? slice_bytes : row_bytes_;
+  if (!model->span().last) output_row_bytes_ = packs_output ? slice_bytes : row_bytes_;
+  const auto max_rows = static_cast<size_t>(model->limits().max_batch_tokens);
+  for (size_t i = 0; packs_output && i < options.output_buffers; ++i) {
+    packed_.push_back(backend.allocate(max_rows * slice_bytes));
+  }
   if (!model->span().last && !backend.is_host() && options.activations_to_host) {
     for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
   }
@@ -111,7 +123,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
 asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, std::span<const std::byte> input) {
   const tensor::Matrix hidden = model_->hidden_view(hidden_[++next_buffer_ % hidden_.size()], batch.layout.row_count());
   SamplingResults drawn;
-  if (model_->span().last) drawn.pooled = memory_for_pooled_rows(batch);
+  if (makes_outputs()) drawn.pooled = memory_for_pooled_rows(batch);
   const async::Event done(runtime_);
   const LayerGates loads = std::exchange(loads_, {});
   model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
@@ -119,13 +131,25 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   co_await done.wait();
   Result result;
   if (model_->span().last) {
-    result.outputs = outputs(batch, std::move(drawn));
+    if (makes_outputs()) result.outputs = outputs(batch, std::move(drawn));
+  } else if (!packed_.empty()) {
+    result.activations = {packed_[next_buffer_ % packed_.size()].data(), batch.tokens.size() * output_row_bytes_};
   } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
     result.activations = copy;
   } else {
     result.activations = {hidden.data, hidden.bytes()};
   }
   co_return result;
+}
+
+std::unique_ptr<model::StageModel> ModelRunner::release_model() {
+  model_->set_collective(nullptr);
+  return std::move(model_);
+}
+
+void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
+  model_->set_collective(collective.get());
+  collective_ = std::move(collective);
 }
 
 /// Returns where this run's activations are copied for a link; empty when the link reads them in place.
@@ -186,8 +210,13 @@ asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, s
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, SamplingResults& drawn) {
   const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
+  if (gathers_input_) input = gathered(input, hidden);
   if (!model_->span().last) {
     model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes});
+    if (!packed_.empty()) {
+      slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
+      return;
+    }
     if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
     return;
   }
@@ -196,7 +225,18 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   const tensor::Matrix kept =
       model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes});
   project(batch, kept, drawn);
-  copy_pooled_rows(kept, drawn);
+  if (makes_outputs()) copy_pooled_rows(kept, drawn);
+}
+
+/// Returns this rank's columns of `hidden` in memory of their own.
+tensor::Matrix ModelRunner::slice_of(std::byte* data, tensor::Matrix hidden) const {
+  return {.data = data, .dtype = hidden.dtype, .rows = hidden.rows, .cols = slices_.columns()};
+}
+
+/// Gathers the columns that all ranks have received into `hidden`. Returns the input of the forward pass: none.
+std::span<const std::byte> ModelRunner::gathered(std::span<const std::byte> input, tensor::Matrix hidden) {
+  slices_.gather(*collective_, slice_of(const_cast<std::byte*>(input.data()), hidden), hidden);
+  return {};
 }
 
 void ModelRunner::copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn) {
@@ -216,27 +256,33 @@ std::span<std::byte> ModelRunner::memory_for_pooled_rows(const StageBatch& batch
   return {pooled_rows_.data(), bytes};
 }
 
+/// Projects the wanted rows to logits, which all ranks compute and the leader gathers and draws from.
 void ModelRunner::project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn) {
-  const LogitRows& wanted = drawn.wanted;
-  drawn.samples.resize(wanted.sample_count);
-  drawn.scores.resize(wanted.targets.size());
-  const auto vocab = static_cast<int32_t>(vocab_size_);
-  model_->logits(hidden, wanted.rows, [&](size_t first, tensor::Matrix logits) {
-    const size_t end = first + static_cast<size_t>(logits.rows);
-    const size_t split = std::clamp(wanted.sample_count, first, end);
-    if (split > first) {
-      model_->backend().sample(row_range(logits, 0, split - first), vocab,
-                               std::span(batch.sample_specs).subspan(first, split - first),
-                               std::span(drawn.samples).subspan(first, split - first));
-    }
-    if (end > split) {
-      const size_t from = split - wanted.sample_count;
-      const size_t count = end - split;
-      model_->backend().score(
-          row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
-          std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
-    }
+  drawn.samples.resize(drawn.wanted.sample_count);
+  drawn.scores.resize(drawn.wanted.targets.size());
+  model_->logits(hidden, drawn.wanted.rows, [&](size_t first, tensor::Matrix logits) {
+    if (makes_outputs()) draw(batch, first, logits, drawn);
   });
+}
+
+/// Samples and scores a block of logits, which begins with the wanted row `first`.
+void ModelRunner::draw(const StageBatch& batch, size_t first, tensor::Matrix logits, SamplingResults& drawn) {
+  const LogitRows& wanted = drawn.wanted;
+  const auto vocab = static_cast<int32_t>(vocab_size_);
+  const size_t end = first + static_cast<size_t>(logits.rows);
+  const size_t split = std::clamp(wanted.sample_count, first, end);
+  if (split > first) {
+    model_->backend().sample(row_range(logits, 0, split - first), vocab,
+                             std::span(batch.sample_specs).subspan(first, split - first),
+                             std::span(drawn.samples).subspan(first, split - first));
+  }
+  if (end > split) {
+    const size_t from = split - wanted.sample_count;
+    const size_t count = end - split;
+    model_->backend().score(
+        row_range(logits, split - first, end - first), vocab, std::span(wanted.targets).subspan(from, count),
+        std::span(wanted.top_counts).subspan(from, count), std::span(drawn.scores).subspan(from, count));
+  }
 }
 
 std::vector<SliceOutput> ModelRunner::outputs(const StageBatch& batch, SamplingResults drawn) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "model/stage_model.h"
+#include "sched/stage/activation_slices.h"
 #include "sched/stage/pooler.h"
 #include "sched/stage/stage_runner.h"
 
@@ -19,6 +20,10 @@ class ModelRunner final : public StageRunner {
     /// Whether a link may read the activations on the host; otherwise a stage of this process reads them on the device.
     bool activations_to_host = true;
     size_t output_buffers = 2;
+    /// With several ranks: the stage before, or the next one, is on another node, so that each rank receives or sends
+    /// its columns of the activations only.
+    bool slices_input = false;
+    bool slices_output = false;
   };
   /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
   /// output buffers.
@@ -29,14 +34,18 @@ class ModelRunner final : public StageRunner {
               std::unique_ptr<cache::PageStore> store);
 
   /// Returns the model for another runner; this one runs no more.
-  [[nodiscard]] std::unique_ptr<model::StageModel> release_model() { return std::move(model_); }
+  [[nodiscard]] std::unique_ptr<model::StageModel> release_model();
 
-  [[nodiscard]] size_t output_row_bytes() const override { return model_->span().last ? 0 : row_bytes_; }
-  [[nodiscard]] size_t input_row_bytes() const override { return model_->span().first ? 0 : row_bytes_; }
+  [[nodiscard]] size_t output_row_bytes() const override { return output_row_bytes_; }
+  [[nodiscard]] size_t input_row_bytes() const override { return input_row_bytes_; }
   [[nodiscard]] size_t output_buffers() const override { return hidden_.size(); }
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   void set_output_memory(Memory where) override { output_memory_ = where; }
+  void set_collective(std::unique_ptr<tensor::Collective> collective) override;
+  void abort_exchanges(const std::string& reason) override {
+    if (collective_) collective_->abort(reason);
+  }
   [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
   [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
   void drop_loads() override { loads_.clear(); }
@@ -55,23 +64,35 @@ class ModelRunner final : public StageRunner {
   struct SamplingResults;
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                const LayerGates& loads, SamplingResults& drawn);
+  /// Returns whether this rank makes the outputs: the leader of the last stage.
+  [[nodiscard]] bool makes_outputs() const { return model_->span().last && model_->rank().position.rank == 0; }
   [[nodiscard]] static LogitRows logit_rows(const StageBatch& batch);
   static void trim_to_tail_rows(const StageBatch& batch, size_t most, LogitRows& wanted);
   void project(const StageBatch& batch, tensor::Matrix hidden, SamplingResults& drawn);
+  void draw(const StageBatch& batch, size_t first, tensor::Matrix logits, SamplingResults& drawn);
   [[nodiscard]] std::span<std::byte> memory_for_pooled_rows(const StageBatch& batch);
   void copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn);
   [[nodiscard]] std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
   void pool(const StageBatch& batch, std::span<std::byte> rows, std::vector<SliceOutput>& outputs);
   [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
+  [[nodiscard]] tensor::Matrix slice_of(std::byte* data, tensor::Matrix hidden) const;
+  [[nodiscard]] std::span<const std::byte> gathered(std::span<const std::byte> input, tensor::Matrix hidden);
 
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::vector<tensor::Buffer> hidden_;       // [max_batch_tokens, hidden] each; they take turns
-  std::vector<tensor::Buffer> host_copies_;  // copies for links that need them
-  std::array<tensor::Buffer, 2> inputs_;     // by Memory; allocated when first asked for
+  std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
+  std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
+  ActivationSlices slices_;
+  std::vector<tensor::Buffer>
+      packed_;  // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns
+  std::array<tensor::Buffer, 2> inputs_;  // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;
+  size_t input_row_bytes_ = 0;
+  size_t output_row_bytes_ = 0;
+  bool gathers_input_ = false;
   size_t next_buffer_ = 0;
   size_t page_bytes_ = 0;
   tensor::Buffer host_pages_;                              // [host pages, page_bytes]

@@ -28,8 +28,8 @@ void RunWatchdog::check() {
   if (!run_ || (run_->inputs_event && !run_->inputs_event->event.is_set())) return;
   const async::TimePoint now = runtime_.now();
   if (now < run_->arrived + limit_) return arm();
-  on_late_(fmt::format("stage {} has been running plan {} for {:.1f} s, and it came {:.1f} s ago (--watchdog-timeout)",
-                       stage_.value(), run_->plan.value(), async::to_seconds(now - run_->begun),
+  on_late_(fmt::format("{} has been running plan {} for {:.1f} s, and it came {:.1f} s ago (--watchdog-timeout)", name_,
+                       run_->plan.value(), async::to_seconds(now - run_->begun),
                        async::to_seconds(now - run_->arrived)));
 }
 

@@ -19,10 +19,10 @@ class RunWatchdog {
     async::TimePoint begun;                       ///< the run
     std::shared_ptr<comm::Arrival> inputs_event;  ///< of activations that a device receives by itself; else null
   };
-  /// `on_late` gets the message about a late run. With a `limit` of 0 nothing is late.
-  RunWatchdog(async::Runtime& runtime, StageId stage, async::Duration limit,
+  /// `on_late` gets the message about a late run of `name`: "stage 2". With a `limit` of 0 nothing is late.
+  RunWatchdog(async::Runtime& runtime, std::string name, async::Duration limit,
               std::function<void(const std::string&)> on_late)
-      : runtime_(runtime), stage_(stage), limit_(limit), on_late_(std::move(on_late)) {}
+      : runtime_(runtime), name_(std::move(name)), limit_(limit), on_late_(std::move(on_late)) {}
   RunWatchdog(const RunWatchdog&) = delete;
   RunWatchdog& operator=(const RunWatchdog&) = delete;
   ~RunWatchdog();
@@ -35,7 +35,7 @@ class RunWatchdog {
   void check();
 
   async::Runtime& runtime_;
-  const StageId stage_;
+  const std::string name_;
   const async::Duration limit_;
   const std::function<void(const std::string&)> on_late_;
   std::optional<Run> run_;

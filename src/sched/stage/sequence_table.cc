@@ -4,9 +4,9 @@
 
 namespace millrace::sched {
 
-SequenceTable::SequenceTable(const StageBounds& bounds, bool last_stage)
+SequenceTable::SequenceTable(const StageBounds& bounds, bool samples)
     : bounds_(bounds),
-      last_stage_(last_stage),
+      samples_(samples),
       slots_(bounds.slot_count),
       masks_(mask_table_size(bounds.slot_count)),
       written_(bounds.page_count) {}
@@ -27,7 +27,7 @@ Result<void> SequenceTable::open_and_close(const Plan& plan) {
     sequence.prompt_length = open.prompt_length;
     sequence.sampling = open.sampling;
     sequence.length = open.cached_length;
-    const bool needs_history = last_stage_ && open.sampling.needs_history();
+    const bool needs_history = samples_ && open.sampling.needs_history();
     if (needs_history && open.history.size() != open.cached_length) {
       return make_error(ErrorCode::kData, "plan {}: slot {} opens with {} cached tokens and a history of {}",
                         plan.id.value(), open.slot.value(), open.cached_length, open.history.size());
@@ -72,7 +72,7 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
   for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
     written_[sequence.pages[at].value()] = true;
   }
-  if (last_stage_ && sequence.sampling.needs_history()) {
+  if (samples_ && sequence.sampling.needs_history()) {
     sequence.history.resize(slice.prefix);
     sequence.history.insert(sequence.history.end(), tokens.begin(), tokens.end());
   }
@@ -176,7 +176,7 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
   RETURN_IF_ERROR(check(plan));
   RETURN_IF_ERROR(open_and_close(plan));
   for (const MaskWrite& write : plan.masks) {
-    if (last_stage_) masks_[write.index] = write.mask;
+    if (samples_) masks_[write.index] = write.mask;
   }
   for (const cache::PageCopy& copy : plan.copies) {
     if (copy.kind != cache::CopyKind::kLoad) continue;
@@ -201,7 +201,7 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
     pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
     page_begin_.push_back(static_cast<int32_t>(pages_.size()));
-    if (last_stage_) RETURN_IF_ERROR(add_specs(plan, slice, batch));
+    if (samples_) RETURN_IF_ERROR(add_specs(plan, slice, batch));
   }
   if (digest != plan.digest) {
     return make_error(ErrorCode::kData, "plan {}: its pages have digest {:016x} here, {:016x} at the head",

@@ -32,11 +32,12 @@ struct StageBounds {
   bool has_output_head = true;  ///< the last stage can sample and score
 };
 
-/// Tracks the open sequences of a stage: their page tables, and on the last stage the state of sampling. It follows
-/// from the plans alone, so that it is the same on every stage. Owned by the stage loop for one epoch, on its thread.
+/// Tracks the open sequences of a stage: their page tables, and where a rank samples the state of sampling. It follows
+/// from the plans alone, so that it is the same on every rank. Owned by the stage loop for one epoch, on its thread.
 class SequenceTable {
  public:
-  SequenceTable(const StageBounds& bounds, bool last_stage);
+  /// `samples`: the rank samples, so that the table also keeps the state of sampling.
+  SequenceTable(const StageBounds& bounds, bool samples);
 
   /// Applies closes, opens and slices. Returns kData for a plan that breaks a bound, or names an impossible slot or
   /// page. The table is unusable then, and the ring must break.
@@ -64,7 +65,7 @@ class SequenceTable {
   [[nodiscard]] Result<void> add_specs(const Plan& plan, const PlanSlice& slice, StageBatch& batch) const;
 
   const StageBounds bounds_;
-  const bool last_stage_;
+  const bool samples_;
   std::vector<std::optional<Sequence>> slots_;
   std::vector<TokenMask> masks_;  // [mask_table_size], on the last stage
   std::vector<bool> written_;     // pages that a slice or a load has written: only they may hold a prefix

@@ -15,6 +15,7 @@ namespace millrace::sched {
 /// What every stage of a ring has in common. Flags of the head's node fill it, assignments carry it to the other nodes,
 /// and stages are loaded and built from it.
 struct StageConfig {
+  uint32_t rank_count = 1;        ///< tensor-parallel ranks of each stage
   uint32_t page_size = 64;        ///< tokens
   uint32_t max_batch_tokens = 0;  ///< rows of the largest micro-batch
   uint32_t max_running = 64;      ///< sequences that run at once
@@ -23,6 +24,7 @@ struct StageConfig {
   uint32_t sampling_vocab = 0;    ///< ids that can be sampled
   double memory_fraction = 0;     ///< part of the memory available at start for the KV cache; 0: the device's default
   tensor::DType dtype = tensor::DType::kBF16;                     ///< of GEMMs and of the KV cache
+  tensor::DType reduce_dtype = tensor::DType::kF32;               ///< of sums between ranks on several nodes
   std::optional<tensor::Isa> isa;                                 ///< of the CPU kernels; empty: each node's own choice
   model::Quantization quantization = model::Quantization::kNone;  ///< of projections; kNone: as the checkpoint
   async::Duration watchdog{};   ///< a run that takes longer fails its stage; 0: no limit
@@ -32,16 +34,17 @@ struct StageConfig {
 };
 
 /// The members of StageConfig in the order of the wire. Encoder and decoder go through it.
-inline constexpr auto kStageConfigFields =
-    std::tuple(&StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
-               &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::sampling_vocab,
-               &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::isa, &StageConfig::quantization,
-               &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
+inline constexpr auto kStageConfigFields = std::tuple(
+    &StageConfig::rank_count, &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
+    &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::sampling_vocab, &StageConfig::memory_fraction,
+    &StageConfig::dtype, &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization,
+    &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns the shape of a ring of `stage_count` stages, once the sizes of its page pools are agreed.
 [[nodiscard]] inline RingConfig ring_config(const StageConfig& stage, uint32_t stage_count, uint32_t vocab_size,
                                             uint32_t page_count, uint32_t host_page_count) {
   return {.stage_count = stage_count,
+          .rank_count = stage.rank_count,
           .window = stage.window,
           .bounds = {.slot_count = stage.max_running,
                      .page_size = stage.page_size,

@@ -9,9 +9,9 @@
 
 namespace millrace::sched {
 
-/// Runs the copies between tiers that plans ask of one stage, and tracks which host pages hold valid data. Copies run
-/// concurrently with plans; runs wait for the loads begun before them. Owned by the stage loop for one epoch, on its
-/// thread. What it starts belongs to the loop's task group, so that no copy outlives its epoch.
+/// Runs the copies between tiers that plans ask of one rank of a stage, and tracks which host pages hold valid data.
+/// Copies run concurrently with plans; runs wait for the loads begun before them. Owned by the stage loop for one
+/// epoch, on its thread. What it starts belongs to the loop's task group, so that no copy outlives its epoch.
 class StageCopies {
  public:
   StageCopies(async::Runtime& runtime, StageRunner& runner, async::TaskGroup& tasks, CopyAcks& acks,

@@ -1,38 +1,60 @@
 #include "sched/stage/stage_loop.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
+
+#include "sched/stage/rank_name.h"
 
 namespace millrace::sched {
 namespace {
 
-/// Reports that wait for the next plan. A stage makes one per plan, so more means a head that has stopped.
+/// Reports that wait for the next plan. A rank makes one per plan, so more means a head that has stopped.
 constexpr size_t kMaxUnsentReports = 1024;
+
+/// Clocks of a leader and a rank that differ by less count as one.
+constexpr int64_t kClockToleranceNs = 1'000'000;
+
+void shift(StageReport& report, int64_t ns) {
+  for (int64_t* const time : {&report.plan_ns, &report.input_ns, &report.begin_ns, &report.end_ns}) *time += ns;
+}
+
+/// Returns how many others send acks to a rank.
+size_t ack_source_count(const StageLoopOptions& options) {
+  if (!options.is_leader()) return 0;
+  return static_cast<size_t>(options.position.size - 1) + (options.first ? 0 : 1);
+}
 
 }  // namespace
 
-StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
-                     std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream)
+StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner, StageLinks links)
     : runtime_(runtime),
       options_(options),
       runner_(runner),
-      upstream_(std::move(upstream)),
-      downstream_(std::move(downstream)),
-      inputs_(*upstream_, runner, options.bounds),
-      table_(options.bounds, options.last),
+      links_(std::move(links)),
+      inputs_(links_.upstream ? *links_.upstream : *links_.from_leader, runner, options.bounds),
+      table_(options.bounds, options.samples()),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
-      acks_(runtime, options.first),
+      acks_(runtime, ack_source_count(options)),
       copies_(runtime, runner, tasks_, acks_, options.bounds.host_page_count),
-      watchdog_(runtime, options.stage, options.watchdog, [this](const std::string& reason) { fail(reason); }),
+      watchdog_(runtime, rank_name(options.stage, options.position), options.watchdog,
+                [this](const std::string& reason) { fail(reason); }),
       batch_queue_(runtime, options.window) {
-  runner_.set_output_memory(downstream_->reads_device() ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
+  const bool reads_device = links_.downstream && links_.downstream->reads_device();
+  runner_.set_output_memory(reads_device ? StageRunner::Memory::kDevice : StageRunner::Memory::kHost);
 }
 
 asio::awaitable<void> StageLoop::run() {
   tasks_.spawn("receive plans", receive_plans());
   tasks_.spawn("execute plans", execute_plans());
   tasks_.spawn("send acks", send_acks());
-  if (!options_.first) tasks_.spawn("receive acks", receive_acks());
+  for (size_t i = 0; i < links_.ranks.size(); ++i) {
+    tasks_.spawn("receive acks", receive_acks(i, *links_.ranks[i].receiver));
+    tasks_.spawn("receive reports", receive_reports(*links_.ranks[i].receiver));
+  }
+  if (!options_.first && options_.is_leader()) {
+    tasks_.spawn("receive acks", receive_acks(links_.ranks.size(), *links_.upstream));
+  }
   co_await tasks_.join();
   runner_.drop_loads();
 }
@@ -46,13 +68,13 @@ void StageLoop::fail(const std::string& reason) {
   batch_queue_.close();
   copies_.stop();
   acks_.stop();
-  upstream_->close(reason);
-  downstream_->close(reason);
+  runner_.abort_exchanges(reason);
+  links_.close(reason);
 }
 
 asio::awaitable<void> StageLoop::receive_plans() {
   for (;;) {
-    const comm::Message message = co_await upstream_->receive(comm::MessageKind::kPlan);
+    const comm::Message message = co_await links_.plans().receive(comm::MessageKind::kPlan);
     const async::TimePoint arrived = arrival_of(message);
     auto plan = Plan::decode(message.payload.bytes());
     if (plan.has_error()) throw ErrorException(plan.error());
@@ -66,28 +88,56 @@ asio::awaitable<void> StageLoop::receive_plans() {
     if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty();
     copies_.start(plan->copies);
     epoch_ = plan->epoch;
-    if (!options_.last) downstream_->send(comm::MessageKind::kPlan, plan->epoch, plan->id, plan->encode());
+    pass_on(*plan);
     const bool queued = co_await batch_queue_.send({std::move(*plan), arrived});
     if (!queued) co_return;
   }
 }
 
-// receive_plans() learns why the link ends.
-asio::awaitable<void> StageLoop::receive_acks() {
+/// Sends a plan to the other ranks and to the next stage.
+void StageLoop::pass_on(const Plan& plan) {
+  const bool has_next = options_.is_leader() && !options_.last;
+  if (links_.ranks.empty() && !has_next) return;
+  std::vector<std::byte> bytes = plan.encode();
+  for (const comm::Link& rank : links_.ranks) rank.sender->send(comm::MessageKind::kPlan, plan.epoch, plan.id, bytes);
+  if (has_next) links_.downstream->send(comm::MessageKind::kPlan, plan.epoch, plan.id, std::move(bytes));
+}
+
+// receive_plans() and receive_reports() learn why the links end.
+asio::awaitable<void> StageLoop::receive_acks(size_t source, comm::LinkReceiver& from) {
   for (;;) {
-    const auto message = co_await comm::receive_until_closed(*upstream_, comm::MessageKind::kAcks);
+    const auto message = co_await comm::receive_until_closed(from, comm::MessageKind::kAcks);
     if (!message) co_return;
     const auto acks = decode_acks(message->payload.bytes());
     if (acks.has_error()) throw ErrorException(acks.error());
-    acks_.add_upstream(*acks);
+    acks_.add(source, *acks);
   }
+}
+
+asio::awaitable<void> StageLoop::receive_reports(comm::LinkReceiver& from_rank) {
+  int64_t shortest_lag_ns = INT64_MAX;  // from a run's end on the rank's clock to its report here
+  for (;;) {
+    const comm::Message message = co_await from_rank.receive(comm::MessageKind::kOutput);
+    auto output = PlanOutput::decode(message.payload.bytes());
+    if (output.has_error()) throw ErrorException(output.error());
+    for (StageReport& report : output->reports) {
+      shortest_lag_ns = std::min(shortest_lag_ns, async::nanoseconds(arrival_of(message)) - report.end_ns);
+      // A rank on another host has a clock of its own.
+      if (std::abs(shortest_lag_ns) > kClockToleranceNs) shift(report, shortest_lag_ns);
+      keep_report(report);
+    }
+  }
+}
+
+void StageLoop::keep_report(const StageReport& report) {
+  if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
 }
 
 asio::awaitable<void> StageLoop::send_acks() {
   for (;;) {
     const std::vector<cache::CopyAck> acks = co_await acks_.next();
     if (acks.empty()) co_return;
-    downstream_->send(comm::MessageKind::kAcks, epoch_, PlanId(0), encode_acks(acks));
+    links_.results().send(comm::MessageKind::kAcks, epoch_, PlanId(0), encode_acks(acks));
   }
 }
 
@@ -105,21 +155,26 @@ asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
   copies_.load(plan.copies);
   if (plan.slices.empty()) {
     copies_.store(plan.copies);
-    if (options_.last) send_output(std::move(plan), {});
+    if (options_.samples()) send_output(plan, {}, std::move(plan.reports));
     co_return;
   }
-  StageReport report{.stage = options_.stage, .plan = plan.id, .plan_ns = async::nanoseconds(arrived)};
+  StageReport report{.stage = options_.stage,
+                     .plan = plan.id,
+                     .plan_ns = async::nanoseconds(arrived),
+                     .rank = static_cast<uint32_t>(options_.position.rank)};
   StageRunner::Result result = co_await run_batch(plan, *batch, arrived, report);
   copies_.store(plan.copies);
   report.end_ns = async::nanoseconds(runtime_.now());
   report.sent_bytes = result.activations.size();
-  if (options_.last) {
+  if (options_.samples()) {
     plan.reports.push_back(report);
-    send_output(std::move(plan), std::move(result.outputs));
-    co_return;
+    send_output(plan, std::move(result.outputs), std::move(plan.reports));
+  } else if (options_.is_leader()) {
+    keep_report(report);
+  } else {
+    send_output(plan, {}, {report});
   }
-  if (unsent_reports_.size() < kMaxUnsentReports) unsent_reports_.push_back(report);
-  co_await send_activations(plan, result.activations);
+  if (!options_.last) co_await send_activations(plan, result.activations);
 }
 
 asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, const StageBatch& batch,
@@ -130,7 +185,7 @@ asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, cons
   const async::TimePoint begun = runtime_.now();
   report.begin_ns = async::nanoseconds(begun);
   watchdog_.begin({.plan = plan.id, .arrived = arrived, .begun = begun, .inputs_event = input.arrival});
-  StageRunner::Result result = co_await runner_.run(batch, input.payload.bytes());
+  StageRunner::Result result = co_await run_named(batch, input.payload.bytes());
   if (input.arrival) {
     // The device ran after their arrival. If they never arrived, this throws, and the result means nothing.
     co_await input.arrival->event.wait();
@@ -143,8 +198,23 @@ asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, cons
   co_return result;
 }
 
+/// Runs a batch. What a rank of several throws says which one, unless it is another's reason.
+asio::awaitable<StageRunner::Result> StageLoop::run_named(const StageBatch& batch, std::span<const std::byte> input) {
+  std::string failure;
+  try {
+    co_return co_await runner_.run(batch, input);
+  } catch (const tensor::CollectiveAborted&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (options_.position.size == 1) throw;
+    failure = error.what();
+  }
+  throw ErrorException(
+      make_error(ErrorCode::kInternal, "{}: {}", rank_name(options_.stage, options_.position), failure));
+}
+
 asio::awaitable<void> StageLoop::send_activations(const Plan& plan, std::span<const std::byte> activations) {
-  sends_.push_back(downstream_->send_borrowed(comm::MessageKind::kActivations, plan.epoch, plan.id, activations));
+  sends_.push_back(links_.downstream->send_borrowed(comm::MessageKind::kActivations, plan.epoch, plan.id, activations));
   // The next run writes to the oldest of the runner's buffers.
   if (sends_.size() < runner_.output_buffers()) co_return;
   comm::Work oldest = std::move(sends_.front());
@@ -152,13 +222,13 @@ asio::awaitable<void> StageLoop::send_activations(const Plan& plan, std::span<co
   co_await oldest.commit();
 }
 
-void StageLoop::send_output(Plan plan, std::vector<SliceOutput> slices) {
+void StageLoop::send_output(const Plan& plan, std::vector<SliceOutput> slices, std::vector<StageReport> reports) {
   PlanOutput output;
   output.id = plan.id;
   output.epoch = plan.epoch;
   output.slices = std::move(slices);
-  output.reports = std::move(plan.reports);
-  downstream_->send(comm::MessageKind::kOutput, plan.epoch, plan.id, output.encode());
+  output.reports = std::move(reports);
+  links_.results().send(comm::MessageKind::kOutput, plan.epoch, plan.id, output.encode());
 }
 
 }  // namespace millrace::sched

@@ -15,28 +15,34 @@
 #include "sched/stage/sequence_table.h"
 #include "sched/stage/stage_copies.h"
 #include "sched/stage/stage_inputs.h"
+#include "sched/stage/stage_links.h"
 #include "sched/stage/stage_runner.h"
+#include "tensor/collective.h"
 
 namespace millrace::sched {
 
 struct StageLoopOptions {
   StageId stage;
+  tensor::RankPosition position;  ///< of the rank in its stage; rank 0 is the leader
   bool first = false;
   bool last = false;
   StageBounds bounds;
   size_t window = 1;                  ///< plans that can be in flight: the bound of the batch queue
   async::Duration watchdog{};         ///< a run that takes longer since its plan arrived fails the stage; 0: no limit
   std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here whether the newest plan had work; outlives it
+
+  [[nodiscard]] bool is_leader() const { return position.rank == 0; }
+  /// Returns whether this rank samples and sends the output to the head.
+  [[nodiscard]] bool samples() const { return last && is_leader(); }
 };
 
-/// One stage in one epoch of the ring. It receives plans, passes them on at once, and runs them in order. It sends
-/// activations to the next stage, or outputs to the head. It decides nothing. Owned by LocalStages, on its stage's
-/// Runtime. When the upstream link closes or something fails, run() closes the downstream link with the reason, so that
-/// the head learns it, and returns.
+/// One rank of a stage in one epoch of the ring. It receives plans, passes them on at once, and runs them in order. It
+/// sends activations to the next stage, or outputs to the head. It decides nothing. Owned by LocalStages, on its rank's
+/// Runtime. When a link closes or something fails, run() ends the exchanges between the ranks, closes all links with
+/// the reason, so that the head receives it, and returns.
 class StageLoop {
  public:
-  StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner,
-            std::unique_ptr<comm::LinkReceiver> upstream, std::unique_ptr<comm::LinkSender> downstream);
+  StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner, StageLinks links);
 
   /// Runs the epoch to its end. Called once.
   [[nodiscard]] asio::awaitable<void> run();
@@ -52,21 +58,25 @@ class StageLoop {
   };
   [[nodiscard]] asio::awaitable<void> receive_plans();
   [[nodiscard]] asio::awaitable<void> execute_plans();
-  [[nodiscard]] asio::awaitable<void> receive_acks();
+  [[nodiscard]] asio::awaitable<void> receive_acks(size_t source, comm::LinkReceiver& from);
+  [[nodiscard]] asio::awaitable<void> receive_reports(comm::LinkReceiver& from_rank);
   [[nodiscard]] asio::awaitable<void> send_acks();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
   [[nodiscard]] asio::awaitable<StageRunner::Result> run_batch(const Plan& plan, const StageBatch& batch,
                                                                async::TimePoint arrived, StageReport& report);
+  [[nodiscard]] asio::awaitable<StageRunner::Result> run_named(const StageBatch& batch,
+                                                               std::span<const std::byte> input);
+  void pass_on(const Plan& plan);
+  void keep_report(const StageReport& report);
   [[nodiscard]] asio::awaitable<void> send_activations(const Plan& plan, std::span<const std::byte> activations);
-  void send_output(Plan plan, std::vector<SliceOutput> slices);
+  void send_output(const Plan& plan, std::vector<SliceOutput> slices, std::vector<StageReport> reports);
   [[nodiscard]] async::TimePoint arrival_of(const comm::Message& message) const;
   void fail(const std::string& reason);
 
   async::Runtime& runtime_;
   const StageLoopOptions options_;
   StageRunner& runner_;
-  std::unique_ptr<comm::LinkReceiver> upstream_;
-  std::unique_ptr<comm::LinkSender> downstream_;
+  StageLinks links_;
   StageInputs inputs_;
   SequenceTable table_;
   async::TaskGroup tasks_;

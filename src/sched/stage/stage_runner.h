@@ -1,7 +1,9 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "async/event.h"
@@ -10,11 +12,12 @@
 #include "sched/plan/plan.h"
 #include "sched/stage/sequence_table.h"
 #include "tensor/backend.h"
+#include "tensor/collective.h"
 
 namespace millrace::sched {
 
-/// Runs plans on a stage's layers, and owns their pages on the device and in the host tier. Owned by LocalStages over
-/// all epochs of the ring. The stage loop calls it on the stage's thread, one plan at a time.
+/// Runs plans on one rank's part of a stage's layers, and owns its pages on the device and in the host tier. Owned by
+/// LocalStages over all epochs of the ring. The stage loop calls it on the rank's thread, one plan at a time.
 class StageRunner {
  public:
   virtual ~StageRunner() = default;
@@ -29,9 +32,15 @@ class StageRunner {
   struct Result {
     /// [rows, hidden], on the device where a stage of this process reads it; empty on the last stage.
     std::span<const std::byte> activations;
-    std::vector<SliceOutput> outputs;  ///< one per slice; only on the last stage
+    std::vector<SliceOutput> outputs;  ///< one per slice; only on the last stage, and there only on the leader
   };
   [[nodiscard]] virtual asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte> input) = 0;
+
+  /// Sets the rank's end of the exchanges within its stage, for the runs of one epoch. Called before its first run, in
+  /// a stage of several ranks.
+  virtual void set_collective(std::unique_ptr<tensor::Collective> /*collective*/) {}
+  /// Ends the exchanges of the epoch: a run that waits in one throws CollectiveAborted on every rank of the stage.
+  virtual void abort_exchanges(const std::string& /*reason*/) {}
 
   /// Returns the number of activation buffers, at least 2, which runs use in turn. A next stage of the same process
   /// reads them in place, so this stage can be at most this many runs ahead.

@@ -5,8 +5,12 @@
 namespace millrace::server {
 namespace {
 
-std::string stage_label(StageId stage) {
-  return stage == comm::kHeadId ? "head" : std::to_string(stage.value());
+/// Returns "head", the number of a stage for its leader, or "1.2" for rank 2 of stage 1.
+std::string stage_label(StageId id) {
+  if (id == comm::kHeadId) return "head";
+  const uint32_t rank = id.value() >> comm::kRankIdShift & comm::kMaxRankId;
+  const uint32_t stage = id.value() & ((uint32_t{1} << comm::kRankIdShift) - 1);
+  return rank == 0 ? std::to_string(stage) : fmt::format("{}.{}", stage, rank);
 }
 
 std::string label(const comm::LinkStats& link) {

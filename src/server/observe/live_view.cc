@@ -70,7 +70,11 @@ void write_recent(JsonWriter& json, const RingSnapshot& ring) {
       json.member(sched::kWaitCauseNames[i],
                   rounded(static_cast<double>(stage.wait[cause]) / static_cast<double>(counted)));
     }
-    json.end_object().end_object();
+    json.end_object().key("ranks").begin_array();
+    for (const int64_t rank_ns : stage.rank_busy_ns) {
+      json.value(rounded(counted == 0 ? 0.0 : static_cast<double>(rank_ns) / static_cast<double>(counted)));
+    }
+    json.end_array().end_object();
   }
   json.end_array().key("links").begin_array();
   for (const sched::LinkTotals& link : recent.links) {
@@ -102,7 +106,8 @@ void append_live_view(std::string& out, const sched::RingStats& ring, const sche
   JsonWriter json(out);
   json.begin_object().member("model", model_name).member("now_us", microseconds(now_ns));
   json.member("started_us", microseconds(started_ns));
-  json.member("stage_count", snapshot.stage_count).member("window", snapshot.window);
+  json.member("stage_count", snapshot.stage_count).member("rank_count", ring.rank_count());
+  json.member("window", snapshot.window);
   json.member("in_flight", snapshot.in_flight).member("generations", snapshot.epochs);
   json.member("micro_batches", snapshot.since_start.plans);
   json.member("prefill_tokens", snapshot.since_start.prefill_tokens);

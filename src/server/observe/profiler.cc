@@ -66,7 +66,7 @@ Result<Profiler::Written> Profiler::stop() {
 void Profiler::record(uint64_t after) {
   name_thread("profile");
   uint64_t seen = after;
-  TraceWriter writer(ring_.stage_count(), ring_.window());
+  TraceWriter writer(ring_.stage_count(), ring_.window(), ring_.rank_count());
   std::string out;
   size_t file_bytes = 0;
   writer.begin(out);

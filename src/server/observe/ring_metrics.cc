@@ -18,6 +18,14 @@ void write_stages(MetricWriter& writer, const RingSnapshot& ring) {
   };
   per_stage("stage_busy_seconds_total", "counter", "Time that a stage computed.",
             [&](size_t s) { return seconds(stages[s].busy_ns); });
+  writer.describe("rank_busy_seconds_total", "counter",
+                  "Time that a rank of a stage computed or waited for the others.");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (size_t rank = 0; rank <= stages[s].rank_busy_ns.size(); ++rank) {
+      writer.sample("rank_busy_seconds_total", fmt::format("stage=\"{}\",rank=\"{}\"", s, rank),
+                    seconds(rank == 0 ? stages[s].busy_ns : stages[s].rank_busy_ns[rank - 1]));
+    }
+  }
   writer.describe("stage_wait_seconds_total", "counter", "Time that a stage waited, by cause; idle: no request.");
   for (size_t s = 0; s < stages.size(); ++s) {
     for (size_t i = 0; i < sched::kWaitCauseCount; ++i) {

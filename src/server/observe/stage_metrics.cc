@@ -11,7 +11,8 @@ void append_store_metrics(std::string& out, const std::vector<cache::StageStoreS
     const std::string name = fmt::format("page_store_{}", counter.name);
     writer.describe(name, counter.name.ends_with("_total") ? "counter" : "gauge", counter.help);
     for (const cache::StageStoreStats& each : stores) {
-      writer.sample(name, fmt::format("stage=\"{}\"", each.stage.value()), each.store.*counter.value);
+      writer.sample(name, fmt::format("stage=\"{}\",rank=\"{}\"", each.stage.value(), each.rank),
+                    each.store.*counter.value);
     }
   }
 }
@@ -24,7 +25,8 @@ void append_decode_metrics(std::string& out, const std::vector<sched::StageGraph
   for (const sched::StageGraphStats& each : stages) {
     for (size_t i = 0; i < each.counts.size(); ++i) {
       writer.sample("decode_steps_total",
-                    fmt::format("stage=\"{}\",graph=\"{}\"", each.stage.value(), tensor::kGraphOutcomeNames[i]),
+                    fmt::format("stage=\"{}\",rank=\"{}\",graph=\"{}\"", each.stage.value(), each.rank,
+                                tensor::kGraphOutcomeNames[i]),
                     each.counts[i]);
     }
   }

@@ -16,17 +16,7 @@ using sched::StageSpan;
 
 constexpr int kProcess = 1;
 constexpr size_t kHeadRow = 1;
-constexpr size_t kRowsPerStage = 3;
-
-size_t compute_row(size_t stage) {
-  return 10 + kRowsPerStage * stage + 1;
-}
-size_t wait_row(size_t stage) {
-  return compute_row(stage) + 1;
-}
-size_t lane_row(size_t lane) {
-  return 10 + kRowsPerStage * lane;
-}
+constexpr size_t kRowsPerStage = 3;  // besides those of ranks after the leader
 
 /// Returns exact microseconds, with three decimals.
 std::string microseconds(int64_t ns) {
@@ -78,8 +68,18 @@ void add_counter(std::string& out, std::string_view name, int64_t at_ns,
 
 }  // namespace
 
-TraceWriter::TraceWriter(size_t stage_count, size_t window)
-    : stage_count_(stage_count), window_(window), lane_free_ns_(stage_count + 1) {}
+TraceWriter::TraceWriter(size_t stage_count, size_t window, size_t rank_count)
+    : stage_count_(stage_count), window_(window), rank_count_(rank_count), lane_free_ns_(stage_count + 1) {}
+
+size_t TraceWriter::lane_row(size_t lane) const {
+  return 10 + (kRowsPerStage + rank_count_ - 1) * lane;
+}
+size_t TraceWriter::compute_row(size_t stage, size_t rank) const {
+  return lane_row(stage) + 1 + rank;
+}
+size_t TraceWriter::wait_row(size_t stage) const {
+  return compute_row(stage, rank_count_);
+}
 
 void TraceWriter::name_row(std::string& out, size_t row, const std::string& name) {
   Event named(out, 'M', row, "thread_name");
@@ -97,11 +97,13 @@ void TraceWriter::begin(std::string& out) {
   ring.finish();
   Event shape(out, 'M', 0, "millrace_ring");
   shape.json().key("args").begin_object().member("stages", stage_count_).member("window", window_);
+  shape.json().member("ranks", rank_count_);
   shape.finish();
   name_row(out, kHeadRow, "head");
   for (size_t s = 0; s < stage_count_; ++s) {
     name_row(out, lane_row(s), s == 0 ? "lane head to 0" : fmt::format("lane {} to {}", s - 1, s));
-    name_row(out, compute_row(s), fmt::format("stage {}", s));
+    name_row(out, compute_row(s, 0), fmt::format("stage {}", s));
+    for (size_t r = 1; r < rank_count_; ++r) name_row(out, compute_row(s, r), fmt::format("stage {} rank {}", s, r));
     name_row(out, wait_row(s), fmt::format("stage {} waits", s));
   }
   name_row(out, lane_row(stage_count_), fmt::format("lane {} to head", stage_count_ - 1));
@@ -148,10 +150,17 @@ void TraceWriter::add_stage(std::string& out, const PlanRecord& record, size_t s
     }
     wait.finish();
   }
-  Event compute(out, 'X', compute_row(stage), batch_name(record));
+  Event compute(out, 'X', compute_row(stage, 0), batch_name(record));
   compute.time("ts", span.begin_ns - origin_ns_).time("dur", span.end_ns - span.begin_ns).args(record);
   compute.json().member("stage", stage).member("sent_bytes", span.sent_bytes);
   compute.time("plan_arrived", span.plan_ns - origin_ns_).time("input_arrived", span.input_ns - origin_ns_).finish();
+  for (size_t i = 0; i < span.ranks.size(); ++i) {
+    const sched::RankSpan& rank = span.ranks[i];
+    Event run(out, 'X', compute_row(stage, i + 1), batch_name(record));
+    run.time("ts", rank.begin_ns - origin_ns_).time("dur", rank.end_ns - rank.begin_ns).args(record);
+    run.json().member("stage_of_rank", stage).member("rank", i + 1);
+    run.finish();
+  }
 }
 
 void TraceWriter::add_lane(std::string& out, const PlanRecord& record, size_t lane, int64_t left_ns,

@@ -10,7 +10,7 @@ using namespace millrace::cache;
 using namespace millrace::test;
 
 TEST_CASE("every field of an identity changes the folder name") {
-  std::vector<StoreIdentity> identities(9, make_identity());
+  std::vector<StoreIdentity> identities(11, make_identity());
   identities[1].model_fingerprint = "model b";
   identities[2].layer_begin = 1;
   identities[3].layer_end = 5;
@@ -19,6 +19,9 @@ TEST_CASE("every field of an identity changes the folder name") {
   identities[6].page_bytes = kPageBytes + 1;
   identities[7] = {"m", 1, 2, "u8", 34, 5};
   identities[8] = {"m\n1-2\n2:u8", 1, 2, "u", 3, 45};
+  identities[9].head_end = 2;
+  identities[10].head_begin = 1;
+  identities[10].head_end = 2;
   std::set<std::string> names;
   for (const StoreIdentity& identity : identities) names.insert(hash_of(identity).hex());
   REQUIRE(names.size() == identities.size());

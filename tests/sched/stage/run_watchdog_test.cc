@@ -12,7 +12,7 @@ namespace {
 
 struct World {
   explicit World(async::Duration limit)
-      : watchdog(runtime, StageId(1), limit, [this](const std::string& reason) { late.push_back(reason); }) {}
+      : watchdog(runtime, "stage 1", limit, [this](const std::string& reason) { late.push_back(reason); }) {}
   void begin(uint64_t plan, std::shared_ptr<comm::Arrival> inputs = nullptr) {
     watchdog.begin({.plan = PlanId(plan),
                     .arrived = virtual_world.now(),

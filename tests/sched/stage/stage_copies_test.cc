@@ -59,7 +59,7 @@ class HostOnlyRunner final : public StageRunner {
 /// One stage's copies, and what it says of them.
 struct Stage {
   explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
-      : runner(runtime, options), acks(runtime, first), copies(runtime, runner, tasks, acks, kHostPages) {
+      : runner(runtime, options), acks(runtime, first ? 0 : 1), copies(runtime, runner, tasks, acks, kHostPages) {
     tasks.spawn("listen", listen());
   }
   ~Stage() {
@@ -219,22 +219,22 @@ TEST_CASE("a copy ends when earlier stages ended it too") {
   stage.copies.store({store_of(2, host_pages(0, 3)), store_of(3, host_pages(3, 3))});
   REQUIRE(stage.settle().empty());
   const std::vector<cache::CopyAck> before{{CopyId(3), 2}, {CopyId(1), 0}, {CopyId(4), 9}};
-  stage.acks.add_upstream(before);
+  stage.acks.add(0, before);
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(1), 0}, {CopyId(3), 2}});
   stage.copies.start(
       {with_keys(4, CopyKind::kProbe, host_pages(0, 5))});  // its plan came behind the stage before's word
-  stage.acks.add_upstream(std::vector<cache::CopyAck>{{CopyId(2), 3}});
+  stage.acks.add(0, std::vector<cache::CopyAck>{{CopyId(2), 3}});
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(2), 3}, {CopyId(4), 0}});
 }
 
 TEST_CASE("an unexpected or duplicate ack ends the ring") {
   Stage stage({}, false);
   const std::vector<cache::CopyAck> ack{{CopyId(1), 1}};
-  stage.acks.add_upstream(ack);
-  REQUIRE(refusal([&] { stage.acks.add_upstream(ack); }) == "copy 1 is acknowledged twice");
+  stage.acks.add(0, ack);
+  REQUIRE(refusal([&] { stage.acks.add(0, ack); }) == "copy 1 is acknowledged twice");
   std::vector<cache::CopyAck> many;
   for (uint64_t i = 0; i <= uint64_t{1} << 20; ++i) many.push_back({CopyId(i + 2), 0});
-  REQUIRE(refusal([&] { stage.acks.add_upstream(many); }) == "over 1048576 copies have not ended");
+  REQUIRE(refusal([&] { stage.acks.add(0, many); }) == "over 1048576 copies have not ended");
 }
 
 TEST_CASE("pages whose store work throws are not good") {

@@ -1,5 +1,6 @@
 #include "sched/stage/stage_loop.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
@@ -58,6 +59,13 @@ asio::awaitable<void> run_loop(StageLoop& loop) {
   co_await loop.run();
 }
 
+StageLinks links(comm::Link& in, comm::Link& out) {
+  StageLinks links;
+  links.upstream = std::move(in.receiver);
+  links.downstream = std::move(out.sender);
+  return links;
+}
+
 /// The first of several stages, whose activations lie in buffers that take turns.
 class Buffered final : public StageRunner {
  public:
@@ -86,7 +94,7 @@ asio::awaitable<void> run_ahead(async::Runtime& runtime, Buffered& runner, size_
   comm::Link out = comm::make_in_process_link(runtime, runtime, plan_count + 1);
   const StageLoopOptions options{
       .stage = StageId(0), .first = true, .bounds = kBounds, .window = plan_count + 1, .watchdog = {}};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
   for (uint64_t id = 0; id < plan_count; ++id) {
@@ -109,7 +117,7 @@ asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Pl
   comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
   comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
   const StageLoopOptions options{.stage = StageId(0), .first = true, .last = true, .bounds = kBounds};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   runner.host_tier().valid.assign(kBounds.host_page_count, true);
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
@@ -129,7 +137,7 @@ asio::awaitable<void> watch_work(async::Runtime& runtime, std::vector<Plan> plan
   std::atomic<bool> is_busy = false;
   const StageLoopOptions options{
       .stage = StageId(0), .first = true, .last = true, .bounds = kBounds, .window = 4, .busy = &is_busy};
-  StageLoop loop(runtime, options, runner, std::move(in.receiver), std::move(out.sender));
+  StageLoop loop(runtime, options, runner, links(in, out));
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
   for (const Plan& plan : plans) {
@@ -141,7 +149,82 @@ asio::awaitable<void> watch_work(async::Runtime& runtime, std::vector<Plan> plan
   co_await tasks.join();
 }
 
+/// A runner whose runs last until they are let go.
+class Patient final : public StageRunner {
+ public:
+  explicit Patient(async::Runtime& runtime) : runs_{async::Event(runtime), async::Event(runtime)} {}
+  [[nodiscard]] size_t output_row_bytes() const override { return 0; }
+  [[nodiscard]] size_t input_row_bytes() const override { return 0; }
+  [[nodiscard]] asio::awaitable<Result> run(const StageBatch& batch, std::span<const std::byte>) override {
+    co_await runs_.at(batch.plan.value()).wait();
+    Result result;
+    result.outputs.resize(batch.slices.size());
+    co_return result;
+  }
+  void abort_exchanges(const std::string& reason) override { aborted_ = reason; }
+  void let_go(uint64_t plan) { runs_.at(plan).set(); }
+  [[nodiscard]] const std::string& aborted() const { return aborted_; }
+
+ private:
+  std::array<async::Event, 2> runs_;  // by plan
+  std::string aborted_;
+};
+
+/// What the only other rank of a leader sees: a plan before the leader computes, and the leader's end after its own.
+asio::awaitable<void> act_as_rank(async::Runtime& runtime, std::vector<StageReport>& reports, std::string& end) {
+  comm::Link in = comm::make_in_process_link(runtime, runtime, 4);
+  comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
+  comm::Link plans = comm::make_in_process_link(runtime, runtime, 4);
+  comm::Link results = comm::make_in_process_link(runtime, runtime, 4);
+  Patient runner(runtime);
+  const StageLoopOptions options{
+      .stage = StageId(0), .position = {.rank = 0, .size = 2}, .first = true, .last = true, .bounds = kBounds};
+  StageLinks leader = links(in, out);
+  leader.ranks.push_back({std::move(plans.sender), std::move(results.receiver)});
+  StageLoop loop(runtime, options, runner, std::move(leader));
+  async::TaskGroup tasks(runtime);
+  tasks.spawn("stage", run_loop(loop));
+  for (uint64_t id = 0; id < 2; ++id) {
+    Plan plan = prompt_of_one(id);
+    if (id > 0) plan.closes = {SlotId(0)};
+    in.sender->send(MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
+    const comm::Message passed_on = co_await plans.receiver->receive(MessageKind::kPlan);
+    runner.let_go(id);
+    CHECK(Plan::decode(passed_on.payload.bytes())->tokens == plan.tokens);
+    PlanOutput done;
+    done.id = plan.id;
+    done.reports = {{.stage = StageId(0), .plan = plan.id, .rank = 1}};
+    results.sender->send(MessageKind::kOutput, plan.epoch, plan.id, done.encode());
+    const comm::Message output = co_await out.receiver->receive(MessageKind::kOutput);
+    const auto decoded = PlanOutput::decode(output.payload.bytes());
+    reports.insert(reports.end(), decoded->reports.begin(), decoded->reports.end());
+    co_await async::sleep_for(runtime, 1ms);
+  }
+  results.sender->close("stage 0 rank 1: out of memory");
+  co_await tasks.join();
+  CHECK(runner.aborted() == "stage 0 rank 1: out of memory");
+  try {
+    (void)co_await plans.receiver->receive(MessageKind::kPlan);
+  } catch (const ErrorException& closed) {
+    end = closed.what();
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a leader passes plans on before it computes") {
+  async::VirtualWorld world(1);
+  async::Runtime& runtime = world.add_thread();
+  async::TaskGroup tasks(runtime);
+  std::vector<StageReport> reports;
+  std::string end;
+  tasks.spawn("rank", act_as_rank(runtime, reports, end));
+  world.run();
+  // Its own reports of both plans, and the rank's of the first, which rides with the second.
+  REQUIRE(reports.size() == 3);
+  REQUIRE(std::ranges::count(reports, 1U, &StageReport::rank) == 1);
+  REQUIRE(end == "stage 0 rank 1: out of memory");
+}
 
 TEST_CASE("a stage runs ahead by as many plans as it has buffers") {
   for (const size_t buffers : {size_t{2}, size_t{4}}) {

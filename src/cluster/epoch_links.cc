@@ -1,0 +1,124 @@
+#include "cluster/epoch_links.h"
+
+#include "cluster/node_link.h"
+#include "comm/collective/tcp_collective.h"
+
+namespace millrace::cluster {
+
+EpochLinks::EpochLinks(async::Runtime& runtime, comm::TcpListener& listener, sched::LocalStages& stages,
+                       EpochLinksOptions options, std::function<void()> on_change)
+    : runtime_(runtime),
+      listener_(listener),
+      stages_(stages),
+      options_(std::move(options)),
+      on_change_(std::move(on_change)) {
+  for (const JoinedNode& node : options_.nodes) parts_.push_back(node.part);
+  ends_ = link_ends(parts_, options_.node, options_.assignment.stage.rank_count);
+  outer_.ranks.resize(part().size());
+  if (divides_stage()) outer_.collectives.resize(part().size());
+}
+
+void EpochLinks::open(async::TaskGroup& tasks) {
+  for (const LinkEnd& end : ends_) {
+    if (end.sends()) {
+      tasks.spawn("connect a link", connect(end));
+    } else {
+      tasks.spawn("accept a link", accept(end));
+    }
+  }
+  for (size_t i = 0; i < outer_.collectives.size(); ++i) tasks.spawn("join a collective", join_collective(i));
+}
+
+/// Returns where a node listens for this one. Ranks of a divided stage that are both here exchange over TCP too.
+comm::TcpEndpoint EpochLinks::endpoint_of(size_t node) const {
+  if (node != options_.node) return {options_.nodes[node].host, options_.nodes[node].port};
+  comm::TcpEndpoint own = listener_.endpoint();
+  if (own.host == "0.0.0.0") own.host = "127.0.0.1";
+  if (own.host == "::") own.host = "::1";
+  return own;
+}
+
+comm::TcpLinkOptions EpochLinks::socket_options() const {
+  return link_options(options_.assignment, options_.config, options_.silence);
+}
+
+asio::awaitable<void> EpochLinks::accept(LinkEnd end) {
+  const auto hello = link_hello(options_.assignment, options_.config, options_.epoch, end.from, end.to);
+  auto link = co_await listener_.accept_link(stages_.tcp_links(end.owner), hello, socket_options(), options_.deadline);
+  if (options_.channel_in && end.use == LinkEnd::Use::kUpstream && !link.has_error()) {
+    link = co_await stages_.add_channel(std::move(*link),
+                                        channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
+    if (link.has_error()) note_channel(link.error(), end.to);
+  }
+  if (link.has_error()) co_return note(link.error());
+  sched::StageLinks& owner = outer_.ranks[end.owner];
+  switch (end.use) {
+    case LinkEnd::Use::kUpstream: owner.upstream = std::move(*link); break;
+    case LinkEnd::Use::kFromLeader: owner.from_leader = std::move(*link); break;
+    default: other_rank(end).receiver = std::move(*link); break;
+  }
+  note_opened();
+}
+
+asio::awaitable<void> EpochLinks::connect(LinkEnd end) {
+  const auto hello = link_hello(options_.assignment, options_.config, options_.epoch, end.from, end.to);
+  auto link = co_await comm::connect_link(runtime_, stages_.tcp_links(end.owner), endpoint_of(end.peer), hello,
+                                          socket_options(), options_.deadline);
+  if (options_.channel_out && end.use == LinkEnd::Use::kDownstream && !link.has_error()) {
+    link = co_await stages_.add_channel(std::move(*link),
+                                        channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
+    if (link.has_error()) note_channel(link.error(), end.to);
+  }
+  if (link.has_error()) co_return note(link.error());
+  sched::StageLinks& owner = outer_.ranks[end.owner];
+  switch (end.use) {
+    case LinkEnd::Use::kDownstream: owner.downstream = std::move(*link); break;
+    case LinkEnd::Use::kToLeader: owner.to_leader = std::move(*link); break;
+    default: other_rank(end).sender = std::move(*link); break;
+  }
+  note_opened();
+}
+
+/// Returns a leader's links with a rank that is elsewhere.
+comm::Link& EpochLinks::other_rank(const LinkEnd& end) {
+  std::vector<comm::Link>& ranks = outer_.ranks[end.owner].ranks;
+  ranks.resize(options_.assignment.stage.rank_count - 1);
+  return ranks[end.other - 1];
+}
+
+asio::awaitable<void> EpochLinks::join_collective(size_t index) {
+  const uint32_t rank_count = options_.assignment.stage.rank_count;
+  const StageId stage(part().first_stage);
+  comm::TcpCollectiveOptions collective{
+      .position = {.rank = static_cast<int32_t>(part().first_rank + index), .size = static_cast<int32_t>(rank_count)},
+      .stage = stage,
+      .facts = link_hello(options_.assignment, options_.config, options_.epoch, stage, stage),
+      .endpoints = {},
+      .sockets = socket_options(),
+      .silence = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence),
+      .reduce_dtype = options_.assignment.stage.reduce_dtype};
+  for (uint32_t rank = 0; rank < rank_count; ++rank) {
+    collective.endpoints.push_back(endpoint_of(node_of(parts_, stage, rank)));
+  }
+  auto joined = co_await comm::connect_tcp_collective(runtime_, listener_, std::move(collective),
+                                                      *stages_.backend(index), options_.deadline);
+  if (joined.has_error()) co_return note(joined.error());
+  outer_.collectives[index] = std::move(*joined);
+  note_opened();
+}
+
+void EpochLinks::note_channel(const Error& failure, StageId to) {
+  if (failure.code != ErrorCode::kAborted) lost_channel_ = to;
+}
+
+void EpochLinks::note(const Error& failure) {
+  if (!failure_) failure_ = failure;
+  on_change_();
+}
+
+void EpochLinks::note_opened() {
+  ++opened_;
+  on_change_();
+}
+
+}  // namespace millrace::cluster

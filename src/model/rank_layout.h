@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "tensor/sum_shards.h"
+
+namespace millrace::model {
+
+/// How a tensor is divided over the ranks of a stage.
+enum class Division : uint8_t {
+  kNone,            ///< every rank has all of it
+  kHeadRows,        ///< rows, or elements of a vector, by attention head
+  kKvHeadRows,      ///< rows, or elements of a vector, by KV head
+  kHeadColumns,     ///< columns by attention head
+  kFeatureRows,     ///< rows by feature of the feed-forward block
+  kFeatureColumns,  ///< columns by feature of the feed-forward block
+  kVocabularyRows,  ///< rows by token
+};
+
+/// The part of a model that one tensor-parallel rank of a stage computes. With one rank it is everything.
+struct RankLayout {
+  tensor::RankPosition position;
+  tensor::TermRange heads;
+  tensor::TermRange kv_heads;      ///< the same on several ranks where there are fewer KV heads than ranks
+  tensor::SumShards head_outputs;  ///< of o_proj's inputs
+  tensor::SumShards features;      ///< of down_proj's inputs
+  tensor::SumShards experts;       ///< of a sparse layer
+  tensor::TermRange vocabulary;    ///< tokens whose logits the rank computes; may be fewer than logit_columns
+  int64_t logit_columns = 0;       ///< columns of a rank's slice of logits, equal for all ranks
+
+  [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
+  [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }
+  /// Returns the rows or columns of a tensor that the rank has; `size` is that of the whole side.
+  [[nodiscard]] tensor::TermRange part(Division division, int64_t head_dim, int64_t size) const;
+};
+
+/// Checks that a model can be divided over `size` ranks. Errors: kInvalidArgument with the size that does not divide
+/// and the counts of ranks that work.
+[[nodiscard]] Result<void> check_ranks(const ModelConfig& config, int32_t size);
+
+/// Returns the layout of a rank of a model that check_ranks allows.
+[[nodiscard]] RankLayout rank_layout(const ModelConfig& config, tensor::RankPosition position);
+
+}  // namespace millrace::model

@@ -1,0 +1,197 @@
+#include "model/rank_layout.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <set>
+
+#include "cpu/cpu_backend.h"
+#include "model/random_model.h"
+#include "model/stage_model.h"
+#include "model/test_pipeline.h"
+#include "support/mentions.h"
+
+using namespace millrace;
+using namespace millrace::model;
+using millrace::test::Mentions;
+using tensor::TermRange;
+using test::TestPipeline;
+
+namespace {
+
+/// Returns a model with odd sizes: 33 tokens, 8 heads of 12 channels for 2 KV heads, biases and norms of heads.
+ModelConfig odd_config() {
+  ModelConfig config;
+  config.architecture = "Qwen2ForCausalLM";
+  config.vocab_size = 33;
+  config.hidden_size = 24;
+  config.intermediate_size = 72;
+  config.layer_count = 3;
+  config.head_count = 8;
+  config.kv_head_count = 2;
+  config.head_dim = 12;
+  config.max_position = 64;
+  config.norm_epsilon = 1e-5f;
+  config.qkv_bias = config.output_bias = config.qk_norm = true;
+  config.sliding_windows.assign(3, 0);
+  return config;
+}
+
+/// Returns such a model with eleven experts in its last two layers.
+ModelConfig odd_sparse_config() {
+  ModelConfig config = odd_config();
+  config.moe = {.expert_count = 11, .experts_per_token = 4, .intermediate_size = 20, .renormalize = true};
+  config.sparse_layers = {false, true, true};
+  return config;
+}
+
+std::vector<std::unique_ptr<tensor::Backend>> make_backends(int32_t count, tensor::DType dtype) {
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (int32_t rank = 0; rank < count; ++rank)
+    backends.push_back(cpu::make_backend({.threads = 1, .compute_dtype = dtype}));
+  return backends;
+}
+
+std::vector<tensor::Backend*> first_of(const std::vector<std::unique_ptr<tensor::Backend>>& backends, int32_t count) {
+  std::vector<tensor::Backend*> some;
+  for (int32_t rank = 0; rank < count; ++rank) some.push_back(backends[static_cast<size_t>(rank)].get());
+  return some;
+}
+
+std::vector<TokenId> prompt_of(size_t count, int32_t vocab) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<TokenId>((i * i + 7 * i + 3) % static_cast<size_t>(vocab)));
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("a rank has its heads and the tokens of its logits") {
+  const ModelConfig config = odd_config();
+  const RankLayout second = rank_layout(config, {1, 4});
+  REQUIRE(second.heads == TermRange{2, 4});
+  REQUIRE(second.kv_heads == TermRange{0, 1});  // shared by two ranks
+  REQUIRE(second.logit_columns == 9);
+  REQUIRE(second.vocabulary == TermRange{9, 18});
+  const RankLayout last = rank_layout(config, {3, 4});
+  REQUIRE(last.kv_heads == TermRange{1, 2});
+  REQUIRE(last.vocabulary == TermRange{27, 33});
+  REQUIRE(last.head_outputs.owned() == TermRange{72, 96});
+  REQUIRE(last.features.owned() == TermRange{48, 72});
+  const RankLayout alone = rank_layout(config, {});
+  REQUIRE(alone.heads == TermRange{0, 8});
+  REQUIRE(alone.kv_heads == TermRange{0, 2});
+  REQUIRE(alone.logit_columns == 33);
+  // More ranks than tokens leave some without any.
+  ModelConfig few_tokens = config;
+  few_tokens.vocab_size = 9;
+  REQUIRE(rank_layout(few_tokens, {3, 4}).vocabulary == TermRange{9, 9});
+}
+
+TEST_CASE("a model that cannot be divided is refused by its size") {
+  const auto refuses = [](ModelConfig config, int32_t ranks, const auto& wanted) {
+    const Result<void> checked = check_ranks(config, ranks);
+    REQUIRE(checked.has_error());
+    REQUIRE(checked.error().code == ErrorCode::kInvalidArgument);
+    REQUIRE_THAT(checked.error().message, wanted);
+  };
+  ModelConfig config = odd_config();
+  for (const int32_t ranks : {1, 2, 4, 8}) REQUIRE(check_ranks(config, ranks).has_value());
+  refuses(config, 3, Mentions("3 tensor-parallel ranks", "1, 2, 4 or 8"));
+  config.head_count = 14;
+  refuses(config, 4, Mentions("num_attention_heads 14", "that work: 1, 2"));
+  config = odd_config();
+  config.kv_head_count = 3;
+  config.head_count = 24;
+  refuses(config, 2, Mentions("num_key_value_heads 3", "that work: 1"));
+  config = odd_config();
+  config.hidden_size = 20;
+  refuses(config, 8, Mentions("hidden_size 20", "that work: 1, 2, 4"));
+  config = odd_config();
+  config.intermediate_size = 24;
+  refuses(config, 4, Mentions("intermediate_size 24", "that work: 1, 2"));
+  config = odd_config();
+  config.quantization = Quantization::kW8;
+  refuses(config, 2, Mentions("o_proj's width 96", "group of 32", "w8", "that work: 1"));
+  config.quantization = Quantization::kW8A8Int8;
+  REQUIRE(check_ranks(config, 8).has_value());
+  config = odd_sparse_config();
+  config.moe.expert_count = 3;
+  refuses(config, 4, Mentions("3 experts", "4 ranks", "that work: 1, 2"));
+}
+
+TEST_CASE("ranks of a model with odd sizes compute the same bits") {
+  const bool tied_embeddings = GENERATE(false, true);
+  const bool sparse = GENERATE(false, true);
+  const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  ModelConfig config = sparse ? odd_sparse_config() : odd_config();
+  config.tied_embeddings = tied_embeddings;
+  const test::RandomModel random(config, 23);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  config.quantization = GENERATE(Quantization::kNone, Quantization::kW8A8Int8);
+  const auto backends = make_backends(8, dtype);
+  const std::vector<TokenId> tokens = prompt_of(30, config.vocab_size);
+  std::vector<float> wanted;
+  for (const int32_t ranks : {1, 2, 4, 8}) {
+    for (const int32_t stages : {1, 2}) {
+      CAPTURE(tied_embeddings, sparse, tensor::to_string(dtype), to_string(config.quantization), ranks, stages);
+      TestPipeline pipeline(*checkpoint, config, first_of(backends, ranks), {.stage_count = stages});
+      pipeline.start({30}, 3);
+      const std::vector<float> got = pipeline.run({{.tokens = tokens}});
+      if (wanted.empty()) wanted = got;
+      REQUIRE(got.size() == wanted.size());
+      REQUIRE(std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("a rank loads its part and has a fingerprint of its own") {
+  const ModelConfig config = odd_sparse_config();
+  const test::RandomModel random(config, 29);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backends = make_backends(1, tensor::DType::kF32);
+  const StageSpan whole{{0, 3}, true, true};
+  const StageLimits limits{.max_batch_tokens = 1, .max_logit_rows = 1};
+  std::set<Fingerprint> fingerprints;
+  const auto load = [&](tensor::RankPosition position) {
+    return StageModel::load(*checkpoint, config, whole, *backends[0], limits,
+                            {.with_fingerprint = true, .position = position})
+        .value();
+  };
+  const auto alone = load({});
+  fingerprints.insert(alone->fingerprint().value());
+  for (const int32_t ranks : {2, 4}) {
+    uint64_t bytes = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const auto model = load({rank, ranks});
+      REQUIRE(fingerprints.insert(model->fingerprint().value()).second);
+      REQUIRE(model->page_bytes(16) == alone->page_bytes(16) / 2);  // one of two KV heads
+      bytes += model->checkpoint_bytes();
+    }
+    // All ranks have the embedding, the norms, the routers and the bias of o_proj; with 4 a KV head is on two.
+    REQUIRE(bytes > alone->checkpoint_bytes());
+    REQUIRE(bytes < alone->checkpoint_bytes() + alone->checkpoint_bytes() / 2);
+  }
+  const auto refused = StageModel::load(*checkpoint, config, whole, *backends[0], limits, {.position = {0, 3}});
+  REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("what a rank throws ends the pass on all ranks") {
+  const ModelConfig config = odd_config();
+  const test::RandomModel random(config, 31);
+  const test::TemporaryFolder folder;
+  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
+  const auto checkpoint = Checkpoint::open(folder.path()).value();
+  const auto backends = make_backends(2, tensor::DType::kF32);
+  TestPipeline pipeline(*checkpoint, config, first_of(backends, 2), {.stage_count = 1});
+  pipeline.start({4}, 1);
+  const auto fail = [](size_t, tensor::Matrix) { throw std::runtime_error("no room for logits"); };
+  REQUIRE_THROWS_WITH(pipeline.run({{.tokens = {1, 2, 3, 4}}}, fail), "no room for logits");
+  REQUIRE_THROWS_WITH(pipeline.run({{.tokens = {1, 2, 3, 4}}}, fail), Catch::Contains("a rank has failed"));
+}
