@@ -92,9 +92,8 @@ WidePlan plan_wide(const GemmParams& product, int32_t multiprocessors) {
       const int64_t blocks = int64_t{tiles} * pairs * kClusterBlocks * (divides ? product.splits : 1);
       const int64_t time = steps_in_waves(blocks, block_steps, multiprocessors) * (tokens + kFixedTokens);
       if (time < best.time) {
-        best = {.tokens = tokens,
-                .grid = {.token_tiles = tiles, .feature_pairs = pairs, .divides = divides},
-                .time = time};
+        best = {
+            .tokens = tokens, .grid = {.token_tiles = tiles, .feature_pairs = pairs, .divides = divides}, .time = time};
       }
     }
   }
@@ -106,15 +105,14 @@ void launch_wide(cudaStream_t stream, const GemmParams& product, const WideGrid&
   const int64_t turns = int64_t{grid.token_tiles} * grid.feature_pairs * (grid.divides ? product.splits : 1);
   const int64_t clusters = multiprocessors * T::kMinBlocks / kClusterBlocks;
   const auto blocks = static_cast<uint32_t>((turns < clusters ? turns : clusters) * kClusterBlocks);
-  launch<wide_gemm_kernel<T>>({.name = "product",
-                               .grid = dim3(blocks),
-                               .block = dim3(T::kThreads),
-                               .shared_bytes = T::kSharedBytes,
-                               .cluster_blocks = kClusterBlocks},
-                              stream, product,
-                              make_row_tiles(product.x, product.rows, product.inputs, kStepInputs,
-                                             T::kTokenCount / kClusterBlocks),
-                              grid);
+  launch<wide_gemm_kernel<T>>(
+      {.name = "product",
+       .grid = dim3(blocks),
+       .block = dim3(T::kThreads),
+       .shared_bytes = T::kSharedBytes,
+       .cluster_blocks = kClusterBlocks},
+      stream, product,
+      make_row_tiles(product.x, product.rows, product.inputs, kStepInputs, T::kTokenCount / kClusterBlocks), grid);
 }
 
 void run_wide(cudaStream_t stream, const Operands& given) {
@@ -136,8 +134,7 @@ void run_gemm(cudaStream_t stream, const Operands& given) {
   if (weight.by == MatrixInstruction::kWgmma && given.rows > kFewRows && weight.in_features % kRowAlignment == 0) {
     return run_wide(stream, given);
   }
-  with_tiling(weight.by, tile_tokens(given.rows),
-              [&](auto tiling) { launch_gemm<decltype(tiling)>(stream, given); });
+  with_tiling(weight.by, tile_tokens(given.rows), [&](auto tiling) { launch_gemm<decltype(tiling)>(stream, given); });
 }
 
 void check_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {

@@ -19,8 +19,8 @@ struct WideTiling {
   static constexpr int kConsumers = kWarpgroups * kWarpgroupThreads;
   static constexpr int kThreads = kConsumers + kWarpgroupThreads;
   /// Registers per thread, of which the copying warpgroup gives most to the others.
-  static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 232;
-  static constexpr int kCopierRegisters = 40;
+  static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 224;
+  static constexpr int kCopierRegisters = kBlocksPerSm > 1 ? 48 : 56;
   static constexpr int kColumnTiles = kTokens / 8;
   /// Whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
@@ -116,28 +116,21 @@ class WideWeights {
   __device__ uint32_t step_bytes() const { return static_cast<uint32_t>(panels_ * kPanelStepBytes); }
   __device__ void copy(int32_t step, uint32_t stage, uint32_t barrier) const {
     for (int32_t i = 0; i < panels_; ++i) {
-      copy_bulk(stage + static_cast<uint32_t>(i) * kPanelStepBytes, at(i, step), kPanelStepBytes, barrier);
+      const std::byte* const from = from_ + i * panel_bytes_ + static_cast<size_t>(step) * kPanelStepBytes;
+      copy_bulk(stage + static_cast<uint32_t>(i) * kPanelStepBytes, from, kPanelStepBytes, barrier);
     }
-  }
-  __device__ void prefetch(int32_t step) const {
-    for (int32_t i = 0; i < panels_; ++i) prefetch_bulk(at(i, step), kPanelStepBytes);
   }
 
  private:
-  __device__ const std::byte* at(int32_t panel, int32_t step) const {
-    return from_ + panel * panel_bytes_ + static_cast<size_t>(step) * kPanelStepBytes;
-  }
-
   const size_t panel_bytes_;
   const int32_t panels_;
   const std::byte* const from_;
 };
 
 /// Starts the copies of all turns of this block, with one thread. Each block of the cluster copies its weights, and its
-/// share of the tokens to both. Clusters that need the same weights take turns to read them into the cache.
+/// share of the tokens to both.
 template <class T>
 __device__ void copy_operands(const GemmParams& p, const RowTiles& x, const WideGrid& grid, WideStages<T> stages) {
-  constexpr int32_t kStepsAhead = 16;  // more than the time in which memory answers
   constexpr uint32_t kShare = T::kTokenCount / kClusterBlocks;
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
   const uint32_t rank = cluster_rank();
@@ -145,10 +138,7 @@ __device__ void copy_operands(const GemmParams& p, const RowTiles& x, const Wide
     const WideTurn turn(p, grid, t);
     const WideWeights weights(p, turn, steps);
     const int32_t last = split_begin(turn.last_split, p.splits, steps);
-    int32_t step = split_begin(turn.first_split, p.splits, steps);
-    int32_t ahead = step + turn.token_tile;
-    for (; step < last; ++step) {
-      for (; ahead < min(last, step + kStepsAhead); ahead += grid.token_tiles) weights.prefetch(ahead);
+    for (int32_t step = split_begin(turn.first_split, p.splits, steps); step < last; ++step) {
       stages.wait_empty();
       arrive_and_expect(stages.full(), weights.step_bytes() + T::kTokenBytes);
       weights.copy(step, stages.data(), stages.full());
@@ -240,8 +230,8 @@ __device__ void store_wide_tile(const GemmParams& p, int32_t first_token, int32_
   const int lane = thread % kLanes;
   const int warp = thread / kLanes;
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
-  auto* const staged = reinterpret_cast<float*>(shared_memory() + T::kStageCount * T::kStageBytes +
-                                                warpgroup * T::kStagingBytes);
+  auto* const staged =
+      reinterpret_cast<float*>(shared_memory() + T::kStageCount * T::kStageBytes + warpgroup * T::kStagingBytes);
   if (panel >= p.panels) return;
   const int quads = quads_of_panel(p);
 #pragma unroll
@@ -288,11 +278,13 @@ __device__ void multiply_tiles(const GemmParams& p, const WideGrid& grid, WideSt
       const int32_t tile_index = turn.feature_tile * grid.token_tiles + turn.token_tile;
       if (grid.divides && !reduce_wide_splits<T>(p, tile_index, tiles, turn.first_split, sums)) continue;
     }
-    store_wide_tile<T>(p, turn.token_tile * T::kTokenCount, turn.feature_tile * kWidePanels + static_cast<int32_t>(warpgroup), sums);
+    store_wide_tile<T>(p, turn.token_tile * T::kTokenCount,
+                       turn.feature_tile * kWidePanels + static_cast<int32_t>(warpgroup), sums);
   }
 }
 
-/// Grid: clusters of two blocks, which take the pairs of tiles in turn. The first thread of a block's last warpgroup copies.
+/// Grid: clusters of two blocks, which take the pairs of tiles in turn. The first thread of a block's last warpgroup
+/// copies.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
     wide_gemm_kernel(GemmParams p, const __grid_constant__ RowTiles x, WideGrid grid) {
