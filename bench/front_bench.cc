@@ -327,7 +327,7 @@ server::Service make_service(sched::Engine& engine) {
   return service;
 }
 
-/// Whether a process can have so many streams; if not, says why.
+/// Returns whether a process can have `streams` streams; if not, says why.
 bool can_open(size_t streams) {
   constexpr rlim_t kOthers = 64;
   rlimit limit{};

@@ -31,7 +31,7 @@ bool is_good(const RequestRecord& record, const Goodput& limits) {
          (!limits.e2el_ms || to_ms(record.latency) <= *limits.e2el_ms);
 }
 
-/// Without one, requests come when they can.
+/// Returns whether requests have a rate; without one they come when they can.
 bool has_rate(const Options& options) {
   return !std::isinf(options.request_rate);
 }

@@ -15,9 +15,8 @@
 
 namespace millrace::app {
 
-/// The other nodes, as the engine on the head's node starts with them: the coordinator, which runs on the head's
-/// thread, behind calls that block the thread that loads. Owned by LocalEngine; destroyed after the head's thread has
-/// ended.
+/// The engine's view of the other nodes, on the head's node. It wraps the coordinator, which runs on the head's thread,
+/// in calls that block the loading thread. Owned by LocalEngine; destroyed after the head's thread has ended.
 class ClusterHead {
  public:
   /// Decides the sizes of a ring's pools, as CoordinatorOptions::pool_sizes.
@@ -30,7 +29,7 @@ class ClusterHead {
   [[nodiscard]] Result<void> open(const std::stop_token& stop);
   /// Serves the other nodes from now on, until interrupt().
   void serve();
-  /// From any thread: ends serve(), and a wait for other nodes.
+  /// Ends serve(), and a wait for other nodes. May be called from any thread.
   void interrupt();
   /// Assigns the layers of every stage of the ring, in order.
   void send_layers(const std::vector<model::LayerRange>& ranges);

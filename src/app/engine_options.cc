@@ -28,7 +28,7 @@ Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& 
 Result<void> adapt_to_encoder(const model::ModelConfig& config, EngineOptions& options) {
   if (options.hierarchical_cache) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--enable-hierarchical-cache: {} is an encoder, of which no prefix can be kept",
+                      "--enable-hierarchical-cache: {} is an encoder, whose prefixes cannot be cached",
                       config.architecture);
   }
   const int32_t longest = options.context_length > 0 ? options.context_length : config.context_length();

@@ -17,7 +17,7 @@
 
 namespace millrace::app {
 
-/// Where drafts come from, besides grammars and the predictions of clients.
+/// The source of drafts in addition to grammars and the predictions of clients.
 enum class DraftAlgorithm : uint8_t { kNone, kNgram };
 
 inline constexpr EnumName<DraftAlgorithm> kDraftAlgorithmNames[] = {
@@ -56,16 +56,16 @@ struct EngineOptions {
 
 /// Opens the weights of the model. Errors: those of Checkpoint::open.
 [[nodiscard]] Result<std::unique_ptr<model::Checkpoint>> open_checkpoint(const EngineOptions& options);
-/// Has every prompt computed in one piece and without cached prefixes, since each row of an encoder depends on all
-/// others. Error: kInvalidArgument with a flag that asks for cached prefixes.
+/// Sets the options so that every prompt is computed in one piece and without cached prefixes. Each row of an encoder
+/// depends on all others. Error: kInvalidArgument with a flag that asks for cached prefixes.
 [[nodiscard]] Result<void> adapt_to_encoder(const model::ModelConfig& config, EngineOptions& options);
 /// Returns the configuration of every stage: the flags of `options.stage` and what follows from other flags.
 /// `sampling_vocab`: ids that can be sampled.
 [[nodiscard]] sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_vocab);
-/// Returns the pages of the KV cache where `capacity` of them fit the memory and sequences have up to `longest` tokens;
-/// 0: there is no room for one.
+/// Returns the pages of the KV cache where `capacity` of them fit the memory and sequences have up to `longest` tokens.
+/// 0: no sequence fits.
 [[nodiscard]] uint32_t pool_pages(const EngineOptions& options, int32_t longest, uint64_t capacity);
-/// Returns how much of the available memory the KV cache may take at most: --mem-fraction-static, or all of it where
+/// Returns the fraction of the available memory that the KV cache may take. It is --mem-fraction-static, or 1 where
 /// --max-total-tokens says how much is wanted; 0: the device's default.
 [[nodiscard]] double memory_fraction(const EngineOptions& options);
 /// Returns the head's options over pools of these sizes, for requests of up to `max_context` tokens where the pool

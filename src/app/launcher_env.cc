@@ -23,8 +23,8 @@ constexpr std::array kLaunchers{
              .host = "MASTER_ADDR",
              .port = "MASTER_PORT",
              .port_taken = "TORCHELASTIC_USE_AGENT_STORE"},
-    // Before Slurm: mpirun within an allocation hands its processes the variables of the batch script or of its
-    // daemons.
+    // Open MPI precedes Slurm: mpirun within an allocation hands its processes the variables of the batch script or of
+    // its daemons.
     Launcher{.name = "Open MPI", .rank = "OMPI_COMM_WORLD_RANK", .count = "OMPI_COMM_WORLD_SIZE"},
     Launcher{.name = "Slurm", .rank = "SLURM_PROCID", .count = "SLURM_NTASKS", .host = "SLURM_LAUNCH_NODE_IPADDR"},
     Launcher{

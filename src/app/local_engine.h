@@ -55,24 +55,24 @@ class LocalEngine {
   /// Loads the weights, waits for the other nodes and starts the ring. The engine is ready a moment later. Called once.
   /// Errors name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
-  /// The three parts of start(), for several engines in one process. The first loads the weights.
+  /// Loads the weights: the first of start()'s three parts, which several engines in one process call one by one.
   [[nodiscard]] Result<void> load();
   /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   /// Returns the devices of this node's stages, once loaded.
   [[nodiscard]] std::vector<std::string> device_names() const;
-  /// From any thread: ends loading, or a wait for other nodes.
+  /// Ends loading, or a wait for other nodes. May be called from any thread.
   void interrupt();
-  /// From any thread: both ends of every TCP link of the ring.
+  /// Returns the counts of both ends of every TCP link of the ring. Thread-safe.
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
-  /// From any thread: what the page stores of all stages count, those of other nodes as they reported them last.
+  /// Returns the counts of the page stores of all stages; those of other nodes as last reported. Thread-safe.
   [[nodiscard]] std::vector<cache::StageStoreStats> store_stats() const;
-  /// From any thread: how decode steps came to the devices of this node's stages.
+  /// Returns how decode steps reached the devices of this node's stages: as graphs or launch by launch. Thread-safe.
   [[nodiscard]] std::vector<sched::StageGraphStats> graph_stats() const;
-  /// From any thread, with several nodes: connections to the control port that were refused or turned away.
+  /// Returns the number of refused connections to the control port; nothing without other nodes. Thread-safe.
   [[nodiscard]] std::optional<uint64_t> control_refusals() const;
-  /// From any thread: the nodes of the ring, by rank; none before they are known.
+  /// Returns the nodes of the ring by rank; none before they are known. Thread-safe.
   [[nodiscard]] std::vector<cluster::NodeInfo> nodes() const;
   /// Returns the engine, which is not ready, with a reason, until the ring runs.
   [[nodiscard]] sched::Engine& engine() { return engine_proxy_; }

@@ -25,14 +25,14 @@ class LocalRings {
 
   /// Loads the weights of all rings, divides the memory among their caches and starts them, as LocalEngine::start().
   [[nodiscard]] Result<void> start();
-  /// From any thread: ends loading, or a wait for other nodes.
+  /// Ends loading, or a wait for other nodes. May be called from any thread.
   void interrupt();
   /// Returns the engine, which is not ready, with a reason, until a ring runs.
   [[nodiscard]] sched::Engine& engine();
-  /// From any thread: appends the metrics of links, page stores, graphs and the control port; of several rings with the
-  /// label ring="i".
+  /// Appends the metrics of links, page stores, graphs and the control port. With several rings they have the label
+  /// ring="i". Thread-safe.
   void append_metrics(std::string& out) const;
-  /// From any thread: the nodes of each ring, none before they are known.
+  /// Returns the nodes of each ring; none before they are known. Thread-safe.
   [[nodiscard]] std::vector<std::vector<cluster::NodeInfo>> nodes() const;
 
  private:

@@ -18,13 +18,13 @@ struct ModelRef {
   std::string token;         ///< in place of HF_TOKEN; empty: that one
 };
 
-/// Which parts of a model this process downloads.
+/// The parts of a model that this process downloads.
 enum class WeightScope : uint8_t {
   kWhole,       ///< all weights, checked by their hashes
   kOwnTensors,  ///< the tensors that are read, when they are read: those of this node's stages
 };
 
-/// Where the files of a model are.
+/// The folders with the files of a model.
 struct ModelSource {
   std::string name;                            ///< for clients: the folder's name, or ORG/NAME
   std::filesystem::path folder;                ///< config.json, tokenizer and templates

@@ -108,7 +108,7 @@ Result<void> NodeMemory::check_room(uint64_t page_count) const {
       continue;
     }
     return make_error(ErrorCode::kExhausted,
-                      "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB are free beside weights and "
+                      "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB are free after weights and "
                       "scratch: {:.1f} MB are missing",
                       name, page_count, page_size_, to_megabytes(wanted), to_megabytes(device.available_bytes),
                       to_megabytes(wanted - device.available_bytes));

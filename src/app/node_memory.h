@@ -34,8 +34,8 @@ class NodeMemory {
   [[nodiscard]] uint64_t page_bytes() const;
   /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
-  /// Returns the pages that a host tier can have in the host memory that is available now, less a few for what other
-  /// processes take until it is made.
+  /// Returns the pages that a host tier can have in the host memory that is available now. It leaves some for other
+  /// processes.
   [[nodiscard]] uint64_t host_page_capacity() const;
   /// Checks that `page_count` pages have room on the devices. An error says how much is missing. Host memory becomes
   /// resident page by page, so there a shortage is a warning in the log.

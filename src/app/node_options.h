@@ -21,7 +21,7 @@ constexpr std::span<const EnumName<DeviceChoice>> enum_names(DeviceChoice) {
   return kDeviceChoiceNames;
 }
 
-/// Whether activations between nodes go over NCCL. kOn refuses a ring in which that is impossible.
+/// Says whether activations between nodes go over NCCL. kOn refuses a ring in which that is impossible.
 enum class NcclMode : uint8_t { kAuto, kOn, kOff };
 
 inline constexpr EnumName<NcclMode> kNcclModeNames[] = {

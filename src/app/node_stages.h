@@ -47,8 +47,8 @@ struct NodeStagesOptions {
 
 class NodeStages;
 
-/// Returns what a node reports of its stages, with the pages in `fraction` of the memory that is available now. Stages
-/// that are made already have taken theirs, and are reported without.
+/// Returns a node's report of its stages, with the pages that fit `fraction` of the memory available now. Stages that
+/// exist have their pages and are reported without.
 [[nodiscard]] cluster::Loaded loaded_report(const NodeStages& node, double fraction);
 
 /// The stages that this process hosts, from weights to loops: each rank has a thread, a backend and a StageModel. Owned

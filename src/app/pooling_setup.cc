@@ -8,6 +8,7 @@
 #include "model/checkpoint.h"
 #include "model/safetensors.h"
 #include "model/tensor_list.h"
+#include "server/pooling_model.h"
 
 namespace millrace::app {
 namespace {

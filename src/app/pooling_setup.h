@@ -4,14 +4,19 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/enum_names.h"
 #include "base/result.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/pooling_config.h"
-#include "server/pooling_model.h"
+#include "server/rerank_template.h"
 #include "text/tokenizer/tokenizer.h"
+
+namespace millrace::server {
+struct PoolingModel;
+}
 
 namespace millrace::app {
 

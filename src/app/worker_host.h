@@ -17,7 +17,7 @@ namespace millrace::app {
 /// thread. It keeps the weights from head to head, as long as assignments ask for the same ones.
 class WorkerHost final : public cluster::StageHost {
  public:
-  /// Everything but `options` is borrowed and outlives the host. Loading ends once `interrupted` is true.
+  /// Borrows everything but `options`, all of which outlives the host. Loading ends once `interrupted` is true.
   WorkerHost(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint,
              const EngineOptions& options, const std::atomic<bool>& interrupted);
 

@@ -11,7 +11,7 @@
 
 namespace millrace::async {
 
-/// A bounded queue from any thread to the coroutines of one Runtime: the only way across threads besides `post`. Copies
+/// A bounded queue from any thread to the coroutines of one Runtime: the only way across threads except `post`. Copies
 /// share one queue. The receiver's Runtime must outlive the last receive and the close. A receiver that leaves before
 /// the senders closes the mailbox.
 template <class T>

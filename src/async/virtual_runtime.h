@@ -21,7 +21,7 @@ class VirtualThread;
 class VirtualWorld {
  public:
   explicit VirtualWorld(uint64_t seed);
-  /// Destroys remaining tasks unrun, together with the coroutines that still wait.
+  /// Destroys the remaining tasks without running them, and the coroutines that still wait.
   ~VirtualWorld();
 
   /// Creates a thread and returns its Runtime, which the world owns.

@@ -15,7 +15,7 @@ namespace millrace {
 /// one thread.
 class JsonParser {
  public:
-  /// Thrown by run(): where the text is not JSON, and what is wrong there.
+  /// The exception of run(): where the text is not JSON, and what is wrong there.
   struct Failure {
     size_t offset;
     std::string problem;

@@ -24,7 +24,7 @@ bool read_integer(std::string_view text, Integer& out) {
   return true;
 }
 
-/// A step of a JSON pointer with its escapes resolved.
+/// Returns a step of a JSON pointer with its escapes resolved.
 std::string pointer_step(std::string_view written) {
   std::string step;
   for (size_t i = 0; i < written.size(); ++i) {
@@ -225,7 +225,7 @@ std::string to_json(JsonValue value) {
 std::string to_short_json(JsonValue value, size_t max_bytes) {
   std::string text = to_json(value);
   if (text.size() <= max_bytes) return text;
-  // Not inside a UTF-8 sequence.
+  // The cut is not inside a UTF-8 sequence.
   while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0u) == 0x80u) --max_bytes;
   return text.substr(0, max_bytes) + "…";
 }

@@ -36,7 +36,7 @@ class JsonValue {
   [[nodiscard]] bool is_object() const { return kind() == JsonKind::kObject; }
   [[nodiscard]] bool is_true() const { return is_bool() && node_->size != 0; }
   [[nodiscard]] bool is_false() const { return is_bool() && node_->size == 0; }
-  /// Whether it is a number without fraction and exponent, of any size.
+  /// Returns whether it is a number without fraction and exponent, of any size.
   [[nodiscard]] bool is_integer() const;
 
   /// Stores the value if it has the type of `out`. Returns whether it has.

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
-/// The first word of a file, if that is a number. No limit is "max" (v2), -1 or a number beyond any memory (v1).
+/// Returns the first word of a file, if that is a number. No limit is "max" (v2), -1 or a number beyond any memory
+/// (v1).
 std::optional<uint64_t> read_number(const fs::path& file) {
   std::ifstream in(file);
   int64_t number = 0;
@@ -30,7 +31,7 @@ std::optional<uint64_t> read_number(const fs::path& file) {
   return static_cast<uint64_t>(number);
 }
 
-/// The sum of the named lines of a file of "name number" lines.
+/// Returns the sum of the named lines of a file of "name number" lines.
 uint64_t read_sum(const fs::path& file, std::string_view first, std::string_view second) {
   std::ifstream in(file);
   uint64_t sum = 0;
@@ -41,8 +42,8 @@ uint64_t read_sum(const fs::path& file, std::string_view first, std::string_view
   return sum;
 }
 
-/// The folders of this process's group for a controller of v1, or of the one hierarchy of v2 (""), from its own up to
-/// the root. A path that another namespace sees differently leads to the root alone.
+/// Returns the folders of this process's group, from its own up to the root: for a controller of v1, or of v2's one
+/// hierarchy (""). A path that another namespace sees differently leads to the root alone.
 std::vector<fs::path> group_folders(const fs::path& proc, const fs::path& groups, std::string_view controller) {
   std::ifstream in(proc / "self" / "cgroup");
   for (std::string line; std::getline(in, line);) {

@@ -57,7 +57,7 @@ void LineWriter::write(std::string_view line) {
   write_pending();
   if (dropped_ > reported_dropped_ && pending_.empty()) {
     pending_ =
-        fmt::format("{} lines of the log were dropped, because nobody read them\n", dropped_ - reported_dropped_);
+        fmt::format("{} lines of the log were dropped, because stderr was not read\n", dropped_ - reported_dropped_);
     reported_dropped_ = dropped_;
     write_pending();
   }

@@ -14,7 +14,7 @@ class LineWriter {
 
   /// `line` ends with a line break.
   void write(std::string_view line);
-  /// Waits up to a second in all for a reader that takes what is kept; for the end of the process.
+  /// Waits up to a second for the reader of stderr to take the buffered lines. Called at the end of the process.
   void finish();
   /// Returns the count of lines dropped so far.
   [[nodiscard]] uint64_t dropped() const { return dropped_; }

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// The whole of a file. Errors name it: kNotFound when there is nothing of that name, kData when what is there cannot
-/// be read, as a folder or a link to nothing.
+/// Returns the content of a file. Errors name it: kNotFound when nothing has that name, kData when it cannot be read,
+/// as a folder or a link to nothing.
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path);
 
 /// Reads a file as read_text_file() does. Returns an empty text if there is no such file.

@@ -9,7 +9,8 @@ struct Lead {
   uint8_t second_high;
 };
 
-/// Length of the sequence and the range of its second byte (Unicode 15, table 3-7); length 0 if no lead byte.
+/// Returns the length of the sequence and the range of its second byte (Unicode 15, table 3-7); length 0 if no lead
+/// byte.
 Lead classify(unsigned char byte) {
   if (byte >= 0xC2 && byte <= 0xDF) return {2, 0x80, 0xBF};
   if (byte == 0xE0) return {3, 0xA0, 0xBF};

@@ -16,7 +16,7 @@ struct DecodedUtf8 {
   char32_t code_point = 0;
   uint8_t length = 0;
   bool valid = false;
-  /// Whether the input ends inside a sequence that more bytes could complete.
+  /// Says whether the input ends inside a sequence that more bytes could complete.
   bool truncated = false;
 };
 

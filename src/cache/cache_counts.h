@@ -66,7 +66,7 @@ inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
     {"written_total", &StoreStats::written, "Pages written to a page store."},
     {"already_there_total", &StoreStats::already_there, "Pages offered to a page store that already had them."},
     {"evicted_total", &StoreStats::evicted, "Stored pages removed to make room."},
-    {"errors_total", &StoreStats::errors, "Operations that the file system or the server behind a page store refused."},
+    {"errors_total", &StoreStats::errors, "Operations that the file system or the server of a page store refused."},
     {"read_bytes_total", &StoreStats::bytes_read, "Bytes of pages read from a page store."},
     {"written_bytes_total", &StoreStats::bytes_written, "Bytes of pages written to a page store."},
     {"stored_bytes", &StoreStats::bytes_stored, "Bytes in use in a stage's page store, where the store knows."},

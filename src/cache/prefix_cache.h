@@ -59,7 +59,7 @@ class PrefixCache {
   /// Gives everything back; what the tree knows stays cached.
   void release(PageTable& page_table);
 
-  /// Returns the number of pages that can be had: free, or in the tree and in nobody's use.
+  /// Returns the number of pages that can be allocated: those that are free, or in the tree and evictable.
   [[nodiscard]] size_t available_pages() const { return pool_.free_count() + tree_.evictable_device_pages(); }
   /// Returns available_pages() once the match is in use. O(pages of the match that nobody uses).
   [[nodiscard]] size_t available_after(const RadixTree::Match& match) const {
@@ -67,7 +67,7 @@ class PrefixCache {
   }
   /// Counts the pages that only `page_table` keeps from being available, except those of the match.
   [[nodiscard]] size_t exclusively_held(const PageTable& page_table, const RadixTree::Match& match) const;
-  /// Tells whether copies are under way that will make pages available.
+  /// Returns whether copies are under way that will make pages available.
   [[nodiscard]] bool writing_back() const { return writer_.write_back_pages() > 0; }
 
   /// Looks in the store for what neither tier has of a waiting request's prompt, and brings it to the host.
@@ -80,11 +80,11 @@ class PrefixCache {
   /// way ends unnoticed.
   void stop_prefetch(SequenceId id) { prefetcher_.stop(id); }
 
-  /// Returns the copies for the next plan to carry, in order; what is too much for it is left for the one after.
+  /// Returns the copies that the next plan carries, in order. What exceeds its bound waits for the plan after it.
   [[nodiscard]] std::vector<PageCopy> take_copies();
   [[nodiscard]] bool has_copies() const { return copies_.has_unsent() || writer_.noted_pages() > 0; }
   [[nodiscard]] bool has_pending_copies() const { return !copies_.pending().empty(); }
-  /// Tells whether device pages are kept by copies to or from the host, asked for or under way.
+  /// Returns whether copies to or from the host, asked for or under way, pin device pages.
   [[nodiscard]] bool copies_pin_pages() const;
   /// Ends a copy that all stages are through with; acks of copies that are not under way are kData.
   [[nodiscard]] Result<void> acknowledge(const CopyAck& ack);

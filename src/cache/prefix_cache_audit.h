@@ -14,7 +14,7 @@
 namespace millrace::cache {
 
 /// The check of a PrefixCache between any two of its calls: every page is in one state, and nothing is counted or kept
-/// without a holder or a copy under way. It reads the parts and changes nothing. For tests and simulation; lives on the
+/// without an owner or a copy under way. It reads the parts and changes nothing. For tests and simulation; lives on the
 /// scheduler's thread for one check.
 class PrefixCacheAudit {
  public:

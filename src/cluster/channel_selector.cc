@@ -6,7 +6,7 @@
 namespace millrace::cluster {
 namespace {
 
-/// Why there can be no channel between two devices; empty: there can.
+/// Returns why there can be no channel between two devices; empty if there can.
 std::string channel_obstacle(const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver) {
   if (sender.device.empty()) return "the sender computes in memory of its host";
   if (receiver.device.empty()) return "the receiver computes in memory of its host";
@@ -26,7 +26,7 @@ bool ChannelSelector::choose(StageId to, const tensor::ChannelSupport& sender, c
   if (!expected && !required_) return false;
   std::string obstacle = channel_obstacle(sender, receiver);
   if (const auto found = given_up_.find(to); obstacle.empty() && found != given_up_.end()) {
-    obstacle = fmt::format("{} is there and cannot connect: {}", sender.protocol, found->second);
+    obstacle = fmt::format("{} is present and cannot connect: {}", sender.protocol, found->second);
   }
   std::string message =
       fmt::format("activations from stage {} to stage {} go {}", to.value() - 1, to.value(),

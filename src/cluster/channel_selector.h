@@ -12,7 +12,7 @@ namespace millrace::cluster {
 /// change of a decision with the reason. Owned by the coordinator, on its thread.
 class ChannelSelector {
  public:
-  /// With `required`, a link between two stages that cannot have a channel is an error.
+  /// Makes a selector. With `required`, a link between two stages that cannot have a channel is an error.
   explicit ChannelSelector(bool required) : required_(required) {}
   /// Returns whether the link to stage `to` from the stage before gets a channel, given what both devices support.
   /// Throws ErrorException (kUnavailable) if it is required and impossible.

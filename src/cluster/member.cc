@@ -83,8 +83,8 @@ void Member::log_end(const std::string& end) {
   const std::string kind = met_stranger_ ? "another program" : end;
   if (kind == last_logged_end_ && runtime_.now() < end_reminder_) return;
   if (met_stranger_) {
-    log::warn("what answers at {} does not speak as a head does, and {}; trying again until a head is there",
-              options_.coordinator.to_string(), end);
+    log::warn("{} does not answer like a head, and {}; retrying until a head answers", options_.coordinator.to_string(),
+              end);
   } else {
     log::warn("the head at {} {}", options_.coordinator.to_string(), end);
   }
@@ -107,7 +107,7 @@ asio::awaitable<tcp::socket> Member::find_coordinator() {
 
 void Member::log_wait(const std::string& what) {
   if (what == last_logged_wait_ && runtime_.now() < reminder_) return;
-  log::info("waiting for the head at {}: {}; trying again until it is there", options_.coordinator.to_string(), what);
+  log::info("waiting for the head at {}: {}; retrying until it answers", options_.coordinator.to_string(), what);
   last_logged_wait_ = what;
   reminder_ = runtime_.now() + kReminder;
 }

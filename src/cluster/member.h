@@ -61,7 +61,7 @@ class Member {
   [[nodiscard]] asio::awaitable<std::string> run_epoch(JoinRing request);
   [[nodiscard]] asio::awaitable<sched::OuterLinks> open_links(JoinRing request);
   void end_epoch(const std::string& reason);
-  /// Whether this node takes part in an epoch whose ring has work.
+  /// Returns whether this node is in an epoch whose ring has work.
   [[nodiscard]] bool is_needed() const { return in_epoch_ && stages_ != nullptr && stages_->busy(); }
 
   async::Runtime& runtime_;

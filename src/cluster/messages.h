@@ -50,7 +50,7 @@ struct Assignment {
   }
 };
 
-/// Node → coordinator: the weights are there.
+/// Node → coordinator: the weights are loaded.
 struct Loaded {
   uint64_t page_capacity = 0;       ///< pages that the node's memory holds now, or those of `pools`
   uint64_t host_page_capacity = 0;  ///< pages that the host tier can have; 0 with `pools`
@@ -109,10 +109,10 @@ struct StoreReport {
   std::vector<cache::StageStoreStats> stores;
 };
 
-/// Both ways: the sender is alive.
+/// Sent both ways: the sender is alive.
 struct Ping {};
 
-/// Both ways, the last message of a connection: the reason of its end.
+/// The last message of a connection, sent both ways: the reason of its end.
 struct Goodbye {
   std::string reason;
 };

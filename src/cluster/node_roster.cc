@@ -131,7 +131,7 @@ asio::awaitable<void> NodeRoster::serve_node(std::shared_ptr<ControlConnection> 
       node.ring_port = hello->ring_port;
       connection->on_quiet([this, rank = hello->node_rank](bool quiet) { set_quiet(rank, quiet); });
       if (on_arrival_) on_arrival_(hello->node_rank);
-      log::info("{} is there, from {}", reports_.name(hello->node_rank), connection->peer());
+      log::info("{} has connected, from {}", reports_.name(hello->node_rank), connection->peer());
       if (assignments_sent_) connection->send(assignments_[hello->node_rank]);
       co_await handle_messages(hello->node_rank, connection);
     }
@@ -173,10 +173,10 @@ asio::awaitable<void> NodeRoster::handle_messages(uint32_t rank, std::shared_ptr
 void NodeRoster::set_quiet(uint32_t rank, bool quiet) {
   nodes_[rank].quiet = quiet;
   if (quiet) {
-    log::warn("{} has been silent for {:.1f} s; it is given up after {:.1f} s (--ring-timeout)", reports_.name(rank),
-              async::to_seconds(timing_.quiet_limit), async::to_seconds(timing_.silence_limit));
+    log::warn("{} has been silent for {:.1f} s; it is declared lost after {:.1f} s (--ring-timeout)",
+              reports_.name(rank), async::to_seconds(timing_.quiet_limit), async::to_seconds(timing_.silence_limit));
   } else {
-    log::info("{} is heard again", reports_.name(rank));
+    log::info("{} sends again", reports_.name(rank));
   }
   report_quiet();
 }

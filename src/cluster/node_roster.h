@@ -76,7 +76,7 @@ class NodeRoster {
   /// Returns whether every node is known to hold the pools of the ring.
   [[nodiscard]] bool agreed() const;
   void set_agreed(bool agreed);
-  /// Has all nodes free their pools and measure their memory, and returns when they have. Throws when interrupted.
+  /// Makes all nodes free their pools and measure their memory, and returns when they have. Throws when interrupted.
   [[nodiscard]] asio::awaitable<void> measure_all();
 
   /// Waits until all nodes but the first are `ready`; the log names the missing ones and `what` they have to do.

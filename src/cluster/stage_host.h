@@ -23,7 +23,7 @@ class PoolHost {
                                                            const std::string& fingerprint) = 0;
 };
 
-/// Also loads the weights, on a node other than the head's. Outlives the Member.
+/// A pool host that also loads the weights, on a node other than the head's. Outlives the Member.
 class StageHost : public PoolHost {
  public:
   /// Loads the weights that the assignment names, unless it has exactly those already. Pools that were made for the

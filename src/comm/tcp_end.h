@@ -88,7 +88,7 @@ class TcpEnd : public std::enable_shared_from_this<TcpEnd> {
 /// Options of a link's socket; errors are ignored, since all of them only tune.
 void tune_socket(tcp::socket& socket, Lane lane, const TcpLinkOptions& options);
 
-/// The ends as their users see them. kUnavailable when the group has been shut down.
+/// Makes the sending end as its users see it. kUnavailable when the group has been shut down.
 [[nodiscard]] Result<std::unique_ptr<LinkSender>> make_tcp_sender(TcpLinkGroup& group, const LinkHello& hello,
                                                                   const TcpLinkOptions& options, LanePair lanes);
 [[nodiscard]] Result<std::unique_ptr<LinkReceiver>> make_tcp_receiver(TcpLinkGroup& group, const LinkHello& hello,

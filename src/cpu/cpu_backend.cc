@@ -226,7 +226,7 @@ class CpuBackend final : public Backend {
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;
-  // Last: its destructor joins the worker before what its work uses is destroyed.
+  // This member is the last: its destructor joins the worker before what the work uses is destroyed.
   Stream stream_;
   Stream load_stream_{"loads"};
   Stream store_stream_{"stores"};

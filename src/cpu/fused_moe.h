@@ -50,7 +50,7 @@ class CpuExpertPacker final : public tensor::ExpertPacker {
   std::vector<ExpertWeights> weights_;
 };
 
-/// The op of tensor::Backend; `hidden` holds the rows of sequences only.
+/// Implements the op of tensor::Backend; `hidden` has the rows of sequences only.
 void fused_moe(Device& device, tensor::Matrix x, tensor::Matrix router_logits, const CpuExperts& experts,
                tensor::Matrix hidden);
 /// Reserves the scratch of fused_moe for `rows` rows.

@@ -19,7 +19,7 @@ constexpr int kTileRows = 2;
 constexpr int kTileVecs = 1;
 #endif
 
-/// Whether a tile has all columns of a panel, or all keys of a block.
+/// Says whether a tile has all columns of a panel, or all keys of a block.
 constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 
 /// Target of prefetches (__builtin_prefetch): the first-level cache, or the second, since a block and the next one may
@@ -27,7 +27,7 @@ constexpr bool kWideTiles = kTileVecs * kLanes == kPanelColumns;
 constexpr int kPrefetchToL1 = 3;
 constexpr int kPrefetchToL2 = 2;
 
-/// Whether the set targets Intel's processors. AMD's processors with AVX-512 or VNNI have both, and bf16. Intel's
+/// Says whether the set targets Intel's processors. AMD's processors with AVX-512 or VNNI have both, and bf16. Intel's
 /// hardware prefetchers work best with a short prefetch distance.
 #if defined(__AMX_BF16__) || ((defined(__AVX512F__) || MILLRACE_VNNI) && !defined(__AVX512BF16__))
 constexpr bool kTargetsIntel = true;

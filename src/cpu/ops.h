@@ -50,9 +50,9 @@ void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<cons
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
            std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results);
 
-/// A row-major matrix of `dtype` with these sides, or the program ends.
+/// CHECKs that the matrix is row-major, of `dtype`, and has these sides.
 void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows, int64_t cols);
-/// A consistent layout of `rows` rows whose pages are in the cache, or the program ends.
+/// CHECKs that the layout is consistent, has `rows` rows, and names pages of the cache only.
 void check_batch(const tensor::BatchLayout& batch, int64_t rows, const CpuKvCache& cache);
 
 template <class T>

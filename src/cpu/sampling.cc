@@ -314,7 +314,8 @@ TokenId draw(const Candidates& candidates, double uniform) {
     before += static_cast<double>(candidates.weights[i]);
     if (before > target) break;
   }
-  // Rounding may leave the target beyond the last sum, and even beyond the last block: the last possible id then.
+  // Rounding may leave the target beyond the last sum, and even beyond the last block. The last possible id is drawn
+  // then.
   for (size_t i = candidates.weights.size(); last_possible == candidates.weights.size(); --i) {
     CHECK(i > 0, "no candidate has weight");
     if (candidates.weights[i - 1] > 0.0f) last_possible = i - 1;

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-/// Whether the set multiplies four int8 pairs in one instruction (VNNI, of AVX-512 or of AVX).
+/// Says whether the set multiplies four int8 pairs in one instruction (VNNI, of AVX-512 or of AVX).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define MILLRACE_VNNI 1
 #else

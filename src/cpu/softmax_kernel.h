@@ -17,7 +17,7 @@ constexpr float kLog2E = 1.44269504088896341f;
 /// Rows that share a pass: their maxima fill a vector.
 constexpr int kBandRows = kLanes;
 
-/// Up to 16 rows against a block whose first `groups` groups of keys are visible to some of them.
+/// A band of up to 16 rows against a block. Its first `groups` groups of keys are visible to some of the rows.
 struct SoftmaxBand {
   int first = 0;  ///< row
   int count = 0;

@@ -93,7 +93,7 @@ class ThreadPool {
   std::vector<std::thread> helpers_;
 };
 
-/// Tells the core that the thread spins.
+/// Hints to the core that the thread spins.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

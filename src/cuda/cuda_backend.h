@@ -31,10 +31,11 @@ struct CudaOptions {
   /// them, and the backend's description says why.
   int part = 0;
   int part_count = 1;
-  /// Called once, on a thread of the backend, after a failure from which the device does not recover. All later calls
-  /// of this process then fail. The failed work has been reported before.
+  /// A callback for a failure from which the device does not recover, called once, on a thread of the backend. All
+  /// later calls of this process then fail. The failed work has been reported before.
   std::function<void(const std::string& reason)> lost;
-  /// Called on the submitting thread with text for the log, such as a reason why steps are slower than they could be.
+  /// A callback on the submitting thread with text for the log, such as a reason why steps are slower than they could
+  /// be.
   std::function<void(const std::string& what)> warn;
 };
 

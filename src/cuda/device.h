@@ -45,7 +45,7 @@ struct Device {
   /// Counts relocations of the compute stream's memory. Graphs of an earlier count would read stale addresses.
   uint64_t relocations = 0;
   PendingReceives pending_receives;  ///< writes that channels are about to make
-  // Last: it is joined before what pending work uses goes away.
+  // This member is the last: it is joined before what pending work uses is destroyed.
   EventPoller poller;
 
   /// Returns `bytes` of a scratch buffer, which grows where reserve() did not provide them.

@@ -93,8 +93,7 @@ void EventPoller::report_if_lost() {
   const cudaError_t outcome = cudaMemGetInfo(&free, &total);
   if (outcome == cudaSuccess) return;
   (void)cudaGetLastError();
-  std::exchange(lost_, nullptr)(
-      fmt::format("device {} is of no use to this process any more: {}", device_, describe_error(outcome)));
+  std::exchange(lost_, nullptr)(fmt::format("device {} is lost to this process: {}", device_, describe_error(outcome)));
 }
 
 void EventPoller::poll_loop() {

@@ -57,7 +57,7 @@ class GraphCache final : public tensor::Replay {
   using Graphs = std::list<Graph>;  // most recently used first
   void remember(const Key& key);
   [[nodiscard]] Executable capture(const std::function<void()>& ops) const;
-  // Both return the reason of a failure; empty: success.
+  // Makes a graph. Like its successor, it returns the reason of a failure; empty: success.
   [[nodiscard]] std::string make(Graph& graph, const std::function<void()>& ops);
   [[nodiscard]] std::string launch(Graph& graph, const std::function<void()>& fill);
   void disable(Graph& graph, const std::string& reason);

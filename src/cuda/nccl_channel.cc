@@ -29,7 +29,7 @@ constexpr auto kIdlePollInterval = 100ms;
 /// between the hosts. The end of a lost channel waits until the others are aborted.
 constexpr auto kGrace = 100ms;
 
-/// Thrown after a call of abort().
+/// An exception that calls throw after abort().
 class Aborted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -233,7 +233,7 @@ void NcclChannel::launch(Transfer transfer) {
   under_way_.push_back(std::move(transfer));
   Transfer& newest = under_way_.back();
   end_->transfer(newest.memory);
-  // Not earlier: nothing of it is on the stream before.
+  // This cannot be earlier: nothing of the transfer is on the stream before.
   settle({});
   Event event = device_.events.take();
   event.record(end_->stream());

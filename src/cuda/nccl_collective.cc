@@ -110,7 +110,7 @@ void LocalGroup::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (reason_) return;
   reason_ = reason;
-  // At once, since a communicator may end only when the others have let go of the device.
+  // All communicators end at once, since one may end only when the others have let go of the device.
   std::vector<std::thread> threads;
   for (NcclCollective* end : ends_) threads.emplace_back([end] { end->end(); });
   for (std::thread& each : threads) each.join();

@@ -146,7 +146,7 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   DeviceWeight weight{.in_features = static_cast<int32_t>(parts.front().shape[1]), .by = device_.products};
   for (const tensor::HostTensor& part : parts) {
     check_matrix(part);
-    CHECK(part.shape[1] == weight.in_features, "{}: {} beside rows of {}", part.name, part.shape.to_string(),
+    CHECK(part.shape[1] == weight.in_features, "{}: {} with rows of {}", part.name, part.shape.to_string(),
           weight.in_features);
     weight.out_features += static_cast<int32_t>(part.shape[0]);
   }

@@ -46,7 +46,7 @@ class AdaptiveMaskWalk {
   uint32_t at_ = 0;  // the next node
   uint32_t max_depth_ = 0;
   bool is_taken_ = false;
-  // Over the present DFA.
+  // These are states of the present DFA.
   std::shared_ptr<LazyDfa> dfa_;
   LazyDfa::DfaState run_end_ = LazyDfa::kDeadState;
   std::vector<Step> path_;    // by length of the text

@@ -33,7 +33,7 @@ class EbnfParser {
     return entry->second;
   }
 
-  /// A rule goes on in the next line inside a group, or behind or before a `|`.
+  /// Skips white space. A rule goes on in the next line inside a group, and before or after a `|`.
   void skip_space(bool over_lines) {
     for (;;) {
       const char c = cursor_.peek();
@@ -59,7 +59,7 @@ class EbnfParser {
     const std::string name(take_name());
     if (name.empty()) cursor_.fail("wanted the name of a rule");
     skip_space(false);
-    if (!cursor_.take("::=")) cursor_.fail(fmt::format("wanted '::=' behind '{}'", name));
+    if (!cursor_.take("::=")) cursor_.fail(fmt::format("wanted '::=' after '{}'", name));
     const RuleIndex rule = rule_named(name);
     if (definition_.rules[rule].expression != nullptr) cursor_.fail(fmt::format("'{}' is defined twice", name));
     skip_space(true);
@@ -79,7 +79,7 @@ class EbnfParser {
     return choice(std::move(alternatives));
   }
 
-  /// At a `|`, which may begin one of the next lines.
+  /// Returns whether the text goes on with a `|`, which may begin one of the next lines.
   bool continues_with_alternative() {
     const TextCursor here = cursor_;
     skip_space(true);
@@ -101,7 +101,7 @@ class EbnfParser {
   ExpressionPtr read_repeated() {
     ExpressionPtr term = read_term();
     for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
-      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers in a row");
       term = repeat(std::move(term), counts->min, counts->max);
     }
     return term;

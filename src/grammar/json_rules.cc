@@ -43,7 +43,7 @@ ExpressionPtr unicode_escape() {
   return sequence({literal("u"), choice({std::move(first_is_not_d), std::move(second_below_8), std::move(halves)})});
 }
 
-/// What a string's character may be as it is.
+/// Returns the characters that a string may have without an escape.
 CharSet unescaped() {
   CharSet special(0, 0x1F);
   special.add(U'"', U'"');

@@ -108,7 +108,7 @@ class JsonSchemaParser {
     if (terms.size() != 1 || terms.front().is_negated) return;
     for (const char* keyword : {"const", "enum"}) {
       if (terms.front().schema[keyword].is_missing()) continue;
-      fail_at(terms.front().path, fmt::format("{}: the keywords beside it allow none of its values", keyword));
+      fail_at(terms.front().path, fmt::format("{}: the other keywords allow none of its values", keyword));
     }
   }
 

@@ -23,7 +23,7 @@ constexpr size_t kMaxTrials = 10'000;
 constexpr uint64_t kDraftSteps = 40;
 constexpr uint64_t kTermSteps = 20;
 
-/// Thrown where terms take more cases than there may be.
+/// An exception for terms that take more cases than the bound allows.
 struct TooManyCases {};
 /// How deep required members are looked into, so that branches that exclude each other are told apart.
 constexpr int kSearchDepth = 2;

@@ -150,7 +150,7 @@ bool SchemaCheck::satisfies_object(JsonValue whole, JsonObject schema, const Jso
     return std::ranges::all_of(value,
                                [&](const JsonMember& member) { return is_valid_name(member.key, keyword.value); });
   }
-  refuse_check(fmt::format("'{}' beside 'enum' or 'const' is not supported", key));
+  refuse_check(fmt::format("'{}' together with 'enum' or 'const' is not supported", key));
 }
 
 bool SchemaCheck::is_valid_name(std::string_view name, JsonValue schema) {
@@ -175,7 +175,7 @@ bool SchemaCheck::satisfies_array(JsonArray value, JsonObject schema, const Json
     (void)schema["minContains"].get(min);
     return static_cast<double>(count) >= min && (!schema["maxContains"].get(max) || static_cast<double>(count) <= max);
   }
-  if (key == "unevaluatedItems") refuse_check("'unevaluatedItems' beside 'enum' or 'const' is not supported");
+  if (key == "unevaluatedItems") refuse_check("'unevaluatedItems' together with 'enum' or 'const' is not supported");
   const bool is_list = schema["items"].is_array();
   JsonArray prefix;
   (void)schema[is_list ? "items" : "prefixItems"].get(prefix);

@@ -83,7 +83,7 @@ bool add_object_keyword(CaseDraft& draft, JsonObject schema, const JsonMember& k
   } else if (key == "unevaluatedProperties") {
     // What other schemas of the case evaluate is known only if they are all parts of this one.
     if (!draft.is_alone || draft.done.size() > 1) {
-      fail_at(path, "the keyword 'unevaluatedProperties' is supported only in a schema that stands alone");
+      fail_at(path, "the keyword 'unevaluatedProperties' is supported only where no other schema applies");
     }
     object.unnamed = SchemaTerm{value, false, path + ".unevaluatedProperties"};
   } else if (key == "properties" || key == "patternProperties" || key == "additionalProperties") {

@@ -84,7 +84,7 @@ class MaskWalk {
   uint32_t at_ = 0;                                           // the next node to follow
   uint32_t range_end_ = 0;                                    // of the range that it is in
   bool has_jumped_ = false;                                   // to another range, so that path_ may not fit
-  // Over the present DFA.
+  // These are states of the present DFA.
   std::shared_ptr<LazyDfa> dfa_;
   std::vector<LazyDfa::DfaState> path_;  // by length of the text
   uint32_t path_length_ = 0;             // up to which path_ is filled

@@ -73,7 +73,7 @@ class RegexParser {
 
   ExpressionPtr read(bool is_search) {
     const ExpressionPtr anything = repeat(write_(CharSet(0, CharSet::kMaxCodePoint)), 0);
-    // By the anchors: alternatives with equal ones share what comes before and after them.
+    // The key is the anchors: alternatives with equal ones share what comes before and after them.
     std::map<std::pair<bool, bool>, std::vector<ExpressionPtr>> alternatives;
     do {
       take_flags();
@@ -162,11 +162,11 @@ class RegexParser {
   ExpressionPtr read_quantified() {
     ExpressionPtr term = read_term();
     for (uint32_t quantifiers = 0; const auto counts = take_quantifier(cursor_); ++quantifiers) {
-      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers behind each other");
+      if (quantifiers == kMaxQuantifiers) cursor_.fail("too many quantifiers in a row");
       term = repeat(std::move(term), counts->min, counts->max);
       if (cursor_.take("?")) continue;  // lazy
       if (cursor_.peek() == '+') cursor_.fail("possessive quantifiers are not supported");
-      if (cursor_.peek() == '*') cursor_.fail("a quantifier behind a quantifier");
+      if (cursor_.peek() == '*') cursor_.fail("a quantifier after a quantifier");
     }
     return term;
   }
@@ -212,7 +212,7 @@ class RegexParser {
     if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("looking ahead is not supported");
     (void)cursor_.take("P");
     if (!cursor_.take("<")) cursor_.fail("this kind of group is not supported");
-    if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("looking behind is not supported");
+    if (cursor_.peek() == '=' || cursor_.peek() == '!') cursor_.fail("lookbehind is not supported");
     while (cursor_.peek() != '>') {
       if (!is_alphanumeric(cursor_.peek()) && cursor_.peek() != '_') cursor_.fail("wanted a group's name");
       cursor_.skip();

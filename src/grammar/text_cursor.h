@@ -88,7 +88,7 @@ inline constexpr uint32_t kMaxQuantifiers = 16;
     if (!first) cursor.fail("wanted a count");
     counts.max = first;
   }
-  if (!cursor.take("}")) cursor.fail("wanted '}' behind a count");
+  if (!cursor.take("}")) cursor.fail("wanted '}' after a count");
   if (counts.max && *counts.max < counts.min) cursor.fail("the counts are the wrong way round");
   return counts;
 }

@@ -210,7 +210,7 @@ TextLanguage TextLanguage::product(const TextLanguage& other, const IsEnd& is_en
       if (x != ours.edges.end()) end = std::min<char32_t>(end, in_x ? x->high : x->low - 1);
       if (y != theirs.edges.end()) end = std::min<char32_t>(end, in_y ? y->high : y->low - 1);
       const std::pair<uint32_t, uint32_t> to{in_x ? x->to : kNone, in_y ? y->to : kNone};
-      // Both dead may end nothing, for neither "and" nor "or".
+      // A pair of dead states ends nothing, for neither "and" nor "or".
       const bool may_go_on = is_end(in_x, in_y);
       if (may_go_on) {
         const auto [entry, is_new] =

@@ -36,7 +36,7 @@ asio::awaitable<std::unique_ptr<Answer>> ask(HubClient& client, const HubSetting
   co_return answer;
 }
 
-/// Reads one entry of a tree; folders are none.
+/// Reads one entry of a tree; nothing for a folder.
 std::optional<RepoFile> read_entry(const RepoRef& repo, JsonValue entry) {
   std::string_view type;
   std::string_view path;

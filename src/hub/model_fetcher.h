@@ -19,7 +19,7 @@ struct FetchedModel {
   bool has_weights = false;       ///< all of them are in the snapshot
 };
 
-/// Which files of a repository are downloaded.
+/// The files of a repository that are downloaded.
 enum class FetchScope : uint8_t {
   kDescription,  ///< configuration, tokenizer, templates and the index of the weights
   kAll,          ///< these and the weights

@@ -11,7 +11,7 @@ namespace millrace::hub {
 /// folders of a sentence-transformers model. Weights are none of them.
 [[nodiscard]] bool is_model_description(const std::string& path);
 
-/// Returns the files that serving a model needs besides its weights.
+/// Returns the files that serving a model needs in addition to its weights.
 [[nodiscard]] std::vector<RepoFile> description_files(const RepoListing& listing);
 
 /// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`, or

@@ -15,7 +15,7 @@
 namespace millrace::model {
 namespace {
 
-// Far above any model, and far below numbers whose product overflows.
+// A bound far above any model, and far below numbers whose product overflows.
 constexpr int32_t kMaxVocab = 1 << 22;
 constexpr int32_t kMaxWidth = 1 << 18;
 constexpr int32_t kMaxIntermediate = 1 << 20;

@@ -31,8 +31,8 @@ struct MoeConfig {
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
-/// What an encoder of BERT's kind has besides: attention that looks ahead, LayerNorm after each block in place of an
-/// RMS norm before it, positions from a table, and F(x) = Wdown·gelu(Wup·x + bup) + bdown.
+/// The further shape of an encoder like BERT: attention that looks ahead, LayerNorm after each block instead of an RMS
+/// norm before it, and positions from a table. Its MLP is F(x) = Wdown·gelu(Wup·x + bup) + bdown.
 ///
 /// x = norm(words[t] + types[0] + positions[p]). Block: x = norm(x + Wo·attention(Wqkv·x + bqkv) + bo), then
 /// x = norm(x + F(x)). Here each norm is applied by the block that follows it.

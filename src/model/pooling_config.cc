@@ -87,7 +87,7 @@ Result<std::optional<JsonObject>> read_object(const std::filesystem::path& path,
   return std::optional(*object);
 }
 
-/// Reads a JSON object from a file that must be there.
+/// Reads a JSON object from a file that must exist.
 Result<JsonObject> read_required_object(const std::filesystem::path& path, ParsedFile& file) {
   const auto object = read_object(path, file);
   if (!object) return object.error();

@@ -25,7 +25,7 @@ class RangeSource {
   [[nodiscard]] virtual bool contains(std::string_view file) const = 0;
   /// Makes a file readable: it has its whole size, and the header of safetensors. The rest reads as zeros.
   [[nodiscard]] virtual Result<void> prepare_file(const std::string& file) = 0;
-  /// Makes bytes of prepared files readable. Bytes that are there already cost nothing.
+  /// Makes bytes of prepared files readable. Bytes that have been downloaded cost nothing.
   [[nodiscard]] virtual Result<void> fetch(std::span<const FileRange> ranges) = 0;
 };
 

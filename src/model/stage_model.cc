@@ -54,7 +54,7 @@ struct StageModel::ForwardPass {
   tensor::UploadedIndices tokens;
   std::optional<Tails> tails;
   std::vector<TokenId> padded_tokens;  // where there is padding
-  // Of the first stage of an encoder.
+  // Used by the first stage of an encoder.
   std::vector<int32_t> position_rows;
   std::vector<int32_t> type_rows;
   tensor::UploadedIndices positions;

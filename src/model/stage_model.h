@@ -36,10 +36,11 @@ struct ForwardInput {
   /// Last stage: how many of each sequence's last rows go on to `logits`. For the other rows the last layer computes
   /// keys and values only. Empty: all rows.
   std::span<const int32_t> tails = {};  // [sequences], max_tail_rows in all
-  /// Later stages: what the previous stage sent, to be copied into `hidden`. Empty: `hidden` holds it already.
+  /// What the previous stage sent, to be copied into `hidden`. Empty on the first stage, or when `hidden` holds it
+  /// already.
   std::span<const std::byte> received = {};  // [T, hidden]
-  /// Whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per sequence
-  /// always is.
+  /// Says whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per
+  /// sequence always is.
   bool is_decode = false;
 };
 

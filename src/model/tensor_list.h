@@ -19,7 +19,8 @@ namespace millrace::model {
 struct TensorSpec {
   std::string name;
   tensor::Shape shape;
-  /// Whether quantization applies: to the matrices of a layer except a router, and to a head that is not the embedding.
+  /// Says whether quantization applies: to the matrices of a layer except a router, and to a head that is not the
+  /// embedding.
   bool projection = false;
   Division division = Division::kNone;
   int32_t expert = -1;  ///< whose part it is; negative: of none

@@ -24,7 +24,7 @@ struct LoadProgress {
   uint64_t bytes_done = 0;  ///< as stored in the checkpoint
   uint64_t bytes_total = 0;
 };
-/// Called on the loading thread after each step; may be empty.
+/// A callback that the loading thread calls after each step; may be empty.
 using ProgressFn = std::function<void(const LoadProgress&)>;
 
 /// Options of load_weights.

@@ -150,7 +150,7 @@ std::pair<std::string_view, std::string_view> ArgumentGrammar::value_end() const
   return {end.substr(0, size), end.substr(size)};
 }
 
-/// Returns an unquoted text and what ends it. Only an "enum" of its schema constrains it.
+/// Returns the expression of an unquoted text and what ends it. Only an "enum" of the schema constrains the text.
 ExpressionPtr ArgumentGrammar::text_value(JsonValue property) {
   std::vector<ExpressionPtr> choices;
   JsonArray values;

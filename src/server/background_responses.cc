@@ -9,7 +9,7 @@
 namespace millrace::server {
 namespace {
 
-/// Takes a response that nobody waits for: its writer keeps the events. Tells those who follow.
+/// Takes a response that no client waits for: its writer keeps the events. Wakes the followers.
 class BackgroundSink final : public ResponseSink {
  public:
   BackgroundSink(async::Runtime& runtime, BackgroundResponse& response) : response_(response) {

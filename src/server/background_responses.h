@@ -38,7 +38,7 @@ class BackgroundResponses {
   Pointer start(GenerationSpec spec, std::shared_ptr<const responses::WriterInput> input);
   /// Returns the response, or null when it is unknown or has ended.
   [[nodiscard]] Pointer find(const std::string& id) const;
-  /// Has the response end soon. It becomes cancelled unless it ends by itself first.
+  /// Cancels the response, which ends soon. It becomes cancelled unless it ends by itself first.
   void cancel(const std::string& id) { generation_.abort(id); }
   /// Returns when the response has ended.
   [[nodiscard]] static asio::awaitable<void> wait_for_end(Pointer response);

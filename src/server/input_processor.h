@@ -15,7 +15,7 @@ namespace millrace::server {
 
 struct GenerationSpec;
 
-/// Turns parsed requests into specs. Plain code without side effects, besides drawing seeds. Owned by Api. Thread-safe.
+/// Turns parsed requests into specs. Plain code whose only side effect is drawing seeds. Owned by Api. Thread-safe.
 class InputProcessor {
  public:
   InputProcessor(const ServerOptions& options, const Service& service, RandomSource& seeds, GrammarCache& grammars)

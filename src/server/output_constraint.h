@@ -43,7 +43,7 @@ struct OutputConstraint {
   [[nodiscard]] std::string key() const;
 };
 
-/// Which tools' arguments follow their schemas; the others are any JSON object.
+/// The tools whose arguments follow their schemas; the others are any JSON object.
 enum class SchemaEnforcement : uint8_t { kAll, kStrict };
 
 /// Returns the definition of a constrained answer. Error 400: the response format, or the schema of a strict tool, is

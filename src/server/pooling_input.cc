@@ -8,6 +8,7 @@
 
 #include "sched/head/engine.h"
 #include "sched/head/model_info.h"
+#include "server/pooling_model.h"
 #include "server/pooling_spec.h"
 #include "server/prompt_offsets.h"
 

@@ -18,10 +18,10 @@ class PoolingInput {
   PoolingInput(const ServerOptions& options, const Service& service, const InputProcessor& input_processor)
       : options_(options), service_(service), input_processor_(input_processor) {}
 
-  /// One engine request per input. `header_id` becomes part of the id where the request has no request_id.
+  /// Returns one engine request per input. `header_id` becomes part of the id where the request has no request_id.
   [[nodiscard]] openai::ApiResult<PoolingSpec> prepare(const openai::EmbeddingRequest& request,
                                                        const std::string& header_id) const;
-  /// One engine request per pair for a model that scores pairs; else one per query, then one per document.
+  /// Returns one engine request per pair for a model that scores pairs; else one per query, then one per document.
   [[nodiscard]] openai::ApiResult<PoolingSpec> prepare(const openai::PairRequest& request, std::string_view id_prefix,
                                                        const std::string& header_id) const;
   [[nodiscard]] openai::RequestLimits limits() const { return input_processor_.limits(); }

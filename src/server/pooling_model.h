@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "base/enum_names.h"
 #include "sched/plan/pooling.h"
+#include "server/rerank_template.h"
 
 namespace millrace::server {
 
@@ -20,20 +20,6 @@ struct DenseLayer {
   Activation activation = Activation::kIdentity;
   [[nodiscard]] std::vector<float> apply(std::span<const float> input) const;
 };
-
-/// How a query and a document become one prompt.
-enum class RerankTemplate : uint8_t {
-  kPair,   ///< the query's tokens, then the document's
-  kQwen3,  ///< the chat of Qwen3-Reranker, which ends before its yes or no
-};
-
-inline constexpr EnumName<RerankTemplate> kRerankTemplateNames[] = {
-    {RerankTemplate::kPair, "pair"},
-    {RerankTemplate::kQwen3, "qwen3"},
-};
-constexpr std::span<const EnumName<RerankTemplate>> enum_names(RerankTemplate) {
-  return kRerankTemplateNames;
-}
 
 /// What becomes of the pooled rows of a prompt: a vector, or the score of a pair of texts. Immutable and shared by all
 /// threads. The app makes it from the model's files.

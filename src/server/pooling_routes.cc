@@ -8,6 +8,7 @@
 
 #include "server/exchange.h"
 #include "server/observe/server_metrics.h"
+#include "server/pooling_model.h"
 #include "server/pooling_spec.h"
 #include "server/pooling_task.h"
 #include "server/worker.h"

@@ -46,7 +46,7 @@ asio::awaitable<std::optional<ApiError>> PoolingTask::run() {
     const size_t before = submitted_;
     failure = submit_more();
     if (failure) co_return failure;
-    // An event that was there at once has woken nobody.
+    // An event that had arrived already has woken no waiter.
     if (submitted_ == before) co_await streams_.wait();
   }
   context_.metrics.e2e_latency.observe(async::to_seconds(context_.runtime.now() - exchange_.record.begin));

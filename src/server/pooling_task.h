@@ -11,7 +11,7 @@
 
 namespace millrace::server {
 
-/// Has the engine pool the prompts of one request, a bounded number of them at once. Lives in the frame of
+/// Pools the prompts of one request in the engine, a bounded number of them at once. Lives in the frame of
 /// PoolingRoutes::serve, which awaits `finish` whatever happened to `run`; the server's executor only.
 class PoolingTask {
  public:
@@ -20,13 +20,13 @@ class PoolingTask {
   PoolingTask& operator=(const PoolingTask&) = delete;
 
   [[nodiscard]] const openai::PoolingInfo& info() const { return spec_.info; }
-  /// Submits the prompts and returns when all vectors are there, or with the reason why they are not.
+  /// Submits the prompts. Returns when all vectors have come, or with the reason of a failure.
   [[nodiscard]] asio::awaitable<std::optional<openai::ApiError>> run();
   /// Returns the pooled rows of each prompt, once run() has succeeded.
   [[nodiscard]] std::vector<std::vector<float>> take_vectors() { return std::move(vectors_); }
   /// Drops what is left of the streams. Not cancellable.
   [[nodiscard]] asio::awaitable<void> finish() { return streams_.finish(); }
-  /// Has `run` look again at what it waits for.
+  /// Wakes `run`, which checks again what it waits for.
   void wake() { streams_.wake(); }
   /// Aborts the prompts at the engine; returns their count. Those not submitted yet never will be.
   size_t abort();

@@ -10,7 +10,7 @@ namespace millrace::server {
 /// Draws ids and seeds that no two requests share. Owned by Api. Thread-safe.
 class RandomSource {
  public:
-  /// Without a seed the values cannot be predicted.
+  /// Makes a source whose values follow from `seed`; without one they cannot be predicted.
   explicit RandomSource(std::optional<uint64_t> seed = {});
   [[nodiscard]] uint64_t next();
   /// Returns 32 hexadecimal digits.

@@ -21,17 +21,18 @@ struct RequestRecord {
   std::optional<async::TimePoint> first_token;
 };
 
-/// Where a ResponseTask's response goes: to a client that waits, or nowhere yet. The server's executor only.
+/// The destination of a ResponseTask's response: a client that waits, or nothing yet. Used on the server's executor
+/// only.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
 
   [[nodiscard]] virtual RequestRecord& record() = 0;
-  /// Returns whether nobody takes the response any more.
+  /// Returns whether the client has gone.
   [[nodiscard]] virtual bool is_gone() const = 0;
-  /// Runs while the response is generated, and calls `on_gone` when nobody takes it any more.
+  /// Runs while the response is generated, and calls `on_gone` when the client has gone.
   [[nodiscard]] virtual asio::awaitable<void> watch(std::function<void()> on_gone) = 0;
-  /// Sends events of a stream, which the first ones open, and clears them. Returns false when nobody takes them.
+  /// Sends events of a stream, which the first ones open, and clears them. Returns false when the client has gone.
   [[nodiscard]] virtual asio::awaitable<bool> write_events(std::string& events) = 0;
   [[nodiscard]] virtual asio::awaitable<void> end_events() = 0;
   /// Sends a whole response.

@@ -27,7 +27,7 @@ class ResponseTask {
   [[nodiscard]] asio::awaitable<void> run();
   /// Drops what is left of the streams. Not cancellable.
   [[nodiscard]] asio::awaitable<void> finish() { return streams_.finish(); }
-  /// Has `run` look again at what it waits for.
+  /// Wakes `run`, which checks again what it waits for.
   void wake() { streams_.wake(); }
   /// Aborts the sequences at the engine; returns their count.
   size_t abort();

@@ -11,7 +11,7 @@
 
 namespace millrace::server {
 
-/// What becomes of one request of /v1/responses, besides its generation.
+/// The parts of one request of /v1/responses that are not its generation.
 struct ResponsesPlan {
   bool stream = false;
   std::shared_ptr<const responses::WriterInput> writer_input;

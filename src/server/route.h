@@ -15,7 +15,7 @@ namespace millrace::server {
 
 struct Exchange;
 
-/// Who may call a route.
+/// The callers that may use a route.
 enum class Access : uint8_t {
   kPublic,          ///< anyone, without a key
   kClient,          ///< whoever has an API key
@@ -23,7 +23,7 @@ enum class Access : uint8_t {
   kAdmin,           ///< whoever has the admin's key, and no page of another site: the route changes what others see
 };
 
-/// What /openapi.json says about a route, besides its path. A route without a summary is left out.
+/// The description of a route in /openapi.json, without its path. A route without a summary is left out.
 struct RouteDoc {
   std::string_view summary;
   std::string_view request = {};   ///< the schema of its JSON body; empty: it takes none

@@ -9,7 +9,7 @@
 
 namespace millrace::server {
 
-/// Where a request goes. Views point into the Router.
+/// The route of a request. Views point into the Router.
 struct RouteMatch {
   const Route* route = nullptr;                               ///< null: not found, method not allowed, or a preflight
   std::string_view name = "other";                            ///< for logs and metrics: the path as registered

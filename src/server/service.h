@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/json.h"
-#include "server/pooling_model.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -15,6 +14,8 @@ class Engine;
 }
 
 namespace millrace::server {
+
+struct PoolingModel;
 
 /// Values of a request's fields that it does not set: those of the model's generation_config.json, or neutral ones.
 struct GenerationDefaults {

@@ -171,7 +171,7 @@ Result<Cluster> Cluster::parse(const std::string& json) {
     return Error{ErrorCode::kData, "wanted either layers, at least 1, or stages"};
   }
   if (cluster.ranks && !cluster.measured_stages.empty()) {
-    return Error{ErrorCode::kData, "ranks: wanted layers beside it, since measured stages cannot be divided"};
+    return Error{ErrorCode::kData, "ranks: wanted layers too, since measured stages cannot be divided"};
   }
   if (cluster.page_size < 1 || cluster.page_count < 1 || cluster.max_running < 1 || shared.threads < 1) {
     return Error{ErrorCode::kData, "page_size, page_count, max_running, threads: wanted at least 1 of each"};
@@ -180,7 +180,7 @@ Result<Cluster> Cluster::parse(const std::string& json) {
   const double contention =
       taken.prompt_by_prompt + taken.prompt_by_other + taken.other_by_prompt + taken.other_by_other;
   if (shared.processors == 0 && contention > 0) {
-    return Error{ErrorCode::kData, "contention: wanted processors beside it, of the machine that the stages share"};
+    return Error{ErrorCode::kData, "contention: wanted processors too, those of the machine that the stages share"};
   }
   if (shared.processors > 0) cluster.machine = shared;
   const uint64_t capacity = uint64_t{cluster.page_size} * cluster.page_count;

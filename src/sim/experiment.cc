@@ -126,7 +126,7 @@ class Clients {
     }
   }
 
-  /// A place among the concurrent requests, held until the client has ended in any way.
+  /// A client's share of the request concurrency, which it has until it ends in any way.
   struct RunningSlot {
     Clients& home;
     ~RunningSlot() {

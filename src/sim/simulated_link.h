@@ -12,9 +12,9 @@ struct SimulatedLinkOptions {
   double bytes_per_second = 0;  ///< per kind of message, each of which has its own lane; 0: no limit
   async::Duration latency{};
   bool keeps_bytes = true;  ///< false: activations arrive with the right size and any content
-  /// Called for each message: returns a reason to break the link instead of delivering it.
+  /// A function of each message that returns a reason to break the link instead of delivering it.
   std::function<std::optional<std::string>()> fault;
-  /// Called for each message: returns how much later it and the messages after it leave.
+  /// A function of each message that returns how much later it and the messages after it leave.
   std::function<async::Duration()> delay;
 };
 

@@ -175,7 +175,7 @@ void SimulatedRunner::inject_fault() {
   }
 }
 
-// Nothing that the old process had under way may reach the memory of the next.
+// The loads of the old process may not reach the memory of the next.
 void SimulatedRunner::drop_loads() {
   loads_.clear();
   if (!std::exchange(has_died_, false)) return;

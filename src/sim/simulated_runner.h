@@ -36,8 +36,8 @@ struct SimulatedStage {
   [[nodiscard]] bool samples() const { return last && position.rank == 0; }
 };
 
-/// Thrown by a runner's `fault`. After the epoch another process with other memory replaces the stage's; the next throw
-/// brings the former one back unchanged.
+/// An exception that a runner's `fault` throws. After the epoch another process with other memory replaces the stage's;
+/// the next throw brings the former one back unchanged.
 struct StageDeath : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

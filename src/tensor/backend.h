@@ -128,7 +128,7 @@ class KvCache {
  public:
   virtual ~KvCache() = default;
   [[nodiscard]] virtual const KvCacheShape& shape() const = 0;
-  /// Bytes of one page over all layers of the stage.
+  /// Returns the bytes of one page over all layers of the stage.
   [[nodiscard]] virtual size_t page_bytes() const = 0;
   /// Copies pages to their host addresses; called inside Backend::submit_copy only. `pages` is read during the call.
   /// Nothing else may touch the copied memory until the work is complete.

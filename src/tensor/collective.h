@@ -12,7 +12,7 @@
 
 namespace millrace::tensor {
 
-/// Thrown by the calls of a group that was aborted, with the reason of the first abort.
+/// The exception of calls in a group that was aborted, with the reason of the first abort.
 struct CollectiveAborted : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

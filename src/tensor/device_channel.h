@@ -27,11 +27,11 @@ struct ChannelOptions {
   std::chrono::milliseconds open_timeout{30'000};
   /// Limits each transfer, from its launch or the end of the previous one. A channel with a later transfer ends.
   std::chrono::milliseconds transfer_timeout{60'000};
-  /// Called once, on a thread of the channel: with null when both ends are connected, else with the failure.
+  /// A callback on a thread of the channel, called once: with null when both ends are connected, else with the failure.
   std::function<void(std::exception_ptr)> opened;
-  /// Called at most once when the channel ends by itself after a successful `opened`, on a thread of the channel.
-  /// abort() suppresses it. It precedes the failures of pending transfers, which may wait for other channels on the
-  /// device until those are aborted.
+  /// A callback on a thread of the channel, called at most once, when the channel ends by itself after a successful
+  /// `opened`. abort() suppresses it. It precedes the failures of pending transfers, which may wait for other channels
+  /// on the device until those are aborted.
   std::function<void(std::exception_ptr)> lost;
 };
 

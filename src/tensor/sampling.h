@@ -39,7 +39,7 @@ struct TokenLogprobs {
   std::vector<std::pair<TokenId, float>> top;  ///< descending; of equal ones the lower id first
 };
 
-/// All inputs of one draw besides the logits.
+/// All inputs of one draw except the logits.
 struct SampleSpec {
   const SamplingParams* params = nullptr;
   /// The position of the sampled token in its sequence, which is the counter of the random generator.

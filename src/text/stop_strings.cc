@@ -6,7 +6,7 @@
 namespace millrace::text {
 namespace {
 
-/// The failure function of Knuth, Morris and Pratt (1977).
+/// Returns the failure function of Knuth, Morris and Pratt (1977).
 std::vector<size_t> borders_of(std::string_view text) {
   std::vector<size_t> border(text.size() + 1, 0);
   size_t length = 0;

@@ -99,7 +99,8 @@ struct Run {
   size_t end;
 };
 
-/// The first run of more than kLongRun characters without a boundary between them; empty at the end if there is none.
+/// Returns the first run of more than kLongRun characters without a boundary between them; an empty one at the end
+/// without.
 Run next_long_run(std::string_view text, const icu::Normalizer2& normalizer) {
   size_t begin = 0;
   size_t length = 0;
@@ -167,7 +168,7 @@ void compose(std::vector<Character>& characters, const icu::Normalizer2& normali
   characters.resize(kept);
 }
 
-/// By the definition (Unicode 15, section 3.11), in n log n.
+/// Appends a run's canonical order by the definition (Unicode 15, section 3.11), in n log n.
 void append_long_run(std::string_view run, NormalForm form, std::string& out) {
   const icu::Normalizer2& normalizer = normalizer_for(form);
   std::vector<Character> characters = decompose(run, normalizer);

@@ -55,7 +55,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 38> kLongCat
     {"unassigned", "cn"},
 }};
 constexpr std::string_view kAsciiSymbols = "$+<=>^`|~";
-/// Below U+0100 Oniguruma has a table of its own for \w, in which these are words.
+/// Characters that Oniguruma's own table of \w below U+0100 counts as words.
 constexpr std::u32string_view kLatinNumbers = U"\u00B2\u00B3\u00B9\u00BC\u00BD\u00BE";
 
 std::string folded(std::string_view name) {

@@ -19,7 +19,7 @@ enum class CodeKind : uint8_t {
   kE2M1,
 };
 
-/// Where the code of row n and column k lies.
+/// The position of the code of row n and column k.
 enum class CodeOrder : uint8_t {
   kRows,        ///< row by row, codes densely in the row from the lowest bit of its first byte on
   kWordsDownK,  ///< GPTQ: [K · bits / 32, N] words, in which the codes of one row run along K; 32 codes fill `bits`

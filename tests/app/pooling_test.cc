@@ -12,6 +12,7 @@
 #include "sched/plan/generate_event.h"
 #include "sched/plan/pooling.h"
 #include "sched/plan/request.h"
+#include "server/pooling_model.h"
 #include "support/mentions.h"
 #include "support/paths.h"
 

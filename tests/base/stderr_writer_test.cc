@@ -44,7 +44,7 @@ class Pipe {
   std::array<int, 2> ends_{-1, -1};
 };
 
-/// Has stderr go to `fd` while it lives.
+/// Redirects stderr to `fd` while it lives.
 class RedirectedStderr {
  public:
   explicit RedirectedStderr(int fd) : previous_(::dup(STDERR_FILENO)) { ::dup2(fd, STDERR_FILENO); }
@@ -94,7 +94,7 @@ TEST_CASE("lines that nobody reads are dropped and counted") {
     writer.write("later\n");
   }
   text += pipe.read_all();
-  CHECK_THAT(text, Catch::Contains(" lines of the log were dropped, because nobody read them\nlater\n"));
+  CHECK_THAT(text, Catch::Contains(" lines of the log were dropped, because stderr was not read\nlater\n"));
   CHECK(text.ends_with("later\n"));
 }
 

@@ -207,7 +207,7 @@ class Successor {
   std::vector<tcp::socket> lanes_;  // control first, as the sender connects them
 };
 
-/// Has the Member load and join epoch 1 between stage 0, which is given back, and `successor`.
+/// Makes the Member load and join epoch 1 between stage 0, whose link is returned, and `successor`.
 asio::awaitable<std::unique_ptr<comm::LinkSender>> form(Node& node, std::shared_ptr<ControlConnection> connection,
                                                         uint16_t ring_port, uint64_t ring_id, Successor& successor) {
   const Assignment assignment = middle_stage(ring_id);
@@ -292,7 +292,7 @@ asio::awaitable<void> find_the_ring_port(Node& node) {
   co_await end(connection);
 }
 
-/// Whether this machine has such an address.
+/// Returns whether this machine has such an address.
 bool can_listen_on(const asio::ip::address& address) {
   asio::io_context context;
   tcp::acceptor acceptor(context);
@@ -346,7 +346,7 @@ asio::awaitable<void> play_stranger(Node& node, const test::CapturedLog& log) {
   }
   // The node comes again.
   const auto [connection, hello] = co_await hear(node.runtime(), node.acceptor());
-  REQUIRE(log.count("does not speak as a head does") == 1);
+  REQUIRE(log.count("does not answer like a head") == 1);
   REQUIRE(log.count("the head at") == 0);
   co_await end(connection);
 }
@@ -359,7 +359,7 @@ TEST_CASE("the log says what keeps a node from its head") {
   Node node(asio::ip::address_v4::loopback(), "head.example");
   const auto script = [&]() -> asio::awaitable<void> {
     const std::string begin = "the name 'head.example' ";
-    co_await wait_for_line(node, log, begin + "has not been looked up yet; trying again until it is there");
+    co_await wait_for_line(node, log, begin + "has not been looked up yet; retrying until it answers");
     resolver.resolve_to("");
     co_await wait_for_line(node, log, begin + "cannot be looked up: ");
   };
@@ -421,7 +421,7 @@ TEST_CASE("a node whose head neither answers nor refuses can be stopped") {
   Node node;
   asio::io_context context;
   const auto waiting = fill_backlog(context, node.acceptor());
-  node.run(wait_for_line(node, log, ": no answer; trying again until it is there"));
+  node.run(wait_for_line(node, log, ": no answer; retrying until it answers"));
 }
 
 TEST_CASE("a node that drains serves until the head ends the epoch") {

@@ -32,7 +32,7 @@ tcp::socket connect_stranger(TcpWorld& world) {
   return socket;
 }
 
-/// As connect_link, until the deadline; with more patience where a held-up thread has left no time for one try.
+/// Calls connect_link until the deadline, and longer where a delayed thread has left no time for one try.
 asio::awaitable<Error> connect_in_vain(TcpWorld& world, TcpEndpoint there, LinkHello hello) {
   std::optional<Error> failure;
   for (auto patience = 1s; patience < test::kPatience; patience *= 4) {
@@ -68,7 +68,7 @@ asio::awaitable<void> refuse(TcpWorld& world, LinkHello presented, std::string r
   REQUIRE(accepted->has_value());
 }
 
-/// As refuse(), for what may match later: the peer tries until its own deadline, and then knows why.
+/// Refuses a hello that may match later: the peer tries until its own deadline, and then knows why.
 asio::awaitable<void> refuse_for_now(TcpWorld& world, LinkHello presented, std::string reason) {
   Accepted accepted;
   async::TaskGroup tasks(world.runtime);

@@ -22,7 +22,7 @@ struct BackendCase {
   std::function<std::unique_ptr<tensor::Backend>()> make;
   /// The dtype of GEMM inputs: the compute dtype, or f32 without a bf16 dot product.
   tensor::DType product_dtype = tensor::DType::kF32;
-  /// Whether GEMMs with 8-bit weights keep them and scale the sums of groups. Otherwise the weights are rounded to
+  /// Says whether GEMMs with 8-bit weights keep them and scale the sums of groups. Otherwise the weights are rounded to
   /// `product_dtype`, and results have the bits of GEMMs with such weights.
   bool scales_sums = false;
   [[nodiscard]] tensor::DType w8_dtype() const { return scales_sums ? tensor::DType::kF32 : product_dtype; }

@@ -22,10 +22,10 @@ struct RankGroup {
 struct CollectiveCase {
   std::string name;
   std::function<RankGroup(int32_t size)> make;
-  /// Whether ranks that make different calls are told so. Otherwise what they get is undefined.
+  /// Says whether ranks that make different calls get an error. Otherwise the result is undefined.
   bool compares_calls = true;
-  /// Whether a rank waits for the others inside a call, which an abort then ends with the reason. Otherwise it waits on
-  /// the device: an abort ends the work, and the next call throws.
+  /// Says whether a rank waits for the others inside a call, which an abort then ends with the reason. Otherwise it
+  /// waits on the device: an abort ends the work, and the next call throws.
   bool waits_in_calls = true;
   uint64_t calls_in_turn = 2000;  ///< that show races; fewer where a call is slow
 };

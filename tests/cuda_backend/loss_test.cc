@@ -44,7 +44,7 @@ TEST_CASE("a device that only fails is lost but one failure is none") {
   }
   emulator::reset();
   const std::string reason =
-      "device 0 is of no use to this process any more: an illegal memory access was encountered "
+      "device 0 is lost to this process: an illegal memory access was encountered "
       "(cudaErrorIllegalAddress)";
   REQUIRE(told == std::vector<std::string>{"done", "failed", "done", "failed", reason, "failed"});
 }

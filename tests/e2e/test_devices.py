@@ -215,7 +215,7 @@ def test_a_gpu_that_only_fails_ends_the_process(flags):
             answers.append(server.post("/v1/completions", body))
         assert answers[-1].status_code == 503 and "illegal memory access" in answers[-1].text, answers[-1].text
         assert server.wait() == 1
-        reason = "device 0 is of no use to this process any more: an illegal memory access was encountered"
+        reason = "device 0 is lost to this process: an illegal memory access was encountered"
         assert re.search(rf"^millrace: {reason}", server.log(), re.MULTILINE)
 
 
@@ -328,7 +328,7 @@ def test_a_missing_transfer_ends_its_request_at_the_deadline():
     (["MILLRACE_FAKE_NCCL_VERSION=21003"], GPU, "is NCCL 2.10.3, wanted 2.18.0 or later"),
     ([], [*GPU, "--nccl", "off"], "at the receiver, --nccl off"),
     (["MILLRACE_FAKE_NCCL_UNREACHABLE=1"], GPU,
-     " is there and cannot connect: stage 1 -> stage 2: NCCL: the communicator: unhandled system error"),
+     " is present and cannot connect: stage 1 -> stage 2: NCCL: the communicator: unhandled system error"),
     ([], ["--device", "cpu"], "the receiver computes in memory of its host"),
 ])
 def test_without_a_channel_hosts_carry_and_the_reason_is_logged(environment, flags, reason):

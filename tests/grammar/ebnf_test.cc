@@ -42,7 +42,7 @@ TEST_CASE("errors of a grammar name the place or the rule") {
       {"start ::= \"a\"", "there is no rule 'root'"},
       {"root ::= other", "there is no rule 'other'"},
       {"root ::= \"a\"\nroot ::= \"b\"", "'root' is defined twice"},
-      {"root = \"a\"", "wanted '::=' behind 'root'"},
+      {"root = \"a\"", "wanted '::=' after 'root'"},
       {"root ::= \"a", "a literal has no end"},
       {"root ::= [a", "a class has no end"},
       {"root ::= (\"a\"", "wanted ')'"},

@@ -67,7 +67,7 @@ template <class Read>
   return result.has_error() ? result.error().message : "no error";
 }
 
-/// Whether the text as a whole matches.
+/// Returns whether the text as a whole matches.
 [[nodiscard]] inline bool matches(const GrammarPtr& grammar, std::string_view text) {
   grammar::Matcher matcher(grammar, true);
   for (const char c : text) {

@@ -189,12 +189,12 @@ TEST_CASE("listed values satisfy the keywords beside them") {
        {R"({"k":"x","n":1})", R"({"n":"z"})"}},
   });
   const std::pair<const char*, const char*> refused[] = {
-      {R"({"type":"integer","enum":["x"]})", "schema: enum: the keywords beside it allow none of its values"},
-      {R"({"type":"string","const":1})", "schema: const: the keywords beside it allow none of its values"},
-      {R"({"const":1,"enum":[2]})", "schema: const: the keywords beside it allow none of its values"},
-      {R"({"enum":[1,2],"minimum":3})", "schema: enum: the keywords beside it allow none of its values"},
-      {R"({"enum":["a"],"pattern":"b"})", "schema: enum: the keywords beside it allow none of its values"},
-      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: enum: the keywords beside it allow none of its values"},
+      {R"({"type":"integer","enum":["x"]})", "schema: enum: the other keywords allow none of its values"},
+      {R"({"type":"string","const":1})", "schema: const: the other keywords allow none of its values"},
+      {R"({"const":1,"enum":[2]})", "schema: const: the other keywords allow none of its values"},
+      {R"({"enum":[1,2],"minimum":3})", "schema: enum: the other keywords allow none of its values"},
+      {R"({"enum":["a"],"pattern":"b"})", "schema: enum: the other keywords allow none of its values"},
+      {R"({"enum":[1],"anyOf":[{"type":"string"}]})", "schema: enum: the other keywords allow none of its values"},
   };
   for (const auto& [schema, message] : refused) {
     INFO(schema);

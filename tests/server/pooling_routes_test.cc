@@ -7,6 +7,7 @@
 
 #include "server/eventually.h"
 #include "server/openai/pooling_request.h"
+#include "server/pooling_model.h"
 #include "server/test_server.h"
 #include "support/mentions.h"
 

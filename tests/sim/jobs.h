@@ -133,7 +133,7 @@ inline void require_scores(std::span<const tensor::TokenLogprobs> found,
   }
 }
 
-/// Whether it fits the context, beside one token if it draws any.
+/// Returns whether it fits the context, together with one token if it draws any.
 inline bool admissible(const Job& job, const sim::SimulatedRingOptions& ring) {
   return job.request.prompt.size() + (job.request.max_tokens > 0 ? 1 : 0) <= ring.head.scheduler.context_length;
 }
@@ -211,12 +211,12 @@ inline void require_begin_of_answer(const Job& job, const sim::SimulatedRingOpti
   if (scores_prompt) require_scores(std::span(job.prompt_scores).subspan(1), wanted.prompt_scores);
 }
 
-/// Whether the job ended with an error that says so.
+/// Returns whether the job ended with an error that says so.
 inline bool failed_with(const Job& job, std::string_view what) {
   return job.error && job.error->message.find(what) != std::string::npos;
 }
 
-/// Whether the job ended because the queue was full.
+/// Returns whether the job ended because the queue was full.
 inline bool exceeded_queue(const Job& job) {
   return job.error && job.error->code == ErrorCode::kExhausted;
 }

@@ -29,7 +29,7 @@ Outcome naive(const std::string& stream, const std::vector<std::string>& stops, 
   return {stream, std::nullopt};
 }
 
-/// Whether some stop begins with a non-empty suffix of `text` of at least `length` bytes.
+/// Returns whether some stop begins with a non-empty suffix of `text` of at least `length` bytes.
 bool could_become_stop(const std::string& text, size_t length, const std::vector<std::string>& stops) {
   return std::any_of(stops.begin(), stops.end(), [&](const std::string& stop) {
     return length < stop.size() && length <= text.size() &&

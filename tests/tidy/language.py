@@ -6,7 +6,8 @@ from pathlib import Path
 from source import is_cpp, strip_all
 
 # A doc comment stands alone in an IDE's hover; with these words it hangs on its neighbour.
-FRAGMENT = re.compile(r"///<? *(Of|That|Those|Beside|Behind|The same|As (?:the|a)|With(?:in)? it)[ ,;:.]")
+FRAGMENT = re.compile(r"///<? *(Of|That|Those|Beside|Behind|The same|With(?:in)? it)[ ,;:.]|"
+                      r"/// *(As|From any thread|On any thread|Whether|Has|Learns|Tells whether|Without|At|Up to)[ ,;:]")
 DOC_COMMENT = re.compile(r"[ \t]*///")
 
 BANNED_IDENTIFIERS = (
@@ -45,7 +46,7 @@ def fragments(files):
             found = FRAGMENT.search(line)
             is_doc = bool(DOC_COMMENT.match(line))
             if found and not (is_doc and was_doc):
-                yield f"{path}:{number}: the doc comment opens with '{found[1]}'; begin with a noun or a verb"
+                yield f"{path}:{number}: the doc comment opens with '{found[1] or found[2]}'; begin with a noun or a verb"
             was_doc = is_doc
 
 

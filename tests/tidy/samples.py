@@ -66,8 +66,9 @@ SAMPLES = [
     ("folders", {"src/a/x.cc": "", "src/b/c/x.cc": "", "src/b/x.md": ""}, ["src/b/"]),
     ("fragments",
      {"a.h": "/// Of a page.\nint a;\n/// Returns the pages\n/// of a request. Of what is left, none.\nint f();\n"
-             "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Of no matter.\n/// As the head does.\nint h();\n"},
-     ["a.h:1", "a.h:6", "a.h:10"]),
+             "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Of no matter.\n/// As the head does.\nint h();\n"
+             "/// From any thread: ends.\nvoid i();\n/// Whether it ended.\nbool j();\nbool k;  ///< As a flag.\n"},
+     ["a.h:1", "a.h:6", "a.h:10", "a.h:12", "a.h:14"]),
     ("identifiers",
      {"a.cc": "int kMostRows;  // kMostRows\nconst char* s = \"LeftRows\";\nPackedLhs left;\nLeftRows rows;\n"
               "run_elsewhere();\ntell_profile();\nint most_us, foremost_us;\nturned_away();\n"},

@@ -45,7 +45,7 @@ class ChangeJournal {
   /// Returns 0, or the errno that kept the file from being made.
   [[nodiscard]] int error() const { return error_; }
   [[nodiscard]] const std::string& name() const { return own_name_; }  // in the folder
-  /// Tells the others of a change. Returns 0, or the errno that kept them from learning it.
+  /// Appends a change to the journal that the others read. Returns 0, or the errno of the failure.
   [[nodiscard]] int append(const PageChange& change);
   struct NewChanges {
     std::vector<PageChange> changes;  // of each writer in its order

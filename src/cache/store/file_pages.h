@@ -22,7 +22,7 @@ class FilePages {
   [[nodiscard]] IoTask<bool> get(FileIo& io, const PageKey& key, std::span<std::byte> into);
   /// Writes `page` [page_bytes] unless it is there.
   [[nodiscard]] IoTask<bool> put(FileIo& io, const PageKey& key, std::span<const std::byte> page);
-  /// Tells whether a page is there with the right size.
+  /// Returns whether a page exists with the right size.
   [[nodiscard]] IoTask<bool> exists(FileIo& io, const PageKey& key);
 
  private:

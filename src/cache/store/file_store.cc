@@ -105,7 +105,7 @@ IoRoot FileStore::run(FileIo& io, StoreOpPtr op) {
   try {
     if (begin(op)) ok = co_await carry_out(io, *op);
   } catch (const std::exception& failure) {
-    // Out of memory at worst: the file system's failures do not throw.
+    // This is at worst a lack of memory: the file system's failures do not throw.
     ++counters_.errors;
     log::error("page store {}: {}", folder_.path(), failure.what());
   }

@@ -19,7 +19,7 @@ inline constexpr int kFanOut = 256;
 void for_each_name(int parent, const char* name, const std::function<void(int folder, const char* name)>& visit);
 /// Returns all pages of the identity's folder, in no particular order: one stat per page.
 [[nodiscard]] std::vector<StoredPage> pages_in(int folder);
-/// Tells whether nobody holds the writer's lock; then it is removed.
+/// Returns whether no process holds the writer's lock; then it is removed.
 [[nodiscard]] bool is_dead_writer(int folder, const std::string& writer);
 [[nodiscard]] bool has_living_writer(int folder);
 

@@ -27,15 +27,15 @@ class FolderSync {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] StoreLog& log() { return log_; }
 
-  /// Tells the other servers of a change. False when they could not be told.
+  /// Sends a change to the other servers. Returns false when that fails.
   bool append_change(const PageKey& key, PageChange::Kind kind, int64_t at_ns);
-  /// Learns which pages other servers have put and removed since the last call.
+  /// Reads from the journals which pages other servers have put and removed since the last call.
   void poll_journal();
-  /// Tells whether a change by others was lost since the last rescan().
+  /// Returns whether a change by others was lost since the last rescan().
   [[nodiscard]] bool has_missed_changes() const { return missed_changes_; }
   /// Writes the uses since the last call into the files' mtimes, where other servers and later runs find them.
   void write_access_times();
-  /// Learns from the folder what others have done there.
+  /// Updates the index with what others have done in the folder.
   void rescan();
   /// Makes the folder anew when it was removed, or a part of it.
   void repair();

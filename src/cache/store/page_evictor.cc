@@ -24,7 +24,7 @@ PageEvictor::PageEvictor(FolderSync& folder, const FileStoreOptions& options, co
       abandoned_(options.path, format.identity(), options.abandoned_after) {}
 
 void PageEvictor::remove_abandoned() {
-  // Whether the bound holds and what to do if not belong together: two at once would remove too much.
+  // The check of the bound and the eviction belong together: two at once would remove too much.
   const std::lock_guard lock(abandoned_mutex_);
   while (!folder_.index().fits(abandoned_.bytes())) {
     const auto removal = abandoned_.remove_oldest();

@@ -19,7 +19,7 @@ class PageEvictor {
 
   /// Removes pages until the bound holds. False when it cannot: what is left is being written, or cannot be removed.
   [[nodiscard]] IoTask<bool> make_room(FileIo& io);
-  /// Learns which folders of other identities nobody uses any more. Blocks.
+  /// Finds the folders of other identities that no server uses any more. Blocks.
   void scan_abandoned() { abandoned_.scan(); }
 
  private:

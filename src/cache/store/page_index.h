@@ -43,11 +43,12 @@ class PageIndex {
   /// what is being written takes all of it.
   [[nodiscard]] bool try_reserve(uint64_t bytes);
   void release(uint64_t bytes);
-  /// Tells whether what is being written here and elsewhere is within the bound. If not, removing pages does not help.
+  /// Returns whether what is being written here and elsewhere is within the bound. If not, removing pages does not
+  /// help.
   [[nodiscard]] bool has_room() const;
   /// Records that the page was written into what was reserved for it.
   void commit(const PageKey& key, uint64_t bytes);
-  /// Tells whether pages and reservations, and `other_bytes` that others left, are within the bound.
+  /// Returns whether pages and reservations, and `other_bytes` that others left, are within the bound.
   [[nodiscard]] bool fits(uint64_t other_bytes = 0) const;
   /// Takes the page used least recently out of the index when they are not.
   [[nodiscard]] std::optional<StoredPage> take_victim();

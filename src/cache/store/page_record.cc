@@ -65,11 +65,11 @@ Result<void> check_identity(const StoreIdentity& identity) {
                       identity.model_fingerprint, identity.kv_dtype);
   }
   if (identity.layer_begin >= identity.layer_end) {
-    return make_error(ErrorCode::kInvalidArgument, "page store: layers {} to {} are none, at least one is wanted",
+    return make_error(ErrorCode::kInvalidArgument, "page store: layers [{}, {}) are empty, wanted at least one",
                       identity.layer_begin, identity.layer_end);
   }
   if (identity.head_end > 0 && identity.head_begin >= identity.head_end) {
-    return make_error(ErrorCode::kInvalidArgument, "page store: heads {} to {} are none, at least one is wanted",
+    return make_error(ErrorCode::kInvalidArgument, "page store: heads [{}, {}) are empty, wanted at least one",
                       identity.head_begin, identity.head_end);
   }
   if (identity.page_size == 0 || identity.page_bytes == 0) {

@@ -46,7 +46,7 @@ class PageStore {
   /// Writes `page` [page_bytes]. True also when it was there already. False: refused (full, read-only, dead server, too
   /// much queued).
   [[nodiscard]] virtual asio::awaitable<bool> put(PageKey key, std::span<const std::byte> page) = 0;
-  /// Tells whether a get is likely to succeed: the page is there and has the right size. Reads no payload.
+  /// Returns whether a get is likely to succeed: the page exists and has the right size. Reads no payload.
   [[nodiscard]] virtual asio::awaitable<bool> exists(PageKey key) = 0;
   /// Ends all operations under way with false, soon. A page whose put is given up may be stored all the same. A store
   /// whose operations always end may ignore it.

@@ -219,7 +219,7 @@ void QueuedStore::close() {
   const bool have_ended = wait_for_end_of(running_keepers_) && workers_ended;
   give_up();
   if (!have_ended) {
-    log::warn("page store {}: its I/O has not ended {} s after the store was closed, and is left behind", name(),
+    log::warn("page store {}: its I/O has not ended {} s after the store was closed, and is abandoned", name(),
               std::chrono::duration<double>(limits_.close).count());
   }
   for (std::thread& thread : threads_) have_ended ? thread.join() : thread.detach();

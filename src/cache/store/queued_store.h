@@ -36,7 +36,7 @@ class StoreQueue {
   [[nodiscard]] int wake_descriptor() const { return wake_; }
   /// Takes one token; false when none came within `timeout_ms` (negative: waits for ever).
   bool wait(int timeout_ms);
-  /// Wakes `workers` workers and returns what nobody will pop.
+  /// Wakes `workers` workers and returns the operations that no worker will pop.
   [[nodiscard]] std::vector<StoreOpPtr> close(size_t workers);
   [[nodiscard]] bool closed() const { return closed_.load(); }
 
@@ -79,7 +79,7 @@ class QueuedStore : public std::enable_shared_from_this<QueuedStore> {
   [[nodiscard]] virtual StoreStats stats() const { return counters_.snapshot(); }
 
  protected:
-  /// What log lines call the store.
+  /// Returns the name of the store in log lines.
   [[nodiscard]] virtual std::string name() const = 0;
   /// Lets the threads that are no workers end.
   virtual void stop_keepers() = 0;

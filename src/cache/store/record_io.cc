@@ -24,14 +24,14 @@ std::span<const iovec> parts_after(RecordParts& rest, const RecordParts& parts, 
   return std::span(rest).subspan(first);
 }
 
-/// Tells whether the kernel may move these bytes to or from a disk without a copy.
+/// Returns whether the kernel may move these bytes to or from a disk without a copy.
 bool is_block_aligned(std::span<const std::byte> bytes) {
   return reinterpret_cast<uintptr_t>(bytes.data()) % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0;
 }
 
 enum class FileResidency { kMemory, kDisk, kUnknown };
 
-/// Tells whether all of a file's bytes are in the page cache. Kernels before 6.5 do not tell.
+/// Returns whether all of a file's bytes are in the page cache. Kernels before 6.5 do not say.
 FileResidency residency_of(int file, uint64_t bytes) {
   constexpr int64_t kCachestat = 451;  // the same on every architecture; not every libc knows it
   struct {
@@ -77,7 +77,7 @@ IoTask<int64_t> read_record(FileIo& io, int file, PageHeader& header, std::span<
     const ssize_t count = preadv(file, parts.data(), static_cast<int>(parts.size()), 0);
     if (count == status.st_size) co_return count;
   }
-  // From the disk straight into the caller's memory: the host tier above keeps what comes, so the kernel need not.
+  // Reads go from the disk straight into the caller's memory, since the host tier caches them and the kernel need not.
   bool direct = residency == FileResidency::kDisk && is_block_aligned(into) && fcntl(file, F_SETFL, O_DIRECT) == 0;
   RecordParts rest;
   size_t done = 0;

@@ -35,7 +35,7 @@ class StoreFolder {
   [[nodiscard]] static std::string page_name(const PageKey& key);
   /// Returns a name that no writer has used.
   [[nodiscard]] std::string temp_name();
-  /// Tells whether somebody has removed the folder.
+  /// Returns whether the folder has been removed.
   [[nodiscard]] bool is_gone() const;
   /// Sets the folder's mtime, so that others see that it is in use; called now and then as long as it is.
   void touch() const;

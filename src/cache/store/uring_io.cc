@@ -16,7 +16,7 @@ constexpr unsigned kStatFields = STATX_TYPE | STATX_SIZE | STATX_MTIME;
 
 class UringIo final : public FileIo {
  public:
-  /// -errno when there is no ring for us, -ENOSYS when it lacks an operation.
+  /// Opens the ring. Returns 0, -errno when the kernel gives no ring, or -ENOSYS when it lacks an operation.
   int init() {
     if (const int failure = io_uring_queue_init(2 * kDepth, &ring_, 0); failure < 0) return failure;
     is_open_ = true;

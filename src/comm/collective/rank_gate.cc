@@ -20,7 +20,7 @@ void pause_core() {
 bool RankGate::arrive_and_wait(uint32_t turn) {
   uint32_t word = word_.load(std::memory_order_relaxed);
   do {
-    // After the closing nobody arrives, so that a count which is complete was complete before.
+    // After the closing no rank arrives, so that a count which is complete was complete before.
     if ((word & kClosed) != 0) return false;
   } while (!word_.compare_exchange_weak(word, word + kArrival, std::memory_order_acq_rel, std::memory_order_relaxed));
   word += kArrival;

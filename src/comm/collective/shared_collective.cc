@@ -32,7 +32,7 @@ constexpr int64_t kParallelValues = int64_t{32} << 10;
 }  // namespace
 
 /// The memory in which the ranks meet. Offers and small sums alternate between two sets: a rank that fills one for call
-/// n + 2 has seen all ranks arrive for call n + 1, so nobody reads that of call n any more.
+/// n + 2 has seen all ranks arrive for call n + 1, so no rank reads that of call n any more.
 class SharedGroup {
  public:
   /// What a rank comes with.
@@ -149,7 +149,7 @@ void SharedCollective::all_reduce(Matrix sums) {
   group_->part(++exits_);
 }
 
-/// Every rank adds everything, from copies that the ranks leave in the group.
+/// Adds all ranks' parts on every rank, from copies that the ranks leave in the group.
 void SharedCollective::add_small(Matrix sums) {
   if (sums.bytes() > 0) std::memcpy(group_->small_sums(rank_, turn_), sums.data, sums.bytes());
   group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllReduce, sums), .data = sums.data});

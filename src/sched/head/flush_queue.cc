@@ -14,7 +14,7 @@ constexpr async::Duration kCopyTimeout = std::chrono::seconds(5);
 void FlushQueue::settle(Scheduler& scheduler, async::TimePoint now) {
   std::vector<Flush> waiting;
   for (Flush& flush : flushes_) {
-    if (flush.reply.closed()) continue;  // nobody waits for it any more
+    if (flush.reply.closed()) continue;  // its caller waits no longer
     if (scheduler.flush_cache()) {
       (void)flush.reply.try_push({});
     } else if (!scheduler.empty() && now >= flush.deadline) {

@@ -30,7 +30,8 @@ class Head final : public Engine {
 
   /// Runs until stop().
   [[nodiscard]] asio::awaitable<void> run();
-  /// From any thread: refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns.
+  /// Refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns. May be called from
+  /// any thread.
   void stop();
 
   /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have

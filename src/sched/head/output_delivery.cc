@@ -41,9 +41,9 @@ void OutputDelivery::deliver(SequenceUpdate update, async::TimePoint now) {
   }
   update.event.timings = client.timings;
   const bool last = update.event.last();
-  // Before the event is delivered: its receiver may use the request's id again at once.
+  // This precedes the delivery: the receiver may use the request's id again at once.
   if (last) intake_.forget(client.request_id, update.id);
-  // The mailbox of a client that has gone is closed; nobody misses the event.
+  // The mailbox of a client that has gone is closed, so the event may be lost.
   (void)client.events.try_push(std::move(update.event));
   if (last) clients_.erase(found);
 }

@@ -23,7 +23,7 @@ struct RequestTimeouts {
 /// run. Owned by the head, on its thread; holds one entry per request from its submission to its last event.
 class OutputDelivery {
  public:
-  /// With `audit`, an event after the last one of its sequence is a CHECK failure.
+  /// Makes a delivery. With `audit`, an event after the last one of its sequence is a CHECK failure.
   OutputDelivery(RequestIntake& intake, bool audit) : intake_(intake), audit_(audit) {}
 
   void add(const Submission& submission);

@@ -34,7 +34,7 @@ struct OpenRecord {
   uint64_t plan_bytes = 0;
   bool profile = false;
   bool has_output = false;
-  /// Whether the output and the reports of all ranks have come; a plan without slices has no reports.
+  /// Returns whether the output and the reports of all ranks have come; a plan without slices has no reports.
   [[nodiscard]] bool complete() const {
     return has_output && (record.sequences == 0 || report_count == reports.size() * rank_count);
   }
@@ -50,7 +50,7 @@ class PlanRecorder {
   void ring_attached(RingEpoch epoch);
   void ring_broken();
   void request_arrived(int64_t at_ns);
-  /// Nothing can be scheduled although the window has room: the next plan's record says so.
+  /// Notes that nothing can be scheduled although the window has room. The next plan's record says so.
   void starved() { starved_ = true; }
   void plan_sent(const Plan& plan, const PlanSent& sent);
   /// Returns the record of the output's plan, valid until the next call; null for a plan that is not known.
@@ -61,7 +61,7 @@ class PlanRecorder {
 
   /// Plans with slices whose output has not come.
   [[nodiscard]] uint32_t in_flight() const { return in_flight_; }
-  /// The shortest time of the last seconds that a plan spends outside of stages; 0 until known.
+  /// Returns the shortest time of the last seconds that a plan spends outside of stages; 0 until known.
   [[nodiscard]] double transit_us() const { return transit_.shortest_us(); }
 
  private:

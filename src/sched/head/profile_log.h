@@ -11,9 +11,9 @@ namespace millrace::sched {
 class ProfileLog {
  public:
   void ring_attached(async::TimePoint now);
-  /// Before the scheduler books an output that arrived at `now`.
+  /// Notes an output that arrived at `now`. Called before the scheduler books it.
   void output_arrived(const Scheduler& scheduler, async::TimePoint now);
-  /// After the scheduler has booked it. Returns whether this output ended the profile, which is logged then.
+  /// Returns whether this output ended the profile, which is logged then. Called after the scheduler has booked it.
   [[nodiscard]] bool output_booked(const Scheduler& scheduler) const;
 
  private:

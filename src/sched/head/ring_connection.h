@@ -10,7 +10,7 @@
 
 namespace millrace::sched {
 
-/// When the head looks after a ring on its own.
+/// The times after which the head acts on a ring by itself.
 struct RingTimers {
   async::Duration heartbeat{};  ///< an idle ring gets an empty plan this often
   async::Duration watchdog{};   ///< a plan that is in flight longer is overdue
@@ -32,13 +32,13 @@ class RingConnection {
   /// Ends the epoch for the stages: the first stage receives `reason`.
   void close(const std::string& reason) { to_first_stage_->close(reason); }
 
-  /// When heartbeat_due() or overdue() has to be asked again.
+  /// Returns when heartbeat_due() or overdue() has to be asked again.
   [[nodiscard]] async::TimePoint next_deadline() const;
   [[nodiscard]] bool heartbeat_due(async::TimePoint now) const;
-  /// Whether the oldest plan in flight is past the watchdog's time.
+  /// Returns whether the oldest plan in flight is past the watchdog's time.
   [[nodiscard]] bool overdue(async::TimePoint now) const;
   [[nodiscard]] PlanId oldest_plan() const { return PlanId(next_plan_.value() - sent_.size()); }
-  /// How long the oldest plan has been in flight; there is one.
+  /// Returns how long the oldest plan has been in flight; there is one.
   [[nodiscard]] async::Duration oldest_age(async::TimePoint now) const { return now - sent_.front(); }
 
  private:

@@ -14,7 +14,7 @@ class Scheduler;
 struct RingCosts {
   /// Each stage's coefficients while no other stage computes; empty until something is known of every stage.
   std::vector<CostCoefficients> stages;  // [stage_count]
-  /// Stages whose refit is not usable now, so that their earlier coefficients stand in `stages`.
+  /// The stages whose refit is not usable now; `stages` has their earlier coefficients.
   std::vector<StageId> fallbacks;
   std::vector<double> relative_errors;  // [stage_count] recent mean |measured / predicted - 1|
   uint32_t page_size = 0;

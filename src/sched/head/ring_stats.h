@@ -15,25 +15,25 @@ namespace millrace::sched {
 /// makes the records, RingCounters hold the sums; this class is the lock between the threads. Owned by the head.
 class RingStats {
  public:
-  static constexpr size_t kMaxRecords = 4096;  ///< complete records kept for the page and the profile
+  static constexpr size_t kMaxRecords = 4096;  ///< complete records that the live page and the profile can read
 
   /// `rank_count`: of each stage.
   RingStats(size_t stage_count, size_t window, size_t rank_count = 1);
 
-  // On the head's thread. Times are ns on the head's clock.
+  // These run on the head's thread. Times are ns on the head's clock.
   void ring_attached(RingEpoch epoch, int64_t now_ns);
   void ring_broken(int64_t now_ns);
   void request_arrived(int64_t at_ns) { recorder_.request_arrived(at_ns); }
-  /// Nothing can be scheduled although the window has room.
+  /// Notes that nothing can be scheduled although the window has room.
   void starved() { recorder_.starved(); }
   void plan_sent(const Plan& plan, const PlanSent& sent);
   void output_booked(const PlanOutput& output, uint64_t bytes, int64_t arrived_ns, int64_t booked_ns);
-  /// The shortest time of the last seconds that a plan spends outside of stages; 0 until known.
+  /// Returns the shortest time of the last seconds that a plan spends outside of stages; 0 until known.
   [[nodiscard]] double transit_us() const { return recorder_.transit_us(); }
   /// Replaces what costs() returns.
   void set_costs(RingCosts costs);
 
-  // On any thread.
+  // These may be called from any thread.
   [[nodiscard]] RingCosts costs() const;
   [[nodiscard]] RingSnapshot snapshot(int64_t now_ns) const;
   /// Returns the newest complete records whose number is above `after`, at most `limit` of them, the oldest first.

@@ -122,7 +122,7 @@ Result<MaskWrite> get_mask(ByteReader& in) {
   const bool as_list = in.get_bool();
   std::vector<uint32_t> values = in.get_array<uint32_t>();
   if (word_count > kMaxMaskWords || (!as_list && values.size() != word_count)) {
-    return make_error(ErrorCode::kData, "plan: a mask of {} words, {} of which are there", word_count, values.size());
+    return make_error(ErrorCode::kData, "plan: a mask of {} words has {} of them", word_count, values.size());
   }
   if (as_list) {
     std::vector<uint32_t> words(word_count);

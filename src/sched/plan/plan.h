@@ -63,7 +63,7 @@ struct MaskWrite {
   TokenMask mask;
 };
 
-/// Masks beyond one per slot: for drafts, and to keep masks that are used again.
+/// The number of masks beyond one per slot: for drafts, and to keep masks that are used again.
 inline constexpr uint32_t kSpareMasks = 64;
 /// Returns the size of the mask table of a ring with that many slots.
 [[nodiscard]] constexpr uint32_t mask_table_size(uint32_t slot_count) {

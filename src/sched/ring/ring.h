@@ -15,12 +15,12 @@ class Ring {
  public:
   Ring(async::Runtime& head_runtime, const HeadOptions& head, RingBuilder& ring_builder);
 
-  /// From any thread, once: starts the head and the first epoch.
+  /// Starts the head and the first epoch. Called once, from any thread.
   void start();
-  /// From any thread: ends every loop; the Runtimes then run out of work.
+  /// Ends every loop; the Runtimes then run out of work. May be called from any thread.
   void stop();
   [[nodiscard]] Head& head() { return head_; }
-  /// Whether everything has ended, for a caller on whose thread all Runtimes run.
+  /// Returns whether everything has ended, for a caller on whose thread all Runtimes run.
   [[nodiscard]] bool stopped() const { return tasks_.size() == 0; }
 
  private:

@@ -63,7 +63,7 @@ class RoutingPolicy {
 
   /// Returns the ring for a prompt of these pages; nothing when no ring serves. `loads` has one element per ring.
   [[nodiscard]] std::optional<Route> choose(std::span<const PageName> prompt, std::span<const RingLoad> loads);
-  /// Whether choices depend on the pages of prompts.
+  /// Returns whether choices depend on the pages of prompts.
   [[nodiscard]] bool uses_prefixes() const { return options_.method == LoadBalanceMethod::kCacheAware; }
 
   /// Notes that a ring has these pages cached, or will have once it has computed a request.

@@ -6,7 +6,7 @@
 namespace millrace::sched {
 namespace {
 
-/// No sequence is expected to generate more: few requests use up a large max_tokens.
+/// The tokens that a sequence is expected to generate at most: few requests use up a large max_tokens.
 constexpr uint64_t kMaxExpectedTokens = 4096;
 
 }  // namespace

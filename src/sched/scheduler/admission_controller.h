@@ -17,7 +17,7 @@ class AdmissionController {
   AdmissionController(SchedulerState& state, WaitingQueue& queue, PlanBuilder& builder)
       : state_(state), queue_(queue), builder_(builder), new_token_ratio_(state.options.new_token_ratio) {}
 
-  /// Returns whether a slot and pages are there for the candidate.
+  /// Returns whether a slot and enough pages are free for the candidate.
   [[nodiscard]] bool has_room(Sequence& candidate) const;
   /// Returns whether has_room() holds for the queue's next sequence.
   [[nodiscard]] bool has_room_for_next() const;

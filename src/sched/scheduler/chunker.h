@@ -46,9 +46,9 @@ class Chunker {
  public:
   explicit Chunker(const ChunkingOptions& options);
 
-  /// Learns from a stage's time for a micro-batch.
+  /// Updates the cost model with a stage's time for a micro-batch.
   void observe(StageId stage, const BatchShape& shape, double run_us);
-  /// Learns from a timing of the startup profile.
+  /// Updates the cost model with a timing of the startup profile.
   void calibrate(StageId stage, const BatchShape& shape, double run_us);
   /// Takes the timings so far as the prior of the costs.
   void finish_profile();

@@ -24,7 +24,7 @@ class ContentionEstimator {
     int64_t end_ns = 0;
     double prompt_share = 0;  ///< share of prompt tokens in its time
   };
-  /// A run without the contention of its neighbours, which are the runs of other stages at the same time.
+  /// The time that a run would take without its neighbours, the runs of other stages at the same time.
   struct IsolatedRun {
     StageId stage;
     uint64_t plan = 0;

@@ -40,7 +40,7 @@ class ContentionProfiler {
   [[nodiscard]] Contention contention(const CostModel& costs) const;
 
   static constexpr size_t kMaxRounds = 5;
-  /// Time for all rounds but the first, which is always run: clients wait.
+  /// The time for all rounds after the first, which always runs. It is short since clients wait.
   static constexpr int64_t kBudgetNs = 8'000'000'000;
 
  private:

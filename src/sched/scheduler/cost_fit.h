@@ -15,11 +15,11 @@ namespace millrace::sched {
 /// alone don't unlearn prefill, and a disturbed profile does not stay forever. Plain data of CostModel.
 class CostFit {
  public:
-  /// Learns from a timing of the startup profile, even if it looks like an outlier: the first few determine so little
-  /// that the next kind of work may look like one.
+  /// Updates the fit with a timing of the startup profile, even if it looks like an outlier. The first few timings
+  /// determine so little that the next kind of work may look like one.
   void calibrate(const BatchShape& shape, double run_us);
-  /// Learns from a timing. Outliers are dropped until many of them show that the stage, or one kind of its work, has
-  /// changed: then the fit starts over.
+  /// Updates the fit with a timing. Outliers are dropped until many of them show that the stage, or one kind of its
+  /// work, has changed: then the fit starts over.
   void observe(const BatchShape& shape, double run_us);
   /// Makes everything learnt so far the prior of every term, and the fallback.
   void set_prior();

@@ -11,7 +11,7 @@
 
 namespace millrace::sched {
 
-/// Learns what micro-batches cost: from the startup profile, whose plans it makes, and then from the report of every
+/// Estimates what micro-batches cost: from the startup profile, whose plans it makes, and then from the report of every
 /// plan. It keeps two models: the chunker's predicts a run as it is, with the contention of the other stages; the
 /// isolated one predicts a run alone. They differ only if several stages share one machine. Part of Scheduler, with its
 /// thread and lifetime.
@@ -30,7 +30,7 @@ class CostTracker {
 
   /// Notes the shape of the next plan, ids counting from 0 after the construction and after on_ring_lost().
   void record_plan(const Plan& plan);
-  /// Learns from the timings of plans that were recorded. Others are ignored.
+  /// Updates the models with the timings of plans that were recorded. Others are ignored.
   void observe(const std::vector<StageReport>& reports);
   /// Starts an unfinished profile over and forgets the recorded plans; what was learnt stays.
   void on_ring_lost();

@@ -20,7 +20,7 @@ class DecodePlanner {
                 const CostTracker& costs)
       : state_(state), builder_(builder), preemptor_(preemptor), admission_(admission), costs_(costs), drafts_(state) {}
 
-  /// Sets the minimum time that a plan is under way around the ring besides the runs of the stages.
+  /// Sets the minimum time that a plan spends on its way around the ring outside of the stages' runs.
   void set_transit(double transit_us) { transit_us_ = transit_us; }
   /// Adds decode steps to the plan being built.
   void plan();

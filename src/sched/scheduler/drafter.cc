@@ -33,7 +33,7 @@ Drafter::Drafter(uint32_t prompt_length, std::vector<TokenId> prediction, bool u
       uses_history_(uses_history),
       acceptance_(kInitialAcceptance) {}
 
-// One token may replace a predicted one; after two in a row the text is another one.
+// One token may replace a predicted one; two in a row mean that the output has left the prediction.
 std::span<const TokenId> Drafter::predicted() const {
   return misses_ > 1 ? std::span<const TokenId>() : std::span(prediction_).subspan(predicted_at_);
 }

@@ -33,7 +33,7 @@ class Drafter {
   [[nodiscard]] std::vector<Draft> propose(std::span<const TokenId> tokens, size_t max_count);
   /// Returns the probability that a draft of that source is accepted if those before it are.
   [[nodiscard]] double acceptance(DraftSource source) const { return acceptance_[static_cast<size_t>(source)]; }
-  /// Learns that the first `accepted` of these drafts were accepted and the next one, if any, was rejected.
+  /// Records that the first `accepted` of these drafts were accepted and the next one, if any, was rejected.
   void record_outcome(std::span<const Draft> drafts, size_t accepted);
   /// Notes that a draft of that source seemed too unlikely. Its probability returns to the initial one with time, so
   /// that the source is tried again.

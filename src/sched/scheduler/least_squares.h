@@ -43,7 +43,7 @@ class NonNegativeLeastSquares {
   }
 
  private:
-  /// Relative; keeps systems solvable whose terms have always changed together.
+  /// A relative ridge, which keeps systems solvable whose terms have always changed together.
   static constexpr double kRidge = 1e-9;
   /// Relative to its target: a slope nearer to 0 may be an artefact of rounding.
   static constexpr double kClearSlope = 1e-9;

@@ -137,7 +137,7 @@ void OutputProcessor::conclude(const Sequence& sequence, GenerateEvent& event) c
   if (!event.finish && is_dead_end) event.error = dead_end_error(sequence);
 }
 
-// Of those that wait, only retracted ones can await a mask. They come first, and have been admitted before.
+// Among waiting sequences, only retracted ones can await a mask. They come first, and have been admitted before.
 std::vector<Sequence*> OutputProcessor::awaiting_masks() const {
   std::vector<Sequence*> awaiting;
   std::ranges::copy_if(state_.running, std::back_inserter(awaiting), &Sequence::awaits_mask);
@@ -176,7 +176,7 @@ std::optional<GenerateEvent> OutputProcessor::book(Sequence& sequence, const Sli
     return event;
   }
   if (!slice.pooled.empty()) {
-    // Also of a sequence that was retracted meanwhile: it ends, and is not computed again.
+    // This holds for a sequence that was retracted meanwhile, too: it ends, and is not computed again.
     event.cached_tokens = sequence.cached_tokens.value_or(0);
     event.pooled = slice.pooled;
     event.finish = FinishReason::kStop;

@@ -32,8 +32,8 @@ class OutputProcessor {
   [[nodiscard]] std::vector<SequenceUpdate> book(const InFlightPlan& plan, const PlanOutput& output);
   /// Returns whether a sequence awaits its token mask.
   [[nodiscard]] bool masks_pending() const { return !awaiting_masks().empty(); }
-  /// Does a slice of the work on token masks: one sequence after the other, beginning with another one each time.
-  /// Sequences that end are removed.
+  /// Does a slice of the work on token masks, sequence by sequence. Each call begins with another one. Sequences that
+  /// end are removed.
   [[nodiscard]] std::vector<SequenceUpdate> work_on_masks();
   /// Returns what became of drafts since the start.
   [[nodiscard]] const DraftCounts& draft_counts() const { return draft_counts_; }

@@ -103,7 +103,7 @@ void PlanBuilder::add_sample_masks(Sequence& sequence) {
   const auto forced =
       sequence.reasoning_budget ? sequence.reasoning_budget->forced_mask(sequence.allowed.get()) : nullptr;
   if (forced != nullptr) {
-    CHECK(sequence.drafts.empty(), "sequence {}: {} drafts behind the end of its reasoning", sequence.id.value(),
+    CHECK(sequence.drafts.empty(), "sequence {}: {} drafts after the end of its reasoning", sequence.id.value(),
           sequence.drafts.size());
     plan_.sample_masks.push_back(static_cast<int32_t>(masks_.index_of(forced, plan_)));
     return;

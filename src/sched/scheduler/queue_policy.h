@@ -27,7 +27,7 @@ constexpr std::span<const EnumName<QueuePolicy>> enum_names(QueuePolicy) {
   return kQueuePolicyNames;
 }
 
-/// Nothing starves: a sequence with this many bypasses goes first under every policy.
+/// The number of bypasses after which a sequence goes first under every policy, so that none starves.
 inline constexpr uint32_t kMaxBypasses = 64;
 
 /// Returns whether `a` goes before `b` under the policy.

@@ -28,7 +28,7 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  /// Sets the minimum time that a plan is under way besides the runs of the stages: on links and at the head.
+  /// Sets the minimum time that a plan spends outside of the stages' runs: on links and at the head.
   void set_transit(double transit_us) { decodes_.set_transit(transit_us); }
 
   /// Queues a request that `admissible` accepted.

@@ -30,7 +30,7 @@ Result<void> check_request(const GenerateRequest& request, const RequestLimits& 
   const size_t max_prompt = max_prompt_length(request, limits.context_length);
   const bool is_pooled = request.pooling != Pooling::kNone;
   CHECK(!is_pooled || (request.max_tokens == 0 && request.prompt_top_logprobs < 0),
-        "request '{}' is pooled, and wants {} tokens besides", request.id, request.max_tokens);
+        "request '{}' is pooled and also wants {} tokens", request.id, request.max_tokens);
   if (!is_pooled && !limits.has_output_head) {
     return Error{ErrorCode::kInvalidArgument, "the model is loaded without its output head, so it generates nothing"};
   }

@@ -9,8 +9,8 @@ ActivationSlices::ActivationSlices(tensor::RankPosition position, int32_t neighb
       neighbour_ranks_(neighbour_ranks),
       hidden_size_(hidden_size),
       sliced_(position.size > 1 && position.size == neighbour_ranks && hidden_size % position.size == 0) {
-  CHECK(neighbour_ranks >= 1 && position.rank < position.size, "rank {} of {} beside a stage of {}", position.rank,
-        position.size, neighbour_ranks);
+  CHECK(neighbour_ranks >= 1 && position.rank < position.size, "rank {} of {} next to a stage of {} ranks",
+        position.rank, position.size, neighbour_ranks);
 }
 
 void ActivationSlices::check(tensor::Matrix hidden, tensor::Matrix slice) const {

@@ -14,12 +14,12 @@ namespace millrace::sched {
 /// by the stage loop for one epoch, on its thread.
 class CopyAcks {
  public:
-  /// Without sources the own acknowledgements are complete at once.
+  /// Makes acks that wait for `source_count` sources; with none, the own acknowledgements are complete at once.
   CopyAcks(async::Runtime& runtime, size_t source_count) : source_count_(source_count), ready_signal_(runtime) {}
 
-  /// This rank has finished a copy with `done` good pages.
+  /// Adds the acknowledgement of this rank, which has finished a copy with `done` good pages.
   void add_own(cache::CopyId copy, size_t done);
-  /// A source has acknowledged these copies, whose plan may still be on its way. Throws kData for a copy that it
+  /// Adds a source's acknowledgements of copies, whose plan may still be on its way. Throws kData for a copy that it
   /// acknowledges twice.
   void add(size_t source, std::span<const cache::CopyAck> acks);
   /// Returns the acknowledgements that became complete since the last call. Waits for some; returns none after stop().

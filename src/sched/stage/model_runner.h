@@ -17,11 +17,12 @@ class ModelRunner final : public StageRunner {
   struct Options {
     uint32_t vocab_size = 0;       ///< ids that may be sampled
     uint32_t host_page_count = 0;  ///< of the host tier
-    /// Whether a link may read the activations on the host; otherwise a stage of this process reads them on the device.
+    /// Says whether a link may read the activations on the host; otherwise a stage of this process reads them on the
+    /// device.
     bool activations_to_host = true;
     size_t output_buffers = 2;
-    /// With several ranks: the stage before, or the next one, is on another node, so that each rank receives or sends
-    /// its columns of the activations only.
+    /// Says, with several ranks, that the stage before or the next one is on another node. Each rank then receives or
+    /// sends its columns of the activations only.
     bool slices_input = false;
     bool slices_output = false;
   };

@@ -48,7 +48,7 @@ class StageLoop {
   [[nodiscard]] asio::awaitable<void> run();
   /// Ends run(); waits for a neighbour end with `reason`. A run under way on the device is awaited.
   void stop(const std::string& reason) { fail(reason); }
-  /// Why run() ended: the first failure.
+  /// Returns why run() ended: the first failure.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }
 
  private:

@@ -21,7 +21,7 @@ class BodyBudget {
   /// One body's share of the budget, from its first byte to its last use.
   class Reservation {
    public:
-    /// Belongs to no budget, and so has no bound.
+    /// Makes a reservation without a budget, and so without a bound.
     Reservation() = default;
     explicit Reservation(BodyBudget& budget) : budget_(&budget) {}
     Reservation(Reservation&& other) noexcept

@@ -77,7 +77,7 @@ asio::awaitable<Connection::ReadOutcome> Connection::wait_for_first_byte() {
 }
 
 error_code Connection::read_available() {
-  // By way of the stack, so that what a connection keeps is no larger than what it has read.
+  // The block is on the stack, so that a connection keeps no more memory than it has read.
   std::array<char, kReadBytes> block;
   error_code failure;
   const size_t count = socket_.read_some(asio::buffer(block), failure);

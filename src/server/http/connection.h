@@ -88,7 +88,7 @@ class Connection {
   bool reading_ = false;
   bool stopping_ = false;
   bool peer_gone_ = false;
-  // Of the request that was read last, and of its response.
+  // What the request that was read last and its response allow.
   bool keep_alive_ = false;
   bool http11_ = true;
   bool is_head_ = false;

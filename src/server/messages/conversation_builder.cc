@@ -57,7 +57,7 @@ FieldError read_tool_use(const Block& block, openai::MessageToolCall& call) {
   return std::nullopt;
 }
 
-/// Has the text of a failed call say so, since a chat template has no other way.
+/// Marks the text of a failed call as an error, since a chat template has no other way to say so.
 void mark_tool_error(std::string& text) {
   if (text.starts_with(kToolError) || text.starts_with(kWrappedToolError)) return;
   if (!text.empty()) text.insert(0, ": ");

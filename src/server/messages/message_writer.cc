@@ -6,7 +6,7 @@
 namespace millrace::server::messages {
 namespace {
 
-/// Appends one event, whose members besides its type `write` adds.
+/// Appends one event. `write` adds its members after the type.
 template <class Write>
 void append_event(std::string& out, std::string_view type, Write write) {
   out += "event: ";

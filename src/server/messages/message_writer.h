@@ -27,7 +27,7 @@ class MessageWriter final : public openai::ResponseWriter {
  private:
   enum class BlockKind : uint8_t { kThinking, kText, kToolUse };
 
-  /// Has the open block be of this kind; `call` is the one that it holds.
+  /// Opens a block of this kind unless one is open; `call` is the one that it holds.
   void open_block(std::string& out, BlockKind kind, const ToolCallDelta* call = nullptr);
   void close_block(std::string& out);
   void append_piece(std::string& out, std::string_view type, std::string_view member, std::string_view text) const;

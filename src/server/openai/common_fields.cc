@@ -270,7 +270,7 @@ constexpr std::array kCommonFields = {
     flag_field<Common, &Common::tokens_as_ids>("return_tokens_as_token_ids",
                                                "Writes tokens in logprobs as \"token_id:N\""),
     Field<Common>{"truncate_prompt_tokens", read_truncation, describe_truncation,
-                  "Keeps the last N tokens; -1 keeps what fits the context beside max_tokens"},
+                  "Keeps the last N tokens; -1 keeps what fits the context together with max_tokens"},
     Field<Common>{"truncation_side", read_truncation_side, [](SchemaWriter& s) { s.words({"left", "right"}); },
                   "The side that truncate_prompt_tokens cuts; right keeps the first tokens"},
     flag_field<Common, &Common::add_special_tokens>("add_special_tokens",

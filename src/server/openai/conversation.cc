@@ -223,7 +223,7 @@ FieldError check_conversation(const Conversation& conversation) {
   const bool is_known =
       std::ranges::any_of(conversation.tools, [&](const Tool& tool) { return tool.name == conversation.chosen_tool; });
   if (conversation.tool_choice == ToolChoice::kNamed && !is_known) {
-    return bad_request("tool_choice", "tool_choice: '{}' is none of the tools", conversation.chosen_tool);
+    return bad_request("tool_choice", "tool_choice: '{}' is not among the tools", conversation.chosen_tool);
   }
   if (conversation.forces_call() && conversation.continue_final_message) {
     return bad_request("tool_choice", "tool_choice: with continue_final_message only auto or none");

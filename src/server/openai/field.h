@@ -20,7 +20,7 @@ namespace millrace::server::openai {
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 
 using Json = JsonValue;
-/// Why a value is refused; nothing when it is accepted.
+/// The reason why a value is refused; nothing when it is accepted.
 using FieldError = std::optional<ApiError>;
 
 /// One known member of a request object. A null value never reaches `read`: it means the default.

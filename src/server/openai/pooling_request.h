@@ -13,7 +13,7 @@ namespace millrace::server::openai {
 /// The most inputs, or pairs, of one request, as OpenAI has it.
 inline constexpr size_t kMaxPoolingInputs = 2048;
 
-/// Members that all these requests share, besides some of CommonRequest.
+/// Members that all these requests share, in addition to those of CommonRequest.
 struct PoolingRequest : CommonRequest {
   PoolingRequest() { keep_prompt_start = true; }
   bool use_activation = true;  ///< normalize vectors, or apply the function of scores, as the model's files say

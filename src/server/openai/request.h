@@ -16,7 +16,7 @@
 /// that changes the answer is ignored. Parsing needs no socket and no engine.
 namespace millrace::server::openai {
 
-/// Bounds of fields, besides those that OpenAI documents.
+/// Bounds of fields that OpenAI does not document.
 struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n

@@ -171,7 +171,7 @@ FieldError check_unsupported(JsonObject object, bool is_chat) {
     FieldError field_error;
     if (key == "function_call" || (key == "tool_choice" && !is_chat)) field_error = check_choice_name(key, value);
     if (key == "modalities") field_error = check_modalities(value);
-    // Its own reader refuses what is no integer.
+    // The reader of "n" itself refuses what is no integer.
     if (key == "n") (void)read_integer(key, value, INT64_MIN, INT64_MAX, n);
     if (key == "best_of") field_error = read_integer(key, value, 1, kMaxBestOf, best_of.emplace());
     for (const Neutral& each : neutral(is_chat)) {
@@ -222,7 +222,7 @@ void describe_unsupported(SchemaWriter& schema, bool is_chat) {
   }
   for (const Switched& each : switched(is_chat)) {
     json.key(each.name).begin_object();
-    json.member("description", fmt::format("Without effect; allowed only where {} is none", each.choice));
+    json.member("description", fmt::format("Without effect; allowed only where {} is \"none\"", each.choice));
     json.key("anyOf").raw(R"([{"type":"array"},{"enum":[null,false,"",{}]}])").end_object();
   }
   schema.set_nullable(true);

@@ -21,7 +21,7 @@ struct LiveResponse {
   std::vector<std::string> events;  ///< of its stream; the index is the sequence number
 };
 
-/// What an EventWriter knows besides ResponseInfo and ChoiceOptions.
+/// The inputs of an EventWriter in addition to ResponseInfo and ChoiceOptions.
 struct WriterInput {
   ResponseHead head;
   ToolOrigins origins;
@@ -38,7 +38,7 @@ class EventWriter final : public openai::ResponseWriter {
   /// `info` and `options` outlive the writer.
   EventWriter(const openai::ResponseInfo& info, const ChoiceOptions& options, std::shared_ptr<const WriterInput> input);
 
-  /// Has the live response say that it waits for its turn.
+  /// Publishes that the response waits for its turn.
   void publish_queued() { publish({.status = ResponseStatus::kQueued}); }
 
   void append_start(std::string& out, const openai::Usage& usage) override;

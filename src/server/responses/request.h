@@ -12,7 +12,7 @@ namespace millrace::server::responses {
 
 class ResponseStore;
 
-/// What one function that the model is shown is among the request's tools.
+/// The tool of the request from which one function that the model is shown comes.
 struct ToolOrigin {
   std::string name;
   std::string name_space;  ///< empty: the tool is in none

@@ -237,7 +237,7 @@ constexpr std::array kFields = {
     Field<Fields>{"include", read_include, describe_include, "message.output_text.logprobs adds logprobs"},
     openai::alternatives_field<Fields, &Fields::alternatives>("top_logprobs", "Only where include adds logprobs"),
     flag_field<Fields, &Fields::store>("store", "Default true: the response can be fetched and continued"),
-    flag_field<Fields, &Fields::background>("background", "The response is generated while nobody waits for it"),
+    flag_field<Fields, &Fields::background>("background", "Generates the response without a client that waits for it"),
     Field<Fields>{"previous_response_id",
                   [](Name n, Json v, const Limits&, Fields& f) { return read_string(n, v, f.previous_response_id); },
                   describe_string, "Its items come before the input; its instructions do not"},

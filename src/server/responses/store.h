@@ -32,7 +32,7 @@ class ResponseStore {
  public:
   using Pointer = std::shared_ptr<const StoredResponse>;
 
-  /// With `max_bytes` 0 nothing is kept.
+  /// Makes a store of at most `max_bytes`; 0 keeps nothing.
   explicit ResponseStore(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   /// Keeps `response` in place of one with the same id; drops it if it is larger than the store.

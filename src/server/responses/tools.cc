@@ -196,7 +196,7 @@ FieldError find_tool(const std::string& path, Json value, const ResponsesRequest
     ++count;
   }
   if (count == 1) return std::nullopt;
-  if (count == 0) return bad_request("tool_choice", "{}: '{}' is none of the tools", path, name);
+  if (count == 0) return bad_request("tool_choice", "{}: '{}' is not among the tools", path, name);
   return bad_request("tool_choice", "{}: '{}' is in {} namespaces; wanted its namespace as well", path, name, count);
 }
 

@@ -4,8 +4,8 @@
 
 namespace millrace::text {
 
-/// Which ids of calls one chat template takes: Mistral's fail unless an id is nine letters and digits. A value, found
-/// once per template by rendering small conversations.
+/// The ids of calls that one chat template takes: Mistral's fail unless an id is nine letters and digits. A value,
+/// found once per template by rendering small conversations.
 class CallIds {
  public:
   [[nodiscard]] static CallIds probe(const MessageShapes::Render& render);

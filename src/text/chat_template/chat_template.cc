@@ -52,7 +52,7 @@ bool is_word_byte(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-/// Whether `word` stands in `source` as a name, and not as a part of one.
+/// Returns whether `word` stands in `source` as a name, and not as a part of one.
 bool has_word(std::string_view source, std::string_view word) {
   for (size_t at = source.find(word); at != std::string_view::npos; at = source.find(word, at + 1)) {
     const size_t end = at + word.size();
@@ -311,7 +311,7 @@ Value ChatTemplate::variables(const ChatInput& input, const Value& messages, jin
 
 Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   const jinja::Limits limits;
-  // Of all attempts together.
+  // The limits apply to all attempts together.
   jinja::Heap heap(limits.heap_bytes, limits.steps);
   const Compiled* compiled = find(input);
   if (compiled == nullptr) {

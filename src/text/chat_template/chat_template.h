@@ -54,7 +54,7 @@ class ChatTemplate {
   /// `source` may be empty if the config has a template; `config_json` may be empty if `source` is not.
   static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
                                                                  std::string_view config_json = {});
-  /// A template of its own with a model's special tokens. Errors: kData.
+  /// Makes a template of its own with a model's special tokens. Errors: kData.
   static Result<std::shared_ptr<const ChatTemplate>> with_tokens(std::string_view source, SpecialTokens tokens);
   /// Returns the special tokens that a tokenizer_config.json names, none if it is empty. Errors: kData.
   static Result<SpecialTokens> tokens_of(std::string_view config_json);
@@ -68,15 +68,15 @@ class ChatTemplate {
 
   [[nodiscard]] std::vector<std::string> template_names() const;
   [[nodiscard]] bool has_template(std::string_view name) const { return templates_.contains(name); }
-  /// Whether the template that `input` selects names documents.
+  /// Returns whether the template that `input` selects names documents.
   [[nodiscard]] bool supports_documents(const ChatInput& input) const;
-  /// How it asks for calls of tools, if it does so in a known form.
+  /// Returns the syntax in which it asks for tool calls, if that is a known one.
   [[nodiscard]] std::optional<ToolFormat> tool_format() const { return tool_format_; }
-  /// Whether it shows the model the tools that there are.
+  /// Returns whether it shows the model the tools that there are.
   [[nodiscard]] bool supports_tools() const { return supports_tools_; }
-  /// How the model's answers begin with reasoning, if they do so in a known form.
+  /// Returns how the model's answers begin with reasoning, if that is in a known syntax.
   [[nodiscard]] std::optional<ReasoningFormat> reasoning_format() const { return reasoning_format_; }
-  /// The model's own description of its answers, or null if its config has none that is valid.
+  /// Returns the model's own description of its answers; null if its config has none that is valid.
   [[nodiscard]] const std::shared_ptr<const ResponseTemplate>& response_template() const { return response_template_; }
 
  private:

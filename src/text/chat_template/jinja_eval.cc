@@ -199,7 +199,7 @@ std::vector<Value> Evaluator::iterate(const Value& value) {
 
 namespace {
 
-/// What a method of Markup gives: its strings are Markup too.
+/// Returns the result of a method of Markup, whose strings are Markup too.
 Value as_markup(Heap& heap, const Value& value) {
   if (value.is(Kind::kString)) return heap.string(value.string(), true);
   if (!value.is_sequence()) return value;

@@ -68,7 +68,7 @@ class Evaluator {
 
   [[nodiscard]] std::string render();
 
-  // For builtins.
+  // Builtins make their values here.
   [[nodiscard]] Heap& heap() { return heap_; }
   [[nodiscard]] const std::tm& now() const { return now_; }
   [[nodiscard]] const Limits& limits() const { return limits_; }
@@ -87,7 +87,7 @@ class Evaluator {
   [[nodiscard]] Value apply_filter(std::string_view name, const Value& operand, CallArguments arguments);
   [[nodiscard]] bool apply_test(std::string_view name, const Value& operand, CallArguments arguments);
   [[nodiscard]] Value call(const Value& callee, CallArguments arguments);
-  /// The items a for loop would see; throws for what is not iterable.
+  /// Returns the items that a for loop would see; throws for what is not iterable.
   [[nodiscard]] std::vector<Value> iterate(const Value& value);
 
  private:
@@ -102,7 +102,7 @@ class Evaluator {
   void exec_with(const Stmt& stmt, Frame& frame, std::string& out);
   void exec_call_block(const Stmt& stmt, Frame& frame, std::string& out);
   std::vector<Value> select_items(const Stmt& stmt, const Value& iterable, Frame& frame);
-  /// The text of a body in a scope of its own, through the filters of `filters`, if any.
+  /// Returns the text of a body in a scope of its own, through the filters of `filters`, if any.
   Value capture(const Body& body, const Expr* filters, Frame& frame);
   void assign(const Target& target, const Value& value, Frame& frame);
   void append(std::string& out, std::string_view text);

@@ -107,7 +107,7 @@ class ExpressionParser {
 
   // Expressions, from the loosest binding to the tightest.
 
-  /// One expression, or several with commas between as a tuple.
+  /// Parses one expression, or several with commas between as a tuple.
   ExprPtr parse_tuple(bool with_condition) {
     const int line = current().line;
     const auto parse_one = [&] { return with_condition ? parse_expression() : parse_or(); };
@@ -193,7 +193,7 @@ class ExpressionParser {
     return compare;
   }
 
-  /// The binary operators of one level of precedence; the last level is the tightest.
+  /// Takes a binary operator of one level of precedence; the last level is the tightest.
   std::optional<Operator> take_binary(int level) {
     constexpr std::pair<std::string_view, Operator> kLevels[4][4] = {
         {{"+", Operator::kAdd}, {"-", Operator::kSubtract}},
@@ -412,7 +412,7 @@ class ExpressionParser {
     return call;
   }
 
-  /// The filter whose name is current.
+  /// Parses the filter whose name is current.
   ExprPtr parse_filter(ExprPtr operand) {
     ExprPtr filter = make(ExprType::kFilter, current().line, std::move(operand));
     filter->name = parse_dotted_name();

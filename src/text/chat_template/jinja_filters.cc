@@ -228,7 +228,7 @@ Value attribute_path(Evaluator& evaluator, Value item, const Value& path) {
   }
 }
 
-/// What a value sorts and groups by: the attribute, if one is given, in lower case unless case counts.
+/// Returns what a value sorts and groups by: the attribute, if one is given, in lower case unless case counts.
 Value sort_key(Evaluator& evaluator, const Value& item, const Value& attribute, bool case_sensitive) {
   const Value key =
       attribute.is(Kind::kAbsent) || attribute.is(Kind::kNone) ? item : attribute_path(evaluator, item, attribute);
@@ -370,7 +370,7 @@ Value filter_sum(Evaluator& evaluator, const Value& self, Args& args) {
   return total;
 }
 
-/// The arguments from `from` on, for the filter or test that map or select names.
+/// Returns the arguments from `from` on, for the filter or test that map or select names.
 Args tail_of(const Args& args, size_t from) {
   Args tail;
   for (size_t i = from; i < args.positional.size(); ++i) tail.positional.push_back(args.positional[i]);
@@ -378,7 +378,7 @@ Args tail_of(const Args& args, size_t from) {
   return tail;
 }
 
-/// The items of what map and select take: of any value that is false, none.
+/// Returns the items of what map and select take; none of a value that is false.
 std::vector<Value> items_if_any(Evaluator& evaluator, const Value& value) {
   return is_true(value) ? evaluator.iterate(value) : std::vector<Value>();
 }

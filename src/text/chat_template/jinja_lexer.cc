@@ -83,7 +83,7 @@ class Lexer {
     return source_.size();
   }
 
-  /// The text before a tag, less what the tag's sign or lstrip_blocks takes from its end.
+  /// Adds the text before a tag, less what the tag's sign or lstrip_blocks takes from its end.
   void add_text(std::string_view text, char sign, bool is_print) {
     if (sign == '-') {
       text = rstrip(text);
@@ -146,7 +146,7 @@ class Lexer {
     fail_here("Missing end of comment tag");
   }
 
-  /// A `raw` block, whose tag was begun: `{% raw %} ... {% endraw %}` is text.
+  /// Reads a `raw` block, whose tag was begun: `{% raw %} ... {% endraw %}` is text.
   bool lex_raw() {
     const size_t start = at_;
     const int start_line = line_;

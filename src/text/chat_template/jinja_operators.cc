@@ -200,7 +200,7 @@ Value slice(Evaluator& evaluator, const Value& owner, const SliceBounds& bounds)
     evaluator.charge_steps(items.size() / 8);
     return owner.is(Kind::kList) ? evaluator.heap().list(std::move(items)) : evaluator.heap().tuple(std::move(items));
   }
-  // As of a subscript that does not fit.
+  // The result is that of a subscript that does not fit.
   if (!owner.is(Kind::kString)) return Value::undefined(nullptr);
   const std::string_view text = owner.string();
   evaluator.charge_steps(text.size() / 8);

@@ -28,7 +28,7 @@ class Parser : ExpressionParser {
     return false;
   }
 
-  /// Up to one of the tags `ends`, whose name is then current, or up to the end of the template.
+  /// Parses up to one of the tags `ends`, whose name is then current, or up to the end of the template.
   Body parse_body(std::initializer_list<std::string_view> ends) {
     const Nesting nesting(*this);
     Body body;
@@ -174,7 +174,7 @@ class Parser : ExpressionParser {
     return stmt;
   }
 
-  /// A body that break and continue do not leave.
+  /// Parses a body that break and continue do not leave.
   Body parse_nested(std::initializer_list<std::string_view> ends) {
     const int loops = std::exchange(loop_depth_, 0);
     Body body = parse_body(ends);

@@ -11,7 +11,7 @@ namespace {
 
 using Args = CallArguments;
 
-/// How many bytes at the start of `text` are white space (`spaces`), or are not.
+/// Returns how many bytes at the start of `text` are white space (`spaces`), or are not.
 size_t run_length(std::string_view text, bool spaces) {
   size_t length = 0;
   while (length < text.size()) {
@@ -255,7 +255,7 @@ Value str_rpartition(Evaluator& evaluator, const Value& self, Args& args) {
                                  evaluator.string(std::string(text.substr(end)))});
 }
 
-/// The text with `left` and `right` copies of a character around it.
+/// Returns the text with `left` and `right` copies of a character around it.
 Value padded(Evaluator& evaluator, const Value& self, std::string_view fill, int64_t left, int64_t right) {
   if (count_code_points(fill) != 1) fail("The fill character must be exactly one character long");
   evaluator.heap().charge(static_cast<size_t>(left + right) * fill.size());
@@ -274,7 +274,7 @@ Value str_justify(Evaluator& evaluator, const Value& self, Args& args) {
   const int64_t width = std::min(int_argument(args.positional[0], 0), kMaxWidth);
   const auto size = static_cast<int64_t>(count_code_points(self.string()));
   const int64_t missing = std::max<int64_t>(width - size, 0);
-  // Of an odd number to centre in an odd width the greater half goes to the left.
+  // In an odd width, the greater half of an odd padding goes to the left.
   const int64_t left = align == Align::kLeft    ? 0
                        : align == Align::kRight ? missing
                                                 : missing / 2 + (missing & width & 1);

@@ -87,7 +87,7 @@ class Value {
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] bool is(Kind kind) const { return kind_ == kind; }
   [[nodiscard]] bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
-  /// True, False and integers: what Python's operators take for an int.
+  /// Returns whether Python's operators take the value for an int: True, False or an integer.
   [[nodiscard]] bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
   [[nodiscard]] bool is_number() const { return is_integral() || kind_ == Kind::kFloat || kind_ == Kind::kBigInt; }
 
@@ -100,7 +100,7 @@ class Value {
   }
   [[nodiscard]] const std::string& digits() const { return data_.big->digits; }
   [[nodiscard]] const std::string& string() const { return data_.string->text; }
-  /// Whether the value is a string that is Markup.
+  /// Returns whether the value is a string that is Markup.
   [[nodiscard]] bool is_markup() const { return kind_ == Kind::kString && data_.string->is_markup; }
   [[nodiscard]] Symbol string_object() const { return data_.string; }
   [[nodiscard]] std::vector<Value>& items() const;
@@ -197,7 +197,7 @@ class Heap {
     charge(text.size());
     return make<StringObject>(std::move(text));
   }
-  /// A string that is Markup where `is_markup`.
+  /// Makes a string that is Markup where `is_markup`.
   Value string(std::string text, bool is_markup) {
     charge(text.size());
     return make<StringObject>(std::move(text), is_markup);
@@ -222,7 +222,7 @@ class Heap {
 
 [[nodiscard]] bool is_true(const Value& value);
 [[nodiscard]] bool equals(const Value& a, const Value& b);
-/// Negative, zero, positive; throws TemplateError where Python's < does. `op` is for the message.
+/// Returns a negative number, 0 or a positive one. Throws TemplateError where Python's < does; `op` is for the message.
 [[nodiscard]] int compare(const Value& a, const Value& b, std::string_view op);
 /// Sorts pairs, stable, by `less` of their first values, which may throw and may be inconsistent (NaN).
 void merge_sort(std::vector<std::pair<Value, Value>>& pairs,

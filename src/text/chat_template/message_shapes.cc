@@ -94,7 +94,7 @@ std::array<Grade, kNoContentKinds> grade_renderings(const Renderings& renderings
   return result;
 }
 
-/// The value of a text in JSON; an absent one where it is no JSON.
+/// Returns the value of a text in JSON; an absent one where it is no JSON.
 Value parse_arguments(std::string_view text, Heap& heap) {
   // A byte-order mark does not stand within a text.
   if (text.starts_with("\xEF\xBB\xBF")) return Value::absent();
@@ -109,7 +109,7 @@ Value empty_object(Heap& heap) {
   return Value::dict(heap.make<DictObject>(heap));
 }
 
-/// An object that keeps the text of arguments that are none.
+/// Returns an object that keeps the text of arguments that are no JSON object.
 Value wrapped(const std::string& text, Heap& heap) {
   if (const auto closed = complete_partial_json(text)) {
     const Value object = parse_arguments(*closed, heap);
@@ -204,7 +204,7 @@ MessageShapes::NoContentMap MessageShapes::probe_content(const Render& render, S
   }
   NoContentMap forms{};
   for (size_t sent = 0; sent < kNoContentKinds; ++sent) {
-    // What was sent goes first; an empty text is the form that most templates take.
+    // The shape that was sent goes first; most templates take an empty text.
     size_t best = sent;
     for (size_t i = 0; i < kNoContentKinds; ++i) {
       if (worst[i] > worst[best]) best = i;
@@ -343,7 +343,7 @@ Value MessageShapes::adapted_arguments(const Value* given, Heap& heap) const {
     if (!arguments_as_text_) return value;
     return heap.string(text.empty() ? jinja::dump_json(value, {}) : std::move(text));
   }
-  // No object, but what the model wrote is not lost.
+  // The value is no object, but what the model wrote is kept.
   if (text.empty()) text = jinja::dump_json(value, {});
   if (shows_any_text_) return heap.string(std::move(text));
   const Value object = wrapped(text, heap);

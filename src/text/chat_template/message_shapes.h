@@ -24,7 +24,7 @@ class MessageShapes {
   /// Content is kept as it was sent wherever the template renders that without losing the message's calls and without
   /// printing the word None.
   [[nodiscard]] static MessageShapes probe(const Render& render);
-  /// The shapes of a template that takes one form only of messages without content.
+  /// Returns the shapes of a template that takes messages without content in one form only.
   [[nodiscard]] MessageShapes with_no_content(NoContent form) const;
 
   /// Makes an array of one text part of every content that is a text.

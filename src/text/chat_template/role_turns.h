@@ -4,7 +4,7 @@
 
 namespace millrace::text {
 
-/// Whether one chat template takes two messages of one role in a row. A value, found once per template by rendering
+/// The roles of which one chat template takes two messages in a row. A value, found once per template by rendering
 /// small conversations.
 class RoleTurns {
  public:

@@ -4,7 +4,8 @@
 
 namespace millrace::text {
 
-/// Where one chat template takes system messages. A value, found once per template by rendering small conversations.
+/// The positions at which one chat template takes system messages. A value, found once per template by rendering small
+/// conversations.
 class SystemMessages {
  public:
   [[nodiscard]] static SystemMessages probe(const MessageShapes::Render& render);

@@ -17,7 +17,7 @@ bool starts_with_word(std::string_view text) {
   return !text.empty() && rust_word_set().contains(decode_utf8(text).code_point);
 }
 
-/// Where the white space at the end of `text` begins.
+/// Returns where the white space at the end of `text` begins.
 size_t trailing_space_begin(std::string_view text) {
   while (!text.empty()) {
     const size_t last = last_code_point(text);

@@ -48,7 +48,7 @@ class AddedTokenMatcher {
   };
 
   uint32_t child(uint32_t node, unsigned char byte) const;
-  /// The longest token that starts at `at`, and its end.
+  /// Returns the longest token that starts at `at`, and sets its end.
   uint32_t longest_at(std::string_view text, size_t at, size_t& end) const;
 
   std::vector<AddedToken> tokens_;

@@ -13,14 +13,14 @@ namespace millrace::text {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
-/// Up to here a scan for the lowest rank beats the heap.
+/// The length up to which a scan for the lowest rank beats the heap.
 constexpr size_t kShortWordSymbols = 32;
 
 uint64_t pair_key(TokenId left, TokenId right) {
   return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
 }
 
-/// Whether U+2581 follows another character anywhere in `token`.
+/// Returns whether U+2581 follows another character anywhere in `token`.
 bool crosses_into_metaspace(std::string_view token) {
   size_t at = 0;
   while ((at = token.find(kMetaspace, at)) != std::string_view::npos) {

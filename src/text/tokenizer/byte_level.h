@@ -8,11 +8,11 @@
 /// Source: Radford et al. 2019 (GPT-2): printable bytes stand for themselves, the others for U+0100 onward, in order.
 namespace millrace::text {
 
-/// The character for `byte`, in UTF-8.
+/// Returns the character for `byte`, in UTF-8.
 [[nodiscard]] std::string_view byte_level_char(unsigned char byte);
 /// Returns `bytes` with each byte written as its character.
 [[nodiscard]] std::string byte_level_text(std::string_view bytes);
-/// The bytes a token spells, or nothing if it has a character outside the alphabet.
+/// Returns the bytes that a token spells, or nothing if it has a character outside the alphabet.
 [[nodiscard]] std::optional<std::string> byte_level_bytes(std::string_view token);
 
 }  // namespace millrace::text

@@ -7,7 +7,7 @@
 namespace millrace::text {
 namespace {
 
-/// No token but these last ones can still hold the start of an incomplete character (each at least one byte).
+/// The number of last tokens that can hold the start of an incomplete character: each has at least one byte.
 constexpr size_t kPromptTail = 8;
 
 }  // namespace

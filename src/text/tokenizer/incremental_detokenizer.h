@@ -16,17 +16,17 @@ class IncrementalDetokenizer {
   IncrementalDetokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens)
       : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
 
-  /// Makes the output the continuation of a prompt: nothing of the prompt is emitted but the start of a character that
-  /// the output completes, and what stands at the start of a text only (a stripped space) no longer applies. Call
-  /// before the first push.
+  /// Makes the output the continuation of a prompt. Of the prompt, only the start of a character that the output
+  /// completes is emitted. Rules for the start of a text (a stripped space) no longer apply. Call before the first
+  /// push.
   void continue_from_prompt(std::span<const TokenId> prompt);
 
   /// Returns the text of earlier tokens that is certain now that `id` follows; the next `push` takes `id`.
   [[nodiscard]] std::string settle_before(TokenId id);
-  /// The text that `id` completes; empty while a character is incomplete.
+  /// Returns the text that `id` completes; empty while a character is incomplete.
   [[nodiscard]] std::string push(TokenId id);
   [[nodiscard]] std::string push(std::span<const TokenId> ids);
-  /// At the end of the sequence: U+FFFD for an incomplete character, if there is one.
+  /// Returns U+FFFD for an incomplete character at the end of the sequence, if there is one.
   [[nodiscard]] std::string flush();
 
  private:

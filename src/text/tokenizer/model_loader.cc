@@ -6,7 +6,7 @@
 namespace millrace::text {
 namespace {
 
-/// Far beyond any log-probability; sums of such scores stay exact enough to compare.
+/// A bound far beyond any log-probability; sums of such scores stay exact enough to compare.
 constexpr double kMaxScore = 1e30;
 
 void parse_vocabulary(JsonValue model, TokenizerParts& parts) {

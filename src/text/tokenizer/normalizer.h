@@ -54,9 +54,9 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-/// Every occurrence of the non-empty `from`, left to right.
+/// Replaces every occurrence of the non-empty `from`, left to right.
 [[nodiscard]] std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
-/// Every match of `pattern`; `to` is taken as it is.
+/// Replaces every match of `pattern`; `to` is taken as it is.
 [[nodiscard]] std::string replace_all(std::string_view text, const Regex& pattern, std::string_view to,
                                       RegexScratch& scratch);
 

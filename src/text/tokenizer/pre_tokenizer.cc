@@ -16,7 +16,7 @@ struct Span {
   bool is_match;
 };
 
-/// The whole piece as an alternation of gaps and matches, in order; spans may be empty.
+/// Returns the whole piece as an alternation of gaps and matches, in order; spans may be empty.
 std::vector<Span> find_spans(const PreTokenizer::Split& split, std::string_view piece, RegexScratch& scratch) {
   std::vector<Span> spans;
   size_t done = 0;
@@ -37,7 +37,7 @@ std::vector<Span> find_spans(const PreTokenizer::Split& split, std::string_view 
   return spans;
 }
 
-/// Whether two neighbours become one piece.
+/// Returns whether two neighbours become one piece.
 bool joins(SplitBehavior behavior, const Span& before, const Span& after) {
   switch (behavior) {
     case SplitBehavior::kContiguous: return before.is_match == after.is_match;

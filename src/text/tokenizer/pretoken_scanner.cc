@@ -67,7 +67,7 @@ struct Char {
   uint8_t length;
 };
 
-/// The character at `at`, which is inside `text`; valid UTF-8 is given, so its lead byte tells its length.
+/// Returns the character at `at`, which is inside `text`. In valid UTF-8 its lead byte gives its length.
 Char char_at(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   if (lead < 0x80) [[likely]]
@@ -92,7 +92,7 @@ bool is_newline(char c) {
   return c == '\n' || c == '\r';
 }
 
-/// The end of the run of `wanted` from `at`, at most `max_chars` long.
+/// Returns the end of the run of `wanted` from `at`, at most `max_chars` long.
 size_t run_end(std::string_view text, size_t at, CharClass wanted, size_t max_chars = SIZE_MAX) {
   while (at < text.size() && max_chars > 0) {
     const Char c = char_at(text, at);
@@ -103,7 +103,7 @@ size_t run_end(std::string_view text, size_t at, CharClass wanted, size_t max_ch
   return at;
 }
 
-/// Length of a contraction at the apostrophe `at`, or 0. With `any_case`, U+017F folds to s.
+/// Returns the length of a contraction at the apostrophe `at`, or 0. With `any_case`, U+017F folds to s.
 size_t contraction_length(std::string_view text, size_t at, bool any_case) {
   const auto letter = [&](size_t i) -> char {
     if (at + i >= text.size()) return 0;

@@ -10,11 +10,12 @@ namespace millrace::text {
 /// Tests compare it with the regex. Immutable, a few bytes.
 class PretokenScanner {
  public:
-  /// The scanner that equals `pattern`, if there is one: Llama-3's, Qwen's, GPT-2's.
+  /// Returns the scanner that equals `pattern`, if there is one: Llama-3's, Qwen's, GPT-2's.
   static std::optional<PretokenScanner> for_pattern(std::string_view pattern);
   static PretokenScanner gpt2();
 
-  /// The end of the piece that starts at `begin`, below text.size(). Pieces leave no gaps. Requires valid UTF-8.
+  /// Returns the end of the piece that starts at `begin`, below text.size(). Pieces leave no gaps. Requires valid
+  /// UTF-8.
   [[nodiscard]] size_t next(std::string_view text, size_t begin) const;
 
  private:

@@ -45,7 +45,7 @@ class Regex {
   /// Matches `text` itself.
   static Regex literal(std::string_view text);
 
-  /// The leftmost match at or after `from`; lookarounds see the whole subject and its end.
+  /// Returns the leftmost match at or after `from`; lookarounds see the whole subject and its end.
   [[nodiscard]] std::optional<Match> find(std::string_view subject, size_t from, RegexScratch& scratch) const;
 
  private:

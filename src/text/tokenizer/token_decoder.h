@@ -46,9 +46,9 @@ class TokenDecoder {
   /// Throws ErrorException (kData) if a step cannot be compiled in its place.
   void compile(const std::vector<Step>& steps, const std::vector<std::string>& tokens);
 
-  /// The bytes of `id` inside a text; empty for ids outside the vocabulary. They may be part of a character.
+  /// Returns the bytes of `id` inside a text; empty for ids outside the vocabulary. They may be part of a character.
   [[nodiscard]] std::string_view bytes(TokenId id) const;
-  /// The bytes of `id` as the first token of a text, before `strip_start`.
+  /// Returns the bytes of `id` as the first token of a text, before `strip_start`.
   [[nodiscard]] std::string_view first_bytes(TokenId id) const;
   /// Removes from the start of a text's bytes what Strip removes; `stripped` counts what earlier calls took.
   [[nodiscard]] std::string_view strip_start(std::string_view text, size_t& stripped) const;
@@ -59,7 +59,7 @@ class TokenDecoder {
   }
   /// Returns whether a blank at the end of a text stands for nothing.
   [[nodiscard]] bool drops_last_space() const { return drops_last_space_; }
-  /// False once a text's start holds nothing more to strip.
+  /// Returns whether a text's start may still hold something to strip.
   [[nodiscard]] bool may_strip(size_t stripped) const { return stripped < strip_.start; }
 
  private:

@@ -39,7 +39,7 @@ class Tokenizer {
     std::vector<TokenId> ids;
     std::vector<uint32_t> type_ids;  ///< of the same length: which text a token belongs to, as the model numbers them
   };
-  /// As `encode`, with what the post-processor puts around a pair. A post-processor without pairs gives both texts
+  /// Encodes two texts with what the post-processor puts around a pair. A post-processor without pairs gives both texts
   /// alone.
   [[nodiscard]] PairEncoding encode_pair(std::string_view first, std::string_view second, bool add_special_tokens,
                                          bool parse_special = true) const;
@@ -67,15 +67,15 @@ class Tokenizer {
   /// Returns whether `id` is one byte of a run, as <0xNN> is.
   [[nodiscard]] bool is_run_byte(TokenId id) const;
 
-  /// The token as the vocabulary spells it; empty outside the vocabulary.
+  /// Returns the token as the vocabulary spells it; empty outside the vocabulary.
   [[nodiscard]] std::string_view id_to_token(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
-  /// The bytes that the token stands for inside a text.
+  /// Returns the bytes that the token stands for inside a text.
   [[nodiscard]] std::string token_bytes(TokenId id) const;
 
-  /// One more than the largest id.
+  /// Returns one more than the largest id.
   [[nodiscard]] size_t vocab_size() const;
-  /// As tokenizer_config.json names them.
+  /// Returns the special tokens that tokenizer_config.json names.
   [[nodiscard]] std::optional<TokenId> bos_id() const;
   [[nodiscard]] std::optional<TokenId> eos_id() const;
   [[nodiscard]] bool is_special(TokenId id) const;

@@ -20,7 +20,7 @@ SplitBehavior parse_behavior(JsonValue json, std::string_view fallback) {
   fail_data("pre_tokenizer: split behavior \"{}\" is not supported", name);
 }
 
-/// What a step does to the length of a text, at worst.
+/// Returns the factor by which a step lengthens a text at worst.
 size_t growth_of(const Normalizer::Step& step) {
   if (const auto* replace = std::get_if<Normalizer::Replace>(&step)) {
     const size_t from = std::max<size_t>(replace->literal.size(), 1);

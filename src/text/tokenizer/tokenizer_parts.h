@@ -73,10 +73,10 @@ struct ParsedPattern {
 /// Reading optional members. A member that is absent or null gives `fallback`; one of another kind throws.
 [[nodiscard]] bool bool_member(JsonValue json, std::string_view name, bool fallback);
 [[nodiscard]] std::string_view string_member(JsonValue json, std::string_view name, std::string_view fallback);
-/// The member, or nothing if `json` is no object, or the member is absent or null.
+/// Returns the member, or nothing if `json` is no object, or the member is absent or null.
 [[nodiscard]] std::optional<JsonValue> member(JsonValue json, std::string_view name);
 [[nodiscard]] JsonArray array_member(JsonValue json, std::string_view name);
-/// A component's "type".
+/// Returns a component's "type".
 [[nodiscard]] std::string_view type_of(JsonValue json, std::string_view component);
 
 template <class... Args>

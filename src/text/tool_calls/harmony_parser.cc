@@ -57,7 +57,7 @@ bool HarmonyParser::step_header(Out& out) {
     return header.starts_with(begin) || begin.starts_with(header);
   });
   if (!may_be_header) {
-    // Text without a header, or an end without a message.
+    // Here comes text without a header, or an end without a message.
     for (const std::string_view end : kEnds) {
       if (header.size() < end.size() && end.starts_with(header)) return false;
       if (!header.starts_with(end)) continue;

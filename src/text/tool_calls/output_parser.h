@@ -17,7 +17,7 @@ namespace millrace::text {
 /// The new reasoning, content and calls that a piece of output adds.
 struct OutputPart {
   std::string content;
-  /// Whether </think> came without <think>, so that all earlier content is reasoning.
+  /// Says whether </think> came without <think>, so that all earlier content is reasoning.
   bool content_was_reasoning = false;
   std::string reasoning;
   std::vector<ToolCallPart> calls;

@@ -39,7 +39,7 @@ enum class ToolFormat : uint8_t {
 };
 inline constexpr size_t kToolFormatCount = 24;
 
-/// How a call's arguments are written.
+/// The notation of a call's arguments.
 enum class ArgumentNotation : uint8_t {
   kJsonCall,    ///< name and arguments are members of one JSON object
   kJson,        ///< a JSON object

@@ -36,9 +36,9 @@ class ImpostorServer {
 /// that MILLRACE_TEST_REDIS names, a Valkey server, say. Killed with the object, and with the test.
 class RedisServer {
  public:
-  /// Whether there is one to start.
+  /// Returns whether a redis-server is installed.
   [[nodiscard]] static bool installed();
-  /// Whether it was built with TLS.
+  /// Returns whether the installed server was built with TLS.
   [[nodiscard]] static bool can_encrypt();
 
   explicit RedisServer(std::vector<std::string> more_arguments = {});

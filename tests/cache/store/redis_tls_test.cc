@@ -10,7 +10,7 @@ using namespace millrace::test;
 
 namespace {
 
-/// Whether openssl and a redis-server that speaks TLS can be had.
+/// Returns whether openssl and a redis-server that speaks TLS are installed.
 bool can_encrypt() {
   static const bool can = std::system("command -v openssl > /dev/null 2>&1") == 0 && RedisServer::can_encrypt();
   return can;

@@ -241,7 +241,7 @@ TEST_CASE("a mask whose parts disagree is refused") {
   // After magic, id, epoch, and the counts of closes, opens and masks come its index and its words.
   constexpr size_t kWords = 4 + 8 + 4 + 4 + 4 + 4 + 4;
   bytes[kWords] = std::byte{4};
-  REQUIRE(Plan::decode(bytes).error().message == "plan: a mask of 4 words, 3 of which are there");
+  REQUIRE(Plan::decode(bytes).error().message == "plan: a mask of 4 words has 3 of them");
   bytes[kWords + 3] = std::byte{0x7F};
   REQUIRE(Plan::decode(bytes).has_error());
   TokenMask few(320);

@@ -24,7 +24,7 @@ class MessageServer {
   explicit MessageServer(std::shared_ptr<const text::ChatTemplate> chat_template, server::ServerOptions options = {});
   ~MessageServer() { front_->stop(std::chrono::milliseconds(0)); }
 
-  /// Has the model answer `text`, a number of tokens (bytes) at a time.
+  /// Sets the model's answer to `text`, a number of tokens (bytes) at a time.
   void answer(std::string text, size_t tokens_per_event = 1);
   [[nodiscard]] HttpReply post(std::string_view path, std::string_view json, std::string_view headers = {}) const {
     return Client(port_).post(path, json, headers);

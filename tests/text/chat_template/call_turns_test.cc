@@ -26,7 +26,7 @@ constexpr std::string_view kTextOrCalls =
 constexpr std::string_view kTakesAll =
     "{% for m in messages %}{{ '<' + m.role + '>' + (m.content or '') }}{% for c in m.tool_calls or [] %}"
     "{{ c.function.name }};{% endfor %}{% endfor %}";
-/// Has the words of conversations in a text of its own.
+/// A template with the words of conversations in a text of its own.
 constexpr std::string_view kTalks =
     "hello, if errors are found then say done{% for m in messages %}{{ '<' + m.role + '>' + (m.content or '') }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.name }};{% endfor %}{% endfor %}";

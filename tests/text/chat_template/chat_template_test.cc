@@ -116,7 +116,7 @@ TEST_CASE("templates see numbers of any size as Python does") {
         "rendered: [-1000000000000000019884624838656, 5, 18446744073709551615, 18446744073709551616]");
 }
 
-/// As transformers writes it, whole: with its number for "no limit", and what Python writes for no number.
+/// A whole config as transformers writes it: with its number for "no limit", and what Python writes for no number.
 constexpr std::string_view kCompleteConfig =
     "\xEF\xBB\xBF"
     R"({
