@@ -118,6 +118,8 @@ TEST_CASE("every rank reports how long it was busy") {
   options.costs = {{1000, 0, 0, 0.5}};
   options.head.scheduler.page_count = options.head.scheduler.context_length = 64;
   options.head.scheduler.page_size = 1;
+  options.head.scheduler.max_running = 4;
+  options.head.scheduler.chunked_prefill_size = 16;
   options.head.max_queued = 64;
   options.head.heartbeat = 100ms;
   options.head.watchdog = 100s;
