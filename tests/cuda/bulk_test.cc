@@ -13,8 +13,8 @@ using namespace millrace::test;
 namespace {
 
 constexpr int kThreads = 32;
-constexpr int32_t kRows = 11;    // of which 8 per block
-constexpr int32_t kInputs = 72;  // of which 64 are copied
+constexpr int32_t kMatrixRows = 11;  // of which 8 per block
+constexpr int32_t kInputs = 72;      // of which 64 are copied
 constexpr int32_t kShare = 8;
 constexpr uint32_t kTileBytes = cuda::kClusterBlocks * kShare * cuda::kStepRowBytes;
 constexpr uint32_t kBulkBytes = 256;
@@ -70,7 +70,7 @@ Copied run(const std::vector<uint16_t>& matrix, const std::vector<uint16_t>& pla
                        .shared_bytes = kSharedBytes,
                        .cluster_blocks = cuda::kClusterBlocks},
                       nullptr, Case{device_plain.get(), tiles.get(), copied.get(), mistake},
-                      cuda::make_row_tiles(device_matrix.get(), kRows, kInputs, cuda::kStepInputs, kShare));
+                      cuda::make_row_tiles(device_matrix.get(), kMatrixRows, kInputs, cuda::kStepInputs, kShare));
   return {tiles.values(), copied.values()};
 }
 
@@ -83,7 +83,7 @@ std::vector<uint16_t> counting(size_t count, uint16_t first) {
 }  // namespace
 
 TEST_CASE("the copy engine fills both blocks of a cluster") {
-  const auto matrix = counting(size_t{kRows} * kInputs, 1);
+  const auto matrix = counting(size_t{kMatrixRows} * kInputs, 1);
   const auto plain = counting(size_t{cuda::kClusterBlocks} * kBulkBytes / 2, 5000);
   const Copied copied = run(matrix, plain, Mistake::kNone);
   REQUIRE(copied.plain == plain);
@@ -91,7 +91,7 @@ TEST_CASE("the copy engine fills both blocks of a cluster") {
     for (int32_t row = 0; row < cuda::kClusterBlocks * kShare; ++row) {
       for (int32_t input = 0; input < cuda::kStepInputs; ++input) {
         const auto offset = static_cast<size_t>(cuda::chunk_offset(row, input / 8) / 2 + input % 8);
-        const uint16_t wanted = row < kRows ? matrix[static_cast<size_t>(row * kInputs + input)] : uint16_t{0};
+        const uint16_t wanted = row < kMatrixRows ? matrix[static_cast<size_t>(row * kInputs + input)] : uint16_t{0};
         REQUIRE(copied.tiles[block * kTileBytes / 2 + offset] == wanted);
       }
     }
@@ -99,7 +99,7 @@ TEST_CASE("the copy engine fills both blocks of a cluster") {
 }
 
 TEST_CASE("the emulator notices what copies do not forgive") {
-  const auto matrix = counting(size_t{kRows} * kInputs, 1);
+  const auto matrix = counting(size_t{kMatrixRows} * kInputs, 1);
   const auto plain = counting(size_t{cuda::kClusterBlocks} * kBulkBytes / 2, 5000);
   REQUIRE(run(matrix, plain, Mistake::kNoWait).plain != plain);
   REQUIRE_THROWS_WITH(run(matrix, plain, Mistake::kFewBytes), Catch::Contains("which lacks 0 arrivals and -16 bytes") ||
