@@ -75,7 +75,7 @@ class IdleRing {
 };
 
 IdleRing::IdleRing(uint32_t stage_count, bool over_tcp) {
-  const sched::RingConfig shape{stage_count, kWindow, kBounds};
+  const sched::RingConfig shape{.stage_count = stage_count, .window = kWindow, .bounds = kBounds};
   const sched::LocalStages::RunnerFactory runner = [](async::Runtime&) { return std::make_unique<IdleRunner>(); };
   for (uint32_t i = 0; i < stage_count; ++i) {
     hosts_.push_back(std::make_unique<Host>(fmt::format("stage {}", i)));

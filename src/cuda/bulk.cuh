@@ -60,9 +60,6 @@ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
 inline void copy_bulk(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
   emulator::copy_bulk(shared, global, bytes, barrier);
 }
-inline void prefetch_bulk(const void* global, uint32_t bytes) {
-  emulator::prefetch_bulk(global, bytes);
-}
 inline void copy_rows_to_cluster(uint32_t shared, const RowTiles& x, int32_t input, int32_t row, uint32_t barrier) {
   emulator::copy_tile_to_cluster(shared, x.matrix, input, row, barrier);
 }
@@ -86,8 +83,9 @@ inline RowTiles make_row_tiles(const void* x, int32_t rows, int32_t inputs, int3
     constexpr unsigned kSince = 12000;
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-    check_launch("product", "cuTensorMapEncodeTiled",
-                 cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &status));
+    check_launch(
+        "product", "cuTensorMapEncodeTiled",
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &status));
     return reinterpret_cast<Encode>(found);
   }();
   if (encode == nullptr) throw std::runtime_error("CUDA: the driver lacks cuTensorMapEncodeTiled, wanted CUDA 12.0");
@@ -96,10 +94,9 @@ inline RowTiles make_row_tiles(const void* x, int32_t rows, int32_t inputs, int3
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(inputs) * 2};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_inputs), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t strides[2] = {1, 1};
-  const CUresult outcome =
-      encode(&tiles, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(x), sizes, row_bytes, box, strides,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult outcome = encode(&tiles, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(x), sizes, row_bytes,
+                                  box, strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (outcome == CUDA_SUCCESS) return tiles;
   throw std::runtime_error("CUDA: cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(outcome)) +
                            " for " + std::to_string(rows) + " rows of " + std::to_string(inputs));
@@ -113,14 +110,12 @@ __device__ inline uint32_t cluster_rank() {
 }
 /// Waits for all threads of the cluster and orders their accesses to shared memory.
 __device__ inline void cluster_sync() {
-  MILLRACE_ON_SM_90A(
-      asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" :: : "memory"));
+  MILLRACE_ON_SM_90A(asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" :: : "memory"));
 }
 /// Begins phase 0 of a barrier that waits for `arrivals`. Other threads may use it after publish_barriers and
 /// cluster_sync.
 __device__ inline void init_barrier(uint32_t barrier, uint32_t arrivals) {
-  MILLRACE_ON_SM_90A(
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory"));
+  MILLRACE_ON_SM_90A(asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory"));
 }
 __device__ inline void publish_barriers() {
   MILLRACE_ON_SM_90A(asm volatile("fence.mbarrier_init.release.cluster;" :: : "memory"));
@@ -128,52 +123,41 @@ __device__ inline void publish_barriers() {
 /// Arrives at the barrier at this address in block `rank` of the cluster. It orders what copies do and what wgmma has
 /// read; a fence for the cluster, at each step, would cost more than the step.
 __device__ inline void arrive_at(uint32_t barrier, uint32_t rank) {
-  MILLRACE_ON_SM_90A(asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
-                                  "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(
-                                      barrier),
-                                  "r"(rank)
-                                  : "memory"));
+  MILLRACE_ON_SM_90A(
+      asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+                   "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+                   "r"(rank) : "memory"));
 }
 /// Arrives and adds `bytes` to those for which the phase waits.
 __device__ inline void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
   MILLRACE_ON_SM_90A(
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                   : "memory"));
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory"));
 }
 /// Waits until the phase of this parity has ended, and sees what its copies wrote.
 __device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   uint32_t ended = 0;
   while (ended == 0) {
-    MILLRACE_ON_SM_90A(asm volatile(
-        "{.reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
-        "selp.u32 %0, 1, 0, ended;}"
-        : "=r"(ended)
-        : "r"(barrier), "r"(parity)
-        : "memory"));
+    MILLRACE_ON_SM_90A(
+        asm volatile("{.reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;"
+                     "selp.u32 %0, 1, 0, ended;}" : "=r"(ended) : "r"(barrier),
+                     "r"(parity) : "memory"));
   }
 }
 /// Starts a copy of whole 16 bytes to this block's shared memory, which counts at the barrier.
 __device__ inline void copy_bulk(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
   MILLRACE_ON_SM_90A(asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier)
-      : "memory"));
-}
-/// Starts to read whole 16 bytes into the second-level cache.
-__device__ inline void prefetch_bulk(const void* global, uint32_t bytes) {
-  MILLRACE_ON_SM_90A(
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory"));
+      "l"(global), "r"(bytes), "r"(barrier) : "memory"));
 }
 /// Starts a copy of a box from (row, input) on to this address in every block of the cluster. It counts at the barrier
 /// of this address in each. Elements outside the matrix become zeros and count as bytes.
 __device__ inline void copy_rows_to_cluster(uint32_t shared, const RowTiles& x, int32_t input, int32_t row,
                                             uint32_t barrier) {
   [[maybe_unused]] constexpr uint16_t kAllBlocks = (1u << kClusterBlocks) - 1;
-  MILLRACE_ON_SM_90A(asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
-      "l"(&x), "r"(barrier), "r"(input), "r"(row), "h"(kAllBlocks)
-      : "memory"));
+  MILLRACE_ON_SM_90A(
+      asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                   " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+                   "l"(&x), "r"(barrier), "r"(input), "r"(row), "h"(kAllBlocks) : "memory"));
 }
 /// Raises the registers of this warpgroup's threads once others have given as many; both by all its threads.
 template <int kCount>

@@ -19,8 +19,8 @@ struct WideTiling {
   static constexpr int kConsumers = kWarpgroups * kWarpgroupThreads;
   static constexpr int kThreads = kConsumers + kWarpgroupThreads;
   /// Registers per thread, of which the copying warpgroup gives most to the others.
-  static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 232;
-  static constexpr int kCopierRegisters = 40;
+  static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 224;
+  static constexpr int kCopierRegisters = kBlocksPerSm > 1 ? 48 : 56;
   static constexpr int kColumnTiles = kTokens / 8;
   /// Whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
@@ -116,28 +116,21 @@ class WideWeights {
   __device__ uint32_t step_bytes() const { return static_cast<uint32_t>(panels_ * kPanelStepBytes); }
   __device__ void copy(int32_t step, uint32_t stage, uint32_t barrier) const {
     for (int32_t i = 0; i < panels_; ++i) {
-      copy_bulk(stage + static_cast<uint32_t>(i) * kPanelStepBytes, at(i, step), kPanelStepBytes, barrier);
+      const std::byte* const from = from_ + i * panel_bytes_ + static_cast<size_t>(step) * kPanelStepBytes;
+      copy_bulk(stage + static_cast<uint32_t>(i) * kPanelStepBytes, from, kPanelStepBytes, barrier);
     }
-  }
-  __device__ void prefetch(int32_t step) const {
-    for (int32_t i = 0; i < panels_; ++i) prefetch_bulk(at(i, step), kPanelStepBytes);
   }
 
  private:
-  __device__ const std::byte* at(int32_t panel, int32_t step) const {
-    return from_ + panel * panel_bytes_ + static_cast<size_t>(step) * kPanelStepBytes;
-  }
-
   const size_t panel_bytes_;
   const int32_t panels_;
   const std::byte* const from_;
 };
 
 /// Starts the copies of all turns of this block, with one thread. Each block of the cluster copies its weights, and its
-/// share of the tokens to both. Clusters that need the same weights take turns to read them into the cache.
+/// share of the tokens to both.
 template <class T>
 __device__ void copy_operands(const GemmParams& p, const RowTiles& x, const WideGrid& grid, WideStages<T> stages) {
-  constexpr int32_t kStepsAhead = 16;  // more than the time in which memory answers
   constexpr uint32_t kShare = T::kTokenCount / kClusterBlocks;
   const int32_t steps = ceil_div(p.inputs, kStepInputs);
   const uint32_t rank = cluster_rank();
@@ -145,10 +138,7 @@ __device__ void copy_operands(const GemmParams& p, const RowTiles& x, const Wide
     const WideTurn turn(p, grid, t);
     const WideWeights weights(p, turn, steps);
     const int32_t last = first_step(p, turn.last_split, steps);
-    int32_t step = first_step(p, turn.first_split, steps);
-    int32_t ahead = step + turn.token_tile;
-    for (; step < last; ++step) {
-      for (; ahead < min(last, step + kStepsAhead); ahead += grid.token_tiles) weights.prefetch(ahead);
+    for (int32_t step = first_step(p, turn.first_split, steps); step < last; ++step) {
       stages.wait_empty();
       arrive_and_expect(stages.full(), weights.step_bytes() + T::kTokenBytes);
       weights.copy(step, stages.data(), stages.full());

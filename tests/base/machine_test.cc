@@ -46,7 +46,7 @@ TEST_CASE("Without groups the machine is what there is") {
 
 TEST_CASE("NUMA nodes have the processors that the process may use") {
   const std::vector<int> allowed = Machine::allowed_processors();
-  CHECK(FakeMachine({}).machine().numa_nodes() == std::vector{allowed});
+  CHECK(FakeMachine({}).machine().numa_nodes() == std::vector<std::vector<int>>{allowed});
   const int first = allowed.front();
   const int last = allowed.back();
   const FakeMachine split({{"node/node1/cpulist", std::to_string(first) + "\n"},

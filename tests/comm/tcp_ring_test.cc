@@ -72,7 +72,7 @@ TcpRing::TcpRing() {
   const sched::SchedulerOptions scheduler = head_options().scheduler;
   const sched::StageBounds bounds{scheduler.max_running, scheduler.page_size, scheduler.page_count,
                                   scheduler.chunked_prefill_size + scheduler.max_running, model().vocab_size};
-  const sched::RingConfig shape{kStageCount, kWindow, bounds};
+  const sched::RingConfig shape{.stage_count = kStageCount, .window = kWindow, .bounds = bounds};
   for (uint32_t i = 0; i < kStageCount; ++i) {
     hosts_.push_back(std::make_unique<Host>("stage"));
     sim::SimulatedStage stage;

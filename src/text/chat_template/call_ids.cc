@@ -28,8 +28,8 @@ bool renders(const MessageShapes::Render& render, std::string_view id) {
   for (const char* content : kContents) {
     for (const char* arguments : kArguments) {
       const std::string messages = fmt::format(
-          R"([{{"role":"user","content":"probe question"}},)"
-          R"({{"role":"assistant",{}"tool_calls":[{{"id":"{}","type":"function",)"
+          R"([{{"role":"user","content":"probe question"}},{{"role":"assistant",{}"tool_calls":[{{"id":"{}",)"
+          R"("type":"function",)"
           R"("function":{{"name":"probe_call","arguments":{}}}}}]}},)"
           R"({{"role":"tool","tool_call_id":"{}","name":"probe_call","content":"probe result"}}])",
           content, id, arguments, id);

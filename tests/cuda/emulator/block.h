@@ -74,10 +74,10 @@ struct TiledMatrix {
 
 /// A barrier in shared memory at which threads arrive and copies count their bytes.
 struct ByteBarrier {
-  uint32_t arrivals = 0;  ///< of each phase
-  int64_t missing = 0;    ///< arrivals
-  int64_t bytes = 0;      ///< that are announced and not there; negative: they came first
-  uint32_t parity = 0;    ///< of the phase that goes on
+  uint32_t arrivals = 0;        ///< of each phase
+  int64_t missing = 0;          ///< arrivals
+  int64_t bytes = 0;            ///< that are announced and not there; negative: they came first
+  uint32_t parity = 0;          ///< of the phase that goes on
   std::vector<size_t> waiting;  // threads
 };
 
@@ -119,7 +119,6 @@ void arrive(size_t barrier, uint32_t rank);
 void arrive_and_expect(size_t barrier, uint32_t bytes);
 void wait_barrier(size_t barrier, uint32_t parity);
 void copy_bulk(size_t shared, const void* global, uint32_t bytes, size_t barrier);
-void prefetch_bulk(const void* global, uint32_t bytes);
 void copy_tile_to_cluster(size_t shared, const TiledMatrix& matrix, int input, int row, size_t barrier);
 
 /// The cluster of the running block, for these instructions. Every function takes a block's number in the cluster.

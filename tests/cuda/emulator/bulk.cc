@@ -47,19 +47,14 @@ void check_room(const char* operation, const Block& block, size_t at, size_t byt
   fault(fmt::format("{}: {} bytes at {} of {} bytes of shared memory", operation, bytes, at, block.shared_bytes));
 }
 
-void check_source(const char* operation, const void* global, uint32_t bytes) {
-  if (bytes % kBulkBytes == 0 && reinterpret_cast<uintptr_t>(global) % kBulkBytes == 0) return;
-  fault(fmt::format("{} of {} bytes from {}, wanted multiples of 16", operation, bytes, global));
-}
-
 /// Writes a box with the 128-byte swizzle; what is outside of the matrix becomes zeros.
 void write_box(Block& block, size_t at, const TiledMatrix& matrix, int input, int row) {
   const auto* const data = static_cast<const uint16_t*>(matrix.data);
   for (int r = 0; r < matrix.box_rows; ++r) {
     for (int i = 0; i < matrix.box_inputs; ++i) {
       const bool known = row + r < matrix.rows && input + i < matrix.inputs;
-      const size_t from = static_cast<size_t>(row + r) * static_cast<size_t>(matrix.inputs) +
-                          static_cast<size_t>(input + i);
+      const size_t from =
+          static_cast<size_t>(row + r) * static_cast<size_t>(matrix.inputs) + static_cast<size_t>(input + i);
       const uint16_t value = known ? data[from] : uint16_t{0};
       const size_t plain = at + static_cast<size_t>(r) * kBoxRowBytes + static_cast<size_t>(i) * sizeof(uint16_t);
       const size_t swizzled = plain ^ ((plain / kBoxRowBytes % kSwizzledRows) * kBulkBytes);
@@ -97,16 +92,14 @@ void wait_barrier(size_t barrier, uint32_t parity) {
 void copy_bulk(size_t shared, const void* global, uint32_t bytes, size_t barrier) {
   Block& block = current_block();
   check_room("cp.async.bulk", block, shared, bytes);
-  check_source("cp.async.bulk", global, bytes);
+  if (bytes % kBulkBytes != 0 || reinterpret_cast<uintptr_t>(global) % kBulkBytes != 0) {
+    fault(fmt::format("cp.async.bulk of {} bytes from {}, wanted multiples of 16", bytes, global));
+  }
   std::memset(block.shared + shared, kUnwrittenByte, bytes);
   land_later([&block, shared, global, bytes, barrier] {
     std::memcpy(block.shared + shared, global, bytes);
     count(block.cluster_rank, barrier, 0, -int64_t{bytes});
   });
-}
-
-void prefetch_bulk(const void* global, uint32_t bytes) {
-  check_source("cp.async.bulk.prefetch", global, bytes);
 }
 
 void copy_tile_to_cluster(size_t shared, const TiledMatrix& matrix, int input, int row, size_t barrier) {

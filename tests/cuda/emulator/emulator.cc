@@ -282,16 +282,16 @@ void run_cluster(const Launch& launch, const std::vector<uint3>& indices, const 
   }
   for (RunningBlock& block : cluster.blocks) {
 #ifdef MILLRACE_ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(block.shared, std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) &
-                                                                               ~(kSharedAlignment - 1)));
+    __asan_unpoison_memory_region(
+        block.shared,
+        std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) & ~(kSharedAlignment - 1)));
 #endif
     if (!block.fault.empty()) throw KernelFault(block.fault);
   }
   for (const RunningBlock& block : cluster.blocks) {
     if (block.ended == block.fibers.size()) continue;
     const uint3 index = block.index;
-    throw KernelFault(
-        fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block)));
+    throw KernelFault(fmt::format("{}, block ({}, {}, {}): {}", launch.name, index.x, index.y, index.z, stuck(block)));
   }
 }
 
