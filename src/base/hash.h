@@ -10,8 +10,8 @@ namespace millrace {
 [[nodiscard]] uint64_t hash_bytes(std::span<const std::byte> bytes);
 
 /// Returns `x` with every bit spread over all others; a bijection. It serves tables keyed by one word and digests that
-/// grow word by word, where XXH3 takes twice as long (6 and 15 ns on a busy core).
-/// Source: the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+/// grow word by word. XXH3 takes twice as long there (6 and 15 ns on a busy core). Source: the finaliser of SplitMix64
+/// (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 [[nodiscard]] constexpr uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;

@@ -10,8 +10,8 @@ namespace millrace {
 /// The replacement character U+FFFD in UTF-8.
 inline constexpr std::string_view kReplacementUtf8 = "\xEF\xBF\xBD";
 
-/// One decoding step: `length` bytes (at least 1 for non-empty input) form a code point, or, when `valid` is false,
-/// the longest prefix of an ill-formed sequence that one U+FFFD replaces (Unicode 15, section 3.9, best practice).
+/// One decoding step: `length` bytes, at least 1 for non-empty input, form a code point. When `valid` is false, they
+/// are the longest prefix of an ill-formed sequence that one U+FFFD replaces (Unicode 15, section 3.9, best practice).
 struct DecodedUtf8 {
   char32_t code_point = 0;
   uint8_t length = 0;

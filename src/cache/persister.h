@@ -10,7 +10,7 @@
 namespace millrace::cache {
 
 /// Copies from the host tier to the page store (CopyKind::kPersist). A store that is behind by a quarter of the host
-/// tier gets no more: what waits for it would push out of the host what is in use. Plain and deterministic. Owned by a
+/// tier gets no more. The pages that wait for it would evict host pages in use. Plain and deterministic. Owned by a
 /// PrefixCache, on its thread, as are all that it refers to.
 class Persister {
  public:

@@ -14,10 +14,10 @@
 
 namespace millrace::cache {
 
-/// Copies from the page store to the host tier for prompts that wait in the queue: a probe asks how many of a prompt's
-/// missing pages the store has, then a fetch brings them. Pages that several prompts share are fetched once; those that
-/// want them wait for that fetch. All fetches together fill at most half of the host tier. Plain and deterministic.
-/// Owned by a PrefixCache, on its thread, as are all that it refers to.
+/// Copies pages from the page store to the host tier for prompts that wait in the queue. A probe asks how many of a
+/// prompt's missing pages the store has. A fetch then copies them. Pages that several prompts share are fetched once;
+/// those that want them wait for that fetch. All fetches together fill at most half of the host tier. Plain and
+/// deterministic. Owned by a PrefixCache, on its thread, as are all that it refers to.
 class Prefetcher {
  public:
   Prefetcher(RadixTree& tree, NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts,

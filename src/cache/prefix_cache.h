@@ -32,11 +32,10 @@ struct PrefixCacheOptions {
   uint64_t first_copy_id = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 
-/// The head's account of the KV cache: which pages are free, which prefixes are known and on which tier, and the copies
-/// between tiers that the stages are asked for. It decides what sequences get and what makes room for them; its parts
-/// keep the tree, the host tier and each kind of copy. A page changes its tier only when all stages have acknowledged
-/// the copy. Plain and deterministic; owned by the scheduler, on its thread, for the head's life. docs/cache.md is the
-/// contract.
+/// The head's account of the KV cache: free pages, known prefixes with their tiers, and the copies between tiers that
+/// the stages are asked for. It decides what sequences get and what makes room for them; its parts keep the tree, the
+/// host tier and each kind of copy. A page changes its tier only when all stages have acknowledged the copy. Plain and
+/// deterministic; owned by the scheduler, on its thread, for the head's life. docs/cache.md is the contract.
 class PrefixCache {
  public:
   explicit PrefixCache(const PrefixCacheOptions& options);
@@ -92,7 +91,7 @@ class PrefixCache {
   /// Forgets all prefixes. False, and nothing happens, while any is in use or copied.
   [[nodiscard]] bool flush();
   /// Forgets all holders and all device pages, since the ring has broken. Whether all stages still hold their host
-  /// pages is asked with the next ring's first plans; until they have answered, verifying() is true and nothing may be
+  /// pages is asked with the next ring's first plans. Until they have answered, verifying() is true, and nothing may be
   /// matched, acquired or prefetched.
   void on_ring_lost();
   /// Forgets all prefixes and sets the sizes of the pools, since the stages have new ones. No ring is there.

@@ -13,7 +13,7 @@
 
 namespace millrace::cache {
 
-/// The check of a PrefixCache between any two of its calls: every page is in one state, and nothing is counted or kept
+/// The check of a PrefixCache between any two of its calls. Every page is in one state, and nothing is counted or kept
 /// without an owner or a copy under way. It reads the parts and changes nothing. For tests and simulation; lives on the
 /// scheduler's thread for one check.
 class PrefixCacheAudit {

@@ -28,9 +28,9 @@ struct EpochLinksOptions {
   std::chrono::milliseconds transfer_timeout{};  ///< of channels
 };
 
-/// Opens what the ranks of one node share with other nodes in one epoch: links, device channels, and collectives of a
-/// stage whose ranks are on several nodes. Owned by the Member or the Coordinator for the time of joining, on its
-/// Runtime. `listener` and `stages` outlive it.
+/// Opens what the ranks of one node share with other nodes in one epoch. These are links, device channels, and
+/// collectives of a stage whose ranks are on several nodes. Owned by the Member or the Coordinator for the time of
+/// joining, on its Runtime. `listener` and `stages` outlive it.
 class EpochLinks {
  public:
   /// `on_change` is called when something is open or has failed.

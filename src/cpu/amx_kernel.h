@@ -289,7 +289,7 @@ MILLRACE_INLINE void flushing_subnormals(void (*kernel)(const GemmTask&), const 
   _mm_setcsr(before);
 }
 
-/// Multiplies R rows by vectors, bit-identical to tiles: per 16 steps it sums even and odd elements separately from
+/// Multiplies R rows by vectors, bit-identical to tiles. Per 16 steps it sums even and odd elements separately from
 /// zero, then both, then adds that to the sums. One or two rows stream memory some percent faster this way.
 template <int R>
 void gemm_by_vectors(const GemmTask& task) {

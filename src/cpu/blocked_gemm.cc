@@ -23,8 +23,8 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
   return device.compute_dtype == tensor::DType::kBF16 ? kernels.gemm_bf16 : kernels.gemm_f32;
 }
 
-/// Returns the levels of partial sums that exist at once: one while the first shard is summed, then one for each
-/// subtree that waits for its other half.
+/// Returns the levels of partial sums that exist at once. There is one while the first shard is summed, then one for
+/// each subtree that waits for its other half.
 int64_t level_count(size_t shards) {
   return std::bit_width(shards);
 }

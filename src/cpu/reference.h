@@ -26,8 +26,8 @@ using Values = std::vector<float>;
 /// Rounds each value to `dtype` and back.
 [[nodiscard]] Values rounded(Values values, tensor::DType dtype);
 
-/// Quantizes rows of `width` values to int8 per group and dequantizes them: q = round(x · (127 / largest)), ties to
-/// even, times the scale largest / 127, all in f32.
+/// Quantizes rows of `width` values to int8 per group and dequantizes them, all in f32. A value becomes q = round(x ·
+/// (127 / largest)), ties to even, times the scale largest / 127.
 [[nodiscard]] Values rounded_to_int8(const Values& rows, int64_t width, int64_t group = tensor::kW8Group);
 /// Multiplies rows by a matrix with a scale per row, bit for bit. Rows of x are quantized to int8, one scale each; Σ
 /// q·w is exact. The result is f32(Σ) · (scale of the matrix's row · scale of x's row). Values are finite.

@@ -22,7 +22,7 @@ struct WideTiling {
   static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 224;
   static constexpr int kCopierRegisters = kBlocksPerSm > 1 ? 48 : 56;
   static constexpr int kColumnTiles = kTokens / 8;
-  /// Whether registers have room for the sums of earlier splits.
+  /// Says whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
   static constexpr int kWeightBytes = kWidePanels * kPanelStepBytes;
   static constexpr int kTokenBytes = kTokens * kStepRowBytes;
@@ -87,7 +87,7 @@ class WideStages {
   __device__ void wait_full() const { wait_barrier(full(stage_), parity_); }
   /// Waits until no warp of the cluster reads the stage's earlier contents.
   __device__ void wait_empty() const { wait_barrier(empty(stage_), parity_ ^ 1); }
-  /// Tells both blocks of the cluster that this warp has read the stage before.
+  /// Signals both blocks of the cluster that this warp has read the stage before.
   __device__ void release_previous() const {
     const uint32_t lane = threadIdx.x % kLanes;
     if (lane < kClusterBlocks) arrive_at(empty(stage_ > 0 ? stage_ - 1 : T::kStageCount - 1), lane);

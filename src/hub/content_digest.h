@@ -10,8 +10,9 @@ struct evp_md_ctx_st;
 
 namespace millrace::hub {
 
-/// The hash of a file's contents that its etag names, computed as the bytes come: SHA-256 for an etag of 64 digits, the
-/// SHA-1 of a git blob ("blob SIZE\0" and the contents) for one of 40. Owned by the download of one file.
+/// The hash of a file's contents that its etag names, computed as the bytes come. It is SHA-256 for an etag of 64
+/// digits. It is the SHA-1 of a git blob ("blob SIZE\0" and the contents) for one of 40. Owned by the download of one
+/// file.
 class ContentDigest {
  public:
   ContentDigest(const std::string& etag, uint64_t size_bytes);

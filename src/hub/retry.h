@@ -10,7 +10,7 @@
 
 namespace millrace::hub {
 
-/// Decides how often and after which wait a request is repeated: after 1, 2, 4, … times the settings' delay, until
+/// Decides how often and after which wait a request is repeated. Waits are 1, 2, 4, … times the settings' delay, until
 /// kMaxAttempts attempts in a row have brought nothing. Owned by the download of one file.
 class Retry {
  public:

@@ -31,8 +31,8 @@ struct MoeConfig {
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
-/// The further shape of an encoder like BERT: attention that looks ahead, LayerNorm after each block instead of an RMS
-/// norm before it, and positions from a table. Its MLP is F(x) = Wdown·gelu(Wup·x + bup) + bdown.
+/// The further shape of an encoder like BERT. Its attention looks ahead, LayerNorm follows each block, and positions
+/// come from a table. Its MLP is F(x) = Wdown·gelu(Wup·x + bup) + bdown.
 ///
 /// x = norm(words[t] + types[0] + positions[p]). Block: x = norm(x + Wo·attention(Wqkv·x + bqkv) + bo), then
 /// x = norm(x + F(x)). Here each norm is applied by the block that follows it.

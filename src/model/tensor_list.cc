@@ -142,8 +142,8 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
 
 namespace {
 
-/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or changes nothing: a scale of an
-/// 8-bit KV cache, which is not used here, or a bias of zeros, which some writers add.
+/// Returns whether a tensor of a quantized checkpoint is part of a known weight, or changes nothing. The latter are
+/// scales of an 8-bit KV cache, which is not used here, and biases of zeros, which some writers add.
 bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
                        const std::unordered_set<std::string>& known) {
   constexpr std::array<std::string_view, 4> kCacheScales = {".k_scale", ".v_scale", ".kv_scale", ".output_scale"};

@@ -23,7 +23,7 @@ struct RankCosts {
   /// Reads the member `ranks` of a description. Errors name the field.
   [[nodiscard]] static Result<RankCosts> parse(JsonValue value);
   /// Returns the cost of a layer on each of `ranks` ranks, a power of two, collectives included. Within a node, and
-  /// then between nodes, an all-reduce scatters partial sums and gathers the results: every rank sends and receives 2
+  /// then between nodes, an all-reduce scatters partial sums and gathers the results. Every rank sends and receives 2
   /// (n-1)/n of the bytes in 2 log2(n) steps.
   [[nodiscard]] sched::CostCoefficients divide_layer(const sched::CostCoefficients& layer, int32_t ranks) const;
   /// Returns the cost of the output head on each of `ranks` ranks.

@@ -13,7 +13,7 @@ namespace millrace::cache {
 /// The folders of a store's path that belong to other identities and that no server has used for long: another model,
 /// another division into stages. Their pages are removed, least recently used first, when whoever owns this object
 /// wants the room; a folder without pages goes too. Others may do the same at once, and a server may come back to such
-/// a folder at any time: what it has lost then is a miss. Everything blocks; used from any thread.
+/// a folder at any time. Pages that it has lost then are misses. Everything blocks; used from any thread.
 class AbandonedFolders {
  public:
   /// Makes an account in which folders that nobody has used for `after` are abandoned.

@@ -12,10 +12,10 @@
 
 namespace millrace::cache {
 
-/// Keeps a file store's index in step with its folder, which other servers use too: journals both ways, rescans, the
-/// times of uses, and a folder that was removed. Owned by the store, outlives its workers; used from any of them and
-/// from the maintenance thread. No failure of the file system throws: it is logged, counted, and answered with false.
-/// Everything blocks for a few system calls; rescan() and repair() for one stat per page.
+/// Keeps a file store's index in step with its folder, which other servers use too. It reads and writes journals,
+/// rescans, records the times of uses, and notices a removed folder. Owned by the store, outlives its workers; used
+/// from any of them and from the maintenance thread. No failure of the file system throws: it is logged, counted, and
+/// answered with false. Everything blocks for a few system calls; rescan() and repair() for one stat per page.
 class FolderSync {
  public:
   FolderSync(std::unique_ptr<StoreFolder> folder, const StoreIdentity& identity, const FileStoreOptions& options,

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 
-/// Coroutines of a worker thread over FileIo. They are not Asio's: on a thread that makes blocking calls they run from
-/// beginning to end like plain functions, on a ring they suspend at every call.
+/// Coroutines of a worker thread over FileIo. They are not Asio's. On a thread that makes blocking calls they run from
+/// beginning to end like plain functions; on a ring they suspend at every call.
 namespace millrace::cache {
 
 /// A step that another step awaits. Starts when awaited; owned by who awaits it.

@@ -20,8 +20,8 @@ struct IdentityHash {
 };
 [[nodiscard]] IdentityHash hash_of(const StoreIdentity& identity);
 
-/// The header of a stored page: little-endian, no gaps; docs/page_store.md has the table. It is as large as a block of
-/// a disk and aligned like one, so that the page after it can be read without a detour through the page cache.
+/// The header of a stored page: little-endian, no gaps; docs/page_store.md has the table. It has the size and alignment
+/// of a disk's block. So the page after it can be read without a detour through the page cache.
 struct alignas(4096) PageHeader {
   std::array<char, 8> magic;
   uint32_t version;

@@ -100,9 +100,9 @@ struct RedisStoreOptions {
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_file_store(async::Runtime& runtime, StoreIdentity identity,
                                                                  FileStoreOptions options);
 
-/// Opens a store of pages as strings of a Redis or Valkey server. Blocks for one attempt to connect: a server that
-/// cannot be reached is retried later, one that refuses the password or the database, or whose certificate is not
-/// accepted, is an error (kInvalidArgument).
+/// Opens a store of pages as strings of a Redis or Valkey server. Blocks for one attempt to connect. A server that
+/// cannot be reached is retried later. Error: kInvalidArgument when it refuses the password or the database, or its
+/// certificate is not accepted.
 [[nodiscard]] Result<std::unique_ptr<PageStore>> open_redis_store(async::Runtime& runtime, StoreIdentity identity,
                                                                   RedisStoreOptions options);
 

@@ -31,8 +31,8 @@ constexpr int64_t kParallelValues = int64_t{32} << 10;
 
 }  // namespace
 
-/// The memory in which the ranks meet. Offers and small sums alternate between two sets: a rank that fills one for call
-/// n + 2 has seen all ranks arrive for call n + 1, so no rank reads that of call n any more.
+/// The memory in which the ranks meet. Offers and small sums alternate between two sets. A rank that fills one for call
+/// n + 2 has seen all ranks arrive for call n + 1. So no rank reads the set of call n any more.
 class SharedGroup {
  public:
   /// What a rank comes with.

@@ -14,9 +14,9 @@
 namespace millrace::sched {
 
 /// The border between the clients' threads and the head's thread. It refuses requests while the head is not ready,
-/// keeps request ids unique, bounds the submissions that the head has not taken, and passes everything on as Controls.
-/// The head bounds the queue itself, since it knows which requests have to wait. Owned by the head; thread-safe, apart
-/// from the functions marked for the head's thread. It outlives every TokenStream.
+/// keeps request ids unique, and bounds the submissions that the head has not taken. It passes them on as Controls. The
+/// head bounds the queue itself, since it knows which requests have to wait. Owned by the head; thread-safe, apart from
+/// the functions marked for the head's thread. It outlives every TokenStream.
 class RequestIntake {
  public:
   /// `max_untaken` submissions may be under way to the head. With `audit`, a stream CHECKs that no event follows its

@@ -10,9 +10,9 @@
 
 namespace millrace::sched {
 
-/// Estimates what the runs of stages on one machine would have taken alone: the integral over a run's time of its speed
-/// with the runs of other stages at that time (docs/scheduling.md). The simulator slows stages down by the same rule.
-/// Plain data of CostTracker and ContentionProfiler.
+/// Estimates what the runs of stages on one machine would have taken alone. That is the integral, over a run's time, of
+/// its speed with the runs of other stages at that time (docs/scheduling.md). The simulator slows stages down by the
+/// same rule. Plain data of CostTracker and ContentionProfiler.
 class ContentionEstimator {
  public:
   /// One stage's run of one plan.
@@ -32,8 +32,8 @@ class ContentionEstimator {
     double run_us = 0;
     double prompt_share = 0;
     double processor_us = 0;  ///< its time on the processors that it wants, with contention
-    /// Average number of neighbours over that time by kind of work, each divided by the run's slowdown at the moment:
-    /// processor_us − run_us is the sum over the kinds of contention · overlap · processor_us.
+    /// Average number of neighbours over that time by kind of work, each divided by the run's slowdown at the moment.
+    /// The difference processor_us − run_us is the sum over the kinds of contention · overlap · processor_us.
     double prompt_overlap = 0;
     double other_overlap = 0;
   };

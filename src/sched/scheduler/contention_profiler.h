@@ -12,8 +12,8 @@ namespace millrace::sched {
 
 /// Makes the plans that time stages of one machine while all of them compute, and estimates contention from the times.
 /// Bursts of plans in flight at once have prompts, decode steps, and both in turns. Between bursts the same plans run
-/// one at a time, so that times alone and in a burst come from the same moments: other load on the machine slows down
-/// both. All of that is one round. Part of StartupProfiler, with its thread and lifetime.
+/// one at a time, so times alone and in a burst come from the same moments. Other load on the machine slows down both.
+/// All of that is one round. Part of StartupProfiler, with its thread and lifetime.
 class ContentionProfiler {
  public:
   /// What the plans have in them.

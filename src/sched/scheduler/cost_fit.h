@@ -11,7 +11,7 @@ namespace millrace::sched {
 
 /// One stage's coefficients, learnt from its timings by recursive least squares of the relative error with exponential
 /// forgetting. It is kept in information form, so that the coefficients are the best non-negative ones. Each term also
-/// has a prior, at first the startup profile's, which fades out only with timings made of that term: hours of decode
+/// has a prior, at first the startup profile's, which fades out only with timings made of that term. Hours of decode
 /// alone don't unlearn prefill, and a disturbed profile does not stay forever. Plain data of CostModel.
 class CostFit {
  public:
@@ -28,7 +28,7 @@ class CostFit {
   [[nodiscard]] const CostCoefficients& coefficients() const { return coefficients_; }
   /// Returns the coefficients at the machine's speed in the last timings: coefficients() are a mean over hundreds.
   [[nodiscard]] CostCoefficients recent_coefficients() const { return recent_speed_.apply(coefficients_); }
-  /// Returns what replaces the coefficients while they are not usable: the startup profile's, or without one those
+  /// Returns the coefficients to use while the fitted ones are not usable. They are the startup profile's, or those
   /// before the first start over, at the speed of the timings since. Nothing if there were none.
   [[nodiscard]] std::optional<CostCoefficients> fallback() const;
   /// Returns the mean of |measured / predicted − 1| over the last timings.

@@ -34,9 +34,9 @@ class CostModel {
   [[nodiscard]] double round_us(const BatchShape& all, uint32_t groups, double transit_us,
                                 const std::optional<SharedMachine>& machine = {}) const;
   /// Returns the cost of one more row of a sequence in a micro-batch of these decode steps, relative to their average
-  /// cost: near 0 if all read the same weights, 1 if each computes for itself. For n up to three n / (n + 3) is an
-  /// upper bound, since weights take no less time to read than three rows to compute. For more it is 1 until costs are
-  /// known.
+  /// cost. It is near 0 if all read the same weights, 1 if each computes for itself. For n up to three n / (n + 3) is
+  /// an upper bound, since weights take no less time to read than three rows to compute. For more it is 1 until costs
+  /// are known.
   [[nodiscard]] double extra_row_cost(const BatchShape& decodes) const;
   /// Returns the largest number of micro-batches, up to `max_groups`, whose round is within 2 % of the shortest.
   [[nodiscard]] uint32_t decode_groups(const BatchShape& all, uint32_t max_groups, double transit_us,

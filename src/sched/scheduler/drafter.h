@@ -20,9 +20,9 @@ struct Draft {
   std::shared_ptr<const TokenMask> allowed;  ///< with a grammar: the tokens that it allows next after this one
 };
 
-/// Guesses a sequence's next tokens from its own tokens (prompt lookup: Saxena, 2023; Yang et al., "Inference with
-/// Reference", 2023) and from the client's prediction, and learns how often each source is right. It depends only on
-/// the tokens and on the outcomes of drafts. Plain data, owned by its Sequence.
+/// Guesses a sequence's next tokens from its own tokens and from the client's prediction, and estimates how often each
+/// source is right. Source: prompt lookup (Saxena, 2023; Yang et al., "Inference with Reference", 2023). It depends
+/// only on the tokens and on the outcomes of drafts. Plain data, owned by its Sequence.
 class Drafter {
  public:
   /// `uses_history`: the sequence's own tokens are a source too.

@@ -10,9 +10,9 @@
 
 namespace millrace::sched {
 
-/// Plans the prefill of one plan: the next chunk of each begun prompt, then first chunks of prompts out of the queue,
-/// as far as the Chunker's budget goes. While a long prompt has its turn, short prompts ride along in a part of the
-/// budget. Part of Scheduler, with its thread and lifetime.
+/// Plans the prefill of one plan within the Chunker's budget: the next chunk of each begun prompt, then first chunks of
+/// queued prompts. While a long prompt has its turn, short prompts ride along in a part of the budget. Part of
+/// Scheduler, with its thread and lifetime.
 class PrefillPlanner {
  public:
   PrefillPlanner(SchedulerState& state, WaitingQueue& queue, AdmissionController& admission, PlanBuilder& builder,

@@ -24,13 +24,13 @@ struct StartupProfilerOptions {
   std::optional<SharedMachine> machine;  ///< the machine that all stages share, if they do
 };
 
-/// Makes the plans that time every stage before the first request: prompts of several lengths, chunks after a prefix,
-/// decode steps of one and of many sequences, all on dummy sequences. They are ordinary plans, so that stages know
-/// nothing of the profile. Clients wait meanwhile: probes of short prompts come first, touch the memory, and tell how
-/// long the other prompts may be for the rounds to fit into kBudgetUs. There are up to kRounds rounds of the same
-/// plans, as long as another one fits. The shortest time of each plan counts, since other load only makes a stage
-/// slower. Then, if several stages share a machine, ContentionProfiler times them at once. Owned by CostTracker until
-/// it ends.
+/// Makes the plans that time every stage before the first request, on dummy sequences. They are prompts of several
+/// lengths, chunks after a prefix, and decode steps of one and of many sequences. They are ordinary plans, so that
+/// stages know nothing of the profile. Clients wait meanwhile. Probes of short prompts come first, touch the memory,
+/// and show how long the other prompts may be for the rounds to fit into kBudgetUs. There are up to kRounds rounds of
+/// the same plans, as long as another one fits. The shortest time of each plan counts, since other load only makes a
+/// stage slower. Then, if several stages share a machine, ContentionProfiler times them at once. Owned by CostTracker
+/// until it ends.
 class StartupProfiler {
  public:
   explicit StartupProfiler(const StartupProfilerOptions& bounds);

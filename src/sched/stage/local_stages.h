@@ -27,10 +27,10 @@ struct OuterLinks {
   std::vector<std::unique_ptr<tensor::Collective>> collectives;
 };
 
-/// Hosts the stages of this process, each rank with its runner on its own Runtime, linked in the process: neighbours in
-/// the ring with all of their ranks, or some ranks of one stage. Each epoch is a set of stage loops around the same
-/// runners; they end together, since a link that closes closes the next. Owned by the application, used on the control
-/// Runtime. That and the ranks' Runtimes outlive it.
+/// Hosts the stages of this process: neighbours in the ring with all of their ranks, or some ranks of one stage. Each
+/// rank has its runner on its own Runtime, and links within the process. Each epoch is a set of stage loops around the
+/// same runners; they end together, since a link that closes closes the next. Owned by the application, used on the
+/// control Runtime. That and the ranks' Runtimes outlive it.
 class LocalStages {
  public:
   using RunnerFactory = std::function<std::unique_ptr<StageRunner>(async::Runtime& runtime)>;

@@ -38,8 +38,8 @@ struct StageLoopOptions {
 
 /// One rank of a stage in one epoch of the ring. It receives plans, passes them on at once, and runs them in order. It
 /// sends activations to the next stage, or outputs to the head. It decides nothing. Owned by LocalStages, on its rank's
-/// Runtime. When a link closes or something fails, run() ends the exchanges between the ranks, closes all links with
-/// the reason, so that the head receives it, and returns.
+/// Runtime. When a link closes or something fails, run() ends the exchanges between the ranks and closes all links with
+/// the reason, which the head receives. Then it returns.
 class StageLoop {
  public:
   StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRunner& runner, StageLinks links);

@@ -8,10 +8,10 @@
 
 namespace millrace::server {
 
-/// Writes plan records in Chrome's trace event format (a JSON array of events; Perfetto and chrome://tracing open it):
-/// one row for the head, and per stage one for its work, its waits, and the link that leads to it. Each rank after the
-/// leader has a row for its work. Used by one thread.
-/// docs/observing.md describes the events; app/trace_report.cc reads them back.
+/// Writes plan records in Chrome's trace event format, a JSON array of events that Perfetto and chrome://tracing open.
+/// The head has one row. Each stage has rows for its work, its waits, and the link that leads to it. Each rank after
+/// the leader has a row for its work. Used by one thread. docs/observing.md describes the events; app/trace_report.cc
+/// reads them back.
 class TraceWriter {
  public:
   /// Times are written in microseconds since the first record was scheduled.

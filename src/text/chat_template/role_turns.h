@@ -10,8 +10,8 @@ class RoleTurns {
  public:
   [[nodiscard]] static RoleTurns probe(const MessageShapes::Render& render);
 
-  /// Joins the texts of neighbouring messages of the user, or of the assistant, with a blank line between them, where
-  /// the template fails at the second one or drops a text. Messages of the user that hold more than a text stay apart.
+  /// Joins the texts of neighbouring messages of one role where the template fails at the second one or drops a text. A
+  /// blank line stands between them. Messages of the user that hold more than a text stay apart.
   void adapt(const jinja::Value& messages, jinja::Heap& heap) const;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace millrace::text {
 
-/// How one chat template connects the results of calls with the calls: by their order or by ids, and which of the ids
-/// and names it cannot do without. A value, found once per template by rendering small conversations.
+/// How one chat template connects results with calls: by their order or by ids. It also says which ids and names the
+/// template needs. A value, found once per template by rendering small conversations.
 class ToolResults {
  public:
   [[nodiscard]] static ToolResults probe(const MessageShapes::Render& render);

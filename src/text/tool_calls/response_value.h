@@ -34,8 +34,8 @@ using Captures = std::map<std::string, std::string, std::less<>>;
 /// Returns the value as JSON, or nothing if the text is none.
 [[nodiscard]] std::optional<std::string> parse_response_content(const ResponseContent& content, std::string_view text);
 
-/// Returns the JSON skeleton with a value in place of each string "{path}", whose first part is a capture, "content",
-/// or a member of `element` (JSON, or empty). Nothing if a path leads nowhere.
+/// Returns the JSON skeleton with a value in place of each string "{path}". The first part of a path is a capture,
+/// "content", or a member of `element` (JSON, or empty). Nothing if a path leads nowhere.
 [[nodiscard]] std::optional<std::string> transform_response(std::string_view skeleton, const Captures& captures,
                                                             std::string_view content, std::string_view element);
 
