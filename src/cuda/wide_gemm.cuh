@@ -22,7 +22,7 @@ struct WideTiling {
   static constexpr int kConsumerRegisters = kBlocksPerSm > 1 ? 96 : 224;
   static constexpr int kCopierRegisters = kBlocksPerSm > 1 ? 48 : 56;
   static constexpr int kColumnTiles = kTokens / 8;
-  /// Whether registers have room for the sums of earlier splits.
+  /// Says whether registers have room for the sums of earlier splits.
   static constexpr bool kCanReduceSplits = kTokens <= 192;
   static constexpr int kWeightBytes = kWidePanels * kPanelStepBytes;
   static constexpr int kTokenBytes = kTokens * kStepRowBytes;
