@@ -8,6 +8,10 @@
 
 #include "async/mailbox.h"
 #include "sched/head/engine.h"
+#include "sched/head/engine_status.h"
+#include "sched/head/model_info.h"
+#include "sched/plan/generate_event.h"
+#include "sched/plan/request.h"
 
 namespace millrace::test {
 
