@@ -82,7 +82,8 @@ bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const Ra
   return true;
 }
 
-// The nodes count as on the device from here on: whoever uses them rides in this plan or a later one, behind the load.
+// The nodes count as on the device from here on: a sequence that uses them is in this plan or a later one, after the
+// load.
 void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pages) {
   if (pages.empty()) return;
   PendingCopy request{.copy = {.kind = CopyKind::kLoad, .device = {pages.begin(), pages.end()}}};

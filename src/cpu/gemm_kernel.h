@@ -66,7 +66,7 @@ struct Prefetch {
 };
 
 /// Returns whether the tiles of `rows` rows share the prefetching of a panel, block by block. A single tile does not,
-/// nor more than `few` rows, for which reading takes little time beside computing.
+/// nor more than `few` rows, for which reading takes little time compared with computing.
 MILLRACE_INLINE bool tiles_share_prefetch(int rows, int tile_rows, int few) {
   return !kWideTiles || (rows > tile_rows && rows <= few);
 }

@@ -103,7 +103,7 @@ class JsonSchemaParser {
     return choice(std::move(ways));
   }
 
-  /// Refuses a list of values none of which satisfies the keywords beside it.
+  /// Refuses a list of values none of which satisfies the other keywords.
   static void refuse_empty_list(const std::vector<SchemaTerm>& terms) {
     if (terms.size() != 1 || terms.front().is_negated) return;
     for (const char* keyword : {"const", "enum"}) {

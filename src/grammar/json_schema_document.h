@@ -26,7 +26,8 @@ class SchemaDocument {
   [[nodiscard]] ListedValues& listed_values() { return listed_values_; }
   /// Returns what identifies a schema. Small schemas that differ in their descriptions only are the same.
   [[nodiscard]] const void* identity_of(JsonValue schema);
-  /// Returns whether a member of `schema` constrains instances. Drafts up to 7 ignore what stands beside "$ref".
+  /// Returns whether a member of `schema` constrains instances. Drafts up to 7 ignore the other members where there is
+  /// a "$ref".
   [[nodiscard]] bool is_effective(JsonObject schema, const JsonMember& member) const;
   /// Returns the schema that "$ref" names: a JSON pointer, an anchor, or the "$id" of a schema within this one.
   [[nodiscard]] JsonValue referred(std::string_view reference);

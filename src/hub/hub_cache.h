@@ -57,7 +57,7 @@ class HubCache {
   std::filesystem::path folder_;
 };
 
-/// Writes a file by way of a temporary one beside it, so that it is whole whenever it is seen. Creates its folders.
+/// Writes a file by way of a temporary one in its folder, so that it is whole whenever it is seen. Creates its folders.
 /// Error: kData.
 [[nodiscard]] Result<void> write_whole_file(const std::filesystem::path& path, std::string_view text);
 

@@ -43,7 +43,7 @@ class ArgumentGrammar {
                                                          const grammar::SchemaOptions& options);
   [[nodiscard]] grammar::ExpressionPtr text_value(JsonValue property);
   [[nodiscard]] grammar::ExpressionPtr any_parameters();
-  /// Returns the value_end of the tags without the white space behind it, and that white space.
+  /// Returns the value_end of the tags without the white space after it, and that white space.
   [[nodiscard]] std::pair<std::string_view, std::string_view> value_end() const;
 
   // Literals.

@@ -58,7 +58,7 @@ void write_calls(JsonWriter& json, const std::vector<openai::MessageToolCall>& c
 }
 
 /// Writes the reasoning of an earlier message under the names that templates have for it. Harmony's templates refuse
-/// reasoning and content beside calls.
+/// reasoning and content in addition to calls.
 void write_reasoning(JsonWriter& json, const openai::ChatMessage& message, bool is_harmony) {
   json.member("reasoning_content", message.reasoning).member("reasoning", message.reasoning);
   const bool is_refused = !message.tool_calls.empty() && !message.content.empty();

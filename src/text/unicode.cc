@@ -154,7 +154,7 @@ void compose(std::vector<Character>& characters, const icu::Normalizer2& normali
   size_t kept = 0;
   std::optional<size_t> starter;
   for (const Character c : characters) {
-    // The last one kept behind the starter is of the highest class, and blocks those of its own.
+    // The last one kept after the starter is of the highest class, and blocks those of its own.
     const bool is_free = starter && (*starter + 1 == kept || characters[kept - 1].combining_class < c.combining_class);
     const UChar32 composite =
         is_free ? normalizer.composePair(characters[*starter].code_point, c.code_point) : U_SENTINEL;

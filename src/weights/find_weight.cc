@@ -9,7 +9,7 @@ namespace millrace::weights {
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
-/// What stands in place of ".weight", or beside it.
+/// The suffixes in place of ".weight", or in addition to it.
 constexpr std::array<std::string_view, 15> kCompanions = {
     ".weight_packed",      ".weight_scale",      ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
     ".input_global_scale", ".weight_zero_point", ".weight_g_idx",     ".weight_shape",   ".input_scale",

@@ -7,7 +7,7 @@
 namespace millrace::cache {
 namespace {
 
-/// Victims that one put tries in vain before it is refused; the next put goes on behind them.
+/// Victims that one put tries in vain before it is refused; the next put goes on after them.
 constexpr size_t kMaxFailedVictims = 64;
 
 int64_t mtime_ns(const struct statx& status) {

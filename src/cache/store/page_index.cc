@@ -150,7 +150,7 @@ void PageIndex::merge(std::span<const StoredPage> found, int64_t begin_ns) {
   there.reserve(found.size());
   for (const StoredPage& page : found) there.insert(page.key);
   const std::lock_guard lock(mutex_);
-  // What was used after the scan began may have been written behind its back.
+  // What was used after the scan began may have been written without its notice.
   for (auto page = pages_.begin(); page != pages_.end();) {
     const auto next = std::next(page);
     const int64_t oldest_ns = page->second.is_pending ? begin_ns - kPendingTimeoutNs : begin_ns;

@@ -56,7 +56,7 @@ struct StoreCounters {
 
 /// The common part of stores with worker threads: the Runtime's side of every operation, the counting, and the threads.
 /// Reads and puts have workers of their own, since somebody waits for a read and a put may take long. Every thread
-/// shares the store, so that a thread whose I/O hangs for ever can be left behind.
+/// shares the store, so that a thread whose I/O hangs for ever can be abandoned.
 class QueuedStore : public std::enable_shared_from_this<QueuedStore> {
  public:
   /// The number of gets and probes that may wait; puts are fewer, because they hold their caller's pages.

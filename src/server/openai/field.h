@@ -159,7 +159,7 @@ class Document {
 [[nodiscard]] bool is_checked_field(std::string_view name);
 /// Describes the members that check_unsupported looks at, with the values that it accepts.
 void describe_unsupported(SchemaWriter& schema, bool is_chat);
-/// Writes "allOf" beside "properties": which members others turn off.
+/// Writes "allOf" next to "properties": which members others turn off.
 void describe_switches(SchemaWriter& schema, bool is_chat);
 [[nodiscard]] std::span<const Field<Conversation>> conversation_fields();
 /// Describes one message.

@@ -60,7 +60,7 @@ struct CommonRequest {
   bool skip_special_tokens = true;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  ///< in logprobs, "token_id:N" instead of tokens' texts
-  /// -1 keeps as many tokens as the context holds beside max_tokens.
+  /// -1 keeps as many tokens as the context holds together with max_tokens.
   std::optional<int32_t> truncate_prompt_tokens;
   bool keep_prompt_start = false;  ///< of a prompt that is truncated, instead of its end
   std::optional<bool> add_special_tokens;

@@ -7,7 +7,7 @@
 
 #include "server/openai/request.h"
 
-/// The requests of /v1/responses. They become chat requests with what only this API has beside them.
+/// The requests of /v1/responses. They become chat requests, and the members that only this API has.
 namespace millrace::server::responses {
 
 class ResponseStore;

@@ -6,8 +6,8 @@
 
 namespace millrace::text {
 
-/// How much one chat template takes in a message with calls: several calls, and text beside them. A value, found once
-/// per template by rendering small conversations.
+/// How much one chat template takes in a message with calls: several calls, and text with them. A value, found once per
+/// template by rendering small conversations.
 class CallTurns {
  public:
   [[nodiscard]] static CallTurns probe(const MessageShapes::Render& render);

@@ -31,7 +31,7 @@ struct ChatInput {
   std::string_view default_kwargs_json;  ///< the same; all others override them
   bool add_generation_prompt = false;
   /// The last message is the beginning of the answer: the chat ends where the message's content ends, which is found by
-  /// a mark behind it. Space at its end is dropped where the template drops it.
+  /// a mark after it. Space at its end is dropped where the template drops it.
   bool continue_final_message = false;
   /// "default", or another of a model's named templates; empty: "tool_use" if there are tools and it exists.
   std::string_view template_name;

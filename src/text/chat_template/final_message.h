@@ -7,14 +7,14 @@
 
 namespace millrace::text {
 
-/// The place where the text of a conversation's last message ends in the rendered chat. A mark behind that text finds
+/// The place where the text of a conversation's last message ends in the rendered chat. A mark after that text finds
 /// it: the text itself may be empty, may stand elsewhere too, and may be changed by the template.
 class FinalMessage {
  public:
   /// The mark occurs nowhere in `input_json`, from which the messages are parsed.
   explicit FinalMessage(std::string_view input_json);
 
-  /// Puts the mark behind the text of the last of `messages`. Throws TemplateError where no message has a text.
+  /// Puts the mark after the text of the last of `messages`. Throws TemplateError where no message has a text.
   void mark(const jinja::Value& messages, jinja::Heap& heap);
   /// Marks the text without the space at its end, for a template that drops that space.
   void mark_stripped(const jinja::Value& messages, jinja::Heap& heap);

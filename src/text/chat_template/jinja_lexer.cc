@@ -121,7 +121,7 @@ class Lexer {
     at_line_start_ = at_ > 0 && source_[at_ - 1] == '\n';
   }
 
-  /// Takes a tag's end; `-` before it also takes the white space behind, else `trims` takes one newline.
+  /// Takes a tag's end; `-` before it also takes the white space after it, else `trims` takes one newline.
   bool take_end(std::string_view end, bool trims = true) {
     if (peek() == '-' && source_.substr(at_ + 1, end.size()) == end) {
       advance(1 + end.size());

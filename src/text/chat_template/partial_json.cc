@@ -58,7 +58,7 @@ class Scan {
   }
 
   std::string closers_;
-  size_t value_end_ = 1;    // where the last whole member ends: behind the first brace as long as there is none
+  size_t value_end_ = 1;    // where the last whole member ends: after the first brace as long as there is none
   size_t depth_there_ = 1;  // brackets open there, which are open still
   bool in_string_ = false;
   bool escaped_ = false;

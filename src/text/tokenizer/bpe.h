@@ -72,7 +72,7 @@ class Bpe {
   void merge_long(BpeScratch& scratch, std::vector<TokenId>& out) const;
   void refresh_pair(BpeScratch& scratch, int32_t position) const;
 
-  /// Bits of a symbol's variant: what its spelling in the vocabulary has beside the character.
+  /// Bits of a symbol's variant: what its spelling in the vocabulary adds to the character.
   static constexpr size_t kHasPrefix = 1;
   static constexpr size_t kHasSuffix = 2;
   /// The tokens of single characters, in one variant.

@@ -151,7 +151,7 @@ std::string replace_all(std::string_view text, const Regex& pattern, std::string
     out.append(text, copied, match->begin - copied).append(to);
     copied = match->end;
     from = match->end;
-    // Past an empty match the search goes on behind the next character.
+    // Past an empty match the search goes on after the next character.
     if (match->begin == match->end) from += from < text.size() ? decode_utf8(text.substr(from)).length : 1;
   }
   return out.append(text, copied);

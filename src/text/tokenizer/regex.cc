@@ -80,7 +80,7 @@ std::optional<Regex::Match> Regex::find(std::string_view subject, size_t from, R
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(PCRE2_NO_JIT);
   if (rc < 0) return std::nullopt;
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(scratch.data_.get());
-  // \K in a lookahead may put the start behind the end.
+  // \K in a lookahead may put the start after the end.
   if (bounds[0] > bounds[1] || bounds[0] < from) return std::nullopt;
   return Match{bounds[0], bounds[1]};
 }

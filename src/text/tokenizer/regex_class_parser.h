@@ -18,10 +18,10 @@ class RegexClassParser {
 
   explicit RegexClassParser(std::string_view pattern) : pattern_(pattern) {}
 
-  /// Reads the bracket expression whose content starts at `at`, and moves `at` behind it. With `any_case`, a character
+  /// Reads the bracket expression whose content starts at `at`, and moves `at` after it. With `any_case`, a character
   /// stands for its other cases too. Throws ErrorException (kData).
   [[nodiscard]] CodePointSet bracket(size_t& at, bool any_case, Items& items, int depth = 0) const;
-  /// Reads the class escape at `at`, such as `\s` or `\p{Han}`, and moves `at` behind it; nothing if there is none.
+  /// Reads the class escape at `at`, such as `\s` or `\p{Han}`, and moves `at` after it; nothing if there is none.
   [[nodiscard]] std::optional<CodePointSet> escape(size_t& at, Items& items) const;
 
  private:

@@ -45,7 +45,7 @@ class Tokenizer {
                                          bool parse_special = true) const;
 
   /// Always valid UTF-8. Ids outside the vocabulary (padded rows of an embedding) give nothing. A text longer than
-  /// `max_bytes` bytes ends soon behind them.
+  /// `max_bytes` bytes ends soon after them.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens,
                                    size_t max_bytes = std::string::npos) const;
 

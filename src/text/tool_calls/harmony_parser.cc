@@ -145,7 +145,7 @@ void HarmonyParser::end_message(Out& out) {
 }
 
 void HarmonyParser::finish(Out out) {
-  // The beginning of a tag is no text. What an unfinished header has behind its channel may be text without a mark.
+  // The beginning of a tag is no text. What an unfinished header has after its channel may be text without a mark.
   if (kind_ == Kind::kHeader) {
     const std::string_view channel = word_after(pending_, kChannel);
     const size_t end = channel.empty() ? pending_.size() : pending_.find(channel) + channel.size();

@@ -31,13 +31,13 @@ class LiteralArguments {
     kStart,
     kKey,       // before the key of a member, or the end of the object
     kBareKey,   // within one without quotes
-    kKeyEnd,    // behind a key
+    kKeyEnd,    // after a key
     kValue,     // before a value, or the end of a list
     kWord,      // within a number or a name
     kString,    // within a string
-    kQuoteEnd,  // behind a mark that ends a string, unless it is a quotation mark of the text
+    kQuoteEnd,  // after a mark that ends a string, unless it is a quotation mark of the text
     kPython,    // within a Python string
-    kAfter,     // behind a value
+    kAfter,     // after a value
     kEnd,
   };
   enum class Container : uint8_t { kArguments, kObject, kList };

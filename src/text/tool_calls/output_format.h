@@ -23,7 +23,7 @@ struct OutputFormat {
   std::string prefix;
   /// The model's own description of its outputs, which replaces all of the above but `reasoning`.
   std::shared_ptr<const ResponseTemplate> response_template;
-  std::string prompt_end;  ///< with response_template: the prompt's text behind its last anchor
+  std::string prompt_end;  ///< with response_template: the prompt's text after its last anchor
   [[nodiscard]] bool is_plain() const { return !reasoning && !tools && !response_template; }
   /// Returns whether the output may have calls.
   [[nodiscard]] bool has_tools() const { return tools || response_template; }

@@ -56,7 +56,7 @@ class OutputParser {
   TagFilter filter_;
   std::optional<ToolCallParser> tools_;
   bool may_lack_start_;
-  bool skips_space_ = false;  // behind a </think> without a <think>
+  bool skips_space_ = false;  // after a </think> without a <think>
   std::string pending_;       // what may be the beginning of a tag
 };
 

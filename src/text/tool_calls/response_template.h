@@ -56,7 +56,7 @@ class ResponseTemplateParser {
     std::vector<ToolCallPart>& calls;
   };
 
-  /// Begins behind `prompt_end`. `types` are those of the tools' parameters, or null.
+  /// Begins after `prompt_end`. `types` are those of the tools' parameters, or null.
   ResponseTemplateParser(std::shared_ptr<const ResponseTemplate> description, std::string_view prompt_end,
                          std::shared_ptr<const ParameterTypes> types);
 

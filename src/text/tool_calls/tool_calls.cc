@@ -73,7 +73,7 @@ void ToolCallParser::push(std::string_view text, std::string& content, std::vect
 }
 
 void ToolCallParser::finish(std::string& content) {
-  // A begun call has been emitted, and space behind a call is dropped.
+  // A begun call has been emitted, and space after a call is dropped.
   const bool is_text = phase_ == Phase::kText && (started_calls_ == 0 || !without_space(pending_).empty());
   if (is_text || !held_back_.empty()) content += held_back_ + pending_;
   held_back_.clear();

@@ -48,7 +48,7 @@ class ToolCallParser {
  private:
   enum class Phase : uint8_t {
     kText,       // looking for a call
-    kBetween,    // before or behind a call
+    kBetween,    // before or after a call
     kObject,     // in a call that is one JSON object
     kHead,       // before the arguments of another call
     kArguments,  // in those
@@ -82,7 +82,7 @@ class ToolCallParser {
   [[nodiscard]] Match match(std::string_view word) const;
   /// Consumes `count` bytes, which become text again if no call comes.
   void hold_back(size_t count);
-  /// Consumes `count` bytes behind a call.
+  /// Consumes `count` bytes after a call.
   void drop(size_t count);
   void prefer_syntax();
   [[nodiscard]] std::span<const std::string_view> also_read() const { return row_.also_read; }
@@ -94,7 +94,7 @@ class ToolCallParser {
   Phase phase_ = Phase::kText;
   std::string pending_;
   std::string held_back_;  // of a call whose name has not come: it may turn out to be text
-  std::string space_;      // behind a call; text may follow it
+  std::string space_;      // after a call; text may follow it
   JsonCallParser object_;
   std::variant<JsonArguments, TaggedArguments, LiteralArguments> arguments_;
   bool is_call_open_ = false;      // a marker has opened a call, whose head is next

@@ -408,7 +408,7 @@ std::string_view tool_call_start_tag(ToolFormat format) {
 
 bool is_tool_call_tag(std::string_view spelling) {
   if (spelling.size() < 2) return false;
-  // Anything may come behind <|python_tag|>, so no syntax has it.
+  // Anything may come after <|python_tag|>, so no syntax has it.
   for (const ToolFormatRow& row : kRows) {
     for (const ToolCallSyntax& syntax : row.written) {
       for (const std::string_view part :
