@@ -442,7 +442,7 @@ TEST_CASE("options that cannot work are named") {
   options = options_for(folder);
   auto identity = make_identity();
   identity.layer_end = 0;
-  REQUIRE_THAT(message(options, identity), Catch::Contains("layers 0 to 0"));
+  REQUIRE_THAT(message(options, identity), Catch::Contains("layers [0, 0)"));
   identity = make_identity("");
   REQUIRE_THAT(message(options, identity), Catch::Contains("model ''"));
 }
