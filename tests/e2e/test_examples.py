@@ -46,7 +46,7 @@ def test_a_ring_finds_its_ranks_in_the_environment(launcher, pp1):
     try:
         with MillraceServer("--pp-size", 2, "--threads", 1, *flags, prefix=env_command(environment(0, port))) as server:
             assert text_of(server) == text_of(pp1)
-            assert "node 1 of 2 (stages 1 to 1) is there" in server.log()
+            assert "node 1 of 2 (stages 1 to 1) has connected" in server.log()
     finally:
         worker.kill()
         worker.wait()
