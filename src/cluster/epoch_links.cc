@@ -45,38 +45,48 @@ comm::TcpLinkOptions EpochLinks::socket_options() const {
 asio::awaitable<void> EpochLinks::accept(LinkEnd end) {
   const auto hello = link_hello(options_.assignment, options_.config, options_.epoch, end.from, end.to);
   auto link = co_await listener_.accept_link(stages_.tcp_links(end.owner), hello, socket_options(), options_.deadline);
-  if (options_.channel_in && end.use == LinkEnd::Use::kUpstream && !link.has_error()) {
-    link = co_await stages_.add_channel(std::move(*link),
-                                        channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
-    if (link.has_error()) note_channel(link.error(), end.to);
-  }
-  if (link.has_error()) co_return note(link.error());
-  sched::StageLinks& owner = outer_.ranks[end.owner];
-  switch (end.use) {
-    case LinkEnd::Use::kUpstream: owner.upstream = std::move(*link); break;
-    case LinkEnd::Use::kFromLeader: owner.from_leader = std::move(*link); break;
-    default: other_rank(end).receiver = std::move(*link); break;
-  }
-  note_opened();
+  const bool has_channel = options_.channel_in && end.use == LinkEnd::Use::kUpstream;
+  co_await keep(end, std::move(link), has_channel, &EpochLinks::receiver_of);
 }
 
 asio::awaitable<void> EpochLinks::connect(LinkEnd end) {
   const auto hello = link_hello(options_.assignment, options_.config, options_.epoch, end.from, end.to);
   auto link = co_await comm::connect_link(runtime_, stages_.tcp_links(end.owner), endpoint_of(end.peer), hello,
                                           socket_options(), options_.deadline);
-  if (options_.channel_out && end.use == LinkEnd::Use::kDownstream && !link.has_error()) {
+  const bool has_channel = options_.channel_out && end.use == LinkEnd::Use::kDownstream;
+  co_await keep(end, std::move(link), has_channel, &EpochLinks::sender_of);
+}
+
+/// Adds the device's channel to a link, if it has one, and stores it for its owner.
+template <class End>
+asio::awaitable<void> EpochLinks::keep(LinkEnd end, Result<std::unique_ptr<End>> link, bool has_channel,
+                                       std::unique_ptr<End>& (EpochLinks::*place)(const LinkEnd&)) {
+  if (has_channel && !link.has_error()) {
     link = co_await stages_.add_channel(std::move(*link),
                                         channel_options(options_.epoch, end.from, end.to, options_.transfer_timeout));
     if (link.has_error()) note_channel(link.error(), end.to);
   }
   if (link.has_error()) co_return note(link.error());
+  (this->*place)(end) = std::move(*link);
+  note_opened();
+}
+
+std::unique_ptr<comm::LinkReceiver>& EpochLinks::receiver_of(const LinkEnd& end) {
   sched::StageLinks& owner = outer_.ranks[end.owner];
   switch (end.use) {
-    case LinkEnd::Use::kDownstream: owner.downstream = std::move(*link); break;
-    case LinkEnd::Use::kToLeader: owner.to_leader = std::move(*link); break;
-    default: other_rank(end).sender = std::move(*link); break;
+    case LinkEnd::Use::kUpstream: return owner.upstream;
+    case LinkEnd::Use::kFromLeader: return owner.from_leader;
+    default: return other_rank(end).receiver;
   }
-  note_opened();
+}
+
+std::unique_ptr<comm::LinkSender>& EpochLinks::sender_of(const LinkEnd& end) {
+  sched::StageLinks& owner = outer_.ranks[end.owner];
+  switch (end.use) {
+    case LinkEnd::Use::kDownstream: return owner.downstream;
+    case LinkEnd::Use::kToLeader: return owner.to_leader;
+    default: return other_rank(end).sender;
+  }
 }
 
 /// Returns a leader's links with a rank that is elsewhere.

@@ -56,6 +56,11 @@ class EpochLinks {
   [[nodiscard]] comm::Link& other_rank(const LinkEnd& end);
   [[nodiscard]] asio::awaitable<void> accept(LinkEnd end);
   [[nodiscard]] asio::awaitable<void> connect(LinkEnd end);
+  template <class End>
+  [[nodiscard]] asio::awaitable<void> keep(LinkEnd end, Result<std::unique_ptr<End>> link, bool has_channel,
+                                           std::unique_ptr<End>& (EpochLinks::*place)(const LinkEnd&));
+  [[nodiscard]] std::unique_ptr<comm::LinkReceiver>& receiver_of(const LinkEnd& end);
+  [[nodiscard]] std::unique_ptr<comm::LinkSender>& sender_of(const LinkEnd& end);
   [[nodiscard]] asio::awaitable<void> join_collective(size_t index);
   void note_channel(const Error& failure, StageId to);
   void note(const Error& failure);

@@ -296,6 +296,20 @@ __device__ void store_accumulators(const Accumulators<T>& sums, float* tile) {
   }
 }
 
+/// Publishes what this block has written of a tile. Returns true in the last of its blocks, which sees all of it.
+template <class T>
+__device__ bool arrives_last(const GemmParams& p, int32_t tile_index) {
+  __threadfence();
+  __syncthreads();
+  auto* const turn = reinterpret_cast<uint32_t*>(shared_memory() + T::kSumBytes);
+  if (threadIdx.x == 0) *turn = atomicAdd(p.arrived + tile_index, 1u);
+  __syncthreads();
+  if (*turn != static_cast<uint32_t>(p.splits - 1)) return false;
+  __threadfence();
+  if (threadIdx.x == 0) p.arrived[tile_index] = 0;
+  return true;
+}
+
 /// Publishes this split's tile. Returns true in the last block to arrive, whose tile then holds the sum over the
 /// splits.
 template <class T>
@@ -306,14 +320,7 @@ __device__ bool reduce_splits(const GemmParams& p, int32_t tile_index, int32_t t
   for (int i = threadIdx.x * 4; i < kSums; i += T::kThreads * 4) {
     *reinterpret_cast<float4*>(partial(split) + i) = *reinterpret_cast<const float4*>(address(i));
   }
-  __threadfence();
-  __syncthreads();
-  auto* const turn = reinterpret_cast<uint32_t*>(shared_memory() + T::kSumBytes);
-  if (threadIdx.x == 0) *turn = atomicAdd(p.arrived + tile_index, 1u);
-  __syncthreads();
-  if (*turn != static_cast<uint32_t>(p.splits - 1)) return false;
-  __threadfence();
-  if (threadIdx.x == 0) p.arrived[tile_index] = 0;
+  if (!arrives_last<T>(p, tile_index)) return false;
   for (int i = threadIdx.x * 4; i < kSums; i += T::kThreads * 4) {
     float4 total = __ldcg(reinterpret_cast<const float4*>(partial(0) + i));
     for (int32_t s = 1; s < p.splits; ++s) {

@@ -33,26 +33,14 @@ GemmParams params_of(const Operands& given) {
           .epilogue = given.epilogue};
 }
 
-template <class T>
-void launch_gemm(cudaStream_t stream, const Operands& given) {
-  const GemmParams product = params_of(given);
-  const int32_t token_tiles = ceil_div(given.rows, T::kTokenCount);
-  const int32_t feature_tiles = ceil_div(product.panels, T::kPanelCount);
-  const bool divides = product.splits > 1 && given.rows <= kMaxSplitRows && token_tiles * feature_tiles <= kCounters;
-  // The word after the tile of sums tells a block's threads whether they are the last block.
-  constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
-  static_assert(kShared <= T::kMaxSharedBytes);
-  launch<gemm_kernel<T>>({.name = "product",
-                          .grid = dim3(token_tiles, feature_tiles, divides ? product.splits : 1),
-                          .block = dim3(T::kThreads),
-                          .shared_bytes = kShared},
-                         stream, product);
-}
-
 void run_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
-  if (takes_wide(weight, given.rows)) return run_wide<false>(stream, params_of(given));
-  with_tiling(weight.by, tile_tokens(given.rows), [&](auto tiling) { launch_gemm<decltype(tiling)>(stream, given); });
+  const GemmParams product = params_of(given);
+  if (takes_wide(weight, given.rows)) return run_wide<false>(stream, product);
+  with_tiling(weight.by, tile_tokens(given.rows), [&](auto tiling) {
+    using T = decltype(tiling);
+    launch_tiles<gemm_kernel<T>, T>("product", stream, product);
+  });
 }
 
 void check_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {

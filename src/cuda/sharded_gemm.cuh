@@ -71,14 +71,7 @@ __device__ bool reduce_shards(const GemmParams& p, int32_t tile_index, int32_t t
     return reinterpret_cast<float4*>(p.partials + (static_cast<size_t>(s) * tiles + tile_index) * kSums + i);
   };
   for (int i = threadIdx.x * 4; i < kSums; i += T::kThreads * 4) *partial(shard, i) = *address(i);
-  __threadfence();
-  __syncthreads();
-  auto* const turn = reinterpret_cast<uint32_t*>(shared_memory() + T::kSumBytes);
-  if (threadIdx.x == 0) *turn = atomicAdd(p.arrived + tile_index, 1u);
-  __syncthreads();
-  if (*turn != static_cast<uint32_t>(p.splits - 1)) return false;
-  __threadfence();
-  if (threadIdx.x == 0) p.arrived[tile_index] = 0;
+  if (!arrives_last<T>(p, tile_index)) return false;
   for (int i = threadIdx.x * 4; i < kSums; i += T::kThreads * 4) {
     *address(i) = add_partials(p.splits, [&](int32_t s) { return partial(s, i); });
   }

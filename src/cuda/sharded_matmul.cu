@@ -22,21 +22,6 @@ void check_shards(const DeviceWeight& weight) {
   if (!is_whole) throw std::invalid_argument("sharded_matmul: found a weight without whole shards of its inputs");
 }
 
-template <class T>
-void launch_sharded(cudaStream_t stream, const GemmParams& product) {
-  const int32_t token_tiles = ceil_div(product.rows, T::kTokenCount);
-  const int32_t feature_tiles = ceil_div(product.panels, T::kPanelCount);
-  const bool divides = product.splits > 1 && product.rows <= kMaxSplitRows && token_tiles * feature_tiles <= kCounters;
-  // The word after the tile of sums tells a block's threads whether they are the last block.
-  constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
-  static_assert(kShared <= T::kMaxSharedBytes);
-  launch<sharded_gemm_kernel<T>>({.name = "sharded_product",
-                                  .grid = dim3(token_tiles, feature_tiles, divides ? product.splits : 1),
-                                  .block = dim3(T::kThreads),
-                                  .shared_bytes = kShared},
-                                 stream, product);
-}
-
 void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                  void* out, Epilogue epilogue, void* workspace) {
   check_shards(weight);
@@ -54,7 +39,10 @@ void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight,
                            .epilogue = epilogue,
                            .shards = steps_of(weight.shards)};
   if (takes_wide(weight, rows)) return run_wide<true>(stream, product);
-  with_tiling(weight.by, tile_tokens(rows), [&](auto tiling) { launch_sharded<decltype(tiling)>(stream, product); });
+  with_tiling(weight.by, tile_tokens(rows), [&](auto tiling) {
+    using T = decltype(tiling);
+    launch_tiles<sharded_gemm_kernel<T>, T>("sharded_product", stream, product);
+  });
 }
 
 /// Grid: [rows]. Each thread copies some inputs of a row.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Launches of the GEMM for many rows.
+// Launches of GEMMs: by tiles, and for many rows.
 
 #include "cuda/wide_gemm.cuh"
 
@@ -33,6 +33,22 @@ inline size_t split_workspace_bytes(int32_t splits, int32_t panels, int32_t rows
   const int32_t tokens = most > 32 ? 128 : tile_tokens(most);
   return kCounterBytes + static_cast<size_t>(splits) * static_cast<size_t>(round_up(most, tokens)) *
                              static_cast<size_t>(round_up(panels, kPanelsOfCluster)) * kPanelRows * sizeof(float);
+}
+
+/// Launches a kernel whose blocks have a tile each, or one of the parts of its sums where there are few tiles.
+template <auto kKernel, class T>
+void launch_tiles(const char* name, cudaStream_t stream, const GemmParams& product) {
+  const int32_t token_tiles = ceil_div(product.rows, T::kTokenCount);
+  const int32_t feature_tiles = ceil_div(product.panels, T::kPanelCount);
+  const bool divides = product.splits > 1 && product.rows <= kMaxSplitRows && token_tiles * feature_tiles <= kCounters;
+  // The word after the tile of sums tells a block's threads whether they are the last block.
+  constexpr size_t kShared = T::kSharedBytes > T::kSumBytes + 16 ? T::kSharedBytes : T::kSumBytes + 16;
+  static_assert(kShared <= T::kMaxSharedBytes);
+  launch<kKernel>({.name = name,
+                   .grid = dim3(token_tiles, feature_tiles, divides ? product.splits : 1),
+                   .block = dim3(T::kThreads),
+                   .shared_bytes = kShared},
+                  stream, product);
 }
 
 /// A way to divide a product into tiles.

@@ -4,36 +4,18 @@
 
 #include <algorithm>
 #include <deque>
-#include <exception>
 
 #include "base/log.h"
 #include "base/text_file.h"
 #include "hub/file_fetcher.h"
 #include "hub/model_files.h"
+#include "hub/work_list.h"
 
 namespace millrace::hub {
 namespace {
 
 /// Files that are downloaded at once: more would share the same line.
 constexpr size_t kParallelFiles = 4;
-
-/// The files that remain, for several fetchers; the first failure ends the others between two files.
-struct WorkList {
-  std::deque<RepoFile> files;
-  std::exception_ptr failure;
-};
-
-asio::awaitable<void> fetch_in_turn(FileFetcher& fetcher, WorkList& work) {
-  while (!work.files.empty() && !work.failure) {
-    const RepoFile file = std::move(work.files.front());
-    work.files.pop_front();
-    try {
-      co_await fetcher.fetch(file);
-    } catch (...) {
-      if (!work.failure) work.failure = std::current_exception();
-    }
-  }
-}
 
 Result<std::string> read_index(const std::filesystem::path& folder) {
   return read_optional_text_file(folder / kIndexName);
@@ -150,25 +132,26 @@ asio::awaitable<void> ModelFetcher::fetch_from_hub(async::Runtime& runtime, asyn
 asio::awaitable<void> ModelFetcher::fetch_files(async::Runtime& runtime, async::TaskGroup& workers, const RepoRef& repo,
                                                 const std::string& commit, std::vector<RepoFile> files) {
   const HubCache cache(settings_.cache);
-  WorkList work;
+  std::deque<RepoFile> missing;
   uint64_t total_bytes = 0;
   for (RepoFile& file : files) {
     if (cache.contains(repo, commit, file)) continue;
     total_bytes += file.size_bytes;
-    work.files.push_back(std::move(file));
+    missing.push_back(std::move(file));
   }
-  if (work.files.empty()) co_return;
+  if (missing.empty()) co_return;
+  WorkList<RepoFile> work(std::move(missing));
   FetchProgress progress(repo.id, total_bytes, 0);
   std::deque<HubClient> clients;
   std::deque<FileFetcher> fetchers;
-  const size_t fetcher_count = std::min(kParallelFiles, work.files.size());
+  const size_t fetcher_count = std::min(kParallelFiles, work.size());
   for (size_t i = 0; i < fetcher_count; ++i) {
     HubClient& client = clients.emplace_back(runtime, tls_, settings_);
     FileFetcher& fetcher = fetchers.emplace_back(runtime, client, settings_, cache, repo, commit, progress);
-    workers.spawn("fetch files", fetch_in_turn(fetcher, work));
+    workers.spawn("fetch files", work.take_in_turn([&fetcher](const RepoFile& file) { return fetcher.fetch(file); }));
   }
   co_await join_workers(workers);
-  if (work.failure) std::rethrow_exception(work.failure);
+  work.check();
 }
 
 }  // namespace millrace::hub

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 #include "base/check.h"
 #include "base/text_file.h"
@@ -33,12 +32,6 @@ fs::path folder_of(const HubSettings& settings, const RepoRef& repo, const std::
 }
 
 }  // namespace
-
-struct PartialCheckpoint::WorkList {
-  std::deque<Piece> pieces;
-  FetchProgress* progress = nullptr;
-  std::exception_ptr failure;
-};
 
 PartialCheckpoint::PartialCheckpoint(const HubSettings& settings, const RepoRef& repo, const FetchedModel& model,
                                      std::stop_token stop)
@@ -139,32 +132,26 @@ void PartialCheckpoint::download(std::vector<Piece> pieces, bool shows_progress)
   uint64_t total_bytes = 0;
   for (const Piece& piece : pieces) total_bytes += piece.range.size();
   FetchProgress progress(repo_.id, total_bytes, 0);
-  WorkList work{.pieces = {pieces.begin(), pieces.end()}, .progress = shows_progress ? &progress : nullptr};
+  WorkList<Piece> work({pieces.begin(), pieces.end()});
+  FetchProgress* const shown = shows_progress ? &progress : nullptr;
   const auto done = run_blocking(
-      [&](async::Runtime& runtime, async::TaskGroup& workers) { return download_all(runtime, workers, work); }, stop_);
+      [&](async::Runtime& runtime, async::TaskGroup& workers) { return download_all(runtime, workers, work, shown); },
+      stop_);
   if (done.has_error()) throw ErrorException(done.error());
 }
 
 asio::awaitable<void> PartialCheckpoint::download_all(async::Runtime& runtime, async::TaskGroup& workers,
-                                                      WorkList& work) {
+                                                      WorkList<Piece>& work, FetchProgress* progress) {
   std::deque<HubClient> clients;
-  const size_t count = std::min(kParallelPieces, work.pieces.size());
-  for (size_t i = 0; i < count; ++i)
-    workers.spawn("fetch parts", download_in_turn(runtime, clients.emplace_back(runtime, tls_, settings_), work));
-  co_await join_workers(workers);
-  if (work.failure) std::rethrow_exception(work.failure);
-}
-
-asio::awaitable<void> PartialCheckpoint::download_in_turn(async::Runtime& runtime, HubClient& client, WorkList& work) {
-  while (!work.pieces.empty() && !work.failure) {
-    const Piece piece = work.pieces.front();
-    work.pieces.pop_front();
-    try {
-      co_await download_piece(runtime, client, piece, work.progress);
-    } catch (...) {
-      if (!work.failure) work.failure = std::current_exception();
-    }
+  const size_t count = std::min(kParallelPieces, work.size());
+  for (size_t i = 0; i < count; ++i) {
+    HubClient& client = clients.emplace_back(runtime, tls_, settings_);
+    workers.spawn("fetch parts", work.take_in_turn([this, &runtime, &client, progress](const Piece& piece) {
+      return download_piece(runtime, client, piece, progress);
+    }));
   }
+  co_await join_workers(workers);
+  work.check();
 }
 
 asio::awaitable<void> PartialCheckpoint::download_piece(async::Runtime& runtime, HubClient& client, const Piece& piece,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "hub/hub_client.h"
 #include "hub/model_fetcher.h"
 #include "hub/partial_file.h"
+#include "hub/work_list.h"
 #include "model/range_source.h"
 
 namespace millrace::hub {
@@ -40,7 +40,6 @@ class PartialCheckpoint final : public model::RangeSource {
     PartialFile* target = nullptr;
     ByteRange range;
   };
-  struct WorkList;
 
   PartialCheckpoint(const HubSettings& settings, const RepoRef& repo, const FetchedModel& model, std::stop_token stop);
   [[nodiscard]] const RepoFile& listed(std::string_view file) const;
@@ -48,8 +47,8 @@ class PartialCheckpoint final : public model::RangeSource {
   [[nodiscard]] std::vector<Piece> missing_pieces(const RepoFile& file, const std::vector<ByteRange>& wanted);
   void prepare_header(const RepoFile& file);
   void download(std::vector<Piece> pieces, bool shows_progress);
-  [[nodiscard]] asio::awaitable<void> download_all(async::Runtime& runtime, async::TaskGroup& workers, WorkList& work);
-  [[nodiscard]] asio::awaitable<void> download_in_turn(async::Runtime& runtime, HubClient& client, WorkList& work);
+  [[nodiscard]] asio::awaitable<void> download_all(async::Runtime& runtime, async::TaskGroup& workers,
+                                                   WorkList<Piece>& work, FetchProgress* progress);
   [[nodiscard]] asio::awaitable<void> download_piece(async::Runtime& runtime, HubClient& client, const Piece& piece,
                                                      FetchProgress* progress);
   [[nodiscard]] asio::awaitable<void> receive(HubClient& client, const Piece& piece, uint64_t& done_bytes,

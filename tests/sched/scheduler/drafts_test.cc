@@ -3,22 +3,13 @@
 
 #include "grammar/ebnf.h"
 #include "sched/scheduler/scheduler.h"
+#include "sched/scheduler/scheduler_parts.h"
 #include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::sched;
 
 namespace {
-
-SchedulerOptions options_with(uint32_t draft_tokens) {
-  return {.page_size = 4,
-          .page_count = 32,
-          .max_running = 4,
-          .window = 1,
-          .chunked_prefill_size = 16,
-          .context_length = 64,
-          .draft_tokens = draft_tokens};
-}
 
 /// Returns a request whose output will be 100, 101, …
 GenerateRequest predicted(std::vector<TokenId> prediction, uint32_t max_tokens = 20) {
@@ -83,7 +74,7 @@ Step step(Rig& scheduler) {
 }  // namespace
 
 TEST_CASE("a step outputs the accepted drafts and one more token") {
-  Rig scheduler(options_with(3));
+  Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   REQUIRE(step(scheduler).event.tokens == std::vector<TokenId>{100});
   const Step first = step(scheduler);
@@ -100,7 +91,7 @@ TEST_CASE("a step outputs the accepted drafts and one more token") {
 }
 
 TEST_CASE("what was drawn otherwise is computed again from there") {
-  Rig scheduler(options_with(3));
+  Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103, 104, 105, 106}));
   (void)step(scheduler);
   const Step first = step(scheduler);
@@ -115,7 +106,7 @@ TEST_CASE("what was drawn otherwise is computed again from there") {
 }
 
 TEST_CASE("no more is drafted than may be drawn") {
-  Rig scheduler(options_with(8));
+  Rig scheduler(draft_options(8));
   SECTION("by max_tokens") {
     scheduler.add(SequenceId(1), predicted(counted(100, 20), 5));
     (void)step(scheduler);
@@ -135,7 +126,7 @@ TEST_CASE("no more is drafted than may be drawn") {
     REQUIRE(last.event.finish == FinishReason::kStop);
   }
   SECTION("by the context") {
-    auto options = options_with(8);
+    auto options = draft_options(8);
     options.context_length = 9;
     Rig narrow(options);
     narrow.add(SequenceId(1), predicted(counted(100, 20)));
@@ -146,7 +137,7 @@ TEST_CASE("no more is drafted than may be drawn") {
     REQUIRE(last.event.tokens == std::vector<TokenId>{101, 102, 103, 104});
   }
   SECTION("by the pages, for which nobody has to go") {
-    auto options = options_with(8);
+    auto options = draft_options(8);
     options.page_count = 2;
     options.context_length = 8;
     options.share_prefixes = false;
@@ -160,7 +151,7 @@ TEST_CASE("no more is drafted than may be drawn") {
 }
 
 TEST_CASE("an output ends at its stop token even amid drafts") {
-  Rig scheduler(options_with(8));
+  Rig scheduler(draft_options(8));
   auto request = predicted(counted(100, 20));
   request.sampling.stop_token_ids = {103};
   request.sampling.min_tokens = 3;
@@ -176,7 +167,7 @@ TEST_CASE("an output ends at its stop token even amid drafts") {
 }
 
 TEST_CASE("a fault ends the request only after an accepted draft") {
-  Rig scheduler(options_with(3));
+  Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103}));
   (void)step(scheduler);
   const auto plan = scheduler.next();
@@ -211,7 +202,7 @@ TEST_CASE("a fault ends the request only after an accepted draft") {
 }
 
 TEST_CASE("a sequence retracted with drafts in flight resumes") {
-  Rig scheduler(options_with(3));
+  Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted(counted(100, 20)));
   (void)step(scheduler);
   const auto plan = scheduler.next();
@@ -228,7 +219,7 @@ TEST_CASE("a sequence retracted with drafts in flight resumes") {
 }
 
 TEST_CASE("no token that is only drafted becomes known to the cache") {
-  Rig scheduler(options_with(4));
+  Rig scheduler(draft_options(4));
   scheduler.add(SequenceId(1), predicted({100, 50, 51, 52, 53, 54, 55, 56, 57}));
   (void)step(scheduler);
   const auto plan = scheduler.next();
@@ -244,7 +235,7 @@ TEST_CASE("no token that is only drafted becomes known to the cache") {
 }
 
 TEST_CASE("unlikely drafts are left out and tried again later") {
-  Rig scheduler(options_with(4));
+  Rig scheduler(draft_options(4));
   // Every second token differs, so that at most one draft in a row is accepted.
   std::vector<TokenId> prediction = counted(100, 40);
   for (size_t i = 1; i < prediction.size(); i += 2) prediction[i] = 50;
@@ -289,7 +280,7 @@ Step step_with(Rig& scheduler, const std::vector<TokenId>& drawn) {
 }  // namespace
 
 TEST_CASE("forced tokens are drafted with the masks after them") {
-  Rig scheduler(options_with(8));
+  Rig scheduler(draft_options(8));
   GenerateRequest request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 20;
@@ -324,7 +315,7 @@ TEST_CASE("forced tokens are drafted with the masks after them") {
 }
 
 TEST_CASE("a prediction that the grammar does not allow is cut there") {
-  Rig scheduler(options_with(8));
+  Rig scheduler(draft_options(8));
   GenerateRequest request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 20;

@@ -1,12 +1,13 @@
-#include "sched/plan/plan_output.h"
-#include "sched/plan/request.h"
 #include "sched/scheduler/reasoning_budget.h"
 
 #include <catch2/catch.hpp>
 #include <map>
 
 #include "grammar/ebnf.h"
+#include "sched/plan/plan_output.h"
+#include "sched/plan/request.h"
 #include "sched/scheduler/scheduler.h"
+#include "sched/scheduler/scheduler_parts.h"
 
 using namespace millrace;
 using namespace millrace::sched;
@@ -182,23 +183,13 @@ GenerateRequest reasoning_request(uint32_t budget) {
   return request;
 }
 
-SchedulerOptions options_with_drafts(uint32_t drafts) {
-  return {.page_size = 4,
-          .page_count = 32,
-          .max_running = 4,
-          .window = 1,
-          .chunked_prefill_size = 16,
-          .context_length = 64,
-          .draft_tokens = drafts};
-}
-
 }  // namespace
 
 TEST_CASE("Drafts end before the end of reasoning that is forced") {
   for (const uint32_t drafts : {0U, 1U, 3U, 7U}) {
     INFO(drafts << " drafts");
     for (const uint32_t budget : {0U, 1U, 4U, 5U}) {
-      Model model(options_with_drafts(drafts));
+      Model model(draft_options(drafts));
       std::vector<TokenId> wanted(budget, kWord);
       wanted.insert(wanted.end(), {6, 7, 8});
       wanted.resize(12, kWord);
@@ -213,6 +204,6 @@ TEST_CASE("A response format applies after reasoning that was ended") {
   definition.root = grammar::parse_ebnf("root ::= \"word \"+ \"</think>\" \"\\n\" \"<call>\"", definition).value();
   GenerateRequest request = reasoning_request(3);
   request.grammar = grammar::Grammar::compile(definition, vocabulary(), {}).value();
-  Model model(options_with_drafts(3));
+  Model model(draft_options(3));
   REQUIRE(model.run(std::move(request)) == std::vector<TokenId>{kWord, kWord, kWord, 6, 7, 8, 9, kCall});
 }

@@ -20,6 +20,17 @@ inline SchedulerOptions small_options() {
           .context_length = 64};
 }
 
+/// Options of a scheduler with as many pages and 4 slots, one plan in flight, and drafts of up to `draft_tokens`.
+inline SchedulerOptions draft_options(uint32_t draft_tokens) {
+  return {.page_size = 4,
+          .page_count = 32,
+          .max_running = 4,
+          .window = 1,
+          .chunked_prefill_size = 16,
+          .context_length = 64,
+          .draft_tokens = draft_tokens};
+}
+
 /// The parts of a scheduler over one state, as Scheduler has them, for tests that drive one part directly.
 struct SchedulerParts {
   explicit SchedulerParts(const SchedulerOptions& options)

@@ -2,7 +2,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/chat_template/chat_template.h"
+#include "text/chat_template/rendered.h"
 
 using namespace millrace;
 using namespace millrace::text;
@@ -37,23 +37,14 @@ constexpr std::string_view kTwoCalls =
         {"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]},
         {"role":"tool","tool_call_id":"b","content":"two"},{"role":"tool","tool_call_id":"a","content":"one"}])";
 
-std::string render_calls(std::string_view source, std::string_view messages) {
-  const auto made = ChatTemplate::from_source(source);
-  REQUIRE(made.has_value());
-  ChatInput input;
-  input.messages_json = messages;
-  const auto rendered = (*made)->render(input);
-  return rendered.has_error() ? "error: " + rendered.error().message : *rendered;
-}
-
 }  // namespace
 
 TEST_CASE("Several calls are divided where one is taken") {
   for (const std::string_view source : {kOneCall, kFirstCall}) {
     CAPTURE(source);
-    CHECK(render_calls(source, kTwoCalls) == "<user>q<assistant>f;so<tool>one<assistant>g;<tool>two");
+    CHECK(rendered(source, kTwoCalls) == "<user>q<assistant>f;so<tool>one<assistant>g;<tool>two");
   }
-  CHECK(render_calls(kTakesAll, kTwoCalls) == "<user>q<assistant>sof;g;<tool>one<tool>two");
+  CHECK(rendered(kTakesAll, kTwoCalls) == "<user>q<assistant>sof;g;<tool>one<tool>two");
 }
 
 TEST_CASE("Calls without results and strange results are divided too") {
@@ -62,21 +53,21 @@ TEST_CASE("Calls without results and strange results are divided too") {
           {"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},
           {"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]},
           {"role":"tool","tool_call_id":"x","content":"one"}])";
-  CHECK(render_calls(kFirstCall, kOpen) == "<user>q<assistant>f;<tool>one<assistant>g;");
+  CHECK(rendered(kFirstCall, kOpen) == "<user>q<assistant>f;<tool>one<assistant>g;");
 }
 
 TEST_CASE("Text stays apart from calls that it would hide") {
-  CHECK(render_calls(kTextOrCalls, kTwoCalls) == "<user>q<assistant>so<assistant>f;g;<tool>one<tool>two");
+  CHECK(rendered(kTextOrCalls, kTwoCalls) == "<user>q<assistant>so<assistant>f;g;<tool>one<tool>two");
 }
 
 TEST_CASE("A template with the words of a conversation is known") {
-  CHECK(render_calls(kTalks, kTwoCalls) ==
+  CHECK(rendered(kTalks, kTwoCalls) ==
         "hello, if errors are found then say done<user>q<assistant>sof;g;<tool>one<tool>two");
 }
 
 TEST_CASE("A template that needs a list of tools gets an empty one") {
   constexpr std::string_view kLoops = "{% for t in tools %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}";
-  CHECK(render_calls(kLoops, R"([{"role":"user","content":"q"}])") == "q");
+  CHECK(rendered(kLoops, R"([{"role":"user","content":"q"}])") == "q");
   constexpr std::string_view kTests = "{% if tools is none %}none{% endif %}{{ messages[0].content }}";
-  CHECK(render_calls(kTests, R"([{"role":"user","content":"q"}])") == "noneq");
+  CHECK(rendered(kTests, R"([{"role":"user","content":"q"}])") == "noneq");
 }

@@ -6,7 +6,7 @@
 
 #include "support/paths.h"
 #include "support/skip.h"
-#include "text/chat_template/chat_template.h"
+#include "text/chat_template/rendered.h"
 
 using namespace millrace;
 using namespace millrace::text;
@@ -28,18 +28,8 @@ std::string user_of(std::string_view text) {
   return fmt::format(R"({{"role":"user","content":"{}"}})", text);
 }
 
-std::string render_turns(const ChatTemplate& chat_template, const std::string& messages) {
-  ChatInput input;
-  input.messages_json = messages;
-  input.add_generation_prompt = true;
-  const auto rendered = chat_template.render(input);
-  return rendered.has_error() ? "error: " + rendered.error().message : *rendered;
-}
-
-std::string render_turns(std::string_view source, const std::string& messages) {
-  const auto made = ChatTemplate::from_source(source);
-  REQUIRE(made.has_value());
-  return render_turns(**made, messages);
+std::string render_turns(const auto& source, const std::string& messages) {
+  return rendered(source, messages, true);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "support/paths.h"
 #include "support/skip.h"
-#include "text/chat_template/chat_template.h"
+#include "text/chat_template/rendered.h"
 
 using namespace millrace;
 using namespace millrace::text;
@@ -41,22 +41,13 @@ std::string system_of(std::string_view text) {
   return fmt::format(R"({{"role":"system","content":"{}"}})", text);
 }
 
-std::string render_system(std::string_view source, const std::string& messages) {
-  const auto made = ChatTemplate::from_source(source);
-  REQUIRE(made.has_value());
-  ChatInput input;
-  input.messages_json = messages;
-  const auto rendered = (*made)->render(input);
-  return rendered.has_error() ? "error: " + rendered.error().message : *rendered;
-}
-
 }  // namespace
 
 TEST_CASE("System messages stay where the template shows them") {
   const std::string all = fmt::format("{{% for m in messages %}}{}{{% endfor %}}", kEachMessage);
   const std::string chat = fmt::format("[{},{},{},{},{}]", system_of("a"), system_of("b"), kHi, system_of("c"), kYes);
-  CHECK(render_system(all, chat) == "<system>a<system>b<user>hi<system>c<assistant>yes");
-  CHECK(render_system(kTakesRun, fmt::format("[{},{},{}]", system_of("a"), system_of("b"), kHi)) ==
+  CHECK(rendered(all, chat) == "<system>a<system>b<user>hi<system>c<assistant>yes");
+  CHECK(rendered(kTakesRun, fmt::format("[{},{},{}]", system_of("a"), system_of("b"), kHi)) ==
         "<system>a<system>b<user>hi");
 }
 
@@ -67,22 +58,21 @@ TEST_CASE("Later system messages move to the start if need be") {
   const std::string none_first = fmt::format("[{},{},{}]", kHi, system_of("c"), kYes);
   for (const std::string_view source : {kRaises, kDrops, kTakesRun}) {
     CAPTURE(source);
-    CHECK(render_system(source, one) == "<system>a\nc<user>hi<assistant>yes");
-    CHECK(render_system(source, several) == "<system>a\nb\nc<user>hi<assistant>yes");
-    CHECK(render_system(source, none_first) == "<system>c<user>hi<assistant>yes");
+    CHECK(rendered(source, one) == "<system>a\nc<user>hi<assistant>yes");
+    CHECK(rendered(source, several) == "<system>a\nb\nc<user>hi<assistant>yes");
+    CHECK(rendered(source, none_first) == "<system>c<user>hi<assistant>yes");
   }
-  CHECK(render_system(kAlternates, one) == "<user>a\nc|hi<assistant>yes");
-  CHECK(render_system(kAlternates, several) == "<user>a\nb\nc|hi<assistant>yes");
-  CHECK(render_system(kAlternates, fmt::format("[{},{},{}]", system_of("a"), system_of("b"), kHi)) == "<user>a\nb|hi");
+  CHECK(rendered(kAlternates, one) == "<user>a\nc|hi<assistant>yes");
+  CHECK(rendered(kAlternates, several) == "<user>a\nb\nc|hi<assistant>yes");
+  CHECK(rendered(kAlternates, fmt::format("[{},{},{}]", system_of("a"), system_of("b"), kHi)) == "<user>a\nb|hi");
 }
 
 TEST_CASE("A template without system messages keeps its own words") {
   constexpr std::string_view kRefuses =
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
       "{{ m.content }}{% endfor %}";
-  CHECK(render_system(kRefuses, fmt::format("[{},{}]", kHi, system_of("c"))).find("no system here") !=
-        std::string::npos);
-  CHECK(render_system(kRefuses, fmt::format("[{},{}]", kHi, kYes)) == "hiyes");
+  CHECK(rendered(kRefuses, fmt::format("[{},{}]", kHi, system_of("c"))).find("no system here") != std::string::npos);
+  CHECK(rendered(kRefuses, fmt::format("[{},{}]", kHi, kYes)) == "hiyes");
 }
 
 TEST_CASE("Ids of calls have the form that the template takes") {
@@ -104,13 +94,13 @@ TEST_CASE("Ids of calls have the form that the template takes") {
                        kHi, id);
   };
   const std::string any = with_check("");
-  CHECK(render_system(any, chat("toolu_0123456789")) == "hi(toolu_0123456789)seen[toolu_0123456789]");
+  CHECK(rendered(any, chat("toolu_0123456789")) == "hi(toolu_0123456789)seen[toolu_0123456789]");
   const std::string nine = with_check("{{% if {} | length != 9 %}}{{{{ raise_exception('nine') }}}}{{% endif %}}");
-  CHECK(render_system(nine, chat("a1b2c3d4e")) == "hi(a1b2c3d4e)seen[a1b2c3d4e]");
-  const std::string replaced = render_system(nine, chat("toolu_0123456789"));
+  CHECK(rendered(nine, chat("a1b2c3d4e")) == "hi(a1b2c3d4e)seen[a1b2c3d4e]");
+  const std::string replaced = rendered(nine, chat("toolu_0123456789"));
   REQUIRE(replaced.size() == std::string_view("hi(123456789)seen[123456789]").size());
   CHECK(replaced.substr(3, 9) == replaced.substr(18, 9));
-  CHECK(render_system(nine, chat("toolu_9876543210")) != replaced);
+  CHECK(rendered(nine, chat("toolu_9876543210")) != replaced);
 }
 
 TEST_CASE("Templates of real models show late system messages") {
