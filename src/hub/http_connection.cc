@@ -9,10 +9,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/core/error.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/write.hpp>
+#include <boost/beast/http/message.hpp>
 
 namespace millrace::hub {
 namespace {
@@ -23,8 +23,11 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using boost::system::error_code;
 
+// Beast serializes and parses, and bytes move here: its operations on whole messages exist once per stream type and
+// operation, which takes the compiler ten seconds.
 constexpr unsigned kHttp11 = 11;
 constexpr uint32_t kMaxHeaderBytes = 64 * 1024;
+constexpr size_t kReadBytes = 64 * 1024;
 
 bool is_address(const std::string& host) {
   in6_addr address{};
@@ -35,6 +38,19 @@ bool is_address(const std::string& host) {
 bool was_closed(const error_code& error) {
   return error == http::error::end_of_stream || error == asio::error::eof || error == asio::error::connection_reset ||
          error == asio::error::broken_pipe || error == asio::ssl::error::stream_truncated;
+}
+
+/// Returns a request, which is a header, as it goes over the wire.
+std::string request_text(const HttpRequest& request) {
+  http::request_header<> header;
+  header.version(kHttp11);
+  header.method(request.is_head ? http::verb::head : http::verb::get);
+  header.target(request.url.target);
+  header.set(http::field::host, request.url.host_header());
+  header.set(http::field::user_agent, "millrace/" MILLRACE_VERSION);
+  for (const auto& [name, value] : request.headers) header.set(name, value);
+  const http::request_header<>::writer writer(header, header.version(), header.method());
+  return beast::buffers_to_string(writer.get());
 }
 
 }  // namespace
@@ -120,11 +136,7 @@ asio::awaitable<void> HttpConnection::agree_on_tls() {
 }
 
 asio::awaitable<error_code> HttpConnection::exchange(const HttpRequest& request) {
-  http::request<http::empty_body> message(request.is_head ? http::verb::head : http::verb::get, request.url.target,
-                                          kHttp11);
-  message.set(http::field::host, request.url.host_header());
-  message.set(http::field::user_agent, "millrace/" MILLRACE_VERSION);
-  for (const auto& [name, value] : request.headers) message.set(name, value);
+  const std::string text = request_text(request);
   parser_.emplace();
   parser_->header_limit(kMaxHeaderBytes);
   parser_->body_limit(boost::none);
@@ -132,12 +144,32 @@ asio::awaitable<error_code> HttpConnection::exchange(const HttpRequest& request)
   error_code error;
   socket().expires_after(timeout_);
   if (tls_stream_) {
-    co_await http::async_write(*tls_stream_, message, redirect_error(use_awaitable, error));
-    if (!error) co_await http::async_read_header(*tls_stream_, buffer_, *parser_, redirect_error(use_awaitable, error));
+    co_await asio::async_write(*tls_stream_, asio::buffer(text), redirect_error(use_awaitable, error));
   } else {
-    co_await http::async_write(*plain_stream_, message, redirect_error(use_awaitable, error));
-    if (!error)
-      co_await http::async_read_header(*plain_stream_, buffer_, *parser_, redirect_error(use_awaitable, error));
+    co_await asio::async_write(*plain_stream_, asio::buffer(text), redirect_error(use_awaitable, error));
+  }
+  while (!error && !parser_->is_header_done()) error = co_await parse_some();
+  co_return error;
+}
+
+asio::awaitable<error_code> HttpConnection::parse_some() {
+  error_code error = http::error::need_more;
+  if (buffer_.size() > 0) buffer_.consume(parser_->put(buffer_.data(), error = {}));
+  while (error == http::error::need_more) {
+    const auto space = buffer_.prepare(kReadBytes);
+    size_t count = 0;
+    if (tls_stream_) {
+      count = co_await tls_stream_->async_read_some(space, redirect_error(use_awaitable, error));
+    } else {
+      count = co_await plain_stream_->async_read_some(space, redirect_error(use_awaitable, error));
+    }
+    buffer_.commit(count);
+    if (error == asio::error::eof) {
+      if (!parser_->got_some()) co_return http::error::end_of_stream;
+      parser_->put_eof(error = {});
+    } else if (!error) {
+      buffer_.consume(parser_->put(buffer_.data(), error));
+    }
   }
   co_return error;
 }
@@ -163,13 +195,8 @@ asio::awaitable<size_t> HttpConnection::read_some(std::span<std::byte> into) {
   auto& body = parser_->get().body();
   body.data = into.data();
   body.size = into.size();
-  error_code error;
   socket().expires_after(timeout_);
-  if (tls_stream_) {
-    co_await http::async_read_some(*tls_stream_, buffer_, *parser_, redirect_error(use_awaitable, error));
-  } else {
-    co_await http::async_read_some(*plain_stream_, buffer_, *parser_, redirect_error(use_awaitable, error));
-  }
+  error_code error = co_await parse_some();
   if (error == http::error::need_buffer) error = {};
   if (error) fail("receiving", error);
   co_return into.size() - body.size;

@@ -67,6 +67,8 @@ class HttpConnection {
   [[nodiscard]] asio::awaitable<void> connect();
   [[nodiscard]] asio::awaitable<void> agree_on_tls();
   [[nodiscard]] asio::awaitable<boost::system::error_code> exchange(const HttpRequest& request);
+  /// Parses what has been received, or receives more until the parser gets further.
+  [[nodiscard]] asio::awaitable<boost::system::error_code> parse_some();
   [[nodiscard]] PlainStream& socket() { return tls_stream_ ? tls_stream_->next_layer() : *plain_stream_; }
   [[nodiscard]] bool is_open() const { return tls_stream_ || plain_stream_; }
   void close();
