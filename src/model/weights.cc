@@ -13,12 +13,14 @@
 #include "model/encoder_tensors.h"
 #include "model/tensor_list.h"
 #include "tensor/slices.h"
+#include "weights/w4_weight.h"
 
 namespace millrace::model {
 namespace {
 
 using tensor::HostTensor;
 using tensor::TermRange;
+using tensor::W4Matrix;
 using tensor::W8Matrix;
 using tensor::W8Storage;
 
@@ -35,10 +37,14 @@ struct Part {
 /// The memory of matrices that are quantized or cut while they are packed.
 struct PackingMemory {
   std::deque<DecodedMatrix> decoded;
+  std::deque<tensor::W4Storage> w4;
   std::vector<W8Storage> quantized;
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
 };
+
+/// The bits of weights in memory: those of the compute dtype, or fewer.
+enum class PackedBits : uint8_t { kCompute, k8, k4 };
 
 /// Finds the parts of a span's tensors and counts progress.
 class Loader {
@@ -85,24 +91,36 @@ class Loader {
     return vector;
   }
 
-  /// Returns whether weights that are packed together are packed in 8 bits.
-  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const {
-    if (config_.quantization == Quantization::kNone) return false;
+  /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. The answer
+  /// depends on the model alone, so that every count of ranks gives the same bits.
+  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
+                                       const tensor::SumShards* shards = nullptr) const {
+    if (config_.quantization == Quantization::kW4) return PackedBits::k4;
+    if (config_.quantization == Quantization::kNone)
+      return keeps_w4(names, shards) ? PackedBits::k4 : PackedBits::kCompute;
     const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
-    return !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+    const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+    return is_packed ? PackedBits::k8 : PackedBits::kCompute;
   }
 
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits({names.begin(), names.size()})) {
-      std::vector<W8Matrix> parts;
-      for (const std::string& name : names) parts.push_back(matrix(name, memory));
-      weight = backend_.pack_w8(parts, activations_of(config_.quantization));
-    } else {
-      std::vector<HostTensor> parts;
-      for (const std::string& name : names) parts.push_back(plain(part(name), memory));
-      weight = backend_.pack(parts);
+    const std::span all(names.begin(), names.size());
+    switch (packed_bits(all)) {
+      case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
+      case PackedBits::k8: {
+        std::vector<W8Matrix> parts;
+        for (const std::string& name : names) parts.push_back(matrix(name, memory));
+        weight = backend_.pack_w8(parts, activations_of(config_.quantization));
+        break;
+      }
+      case PackedBits::kCompute: {
+        std::vector<HostTensor> parts;
+        for (const std::string& name : names) parts.push_back(plain(part(name), memory));
+        weight = backend_.pack(parts);
+        break;
+      }
     }
     for (const std::string& name : names) count(name);
     return weight;
@@ -112,10 +130,12 @@ class Loader {
   std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits({&name, 1})) {
-      weight = backend_.pack_sharded_w8(matrix(name, memory), activations_of(config_.quantization), shards);
-    } else {
-      weight = backend_.pack_sharded(columns(part(name), memory), shards);
+    switch (packed_bits({&name, 1}, &shards)) {
+      case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
+      case PackedBits::k8:
+        weight = backend_.pack_sharded_w8(matrix(name, memory), activations_of(config_.quantization), shards);
+        break;
+      case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
     }
     count(name);
     return weight;
@@ -126,11 +146,20 @@ class Loader {
     const int64_t rows = layout_.logit_columns;
     PackingMemory memory;
     // A tied head is the embedding, of which the rank has all rows.
-    if (in_8_bits({&name, 1})) {
-      W8Matrix head = matrix(name, memory);
-      if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
-      if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-      return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
+    switch (packed_bits({&name, 1})) {
+      case PackedBits::k4: {
+        W4Matrix head = w4_matrices({&name, 1}, memory).front();
+        if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+        if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
+        return backend_.pack_w4({&head, 1});
+      }
+      case PackedBits::k8: {
+        W8Matrix head = matrix(name, memory);
+        if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+        if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
+        return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
+      }
+      case PackedBits::kCompute: break;
     }
     HostTensor head = plain(part(name), memory);
     if (head.shape[0] > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
@@ -148,28 +177,48 @@ class Loader {
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits(std::array{gate, up})) {
-      const W8Matrix gate_matrix = matrix(gate, memory);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
-    } else {
-      weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
+    const std::array pair{gate, up};
+    switch (packed_bits(pair)) {
+      case PackedBits::k4: {
+        const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
+        weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
+        break;
+      }
+      case PackedBits::k8: {
+        const W8Matrix gate_matrix = matrix(gate, memory);
+        weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
+        break;
+      }
+      case PackedBits::kCompute:
+        weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
+        break;
     }
     count(gate);
     count(up);
     return weight;
   }
 
-  void pack_expert(tensor::ExpertPacker& packer, bool in_8_bits, const std::string& gate, const std::string& up,
+  void pack_expert(tensor::ExpertPacker& packer, PackedBits bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
     PackingMemory memory;
-    if (in_8_bits) {
-      const W8Matrix gate_matrix = matrix(gate, memory);
-      const W8Matrix up_matrix = matrix(up, memory);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
-    } else {
-      const HostTensor gate_tensor = plain(part(gate), memory);
-      const HostTensor up_tensor = plain(part(up), memory);
-      packer.add(gate_tensor, up_tensor, plain(part(down), memory));
+    switch (bits) {
+      case PackedBits::k4: {
+        const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
+        packer.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
+        break;
+      }
+      case PackedBits::k8: {
+        const W8Matrix gate_matrix = matrix(gate, memory);
+        const W8Matrix up_matrix = matrix(up, memory);
+        packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
+        break;
+      }
+      case PackedBits::kCompute: {
+        const HostTensor gate_tensor = plain(part(gate), memory);
+        const HostTensor up_tensor = plain(part(up), memory);
+        packer.add(gate_tensor, up_tensor, plain(part(down), memory));
+        break;
+      }
     }
     for (const std::string& name : {gate, up, down}) count(name);
   }
@@ -278,6 +327,49 @@ class Loader {
     return whole_rows ? columns(found, quantized, memory) : quantized;
   }
 
+  /// Returns whether stored weights keep 4 bits. Where exact arithmetic is wanted they are decoded.
+  [[nodiscard]] bool keeps_w4(std::span<const std::string> names, const tensor::SumShards* shards) const {
+    if (!backend_.packs_w4() || backend_.compute_dtype() != tensor::DType::kBF16) return false;
+    const auto begins_unit = [](int64_t border) { return border % tensor::kW4Unit == 0; };
+    if (shards != nullptr && !std::ranges::all_of(std::span(shards->border).first(tensor::kSumShards), begins_unit))
+      return false;
+    return have_one_kind(names);
+  }
+  /// Returns whether weights are stored in 4 bits that can be packed together.
+  [[nodiscard]] bool have_one_kind(std::span<const std::string> names) const {
+    const auto kind_of = [this](const std::string& name) {
+      const Part& found = part(name);
+      return found.stored ? weights::w4_kind(*found.stored) : std::nullopt;
+    };
+    const auto first = kind_of(names.front());
+    return first && std::ranges::all_of(names, [&](const std::string& name) { return kind_of(name) == first; });
+  }
+
+  /// Returns the rank's parts of weights that are packed together in 4 bits: as stored if all of them are, or
+  /// quantized.
+  std::vector<W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
+    const bool are_stored = have_one_kind(names);
+    std::vector<W4Matrix> matrices;
+    for (const std::string& name : names) {
+      const Part& found = part(name);
+      const W4Matrix whole =
+          memory.w4
+              .emplace_back(are_stored ? weights::to_w4(*found.stored, found.rows, options_.threads) : quantized(found))
+              .view();
+      matrices.push_back(found.columns ? tensor::column_slice(whole, *found.columns) : whole);
+    }
+    return matrices;
+  }
+  /// Quantizes the rows of a part to 4 bits. Those of a stored weight are decoded some at a time.
+  tensor::W4Storage quantized(const Part& part) const {
+    if (!part.stored) return tensor::quantize_w4(part.tensor, tensor::kW4Unit, options_.threads);
+    const weights::StoredWeight& stored = *part.stored;
+    const auto read = [&](int64_t first, int64_t count, float* out) {
+      weights::decode_rows(stored, part.rows.begin + first, count, out);
+    };
+    return tensor::quantize_w4(stored.name, part.rows.size(), stored.cols, read, tensor::kW4Unit, options_.threads);
+  }
+
   void add_to_fingerprint(const Part& part) {
     PackingMemory memory;
     if (part.matrix)
@@ -302,6 +394,18 @@ class Loader {
   WeightsFingerprint fingerprint_;
 };
 
+/// Returns the bits of a layer's experts, [experts, 3] names, which are equal for all.
+PackedBits expert_bits(const Loader& loader, std::span<const std::string> names) {
+  std::vector<std::string> gates_and_ups;
+  std::vector<std::string> downs;
+  for (size_t i = 0; i < names.size(); ++i) (i % 3 == 2 ? downs : gates_and_ups).push_back(names[i]);
+  const PackedBits bits = loader.packed_bits(names);
+  if (bits != PackedBits::kCompute) return bits;
+  // Gates and downs may differ in their kind of 4 bits.
+  const bool keep = loader.packed_bits(gates_and_ups) == PackedBits::k4 && loader.packed_bits(downs) == PackedBits::k4;
+  return keep ? PackedBits::k4 : bits;
+}
+
 void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
                   LayerWeights& weights) {
   weights.router = loader.pack_plain(router_name(config, layer));
@@ -314,9 +418,8 @@ void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& c
     for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
       names.push_back(expert_tensor_name(config, layer, expert, part));
   }
-  const bool in_8_bits = loader.in_8_bits(names);  // of a layer's experts all or none
-  for (size_t i = 0; i < names.size(); i += 3)
-    loader.pack_expert(*packer, in_8_bits, names[i], names[i + 1], names[i + 2]);
+  const PackedBits bits = expert_bits(loader, names);
+  for (size_t i = 0; i < names.size(); i += 3) loader.pack_expert(*packer, bits, names[i], names[i + 1], names[i + 2]);
   weights.experts = packer->finish();
 }
 
@@ -413,7 +516,13 @@ void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& c
 }  // namespace
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
-  if (config.quantization != Quantization::kNone && !backend.packs_w8())
+  const bool is_w4 = config.quantization == Quantization::kW4;
+  if (is_w4 && !backend.packs_w4())
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: does not support 4-bit weights (quantization {}), wanted an unquantized model or another "
+                      "device",
+                      backend.description(), to_string(config.quantization));
+  if (config.quantization != Quantization::kNone && !is_w4 && !backend.packs_w8())
     return make_error(
         ErrorCode::kInvalidArgument,
         "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
