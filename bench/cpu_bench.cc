@@ -188,7 +188,8 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   return isas;
 }
 
-constexpr WeightFormat kQuantized[] = {WeightFormat::kW8, WeightFormat::kW8A8, WeightFormat::kW8A8Int8};
+constexpr WeightFormat kQuantized[] = {WeightFormat::kW8, WeightFormat::kW8A8, WeightFormat::kW8A8Int8,
+                                       WeightFormat::kW4};
 
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
@@ -210,6 +211,7 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
     case WeightFormat::kW8: return "w8";
     case WeightFormat::kW8A8: return "w8a8";
     case WeightFormat::kW8A8Int8: return "w8a8_int8";
+    case WeightFormat::kW4: return "w4";
     case WeightFormat::kCompute: break;
   }
   return tensor::to_string(compute);

@@ -34,9 +34,9 @@ struct Timing {
 }
 
 /// The format of a GEMM's weights.
-enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
+enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kW4 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
-/// Quantizes a matrix to any format but kCompute.
+/// Quantizes a matrix to a format of 8 bits.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
 [[nodiscard]] tensor::W8Activations activations_of(WeightFormat format);
 

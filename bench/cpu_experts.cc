@@ -46,6 +46,14 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
       .name = "gate", .dtype = DType::kF32, .shape = {shape.inner, shape.hidden}, .data = data};
   const tensor::HostTensor tall{
       .name = "down", .dtype = DType::kF32, .shape = {shape.hidden, shape.inner}, .data = data};
+  if (format == WeightFormat::kW4) {
+    const tensor::W4Storage wide_w4 = tensor::quantize_w4(wide);
+    const tensor::W4Storage tall_w4 = tensor::quantize_w4(tall);
+    const auto packer = backend.pack_experts(shape.experts, {.experts_per_row = shape.per_row}, {});
+    for (int32_t expert = 0; expert < shape.experts; ++expert)
+      packer->add_w4(wide_w4.view(), wide_w4.view(), tall_w4.view());
+    return {format, 3 * static_cast<double>(wide_w4.view().bytes()), packer->finish()};
+  }
   const bool plain = format == WeightFormat::kCompute;
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);

@@ -71,10 +71,19 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   const tensor::HostTensor host{.name = "weight", .dtype = dtype, .shape = {shape.out, shape.in}, .data = bytes.data()};
   Weights weights;
   weights.format = format;
-  const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
-  weights.bytes = static_cast<double>(format != WeightFormat::kCompute ? small.view().bytes() : bytes.size());
   const tensor::SumShards shards = shape.heads > 0 ? tensor::head_shards(shape.heads, shape.in / shape.heads, {})
                                                    : tensor::feature_shards(shape.in, {});
+  if (format == WeightFormat::kW4) {
+    const tensor::W4Storage four = tensor::quantize_w4(host);
+    const tensor::W4Matrix matrix = four.view();
+    weights.bytes = static_cast<double>(matrix.bytes());
+    do {
+      weights.copies.push_back(sharded ? backend.pack_sharded_w4(matrix, shards) : backend.pack_w4({&matrix, 1}));
+    } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
+    return weights;
+  }
+  const tensor::W8Storage small = format != WeightFormat::kCompute ? quantize(host, format) : tensor::W8Storage{};
+  weights.bytes = static_cast<double>(format != WeightFormat::kCompute ? small.view().bytes() : bytes.size());
   do {
     if (sharded) {
       weights.copies.push_back(format != WeightFormat::kCompute

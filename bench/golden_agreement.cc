@@ -39,7 +39,7 @@ int main() {
       fmt::print("|---|---|---|---|---|---|---|---|\n");
       for (const auto quantization :
            {model::Quantization::kNone, model::Quantization::kW8, model::Quantization::kMxInt8,
-            model::Quantization::kW8A8, model::Quantization::kW8A8Int8}) {
+            model::Quantization::kW8A8, model::Quantization::kW8A8Int8, model::Quantization::kW4}) {
         for (const std::string& name : test::golden_family_names()) print_row(name, quantization, *backend);
       }
     }

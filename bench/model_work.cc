@@ -10,7 +10,8 @@ namespace millrace::bench {
 namespace {
 
 /// Returns the bytes of one weight of a matrix with `cols` inputs, its share of the scales included.
-double bytes_in_8_bits(model::Quantization quantization, int64_t cols) {
+double bytes_quantized(model::Quantization quantization, int64_t cols) {
+  if (quantization == model::Quantization::kW4) return 0.5 + 2.0 / static_cast<double>(tensor::kW4Unit);
   const bool by_row = model::w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
   return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);
 }
@@ -29,7 +30,7 @@ ModelWork::ModelWork(const model::ModelConfig& config) {
     const auto values = static_cast<double>(spec.shape.elements());
     const bool is_head = spec.name == model::head_name(config);
     const bool small = config.quantization != model::Quantization::kNone && (spec.projection || is_head);
-    const double bytes = values * (small ? bytes_in_8_bits(config.quantization, spec.shape[1]) : value_bytes);
+    const double bytes = values * (small ? bytes_quantized(config.quantization, spec.shape[1]) : value_bytes);
     if (is_head) {
       weight_bytes_ += bytes;
       head_operations_ += 2 * values;

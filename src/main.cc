@@ -55,8 +55,11 @@ Result<int> run(const app::SimulateFlags& flags) {
 Result<int> run(const app::QuantizeFlags& flags) {
   const auto report = model::quantize_checkpoint(flags.model_path, flags.output, flags.quantization);
   if (report.has_error()) return report.error();
-  std::printf("%s: %zu tensors in 8 bits, %.1f MB instead of %.1f\n", flags.output.c_str(), report->tensors,
-              static_cast<double>(report->bytes_after) / 1e6, static_cast<double>(report->bytes_before) / 1e6);
+  std::printf("%s: %zu tensors in %d bits, %.1f MB instead of %.1f\n", flags.output.c_str(), report->tensors,
+              flags.quantization == model::Quantization::kW4 ? 4 : 8, static_cast<double>(report->bytes_after) / 1e6,
+              static_cast<double>(report->bytes_before) / 1e6);
+  std::printf("error of the weights: %.2f %%, at most %.2f %% (%s)\n", 100 * report->error, 100 * report->worst_error,
+              report->worst_tensor.c_str());
   return 0;
 }
 

@@ -18,6 +18,9 @@ void add_serve_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
   add_operation_flags(serve, flags);
 }
 
+/// The name of 4-bit weights in a checkpoint, whose inputs other servers leave at 16 bits.
+constexpr std::string_view kW4A16 = "w4a16";
+
 void add_quantize_flags(CLI::App& quantize, QuantizeFlags& flags) {
   quantize.add_option("--model-path", flags.model_path, "Reads the model in this folder.")
       ->required()
@@ -26,10 +29,13 @@ void add_quantize_flags(CLI::App& quantize, QuantizeFlags& flags) {
       ->required()
       ->type_name("DIR");
   add_name(
-      quantize, "--quantization", {"w8", "mxint8", "w8a8_int8"},
-      [&flags](const std::string& name) { flags.quantization = *parse_enum<model::Quantization>(name); },
+      quantize, "--quantization,--to", {"w8", "mxint8", "w8a8_int8", std::string(kW4A16)},
+      [&flags](const std::string& name) {
+        flags.quantization = name == kW4A16 ? model::Quantization::kW4 : *parse_enum<model::Quantization>(name);
+      },
       "Selects the format: w8 (a scale per 32 weights), mxint8 (scales that are powers of two), w8a8_int8 (a scale per "
-      "channel, as compressed-tensors stores it).")
+      "channel, as compressed-tensors stores it), w4a16 (4 bits, a scale per 32 weights, as compressed-tensors stores "
+      "it).")
       ->default_str(std::string(enum_name(flags.quantization)));
 }
 
@@ -83,7 +89,7 @@ Command parse_command_line(int argc, char** argv) {
   CLI::App& trace = *app.add_subcommand("trace", "Print where the bubbles of a recorded profile are, and their causes");
   trace.add_option("FILE", trace_flags.file, "Download the trace of the last profile")->required();
   QuantizeFlags quantization;
-  CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 bits, for serve");
+  CLI::App& quantize = *app.add_subcommand("quantize", "Write a model with weights of 8 or 4 bits, for serve");
   add_quantize_flags(quantize, quantization);
   FetchFlags fetched;
   CLI::App& fetch = *app.add_subcommand("fetch", "Download a model from a hub, and print its folder");

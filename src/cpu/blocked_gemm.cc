@@ -17,10 +17,16 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
   switch (layout.format) {
     case PanelFormat::kW8A8: return kernels.gemm_w8a8;
     case PanelFormat::kW8A8Channel: return kernels.gemm_w8a8_channel;
+    case PanelFormat::kW4: return kernels.gemm_w4;
     case PanelFormat::kW8: return device.bf16_lhs() ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
     case PanelFormat::kCompute: break;
   }
   return device.compute_dtype == tensor::DType::kBF16 ? kernels.gemm_bf16 : kernels.gemm_f32;
+}
+
+/// Returns whether kernels unpack some of a panel.
+bool needs_scratch(PanelFormat format) {
+  return format == PanelFormat::kW8 || format == PanelFormat::kW4;
 }
 
 /// Returns the levels of partial sums that exist at once. There is one while the first shard is summed, then one for
@@ -38,14 +44,15 @@ BlockedGemm::BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t row
       lhs_(lhs),
       rows_(rows),
       blocking_(choose_blocking(lhs.tiled(), rows, weight.layout())),
-      w8_bytes_(weight.layout().format == PanelFormat::kW8 ? kW8ScratchBytes : 0),
+      unpacked_bytes_(needs_scratch(weight.layout().format) ? kW8ScratchBytes : 0),
       row_blocks_((rows + blocking_.rows - 1) / blocking_.rows),
       panel_blocks_((weight.panel_count() + blocking_.panels - 1) / blocking_.panels) {
   CHECK(scratch_bytes() <= kMaxScratchBytes, "a block of {} bytes of scratch", scratch_bytes());
 }
 
 size_t BlockedGemm::scratch_bytes() const {
-  return static_cast<size_t>(level_count(weight_.layout().shards.size()) * level_floats()) * sizeof(float) + w8_bytes_;
+  return static_cast<size_t>(level_count(weight_.layout().shards.size()) * level_floats()) * sizeof(float) +
+         unpacked_bytes_;
 }
 
 /// Chooses blocks whose LHS rows fit the second-level cache. Tiles multiply faster than memory delivers panels, so as
@@ -109,7 +116,8 @@ void BlockedGemm::multiply(const Block& block, size_t index, std::byte* scratch,
                                    ? lhs_.quant_params + static_cast<int64_t>(index) * rows_ + block.first_row
                                    : nullptr,
                .column_scales = is_channel_format ? weight_.column_scales(panel) : nullptr,
-               .completes = next_step == last_step});
+               .completes = next_step == last_step,
+               .w4 = &weight_.layout().w4});
     }
   }
 }

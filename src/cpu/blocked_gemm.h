@@ -40,7 +40,7 @@ class BlockedGemm {
   /// Computes a block and passes the sums of each of its panels to finish(PanelResult).
   template <class Epilogue>
   void run(int64_t block, std::byte* scratch, const Epilogue& finish) const {
-    auto* const c = reinterpret_cast<float*>(scratch + w8_bytes_);  // [levels, panels, rows of the block, 64]
+    auto* const c = reinterpret_cast<float*>(scratch + unpacked_bytes_);  // [levels, panels, rows of the block, 64]
     const int64_t first_row = block / panel_blocks_ * blocking_.rows;
     const int64_t rows = std::min(rows_ - first_row, blocking_.rows);
     const int64_t first_panel = block % panel_blocks_ * blocking_.panels;
@@ -85,7 +85,7 @@ class BlockedGemm {
   PackedLhs lhs_;
   int64_t rows_;
   Blocking blocking_;
-  size_t w8_bytes_;
+  size_t unpacked_bytes_;  // of scratch for the weights
   int64_t row_blocks_;
   int64_t panel_blocks_;
 };

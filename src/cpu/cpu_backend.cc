@@ -9,6 +9,7 @@
 #include "cpu/fused_moe.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
+#include "cpu/w4_panels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -74,6 +75,17 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                 W8Activations inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
+  }
+  bool packs_w4() const override { return true; }
+  bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
+  std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
+    return pack_w4_weight(device_, parts);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up) override {
+    return pack_gate_up_w4_weight(device_, gate, up);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards) override {
+    return pack_sharded_w4_weight(device_, part, shards);
   }
   std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
     return pack_sharded_weight(device_, part, shards);

@@ -274,6 +274,10 @@ void CpuExpertPacker::add_w8(const tensor::W8Matrix& gate, const tensor::W8Matri
   weights_.push_back({pack_gate_up_w8_weight(device_, gate, up, inputs), pack_w8_weight(device_, {&down, 1}, inputs)});
 }
 
+void CpuExpertPacker::add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) {
+  weights_.push_back({pack_gate_up_w4_weight(device_, gate, up), pack_w4_weight(device_, {&down, 1})});
+}
+
 std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {
   return std::make_unique<CpuExperts>(std::move(weights_), routing_, shards_);
 }

@@ -11,11 +11,13 @@
 #include "cpu/logit_kernels.h"
 #include "cpu/w8_interleaved_kernel.h"
 #include "cpu/w8_kernel.h"
+#include "cpu/w4_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
 #include "cpu/amx_w8a8_channel_kernel.h"
 #include "cpu/amx_w8a8_kernel.h"
 #include "cpu/amx_kernel.h"
+#include "cpu/amx_w4_kernel.h"
 #include "cpu/amx_w8_kernel.h"
 #endif
 
@@ -97,6 +99,12 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .quantize_lhs_part = quantize_lhs_part,
     .gelu_tanh_mul = gelu_tanh_mul,
     .soft_cap = soft_cap,
+#if defined(__AMX_INT8__)
+    .gemm_w4 = gemm_w4_amx,
+#else
+    .gemm_w4 = gemm_w4,
+#endif
+    .quantize_lhs_w4 = quantize_lhs_w4,
 };
 
 }  // namespace millrace::cpu

@@ -25,6 +25,13 @@
 /// uint8 with an offset of 128. Such rows hold, per group, 32 values in the kernel's order and their LhsQuantParams.
 ///
 ///
+/// A 4-bit panel is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
+/// columns, [64], what shifts them, and its units: further factors and the codes. The codes of a unit are [4][64][4]
+/// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
+/// upper half. The last group of a shard may have fewer units. LHS rows hold, per unit, 32 int8 and their
+/// LhsQuantParams.
+///
+///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
 /// order, in whole steps; each has one LhsQuantParams per shard of the sum, stored separately.
@@ -51,6 +58,36 @@ inline constexpr float kMaxTiledW8Scale = 0x1p104f;
 inline constexpr int kSumBlock = 1024;  ///< logits per partial sum of exp_sum
 inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
+inline constexpr int kW4UnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
+inline constexpr int kW4UnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
+inline constexpr int kMaxW4GroupUnits = 8;
+
+/// The type of the scales, and of the minimums, of a 4-bit panel.
+enum class W4ScaleType : uint8_t { kF16, kBF16, kF32 };
+/// What shifts the weights of a 4-bit panel: a constant for all, an integer or a number per group and column.
+enum class W4OffsetType : uint8_t { kConstant, kZeroPoints, kMinimums };
+
+/// The groups of a 4-bit panel. A code stands for an integer from 0 to 255 minus `offset` or a zero point.
+struct W4PanelFormat {
+  int units = 1;  ///< per group: 1, 2, 4 or 8
+  W4ScaleType scale_type = W4ScaleType::kBF16;
+  W4OffsetType offset_type = W4OffsetType::kConstant;
+  bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
+  bool has_table = false;    ///< integers differ from their codes
+  int offset = 8;            ///< of kConstant
+  uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
+
+  [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }
+  [[nodiscard]] constexpr int scale_bytes() const { return scale_type == W4ScaleType::kF32 ? 4 : 2; }
+  /// Returns the bytes of a group before its units, and those of a unit before its codes.
+  [[nodiscard]] constexpr int header_bytes() const {
+    return kPanelColumns * (vectors() * scale_bytes() + (offset_type == W4OffsetType::kZeroPoints ? 1 : 0));
+  }
+  [[nodiscard]] constexpr int factor_bytes() const { return has_factors ? kPanelColumns * vectors() : 0; }
+  [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + kW4UnitCodeBytes; }
+  [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
+};
+
 /// One panel times some rows: c[row][column] = Σ_step lhs[row][step] · panel[step][column], summed in step order. With
 /// `tiled_lhs` the LHS rows are tiles of 16 rows by 16 steps, [rows / 16][steps / 16][16][16 steps]. The last tile may
 /// have fewer rows but takes the same space. A task over some of the steps has whole tiles of them.
@@ -64,11 +101,12 @@ struct GemmTask {
   int rows = 0;
   float* c = nullptr;            // [rows, 64]
   bool accumulate = false;       // c holds the sums of the earlier steps; with tiled_lhs only
-  std::byte* scratch = nullptr;  // [kW8ScratchBytes], 64-byte aligned, for an 8-bit panel
+  std::byte* scratch = nullptr;  // [kW8ScratchBytes], 64-byte aligned, for an 8-bit or 4-bit panel
   // Channel panels only; their sums are int32 until all steps have been added.
   const struct LhsQuantParams* quant_params = nullptr;  // [rows]
   const float* column_scales = nullptr;                 // [64]
   bool completes = true;                                // these are the last steps
+  const W4PanelFormat* w4 = nullptr;                    // of a 4-bit panel
 };
 
 /// How an 8-bit LHS row, or one group of 32 of it, was quantized.
@@ -79,6 +117,9 @@ struct LhsQuantParams {
 
 /// Bytes of a tile of 8-bit LHS rows: per 16 rows and group, [16][32] int8, then [16] scales and [16] compensations.
 inline constexpr int kInt8LhsTileBytes = kTileHeight * (kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams)));
+
+/// Bytes of a unit of an LHS row for a 4-bit panel.
+inline constexpr int kW4LhsUnitBytes = kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams));
 
 /// Returns the floats to allocate for the maxima of `rows` rows: whole cache lines, so that 16 can be read from each
 /// maximum on.
@@ -207,6 +248,10 @@ struct Kernels {
   void (*gelu_tanh_mul)(const float* gate, const float* up, float* out, int64_t count);
   /// values = cap · tanh(values / cap).
   void (*soft_cap)(float* values, float cap, int64_t count);
+  /// GEMM with 4-bit panels and 8-bit LHS rows.
+  void (*gemm_w4)(const GemmTask&);
+  /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
+  void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

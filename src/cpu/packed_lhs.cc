@@ -34,11 +34,20 @@ PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
   return {copy, tiles * 64 * kTileHeight, kTileHeight * 4};
 }
 
+/// Returns the bytes of a group of an 8-bit LHS row.
+size_t int8_group_bytes(const Device& device, PanelFormat format) {
+  return static_cast<size_t>(format == PanelFormat::kW4 ? kW4LhsUnitBytes : device.kernels.int8_lhs_group_bytes);
+}
+
+/// Quantizes a row in groups for panels of `format`.
+void quantize_groups(const Device& device, PanelFormat format, const float* values, int64_t count, std::byte* out) {
+  (format == PanelFormat::kW4 ? device.kernels.quantize_lhs_w4 : device.kernels.quantize_lhs)(values, count, out);
+}
+
 /// Returns the bytes per step of an LHS row that is not tiled.
 size_t row_step_bytes(const Device& device, const PanelLayout& layout) {
-  constexpr int kGroupSteps = kW8GroupElements / kInt8Depth;
-  if (layout.format == PanelFormat::kW8A8)
-    return static_cast<size_t>(device.kernels.int8_lhs_group_bytes / kGroupSteps);
+  constexpr size_t kGroupSteps = kW8GroupElements / kInt8Depth;
+  if (layout.has_int8_groups()) return int8_group_bytes(device, layout.format) / kGroupSteps;
   if (layout.format == PanelFormat::kW8A8Channel) return static_cast<size_t>(device.kernels.channel_step_bytes);
   return static_cast<size_t>(layout.depth) * device.lhs_element_bytes();
 }
@@ -80,7 +89,7 @@ void scatter_row(const std::byte* row, int64_t groups, std::byte* tiles, int64_t
 /// Quantizes rows to 8 bits with a scale per group; tiled when many rows meet tile kernels.
 PackedLhs quantize_lhs(Device& device, const Matrix& x, const PanelLayout& layout) {
   const int64_t groups = tensor::w8_groups(x.cols);
-  const size_t row_bytes = static_cast<size_t>(groups) * static_cast<size_t>(device.kernels.int8_lhs_group_bytes);
+  const size_t row_bytes = static_cast<size_t>(groups) * int8_group_bytes(device, layout.format);
   const bool tiled = device.kernels.tiles && x.rows > kTileHeight;
   const size_t stride = tiled ? static_cast<size_t>(groups) * kInt8LhsTileBytes : row_bytes;
   const int64_t strides = tiled ? (x.rows + kTileHeight - 1) / kTileHeight : x.rows;
@@ -96,7 +105,7 @@ PackedLhs quantize_lhs(Device& device, const Matrix& x, const PanelLayout& layou
         device.kernels.widen(row_of<std::byte>(x, row), values, x.cols);
       }
       std::byte* const rounded = tiled ? scratch + wide_bytes : copy + static_cast<size_t>(row) * stride;
-      device.kernels.quantize_lhs(values, x.cols, rounded);
+      quantize_groups(device, layout.format, values, x.cols, rounded);
       if (tiled) {
         scatter_row(rounded, groups, copy + static_cast<size_t>(row / kTileHeight) * stride, row % kTileHeight);
       }
@@ -161,7 +170,7 @@ PackedLhs quantize_lhs_rows(Device& device, const Matrix& x, const PanelLayout& 
 PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layout, const float* magnitudes) {
   if (layout.format == PanelFormat::kW8A8Channel) return quantize_lhs_rows(device, given, layout, magnitudes);
   const Matrix x = layout.is_contiguous() ? given : spread_shards(device, given, layout);
-  if (layout.format == PanelFormat::kW8A8) return quantize_lhs(device, x, layout);
+  if (layout.has_int8_groups()) return quantize_lhs(device, x, layout);
   const int64_t padded = layout.padded_inputs();
   const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs;
   if (device.tiles() && x.rows > kTileHeight) return pack_tiled_lhs(device, x, layout.steps);
@@ -189,9 +198,9 @@ PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layou
 LhsPacker::LhsPacker(const Device& device, const PanelLayout& layout, int64_t cols)
     : device_(device),
       format_(layout.format),
-      may_tile_(format_ == PanelFormat::kW8A8 || format_ == PanelFormat::kW8A8Channel ? device.kernels.tiles
-                                                                                      : device.tiles()),
-      widened_(format_ != PanelFormat::kW8A8 && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs),
+      has_int8_groups_(layout.has_int8_groups()),
+      may_tile_(has_int8_groups_ || format_ == PanelFormat::kW8A8Channel ? device.kernels.tiles : device.tiles()),
+      widened_(!has_int8_groups_ && device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs),
       cols_(cols) {
   CHECK(layout.shards.size() == 1, "an operand for {} shards is packed from a whole matrix", layout.shards.size());
   const int64_t padded = layout.padded_inputs();
@@ -203,8 +212,8 @@ LhsPacker::LhsPacker(const Device& device, const PanelLayout& layout, int64_t co
     tile_bytes_ = kTileHeight * group_bytes_;
     return;
   }
-  if (format_ == PanelFormat::kW8A8) {
-    group_bytes_ = static_cast<size_t>(device.kernels.int8_lhs_group_bytes);
+  if (has_int8_groups_) {
+    group_bytes_ = int8_group_bytes(device, format_);
     row_bytes_ = static_cast<size_t>(groups_) * group_bytes_;
     tile_bytes_ = kInt8LhsTileBytes;
   } else {
@@ -212,9 +221,8 @@ LhsPacker::LhsPacker(const Device& device, const PanelLayout& layout, int64_t co
     row_bytes_ = static_cast<size_t>(padded) * device.lhs_element_bytes();
     tile_bytes_ = kTileHeight * group_bytes_;
   }
-  CHECK(
-      group_bytes_ <= kMaxGroupBytes && (!may_tile_ || format_ == PanelFormat::kW8A8 || padded % kW8GroupElements == 0),
-      "groups of {} bytes, rows of {} elements", group_bytes_, padded);
+  CHECK(group_bytes_ <= kMaxGroupBytes && (!may_tile_ || has_int8_groups_ || padded % kW8GroupElements == 0),
+        "groups of {} bytes, rows of {} elements", group_bytes_, padded);
 }
 
 size_t LhsPacker::quant_param_bytes(int64_t rows) const {
@@ -245,7 +253,7 @@ PackedLhs LhsPacker::view(LhsBuffer operand) const {
     return {.data = rows, .stride = stride, .quant_params = quant_params};
   }
   const size_t step_stride =
-      format_ == PanelFormat::kW8A8 ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
+      has_int8_groups_ ? kInt8LhsTileBytes / (kW8GroupElements / kInt8Depth) : size_t{kTileHeight} * 4;
   return {.data = rows,
           .stride = static_cast<size_t>(groups_) * tile_bytes_,
           .step_stride = step_stride,
@@ -260,9 +268,9 @@ void LhsPacker::encode_row(const Matrix& x, int64_t row, float* widened, std::by
     std::memcpy(out + row_bytes_ - sizeof(quant_params), &quant_params, sizeof(quant_params));
     return;
   }
-  if (format_ == PanelFormat::kW8A8) {
+  if (has_int8_groups_) {
     if (x.dtype != DType::kF32) device_.kernels.widen(from, widened, cols_);
-    device_.kernels.quantize_lhs(x.dtype == DType::kF32 ? row_of<float>(x, row) : widened, cols_, out);
+    quantize_groups(device_, format_, x.dtype == DType::kF32 ? row_of<float>(x, row) : widened, cols_, out);
     return;
   }
   const size_t used = static_cast<size_t>(cols_) * device_.lhs_element_bytes();
@@ -277,19 +285,18 @@ void LhsPacker::encode_row(const Matrix& x, int64_t row, float* widened, std::by
 void LhsPacker::encode_group(float* values, std::byte* out) const {
   CHECK(has_groups(), "a group has no scale of its own");
   const Kernels& kernels = device_.kernels;
-  const bool int8 = format_ == PanelFormat::kW8A8;
   if (device_.compute_dtype == DType::kBF16) {
     uint16_t narrow[kW8GroupElements];
     kernels.narrow(values, narrow, kW8GroupElements);
     const auto* bytes = reinterpret_cast<const std::byte*>(narrow);
-    if (!int8 && !widened_) {
+    if (!has_int8_groups_ && !widened_) {
       std::memcpy(out, bytes, sizeof(narrow));
       return;
     }
     kernels.widen(bytes, values, kW8GroupElements);
   }
-  if (int8) {
-    kernels.quantize_lhs(values, kW8GroupElements, out);
+  if (has_int8_groups_) {
+    quantize_groups(device_, format_, values, kW8GroupElements, out);
   } else {
     std::memcpy(out, values, kW8GroupElements * sizeof(float));
   }
@@ -323,7 +330,7 @@ void LhsPacker::put_group(const std::byte* encoded, LhsBuffer to, int64_t row, i
   std::byte* const tile =
       to.data + quant_param_bytes(to.rows) + (tile_row * static_cast<size_t>(groups_) + at) * tile_bytes_;
   const int64_t place = row % kTileHeight;
-  if (format_ == PanelFormat::kW8A8) {
+  if (has_int8_groups_) {
     scatter_row(encoded, 1, tile, place);
   } else {
     std::memcpy(tile + static_cast<size_t>(place) * group_bytes_, encoded, group_bytes_);

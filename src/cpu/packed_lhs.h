@@ -65,6 +65,7 @@ class LhsPacker {
 
   const Device& device_;
   PanelFormat format_;
+  bool has_int8_groups_;
   bool may_tile_;
   bool widened_;  // to f32, from bf16
   int64_t cols_;

@@ -8,6 +8,8 @@
 #include <stdexcept>
 
 #include "base/check.h"
+#include "cpu/source_row.h"
+#include "cpu/w4_panels.h"
 
 namespace millrace::cpu {
 namespace {
@@ -15,15 +17,9 @@ namespace {
 using tensor::DType;
 using tensor::HostTensor;
 
+using tensor::W4Matrix;
 using tensor::W8Activations;
 using tensor::W8Matrix;
-
-/// One row of a source; null where a panel ends after the last feature.
-template <class Matrix>
-struct SourceRow {
-  const Matrix* matrix = nullptr;
-  int64_t row = 0;
-};
 
 int64_t out_features(const HostTensor& tensor) {
   return tensor.shape[0];
@@ -36,6 +32,12 @@ int64_t out_features(const W8Matrix& matrix) {
   return matrix.rows;
 }
 int64_t in_features(const W8Matrix& matrix) {
+  return matrix.cols;
+}
+int64_t out_features(const W4Matrix& matrix) {
+  return matrix.rows;
+}
+int64_t in_features(const W4Matrix& matrix) {
   return matrix.cols;
 }
 
@@ -199,6 +201,11 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
   }
 }
 
+void pack_panel(const Device&, std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWeight& weight,
+                int64_t index) {
+  pack_w4_panel(rows, weight, index);
+}
+
 /// Packs a weight. source(p, c) gives the row for column c of panel p.
 template <class Matrix, class Source>
 void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& source) {
@@ -235,8 +242,9 @@ void check_columns(const Matrix& part, const tensor::SumShards& shards) {
         shards.owned().size());
 }
 
-template <class Matrix>
-std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, LayoutFn& layout,
+/// Stacks parts. `layout(device, shards, gate_up)` returns the layout.
+template <class Matrix, class Layout>
+std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matrix> parts, const Layout& layout,
                                             const tensor::SumShards* shards = nullptr) {
   CHECK(!parts.empty(), "no tensor to pack");
   const int64_t in = in_features(parts.front());
@@ -257,8 +265,8 @@ std::unique_ptr<CpuPackedWeight> pack_stack(Device& device, std::span<const Matr
   return weight;
 }
 
-template <class Matrix>
-std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, const Matrix& up, LayoutFn& layout) {
+template <class Matrix, class Layout>
+std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, const Matrix& up, const Layout& layout) {
   const int64_t in = in_features(gate);
   const int64_t features = out_features(gate);
   CHECK(in_features(up) == in && out_features(up) == features, "{} [{}, {}] and {} [{}, {}] do not go together",
@@ -273,18 +281,6 @@ std::unique_ptr<CpuPackedWeight> pack_pair(Device& device, const Matrix& gate, c
   return weight;
 }
 
-/// Assigns steps to the shards of a layout whose depth is set. A shard is padded to a multiple of `unit` inputs, the
-/// last one of `last_unit`.
-void assign_steps(PanelLayout& layout, std::vector<PanelShard> shards, int64_t unit, int64_t last_unit) {
-  for (PanelShard& shard : shards) {
-    shard.first_step = layout.steps;
-    const int64_t multiple = &shard == &shards.back() ? last_unit : unit;
-    if (shard.inputs > 0) shard.steps = round_up(shard.skew + shard.inputs, multiple) / layout.depth;
-    layout.steps += shard.steps;
-  }
-  layout.shards = std::move(shards);
-}
-
 /// Returns a layout of 8-bit groups for LHS rows of `depth` elements per step.
 PanelLayout group_layout(int64_t depth, PanelFormat format, std::vector<PanelShard> shards, bool gate_up) {
   static_assert(tensor::kW8Group == kW8GroupElements);
@@ -295,7 +291,24 @@ PanelLayout group_layout(int64_t depth, PanelFormat format, std::vector<PanelSha
   return layout;
 }
 
+/// Returns the layout of 4-bit parts as a function of the shards.
+auto layout_for_w4(std::span<const W4Matrix> parts) {
+  return [parts](const Device&, std::vector<PanelShard> shards, bool gate_up) {
+    return w4_panel_layout(parts, std::move(shards), gate_up);
+  };
+}
+
 }  // namespace
+
+void assign_steps(PanelLayout& layout, std::vector<PanelShard> shards, int64_t unit, int64_t last_unit) {
+  for (PanelShard& shard : shards) {
+    shard.first_step = layout.steps;
+    const int64_t multiple = &shard == &shards.back() ? last_unit : unit;
+    if (shard.inputs > 0) shard.steps = round_up(shard.skew + shard.inputs, multiple) / layout.depth;
+    layout.steps += shard.steps;
+  }
+  layout.shards = std::move(shards);
+}
 
 std::vector<PanelShard> panel_shards(const tensor::SumShards& shards) {
   std::vector<PanelShard> parts;
@@ -382,6 +395,23 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8
                                                         W8Activations inputs) {
   const W8Matrix pair[] = {gate, up};
   return pack_pair(device, gate, up, layout_for(pair, inputs));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const W4Matrix> parts) {
+  return pack_stack(device, parts, layout_for_w4(parts));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const W4Matrix& gate, const W4Matrix& up) {
+  const W4Matrix pair[] = {gate, up};
+  return pack_pair(device, gate, up, layout_for_w4(pair));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_sharded_w4_weight(Device& device, const W4Matrix& part,
+                                                        const tensor::SumShards& shards) {
+  check_columns(part, shards);
+  CHECK(shards.owned().begin % tensor::kW4Unit == 0, "{} begins inside a unit, at column {}", part.name,
+        shards.owned().begin);
+  return pack_stack(device, std::span(&part, 1), layout_for_w4({&part, 1}), &shards);
 }
 
 std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const HostTensor& part,

@@ -9,8 +9,9 @@
 namespace millrace::cpu {
 
 /// The content of a panel (see kernels.h). kW8 and kW8A8 have 8-bit groups for LHS rows of the compute dtype or of 8
-/// bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a scale each.
-enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel };
+/// bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a scale each. kW4 has 4-bit groups for 8-bit
+/// LHS rows.
+enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel, kW4 };
 
 /// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
 /// its border lies inside a group, the inputs before it are zeros.
@@ -31,12 +32,18 @@ struct PanelLayout {
   PanelFormat format = PanelFormat::kCompute;
   bool gate_up = false;            ///< a panel holds 32 gate features and the corresponding 32 up features
   std::vector<PanelShard> shards;  ///< 1, 2, 4 or 8, consecutive, whose sums are added in a binary tree
+  W4PanelFormat w4;                ///< of kW4
 
   /// Returns the inputs of all steps, zeros between and after the shards included.
   [[nodiscard]] int64_t padded_inputs() const { return steps * depth; }
   /// Returns whether inputs follow each other without zeros between the shards.
   [[nodiscard]] bool is_contiguous() const;
+  /// Returns whether LHS rows are quantized to 8 bits in groups of 32 inputs.
+  [[nodiscard]] bool has_int8_groups() const { return format == PanelFormat::kW8A8 || format == PanelFormat::kW4; }
 };
+/// Assigns steps to the shards of a layout whose depth is set. A shard is padded to a multiple of `unit` inputs, the
+/// last one of `last_unit`.
+void assign_steps(PanelLayout& layout, std::vector<PanelShard> shards, int64_t unit, int64_t last_unit);
 /// Returns the shards of a rank, or one of all `in_features` inputs, without their steps.
 [[nodiscard]] std::vector<PanelShard> panel_shards(const tensor::SumShards& shards);
 [[nodiscard]] std::vector<PanelShard> whole_panel_shard(int64_t in_features);
@@ -60,7 +67,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
   /// Returns the output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up() ? kPanelColumns / 2 : kPanelColumns; }
-  /// Returns a panel's data from `step` on. In 8-bit panels a group begins at `step`.
+  /// Returns a panel's data from `step` on. In 8-bit and 4-bit panels a group begins at `step`.
   [[nodiscard]] std::byte* panel(int64_t index, int64_t step = 0) const {
     return buffer_.data() + static_cast<size_t>(index) * layout_.bytes + static_cast<size_t>(step) * layout_.step_bytes;
   }
@@ -89,11 +96,19 @@ class CpuPackedWeight final : public tensor::PackedWeight {
                                                                       const tensor::W8Matrix& up,
                                                                       tensor::W8Activations inputs);
 
+/// Packs 4-bit weights without dequantizing them.
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const tensor::W4Matrix> parts);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const tensor::W4Matrix& gate,
+                                                                      const tensor::W4Matrix& up);
+
 /// Packs a weight in the shards of tensor::Backend::pack_sharded.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_weight(Device& device, const tensor::HostTensor& part,
                                                                    const tensor::SumShards& shards);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w8_weight(Device& device, const tensor::W8Matrix& part,
                                                                       tensor::W8Activations inputs,
+                                                                      const tensor::SumShards& shards);
+
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w4_weight(Device& device, const tensor::W4Matrix& part,
                                                                       const tensor::SumShards& shards);
 
 /// Reads `count` elements of a dense tensor from element `first` as f32; the tensor may be unaligned.

@@ -26,6 +26,13 @@ Values to_floats(const tensor::HostTensor& tensor) {
   return values;
 }
 
+Values to_floats(const tensor::W4Matrix& matrix) {
+  Values values(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (int64_t row = 0; row < matrix.rows; ++row)
+    tensor::read_floats(matrix, row, 0, matrix.cols, values.data() + row * matrix.cols);
+  return values;
+}
+
 Values to_floats(const tensor::W8Matrix& matrix) {
   Values values;
   for (int64_t row = 0; row < matrix.rows; ++row) {

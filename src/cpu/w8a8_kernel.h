@@ -45,6 +45,7 @@ MILLRACE_INLINE Ints splat_int(int32_t value) {
 struct Int8Step {
   Ints bytes;
   explicit MILLRACE_INLINE Int8Step(const char* from) : bytes(load_as<Ints>(from)) {}
+  explicit MILLRACE_INLINE Int8Step(Ints columns) : bytes(columns) {}
   MILLRACE_INLINE Ints add_dot(Ints sum, const char* lhs) const {
 #if defined(__AVX512VNNI__)
     return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(bytes),
@@ -234,17 +235,32 @@ MILLRACE_INLINE LhsQuantParams quantize_lhs_group(Vec low, Vec high, int8_t (&va
   return {largest / 127.0f, -128 * __builtin_reduce_add(first + second)};
 }
 
-void quantize_lhs(const float* in, int64_t count, std::byte* out) {
-  for (int64_t first = 0; first < count; first += kW8GroupElements, out += kInt8LhsGroupBytes) {
+/// Quantizes `count` values group by group. Calls store(out, values, params), which returns the end of the group.
+template <class Store>
+MILLRACE_INLINE void quantize_lhs_groups(const float* in, int64_t count, std::byte* out, const Store& store) {
+  for (int64_t first = 0; first < count; first += kW8GroupElements) {
     const int64_t remaining = count - first;
     const Vec low = load_part(in + first, remaining < kLanes ? remaining : kLanes, 0.0f);
     const int64_t rest = remaining - kLanes;
     const Vec high = rest <= 0 ? Vec{} : load_part(in + first + kLanes, rest < kLanes ? rest : kLanes, 0.0f);
     int8_t values[kW8GroupElements];
     const LhsQuantParams quant_params = quantize_lhs_group(low, high, values);
+    out = store(out, values, quant_params);
+  }
+}
+
+/// Stores the values of a group in the order of the inputs.
+MILLRACE_INLINE std::byte* store_lhs_bytes(std::byte* out, const int8_t* values, const LhsQuantParams& quant_params) {
+  __builtin_memcpy(out, values, kW8GroupElements);
+  store_as(out + kW8GroupElements, quant_params);
+  return out + kW8GroupElements + sizeof(quant_params);
+}
+
+void quantize_lhs(const float* in, int64_t count, std::byte* out) {
 #if MILLRACE_VNNI
-    __builtin_memcpy(out, values, sizeof(values));
+  quantize_lhs_groups(in, count, out, store_lhs_bytes);
 #else
+  const auto store_words = [](std::byte* to, const int8_t* values, const LhsQuantParams& quant_params) {
     int16_t words[kW8GroupElements];
     for (int i = 0; i < kW8GroupElements; i += kInt8Depth) {
       words[i] = values[i];
@@ -252,10 +268,12 @@ void quantize_lhs(const float* in, int64_t count, std::byte* out) {
       words[i + 2] = values[i + 1];
       words[i + 3] = values[i + 3];
     }
-    __builtin_memcpy(out, words, sizeof(words));
+    __builtin_memcpy(to, words, sizeof(words));
+    store_as(to + sizeof(words), quant_params);
+    return to + sizeof(words) + sizeof(quant_params);
+  };
+  quantize_lhs_groups(in, count, out, store_words);
 #endif
-    store_as(out + kInt8GroupSteps * kInt8StepBytes, quant_params);
-  }
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/json.h"
+#include "tensor/w4.h"
 
 namespace millrace::model {
 namespace {
@@ -10,6 +12,7 @@ namespace {
 constexpr std::string_view kMethod = "millrace-w8";
 constexpr std::string_view kCompressedTensors = "compressed-tensors";
 constexpr std::string_view kCompressedFormat = "int-quantized";
+constexpr std::string_view kPackedFormat = "pack-quantized";
 constexpr std::string_view kLinear = "Linear";
 constexpr int32_t kBits = 8;
 constexpr std::string_view kScalesKey = "scales";
@@ -80,15 +83,26 @@ void add_scheme(JsonWriter& json, std::string_view key, std::string_view strateg
   json.member("strategy", strategy).member("dynamic", dynamic).end_object();
 }
 
-void add_compressed_tensors(JsonWriter& json, std::span<const std::string> ignored) {
-  json.member("quant_method", kCompressedTensors).member("format", kCompressedFormat);
+/// Adds the description of 4-bit weights whose inputs keep 16 bits.
+void add_packed_scheme(JsonWriter& json) {
+  json.key("weights").begin_object().member("num_bits", 4).member("type", "int").member("symmetric", true);
+  json.member("strategy", "group").member("group_size", tensor::kW4Unit).member("dynamic", false).end_object();
+  json.key("input_activations").null();
+}
+
+void add_compressed_tensors(JsonWriter& json, bool is_w4, std::span<const std::string> ignored) {
+  json.member("quant_method", kCompressedTensors).member("format", is_w4 ? kPackedFormat : kCompressedFormat);
   json.member("quantization_status", "compressed").key("ignore").begin_array();
   for (const std::string& name : ignored) json.value(name);
   json.end_array();
   json.key("config_groups").begin_object().key("group_0").begin_object();
   json.key("targets").begin_array().value(kLinear).end_array();
-  add_scheme(json, "weights", "channel", false);
-  add_scheme(json, "input_activations", "token", true);
+  if (is_w4) {
+    add_packed_scheme(json);
+  } else {
+    add_scheme(json, "weights", "channel", false);
+    add_scheme(json, "input_activations", "token", true);
+  }
   json.end_object().end_object();
 }
 
@@ -145,8 +159,8 @@ std::string quantization_config_json(Quantization quantization, std::span<const 
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  if (quantization == Quantization::kW8A8Int8) {
-    add_compressed_tensors(json, ignored);
+  if (quantization == Quantization::kW8A8Int8 || quantization == Quantization::kW4) {
+    add_compressed_tensors(json, quantization == Quantization::kW4, ignored);
   } else {
     json.member("quant_method", kMethod).member("bits", kBits).member("group_size", tensor::kW8Group);
     json.member("sym", true);
@@ -158,13 +172,20 @@ std::string quantization_config_json(Quantization quantization, std::span<const 
 
 Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted) {
   if (wanted == Quantization::kNone) return stored;
-  if (stored != Quantization::kNone && w8_scaling_of(stored) != w8_scaling_of(wanted)) {
+  const bool is_other = (stored == Quantization::kW4) != (wanted == Quantization::kW4);
+  if (stored != Quantization::kNone && (is_other || w8_scaling_of(stored) != w8_scaling_of(wanted))) {
     return make_error(
         ErrorCode::kInvalidArgument,
         "--quantization {}: the model is stored as {}, whose scales differ; wanted a format with the same scales",
         to_string(wanted), to_string(stored));
   }
   return wanted;
+}
+
+std::string packed_name(std::string_view tensor_name, std::string_view suffix) {
+  constexpr std::string_view kWeight = ".weight";
+  CHECK(tensor_name.ends_with(kWeight), "{} is not a weight", tensor_name);
+  return std::string(tensor_name.substr(0, tensor_name.size() - kWeight.size())) + std::string(suffix);
 }
 
 std::string scale_name(std::string_view tensor_name) {

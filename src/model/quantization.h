@@ -11,21 +11,23 @@
 #include "weights/weight_format.h"
 
 /// How a model's projections are stored and multiplied. They keep the checkpoint's dtype, rounded to the compute dtype,
-/// or have 8 bits (tensor/w8.h). The 8-bit formats differ in their scales and in whether inputs are quantized too.
+/// or have 8 bits (tensor/w8.h) or 4 (tensor/w4.h). The 8-bit formats differ in their scales and in whether inputs are
+/// quantized too.
 ///
 /// An 8-bit checkpoint holds an I8 [out, in] under the projection's name and its scales under the name plus "_scale".
 /// Scales are BF16 [out, groups]; per channel they are [out, 1] and may be F16 or F32. quantization_config in
 /// config.json says so: in a format of this project, which names the choice of scales, or per channel in that of
-/// compressed-tensors, which vLLM and SGLang also read.
+/// compressed-tensors, which vLLM and SGLang also read. A checkpoint of 4 bits is "pack-quantized" of
+/// compressed-tensors; it is read as any stored format (weights/), which keeps its 4 bits.
 namespace millrace::model {
 
 /// The format of the projections: unquantized; 8-bit groups; these with 8-bit inputs; scales that are powers of two;
-/// scales per channel with inputs scaled per token.
-enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8 };
+/// scales per channel with inputs scaled per token; 4 bits in groups, with inputs of 8 bits.
+enum class Quantization : uint8_t { kNone, kW8, kW8A8, kMxInt8, kW8A8Int8, kW4 };
 
 inline constexpr EnumName<Quantization> kQuantizationNames[] = {
     {Quantization::kNone, "none"},          {Quantization::kW8, "w8"},         {Quantization::kW8A8, "w8a8"},
-    {Quantization::kW8A8Int8, "w8a8_int8"}, {Quantization::kMxInt8, "mxint8"},
+    {Quantization::kW8A8Int8, "w8a8_int8"}, {Quantization::kMxInt8, "mxint8"}, {Quantization::kW4, "w4"},
 };
 constexpr std::span<const EnumName<Quantization>> enum_names(Quantization) {
   return kQuantizationNames;
@@ -64,5 +66,7 @@ struct StoredQuantization {
 [[nodiscard]] Result<Quantization> resolve_quantization(Quantization stored, Quantization wanted);
 /// Returns the name of a projection's scales.
 [[nodiscard]] std::string scale_name(std::string_view tensor_name);
+/// Returns a name of a projection of packed 4-bit weights: `suffix` in place of ".weight".
+[[nodiscard]] std::string packed_name(std::string_view tensor_name, std::string_view suffix);
 
 }  // namespace millrace::model

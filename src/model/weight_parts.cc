@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "weights/w4_weight.h"
 
 namespace millrace::model {
 
@@ -37,6 +38,11 @@ HostTensor rows_in_place(const HostTensor& tensor, TermRange range) {
   return elements;
 }
 
+/// Returns whether the rows of a part are stored one after the other.
+bool is_in_order(const WeightPart& part) {
+  return part.order.empty() && !(part.spec->part && part.spec->part->transposed);
+}
+
 /// Returns the columns of a part in 8 bits.
 W8Matrix columns_of(const WeightPart& part, const W8Matrix& matrix, PackingMemory& memory) {
   if (!part.columns) return matrix;
@@ -46,12 +52,8 @@ W8Matrix columns_of(const WeightPart& part, const W8Matrix& matrix, PackingMemor
 }  // namespace
 
 WeightParts::WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::RankPosition position,
-                         bool rounds_to_bf16, int32_t threads)
-    : checkpoint_(checkpoint),
-      config_(config),
-      layout_(rank_layout(config, position)),
-      rounds_to_bf16_(rounds_to_bf16),
-      threads_(threads) {}
+                         const ConversionOptions& options)
+    : checkpoint_(checkpoint), config_(config), layout_(rank_layout(config, position)), options_(options) {}
 
 Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
   specs_ = std::move(specs);
@@ -131,16 +133,33 @@ const WeightPart& WeightParts::part(std::string_view name) const {
   return found->second;
 }
 
-bool WeightParts::in_8_bits(std::span<const std::string> names) const {
-  if (config_.quantization == Quantization::kNone) return false;
+PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
+  if (config_.quantization == Quantization::kW4) return PackedBits::k4;
+  if (config_.quantization == Quantization::kNone) {
+    const auto begins_unit = [](int64_t border) { return border % tensor::kW4Unit == 0; };
+    const bool can_cut =
+        shards == nullptr || std::ranges::all_of(std::span(shards->border).first(tensor::kSumShards), begins_unit);
+    return options_.keeps_w4 && can_cut && have_one_w4_kind(names) ? PackedBits::k4 : PackedBits::kCompute;
+  }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
-  return !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+  const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+  return is_packed ? PackedBits::k8 : PackedBits::kCompute;
+}
+
+bool WeightParts::have_one_w4_kind(std::span<const std::string> names) const {
+  const auto kind_of = [this](const std::string& name) {
+    const WeightPart& found = part(name);
+    return found.stored && is_in_order(found) ? weights::w4_kind(*found.stored) : std::nullopt;
+  };
+  const auto first = kind_of(names.front());
+  return first && std::ranges::all_of(names, [&](const std::string& name) { return kind_of(name) == first; });
 }
 
 HostTensor WeightParts::plain(const WeightPart& part, PackingMemory& memory) const {
-  const HostTensor stored = part.stored
-                                ? memory.decoded.emplace_back(*part.stored, part.rows, rounds_to_bf16_, threads_).view()
-                                : part.tensor;
+  const HostTensor stored =
+      part.stored
+          ? memory.decoded.emplace_back(*part.stored, part.rows, options_.rounds_to_bf16, options_.threads).view()
+          : part.tensor;
   if (part.spec->part && part.spec->part->transposed) {
     const TensorPart& source = *part.spec->part;
     return memory.slices
@@ -166,8 +185,38 @@ W8Matrix WeightParts::matrix(const WeightPart& part, PackingMemory& memory) cons
   const tensor::W8Scaling scaling = w8_scaling_of(config_.quantization);
   const bool whole_rows = scaling == tensor::W8Scaling::kPerChannel;
   const HostTensor source = whole_rows ? plain(part, memory) : columns(part, memory);
-  const W8Matrix quantized = memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, threads_)).view();
+  const W8Matrix quantized =
+      memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, options_.threads)).view();
   return whole_rows ? columns_of(part, quantized, memory) : quantized;
+}
+
+std::vector<tensor::W4Matrix> WeightParts::w4_matrices(std::span<const std::string> names,
+                                                       PackingMemory& memory) const {
+  const bool are_stored = have_one_w4_kind(names);
+  std::vector<tensor::W4Matrix> matrices;
+  for (const std::string& name : names) {
+    const WeightPart& found = part(name);
+    const tensor::W4Matrix whole =
+        memory.w4
+            .emplace_back(are_stored ? weights::to_w4(*found.stored, found.rows, options_.threads)
+                                     : quantized_w4(found))
+            .view();
+    matrices.push_back(found.columns ? tensor::column_slice(whole, *found.columns) : whole);
+  }
+  return matrices;
+}
+
+/// Quantizes the rows of a part to 4 bits. Those of a stored weight are decoded some at a time.
+tensor::W4Storage WeightParts::quantized_w4(const WeightPart& part) const {
+  if (part.stored && is_in_order(part)) {
+    const weights::StoredWeight& stored = *part.stored;
+    const auto read = [&](int64_t first, int64_t count, float* out) {
+      weights::decode_rows(stored, part.rows.begin + first, count, out);
+    };
+    return tensor::quantize_w4(stored.name, part.rows.size(), stored.cols, read, tensor::kW4Unit, options_.threads);
+  }
+  PackingMemory memory;
+  return tensor::quantize_w4(plain(part, memory), tensor::kW4Unit, options_.threads);
 }
 
 }  // namespace millrace::model

@@ -15,6 +15,7 @@
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
 #include "tensor/slices.h"
+#include "tensor/w4.h"
 #include "tensor/w8.h"
 #include "weights/stored_weight.h"
 
@@ -35,18 +36,28 @@ struct WeightPart {
 /// The memory of matrices that are decoded, quantized or cut while they are packed.
 struct PackingMemory {
   std::deque<DecodedMatrix> decoded;
+  std::deque<tensor::W4Storage> w4;
   std::vector<tensor::W8Storage> quantized;
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
+};
+
+/// The bits of weights in memory: those of the compute dtype, or fewer.
+enum class PackedBits : uint8_t { kCompute, k8, k4 };
+
+/// What WeightParts converts stored weights to.
+struct ConversionOptions {
+  bool rounds_to_bf16 = false;  ///< decoded weights are rounded to bf16
+  bool keeps_w4 = false;        ///< weights that are stored in 4 bits keep them, without a quantization
+  int32_t threads = 0;          ///< that decode and quantize; 0: one per processor
 };
 
 /// A rank's parts of the weights of a span, as the checkpoint stores them, and their conversion to what backends pack.
 /// Used by the thread that loads; the checkpoint and the config outlive it.
 class WeightParts {
  public:
-  /// `rounds_to_bf16`: decoded weights are rounded to bf16. `threads` decode and quantize; 0: one per processor.
   WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::RankPosition position,
-              bool rounds_to_bf16, int32_t threads);
+              const ConversionOptions& options);
 
   /// Finds the parts of all weights that the rank owns. Errors: those of Checkpoint::find.
   [[nodiscard]] Result<void> resolve(std::vector<TensorSpec> specs);
@@ -54,26 +65,32 @@ class WeightParts {
   [[nodiscard]] const RankLayout& layout() const { return layout_; }
   [[nodiscard]] const std::unordered_map<std::string, WeightPart>& all() const { return parts_; }
   [[nodiscard]] const WeightPart& part(std::string_view name) const;
-  /// Returns whether weights that are packed together are packed in 8 bits.
-  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const;
+  /// Returns the bits in which weights are packed together. `shards` are those of their columns, if any. The answer
+  /// depends on the model alone, so that every count of ranks gives the same bits.
+  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const;
   /// Returns the rows of a part as floating point: in place, decoded, or copied into their order.
   [[nodiscard]] tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const;
   /// Returns the columns of a part that is not stored in 8 bits.
   [[nodiscard]] tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part in 8 bits: as stored, or quantized. The scale of a whole row takes all of its columns.
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
+  /// Returns weights that are packed together in 4 bits: as stored if all of them are, or quantized.
+  [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names,
+                                                          PackingMemory& memory) const;
 
  private:
   [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
+  /// Returns whether weights are stored in 4 bits that can be packed together.
+  [[nodiscard]] bool have_one_w4_kind(std::span<const std::string> names) const;
+  [[nodiscard]] tensor::W4Storage quantized_w4(const WeightPart& part) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   const RankLayout layout_;
-  const bool rounds_to_bf16_;
-  const int32_t threads_;
+  const ConversionOptions options_;
   std::vector<TensorSpec> specs_;
   std::unordered_map<std::string, WeightPart> parts_;
 };

@@ -16,6 +16,7 @@ namespace {
 
 using tensor::HostTensor;
 using tensor::TermRange;
+using tensor::W4Matrix;
 using tensor::W8Matrix;
 
 /// Packs the parts of a span's weights and counts progress.
@@ -29,8 +30,10 @@ class Loader {
         options_(options),
         // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
         parts_(checkpoint, config, options.position,
-               backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
-               options.threads) {}
+               {.rounds_to_bf16 =
+                    backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
+                .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
+                .threads = options.threads}) {}
 
   [[nodiscard]] const RankLayout& layout() const { return parts_.layout(); }
 
@@ -43,7 +46,11 @@ class Loader {
   }
 
   const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
-  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const { return parts_.in_8_bits(names); }
+  /// Returns how weights are packed together: see WeightParts.
+  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
+                                       const tensor::SumShards* shards = nullptr) const {
+    return parts_.packed_bits(names, shards);
+  }
 
   /// Makes one vector of several, each of whose elements is added to `addend`.
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f) {
@@ -65,14 +72,21 @@ class Loader {
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits({names.begin(), names.size()})) {
-      std::vector<W8Matrix> parts;
-      for (const std::string& name : names) parts.push_back(matrix(name, memory));
-      weight = backend_.pack_w8(parts, activations_);
-    } else {
-      std::vector<HostTensor> parts;
-      for (const std::string& name : names) parts.push_back(plain(part(name), memory));
-      weight = backend_.pack(parts);
+    const std::span all(names.begin(), names.size());
+    switch (packed_bits(all)) {
+      case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
+      case PackedBits::k8: {
+        std::vector<W8Matrix> parts;
+        for (const std::string& name : names) parts.push_back(matrix(name, memory));
+        weight = backend_.pack_w8(parts, activations_);
+        break;
+      }
+      case PackedBits::kCompute: {
+        std::vector<HostTensor> parts;
+        for (const std::string& name : names) parts.push_back(plain(part(name), memory));
+        weight = backend_.pack(parts);
+        break;
+      }
     }
     for (const std::string& name : names) count(name);
     return weight;
@@ -83,10 +97,10 @@ class Loader {
     if (is_encoder_) return pack({name});
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits({&name, 1})) {
-      weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards);
-    } else {
-      weight = backend_.pack_sharded(columns(part(name), memory), shards);
+    switch (packed_bits({&name, 1}, &shards)) {
+      case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
+      case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
+      case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
     }
     count(name);
     return weight;
@@ -97,11 +111,20 @@ class Loader {
     const int64_t rows = layout().logit_columns;
     PackingMemory memory;
     // A tied head is the embedding, of which the rank has all rows.
-    if (in_8_bits({&name, 1})) {
-      W8Matrix head = matrix(name, memory);
-      if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-      if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-      return backend_.pack_w8({&head, 1}, activations_);
+    switch (packed_bits({&name, 1})) {
+      case PackedBits::k4: {
+        W4Matrix head = w4_matrices({&name, 1}, memory).front();
+        if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+        if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
+        return backend_.pack_w4({&head, 1});
+      }
+      case PackedBits::k8: {
+        W8Matrix head = matrix(name, memory);
+        if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+        if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
+        return backend_.pack_w8({&head, 1}, activations_);
+      }
+      case PackedBits::kCompute: break;
     }
     HostTensor head = plain(part(name), memory);
     if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
@@ -119,28 +142,48 @@ class Loader {
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
-    if (in_8_bits(std::array{gate, up})) {
-      const W8Matrix gate_matrix = matrix(gate, memory);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
-    } else {
-      weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
+    const std::array pair{gate, up};
+    switch (packed_bits(pair)) {
+      case PackedBits::k4: {
+        const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
+        weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
+        break;
+      }
+      case PackedBits::k8: {
+        const W8Matrix gate_matrix = matrix(gate, memory);
+        weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
+        break;
+      }
+      case PackedBits::kCompute:
+        weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
+        break;
     }
     count(gate);
     count(up);
     return weight;
   }
 
-  void pack_expert(tensor::ExpertPacker& packer, bool in_8_bits, const std::string& gate, const std::string& up,
+  void pack_expert(tensor::ExpertPacker& packer, PackedBits bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
     PackingMemory memory;
-    if (in_8_bits) {
-      const W8Matrix gate_matrix = matrix(gate, memory);
-      const W8Matrix up_matrix = matrix(up, memory);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
-    } else {
-      const HostTensor gate_tensor = plain(part(gate), memory);
-      const HostTensor up_tensor = plain(part(up), memory);
-      packer.add(gate_tensor, up_tensor, plain(part(down), memory));
+    switch (bits) {
+      case PackedBits::k4: {
+        const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
+        packer.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
+        break;
+      }
+      case PackedBits::k8: {
+        const W8Matrix gate_matrix = matrix(gate, memory);
+        const W8Matrix up_matrix = matrix(up, memory);
+        packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
+        break;
+      }
+      case PackedBits::kCompute: {
+        const HostTensor gate_tensor = plain(part(gate), memory);
+        const HostTensor up_tensor = plain(part(up), memory);
+        packer.add(gate_tensor, up_tensor, plain(part(down), memory));
+        break;
+      }
     }
     for (const std::string& name : {gate, up, down}) count(name);
   }
@@ -165,6 +208,9 @@ class Loader {
   HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
   HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
   W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
+  std::vector<W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
+    return parts_.w4_matrices(names, memory);
+  }
 
   void add_to_fingerprint(const WeightPart& part) {
     PackingMemory memory;
@@ -247,7 +293,7 @@ class LayerLoader {
       weights_.k_norm = norm(weight(names_.key_norm));
     }
     if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
-    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
+    weights_.output = loader_.pack_sharded(weight(names_.output), layout().head_outputs);
     if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
   }
 
@@ -261,7 +307,7 @@ class LayerLoader {
     } else {
       weights_.gate_up = loader_.pack({weight(names_.gate), weight(names_.up)});
     }
-    weights_.down = loader_.pack_sharded(weight(names_.down), layout_.features);
+    weights_.down = loader_.pack_sharded(weight(names_.down), layout().features);
     if (feed_forward.bias) weights_.down_bias = loader_.vector({bias(names_.down)});
   }
 
@@ -271,14 +317,14 @@ class LayerLoader {
         moe.expert_count, {.experts_per_row = moe.experts_per_token, .renormalize = moe.renormalize},
         loader_.layout().position);
     std::vector<std::string> names;  // [owned experts, 3]
-    const TermRange owned = layout_.experts.owned();
+    const TermRange owned = layout().experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
       for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
         names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
-    const bool in_8_bits = loader_.in_8_bits(names);  // of a layer's experts all or none
+    const PackedBits bits = loader_.packed_bits(names);  // of a layer's experts all or none
     for (size_t i = 0; i < names.size(); i += 3)
-      loader_.pack_expert(*packer, in_8_bits, names[i], names[i + 1], names[i + 2]);
+      loader_.pack_expert(*packer, bits, names[i], names[i + 1], names[i + 2]);
     weights_.experts = packer->finish();
   }
 
@@ -337,7 +383,13 @@ void log_skipped_parts(const Checkpoint& checkpoint, const ModelConfig& config) 
 }  // namespace
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
-  if (config.quantization != Quantization::kNone && !backend.packs_w8())
+  const bool is_w4 = config.quantization == Quantization::kW4;
+  if (is_w4 && !backend.packs_w4())
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: does not support 4-bit weights (quantization {}), wanted an unquantized model or another "
+                      "device",
+                      backend.description(), to_string(config.quantization));
+  if (config.quantization != Quantization::kNone && !is_w4 && !backend.packs_w8())
     return make_error(
         ErrorCode::kInvalidArgument,
         "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",

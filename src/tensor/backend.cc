@@ -31,6 +31,22 @@ void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8A
   CHECK(false, "experts of 8 bits for a backend that packs none");
 }
 
+void ExpertPacker::add_w4(const W4Matrix&, const W4Matrix&, const W4Matrix&) {
+  CHECK(false, "experts of 4 bits for a backend that packs none");
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_w4(std::span<const W4Matrix>) {
+  CHECK(false, "{} packs no weights of 4 bits", description());
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_sharded_w4(const W4Matrix&, const SumShards&) {
+  CHECK(false, "{} packs no weights of 4 bits", description());
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_w4(const W4Matrix&, const W4Matrix&) {
+  CHECK(false, "{} packs no weights of 4 bits", description());
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }

@@ -16,6 +16,7 @@
 #include "tensor/replay.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
+#include "tensor/w4.h"
 #include "tensor/w8.h"
 
 /// The device as a model sees it: memory, weights in the device's own layout, and the ops of a decoder layer.
@@ -89,8 +90,10 @@ class ExpertPacker {
   /// Packs the next expert: gate and up [intermediate, hidden], down [hidden, intermediate], equal for all experts. The
   /// tensors need not outlive the call.
   virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
-  /// Packs the next expert from 8-bit weights; requires Backend::packs_w8. A layer uses this for all of its experts or
-  /// for none.
+  /// Packs the next expert from 4-bit weights; requires Backend::packs_w4. A layer uses one of these functions for all
+  /// of its experts.
+  virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
+  /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
   /// Returns the experts after all of the rank have been added.
   [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
@@ -264,7 +267,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 4;
+inline constexpr int kArithmeticRevision = 5;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -300,9 +303,18 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
+  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits and quantize inputs to int8, 32 neighbours
+  /// with one f32 scale.
+  [[nodiscard]] virtual bool packs_w4() const { return false; }
+  /// Returns whether matrices can be packed together.
+  [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
   /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
+  /// Packs such a weight of 4 bits. Its columns begin at a multiple of kW4Unit.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards);
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
                                                                       const SumShards& shards);

@@ -80,25 +80,6 @@ size_t scale_bytes(ScaleKind kind) {
   return 0;
 }
 
-int zero_at(const StoredWeight& weight, int64_t row, int64_t group) {
-  const ZeroArray& zeros = weight.zeros;
-  const int bits = weight.codes.bits;
-  switch (zeros.order) {
-    case ZeroArray::Order::kConstant: return zeros.constant;
-    case ZeroArray::Order::kDownN:
-      return static_cast<int>(dense_code(zeros.bytes, group, zeros.group_count, row, bits)) + zeros.offset;
-    case ZeroArray::Order::kAlongN: {
-      const int64_t words = weight.rows * bits / kWordBits;
-      return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits)) + zeros.offset;
-    }
-    case ZeroArray::Order::kNibblesAwq: {
-      const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);
-      return static_cast<int>(word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u);
-    }
-  }
-  return 0;
-}
-
 /// Returns the group of every column.
 std::vector<int32_t> groups_of(const StoredWeight& weight) {
   std::vector<int32_t> groups(static_cast<size_t>(weight.cols));
@@ -114,8 +95,32 @@ std::vector<int32_t> groups_of(const StoredWeight& weight) {
   return groups;
 }
 
-/// Reads the unsigned codes of rows [first, first + count) into [count, cols].
-void unpack(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* out) {
+/// Decodes one row from its codes.
+void scale_row(const StoredWeight& weight, int64_t row, const std::vector<int32_t>& groups, const uint8_t* codes,
+               float* out) {
+  int32_t group = -1;
+  float scale = 1;
+  int zero = 0;
+  for (int64_t k = 0; k < weight.cols; ++k) {
+    if (groups[static_cast<size_t>(k)] != group) {
+      group = groups[static_cast<size_t>(k)];
+      scale = group_scale(weight, row, group);
+      zero = group_zero(weight, row, group);
+    }
+    const uint8_t code = codes[k];
+    switch (weight.codes.kind) {
+      case CodeKind::kUnsigned: out[k] = static_cast<float>(code - zero) * scale; break;
+      case CodeKind::kE4M3: out[k] = kE4M3[code] * scale; break;
+      case CodeKind::kE5M2: out[k] = kE5M2[code] * scale; break;
+      case CodeKind::kE2M1: out[k] = kE2M1[code] * scale; break;
+      case CodeKind::kFloat: break;
+    }
+  }
+}
+
+}  // namespace
+
+void read_codes(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* out) {
   const CodeArray& codes = weight.codes;
   const int64_t cols = weight.cols;
   switch (codes.order) {
@@ -152,31 +157,29 @@ void unpack(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* o
   }
 }
 
-/// Decodes one row from its codes.
-void scale_row(const StoredWeight& weight, int64_t row, const std::vector<int32_t>& groups, const uint8_t* codes,
-               float* out) {
-  const int64_t scale_row_begin = row / weight.group_rows * weight.scales.row_stride;
-  int32_t group = -1;
-  float scale = 1;
-  int zero = 0;
-  for (int64_t k = 0; k < weight.cols; ++k) {
-    if (groups[static_cast<size_t>(k)] != group) {
-      group = groups[static_cast<size_t>(k)];
-      scale = scale_at(weight.scales, scale_row_begin + group * weight.scales.group_stride);
-      zero = zero_at(weight, row, group);
+int group_zero(const StoredWeight& weight, int64_t row, int64_t group) {
+  const ZeroArray& zeros = weight.zeros;
+  const int bits = weight.codes.bits;
+  switch (zeros.order) {
+    case ZeroArray::Order::kConstant: return zeros.constant;
+    case ZeroArray::Order::kDownN:
+      return static_cast<int>(dense_code(zeros.bytes, group, zeros.group_count, row, bits)) + zeros.offset;
+    case ZeroArray::Order::kAlongN: {
+      const int64_t words = weight.rows * bits / kWordBits;
+      return static_cast<int>(dense_code(zeros.bytes, group * words, 1, row, bits)) + zeros.offset;
     }
-    const uint8_t code = codes[k];
-    switch (weight.codes.kind) {
-      case CodeKind::kUnsigned: out[k] = static_cast<float>(code - zero) * scale; break;
-      case CodeKind::kE4M3: out[k] = kE4M3[code] * scale; break;
-      case CodeKind::kE5M2: out[k] = kE5M2[code] * scale; break;
-      case CodeKind::kE2M1: out[k] = kE2M1[code] * scale; break;
-      case CodeKind::kFloat: break;
+    case ZeroArray::Order::kNibblesAwq: {
+      const uint32_t word = word_at(zeros.bytes, group * (weight.rows / 8) + row / 8);
+      return static_cast<int>(word >> (4 * kAwqNibble[static_cast<size_t>(row % 8)]) & 15u);
     }
   }
+  return 0;
 }
 
-}  // namespace
+float group_scale(const StoredWeight& weight, int64_t row, int64_t group) {
+  return scale_at(weight.scales,
+                  row / weight.group_rows * weight.scales.row_stride + group * weight.scales.group_stride);
+}
 
 int64_t StoredWeight::group_count() const {
   return group_cols <= 0 ? 1 : (cols + group_cols - 1) / group_cols;
@@ -208,7 +211,7 @@ void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float
   std::vector<uint8_t> codes(static_cast<size_t>(std::min(count, kDecodeRows) * weight.cols));
   for (int64_t begin = 0; begin < count; begin += kDecodeRows) {
     const int64_t rows = std::min(kDecodeRows, count - begin);
-    unpack(weight, first + begin, rows, codes.data());
+    read_codes(weight, first + begin, rows, codes.data());
     for (int64_t row = 0; row < rows; ++row)
       scale_row(weight, first + begin + row, groups, codes.data() + row * weight.cols,
                 out + (begin + row) * weight.cols);

@@ -96,6 +96,12 @@ struct StoredWeight {
 /// those of a scale and its factor before. `cols` of a matrix with blocks is a multiple of the block's size.
 void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float* out);
 
+/// Reads the unsigned codes of rows [first, first + count) into [count, cols]; not of blocks or floating point.
+void read_codes(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* out);
+/// Returns the scale, or the zero point, of a row's group of columns; not of blocks.
+[[nodiscard]] float group_scale(const StoredWeight& weight, int64_t row, int64_t group);
+[[nodiscard]] int group_zero(const StoredWeight& weight, int64_t row, int64_t group);
+
 /// Checks what decode_rows() relies on: sizes, groups, and that scales are finite. Error: kData, which names the
 /// tensor.
 [[nodiscard]] Result<void> check_stored(const StoredWeight& weight);

@@ -15,7 +15,7 @@ namespace {
 /// The error of a feature: silu(gate) · up, each a sum of up to 150 terms of about 1 / sqrt(150) in size.
 constexpr float kFeatureError = 2e-5f;
 
-enum class ExpertFormat { kCompute, kW8, kW8A8, kW8A8Int8 };
+enum class ExpertFormat { kCompute, kW8, kW8A8, kW8A8Int8, kW4 };
 
 struct ExpertSizes {
   int64_t hidden = 0;
@@ -25,7 +25,7 @@ struct ExpertSizes {
 };
 
 std::string shown(const BackendCase& backend_case, const ExpertSizes& sizes, ExpertFormat format, int64_t rows) {
-  const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8"};
+  const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8", "w4"};
   return fmt::format("{}, {}: {} rows of {}, {} of {} experts of {}, renormalize {}", backend_case.name,
                      names[static_cast<size_t>(format)], rows, sizes.hidden, sizes.routing.experts_per_row,
                      sizes.experts, sizes.inner, sizes.routing.renormalize);
@@ -84,7 +84,7 @@ class RandomExperts {
   }
 
   [[nodiscard]] bool rounds_inputs() const {
-    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8;
+    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8 || format_ == ExpertFormat::kW4;
   }
 
   struct Dense {
@@ -107,6 +107,15 @@ class RandomExperts {
       dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
       return;
     }
+    if (format_ == ExpertFormat::kW4) {
+      const tensor::W4Storage small_gate = tensor::quantize_w4(gate);
+      const tensor::W4Storage small_up = tensor::quantize_w4(up);
+      const tensor::W4Storage small_down = tensor::quantize_w4(down);
+      const tensor::W4Matrix view = small_down.view();
+      packer.add_w4(small_gate.view(), small_up.view(), view);
+      dense.push_back({backend_.pack_gate_up_w4(small_gate.view(), small_up.view()), backend_.pack_w4({&view, 1})});
+      return;
+    }
     const auto inputs = rounds_inputs() ? tensor::W8Activations::kInt8 : tensor::W8Activations::kUnquantized;
     const tensor::W8Storage small_gate = tensor::quantize_w8(gate, scaling());
     const tensor::W8Storage small_up = tensor::quantize_w8(up, scaling());
@@ -118,6 +127,7 @@ class RandomExperts {
   }
   [[nodiscard]] Values stood_for(const tensor::HostTensor& tensor) const {
     if (format_ == ExpertFormat::kCompute) return reference::to_floats(tensor);
+    if (format_ == ExpertFormat::kW4) return reference::to_floats(tensor::quantize_w4(tensor).view());
     const Values exact = reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
     return rounds_inputs() ? exact : reference::rounded(exact, w8_dtype_);
   }
@@ -159,7 +169,7 @@ class RandomExperts {
 
 std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
   if (!backend.packs_w8()) return {ExpertFormat::kCompute};
-  return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8};
+  return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8, ExpertFormat::kW4};
 }
 
 Values rows_of(const Values& all, int64_t width, const std::vector<int64_t>& rows) {

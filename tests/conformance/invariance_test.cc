@@ -43,6 +43,7 @@ Values product_of_rows(tensor::Backend& backend, const tensor::PackedWeight& wei
 struct WeightFormat {
   std::string_view name;
   bool is_plain = false;
+  bool has_4_bits = false;
   tensor::W8Activations inputs = tensor::W8Activations::kUnquantized;
   tensor::W8Scaling scaling = tensor::W8Scaling::kPerGroup;
 };
@@ -52,11 +53,17 @@ constexpr WeightFormat kWeightFormats[] = {
     {.name = "w8"},
     {.name = "mxint8", .scaling = tensor::W8Scaling::kPerGroupPowerOfTwo},
     {.name = "w8a8", .inputs = tensor::W8Activations::kInt8},
-    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel}};
+    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel},
+    {.name = "w4", .has_4_bits = true}};
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
                                                const WeightFormat& format) {
   if (format.is_plain) return gate_up ? backend.pack_gate_up(part, part) : backend.pack({&part, 1});
+  if (format.has_4_bits) {
+    const tensor::W4Storage storage = tensor::quantize_w4(part);
+    const tensor::W4Matrix matrix = storage.view();
+    return gate_up ? backend.pack_gate_up_w4(matrix, matrix) : backend.pack_w4({&matrix, 1});
+  }
   const tensor::W8Storage storage = tensor::quantize_w8(part, format.scaling);
   const tensor::W8Matrix matrix = storage.view();
   return gate_up ? backend.pack_gate_up_w8(matrix, matrix, format.inputs)

@@ -15,7 +15,7 @@ using tensor::W8Activations;
 
 namespace {
 
-enum class Format : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8 };
+enum class Format : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kW4, kW4Wide };
 
 /// A sum over the outputs of heads, or of `inputs` features.
 struct Sum {
@@ -37,7 +37,7 @@ constexpr Sum kSums[] = {{.heads = 16, .inputs = 512},
 
 std::vector<Format> formats_of(const tensor::Backend& backend) {
   if (!backend.packs_w8()) return {Format::kCompute};
-  return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8};
+  return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8, Format::kW4, Format::kW4Wide};
 }
 
 Values columns(const Values& matrix, int64_t width, TermRange cols) {
@@ -73,10 +73,12 @@ class ShardedCase {
         plain(random.normal(out * sum.inputs), backend.compute_dtype(), out, sum.inputs),
         quantized(tensor::quantize_w8(plain.tensor(), format == Format::kW8A8Int8 ? tensor::W8Scaling::kPerChannel
                                                                                   : tensor::W8Scaling::kPerGroup)),
+        quantized_w4(tensor::quantize_w4(plain.tensor(), format == Format::kW4Wide ? 256 : 32)),
         backend_(backend),
         format_(format),
         bias_(backend.make_vector(bias)) {}
 
+  [[nodiscard]] bool has_4_bits() const { return format_ == Format::kW4 || format_ == Format::kW4Wide; }
   /// Returns whether a rank's columns can be cut from the weight.
   [[nodiscard]] bool can_cut(int32_t ranks) const {
     if (format_ == Format::kCompute || format_ == Format::kW8A8Int8) return true;
@@ -90,6 +92,8 @@ class ShardedCase {
     if (format_ == Format::kCompute) {
       return backend_.pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards);
     }
+    if (has_4_bits())
+      return backend_.pack_sharded_w4(tensor::column_slice(quantized_w4.view(), shards.owned()), shards);
     const auto inputs = format_ == Format::kW8 ? W8Activations::kUnquantized : W8Activations::kInt8;
     return backend_.pack_sharded_w8(tensor::column_slice(quantized.view(), shards.owned()).matrix, inputs, shards);
   }
@@ -138,6 +142,7 @@ class ShardedCase {
   const Values before;
   const HostMatrix plain;
   const tensor::W8Storage quantized;
+  const tensor::W4Storage quantized_w4;
 
  private:
   template <class Work>
@@ -177,7 +182,7 @@ class ShardedCase {
 };
 
 std::string shown(const BackendCase& backend_case, const Sum& sum, Format format) {
-  constexpr const char* kNames[] = {"plain", "w8", "w8a8", "w8a8_int8"};
+  constexpr const char* kNames[] = {"plain", "w8", "w8a8", "w8a8_int8", "w4", "w4 of 256"};
   return fmt::format("{}, {}: {} inputs, {} heads", backend_case.name, kNames[static_cast<size_t>(format)], sum.inputs,
                      sum.heads);
 }
@@ -223,14 +228,16 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
           continue;
         }
         Values weights = reference::to_floats(sharded.plain.tensor());
-        if (format != Format::kCompute) {
+        if (sharded.has_4_bits()) {
+          weights = reference::to_floats(sharded.quantized_w4.view());
+        } else if (format != Format::kCompute) {
           weights = reference::to_floats(sharded.quantized.view());
           if (format == Format::kW8) weights = reference::rounded(weights, backend_case.w8_dtype());
         }
         Values inputs = sharded.x;
         // Where borders cut a group of 32 inputs, its parts have scales of their own, which the reference does not
         // model.
-        if (format == Format::kW8A8) {
+        if (format == Format::kW8A8 || sharded.has_4_bits()) {
           if (!sharded.can_cut(tensor::kSumShards)) continue;
           inputs = reference::rounded_to_int8(inputs, sum.inputs);
         }

@@ -114,7 +114,7 @@ TEST_CASE("power-of-two scales are recognized and unknown ones refused") {
 
 TEST_CASE("stored 8-bit weights keep their scales for any setting") {
   using model::resolve_quantization;
-  for (const std::string_view name : {"none", "w8", "w8a8", "w8a8_int8", "mxint8"}) {
+  for (const std::string_view name : {"none", "w8", "w8a8", "w8a8_int8", "mxint8", "w4"}) {
     const Quantization quantization = model::parse_quantization(name).value();
     REQUIRE(model::to_string(quantization) == name);
     REQUIRE(resolve_quantization(Quantization::kNone, quantization).value() == quantization);
@@ -133,6 +133,8 @@ TEST_CASE("stored 8-bit weights keep their scales for any setting") {
   for (const Quantization other : {Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8}) {
     REQUIRE(resolve_quantization(Quantization::kW8A8Int8, other).has_error());
     REQUIRE(resolve_quantization(other, Quantization::kW8A8Int8).has_error());
+    REQUIRE(resolve_quantization(other, Quantization::kW4).has_error());
+    REQUIRE(resolve_quantization(Quantization::kW4, other).has_error());
   }
 }
 
@@ -162,6 +164,36 @@ TEST_CASE("per-channel scales are written as compressed-tensors does") {
       REQUIRE(logits_of(source, w8_config(source), *backend, 1) != wanted);
     }
   }
+}
+
+TEST_CASE("a written 4-bit model equals one quantized at load") {
+  for (const std::string family : {"llama-tied", "llama-untied"}) {
+    CAPTURE(family);
+    const TemporaryFolder written;
+    const std::filesystem::path source = family_folder(family);
+    const auto report = model::quantize_checkpoint(source, written.path(), Quantization::kW4).value();
+    REQUIRE((report.error > 0.03 && report.error < 0.1 && report.worst_error >= report.error));
+    REQUIRE(report.bytes_after < report.bytes_before);
+    ModelConfig config = model::read_config(source).value();
+    const ModelConfig plain = config;
+    config.quantization = Quantization::kW4;
+    const ModelConfig stored = model::read_config(written.path()).value();
+    REQUIRE(stored.weight_format.method == weights::QuantMethod::kCompressedTensors);
+    ModelConfig stored_w4 = stored;
+    stored_w4.quantization = Quantization::kW4;  // of the head too
+    for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
+      const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
+      const auto wanted = logits_of(source, config, *backend, 1);
+      REQUIRE(logits_of(written.path(), stored_w4, *backend, 2) == wanted);
+      REQUIRE(logits_of(source, plain, *backend, 1) != wanted);
+      const auto kept = logits_of(written.path(), stored, *backend, 1);
+      REQUIRE(kept != wanted);
+    }
+  }
+  const TemporaryFolder refused;
+  const auto error = model::quantize_checkpoint(family_folder("qwen3moe"), refused.path(), Quantization::kW4);
+  REQUIRE(error.error().code == ErrorCode::kInvalidArgument);
+  REQUIRE_THAT(error.error().message, Catch::Contains("has 40 inputs"));
 }
 
 TEST_CASE("ignored modules stay as stored unless all are quantized") {

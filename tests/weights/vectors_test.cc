@@ -12,6 +12,7 @@
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
 #include "weights/find_weight.h"
+#include "weights/w4_weight.h"
 
 namespace millrace::weights {
 namespace {
@@ -148,6 +149,67 @@ TEST_CASE("Blocks of GGUF decode bit for bit") {
     decode_blocks(static_cast<uint32_t>(vectors.file["ggml_type"].get_int64().value()),
                   vectors.tensors.at("blocks").bytes, values);
     check_equal(values, wanted);
+  }
+}
+
+/// Checks that the 4-bit form of a weight stands for the same numbers. Its integers have no negative zero.
+void check_w4(const StoredWeight& weight, const std::vector<float>& wanted) {
+  for (const int64_t first : {int64_t{0}, weight.rows / 2}) {
+    const tensor::W4Storage storage = to_w4(weight, {first, weight.rows}, 2);
+    REQUIRE((storage.rows == weight.rows - first && storage.cols == weight.cols));
+    std::vector<float> values(static_cast<size_t>(storage.rows * storage.cols));
+    for (int64_t row = 0; row < storage.rows; ++row)
+      tensor::read_floats(storage.view(), row, 0, storage.cols, values.data() + row * storage.cols);
+    REQUIRE(values == std::vector<float>(wanted.begin() + first * weight.cols, wanted.end()));
+  }
+}
+
+TEST_CASE("Weights of 4 bits keep their values as 4 bits") {
+  struct Case {
+    const char* name;
+    std::optional<W4Kind> kind;
+  };
+  for (const auto& [name, kind] :
+       {Case{"ct_w4a16_sym_g32", W4Kind{}}, Case{"ct_w4a16_asym_g32", W4Kind{}}, Case{"gptq_v1_w4_sym_g32", W4Kind{}},
+        Case{"gptq_v1_w4_asym_g32", W4Kind{}}, Case{"gptq_v2_w4_asym_g32", W4Kind{}},
+        Case{"ct_w3a16_dense_g32", W4Kind{}}, Case{"mxfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1}},
+        Case{"ct_w8a16_channel", {}}, Case{"ct_w4a16_actorder_g8", {}}, Case{"gptq_v1_w4_desc_act_g16", {}},
+        Case{"awq_gemm_w4_g16", {}}, Case{"nvfp4_ct", {}}, Case{"fp8_block", {}}}) {
+    CAPTURE(name);
+    Vectors vectors(name);
+    const element expected = vectors.file["expected"]["a.weight"];
+    const int64_t rows = expected["shape"].at(0).get_int64();
+    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto stored = find_stored_weight(vectors.lookup(), vectors.format(), "a.weight", rows, cols);
+    REQUIRE(w4_kind(**stored) == kind);
+    if (kind) check_w4(**stored, floats_of(expected["f32"]));
+  }
+}
+
+TEST_CASE("Blocks of GGUF with 4 bits keep their values as 4 bits") {
+  struct Case {
+    const char* name;
+    std::optional<W4Kind> kind;
+  };
+  for (const auto& [name, kind] :
+       {Case{"q4_0", W4Kind{}}, Case{"q4_1", W4Kind{.has_minimums = true}}, Case{"q4_k", W4Kind{.has_minimums = true}},
+        Case{"iq4_nl", W4Kind{.values = tensor::W4Values::kIq4}},
+        Case{"iq4_xs", W4Kind{.values = tensor::W4Values::kIq4}},
+        Case{"mxfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1}}, Case{"q5_0", {}}, Case{"q6_k", {}},
+        Case{"nvfp4", {}}}) {
+    CAPTURE(name);
+    const Vectors vectors(std::string("gguf_") + name);
+    const std::vector<float> wanted = floats_of(vectors.file["expected"]["weights"]["f32"]);
+    const auto type = static_cast<uint32_t>(vectors.file["ggml_type"].get_int64().value());
+    const int64_t block = find_ggml_type(type)->block_weights;
+    const auto count = static_cast<int64_t>(wanted.size());
+    // Rows of one block each, and one row of all.
+    for (const int64_t cols : {block, count}) {
+      StoredWeight weight{.name = "weight", .rows = count / cols, .cols = cols};
+      weight.blocks = {.ggml_type = type, .bytes = vectors.tensors.at("blocks").bytes};
+      REQUIRE(w4_kind(weight) == kind);
+      if (kind) check_w4(weight, wanted);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <span>
@@ -17,6 +18,7 @@
 #include "model/field_reader.h"
 #include "model/mapped_file.h"
 #include "model/tensor_list.h"
+#include "tensor/w4.h"
 
 namespace millrace::model {
 namespace {
@@ -27,8 +29,11 @@ constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kTiedKey = "tie_word_embeddings";
 constexpr size_t kHeaderAlignment = 8;
+constexpr std::string_view kPackedSuffix = ".weight_packed";
+constexpr std::string_view kPackedScaleSuffix = ".weight_scale";
+constexpr std::string_view kPackedShapeSuffix = ".weight_shape";
 
-/// A tensor of the model, and whether it is quantized to 8 bits.
+/// A tensor of the model, and whether it is quantized.
 struct Source {
   tensor::HostTensor tensor;
   bool projection = false;
@@ -49,7 +54,8 @@ std::string_view stored_name(tensor::DType dtype) {
 
 /// Returns whether a tensor stays unquantized, as other servers expect in a model of this kind.
 bool stays(const TensorSpec& spec, Quantization quantization) {
-  return quantization == Quantization::kW8A8Int8 && spec.name == kHeadName;
+  const bool of_compressed_tensors = quantization == Quantization::kW8A8Int8 || quantization == Quantization::kW4;
+  return of_compressed_tensors && spec.name == kHeadName;
 }
 
 /// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, and the head, which may
@@ -76,7 +82,11 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
                         checkpoint.folder().string(), spec.stored_name(), spec.stored_shape().to_string());
     auto tensor = checkpoint.find(spec.stored_name(), spec.stored_shape());
     if (!tensor) return tensor.error();
-    sources.push_back({std::move(*tensor), spec.projection && !stays(spec, quantization)});
+    const bool projection = spec.projection && !stays(spec, quantization);
+    if (projection && quantization == Quantization::kW4 && spec.shape[1] % tensor::kW4Unit != 0)
+      return make_error(ErrorCode::kInvalidArgument, "tensor '{}' has {} inputs, wanted a multiple of {} for 4 bits",
+                        spec.name, spec.shape[1], tensor::kW4Unit);
+    sources.push_back({std::move(*tensor), projection});
   }
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, whole));
   return sources;
@@ -110,45 +120,136 @@ class Header {
   size_t end_ = 0;
 };
 
-Header describe(const std::vector<Source>& sources, Quantization quantization) {
+/// Adds what stands for a quantized matrix, in the order in which it is written.
+void describe_quantized(Header& header, const tensor::HostTensor& tensor, Quantization quantization) {
+  const int64_t rows = tensor.shape[0];
+  const int64_t cols = tensor.shape[1];
+  if (quantization == Quantization::kW4) {
+    const int64_t groups = cols / tensor::kW4Unit;
+    header.add(packed_name(tensor.name, kPackedSuffix), "I32", {rows, cols / 8}, static_cast<size_t>(rows * cols / 2));
+    header.add(packed_name(tensor.name, kPackedScaleSuffix), "BF16", {rows, groups},
+               static_cast<size_t>(rows * groups * 2));
+    header.add(packed_name(tensor.name, kPackedShapeSuffix), "I64", {2}, 2 * sizeof(int64_t));
+    return;
+  }
   const bool per_channel_scales = w8_scaling_of(quantization) == tensor::W8Scaling::kPerChannel;
+  const int64_t groups = per_channel_scales ? 1 : tensor::w8_groups(cols);
+  header.add(tensor.name, "I8", {rows, cols}, static_cast<size_t>(rows * cols));
+  header.add(scale_name(tensor.name), "BF16", {rows, groups}, static_cast<size_t>(rows * groups * 2));
+}
+
+Header describe(const std::vector<Source>& sources, Quantization quantization) {
   Header header;
   for (const auto& [tensor, projection] : sources) {
-    const tensor::Shape& shape = tensor.shape;
     if (projection) {
-      const int64_t groups = per_channel_scales ? 1 : tensor::w8_groups(shape[1]);
-      header.add(tensor.name, "I8", {shape[0], shape[1]}, static_cast<size_t>(shape.elements()));
-      header.add(scale_name(tensor.name), "BF16", {shape[0], groups}, static_cast<size_t>(shape[0] * groups * 2));
+      describe_quantized(header, tensor, quantization);
     } else {
       std::vector<int64_t> sides;
-      for (size_t axis = 0; axis < shape.rank(); ++axis) sides.push_back(shape[axis]);
+      for (size_t axis = 0; axis < tensor.shape.rank(); ++axis) sides.push_back(tensor.shape[axis]);
       header.add(tensor.name, stored_name(tensor.dtype), sides, tensor.bytes());
     }
   }
   return header;
 }
 
-Result<void> write_weights(const std::vector<Source>& sources, Quantization quantization, std::string header,
-                           const fs::path& path) {
-  std::ofstream file(path, std::ios::binary);
-  const auto write = [&file](const void* data, size_t bytes) {
-    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  };
-  write(header.data(), header.size());
-  for (const auto& [tensor, projection] : sources) {
-    if (projection) {
-      const tensor::W8Storage small = tensor::quantize_w8(tensor, w8_scaling_of(quantization));
-      write(small.values.data(), small.values.size());
-      write(small.scales.data(), small.scales.size() * sizeof(tensor::BFloat16));
-    } else {
-      write(tensor.data, tensor.bytes());
+/// Sums up how far quantized weights are from the original ones.
+class ErrorSum {
+ public:
+  /// Adds a matrix, of whose rows `read(row, out)` returns the quantized weights.
+  template <class ReadRow>
+  void add(const tensor::HostTensor& tensor, const ReadRow& read) {
+    const int64_t cols = tensor.shape[1];
+    std::vector<float> original(static_cast<size_t>(cols));
+    std::vector<float> quantized(static_cast<size_t>(cols));
+    double errors = 0.0;
+    double squares = 0.0;
+    for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+      tensor::read_floats(tensor, row * cols, cols, original.data());
+      read(row, quantized.data());
+      for (size_t k = 0; k < original.size(); ++k) {
+        const double error = double{quantized[k]} - double{original[k]};
+        errors += error * error;
+        squares += double{original[k]} * double{original[k]};
+      }
     }
-    if (!file) return write_error(path);
+    errors_ += errors;
+    squares_ += squares;
+    if (const double relative = ratio(errors, squares); worst_tensor_.empty() || relative > worst_) {
+      worst_ = relative;
+      worst_tensor_ = tensor.name;
+    }
   }
-  file.close();
-  if (!file) return write_error(path);
-  return {};
-}
+  void write_to(QuantizeReport& report) const {
+    report.error = ratio(errors_, squares_);
+    report.worst_error = worst_;
+    report.worst_tensor = worst_tensor_;
+  }
+
+ private:
+  static double ratio(double errors, double squares) { return squares > 0.0 ? std::sqrt(errors / squares) : 0.0; }
+
+  double errors_ = 0.0;
+  double squares_ = 0.0;
+  double worst_ = 0.0;
+  std::string worst_tensor_;
+};
+
+/// Writes the file of weights, tensor by tensor.
+class WeightsWriter {
+ public:
+  WeightsWriter(const fs::path& path, Quantization quantization)
+      : path_(path), quantization_(quantization), file_(path, std::ios::binary) {}
+
+  Result<ErrorSum> run(const std::vector<Source>& sources, const std::string& header) {
+    write(header.data(), header.size());
+    for (const auto& [tensor, projection] : sources) {
+      if (!projection) {
+        write(tensor.data, tensor.bytes());
+      } else if (quantization_ == Quantization::kW4) {
+        write_w4(tensor);
+      } else {
+        write_w8(tensor);
+      }
+      if (!file_) return write_error(path_);
+    }
+    file_.close();
+    if (!file_) return write_error(path_);
+    return errors_;
+  }
+
+ private:
+  void write(const void* data, size_t bytes) {
+    file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  }
+  void write_w4(const tensor::HostTensor& tensor) {
+    const tensor::W4Storage small = tensor::quantize_w4(tensor);
+    write(small.codes.data(), small.codes.size());
+    write(small.scales.data(), small.scales.size());
+    const std::array<int64_t, 2> shape = {small.rows, small.cols};
+    write(shape.data(), sizeof(shape));
+    const tensor::W4Matrix matrix = small.view();
+    errors_.add(tensor, [&](int64_t row, float* out) { tensor::read_floats(matrix, row, 0, matrix.cols, out); });
+  }
+  void write_w8(const tensor::HostTensor& tensor) {
+    const tensor::W8Storage small = tensor::quantize_w8(tensor, w8_scaling_of(quantization_));
+    write(small.values.data(), small.values.size());
+    write(small.scales.data(), small.scales.size() * sizeof(tensor::BFloat16));
+    const int64_t cols = tensor.shape[1];
+    const int64_t groups = small.view().groups();
+    errors_.add(tensor, [&](int64_t row, float* out) {
+      for (int64_t k = 0; k < cols; ++k) {
+        const int64_t group = small.per_channel_scales ? 0 : k / tensor::kW8Group;
+        const float scale = small.scales[static_cast<size_t>(row * groups + group)].to_float();
+        out[k] = scale * static_cast<float>(small.values[static_cast<size_t>(row * cols + k)]);
+      }
+    });
+  }
+
+  const fs::path path_;
+  const Quantization quantization_;
+  std::ofstream file_;
+  ErrorSum errors_;
+};
 
 /// Copies the tokenizer and all other files that are not weights.
 Result<void> copy_others(const fs::path& folder, const fs::path& output) {
@@ -232,7 +333,9 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
     report.tensors += projection;
     report.bytes_before += tensor.bytes();
   }
-  RETURN_IF_ERROR(write_weights(*sources, quantization, header.take(), output / kWeightsName));
+  const auto errors = WeightsWriter(output / kWeightsName, quantization).run(*sources, header.take());
+  if (!errors) return errors.error();
+  errors->write_to(report);
   RETURN_IF_ERROR(copy_others(folder, output));
   RETURN_IF_ERROR(write_config(folder, *config, quantization, output));
   return report;

@@ -149,6 +149,13 @@ EMULATED __m512i permutex2var_epi8(__m512i first, __m512i index, __m512i second)
   for (int i = 0; i < 4 * kWords; ++i) out[i] = (at[i] & 64) != 0 ? high[at[i] & 63] : low[at[i] & 63];
   return reinterpret_cast<__m512i>(out);
 }
+/// Looks up bytes of 16-byte parts by the low four bits of each index; zero where its highest bit is set.
+EMULATED __m512i shuffle_epi8(__m512i bytes, __m512i index) {
+  const auto from = reinterpret_cast<Bytes>(bytes), at = reinterpret_cast<Bytes>(index);
+  Bytes out{};
+  for (int i = 0; i < 4 * kWords; ++i) out[i] = (at[i] & 128) != 0 ? 0 : from[i / 16 * 16 + (at[i] & 15)];
+  return reinterpret_cast<__m512i>(out);
+}
 EMULATED __m512i mask_permutexvar_epi8(__m512i kept, __mmask64 mask, __m512i index, __m512i bytes) {
   const auto from = reinterpret_cast<Bytes>(bytes), at = reinterpret_cast<Bytes>(index);
   auto out = reinterpret_cast<Bytes>(kept);
@@ -335,6 +342,7 @@ inline void tile_dpbsud(int sum, int a, int b) {
 #define _mm512_movepi32_mask emulated::movepi32_mask
 #define _mm512_maskz_compress_epi32 emulated::maskz_compress_epi32
 #define _mm512_permutex2var_epi8 emulated::permutex2var_epi8
+#define _mm512_shuffle_epi8 emulated::shuffle_epi8
 #define _mm512_mask_permutexvar_epi8 emulated::mask_permutexvar_epi8
 #define _mm512_ternarylogic_epi32 emulated::ternarylogic_epi32
 #define _mm512_unpacklo_epi8 emulated::unpacklo_epi8

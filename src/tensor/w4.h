@@ -1,0 +1,113 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tensor/host_tensor.h"
+#include "tensor/sum_shards.h"
+
+/// Weights of 4 bits. A weight is the integer that its code stands for times the scale of its group, which are
+/// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
+///
+///
+/// One description holds the 4-bit formats of other libraries without loss: integers with zero points (compressed-
+/// tensors, GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS and MXFP4. Formats with groups of fewer than 32 inputs do not
+/// fit.
+namespace millrace::tensor {
+
+/// Inputs per unit, whose activations share a scale. Groups are multiples of it.
+inline constexpr int64_t kW4Unit = 32;
+
+/// The integers that codes stand for.
+enum class W4Values : uint8_t {
+  kInteger,    ///< the code, minus 8 where groups have neither zero points nor minimums
+  kTwiceE2M1,  ///< twice the values of E2M1, which are whole numbers
+  kIq4,        ///< the table of ggml's IQ4_NL
+};
+
+/// What shifts the weights of a group; only integers are shifted.
+enum class W4Offsets : uint8_t {
+  kNone,
+  kZeroPoints,  ///< an integer from 0 to 255 is subtracted from the code
+  kMinimums,    ///< a number is added to the weight
+};
+
+/// Returns the integers of the 16 codes.
+[[nodiscard]] std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets);
+
+/// A matrix [rows, cols] in host memory, borrowed. It may be some columns of stored rows.
+struct W4Matrix {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t first_col = 0;    ///< within the stored rows, a multiple of kW4Unit
+  int64_t stored_cols = 0;  ///< of the stored rows
+  W4Values values = W4Values::kInteger;
+  W4Offsets offsets = W4Offsets::kNone;
+  int64_t group = kW4Unit;  ///< columns per scale, a multiple of kW4Unit
+  DType scale_dtype = DType::kBF16;
+  const uint8_t* codes = nullptr;        // [rows, row_bytes()], the code of an even column in the lower half
+  const std::byte* scales = nullptr;     // [rows, groups()]
+  const uint8_t* zero_points = nullptr;  // [rows, groups()] of kZeroPoints
+  const std::byte* minimums = nullptr;   // [rows, groups()] of kMinimums, of scale_dtype
+  // Further factors of the scales and minimums of each 32 columns; null: 1.
+  const int8_t* unit_scales = nullptr;    // [rows, units()]
+  const int8_t* unit_minimums = nullptr;  // [rows, units()]
+
+  [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }
+  [[nodiscard]] int64_t units() const { return (stored_cols + kW4Unit - 1) / kW4Unit; }
+  [[nodiscard]] int64_t row_bytes() const { return (stored_cols + 1) / 2; }
+  /// Returns the code of a weight.
+  [[nodiscard]] uint8_t code(int64_t row, int64_t col) const;
+  /// Returns the scale, or the minimum, of a weight with all its factors.
+  [[nodiscard]] float scale(int64_t row, int64_t col) const;
+  [[nodiscard]] float minimum(int64_t row, int64_t col) const;
+  /// Returns the bytes of codes, scales and offsets.
+  [[nodiscard]] size_t bytes() const;
+};
+
+/// A 4-bit matrix that owns its memory. Members are as in W4Matrix.
+struct W4Storage {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  W4Values values = W4Values::kInteger;
+  W4Offsets offsets = W4Offsets::kNone;
+  int64_t group = kW4Unit;
+  DType scale_dtype = DType::kBF16;
+  std::vector<uint8_t> codes;
+  std::vector<std::byte> scales;
+  std::vector<uint8_t> zero_points;
+  std::vector<std::byte> minimums;
+  std::vector<int8_t> unit_scales;
+  std::vector<int8_t> unit_minimums;
+  [[nodiscard]] W4Matrix view() const;
+};
+
+/// Returns some rows, or some columns, of a matrix in place. Columns begin at a multiple of kW4Unit.
+[[nodiscard]] W4Matrix row_slice(const W4Matrix& matrix, TermRange rows);
+[[nodiscard]] W4Matrix column_slice(const W4Matrix& matrix, TermRange cols);
+/// Copies a matrix of whole rows. Rows from its last one to `count` are zeros.
+[[nodiscard]] W4Storage padded_rows(const W4Matrix& matrix, int64_t count);
+
+/// Reads rows [first, first + count) of a matrix as f32 [count, cols].
+using ReadRowsFn = std::function<void(int64_t first, int64_t count, float* out)>;
+/// Rows that are read at once at most.
+inline constexpr int64_t kReadRows = 32;
+
+/// Quantizes a matrix to integers from -8 to 7 with a bf16 scale for each `group` inputs. Of several scales a group
+/// takes the one with the smallest squared error. A group with a non-finite weight becomes NaN; a group of weights
+/// below 2^-100 becomes zero. `threads` is the maximum; 0 means one per processor.
+[[nodiscard]] W4Storage quantize_w4(const HostTensor& matrix, int64_t group = kW4Unit, int32_t threads = 0);
+/// Quantizes a matrix [rows, cols] whose rows `read` returns, on any of the threads.
+[[nodiscard]] W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read,
+                                    int64_t group = kW4Unit, int32_t threads = 0);
+
+/// Dequantizes `count` weights of a row from column `first` on.
+void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
+
+}  // namespace millrace::tensor

@@ -1,0 +1,307 @@
+#include "weights/w4_weight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "weights/element_codes.h"
+#include "weights/gguf_blocks.h"
+
+namespace millrace::weights {
+namespace {
+
+using tensor::BFloat16;
+using tensor::DType;
+using tensor::kW4Unit;
+using tensor::TermRange;
+using tensor::W4Offsets;
+using tensor::W4Storage;
+using tensor::W4Values;
+
+// ggml's numbers of the types of 4 bits.
+constexpr uint32_t kQ4_0 = 2;
+constexpr uint32_t kQ4_1 = 3;
+constexpr uint32_t kQ4_K = 12;
+constexpr uint32_t kIq4_NL = 20;
+constexpr uint32_t kIq4_XS = 23;
+constexpr uint32_t kMxfp4 = 39;
+constexpr int64_t kFactorBlock = 256;
+
+std::optional<W4Kind> kind_of_blocks(uint32_t type) {
+  switch (type) {
+    case kQ4_0: return W4Kind{};
+    case kQ4_1:
+    case kQ4_K: return W4Kind{.has_minimums = true};
+    case kIq4_NL:
+    case kIq4_XS: return W4Kind{.values = W4Values::kIq4};
+    case kMxfp4: return W4Kind{.values = W4Values::kTwiceE2M1};
+    default: return std::nullopt;
+  }
+}
+
+/// Returns whether a f32 is a bf16.
+bool is_bf16(float value) {
+  return BFloat16::from_float(value).to_float() == value;
+}
+
+/// Returns whether neighbouring columns make the groups, as whole units. GPTQ stores the groups of columns either way.
+bool has_plain_groups(const StoredWeight& weight) {
+  if (weight.group_rows != 1 || weight.group_cols % kW4Unit != 0) return false;
+  if (weight.group_index.empty()) return true;
+  if (weight.group_cols == 0) return false;
+  for (int64_t k = 0; k < weight.cols; ++k) {
+    int32_t group = 0;
+    std::memcpy(&group, weight.group_index.data() + k * 4, sizeof(group));
+    if (group != k / weight.group_cols) return false;
+  }
+  return true;
+}
+
+/// Converts rows of codes with scales and zero points.
+class CodeConverter {
+ public:
+  explicit CodeConverter(const StoredWeight& weight)
+      : weight_(weight),
+        groups_(weight.group_count()),
+        has_zeros_(weight.codes.kind == CodeKind::kUnsigned &&
+                   !(weight.zeros.order == ZeroArray::Order::kConstant && weight.zeros.constant == 8)) {}
+
+  [[nodiscard]] W4Storage describe(TermRange rows) const {
+    const bool is_e2m1 = weight_.codes.kind == CodeKind::kE2M1;
+    const int64_t whole = (weight_.cols + kW4Unit - 1) / kW4Unit * kW4Unit;
+    W4Storage storage{.name = weight_.name,
+                      .rows = rows.size(),
+                      .cols = weight_.cols,
+                      .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
+                      .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
+                      .group = weight_.group_cols > 0 ? weight_.group_cols : whole,
+                      .scale_dtype = scale_dtype(rows),
+                      .codes = {},
+                      .scales = {},
+                      .zero_points = {},
+                      .minimums = {},
+                      .unit_scales = {},
+                      .unit_minimums = {}};
+    const auto count = static_cast<size_t>(rows.size() * groups_);
+    storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
+    storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
+    if (has_zeros_) storage.zero_points.resize(count);
+    return storage;
+  }
+
+  /// Converts rows [begin, end) of `storage`, whose first is row `first` of the weight.
+  void convert(int64_t first, int64_t begin, int64_t end, W4Storage& storage) const {
+    std::vector<uint8_t> codes(static_cast<size_t>(kDecodeRows * weight_.cols));
+    const int64_t row_bytes = storage.view().row_bytes();
+    for (int64_t block = begin; block < end; block += kDecodeRows) {
+      const int64_t count = std::min(kDecodeRows, end - block);
+      read_codes(weight_, first + block, count, codes.data());
+      for (int64_t i = 0; i < count; ++i) {
+        pack(codes.data() + i * weight_.cols, storage.codes.data() + (block + i) * row_bytes);
+        for (int64_t group = 0; group < groups_; ++group) write_group(first, block + i, group, storage);
+      }
+    }
+  }
+
+ private:
+  void pack(const uint8_t* codes, uint8_t* out) const {
+    int64_t k = 0;
+    for (; k + 1 < weight_.cols; k += 2) out[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
+    if (k < weight_.cols) out[k / 2] = codes[k];
+  }
+
+  [[nodiscard]] float scale(int64_t row, int64_t group) const {
+    const float stored = group_scale(weight_, row, group);
+    return weight_.codes.kind == CodeKind::kE2M1 ? 0.5f * stored : stored;
+  }
+
+  /// Returns the narrowest type of the scales of some rows.
+  [[nodiscard]] DType scale_dtype(TermRange rows) const {
+    if (weight_.scales.kind == ScaleKind::kF16 && weight_.codes.kind != CodeKind::kE2M1) return DType::kF16;
+    if (weight_.scales.kind == ScaleKind::kBF16) return DType::kBF16;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      for (int64_t group = 0; group < groups_; ++group) {
+        if (!is_bf16(scale(row, group))) return DType::kF32;
+      }
+    }
+    return DType::kBF16;
+  }
+
+  void write_group(int64_t first, int64_t row, int64_t group, W4Storage& storage) const {
+    const int64_t at = row * groups_ + group;
+    if (has_zeros_)
+      storage.zero_points[static_cast<size_t>(at)] = static_cast<uint8_t>(group_zero(weight_, first + row, group));
+    std::byte* const to = storage.scales.data() + static_cast<size_t>(at) * tensor::size_of(storage.scale_dtype);
+    if (storage.scale_dtype == DType::kF16) {
+      const int64_t from = (first + row) * weight_.scales.row_stride + group * weight_.scales.group_stride;
+      std::memcpy(to, weight_.scales.bytes.data() + from * 2, 2);
+      return;
+    }
+    const float value = scale(first + row, group);
+    if (storage.scale_dtype == DType::kF32) {
+      std::memcpy(to, &value, sizeof(value));
+    } else {
+      const BFloat16 narrow = BFloat16::from_float(value);
+      std::memcpy(to, &narrow.bits, sizeof(narrow.bits));
+    }
+  }
+
+  const StoredWeight& weight_;
+  const int64_t groups_;
+  const bool has_zeros_;
+};
+
+/// Converts rows of blocks of a GGUF file.
+class BlockConverter {
+ public:
+  explicit BlockConverter(const StoredWeight& weight)
+      : weight_(weight),
+        type_(weight.blocks.ggml_type),
+        block_bytes_(static_cast<int64_t>(find_ggml_type(type_)->block_bytes)),
+        block_weights_(find_ggml_type(type_)->block_weights) {}
+
+  [[nodiscard]] W4Storage describe(TermRange rows) const {
+    const W4Kind kind = *kind_of_blocks(type_);
+    W4Storage storage{.name = weight_.name,
+                      .rows = rows.size(),
+                      .cols = weight_.cols,
+                      .values = kind.values,
+                      .offsets = kind.has_minimums ? W4Offsets::kMinimums : W4Offsets::kNone,
+                      .group = block_weights_,
+                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
+                      .codes = {},
+                      .scales = {},
+                      .zero_points = {},
+                      .minimums = {},
+                      .unit_scales = {},
+                      .unit_minimums = {}};
+    const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
+    const auto units = static_cast<size_t>(rows.size() * weight_.cols / kW4Unit);
+    storage.codes.resize(units * kW4Unit / 2);
+    storage.scales.resize(blocks * 2);
+    if (kind.has_minimums) storage.minimums.resize(blocks * 2);
+    if (block_weights_ == kFactorBlock) storage.unit_scales.resize(units);
+    if (type_ == kQ4_K) storage.unit_minimums.resize(units);
+    return storage;
+  }
+
+  void convert(int64_t first, int64_t begin, int64_t end, W4Storage& storage) const {
+    const int64_t per_row = weight_.cols / block_weights_;
+    const auto* const blocks =
+        reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data()) + first * per_row * block_bytes_;
+    for (int64_t block = begin * per_row; block < end * per_row; ++block)
+      convert_block(blocks + block * block_bytes_, block, storage);
+  }
+
+ private:
+  void convert_block(const uint8_t* block, int64_t index, W4Storage& storage) const {
+    uint8_t* const codes = storage.codes.data() + index * block_weights_ / 2;
+    std::byte* const scale = storage.scales.data() + index * 2;
+    switch (type_) {
+      case kQ4_0:
+      case kIq4_NL: std::memcpy(scale, block, 2); return pack_halves(block + 2, codes);
+      case kQ4_1:
+        std::memcpy(scale, block, 2);
+        std::memcpy(storage.minimums.data() + index * 2, block + 2, 2);
+        return pack_halves(block + 4, codes);
+      case kMxfp4: {
+        const BFloat16 value = BFloat16::from_float(detail::power_of_two(static_cast<int>(block[0]) - 128));
+        std::memcpy(scale, &value.bits, 2);
+        return pack_halves(block + 1, codes);
+      }
+      case kQ4_K: return convert_q4_k(block, index, codes, storage);
+      default: return convert_iq4_xs(block, index, codes, storage);
+    }
+  }
+
+  /// Packs 32 codes, whose low halves come first.
+  static void pack_halves(const uint8_t* nibbles, uint8_t* out) {
+    for (int i = 0; i < 8; ++i) {
+      const int low = nibbles[2 * i];
+      const int high = nibbles[2 * i + 1];
+      out[i] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
+      out[8 + i] = static_cast<uint8_t>((low >> 4) | (high & 0xF0));
+    }
+  }
+
+  static void convert_q4_k(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+    std::memcpy(storage.scales.data() + index * 2, block, 2);
+    uint16_t minimum = 0;
+    std::memcpy(&minimum, block + 2, 2);
+    minimum ^= 0x8000;  // it is subtracted
+    std::memcpy(storage.minimums.data() + index * 2, &minimum, 2);
+    const uint8_t* const packed = block + 4;
+    for (int unit = 0; unit < 8; ++unit) {
+      const auto at = static_cast<size_t>(index * 8 + unit);
+      const int scale = unit < 4 ? packed[unit] & 63 : (packed[unit + 4] & 15) | (packed[unit - 4] >> 6) << 4;
+      const int least = unit < 4 ? packed[unit + 4] & 63 : (packed[unit + 4] >> 4) | (packed[unit] >> 6) << 4;
+      storage.unit_scales[at] = static_cast<int8_t>(scale);
+      storage.unit_minimums[at] = static_cast<int8_t>(least);
+      const uint8_t* const nibbles = block + 16 + unit / 2 * kW4Unit;
+      const int shift = unit % 2 * 4;
+      for (int i = 0; i < 16; ++i) {
+        codes[unit * 16 + i] =
+            static_cast<uint8_t>((nibbles[2 * i] >> shift & 15) | (nibbles[2 * i + 1] >> shift & 15) << 4);
+      }
+    }
+  }
+
+  static void convert_iq4_xs(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+    std::memcpy(storage.scales.data() + index * 2, block, 2);
+    const int high = block[2] | block[3] << 8;
+    for (int unit = 0; unit < 8; ++unit) {
+      const int low = block[4 + unit / 2] >> (unit % 2 * 4) & 15;
+      storage.unit_scales[static_cast<size_t>(index * 8 + unit)] =
+          static_cast<int8_t>((low | (high >> (2 * unit) & 3) << 4) - 32);
+      pack_halves(block + 8 + unit * 16, codes + unit * 16);
+    }
+  }
+
+  const StoredWeight& weight_;
+  const uint32_t type_;
+  const int64_t block_bytes_;
+  const int64_t block_weights_;
+};
+
+template <class Converter>
+W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
+  W4Storage storage = converter.describe(rows);
+  const int64_t wanted = threads > 0 ? threads : static_cast<int64_t>(std::thread::hardware_concurrency());
+  const int64_t parts = std::clamp<int64_t>(rows.size() / kDecodeRows, 1, std::max<int64_t>(wanted, 1));
+  const auto border = [&](int64_t part) {
+    return part == parts ? rows.size() : rows.size() * part / parts / kDecodeRows * kDecodeRows;
+  };
+  std::vector<std::jthread> helpers;
+  for (int64_t part = 1; part < parts; ++part) {
+    helpers.emplace_back([&, part] { converter.convert(rows.begin, border(part), border(part + 1), storage); });
+  }
+  converter.convert(rows.begin, 0, border(1), storage);
+  helpers.clear();
+  return storage;
+}
+
+}  // namespace
+
+std::optional<W4Kind> w4_kind(const StoredWeight& weight) {
+  if (weight.has_blocks()) {
+    if (weight.blocks.factor != 1.0f) return std::nullopt;
+    return kind_of_blocks(weight.blocks.ggml_type);
+  }
+  const ScaleArray& scales = weight.scales;
+  const bool has_scales = scales.kind != ScaleKind::kNone && scales.kind != ScaleKind::kE4M3 && scales.factor == 1.0f &&
+                          scales.divisor == 1.0f;
+  if (weight.codes.bits > 4 || !has_plain_groups(weight) || !has_scales) return std::nullopt;
+  if (weight.codes.kind == CodeKind::kE2M1) return W4Kind{.values = W4Values::kTwiceE2M1};
+  if (weight.codes.kind == CodeKind::kUnsigned) return W4Kind{};
+  return std::nullopt;
+}
+
+W4Storage to_w4(const StoredWeight& weight, TermRange rows, int32_t threads) {
+  CHECK(w4_kind(weight), "{} has no 4 bits", weight.name);
+  if (weight.has_blocks()) return convert(BlockConverter(weight), rows, threads);
+  return convert(CodeConverter(weight), rows, threads);
+}
+
+}  // namespace millrace::weights

@@ -1,0 +1,342 @@
+// Weights of 4 bits: that products with them are products with what they stand for.
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "conformance/harness.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::W4Matrix;
+using tensor::W4Offsets;
+using tensor::W4Storage;
+using tensor::W4Values;
+
+namespace {
+
+/// A kind of 4-bit weight.
+struct Kind {
+  std::string_view name;
+  W4Values values = W4Values::kInteger;
+  W4Offsets offsets = W4Offsets::kNone;
+  int64_t group = 32;
+  DType scale_dtype = DType::kBF16;
+  bool has_factors = false;
+};
+
+constexpr Kind kKinds[] = {
+    {.name = "w4"},
+    {.name = "w4a16 of 128", .group = 128, .scale_dtype = DType::kF16},
+    {.name = "w4a16 of a row", .group = 4096},
+    {.name = "gptq", .offsets = W4Offsets::kZeroPoints, .group = 64, .scale_dtype = DType::kF16},
+    {.name = "awq", .offsets = W4Offsets::kZeroPoints, .group = 128, .scale_dtype = DType::kF32},
+    {.name = "q4_1", .offsets = W4Offsets::kMinimums, .scale_dtype = DType::kF16},
+    {.name = "q4_k", .offsets = W4Offsets::kMinimums, .group = 256, .scale_dtype = DType::kF16, .has_factors = true},
+    {.name = "iq4_nl", .values = W4Values::kIq4, .scale_dtype = DType::kF16},
+    {.name = "iq4_xs", .values = W4Values::kIq4, .group = 256, .scale_dtype = DType::kF16, .has_factors = true},
+    {.name = "mxfp4", .values = W4Values::kTwiceE2M1},
+};
+
+/// Appends a number as `dtype`; an f16 is 1 to 2 times a power of two.
+void append(std::vector<std::byte>& bytes, DType dtype, float value) {
+  if (dtype == DType::kF32) {
+    bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&value), reinterpret_cast<std::byte*>(&value) + 4);
+    return;
+  }
+  uint16_t bits = tensor::BFloat16::from_float(value).bits;
+  if (dtype == DType::kF16) {
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    bits = static_cast<uint16_t>((word >> 31 << 15) | (((word >> 23 & 255) - 112) << 10) | (word >> 13 & 1023));
+  }
+  bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&bits), reinterpret_cast<std::byte*>(&bits) + 2);
+}
+
+W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const Kind& kind) {
+  W4Storage storage{.name = "weight",
+                    .rows = rows,
+                    .cols = cols,
+                    .values = kind.values,
+                    .offsets = kind.offsets,
+                    .group = kind.group,
+                    .scale_dtype = kind.scale_dtype,
+                    .codes = {},
+                    .scales = {},
+                    .zero_points = {},
+                    .minimums = {},
+                    .unit_scales = {},
+                    .unit_minimums = {}};
+  const W4Matrix shape = storage.view();
+  const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
+  for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
+  // Weights are about 1 in size.
+  const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f);
+  const auto draw = [&] {
+    return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
+  };
+  for (int64_t i = 0; i < rows * shape.groups(); ++i) {
+    append(storage.scales, kind.scale_dtype, draw());
+    if (kind.offsets == W4Offsets::kZeroPoints) storage.zero_points.push_back(static_cast<uint8_t>(number(0, 16)));
+    if (kind.offsets == W4Offsets::kMinimums) append(storage.minimums, kind.scale_dtype, 4.0f * draw());
+  }
+  for (int64_t i = 0; kind.has_factors && i < rows * shape.units(); ++i) {
+    storage.unit_scales.push_back(static_cast<int8_t>(number(-32, 63)));
+    if (kind.offsets == W4Offsets::kMinimums) storage.unit_minimums.push_back(static_cast<int8_t>(number(0, 63)));
+  }
+  return storage;
+}
+
+struct Sizes {
+  int64_t rows, in, out;
+};
+
+std::vector<Sizes> all_sizes(Random& random) {
+  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},   {7, 33, 65},  {2, 896, 130},
+                              {25, 257, 31}, {55, 300, 70}, {1, 2500, 64}};
+  for (int i = 0; i < 2; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 400), random.integer(1, 300)});
+  return sizes;
+}
+
+Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
+  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
+  Values result;
+  backend.run_and_wait([&] {
+    const DeviceMatrix left = make_matrix(backend, backend.compute_dtype(), rows, weight.in_features());
+    const DType dtype = gate_up ? backend.compute_dtype() : DType::kF32;
+    const DeviceMatrix out = make_matrix(backend, dtype, rows, weight.out_features());
+    upload(backend, x, left);
+    if (gate_up) {
+      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
+    } else {
+      backend.matmul(left.matrix, weight, nullptr, out.matrix);
+    }
+    result = download(backend, out.matrix);
+  });
+  return result;
+}
+
+/// Allows for the rounding of each term and each sum, of parts that are at most some tens in size.
+double error_of_sums(int64_t in) {
+  return 80.0 * static_cast<double>(in) * 0x1p-24 + 1e-5;
+}
+
+}  // namespace
+
+TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 70);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->packs_w4()) continue;
+    for (const Kind& kind : kKinds) {
+      for (const auto& [rows, in, out] : all_sizes(random)) {
+        INFO(backend_case.name << ", " << kind.name << ": " << rows << " x " << in << " x " << out);
+        const W4Storage storage = random_w4(random, out, in, kind);
+        const W4Matrix matrix = storage.view();
+        const auto weight = backend->pack_w4({&matrix, 1});
+        REQUIRE((weight->out_features() == out && weight->in_features() == in));
+        const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
+        const Values wanted =
+            reference::matmul(reference::rounded_to_int8(x, in), reference::to_floats(matrix), {}, in, out);
+        check_close(run(*backend, *weight, false, x), wanted, unit(DType::kF32), error_of_sums(in));
+      }
+    }
+  }
+}
+
+TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 71);
+  for (const Kind& kind : kKinds) {
+    const Sizes sizes{random.integer(1, 40), random.integer(1, 700), random.integer(1, 140)};
+    const W4Storage storage = random_w4(random, sizes.out, sizes.in, kind);
+    const W4Matrix matrix = storage.view();
+    const Values x = reference::rounded(random.normal(sizes.rows * sizes.in), DType::kBF16);
+    std::map<std::string, Values> results;
+    for (const BackendCase& backend_case : backend_cases()) {
+      const auto backend = backend_case.make();
+      // Without the instruction products are rounded before they are added.
+      if (!backend->packs_w4() || backend_case.name.find("portable") != std::string::npos) continue;
+      results[backend_case.name] = run(*backend, *backend->pack_w4({&matrix, 1}), false, x);
+    }
+    for (const auto& [name, result] : results) {
+      INFO(name << ", " << kind.name << ": " << sizes.rows << " x " << sizes.in << " x " << sizes.out);
+      const bool same = result == results.begin()->second;
+      REQUIRE(same);
+    }
+  }
+}
+
+TEST_CASE("a row of a 4-bit GEMM does not depend on the other rows") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 72);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->packs_w4()) continue;
+    for (const Kind& kind : kKinds) {
+      const int64_t in = random.integer(1, 900);
+      const int64_t out = random.integer(1, 140);
+      const W4Storage storage = random_w4(random, out, in, kind);
+      const W4Matrix matrix = storage.view();
+      const bool gate_up = random.integer(0, 1) != 0;
+      const auto weight = gate_up ? backend->pack_gate_up_w4(matrix, matrix) : backend->pack_w4({&matrix, 1});
+      constexpr int64_t kRows = 70;
+      const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
+      const Values whole = run(*backend, *weight, gate_up, x);
+      for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 33, 64}) {
+        INFO(backend_case.name << ", " << kind.name << ": " << count << " x " << in << " x " << out);
+        const int64_t first = random.integer(0, kRows - count);
+        const Values some =
+            run(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
+        const bool same = std::memcmp(some.data(), whole.data() + first * out, some.size() * sizeof(float)) == 0;
+        REQUIRE(same);
+      }
+    }
+  }
+}
+
+TEST_CASE("4-bit parts with other scales and groups are packed together") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 73);
+  constexpr int64_t kIn = 400;
+  const std::array<std::vector<Kind>, 3> stacks = {
+      std::vector<Kind>{kKinds[0], kKinds[1], kKinds[4]}, {kKinds[5], kKinds[6]}, {kKinds[7], kKinds[8]}};
+  for (const BackendCase& backend_case : backend_cases()) {
+    INFO(backend_case.name);
+    const auto backend = backend_case.make();
+    if (!backend->packs_w4()) continue;
+    for (const std::vector<Kind>& kinds : stacks) {
+      std::vector<W4Storage> storages;
+      std::vector<W4Matrix> parts;
+      Values weights;
+      for (const Kind& kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kind));
+      int64_t out = 0;
+      for (const W4Storage& storage : storages) {
+        parts.push_back(storage.view());
+        const Values values = reference::to_floats(parts.back());
+        weights.insert(weights.end(), values.begin(), values.end());
+        out += storage.rows;
+      }
+      REQUIRE(backend->fit_together(parts));
+      const int64_t rows = random.integer(1, 20);
+      const Values x = reference::rounded(random.normal(rows * kIn), backend->compute_dtype());
+      const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
+      check_close(run(*backend, *backend->pack_w4(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
+    }
+    const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kKinds[0]), random_w4(random, 2, 64, kKinds[5]),
+                                           random_w4(random, 2, 64, kKinds[9])};
+    REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
+    REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
+  }
+}
+
+TEST_CASE("matmul_silu_mul with 4-bit weights equals its real values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 74);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->packs_w4()) continue;
+    for (const auto& [rows, in, out] : all_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const W4Storage gate = random_w4(random, out, in, kKinds[0]);
+      const W4Storage up = random_w4(random, out, in, kKinds[1]);
+      const Values x = reference::rounded(random.normal(rows * in, 0.05f), backend->compute_dtype());
+      const Values inputs = reference::rounded_to_int8(x, in);
+      const Values wanted =
+          reference::silu_mul(reference::matmul(inputs, reference::to_floats(gate.view()), {}, in, out),
+                              reference::matmul(inputs, reference::to_floats(up.view()), {}, in, out));
+      check_close(run(*backend, *backend->pack_gate_up_w4(gate.view(), up.view()), true, x), wanted,
+                  unit(backend->compute_dtype()), error_of_sums(in));
+    }
+  }
+}
+
+TEST_CASE("an input that is not finite makes its row NaN in 4-bit GEMMs") {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    for (const BackendCase& backend_case : backend_cases()) {
+      INFO(backend_case.name << ", " << bad);
+      const auto backend = backend_case.make();
+      if (!backend->packs_w4()) continue;
+      const W4Storage storage = tensor::quantize_w4(HostMatrix(Values(70 * 64, 1.0f), DType::kF32, 70, 64).tensor());
+      const W4Matrix matrix = storage.view();
+      const auto weight = backend->pack_w4({&matrix, 1});
+      for (const size_t rows : {1, 3, 40}) {
+        Values x(rows * 64, 1.0f);
+        x[rows / 2 * 64 + 40] = bad;
+        const Values got = run(*backend, *weight, false, x);
+        for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i / 70 == rows / 2));
+      }
+    }
+  }
+}
+
+TEST_CASE("4-bit rounding beats a scale of the largest magnitude") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 75);
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kCols = 997;  // the last group has 5
+  const int64_t group = std::array{32, 128}[static_cast<size_t>(random.integer(0, 1))];
+  const Values weights = random.normal(kRows * kCols, std::exp2(static_cast<float>(random.integer(-90, 90))));
+  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, kRows, kCols).tensor(), group);
+  const Values rounded = reference::to_floats(storage.view());
+  double error = 0.0;
+  double simple_error = 0.0;
+  double largest_error = 0.0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t first = 0; first < kCols; first += group) {
+      const int64_t end = std::min(first + group, kCols);
+      double largest = 0.0;
+      for (int64_t k = first; k < end; ++k)
+        largest = std::max(largest, std::abs(double{weights[static_cast<size_t>(row * kCols + k)]}));
+      for (int64_t k = first; k < end; ++k) {
+        const auto at = static_cast<size_t>(row * kCols + k);
+        const double value = double{weights[at]} / largest;  // squares of small weights would vanish
+        const double off = double{rounded[at]} / largest - value;
+        error += off * off;
+        simple_error += std::pow(std::nearbyint(value * 7) / 7 - value, 2);
+        largest_error = std::max(largest_error, std::abs(off));
+      }
+    }
+  }
+  REQUIRE(error < 0.9 * simple_error);
+  REQUIRE(largest_error < 0.3);
+}
+
+TEST_CASE("4-bit groups of zeros and extreme and nonfinite weights") {
+  Values weights(160, 0.0f);
+  weights[32] = 1e-38f;
+  weights[64] = 3e38f;
+  weights[65] = -3e38f;
+  weights[96] = std::numeric_limits<float>::infinity();
+  weights[129] = std::numeric_limits<float>::quiet_NaN();
+  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 1, 160).tensor());
+  const Values rounded = reference::to_floats(storage.view());
+  for (size_t i = 0; i < 64; ++i) REQUIRE(rounded[i] == 0.0f);
+  REQUIRE(std::abs(rounded[64] / 3e38f - 1.0f) < 0.08f);
+  REQUIRE(std::abs(rounded[65] / -3e38f - 1.0f) < 0.08f);
+  for (size_t i = 96; i < 160; ++i) REQUIRE(std::isnan(rounded[i]));
+}
+
+TEST_CASE("columns and rows of a 4-bit matrix keep their values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 76);
+  constexpr int64_t kCols = 350;
+  for (const Kind& kind : kKinds) {
+    INFO(kind.name);
+    const W4Storage storage = random_w4(random, 5, kCols, kind);
+    const Values all = reference::to_floats(storage.view());
+    Values wanted;
+    for (int64_t row = 0; row < 5; ++row)
+      wanted.insert(wanted.end(), all.begin() + row * kCols + 96, all.begin() + row * kCols + 301);
+    REQUIRE(reference::to_floats(tensor::column_slice(storage.view(), {96, 301})) == wanted);
+    REQUIRE(reference::to_floats(tensor::row_slice(storage.view(), {2, 4})) ==
+            Values(all.begin() + 2 * kCols, all.begin() + 4 * kCols));
+    const Values padded =
+        reference::to_floats(tensor::padded_rows(tensor::row_slice(storage.view(), {3, 5}), 4).view());
+    REQUIRE(std::equal(padded.begin(), padded.begin() + 2 * kCols, all.begin() + 3 * kCols));
+    for (auto value = padded.begin() + 2 * kCols; value != padded.end(); ++value) REQUIRE(*value == 0.0f);
+  }
+}
