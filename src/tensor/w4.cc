@@ -17,11 +17,11 @@ namespace {
 constexpr std::array<int8_t, 16> kTwiceE2M1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 constexpr std::array<int8_t, 16> kIq4 = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-constexpr float kMinMagnitude = 0x1p-100f;
+constexpr float kLeastMagnitude = 0x1p-100f;
 /// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
-constexpr float kRounder = 12582912.0f;
+constexpr float kRoundingTerm = 12582912.0f;
 /// Weights below which another thread costs more than it saves.
-constexpr int64_t kWeightsPerThread = 1 << 18;
+constexpr int64_t kW4WeightsPerThread = 1 << 18;
 /// The integers that the largest magnitude may become, before the scale is fitted to the whole group.
 constexpr float kLargestIntegers[] = {8.0f, 7.5f, 7.0f, 8.5f, 6.5f, 9.0f, 9.5f};
 
@@ -37,7 +37,7 @@ constexpr size_t kLanes = 8;
 constexpr int64_t kMaxGroup = 512;
 
 float rounded(float value) {
-  return std::clamp(value + kRounder - kRounder, -8.0f, 7.0f);
+  return std::clamp(value + kRoundingTerm - kRoundingTerm, -8.0f, 7.0f);
 }
 
 /// Finds the scale with which integers stand for some weights with the smallest squared error.
@@ -85,7 +85,7 @@ BFloat16 fitted_scale(std::span<const float> weights) {
     if (std::abs(weight) > std::abs(largest)) largest = weight;
   }
   if (!is_finite) return BFloat16::from_float(std::numeric_limits<float>::quiet_NaN());
-  if (std::abs(largest) < kMinMagnitude) return {};
+  if (std::abs(largest) < kLeastMagnitude) return {};
   const int exponent = std::ilogb(largest);
   const float factor = std::ldexp(1.0f, -exponent);
   GroupFit fit(weights, factor);
@@ -270,7 +270,7 @@ W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const
   storage.codes.resize(static_cast<size_t>(rows * layout.row_bytes()));
   storage.scales.resize(static_cast<size_t>(rows * layout.groups() * 2));
   const int64_t most = threads > 0 ? threads : Machine().processors();
-  const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, most);
+  const int64_t parts = std::clamp<int64_t>(rows * cols / kW4WeightsPerThread, 1, most);
   std::vector<std::jthread> helpers;
   for (int64_t part = 1; part < parts; ++part) {
     helpers.emplace_back([&, part] {
