@@ -293,7 +293,7 @@ class LayerLoader {
       weights_.k_norm = norm(weight(names_.key_norm));
     }
     if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
-    weights_.output = loader_.pack_sharded(weight(names_.output), layout().head_outputs);
+    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
     if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
   }
 
@@ -307,7 +307,7 @@ class LayerLoader {
     } else {
       weights_.gate_up = loader_.pack({weight(names_.gate), weight(names_.up)});
     }
-    weights_.down = loader_.pack_sharded(weight(names_.down), layout().features);
+    weights_.down = loader_.pack_sharded(weight(names_.down), layout_.features);
     if (feed_forward.bias) weights_.down_bias = loader_.vector({bias(names_.down)});
   }
 
@@ -315,9 +315,9 @@ class LayerLoader {
     weights_.router = loader_.pack_plain(router_name(config_, index_));
     const auto packer = backend_.pack_experts(
         moe.expert_count, {.experts_per_row = moe.experts_per_token, .renormalize = moe.renormalize},
-        loader_.layout().position);
+        loader_.layout_.position);
     std::vector<std::string> names;  // [owned experts, 3]
-    const TermRange owned = layout().experts.owned();
+    const TermRange owned = layout_.experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
       for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
         names.push_back(expert_tensor_name(config_, index_, expert, part));
