@@ -315,7 +315,7 @@ class LayerLoader {
     weights_.router = loader_.pack_plain(router_name(config_, index_));
     const auto packer = backend_.pack_experts(
         moe.expert_count, {.experts_per_row = moe.experts_per_token, .renormalize = moe.renormalize},
-        loader_.layout_.position);
+        loader_.layout().position);
     std::vector<std::string> names;  // [owned experts, 3]
     const TermRange owned = layout_.experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
