@@ -8,6 +8,8 @@
 
 #include "model/encoder_config.h"
 #include "model/field_reader.h"
+#include "model/gguf_config.h"
+#include "model/gguf_files.h"
 #include "model/mapped_file.h"
 #include "model/moe_config.h"
 #include "model/rope_config.h"
@@ -295,6 +297,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
 }
 
 Result<ModelConfig> read_config(const std::filesystem::path& folder) {
+  if (is_gguf_path(folder)) return read_gguf_config(folder);
   const std::filesystem::path path = folder / "config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (!text) return text.error();

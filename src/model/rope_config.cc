@@ -13,6 +13,7 @@ std::optional<RopeKind> kind_of(std::string_view name) {
   if (name == "linear") return RopeKind::kLinear;
   if (name == "llama3") return RopeKind::kLlama3;
   if (name == "yarn") return RopeKind::kYarn;
+  if (name == "divided") return RopeKind::kDivided;
   return std::nullopt;
 }
 
@@ -55,6 +56,19 @@ void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rop
     scaling.fail_with("beta_fast {} is below beta_slow {}", rope.beta_fast, rope.beta_slow);
 }
 
+/// Reads what the metadata of GGUF files has in place of llama3's parameters.
+void read_divisors(FieldReader& scaling, RopeConfig& rope) {
+  JsonArray divisors;
+  const auto given = scaling.find("divisors");
+  if (!given || !given->get(divisors)) return scaling.fail("divisors is missing, wanted a list of numbers");
+  for (const JsonValue each : divisors) {
+    double divisor = 0;
+    if (!each.get(divisor) || divisor < 1e-3 || divisor > kMaxFactor)
+      return scaling.fail_with("divisors has {}, wanted a number from 0.001 to {}", json_excerpt(each), kMaxFactor);
+    rope.divisors.push_back(divisor);
+  }
+}
+
 /// Refuses members that have no meaning without a type, since they were meant to scale.
 void refuse_untyped(FieldReader& scaling) {
   for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
@@ -78,6 +92,9 @@ void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& 
   }
   rope.kind = *kind;
   if (rope.kind == RopeKind::kDefault) return;
+  if (rope.kind == RopeKind::kDivided) {
+    return read_divisors(scaling, rope);
+  }
   rope.factor = scaling.number("factor", 1e-3, kMaxFactor);
   if (rope.kind == RopeKind::kLlama3) read_llama3(scaling, positions, rope);
   if (rope.kind == RopeKind::kYarn) read_yarn(scaling, positions, rope);

@@ -72,6 +72,13 @@ class Loader {
 
   const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
 
+  std::unique_ptr<tensor::EmbeddingTable> make_embedding(const std::string& name) {
+    PackingMemory memory;
+    auto table = backend_.make_embedding(plain(part(name), memory));
+    count(name);
+    return table;
+  }
+
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names) {
     std::vector<float> values;
     for (const std::string& name : names) {
@@ -140,7 +147,9 @@ class Loader {
 
   /// Finds a tensor as stored, whatever the quantization.
   std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
-    auto weight = backend_.pack({&tensor(name), 1});
+    PackingMemory memory;
+    const HostTensor source = plain(part(name), memory);
+    auto weight = backend_.pack({&source, 1});
     count(name);
     return weight;
   }
@@ -224,9 +233,11 @@ class Loader {
     return spec.expert < 0 || (spec.expert >= experts.begin && spec.expert < experts.end);
   }
 
-  /// Finds a projection that is stored in a format of its own; nothing when it is stored as plain floating point.
+  /// Finds a projection, or any matrix of a GGUF file, that is stored in a format of its own; nothing when it is stored
+  /// as plain floating point.
   Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const {
-    if (!spec.projection || config_.weight_format.method == weights::QuantMethod::kNone)
+    const bool is_any_matrix = config_.weight_format.method == weights::QuantMethod::kGguf && spec.shape.rank() == 2;
+    if (!is_any_matrix && (!spec.projection || config_.weight_format.method == weights::QuantMethod::kNone))
       return std::optional<weights::StoredWeight>();
     return checkpoint_.find_weight(spec.name, spec.shape, config_.weight_format);
   }
@@ -397,10 +408,7 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
 
 void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                   StageWeights& weights) {
-  if (span.first) {
-    weights.embedding = backend.make_embedding(loader.tensor(kEmbeddingName));
-    loader.count(kEmbeddingName);
-  }
+  if (span.first) weights.embedding = loader.make_embedding(std::string(kEmbeddingName));
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
     if (config.has_output_head) weights.head = load_head(loader, config, span);

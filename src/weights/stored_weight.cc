@@ -176,6 +176,14 @@ void scale_row(const StoredWeight& weight, int64_t row, const std::vector<int32_
   }
 }
 
+/// Returns where the row of a matrix is stored.
+int64_t stored_row_of(const BlockArray& blocks, int64_t row) {
+  if (blocks.paired_rows == 0) return row;
+  const int64_t within = row % blocks.paired_rows;
+  const int64_t half = blocks.paired_rows / 2;
+  return row - within + 2 * (within % half) + within / half;
+}
+
 }  // namespace
 
 int64_t StoredWeight::group_count() const {
@@ -191,8 +199,8 @@ void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float
     const size_t row_bytes = weight.blocks.bytes.size() / static_cast<size_t>(weight.rows);
     for (int64_t row = 0; row < count; ++row) {
       float* const to = out + row * weight.cols;
-      decode_blocks(weight.blocks.ggml_type,
-                    weight.blocks.bytes.subspan(static_cast<size_t>(first + row) * row_bytes, row_bytes),
+      const auto stored_row = static_cast<size_t>(stored_row_of(weight.blocks, first + row));
+      decode_blocks(weight.blocks.ggml_type, weight.blocks.bytes.subspan(stored_row * row_bytes, row_bytes),
                     std::span(to, static_cast<size_t>(weight.cols)));
       if (weight.blocks.factor == 1.0f) continue;
       for (int64_t k = 0; k < weight.cols; ++k) to[k] *= weight.blocks.factor;
