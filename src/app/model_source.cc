@@ -50,7 +50,8 @@ ModelSource folder_source(const fs::path& folder) {
 /// Returns a model in a GGUF file, by the file's name without its ending, or without the number of the part.
 ModelSource file_source(const fs::path& path) {
   const auto part = gguf::parse_part_name(path.filename().string());
-  return {.name = part ? part->prefix : path.stem().string(), .folder = path, .weights_folder = path, .ranges = nullptr};
+  return {
+      .name = part ? part->prefix : path.stem().string(), .folder = path, .weights_folder = path, .ranges = nullptr};
 }
 
 }  // namespace

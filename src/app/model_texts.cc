@@ -41,8 +41,8 @@ Result<ModelTexts> load_from_folder(const fs::path& folder, bool with_chat_templ
   return texts;
 }
 
-/// Refuses a tokenizer.json whose tokens are not those of the file. Tokens of the model itself are compared, since added
-/// ones may be spelt otherwise.
+/// Refuses a tokenizer.json whose tokens are not those of the file. Tokens of the model itself are compared, since
+/// added ones may be spelt otherwise.
 Result<void> check_tokens(const Tokenizer& tokenizer, const gguf::Model& model, const fs::path& path) {
   const auto stored = gguf::vocabulary(model);
   if (stored.has_error()) return stored.error();
@@ -50,8 +50,9 @@ Result<void> check_tokens(const Tokenizer& tokenizer, const gguf::Model& model, 
     const std::string_view wanted = (*stored)[id];
     const std::string_view found = tokenizer.id_to_token(static_cast<TokenId>(id));
     if (!wanted.empty() && found != wanted)
-      return make_error(ErrorCode::kData, "{}: token {} is '{}', but '{}' in {}, wanted the tokenizer of the same model",
-                        path.string(), id, found, wanted, model.source());
+      return make_error(ErrorCode::kData,
+                        "{}: token {} is '{}', but '{}' in {}, wanted the tokenizer of the same model", path.string(),
+                        id, found, wanted, model.source());
   }
   return {};
 }

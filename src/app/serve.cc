@@ -33,8 +33,7 @@ Result<ChatTemplatePtr> load_chat_template(const std::string& path, const Specia
   if (source.has_error()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
   if (source->empty()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", path);
   auto given = text::ChatTemplate::with_tokens(*source, tokens);
-  if (given.has_error())
-    return make_error(given.error().code, "--chat-template {}: {}", path, given.error().message);
+  if (given.has_error()) return make_error(given.error().code, "--chat-template {}: {}", path, given.error().message);
   return given;
 }
 

@@ -40,7 +40,10 @@ constexpr std::array<std::string_view, 18> kOtherArithmetic = {"attention.clamp_
 class ConfigWriter {
  public:
   explicit ConfigWriter(const Model& model)
-      : model_(model), family_(family_of(model)), metadata_(model.metadata()), prefix_(std::string(family_.name) + '.') {}
+      : model_(model),
+        family_(family_of(model)),
+        metadata_(model.metadata()),
+        prefix_(std::string(family_.name) + '.') {}
 
   std::string write() {
     refuse_other_arithmetic();
@@ -82,7 +85,8 @@ class ConfigWriter {
     const Value* value = metadata_.find(key(name));
     const auto sizes = value == nullptr ? std::nullopt : value->integers();
     if (!sizes) return size(name);
-    const bool is_equal = !sizes->empty() && std::ranges::adjacent_find(*sizes, std::ranges::not_equal_to()) == sizes->end();
+    const bool is_equal =
+        !sizes->empty() && std::ranges::adjacent_find(*sizes, std::ranges::not_equal_to()) == sizes->end();
     if (!is_equal || sizes->front() < 1 || sizes->front() > kMaxSize)
       metadata_.fail("{} differs from layer to layer ({}), wanted one size", key(name), fmt::join(*sizes, ", "));
     return sizes->front();
@@ -151,7 +155,8 @@ class ConfigWriter {
     if (const auto fast = metadata_.number(key("rope.scaling.yarn_beta_fast"))) json_.member("beta_fast", *fast);
     if (const auto slow = metadata_.number(key("rope.scaling.yarn_beta_slow"))) json_.member("beta_slow", *slow);
     json_.end_object();
-    for (const char* name : {"rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"}) {
+    for (const char* name :
+         {"rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"}) {
       const auto given = metadata_.number(key(name));
       if (given && *given != 1.0) metadata_.fail("{} is {}, wanted 1", key(name), *given);
     }
@@ -187,8 +192,7 @@ class ConfigWriter {
   void write_experts() {
     const int64_t experts = size("expert_count");
     const auto gating = metadata_.integer(key("expert_gating_func"), 0, 255);
-    if (gating.value_or(1) > 1)
-      metadata_.fail("{} is {}, wanted 1 (softmax)", key("expert_gating_func"), *gating);
+    if (gating.value_or(1) > 1) metadata_.fail("{} is {}, wanted 1 (softmax)", key("expert_gating_func"), *gating);
     json_.member(family_.is_mixtral ? "num_local_experts" : "num_experts", experts);
     json_.member("num_experts_per_tok", size("expert_used_count"));
     if (family_.is_mixtral) return;

@@ -14,11 +14,8 @@ constexpr Family kFamilies[] = {
     {.name = "qwen3", .architecture = "Qwen3ForCausalLM"},
     {.name = "qwen3moe", .architecture = "Qwen3MoeForCausalLM", .is_moe = true},
 };
-constexpr Family kMixtral = {.name = "llama",
-                             .architecture = "MixtralForCausalLM",
-                             .pairs_rows = true,
-                             .is_moe = true,
-                             .is_mixtral = true};
+constexpr Family kMixtral = {
+    .name = "llama", .architecture = "MixtralForCausalLM", .pairs_rows = true, .is_moe = true, .is_mixtral = true};
 
 }  // namespace
 

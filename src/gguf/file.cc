@@ -27,10 +27,10 @@ struct UnsupportedType {
   std::string_view name;
 };
 constexpr UnsupportedType kUnsupportedTypes[] = {
-    {4, "Q4_2"},       {5, "Q4_3"},       {9, "Q8_1"},    {10, "Q2_K"},     {11, "Q3_K"},    {15, "Q8_K"},
-    {16, "IQ2_XXS"},   {17, "IQ2_XS"},    {18, "IQ3_XXS"}, {19, "IQ1_S"},    {21, "IQ3_S"},   {22, "IQ2_S"},
-    {24, "I8"},        {25, "I16"},       {26, "I32"},    {27, "I64"},      {28, "F64"},     {29, "IQ1_M"},
-    {31, "Q4_0_4_4"},  {32, "Q4_0_4_8"},  {33, "Q4_0_8_8"}, {34, "TQ1_0"},    {35, "TQ2_0"},   {36, "IQ4_NL_4_4"},
+    {4, "Q4_2"},        {5, "Q4_3"},        {9, "Q8_1"},      {10, "Q2_K"},  {11, "Q3_K"},  {15, "Q8_K"},
+    {16, "IQ2_XXS"},    {17, "IQ2_XS"},     {18, "IQ3_XXS"},  {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},
+    {24, "I8"},         {25, "I16"},        {26, "I32"},      {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},
+    {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},   {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {36, "IQ4_NL_4_4"},
     {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"},
 };
 
@@ -156,8 +156,8 @@ class HeaderReader {
     }
     const auto type_id = number<uint32_t>(name);
     const auto type = weights::find_ggml_type(type_id);
-    if (!type) fail("tensor '{}' is of type {} ({}), which is not decoded here", name, type_id,
-                    name_of_unsupported(type_id));
+    if (!type)
+      fail("tensor '{}' is of type {} ({}), which is not decoded here", name, type_id, name_of_unsupported(type_id));
     if (!names_.insert(name).second) fail("tensor '{}' is listed twice", name);
     std::ranges::reverse(shape);
     offsets_.push_back(number<uint64_t>(name));

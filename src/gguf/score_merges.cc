@@ -10,6 +10,7 @@ struct ScoredMerge {
   std::string_view left;
   std::string_view right;
   double score = 0;
+  size_t position = 0;  ///< in the order of the pieces
 };
 
 bool begins_character(char byte) {
@@ -27,13 +28,14 @@ std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(std::
       if (!begins_character(piece.text[cut])) continue;
       const std::string_view left = piece.text.substr(0, cut);
       const std::string_view right = piece.text.substr(cut);
-      if (known.contains(left) && known.contains(right)) merges.push_back({left, right, piece.score});
+      if (known.contains(left) && known.contains(right)) merges.push_back({left, right, piece.score, merges.size()});
     }
   }
   // Of the ways to one piece, that with the longer left part is the first, as where equal characters follow each other.
-  std::ranges::stable_sort(merges, [](const ScoredMerge& one, const ScoredMerge& other) {
+  std::ranges::sort(merges, [](const ScoredMerge& one, const ScoredMerge& other) {
     if (one.score != other.score) return one.score > other.score;
-    return one.left.size() > other.left.size();
+    if (one.left.size() != other.left.size()) return one.left.size() > other.left.size();
+    return one.position < other.position;
   });
   std::vector<std::pair<std::string_view, std::string_view>> ordered;
   ordered.reserve(merges.size());

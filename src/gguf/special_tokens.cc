@@ -9,7 +9,7 @@ namespace millrace::gguf {
 namespace {
 
 /// Tokens that end a turn, a message or a text in the chat formats of these families.
-constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>",   "<|end|>", "<|end_of_text|>",
+constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>",    "<|end|>", "<|end_of_text|>",
                                                    "<|eom_id|>", "<|endoftext|>", "<EOT>",   "<end_of_turn>"};
 
 }  // namespace

@@ -23,18 +23,13 @@ constexpr std::array<NamePair, 3> kOutside = {NamePair{"token_embd.weight", "mod
                                               NamePair{"output.weight", "lm_head.weight"}};
 /// Tensors that config_json() takes into account, or that follow from config.json.
 constexpr std::array<std::string_view, 2> kWithoutName = {"rope_freqs.weight", "rope.freqs"};
-constexpr std::array<NamePair, 12> kInLayer = {NamePair{"attn_norm", "input_layernorm"},
-                                               NamePair{"attn_q", "self_attn.q_proj"},
-                                               NamePair{"attn_k", "self_attn.k_proj"},
-                                               NamePair{"attn_v", "self_attn.v_proj"},
-                                               NamePair{"attn_output", "self_attn.o_proj"},
-                                               NamePair{"attn_q_norm", "self_attn.q_norm"},
-                                               NamePair{"attn_k_norm", "self_attn.k_norm"},
-                                               NamePair{"ffn_norm", "post_attention_layernorm"},
-                                               NamePair{"ffn_gate", "mlp.gate_proj"},
-                                               NamePair{"ffn_up", "mlp.up_proj"},
-                                               NamePair{"ffn_down", "mlp.down_proj"},
-                                               NamePair{"attn_rot_embd", "self_attn.rotary_emb"}};
+constexpr std::array<NamePair, 12> kInLayer = {
+    NamePair{"attn_norm", "input_layernorm"},    NamePair{"attn_q", "self_attn.q_proj"},
+    NamePair{"attn_k", "self_attn.k_proj"},      NamePair{"attn_v", "self_attn.v_proj"},
+    NamePair{"attn_output", "self_attn.o_proj"}, NamePair{"attn_q_norm", "self_attn.q_norm"},
+    NamePair{"attn_k_norm", "self_attn.k_norm"}, NamePair{"ffn_norm", "post_attention_layernorm"},
+    NamePair{"ffn_gate", "mlp.gate_proj"},       NamePair{"ffn_up", "mlp.up_proj"},
+    NamePair{"ffn_down", "mlp.down_proj"},       NamePair{"attn_rot_embd", "self_attn.rotary_emb"}};
 constexpr std::array<std::string_view, 3> kExpertParts = {"ffn_gate", "ffn_up", "ffn_down"};
 constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
 constexpr std::array<std::string_view, 3> kMixtralNames = {"w1", "w3", "w2"};
@@ -67,7 +62,10 @@ std::optional<LayerName> parse_layer_name(std::string_view name) {
 class Mapper {
  public:
   explicit Mapper(const Model& model)
-      : model_(model), family_(family_of(model)), metadata_(model.metadata()), prefix_(std::string(family_.name) + '.') {
+      : model_(model),
+        family_(family_of(model)),
+        metadata_(model.metadata()),
+        prefix_(std::string(family_.name) + '.') {
     head_count_ = metadata_.required_integer(prefix_ + "attention.head_count", 1, 1 << 16);
     kv_head_count_ = metadata_.integer(prefix_ + "attention.head_count_kv", 1, 1 << 16).value_or(head_count_);
   }
@@ -194,12 +192,12 @@ class Mapper {
     const bool is_stack = tensor.shape.size() == 3;
     if (is_stack) all_rows *= tensor.shape[1];
     const size_t row_bytes = tensor.bytes.size() / static_cast<size_t>(all_rows);
-    MappedTensor mapped{.stored_name = tensor.name,
-                        .type = tensor.type,
-                        .shape = tensor.shape,
-                        .bytes = tensor.bytes.subspan(static_cast<size_t>(first) * row_bytes,
-                                                      static_cast<size_t>(count) * row_bytes),
-                        .factor = factor_of(tensor, expert)};
+    MappedTensor mapped{
+        .stored_name = tensor.name,
+        .type = tensor.type,
+        .shape = tensor.shape,
+        .bytes = tensor.bytes.subspan(static_cast<size_t>(first) * row_bytes, static_cast<size_t>(count) * row_bytes),
+        .factor = factor_of(tensor, expert)};
     if (is_stack) mapped.shape.erase(mapped.shape.begin());
     if (!mapped.shape.empty()) mapped.shape.front() = count;
     if (paired_heads > 0) {

@@ -37,7 +37,8 @@ class TokenizerWriter {
   explicit TokenizerWriter(const Model& model) : model_(model), metadata_(model.metadata()) {
     const auto tokens = metadata_.texts(kTokensKey);
     if (!tokens || tokens->empty())
-      metadata_.fail("{} is missing, wanted a vocabulary, or the model's tokenizer.json in the same folder", kTokensKey);
+      metadata_.fail("{} is missing, wanted a vocabulary, or the model's tokenizer.json in the same folder",
+                     kTokensKey);
     tokens_ = *tokens;
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!is_valid_utf8(tokens_[id])) metadata_.fail("{}: token {} is not UTF-8", kTokensKey, id);
@@ -57,9 +58,8 @@ class TokenizerWriter {
     } else if (kind == kScoredModel) {
       write_scored();
     } else {
-      metadata_.fail(
-          "{} is '{}', wanted {} or {}, or the model's tokenizer.json in the same folder", kModelKey,
-          kind.value_or("missing"), kByteLevelModel, kScoredModel);
+      metadata_.fail("{} is '{}', wanted {} or {}, or the model's tokenizer.json in the same folder", kModelKey,
+                     kind.value_or("missing"), kByteLevelModel, kScoredModel);
     }
     return std::move(text_);
   }
@@ -83,8 +83,10 @@ class TokenizerWriter {
     const PreTokenizer& pre = pre_tokenizer();
     const auto merges = metadata_.texts(kMergesKey);
     if (!merges)
-      metadata_.fail("{} is missing, wanted the merges of a vocabulary of the kind {}, or the model's tokenizer.json in "
-                     "the same folder", kMergesKey, kByteLevelModel);
+      metadata_.fail(
+          "{} is missing, wanted the merges of a vocabulary of the kind {}, or the model's tokenizer.json in "
+          "the same folder",
+          kMergesKey, kByteLevelModel);
     json_.begin_object().member("version", "1.0");
     write_added_tokens("");
     json_.key("normalizer");
@@ -128,15 +130,17 @@ class TokenizerWriter {
     if (name.empty() || name == "default") {
       const std::string_view usual = usual_pre_tokenizer(model_, tokens_);
       if (usual.empty())
-        metadata_.fail("{} is '{}', which does not say how texts are cut, wanted one of {}, or the model's "
-                       "tokenizer.json in the same folder", kPreKey, name, fmt::join(pre_tokenizer_names(), ", "));
+        metadata_.fail(
+            "{} is '{}', which does not say how texts are cut, wanted one of {}, or the model's "
+            "tokenizer.json in the same folder",
+            kPreKey, name, fmt::join(pre_tokenizer_names(), ", "));
       log::warn("{}: {} is '{}': texts are cut as '{}' says", metadata_.source(), kPreKey, name, usual);
       name = usual;
     }
     const PreTokenizer* found = find_pre_tokenizer(name);
     if (found == nullptr)
-      metadata_.fail("{} '{}' is not known, wanted one of {}, or the model's tokenizer.json in the same folder", kPreKey,
-                     name, fmt::join(pre_tokenizer_names(), ", "));
+      metadata_.fail("{} '{}' is not known, wanted one of {}, or the model's tokenizer.json in the same folder",
+                     kPreKey, name, fmt::join(pre_tokenizer_names(), ", "));
     return *found;
   }
 
@@ -179,7 +183,12 @@ class TokenizerWriter {
     if (has_bytes) json_.begin_object().member("type", "ByteFallback").end_object();
     json_.begin_object().member("type", "Fuse").end_object();
     if (adds_space)
-      json_.begin_object().member("type", "Strip").member("content", " ").member("start", 1).member("stop", 0).end_object();
+      json_.begin_object()
+          .member("type", "Strip")
+          .member("content", " ")
+          .member("start", 1)
+          .member("stop", 0)
+          .end_object();
     json_.end_array().end_object();
   }
 

@@ -22,8 +22,7 @@ std::vector<fs::path> part_paths(const fs::path& path) {
   auto name = gguf::parse_part_name(path.filename().string());
   if (!name) return {path};
   std::vector<fs::path> paths;
-  for (name->part = 1; name->part <= name->count; ++name->part)
-    paths.push_back(path.parent_path() / name->to_string());
+  for (name->part = 1; name->part <= name->count; ++name->part) paths.push_back(path.parent_path() / name->to_string());
   return paths;
 }
 
@@ -77,10 +76,10 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& folder) {
     models.insert(part_paths(path).front());
   }
   if (models.size() > 1)
-    return make_error(ErrorCode::kInvalidArgument, "{}: holds {} models ({}), wanted the path of one of them",
-                      folder.string(), models.size(), fmt::join(models | std::views::transform([](const fs::path& path) {
-                        return path.filename().string();
-                      }), ", "));
+    return make_error(
+        ErrorCode::kInvalidArgument, "{}: holds {} models ({}), wanted the path of one of them", folder.string(),
+        models.size(),
+        fmt::join(models | std::views::transform([](const fs::path& path) { return path.filename().string(); }), ", "));
   return models.empty() ? std::optional<fs::path>() : std::optional(*models.begin());
 }
 

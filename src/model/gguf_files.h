@@ -36,8 +36,8 @@ class GgufFiles {
 /// Returns the folder of what describes a model: the model's path, or the folder of its GGUF file.
 [[nodiscard]] std::filesystem::path description_folder(const std::filesystem::path& model_path);
 
-/// Finds the GGUF model in a folder that has no safetensors: the file, or the first of its parts. Nothing where there is
-/// none. Error: kInvalidArgument for several, with their names.
+/// Finds the GGUF model in a folder that has no safetensors: the file, or the first of its parts. Nothing where there
+/// is none. Error: kInvalidArgument for several, with their names.
 [[nodiscard]] Result<std::optional<std::filesystem::path>> find_gguf(const std::filesystem::path& folder);
 
 }  // namespace millrace::model

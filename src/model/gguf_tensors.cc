@@ -60,8 +60,8 @@ Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
                               .data = tensor.bytes.data()};
   }
   if (tensor.shape.size() > 1)
-    return make_error(ErrorCode::kData, "{}: tensor '{}' is {} [{}], wanted F32, BF16 or F16",
-                      files_->model().source(), tensor.stored_name, tensor.type.name, fmt::join(tensor.shape, ", "));
+    return make_error(ErrorCode::kData, "{}: tensor '{}' is {} [{}], wanted F32, BF16 or F16", files_->model().source(),
+                      tensor.stored_name, tensor.type.name, fmt::join(tensor.shape, ", "));
   const std::lock_guard lock(mutex_);
   auto [position, is_new] = decoded_.try_emplace(std::string(name));
   std::vector<float>& values = position->second;

@@ -44,7 +44,7 @@ class GgufTensors {
 
   std::unique_ptr<GgufFiles> files_;
   gguf::TensorMap tensors_;
-  mutable std::mutex mutex_;                                               ///< guards decoded_
+  mutable std::mutex mutex_;                                             ///< guards decoded_
   mutable std::unordered_map<std::string, std::vector<float>> decoded_;  ///< vectors that are not in place
 };
 

@@ -20,7 +20,7 @@ Result<gguf::File> parse(const std::string& text) {
   return gguf::parse_file(std::as_bytes(std::span(text)), "model.gguf");
 }
 
-Error error_of(const std::string& text) {
+Error file_error(const std::string& text) {
   const auto file = parse(text);
   REQUIRE(file.has_error());
   REQUIRE(file.error().code == ErrorCode::kData);
@@ -65,11 +65,11 @@ TEST_CASE("a GGUF file gives its metadata and tensors") {
 
 TEST_CASE("version 2 is read and others are refused by number") {
   CHECK(parse(GgufText(2).add("k", 1u).text()).has_value());
-  CHECK_THAT(error_of(GgufText(1).text()).message, Mentions("model.gguf", "version 1", "2 or 3"));
-  CHECK_THAT(error_of(GgufText(0x03000000).text()).message, Mentions("big-endian"));
-  CHECK_THAT(error_of("lmgg").message, Mentions("before GGUF"));
-  CHECK_THAT(error_of("<!DO").message, Mentions("3c21444f", "47475546"));
-  CHECK_THAT(error_of("").message, Mentions("model.gguf"));
+  CHECK_THAT(file_error(GgufText(1).text()).message, Mentions("model.gguf", "version 1", "2 or 3"));
+  CHECK_THAT(file_error(GgufText(0x03000000).text()).message, Mentions("big-endian"));
+  CHECK_THAT(file_error("lmgg").message, Mentions("before GGUF"));
+  CHECK_THAT(file_error("<!DO").message, Mentions("3c21444f", "47475546"));
+  CHECK_THAT(file_error("").message, Mentions("model.gguf"));
 }
 
 TEST_CASE("a key of another type or out of range is named") {
@@ -89,7 +89,7 @@ TEST_CASE("every cut of a file is an error that names it") {
   REQUIRE(parse(text.substr(0, needed)).has_value());
   for (size_t length = 0; length < needed; ++length) {
     CAPTURE(length);
-    CHECK_THAT(error_of(text.substr(0, length)).message, Mentions("model.gguf"));
+    CHECK_THAT(file_error(text.substr(0, length)).message, Mentions("model.gguf"));
   }
 }
 
@@ -100,15 +100,15 @@ TEST_CASE("counts and lengths beyond the file are refused") {
     changed.replace(at, 8, in_bytes(number));
     return changed;
   };
-  CHECK_THAT(error_of(with_number(8, uint64_t{1} << 62)).message, Mentions("4611686018427387904", "tensors"));
-  CHECK_THAT(error_of(with_number(16, UINT64_MAX)).message, Mentions("18446744073709551615", "metadata keys"));
-  CHECK_THAT(error_of(with_number(24, UINT64_MAX)).message, Mentions("a metadata key"));
+  CHECK_THAT(file_error(with_number(8, uint64_t{1} << 62)).message, Mentions("4611686018427387904", "tensors"));
+  CHECK_THAT(file_error(with_number(16, UINT64_MAX)).message, Mentions("18446744073709551615", "metadata keys"));
+  CHECK_THAT(file_error(with_number(24, UINT64_MAX)).message, Mentions("a metadata key"));
   const auto array = [](uint32_t type, uint64_t count) {
     return std::string(reinterpret_cast<const char*>(&type), sizeof type) + in_bytes(count);
   };
   for (const uint32_t type : {4u, 8u, 9u, 10u}) {
     CAPTURE(type);
-    CHECK_THAT(error_of(GgufText().add_raw("big", 9, array(type, uint64_t{1} << 61)).text()).message,
+    CHECK_THAT(file_error(GgufText().add_raw("big", 9, array(type, uint64_t{1} << 61)).text()).message,
                Mentions("big", "2305843009213693952"));
   }
 }
@@ -123,34 +123,34 @@ TEST_CASE("arrays of arrays are passed over up to a depth") {
   const auto file = parse(text).value();
   CHECK(file.metadata.integer("after", 0, 9) == 5);
   CHECK_THROWS_WITH(file.metadata.integers("k"), Mentions("k", "array of array"));
-  CHECK_THAT(error_of(nested(9)).message, Mentions("k", "nested"));
+  CHECK_THAT(file_error(nested(9)).message, Mentions("k", "nested"));
 }
 
 TEST_CASE("repeated and unknown items of a header are refused") {
-  CHECK_THAT(error_of(GgufText().add("k", 1).add("k", 2).text()).message, Mentions("k", "twice"));
-  CHECK_THAT(error_of(GgufText().add("", 1).text()).message, Mentions("key 0", "empty"));
-  CHECK_THAT(error_of(GgufText().add_raw("k", 13, "").text()).message, Mentions("k", "type 13"));
+  CHECK_THAT(file_error(GgufText().add("k", 1).add("k", 2).text()).message, Mentions("k", "twice"));
+  CHECK_THAT(file_error(GgufText().add("", 1).text()).message, Mentions("key 0", "empty"));
+  CHECK_THAT(file_error(GgufText().add_raw("k", 13, "").text()).message, Mentions("k", "type 13"));
   const std::vector<float> one = {1};
-  CHECK_THAT(error_of(GgufText().tensor("w", {1}, one).tensor("w", {1}, one).text()).message,
+  CHECK_THAT(file_error(GgufText().tensor("w", {1}, one).tensor("w", {1}, one).text()).message,
              Mentions("'w'", "twice"));
-  CHECK_THAT(error_of(GgufText().tensor("w", {256}, 10, std::string(84, 'x')).text()).message,
+  CHECK_THAT(file_error(GgufText().tensor("w", {256}, 10, std::string(84, 'x')).text()).message,
              Mentions("'w'", "type 10", "Q2_K"));
-  CHECK_THAT(error_of(GgufText().tensor("w", {1}, 99, "x").text()).message, Mentions("'w'", "type 99", "not known"));
+  CHECK_THAT(file_error(GgufText().tensor("w", {1}, 99, "x").text()).message, Mentions("'w'", "type 99", "not known"));
 }
 
 TEST_CASE("shapes and positions of tensors are checked") {
   const std::string block(18, 'x');
-  CHECK_THAT(error_of(GgufText().tensor("w", {2, 48}, 2, block).text()).message,
+  CHECK_THAT(file_error(GgufText().tensor("w", {2, 48}, 2, block).text()).message,
              Mentions("'w'", "[2, 48]", "multiple of 32", "Q4_0"));
-  CHECK_THAT(error_of(GgufText().tensor("w", {1, 1, 1, 1, 32}, 2, block).text()).message, Mentions("5 dimensions"));
-  CHECK_THAT(error_of(GgufText().tensor("w", {0, 32}, 2, block).text()).message, Mentions("'w'", "dimension of 0"));
-  CHECK_THAT(error_of(GgufText().tensor("w", {-1, 32}, 2, block).text()).message, Mentions("dimension of -1"));
+  CHECK_THAT(file_error(GgufText().tensor("w", {1, 1, 1, 1, 32}, 2, block).text()).message, Mentions("5 dimensions"));
+  CHECK_THAT(file_error(GgufText().tensor("w", {0, 32}, 2, block).text()).message, Mentions("'w'", "dimension of 0"));
+  CHECK_THAT(file_error(GgufText().tensor("w", {-1, 32}, 2, block).text()).message, Mentions("dimension of -1"));
   const int64_t huge = int64_t{1} << 40;
-  CHECK_THAT(error_of(GgufText().tensor("w", {huge, huge}, 0, block).text()).message, Mentions("too many values"));
-  CHECK_THAT(error_of(GgufText().describe("w", {32}, 2, 64).text()).message, Mentions("'w'", "18 bytes from 64"));
-  CHECK_THAT(error_of(GgufText().tensor("v", {32}, 2, block).describe("w", {32}, 2, 7).text()).message,
+  CHECK_THAT(file_error(GgufText().tensor("w", {huge, huge}, 0, block).text()).message, Mentions("too many values"));
+  CHECK_THAT(file_error(GgufText().describe("w", {32}, 2, 64).text()).message, Mentions("'w'", "18 bytes from 64"));
+  CHECK_THAT(file_error(GgufText().tensor("v", {32}, 2, block).describe("w", {32}, 2, 7).text()).message,
              Mentions("'w'", "begins at 7", "32"));
-  CHECK_THAT(error_of(GgufText().tensor("v", {32}, 2, block).describe("w", {32}, 2, 0).text()).message,
+  CHECK_THAT(file_error(GgufText().tensor("v", {32}, 2, block).describe("w", {32}, 2, 0).text()).message,
              Mentions("'v'", "'w'", "overlap"));
 }
 
@@ -160,9 +160,9 @@ TEST_CASE("the data begins where general.alignment says") {
   const auto file = parse(text).value();
   CHECK(file.tensors[0].bytes.size() == 8);
   CHECK((file.tensors[1].bytes.data() - reinterpret_cast<const std::byte*>(text.data())) % 64 == 0);
-  CHECK_THAT(error_of(GgufText().add("general.alignment", 24).text()).message,
+  CHECK_THAT(file_error(GgufText().add("general.alignment", 24).text()).message,
              Mentions("general.alignment", "24", "power of two"));
-  CHECK_THAT(error_of(GgufText().add("general.alignment", 0).text()).message, Mentions("general.alignment", "0"));
+  CHECK_THAT(file_error(GgufText().add("general.alignment", 0).text()).message, Mentions("general.alignment", "0"));
 }
 
 TEST_CASE("files of another writer are read") {
@@ -186,7 +186,9 @@ TEST_CASE("files of another writer are read") {
     CHECK(tensor.shape == shape);
   }
   CHECK(index == file.tensors.size());
-  for (const auto [key, value] : vector["metadata"].get_object()) {
+  simdjson::dom::object metadata;
+  if (vector["metadata"].get(metadata) != simdjson::SUCCESS) return;
+  for (const auto [key, value] : metadata) {
     CAPTURE(key);
     CHECK(file.metadata.has(key));
     if (value.is_string()) CHECK(file.metadata.text(key) == std::string_view(value));

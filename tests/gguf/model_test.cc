@@ -115,7 +115,8 @@ TEST_CASE("parts that do not belong together are refused") {
 
 TEST_CASE("parts of another writer are joined") {
   simdjson::dom::parser parser;
-  const simdjson::dom::element vector = parser.load((test::source_dir() / "tests/gguf/vectors/gguf_split.json").string());
+  const simdjson::dom::element vector =
+      parser.load((test::source_dir() / "tests/gguf/vectors/gguf_split.json").string());
   std::vector<std::string> texts;
   for (const simdjson::dom::element each : vector["parts"].get_array()) {
     std::string_view hex;
@@ -129,20 +130,20 @@ TEST_CASE("parts of another writer are joined") {
 
 TEST_CASE("tensors have the names of safetensors") {
   GgufText text = llama();
-  for (const char* name : {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight",
-                           "blk.0.attn_norm.weight", "blk.0.attn_v.weight", "blk.0.attn_v.bias",
-                           "blk.0.attn_output.weight", "blk.0.ffn_norm.weight", "blk.0.ffn_gate.weight",
-                           "blk.0.ffn_up.weight", "blk.11.ffn_down.weight", "blk.0.attn_sinks.weight"})
+  for (const char* name :
+       {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight", "blk.0.attn_norm.weight",
+        "blk.0.attn_v.weight", "blk.0.attn_v.bias", "blk.0.attn_output.weight", "blk.0.ffn_norm.weight",
+        "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.11.ffn_down.weight", "blk.0.attn_sinks.weight"})
     text.tensor(name, {1}, kOne);
   std::unique_ptr<Joined> keeper;
   const gguf::TensorMap map = map_of(text, keeper);
   CHECK(map.size() == 12);
-  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight",
-                           "model.layers.0.input_layernorm.weight", "model.layers.0.self_attn.v_proj.weight",
-                           "model.layers.0.self_attn.v_proj.bias", "model.layers.0.self_attn.o_proj.weight",
-                           "model.layers.0.post_attention_layernorm.weight", "model.layers.0.mlp.gate_proj.weight",
-                           "model.layers.0.mlp.up_proj.weight", "model.layers.11.mlp.down_proj.weight",
-                           "model.layers.0.attn_sinks.weight"}) {
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight",
+        "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.v_proj.bias",
+        "model.layers.0.self_attn.o_proj.weight", "model.layers.0.post_attention_layernorm.weight",
+        "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+        "model.layers.11.mlp.down_proj.weight", "model.layers.0.attn_sinks.weight"}) {
     CAPTURE(name);
     CHECK(map.contains(name));
   }
