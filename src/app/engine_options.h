@@ -31,7 +31,7 @@ constexpr std::span<const EnumName<DraftAlgorithm>> enum_names(DraftAlgorithm) {
 /// What the flags say of the engine. Flags write into the options of the part that reads them; stage_config() and
 /// head_options() add what follows from other flags, the model and the memory. The parser has checked every value.
 struct EngineOptions {
-  std::filesystem::path model_path;                   ///< the folder of config.json
+  std::filesystem::path model_path;                   ///< the folder of config.json, or a GGUF file
   std::filesystem::path weights_path;                 ///< the folder of the weights; empty: model_path
   std::shared_ptr<model::RangeSource> weight_ranges;  ///< fills the weights' files; null: they are complete
   int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own

@@ -103,9 +103,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
   serve.option_defaults()->group("Model");
   serve
       .add_option("--model-path,MODEL", flags.model.model,
-                  "Serves the model in this folder, which has config.json, safetensors and tokenizer.json. A name as "
-                  "ORG/NAME or ORG/NAME:REVISION is downloaded from a hub; of several nodes each downloads its own "
-                  "layers.")
+                  "Serves the model in this folder, which has config.json, safetensors and tokenizer.json, or in this "
+                  "GGUF file. A name as ORG/NAME or ORG/NAME:REVISION is downloaded from a hub; of several nodes each "
+                  "downloads its own layers.")
       ->required()
       ->type_name("MODEL");
   add_hub_flags(serve, flags.model);
@@ -113,7 +113,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
       .add_option("--served-model-name", unresolved.served_model_names,
                   "Names the model in the API; responses to requests that name no model carry the first name.")
       ->type_name("NAME")
-      ->default_str("the folder's name, or ORG/NAME");
+      ->default_str("the name of the folder or file, or ORG/NAME");
   add_number(serve, "--context-length", engine.context_length, {1, 1 << 24},
              "Limits the tokens of prompt and output together.")
       ->default_str("the model's");

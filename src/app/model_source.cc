@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "hub/model_fetcher.h"
 #include "hub/partial_checkpoint.h"
+#include "model/gguf_files.h"
 
 namespace millrace::app {
 namespace {
@@ -46,13 +47,25 @@ ModelSource folder_source(const fs::path& folder) {
           .ranges = nullptr};
 }
 
+/// Returns a model in a GGUF file, by the file's name without its ending, or without the number of the part.
+ModelSource file_source(const fs::path& path) {
+  const auto part = gguf::parse_part_name(path.filename().string());
+  return {
+      .name = part ? part->prefix : path.stem().string(), .folder = path, .weights_folder = path, .ranges = nullptr};
+}
+
 }  // namespace
 
 Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const std::stop_token& stop) {
   std::error_code failure;
-  if (fs::is_directory(ref.model, failure)) return folder_source(ref.model);
+  if (fs::is_directory(ref.model, failure)) {
+    const auto file = model::find_gguf(ref.model);
+    if (file.has_error()) return make_error(file.error().code, "--model-path {}", file.error().message);
+    return *file ? file_source(**file) : folder_source(ref.model);
+  }
+  if (model::is_gguf_path(ref.model) && fs::exists(ref.model, failure)) return file_source(ref.model);
   if (is_path(ref.model) || fs::exists(ref.model, failure))
-    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder", ref.model);
+    return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder or GGUF file", ref.model);
   const auto repo = repo_of(ref);
   if (repo.has_error())
     return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder, and {}", ref.model,

@@ -6,6 +6,7 @@
 
 #include "app/devices.h"
 #include "app/local_rings.h"
+#include "app/model_texts.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "base/text_file.h"
@@ -27,31 +28,24 @@ constexpr auto kStopTimeout = 1s;
 using ChatTemplatePtr = std::shared_ptr<const text::ChatTemplate>;
 using SpecialTokens = text::ChatTemplate::SpecialTokens;
 
-/// Returns the special tokens that the model's tokenizer_config.json names, if there is one.
-Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder) {
-  const auto config = read_optional_text_file(folder / "tokenizer_config.json");
-  if (config.has_error()) return config.error();
-  auto tokens = text::ChatTemplate::tokens_of(*config);
-  if (tokens.has_error()) return make_error(tokens.error().code, "{}: {}", folder.string(), tokens.error().message);
-  return tokens;
+/// Returns the template in the file of --chat-template.
+Result<ChatTemplatePtr> load_chat_template(const std::string& path, const SpecialTokens& tokens) {
+  const auto source = read_text_file(path);
+  if (source.has_error()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
+  if (source->empty()) return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", path);
+  auto given = text::ChatTemplate::with_tokens(*source, tokens);
+  if (given.has_error()) return make_error(given.error().code, "--chat-template {}: {}", path, given.error().message);
+  return given;
 }
 
-/// Returns the template of --chat-template, or the model's own; null when the model has none.
-Result<ChatTemplatePtr> load_chat_template(const ServeFlags& flags, const SpecialTokens& tokens) {
-  if (!flags.chat_template.empty()) {
-    const auto source = read_text_file(flags.chat_template);
-    if (source.has_error())
-      return make_error(ErrorCode::kInvalidArgument, "--chat-template {}", source.error().message);
-    if (source->empty())
-      return make_error(ErrorCode::kInvalidArgument, "--chat-template {}: the file is empty", flags.chat_template);
-    auto given = text::ChatTemplate::with_tokens(*source, tokens);
-    if (given.has_error())
-      return make_error(given.error().code, "--chat-template {}: {}", flags.chat_template, given.error().message);
-    return given;
-  }
-  auto own = text::ChatTemplate::load(flags.engine.model_path);
-  if (own.has_error() && own.error().code == ErrorCode::kNotFound) return ChatTemplatePtr();
-  return own;
+/// Reads the model's texts, with the template of --chat-template in place of its own.
+Result<ModelTexts> load_texts(const ServeFlags& flags) {
+  auto texts = load_model_texts(flags.engine.model_path, flags.chat_template.empty());
+  if (texts.has_error() || flags.chat_template.empty()) return texts;
+  auto given = load_chat_template(flags.chat_template, texts->special_tokens);
+  if (given.has_error()) return given.error();
+  texts->chat_template = std::move(*given);
+  return texts;
 }
 
 Result<server::GenerationDefaults> generation_defaults(const ServeFlags& flags, const model::ModelConfig& config,
@@ -191,27 +185,24 @@ Result<void> serve(const ServeFlags& given) {
   if (flags.cluster.node_rank > 0) return run_worker(flags, interruption);
   Signals signals;
   raise_descriptor_limit(flags.server.http.max_connections);
-  auto tokenizer = text::Tokenizer::load(folder);
-  if (tokenizer.has_error()) return tokenizer.error();
-  const auto special_tokens = load_special_tokens(folder);
-  if (special_tokens.has_error()) return special_tokens.error();
-  auto chat_template = load_chat_template(flags, *special_tokens);
-  if (chat_template.has_error()) return chat_template.error();
-  auto defaults = generation_defaults(flags, *config, **tokenizer);
+  auto texts = load_texts(flags);
+  if (texts.has_error()) return texts.error();
+  const text::Tokenizer& tokenizer = *texts->tokenizer;
+  auto defaults = generation_defaults(flags, *config, tokenizer);
   if (defaults.has_error()) return defaults.error();
   auto pooling =
-      set_up_pooling(flags.pooling, folder, *config, **tokenizer, [&flags] { return open_checkpoint(flags.engine); });
+      set_up_pooling(flags.pooling, folder, *config, tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
   auto engine =
-      LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster, (*tokenizer)->vocab_size());
+      LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster, tokenizer.vocab_size());
   if (engine.has_error()) return engine.error();
 
   server::Service service;
   service.engine = &(*engine)->engine();
-  service.tokenizer = *tokenizer;
+  service.tokenizer = texts->tokenizer;
   service.defaults = std::move(*defaults);
-  service.chat_template = std::move(*chat_template);
-  service.special_tokens = *special_tokens;
+  service.chat_template = std::move(texts->chat_template);
+  service.special_tokens = std::move(texts->special_tokens);
   service.pooling = std::move(pooling->pooling);
   server::ServerOptions options = flags.server;
   if (options.served_model_name.empty()) options.served_model_name = source->name;

@@ -6,14 +6,15 @@
 #include <array>
 
 #include "model/field_reader.h"
+#include "model/gguf_tensors.h"
 
 namespace millrace::model {
 namespace {
 
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 constexpr size_t kMaxIndexNesting = 16;
-constexpr std::string_view kSingleName = "model.safetensors";
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::string_view kSingleName = kSafetensorsName;
+constexpr std::string_view kIndexName = kSafetensorsIndexName;
 
 constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
@@ -32,6 +33,11 @@ bool plain_file_name(std::string_view name) {
 
 }  // namespace
 
+Checkpoint::Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source)
+    : folder_(std::move(folder)), source_(std::move(source)) {}
+
+Checkpoint::~Checkpoint() = default;
+
 Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string& file_name) const {
   if (source_ && !source_->contains(file_name))
     return make_error(ErrorCode::kNotFound, "{}: there is no such file", (folder_ / file_name).string());
@@ -42,6 +48,12 @@ Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string
 Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& folder,
                                                      std::shared_ptr<RangeSource> source) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
+  if (is_gguf_path(folder)) {
+    auto gguf = GgufTensors::open(folder);
+    if (!gguf) return gguf.error();
+    checkpoint->gguf_ = std::move(*gguf);
+    return checkpoint;
+  }
   auto single = checkpoint->open_file(std::string(kSingleName));
   if (single) {
     checkpoint->single_ = std::move(*single);
@@ -137,6 +149,7 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
 }
 
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
+  if (gguf_) return gguf_->find(name);
   const std::string_view stored = stored_name(name);
   const auto file = filled_file_of(stored);
   if (!file) return file.error();
@@ -152,6 +165,7 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 }
 
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
+  if (gguf_) return gguf_->find_stored(name);
   const std::string_view stored = stored_name(name);
   const auto file = filled_file_of(stored);
   if (!file) return file.error();
@@ -194,6 +208,7 @@ Result<tensor::W8Matrix> Checkpoint::find_w8(std::string_view name, const tensor
 
 Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string_view name, const tensor::Shape& shape,
                                                                      const weights::WeightFormat& format) const {
+  if (gguf_) return gguf_->find_weight(name, shape);
   const auto lookup = [this](const std::string& part) -> Result<weights::RawTensor> {
     if (!contains(part)) return make_error(ErrorCode::kNotFound, "{}: has no tensor '{}'", folder_.string(), part);
     const auto stored = find_stored(part);
@@ -207,6 +222,7 @@ Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string
 }
 
 void Checkpoint::release(std::string_view name) const {
+  if (gguf_) return gguf_->release(name);
   std::vector<std::string> parts = weights::companion_names(name);
   parts.emplace_back(name);
   for (const std::string& each : parts) {
@@ -216,6 +232,7 @@ void Checkpoint::release(std::string_view name) const {
 }
 
 std::vector<std::string> Checkpoint::names() const {
+  if (gguf_) return gguf_->names();
   std::vector<std::string> names;
   if (single_) {
     for (const std::string_view name : single_->names()) names.emplace_back(name);
@@ -229,6 +246,7 @@ std::vector<std::string> Checkpoint::names() const {
 }
 
 bool Checkpoint::contains(std::string_view name) const {
+  if (gguf_) return gguf_->contains(name);
   return contains_stored(stored_name(name));
 }
 

@@ -20,14 +20,22 @@
 
 namespace millrace::model {
 
-/// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
-/// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. Names begin with
-/// "model." also where the checkpoint of a model without its head leaves that out. All const methods are thread-safe.
+class GgufTensors;
+
+/// The files of a checkpoint folder.
+inline constexpr std::string_view kSafetensorsName = "model.safetensors";
+inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
+
+/// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards; or in a GGUF
+/// file. A shard is mapped when the first of its tensors is found, so a stage needs only the shards of its own layers.
+/// Names begin with "model." also where the checkpoint of a model without its head leaves that out, and are those of
+/// safetensors for a GGUF file too. All const methods are thread-safe.
 /// Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
-  /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one. With
-  /// a `source` the folder's files are filled as they are read; its errors are those of every other call.
+  /// Opens `folder`, or the GGUF file of that path. Errors begin with the path: kNotFound when it holds neither file,
+  /// kData for a malformed one. With a `source` the folder's files are filled as they are read; its errors are those of
+  /// every other call.
   [[nodiscard]] static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder,
                                                                 std::shared_ptr<RangeSource> source = nullptr);
 
@@ -57,10 +65,10 @@ class Checkpoint {
   /// Returns the names of all tensors, in any order.
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  ~Checkpoint();
 
  private:
-  Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source)
-      : folder_(std::move(folder)), source_(std::move(source)) {}
+  Checkpoint(std::filesystem::path folder, std::shared_ptr<RangeSource> source);
   [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& file_name) const;
   [[nodiscard]] Result<void> read_index(const std::filesystem::path& path);
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
@@ -76,6 +84,7 @@ class Checkpoint {
 
   std::filesystem::path folder_;
   std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
+  std::unique_ptr<GgufTensors> gguf_;    ///< null: safetensors
   std::unique_ptr<SafetensorsFile> single_;
   std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
   bool lacks_prefix_ = false;                              ///< stored names lack the "model." of layers and embedding

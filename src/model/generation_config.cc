@@ -6,6 +6,7 @@
 #include <array>
 
 #include "model/field_reader.h"
+#include "model/gguf_files.h"
 #include "model/mapped_file.h"
 
 namespace millrace::model {
@@ -73,7 +74,7 @@ Result<void> override_generation_config(GenerationConfig& config, std::string_vi
 }
 
 Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "generation_config.json";
+  const std::filesystem::path path = description_folder(folder) / "generation_config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (text) return parse_generation_config(*text, path.string());
   if (text.error().code == ErrorCode::kNotFound) return GenerationConfig{};

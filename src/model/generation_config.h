@@ -28,7 +28,7 @@ struct GenerationConfig {
 /// begin with `source`.
 [[nodiscard]] Result<void> override_generation_config(GenerationConfig& config, std::string_view json,
                                                       std::string_view source);
-/// Reads `folder`/generation_config.json. An absent file gives an empty config.
+/// Reads `folder`/generation_config.json, or that in the folder of a GGUF file. An absent file gives an empty config.
 [[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& folder);
 
 }  // namespace millrace::model

@@ -234,7 +234,8 @@ Result<ScoreConfig> parse_score_config(std::string_view json, std::string_view s
   return config;
 }
 
-Result<PoolingConfig> read_pooling_config(const std::filesystem::path& folder) {
+Result<PoolingConfig> read_pooling_config(const std::filesystem::path& model_path) {
+  const std::filesystem::path folder = description_folder(model_path);
   PoolingConfig config;
   const std::filesystem::path path = folder / "modules.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
@@ -253,9 +254,11 @@ Result<PoolingConfig> read_pooling_config(const std::filesystem::path& folder) {
   return config;
 }
 
-Result<ScoreConfig> read_score_config(const std::filesystem::path& folder) {
+Result<ScoreConfig> read_score_config(const std::filesystem::path& model_path) {
+  const std::filesystem::path folder = description_folder(model_path);
   const std::filesystem::path path = folder / "config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound && is_gguf_path(model_path)) return ScoreConfig();
   if (!text) return text.error();
   Result<ScoreConfig> config = parse_score_config(*text, path.string());
   if (!config) return config;

@@ -69,11 +69,12 @@ struct ScoreConfig {
 /// Parses the members of config.json that ScoreConfig holds. Errors are kData and begin with `source`.
 [[nodiscard]] Result<ScoreConfig> parse_score_config(std::string_view json, std::string_view source);
 
-/// Reads `folder`/modules.json, the files that it names, and sentence_bert_config.json. Modules that are not computed
-/// here are refused by name. Errors: kData, and those of read_file.
-[[nodiscard]] Result<PoolingConfig> read_pooling_config(const std::filesystem::path& folder);
-/// Reads `folder`/config.json, and the activation in config_sentence_transformers.json, which goes before. Errors:
-/// those of parse_score_config and read_file.
-[[nodiscard]] Result<ScoreConfig> read_score_config(const std::filesystem::path& folder);
+/// Reads modules.json in a model's folder, or in that of its GGUF file, the files that it names, and
+/// sentence_bert_config.json. Modules that are not computed here are refused by name. Errors: kData, and those of
+/// read_file.
+[[nodiscard]] Result<PoolingConfig> read_pooling_config(const std::filesystem::path& model_path);
+/// Reads config.json in the same folder, which a GGUF file needs not, and the activation in
+/// config_sentence_transformers.json, which goes before. Errors: those of parse_score_config and read_file.
+[[nodiscard]] Result<ScoreConfig> read_score_config(const std::filesystem::path& model_path);
 
 }  // namespace millrace::model

@@ -7,7 +7,7 @@
 namespace millrace::model {
 
 /// The rule by which rotary frequencies are scaled.
-enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrope };
+enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrope, kDivided };
 
 /// How rotary frequencies derive from the base. Members that a kind does not use keep their defaults.
 struct RopeConfig {
@@ -25,7 +25,7 @@ struct RopeConfig {
   std::optional<double> mscale;            ///< yarn; used only together with mscale_all_dim
   std::optional<double> mscale_all_dim;    ///< yarn
   bool truncate = true;                    ///< yarn: round the ramp's bounds outwards to whole channels
-  std::vector<double> divisors;            ///< longrope: of each pair's frequency
+  std::vector<double> divisors;            ///< longrope and divided: of each pair's frequency; beyond the last it is 1
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

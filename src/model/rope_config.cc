@@ -17,6 +17,7 @@ std::optional<RopeKind> kind_of(std::string_view name, bool has_longrope) {
   if (name == "linear") return RopeKind::kLinear;
   if (name == "llama3") return RopeKind::kLlama3;
   if (name == "yarn") return RopeKind::kYarn;
+  if (name == "divided") return RopeKind::kDivided;
   return std::nullopt;
 }
 
@@ -107,6 +108,11 @@ void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positi
   if (rope.kind == RopeKind::kDefault) return;
   const int32_t rotated = rope.rotary_dim > 0 ? rope.rotary_dim : reading.head_dim;
   if (rope.kind == RopeKind::kLongrope) return read_longrope(scaling, positions, rotated / 2, rope);
+  // The metadata of GGUF files has these in place of llama3's parameters.
+  if (rope.kind == RopeKind::kDivided) {
+    rope.divisors = scaling.numbers("divisors", 1e-3, kMaxFactor);
+    return;
+  }
   rope.factor = scaling.number("factor", 1e-3, kMaxFactor);
   if (rope.kind == RopeKind::kLlama3) read_llama3(scaling, positions, rope);
   if (rope.kind == RopeKind::kYarn) read_yarn(scaling, positions, rope);

@@ -52,6 +52,14 @@ class Loader {
     return parts_.packed_bits(names, shards);
   }
 
+  /// Makes a table of a matrix, which GGUF files store in a format of its own.
+  std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name) {
+    PackingMemory memory;
+    auto table = backend_.make_embedding(plain(part(name), memory));
+    count(name);
+    return table;
+  }
+
   /// Makes one vector of several, each of whose elements is added to `addend`.
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f) {
     std::vector<float> values;
@@ -134,7 +142,9 @@ class Loader {
 
   /// Finds a tensor as stored, whatever the quantization.
   std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
-    auto weight = backend_.pack({&tensor(name), 1});
+    PackingMemory memory;
+    const HostTensor source = plain(part(name), memory);
+    auto weight = backend_.pack({&source, 1});
     count(name);
     return weight;
   }
@@ -350,16 +360,11 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
 void load_parts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                 StageWeights& weights) {
   const TensorNames& names = config.names;
-  const auto table = [&](std::string_view name) {
-    auto made = backend.make_embedding(loader.tensor(name));
-    loader.count(name);
-    return made;
-  };
   if (span.first) {
-    weights.embedding = table(names.embedding);
+    weights.embedding = loader.make_embedding(names.embedding);
     if (config.encoder) {
-      weights.positions = table(names.position_embedding);
-      weights.types = table(names.type_embedding);
+      weights.positions = loader.make_embedding(names.position_embedding);
+      weights.types = loader.make_embedding(names.type_embedding);
     }
   }
   if (span.last) {

@@ -181,6 +181,13 @@ float group_scale(const StoredWeight& weight, int64_t row, int64_t group) {
                   row / weight.group_rows * weight.scales.row_stride + group * weight.scales.group_stride);
 }
 
+int64_t stored_row(const BlockArray& blocks, int64_t row) {
+  if (blocks.paired_rows == 0) return row;
+  const int64_t within = row % blocks.paired_rows;
+  const int64_t half = blocks.paired_rows / 2;
+  return row - within + 2 * (within % half) + within / half;
+}
+
 int64_t StoredWeight::group_count() const {
   return group_cols <= 0 ? 1 : (cols + group_cols - 1) / group_cols;
 }
@@ -194,8 +201,8 @@ void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float
     const size_t row_bytes = weight.blocks.bytes.size() / static_cast<size_t>(weight.rows);
     for (int64_t row = 0; row < count; ++row) {
       float* const to = out + row * weight.cols;
-      decode_blocks(weight.blocks.ggml_type,
-                    weight.blocks.bytes.subspan(static_cast<size_t>(first + row) * row_bytes, row_bytes),
+      const auto at = static_cast<size_t>(stored_row(weight.blocks, first + row));
+      decode_blocks(weight.blocks.ggml_type, weight.blocks.bytes.subspan(at * row_bytes, row_bytes),
                     std::span(to, static_cast<size_t>(weight.cols)));
       if (weight.blocks.factor == 1.0f) continue;
       for (int64_t k = 0; k < weight.cols; ++k) to[k] *= weight.blocks.factor;

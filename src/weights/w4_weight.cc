@@ -189,10 +189,12 @@ class BlockConverter {
 
   void convert(int64_t first, int64_t begin, int64_t end, W4Storage& storage) const {
     const int64_t per_row = weight_.cols / block_weights_;
-    const auto* const blocks =
-        reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data()) + first * per_row * block_bytes_;
-    for (int64_t block = begin * per_row; block < end * per_row; ++block)
-      convert_block(blocks + block * block_bytes_, block, storage);
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data());
+    for (int64_t row = begin; row < end; ++row) {
+      const uint8_t* const blocks = bytes + stored_row(weight_.blocks, first + row) * per_row * block_bytes_;
+      for (int64_t block = 0; block < per_row; ++block)
+        convert_block(blocks + block * block_bytes_, row * per_row + block, storage);
+    }
   }
 
  private:

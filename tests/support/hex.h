@@ -5,6 +5,7 @@
 #include <cctype>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace millrace::test {
 
@@ -19,6 +20,14 @@ inline std::string hex_of(std::span<const std::byte> bytes) {
 inline std::string hex_of(std::string fields) {
   std::erase_if(fields, [](unsigned char character) { return std::isspace(character) != 0; });
   return fields;
+}
+
+/// Returns the bytes that pairs of digits stand for.
+inline std::string bytes_of(std::string_view hex) {
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(digit(hex[i]) << 4 | digit(hex[i + 1]));
+  return bytes;
 }
 
 }  // namespace millrace::test

@@ -10,7 +10,9 @@
 
 #include "model/families/block.h"
 #include "model/families/families.h"
+#include "model/families/gguf_config.h"
 #include "model/field_reader.h"
+#include "model/gguf_files.h"
 #include "model/mapped_file.h"
 
 namespace millrace::model {
@@ -122,6 +124,7 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
 }
 
 Result<ModelConfig> read_config(const std::filesystem::path& folder) {
+  if (is_gguf_path(folder)) return read_gguf_config(folder);
   const std::filesystem::path path = folder / "config.json";
   const Result<std::string> text = read_file(path, kMaxConfigBytes);
   if (!text) return text.error();

@@ -1,0 +1,43 @@
+#include "gguf/special_tokens.h"
+
+#include <algorithm>
+#include <array>
+
+#include "gguf/token_types.h"
+
+namespace millrace::gguf {
+namespace {
+
+/// Tokens that end a turn, a message or a text in the chat formats of these families.
+constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>",    "<|end|>", "<|end_of_text|>",
+                                                   "<|eom_id|>", "<|endoftext|>", "<EOT>",   "<end_of_turn>"};
+
+}  // namespace
+
+SpecialTokens special_tokens(const Metadata& metadata) {
+  SpecialTokens special;
+  const auto tokens = metadata.texts(kTokensKey);
+  if (!tokens) return special;
+  const auto find = [&](std::string_view name) -> std::optional<int64_t> {
+    const auto id = metadata.integer(std::string(kTokenizerPrefix).append(name), INT32_MIN, UINT32_MAX);
+    if (!id || *id < 0 || static_cast<size_t>(*id) >= tokens->size()) return std::nullopt;
+    return id;
+  };
+  special.bos = find("bos_token_id");
+  special.eos = find("eos_token_id");
+  special.unk = find("unknown_token_id");
+  special.pad = find("padding_token_id");
+  const auto add = [&special](std::optional<int64_t> id) {
+    if (id && std::ranges::find(special.ends, *id) == special.ends.end()) special.ends.push_back(*id);
+  };
+  for (const auto& id : {special.eos, find("eot_token_id"), find("eom_token_id")}) add(id);
+  const auto types = metadata.integers(kTokenTypesKey);
+  for (size_t id = 0; types && id < std::min(tokens->size(), types->size()); ++id) {
+    const auto type = static_cast<TokenType>((*types)[id]);
+    if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
+    if (std::ranges::find(kEnds, (*tokens)[id]) != kEnds.end()) add(static_cast<int64_t>(id));
+  }
+  return special;
+}
+
+}  // namespace millrace::gguf

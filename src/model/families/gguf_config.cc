@@ -1,0 +1,79 @@
+#include "model/families/gguf_config.h"
+
+#include <array>
+
+#include "base/log.h"
+#include "gguf/config_json.h"
+#include "model/families/read_config.h"
+#include "model/field_reader.h"
+#include "model/gguf_files.h"
+
+namespace millrace::model {
+namespace {
+
+/// Returns whether a config.json describes a model. Some repositories of GGUF files have one with a name alone.
+bool describes_model(const std::string& text, const std::string& source) {
+  JsonDocument document;
+  const auto object = parse_object(document, source, text, kMaxConfigNesting);
+  return !object || !(*object)["architectures"].is_missing();
+}
+
+int32_t expert_count(const LayerConfig& layer) {
+  return layer.feed_forward.moe ? layer.feed_forward.moe->expert_count : 0;
+}
+
+/// Refuses a config.json of another model.
+Result<void> check_agreement(const ModelConfig& own, const ModelConfig& stored, const std::string& own_source,
+                             const std::string& stored_source) {
+  struct Size {
+    std::string_view name;
+    int32_t own;
+    int32_t stored;
+  };
+  const LayerConfig& layer = own.layers.front();
+  const LayerConfig& stored_layer = stored.layers.front();
+  const std::array sizes = {
+      Size{"hidden_size", own.hidden_size, stored.hidden_size},
+      Size{"num_hidden_layers", own.layer_count(), stored.layer_count()},
+      Size{"num_attention_heads", layer.attention.head_count, stored_layer.attention.head_count},
+      Size{"num_key_value_heads", layer.attention.kv_head_count, stored_layer.attention.kv_head_count},
+      Size{"head_dim", layer.attention.head_dim, stored_layer.attention.head_dim},
+      Size{"the number of experts", expert_count(layer), expert_count(stored_layer)}};
+  for (const Size& size : sizes) {
+    if (size.own != size.stored)
+      return make_error(ErrorCode::kData, "{}: {} is {}, but {} by {} in the same folder, wanted the same model",
+                        own_source, size.name, size.own, size.stored, stored_source);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModelConfig> read_gguf_config(const std::filesystem::path& path) {
+  const auto files = GgufFiles::open(path);
+  if (!files) return files.error();
+  const std::string& source = (*files)->model().source();
+  const auto stored_text = gguf::config_json((*files)->model());
+  if (!stored_text) return stored_text.error();
+  auto stored = parse_config(*stored_text, source);
+  if (!stored) return stored.error();
+  ModelConfig config = *stored;
+  const std::filesystem::path own_path = description_folder(path) / "config.json";
+  const auto own_text = read_file(own_path, kMaxConfigBytes);
+  if (!own_text && own_text.error().code != ErrorCode::kNotFound) return own_text.error();
+  if (own_text && describes_model(*own_text, own_path.string())) {
+    auto own = parse_config(*own_text, own_path.string());
+    if (!own) return own.error();
+    RETURN_IF_ERROR(check_agreement(*own, *stored, own_path.string(), source));
+    log::info("{}: the configuration is that of {}", source, own_path.string());
+    config = std::move(*own);
+    config.vocab_size = stored->vocab_size;
+    config.tied_embeddings = stored->tied_embeddings;
+    config.quantization = Quantization::kNone;
+    config.keeps_unquantized_projections = false;
+  }
+  config.weight_format = {.method = weights::QuantMethod::kGguf};
+  return config;
+}
+
+}  // namespace millrace::model

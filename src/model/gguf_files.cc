@@ -1,0 +1,86 @@
+#include "model/gguf_files.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "model/checkpoint.h"
+
+namespace millrace::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kGgufEnding = ".gguf";
+/// The beginning of the names of files that hold the vision part of a model.
+constexpr std::string_view kProjector = "mmproj";
+
+/// Returns the paths of all parts of the model that a file is a part of.
+std::vector<fs::path> part_paths(const fs::path& path) {
+  auto name = gguf::parse_part_name(path.filename().string());
+  if (!name) return {path};
+  std::vector<fs::path> paths;
+  for (name->part = 1; name->part <= name->count; ++name->part) paths.push_back(path.parent_path() / name->to_string());
+  return paths;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GgufFiles>> GgufFiles::open(const fs::path& path) {
+  std::unique_ptr<GgufFiles> files(new GgufFiles);
+  std::vector<gguf::File> parsed;
+  for (const fs::path& part : part_paths(path)) {
+    auto mapping = MappedFile::open(part);
+    if (!mapping) return mapping.error();
+    auto file = gguf::parse_file((*mapping)->bytes(), part.string());
+    if (!file) return file.error();
+    files->parts_.push_back(std::move(*mapping));
+    parsed.push_back(std::move(*file));
+  }
+  auto model = gguf::Model::join(std::move(parsed));
+  if (!model) return model.error();
+  files->model_ = std::move(*model);
+  return files;
+}
+
+void GgufFiles::release(std::span<const std::byte> bytes) const {
+  for (const auto& part : parts_) {
+    const std::span<const std::byte> all = part->bytes();
+    if (bytes.data() >= all.data() && bytes.data() < all.data() + all.size()) part->release(bytes);
+  }
+}
+
+bool is_gguf_path(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::error_code none;
+  return ending == kGgufEnding && !fs::is_directory(path, none);
+}
+
+fs::path description_folder(const fs::path& model_path) {
+  if (!is_gguf_path(model_path)) return model_path;
+  return model_path.has_parent_path() ? model_path.parent_path() : fs::path(".");
+}
+
+Result<std::optional<fs::path>> find_gguf(const fs::path& folder) {
+  std::error_code failure;
+  for (const std::string_view name : {kSafetensorsName, kSafetensorsIndexName}) {
+    if (fs::exists(folder / name, failure)) return std::optional<fs::path>();
+  }
+  std::set<fs::path> models;
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
+    const fs::path& path = at->path();
+    if (!is_gguf_path(path) || path.filename().string().starts_with(kProjector)) continue;
+    models.insert(part_paths(path).front());
+  }
+  if (models.size() > 1)
+    return make_error(
+        ErrorCode::kInvalidArgument, "{}: holds {} models ({}), wanted the path of one of them", folder.string(),
+        models.size(),
+        fmt::join(models | std::views::transform([](const fs::path& path) { return path.filename().string(); }), ", "));
+  return models.empty() ? std::optional<fs::path>() : std::optional(*models.begin());
+}
+
+}  // namespace millrace::model

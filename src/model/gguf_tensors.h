@@ -1,0 +1,51 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "gguf/tensor_map.h"
+#include "model/gguf_files.h"
+#include "model/safetensors.h"
+#include "tensor/host_tensor.h"
+#include "weights/stored_weight.h"
+
+namespace millrace::model {
+
+/// The tensors of a GGUF model by the names that safetensors have. Owned by a Checkpoint; all const methods are
+/// thread-safe. Tensors borrow its memory.
+class GgufTensors {
+ public:
+  /// Opens the model at `path`. Errors: those of GgufFiles::open and gguf::map_tensors.
+  [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path);
+
+  /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order. Errors:
+  /// kNotFound; kData for a matrix that find_weight() has.
+  [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
+  /// Finds a tensor as stored, in the order of its rows in the file. Error: kNotFound.
+  [[nodiscard]] Result<StoredTensor> find_stored(std::string_view name) const;
+  /// Finds a matrix that is decoded while it is packed; nothing when find() has it in place. Errors: kNotFound; kData
+  /// for another shape.
+  [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
+                                                                         const tensor::Shape& shape) const;
+  void release(std::string_view name) const;
+  [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(std::string(name)); }
+  [[nodiscard]] std::vector<std::string> names() const;
+
+ private:
+  GgufTensors() = default;
+  [[nodiscard]] Result<const gguf::MappedTensor*> mapped(std::string_view name) const;
+
+  std::unique_ptr<GgufFiles> files_;
+  gguf::TensorMap tensors_;
+  mutable std::mutex mutex_;                                             ///< guards decoded_
+  mutable std::unordered_map<std::string, std::vector<float>> decoded_;  ///< vectors that are not in place
+};
+
+}  // namespace millrace::model

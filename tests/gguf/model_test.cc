@@ -1,0 +1,231 @@
+#include <simdjson.h>
+
+#include <catch2/catch.hpp>
+
+#include "gguf/model.h"
+#include "gguf/tensor_map.h"
+#include "support/gguf_text.h"
+#include "support/hex.h"
+#include "support/mentions.h"
+#include "support/paths.h"
+
+using namespace millrace;
+using test::GgufText;
+using test::Mentions;
+
+namespace {
+
+/// A model whose files it keeps in memory.
+struct Joined {
+  std::vector<std::string> texts;
+  Result<gguf::Model> model = gguf::Model();
+};
+
+std::unique_ptr<Joined> join(std::vector<std::string> texts) {
+  auto joined = std::make_unique<Joined>();
+  joined->texts = std::move(texts);
+  std::vector<gguf::File> files;
+  for (size_t i = 0; i < joined->texts.size(); ++i)
+    files.push_back(gguf::parse_file(std::as_bytes(std::span(joined->texts[i])), "part" + std::to_string(i)).value());
+  joined->model = gguf::Model::join(std::move(files));
+  return joined;
+}
+
+GgufText part(uint16_t number, uint16_t count, int tensors) {
+  GgufText text;
+  text.add("split.no", number).add("split.count", count).add("split.tensors.count", tensors);
+  return text;
+}
+
+const std::vector<float> kOne = {1};
+
+/// Returns a model with what every mapping needs.
+GgufText llama(int heads = 2) {
+  GgufText text;
+  return text.add("general.architecture", "llama").add("llama.attention.head_count", heads);
+}
+
+gguf::TensorMap map_of(const GgufText& text, std::unique_ptr<Joined>& keeper) {
+  keeper = join({text.text()});
+  return gguf::map_tensors(keeper->model.value()).value();
+}
+
+Error map_error(const GgufText& text) {
+  const auto joined = join({text.text()});
+  const auto map = gguf::map_tensors(joined->model.value());
+  REQUIRE(map.has_error());
+  REQUIRE(map.error().code == ErrorCode::kData);
+  return map.error();
+}
+
+std::vector<float> counting(size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i);
+  return values;
+}
+
+float first_of(const gguf::MappedTensor& tensor) {
+  float value = 0;
+  std::memcpy(&value, tensor.bytes.data(), sizeof value);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("names of parts are taken apart and put together") {
+  const auto name = gguf::parse_part_name("a-b-00002-of-00010.gguf");
+  REQUIRE(name);
+  CHECK(name->prefix == "a-b");
+  CHECK(name->part == 2);
+  CHECK(name->count == 10);
+  CHECK(name->to_string() == "a-b-00002-of-00010.gguf");
+  for (const char* other : {"a.gguf", "a-00000-of-00002.gguf", "a-00003-of-00002.gguf", "a-0001-of-0002.gguf",
+                            "a-00001-of-00002.bin", "a-0x001-of-00002.gguf", "00001-of-00002.gguf", ""}) {
+    CAPTURE(other);
+    CHECK_FALSE(gguf::parse_part_name(other));
+  }
+}
+
+TEST_CASE("parts make one model") {
+  const auto joined = join({part(0, 2, 2).add("general.architecture", "llama").tensor("a", {1}, kOne).text(),
+                            part(1, 2, 2).tensor("b", {1}, kOne).text()});
+  const gguf::Model& model = joined->model.value();
+  CHECK(model.architecture() == "llama");
+  CHECK(model.tensors().size() == 2);
+  CHECK(model.find("a") != nullptr);
+  CHECK(model.find("b") != nullptr);
+  CHECK(model.find("c") == nullptr);
+}
+
+TEST_CASE("parts that do not belong together are refused") {
+  const auto error = [](std::vector<std::string> texts) {
+    const auto joined = join(std::move(texts));
+    REQUIRE(joined->model.has_error());
+    REQUIRE(joined->model.error().code == ErrorCode::kData);
+    return joined->model.error().message;
+  };
+  const std::string first = part(0, 2, 2).tensor("a", {1}, kOne).text();
+  CHECK_THAT(error({first, part(0, 2, 2).tensor("b", {1}, kOne).text()}), Mentions("part1", "split.no is 0", "1"));
+  CHECK_THAT(error({first, part(1, 3, 2).tensor("b", {1}, kOne).text()}), Mentions("part1", "split.count is 3", "2"));
+  CHECK_THAT(error({first, part(1, 2, 2).tensor("a", {1}, kOne).text()}), Mentions("part0", "'a'", "two files"));
+  CHECK_THAT(error({first, part(1, 2, 2).text()}), Mentions("part0", "split.tensors.count is 2", "1 tensors"));
+  CHECK_THAT(error({first}), Mentions("part0", "split.count is 2", "1 files"));
+  CHECK_THAT(error({GgufText().text(), part(1, 2, 0).text()}), Mentions("part0", "split.count is 1", "2 files"));
+}
+
+TEST_CASE("parts of another writer are joined") {
+  simdjson::dom::parser parser;
+  const simdjson::dom::element vector =
+      parser.load((test::source_dir() / "tests/gguf/vectors/gguf_split.json").string());
+  std::vector<std::string> texts;
+  for (const simdjson::dom::element each : vector["parts"].get_array()) {
+    std::string_view hex;
+    if (each["hex"].get(hex) != simdjson::SUCCESS) hex = each;
+    texts.push_back(test::bytes_of(hex));
+  }
+  REQUIRE(texts.size() == 2);
+  const auto joined = join(texts);
+  CHECK(joined->model.value().tensors().size() == 4);
+}
+
+TEST_CASE("tensors have the names of safetensors") {
+  GgufText text = llama();
+  for (const char* name :
+       {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight", "blk.0.attn_norm.weight",
+        "blk.0.attn_v.weight", "blk.0.attn_v.bias", "blk.0.attn_output.weight", "blk.0.ffn_norm.weight",
+        "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.11.ffn_down.weight", "blk.0.attn_sinks.weight"})
+    text.tensor(name, {1}, kOne);
+  std::unique_ptr<Joined> keeper;
+  const gguf::TensorMap map = map_of(text, keeper);
+  CHECK(map.size() == 12);
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight",
+        "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.v_proj.bias",
+        "model.layers.0.self_attn.o_proj.weight", "model.layers.0.post_attention_layernorm.weight",
+        "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+        "model.layers.11.mlp.down_proj.weight", "model.layers.0.attn_sinks.weight"}) {
+    CAPTURE(name);
+    CHECK(map.contains(name));
+  }
+}
+
+TEST_CASE("tensors without a meaning outside of layers are refused") {
+  for (const char* name : {"token_embd_norm.weight", "cls.output.weight", "blk.-1.attn_v.weight", "blk.x.y.weight",
+                           "rope_factors_long.weight"}) {
+    CAPTURE(name);
+    CHECK_THAT(map_error(llama().tensor(name, {1}, kOne)).message, Mentions(name, "llama"));
+  }
+  CHECK_THAT(map_error(GgufText().add("general.architecture", "mamba")).message,
+             Mentions("general.architecture", "mamba", "llama", "qwen3moe"));
+  CHECK_THAT(map_error(GgufText()).message, Mentions("general.architecture", "missing"));
+}
+
+TEST_CASE("rows of q and k of a llama are pairs of a head") {
+  GgufText text = llama(2).add("llama.attention.head_count_kv", 1);
+  text.tensor("blk.0.attn_q.weight", {8, 1}, counting(8)).tensor("blk.0.attn_q.bias", {8}, counting(8));
+  text.tensor("blk.0.attn_k.weight", {4, 1}, counting(4)).tensor("blk.0.attn_v.weight", {4, 1}, counting(4));
+  std::unique_ptr<Joined> keeper;
+  const gguf::TensorMap map = map_of(text, keeper);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").paired_rows == 4);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.bias").paired_rows == 4);
+  CHECK(map.at("model.layers.0.self_attn.k_proj.weight").paired_rows == 4);
+  CHECK(map.at("model.layers.0.self_attn.v_proj.weight").paired_rows == 0);
+  CHECK_THAT(map_error(llama(2).tensor("blk.0.attn_q.weight", {6, 1}, counting(6))).message,
+             Mentions("blk.0.attn_q.weight", "6 rows", "2 heads"));
+  GgufText qwen;
+  qwen.add("general.architecture", "qwen2").add("qwen2.attention.head_count", 2);
+  qwen.tensor("blk.0.attn_q.weight", {8, 1}, counting(8));
+  CHECK(map_of(qwen, keeper).at("model.layers.0.self_attn.q_proj.weight").paired_rows == 0);
+}
+
+TEST_CASE("stacked and fused tensors are taken apart") {
+  GgufText text = llama(2).add("llama.attention.head_count_kv", 1).add("llama.expert_count", 3);
+  text.tensor("blk.0.ffn_gate_exps.weight", {3, 2, 1}, counting(6));
+  text.tensor("blk.0.ffn_down_exps.weight", {3, 1, 2}, counting(6));
+  text.tensor("blk.1.ffn_gate_up_exps.weight", {3, 4, 1}, counting(12));
+  text.tensor("blk.1.ffn_down.2.weight", {1, 2}, counting(2)).tensor("blk.0.ffn_gate_inp.weight", {3, 1}, counting(3));
+  text.tensor("blk.0.attn_qkv.weight", {8, 1}, counting(8));
+  std::unique_ptr<Joined> keeper;
+  const gguf::TensorMap map = map_of(text, keeper);
+  const auto check = [&map](const char* name, std::vector<int64_t> shape, float first) {
+    CAPTURE(name);
+    const gguf::MappedTensor& tensor = map.at(name);
+    CHECK(tensor.shape == shape);
+    CHECK(tensor.bytes.size() == static_cast<size_t>(shape[0] * shape[1]) * sizeof(float));
+    CHECK(first_of(tensor) == first);
+  };
+  check("model.layers.0.block_sparse_moe.experts.0.w1.weight", {2, 1}, 0);
+  check("model.layers.0.block_sparse_moe.experts.2.w1.weight", {2, 1}, 4);
+  check("model.layers.0.block_sparse_moe.experts.1.w2.weight", {1, 2}, 2);
+  check("model.layers.1.block_sparse_moe.experts.1.w1.weight", {2, 1}, 4);
+  check("model.layers.1.block_sparse_moe.experts.1.w3.weight", {2, 1}, 6);
+  check("model.layers.1.block_sparse_moe.experts.2.w2.weight", {1, 2}, 0);
+  check("model.layers.0.block_sparse_moe.gate.weight", {3, 1}, 0);
+  check("model.layers.0.self_attn.q_proj.weight", {4, 1}, 0);
+  check("model.layers.0.self_attn.k_proj.weight", {2, 1}, 4);
+  check("model.layers.0.self_attn.v_proj.weight", {2, 1}, 6);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").paired_rows == 2);
+  CHECK_THAT(map_error(llama().tensor("blk.0.ffn_up_exps.weight", {3, 2}, counting(6))).message,
+             Mentions("blk.0.ffn_up_exps.weight", "[3, 2]"));
+  CHECK_THAT(map_error(llama(3).tensor("blk.0.attn_qkv.weight", {8, 1}, counting(8))).message, Mentions("8 rows"));
+  GgufText twice = llama();
+  twice.tensor("blk.0.ffn_up_exps.weight", {1, 2, 1}, counting(2)).tensor("blk.0.ffn_up.0.weight", {2, 1}, counting(2));
+  CHECK_THAT(map_error(twice).message, Mentions("blk.0.ffn_up_exps.weight", "blk.0.ffn_up.0.weight"));
+}
+
+TEST_CASE("factors of weights are those of their experts") {
+  GgufText text = llama().add("llama.expert_count", 2);
+  text.tensor("blk.0.ffn_up_exps.weight", {2, 1, 1}, counting(2));
+  text.tensor("blk.0.ffn_up_exps.scale", {2}, std::vector<float>{0.5f, 2.0f});
+  text.tensor("output.weight", {1, 1}, kOne).tensor("output.scale", {1}, std::vector<float>{3.0f});
+  std::unique_ptr<Joined> keeper;
+  const gguf::TensorMap map = map_of(text, keeper);
+  CHECK(map.size() == 3);
+  CHECK(map.at("model.layers.0.block_sparse_moe.experts.0.w3.weight").factor == 0.5f);
+  CHECK(map.at("model.layers.0.block_sparse_moe.experts.1.w3.weight").factor == 2.0f);
+  CHECK(map.at("lm_head.weight").factor == 3.0f);
+  CHECK_THAT(map_error(llama().tensor("output.scale", {1}, kOne)).message, Mentions("output.scale"));
+  GgufText few = llama().add("llama.expert_count", 3);
+  few.tensor("blk.0.ffn_up_exps.weight", {3, 1, 1}, counting(3)).tensor("blk.0.ffn_up_exps.scale", {2}, counting(2));
+  CHECK_THAT(map_error(few).message, Mentions("blk.0.ffn_up_exps.scale", "[2]"));
+}
