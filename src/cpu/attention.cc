@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "base/check.h"
 #include "cpu/ops.h"
@@ -33,9 +35,10 @@ struct AttentionOp {
   const CpuKvCache& cache;
   int32_t layer;
   const Matrix& out;
-  int32_t group;      ///< query heads per kv head
-  int32_t value_dim;  ///< channels of a head of `out`
-  int32_t unit_rows;  ///< the maximum of WorkUnit::rows()
+  int32_t group;       ///< query heads per kv head
+  int32_t value_dim;   ///< channels of a head of `out`
+  int32_t unit_rows;   ///< the maximum of WorkUnit::rows()
+  const float* sinks;  ///< [head_count], or null
 };
 
 /// Virtual rows [first, first + count) of a sequence under each of some kv heads. Virtual row r is query head r % group
@@ -210,9 +213,11 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
           .rows = unit.rows(),
           .padded_dim = padded,
           .window = op.shape.sliding_window,
-          .scale = op.shape.scale,
+          .scale = op.shape.soft_cap > 0.0f ? op.shape.soft_cap : op.shape.scale,
           .scores = space.scores,
-          .value_dim = op.cache.padded_value_dim()};
+          .state = {},
+          .value_dim = op.cache.padded_value_dim(),
+          .tanh_factor = op.shape.soft_cap > 0.0f ? op.shape.scale / op.shape.soft_cap : 0.0f};
 }
 
 /// Returns a tile of the rows of the unit's `index`th head.
@@ -279,10 +284,17 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
   }
 }
 
+/// Returns what a sink adds to the sum of a row, whose maximum is in units of ln 2. It is infinite, and the row
+/// therefore 0, where the scores are too small to count.
+float sink_share(float sink, float max) {
+  return static_cast<float>(std::exp2(double{sink} * std::numbers::log2e - double{max}));
+}
+
 void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionState& state) {
   const int32_t padded = op.cache.padded_value_dim();
   for (int32_t i = 0; i < unit.rows(); ++i) {
     const auto [row, head] = query_of(op, unit, i);
+    if (op.sinks != nullptr) state.sum[i * 16] += sink_share(op.sinks[head], state.max[i]);
     std::byte* to = row_of<std::byte>(op.out, op.batch.row_begin[unit.sequence] + row) +
                     static_cast<size_t>(head * op.value_dim) * tensor::size_of(op.out.dtype);
     op.device.kernels.attention_output(state.acc + i * padded, state.sum + i * 16, op.value_dim,
@@ -434,6 +446,10 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
         shape.head_count, shape.kv_head_count);
   check_layer(cache, layer, {.kv_head_count = shape.kv_head_count, .head_dim = shape.head_dim});
   CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
+  CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
+  const CpuVector* sinks = shape.sinks == nullptr ? nullptr : &as_cpu(*shape.sinks);
+  CHECK(sinks == nullptr || sinks->size() == shape.head_count, "{} sinks for {} heads", sinks->size(),
+        shape.head_count);
   CHECK(cache.padded_dim() <= kMaxHeadDim, "head_dim {} is above {}", shape.head_dim, kMaxHeadDim);
   run_units({.device = device,
              .q = q,
@@ -444,7 +460,8 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
              .out = out,
              .group = shape.head_count / shape.kv_head_count,
              .value_dim = shape.head_dim,
-             .unit_rows = kTileRows});
+             .unit_rows = kTileRows,
+             .sinks = sinks == nullptr ? nullptr : sinks->data()});
 }
 
 void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shape, const tensor::BatchLayout& batch,
@@ -465,7 +482,8 @@ void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shap
              .out = out,
              .group = shape.head_count,
              .value_dim = shape.latent_dim,
-             .unit_rows = kLatentUnitRows});
+             .unit_rows = kLatentUnitRows,
+             .sinks = nullptr});
 }
 
 }  // namespace millrace::cpu

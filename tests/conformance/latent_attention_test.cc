@@ -189,7 +189,7 @@ template <class Body>
 void for_each_backend(const Body& body) {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_latents()) continue;
+    if (!backend->computes(tensor::Feature::kLatentAttention)) continue;
     INFO(backend_case.name);
     body(*backend);
   }
@@ -272,7 +272,7 @@ TEST_CASE("latent attention computes large batches slice by slice") {
   LatentSequence sequence = random_latents(random, shape, 260);
   const BackendCase fastest = backend_cases().back();
   const auto backend = fastest.make();
-  if (!backend->computes_latents()) return;
+  if (!backend->computes(tensor::Feature::kLatentAttention)) return;
   const Values whole = feed_latents(*backend, {shape, 64}, weights, {first, sequence, first}, 1)[1];
   first.chunks = {5, 5};
   sequence.chunks = {100, 100, 59, 1};
