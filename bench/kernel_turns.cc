@@ -310,7 +310,8 @@ void run_attention(Turns& turns, const Kernels& first, int head_dim, int rows, R
                        .padded_dim = head_dim,
                        .scale = 0.125f,
                        .scores = floats,
-                       .state = {floats + state, floats + state + maxima, floats + state + maxima + count * 16}};
+                       .state = {floats + state, floats + state + maxima, floats + state + maxima + count * 16},
+                       .value_dim = head_dim};
   const int walks = rows <= 16 ? 40 : 8;
   turns.run(fmt::format("attention, {} rows of {}", rows, head_dim), 4.0 * rows * head_dim * kKeys * walks,
             [&](const Kernels& kernels) {

@@ -383,14 +383,14 @@ def bf16_distance(exact: PreTrainedModel, rounded: PreTrainedModel, prompts: lis
     return {"bf16_max": significant(worst, 3), "bf16_rms": significant(rms, 3), "bf16_kl": significant(worst_kl, 3)}
 
 
-def make_family(folder: Path, family: Family) -> dict:
-    """Writes one family's folder; returns the bf16 distances measured in transformers."""
+def make_family(folder: Path, family: Family, weights: dict[str, Tensor] | None = None) -> dict:
+    """Writes one family's folder, with random weights or those given; returns the bf16 distances measured in transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("model*"):
         old.unlink()
     write_json(folder / "config.json", {**family.config, "eos_token_id": family.eos})
     write_json(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": family.eos})
-    save_weights(folder, random_weights(family), family.shards)
+    save_weights(folder, weights or random_weights(family), family.shards)
 
     model = load(folder, torch.float32)
     rng = np.random.default_rng(family.seed + 1000)

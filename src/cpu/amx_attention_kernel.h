@@ -25,11 +25,11 @@ static_assert(kBandRows == kTileHeight);
 class KvPrefetcher {
  public:
   MILLRACE_INLINE KvPrefetcher(const QueryTile& rows, const KvBlock& block)
-      : block_(block), group_bytes_(kGroupKeys * rows.padded_dim * 2) {
+      : block_(block), key_bytes_(kGroupKeys * rows.padded_dim * 2), value_bytes_(kGroupKeys * rows.value_dim * 2) {
     const int bands = (rows.rows + kBandRows - 1) / kBandRows;
-    const int products = rows.padded_dim / 32 * kBlockGroups + rows.padded_dim / kLanes * kBlockGroups;
+    const int products = rows.padded_dim / 32 * kBlockGroups + rows.value_dim / kLanes * kBlockGroups;
     turns_ = rows.rows * (kBlockKeys / kLanes) + bands * products * kPrefetchesPerGemm;
-    const int lines = 2 * kBlockGroups * group_bytes_ / 64;
+    const int lines = kBlockGroups * (key_bytes_ + value_bytes_) / 64;
     lines_ = lines / turns_;
     rest_ = lines % turns_;
     begin_group(0);
@@ -67,11 +67,12 @@ class KvPrefetcher {
     group_ = group;
     at_ = reinterpret_cast<const char*>(group < kBlockGroups ? block_.next_k[group]
                                                              : block_.next_v[group - kBlockGroups]);
-    end_ = at_ + group_bytes_;
+    end_ = at_ + (group < kBlockGroups ? key_bytes_ : value_bytes_);
   }
 
   const KvBlock& block_;
-  int group_bytes_;
+  int key_bytes_;  // of a group
+  int value_bytes_;
   int turns_;
   int lines_;  // per turn, and `rest_` more in all
   int rest_;
@@ -132,19 +133,19 @@ struct BandTiles {
 
   /// Returns the steps that add probabilities times values to the accumulators. A step covers a group of keys for 64
   /// channels, or for the remaining 32.
-  [[nodiscard]] MILLRACE_INLINE int value_steps() const { return (rows.padded_dim + 63) / 64 * band.groups; }
+  [[nodiscard]] MILLRACE_INLINE int value_steps() const { return (rows.value_dim + 63) / 64 * band.groups; }
 
   MILLRACE_INLINE void add_values(ValueStep& step) const {
-    const bool wide = step.channel + 64 <= rows.padded_dim;
+    const bool wide = step.channel + 64 <= rows.value_dim;
     wide ? add_group<true>(step) : add_group<false>(step);
     if (++step.group == band.groups) step = {step.channel + 64, 0};
   }
 
   template <bool kWide>
   MILLRACE_INLINE void add_group(const ValueStep& at) const {
-    const size_t stride = static_cast<size_t>(rows.padded_dim) * 4;  // of accumulators and of a step of values
+    const size_t stride = static_cast<size_t>(rows.value_dim) * 4;  // of accumulators and of a step of values
     const char* const p = reinterpret_cast<const char*>(rows.scores + band.first * kBlockKeys);
-    float* const acc = rows.state.acc + band.first * rows.padded_dim + at.channel;
+    float* const acc = rows.state.acc + band.first * rows.value_dim + at.channel;
     if (at.group == 0) {
       _tile_loadd(0, acc, stride);
       _tile_loadd(1, acc + 16, stride);
@@ -184,8 +185,8 @@ struct BandTiles {
   MILLRACE_INLINE void scale_sums(const float* factor) const {
     if (!any_lane(load(factor) != splat(1.0f))) return;
     for (int r = 0; r < band.count; ++r) {
-      float* const acc = rows.state.acc + (band.first + r) * rows.padded_dim;
-      for (int i = 0; i < rows.padded_dim; i += kLanes) store(acc + i, load(acc + i) * factor[r]);
+      float* const acc = rows.state.acc + (band.first + r) * rows.value_dim;
+      for (int i = 0; i < rows.value_dim; i += kLanes) store(acc + i, load(acc + i) * factor[r]);
     }
   }
 

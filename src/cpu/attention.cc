@@ -17,9 +17,15 @@ constexpr int32_t kSplitKeys = 2048;
 /// Query rows of one kv head that share a pass over the keys.
 constexpr int32_t kTileRows = 48;
 static_assert(kTileRows <= kMaxQueryTileRows && kSplitKeys % kBlockKeys == 0);
+/// Query rows that share a block of latents. More tiles of them would leave the second-level cache.
+constexpr int32_t kLatentUnitRows = 4 * kTileRows;
+/// The maximum of the floats of states while splits run in parallel.
+constexpr size_t kMaxLatentStates = size_t{1} << 26;
 
-/// Readable zeros for groups after the last key: 16 keys of 256 f32 channels.
-alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * 256 * 4] = {};
+constexpr int32_t kMaxKeyDim = 640;
+constexpr int32_t kMaxHeadDim = 256;
+/// Readable zeros for groups after the last key: 16 keys of f32 channels.
+alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * kMaxKeyDim * 4] = {};
 
 struct AttentionOp {
   Device& device;
@@ -30,6 +36,8 @@ struct AttentionOp {
   int32_t layer;
   const Matrix& out;
   int32_t group;       ///< query heads per kv head
+  int32_t value_dim;   ///< channels of a head of `out`
+  int32_t unit_rows;   ///< the maximum of WorkUnit::rows()
   const float* sinks;  ///< [head_count], or null
 };
 
@@ -46,13 +54,15 @@ struct WorkUnit {
   int32_t split_end = 0;
   size_t states = 0;  ///< offset of its splits' states among all units', in floats; the first state becomes the total
 
-  /// Returns the rows of all its heads together, at most kTileRows.
+  /// Returns the rows of all its heads together. They are at most kTileRows, or those of a single head.
   [[nodiscard]] int32_t rows() const { return heads * count; }
+  /// Returns the tiles into which a head's rows are cut.
+  [[nodiscard]] int32_t tiles() const { return (count + kTileRows - 1) / kTileRows; }
 };
 
 /// Returns the floats of a state in whole cache lines, since other threads write the neighbouring states.
-size_t state_floats(int32_t rows, int32_t padded) {
-  return static_cast<size_t>(attention_maxima(rows) + int64_t{rows} * (16 + padded));
+size_t state_floats(int32_t rows, int32_t value_dim) {
+  return static_cast<size_t>(attention_maxima(rows) + int64_t{rows} * (16 + value_dim));
 }
 
 AttentionState state_at(float* floats, int32_t rows) {
@@ -60,30 +70,32 @@ AttentionState state_at(float* floats, int32_t rows) {
   return {.max = floats, .sum = sum, .acc = sum + int64_t{rows} * 16};
 }
 
-void reset(const AttentionState& state, int32_t rows, int32_t padded) {
+void reset(const AttentionState& state, int32_t rows, int32_t value_dim) {
   std::fill(state.max, state.max + attention_maxima(rows), -1e30f);
   std::fill(state.sum, state.sum + rows * 16, 0.0f);
-  std::fill(state.acc, state.acc + rows * padded, 0.0f);
+  std::fill(state.acc, state.acc + rows * value_dim, 0.0f);
 }
 
 /// The scratch of one thread.
 struct Workspace {
-  Workspace(Scratch& scratch, const CpuKvCache& cache) {
+  Workspace(Scratch& scratch, const CpuKvCache& cache, int32_t max_rows) {
+    const auto rows = static_cast<size_t>(max_rows);
     const auto padded = static_cast<size_t>(cache.padded_dim());
-    const size_t state = state_floats(kTileRows, cache.padded_dim());
-    const size_t floats = kTileRows * (padded + kBlockKeys + 1) + 2 * state;
-    std::byte* base = scratch.reserve((4 * kBlockGroups + 2) * cache.group_bytes() + floats * sizeof(float));
+    const size_t state = state_floats(max_rows, cache.padded_value_dim());
+    const size_t floats = rows * (padded + 1) + kTileRows * kBlockKeys + 2 * state;
+    const size_t half = kBlockGroups * (cache.group_bytes() + cache.value_group_bytes());
+    std::byte* base = scratch.reserve(2 * (half + cache.value_group_bytes()) + floats * sizeof(float));
     gathered = base;
-    partial_groups = base + 4 * kBlockGroups * cache.group_bytes();
-    auto* next = reinterpret_cast<float*>(partial_groups + 2 * cache.group_bytes());
+    partial_groups = base + 2 * half;
+    auto* next = reinterpret_cast<float*>(partial_groups + 2 * cache.value_group_bytes());
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
-    q = take(kTileRows * padded);
+    q = take(rows * padded);
     scores = take(kTileRows * kBlockKeys);
     partial = take(state);
     total = take(state);
-    positions = reinterpret_cast<int32_t*>(take(kTileRows));
+    positions = reinterpret_cast<int32_t*>(take(rows));
   }
-  std::byte* gathered;        // [2][K | V][4 groups]
+  std::byte* gathered;        // [2][K [4 groups] | V [4 groups]]
   std::byte* partial_groups;  // [2], the last V group, cleared beyond the last key
   float* q;
   float* scores;
@@ -106,11 +118,11 @@ void gather_group(const AttentionOp& op, size_t sequence, int32_t head, int32_t 
     keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
     values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
   }
-  const auto row_bytes = static_cast<size_t>(cache.padded_dim()) * tensor::size_of(cache.dtype());
-  op.device.kernels.gather_keys(keys, static_cast<int>(row_bytes / 4), k);
+  op.device.kernels.gather_keys(keys, static_cast<int>(cache.group_bytes() / kGroupKeys / 4), k);
   if (cache.dtype() == tensor::DType::kBF16) {
-    op.device.kernels.gather_values_bf16(values, cache.padded_dim(), v);
+    op.device.kernels.gather_values_bf16(values, cache.padded_value_dim(), v);
   } else {
+    const size_t row_bytes = cache.value_group_bytes() / kGroupKeys;
     for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
   }
 }
@@ -130,9 +142,9 @@ KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32
   const size_t s = position.sequence;
   const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
   const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
-  const size_t half = static_cast<size_t>(turn % 2) * cache.group_bytes();
-  std::byte* const gathered = space.gathered + 2 * kBlockGroups * half;
-  std::byte* const partial_group = space.partial_groups + half;
+  const auto half = static_cast<size_t>(turn % 2);
+  std::byte* const gathered = space.gathered + half * kBlockGroups * (cache.group_bytes() + cache.value_group_bytes());
+  std::byte* const partial_group = space.partial_groups + half * cache.value_group_bytes();
   KvBlock block{.first_key = position.first_key};
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = position.first_key + g * kGroupKeys;
@@ -151,7 +163,7 @@ KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32
       }
     } else {
       std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
-      std::byte* v = k + kBlockGroups * cache.group_bytes();
+      std::byte* v = gathered + kBlockGroups * cache.group_bytes() + static_cast<size_t>(g) * cache.value_group_bytes();
       gather_group(op, s, position.head, token, count, k, v);
       block.k[g] = k;
       block.v[g] = v;
@@ -204,20 +216,34 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
           .scale = op.shape.soft_cap > 0.0f ? op.shape.soft_cap : op.shape.scale,
           .scores = space.scores,
           .state = {},
+          .value_dim = op.cache.padded_value_dim(),
           .tanh_factor = op.shape.soft_cap > 0.0f ? op.shape.scale / op.shape.soft_cap : 0.0f};
 }
 
-/// Returns the rows of the unit's `index`th head.
-QueryTile rows_of_head(const AttentionOp& op, const QueryTile& all, int32_t index, int32_t count) {
-  const int64_t first = int64_t{index} * count;
+/// Returns a tile of the rows of the unit's `index`th head.
+QueryTile rows_of_tile(const AttentionOp& op, const WorkUnit& unit, const QueryTile& all, int32_t index, int32_t tile) {
+  const int64_t first = int64_t{index} * unit.count + tile * kTileRows;
   QueryTile rows = all;
-  rows.rows = count;
+  rows.rows = std::min(kTileRows, unit.count - tile * kTileRows);
   rows.q += static_cast<size_t>(first * rows.padded_dim) * op.device.lhs_element_bytes();
   rows.position += first;
   rows.state.max += first;
   rows.state.sum += first * 16;
-  rows.state.acc += first * rows.padded_dim;
+  rows.state.acc += first * rows.value_dim;
   return rows;
+}
+
+/// Makes a block's passes prefetch the latents of a later block where they lie, before they are gathered.
+void prefetch_latents(const AttentionOp& op, size_t sequence, int32_t first_key, KvBlock& block) {
+  const CpuKvCache& cache = op.cache;
+  const int32_t page_size = cache.shape().page_size;
+  if (!cache.has_latents() || page_size % kGroupKeys != 0) return;
+  const int32_t limit = op.batch.prefix[sequence] + op.batch.row_begin[sequence + 1] - op.batch.row_begin[sequence];
+  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[sequence];
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = first_key + g * kGroupKeys;
+    if (token < limit) block.next_k[g] = cache.key_at(pages[token / page_size], op.layer, 0, token % page_size);
+  }
 }
 
 int32_t first_visible_key(const AttentionOp& op, int32_t position) {
@@ -229,7 +255,7 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
                    const Workspace& space) {
   const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
                                                                       : op.device.kernels.attention_block_f32;
-  reset(rows.state, rows.rows, rows.padded_dim);
+  reset(rows.state, rows.rows, rows.value_dim);
   const int32_t last = rows.position[rows.rows - 1];
   const int32_t first_visible = first_visible_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
   const int32_t begin = std::max(split * kSplitKeys, first_visible);
@@ -241,16 +267,20 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
     return locate_block(op, {unit.sequence, unit.first_head + turn % unit.heads, first_key}, turn, space);
   };
   KvBlock next = locate_block_of_turn(0);
+  const int32_t tiles = unit.tiles();
   for (int32_t turn = 0; turn < turns; ++turn) {
     KvBlock block = next;
-    block.is_first = turn == 0;
-    block.is_last = turn == turns - 1;
-    if (!block.is_last) next = locate_block_of_turn(turn + 1);
+    if (turn + 1 < turns) next = locate_block_of_turn(turn + 1);
     for (int g = 0; g < kBlockGroups; ++g) {
       block.next_k[g] = next.k[g];
       block.next_v[g] = next.v[g];
     }
-    attend(rows_of_head(op, rows, turn % unit.heads, unit.count), block);
+    if (turn + 2 < turns) prefetch_latents(op, unit.sequence, begin + (turn + 2) * kBlockKeys, block);
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      block.is_first = turn == 0 || tiles > 1;  // the tiles' rows may differ in number
+      block.is_last = turn == turns - 1 && tile == tiles - 1;
+      attend(rows_of_tile(op, unit, rows, turn % unit.heads, tile), block);
+    }
   }
 }
 
@@ -261,13 +291,13 @@ float sink_share(float sink, float max) {
 }
 
 void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionState& state) {
-  const int32_t padded = op.cache.padded_dim();
+  const int32_t padded = op.cache.padded_value_dim();
   for (int32_t i = 0; i < unit.rows(); ++i) {
     const auto [row, head] = query_of(op, unit, i);
     if (op.sinks != nullptr) state.sum[i * 16] += sink_share(op.sinks[head], state.max[i]);
     std::byte* to = row_of<std::byte>(op.out, op.batch.row_begin[unit.sequence] + row) +
-                    static_cast<size_t>(head * op.shape.head_dim) * tensor::size_of(op.out.dtype);
-    op.device.kernels.attention_output(state.acc + i * padded, state.sum + i * 16, op.shape.head_dim,
+                    static_cast<size_t>(head * op.value_dim) * tensor::size_of(op.out.dtype);
+    op.device.kernels.attention_output(state.acc + i * padded, state.sum + i * 16, op.value_dim,
                                        op.out.dtype == tensor::DType::kBF16, to);
   }
 }
@@ -281,8 +311,8 @@ std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
     if (virtual_rows == 0) continue;
     const int32_t heads = std::clamp(kTileRows / virtual_rows, 1, max_heads);
     for (int32_t head = 0; head < kv_heads; head += heads) {
-      for (int32_t first = 0; first < virtual_rows; first += kTileRows) {
-        const int32_t count = std::min(kTileRows, virtual_rows - first);
+      for (int32_t first = 0; first < virtual_rows; first += op.unit_rows) {
+        const int32_t count = std::min(op.unit_rows, virtual_rows - first);
         const int32_t last = last_visible_key(op, s, (first + count - 1) / op.group);
         const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
         units.push_back({.sequence = s,
@@ -330,7 +360,7 @@ void for_each_item(ThreadPool& pool, size_t items, const Body& body) {
 void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units) {
   for_each_item(op.device.pool, units.size(), [&](size_t i, int slot) {
     const WorkUnit& unit = units[i];
-    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache, op.unit_rows);
     QueryTile rows = load_queries(op, unit, space);
     const AttentionState total = state_at(space.total, unit.rows());
     rows.state = total;
@@ -338,22 +368,29 @@ void run_unsplit_units(const AttentionOp& op, const std::vector<WorkUnit>& units
     rows.state = state_at(space.partial, unit.rows());
     for (int32_t split = unit.split_begin + 1; split < unit.split_end; ++split) {
       process_split(op, unit, rows, split, space);
-      op.device.kernels.attention_merge(unit.rows(), rows.padded_dim, total, rows.state);
+      op.device.kernels.attention_merge(unit.rows(), rows.value_dim, total, rows.state);
     }
     store_output(op, unit, total);
   });
 }
 
-/// Runs few units with long contexts: their splits run in parallel and are merged in order afterwards.
-void run_split_units(const AttentionOp& op, std::vector<WorkUnit> units) {
-  const int32_t padded = op.cache.padded_dim();
-  std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
+/// Returns the floats of the states of all splits, and sets each unit's offset among them.
+size_t assign_states(const AttentionOp& op, std::vector<WorkUnit>& units) {
   size_t floats = 0;
-  for (size_t i = 0; i < units.size(); ++i) {
-    WorkUnit& unit = units[i];
-    for (int32_t split = unit.split_begin; split < unit.split_end; ++split) items.emplace_back(i, split);
+  for (WorkUnit& unit : units) {
     unit.states = floats;
-    floats += static_cast<size_t>(unit.split_end - unit.split_begin) * state_floats(unit.rows(), padded);
+    floats +=
+        static_cast<size_t>(unit.split_end - unit.split_begin) * state_floats(unit.rows(), op.cache.padded_value_dim());
+  }
+  return floats;
+}
+
+/// Runs few units with long contexts: their splits run in parallel and are merged in order afterwards.
+void run_split_units(const AttentionOp& op, const std::vector<WorkUnit>& units, size_t floats) {
+  const int32_t padded = op.cache.padded_value_dim();
+  std::vector<std::pair<size_t, int32_t>> items;  // (unit, split)
+  for (size_t i = 0; i < units.size(); ++i) {
+    for (int32_t split = units[i].split_begin; split < units[i].split_end; ++split) items.emplace_back(i, split);
   }
   float* const states = op.device.shared_scratch.reserve_as<float>(floats);
   const auto state_of = [&](const WorkUnit& unit, int32_t split) {
@@ -363,7 +400,7 @@ void run_split_units(const AttentionOp& op, std::vector<WorkUnit> units) {
   for_each_item(op.device.pool, items.size(), [&](size_t i, int slot) {
     const auto [index, split] = items[i];
     const WorkUnit& unit = units[index];
-    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache);
+    const Workspace space(op.device.slot_scratch[static_cast<size_t>(slot)], op.cache, op.unit_rows);
     QueryTile rows = load_queries(op, unit, space);
     rows.state = state_of(unit, split);
     process_split(op, unit, rows, split, space);
@@ -378,6 +415,26 @@ void run_split_units(const AttentionOp& op, std::vector<WorkUnit> units) {
   });
 }
 
+/// Runs the units on all threads. The bits do not depend on how.
+void run_units(const AttentionOp& op) {
+  const auto threads = static_cast<size_t>(op.device.pool.threads());
+  std::vector<WorkUnit> units = divide_among(op, op.device.pool.threads());
+  const size_t states = assign_states(op, units);
+  const bool too_large = op.cache.has_latents() && units.size() >= threads && states > kMaxLatentStates;
+  if (threads == 1 || units.size() >= 8 * threads || too_large) {
+    run_unsplit_units(op, units);
+  } else {
+    run_split_units(op, units, states);
+  }
+}
+
+void check_layer(const CpuKvCache& cache, int32_t layer, const tensor::KvCacheShape& wanted) {
+  const tensor::KvCacheShape& shape = cache.shape();
+  CHECK(shape.kv_head_count == wanted.kv_head_count && shape.head_dim == wanted.head_dim &&
+            shape.latent_dim == wanted.latent_dim && layer >= 0 && layer < shape.layer_count,
+        "layer {} is not one of this cache, or its heads differ", layer);
+}
+
 }  // namespace
 
 void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, const tensor::BatchLayout& batch,
@@ -387,30 +444,46 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
   check_batch(batch, q.rows, cache);
   CHECK(shape.kv_head_count > 0 && shape.head_count % shape.kv_head_count == 0, "{} heads over {} kv heads",
         shape.head_count, shape.kv_head_count);
-  CHECK(cache.shape().kv_head_count == shape.kv_head_count && cache.shape().head_dim == shape.head_dim && layer >= 0 &&
-            layer < cache.shape().layer_count,
-        "layer {} is not one of this cache, or its heads differ", layer);
+  check_layer(cache, layer, {.kv_head_count = shape.kv_head_count, .head_dim = shape.head_dim});
   CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
   CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
   const CpuVector* sinks = shape.sinks == nullptr ? nullptr : &as_cpu(*shape.sinks);
   CHECK(sinks == nullptr || sinks->size() == shape.head_count, "{} sinks for {} heads", sinks->size(),
         shape.head_count);
-  CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
-  const AttentionOp op{.device = device,
-                       .q = q,
-                       .shape = shape,
-                       .batch = batch,
-                       .cache = cache,
-                       .layer = layer,
-                       .out = out,
-                       .group = shape.head_count / shape.kv_head_count,
-                       .sinks = sinks == nullptr ? nullptr : sinks->data()};
-  std::vector<WorkUnit> units = divide_among(op, device.pool.threads());
-  if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
-    run_unsplit_units(op, units);
-  } else {
-    run_split_units(op, std::move(units));
-  }
+  CHECK(cache.padded_dim() <= kMaxHeadDim, "head_dim {} is above {}", shape.head_dim, kMaxHeadDim);
+  run_units({.device = device,
+             .q = q,
+             .shape = shape,
+             .batch = batch,
+             .cache = cache,
+             .layer = layer,
+             .out = out,
+             .group = shape.head_count / shape.kv_head_count,
+             .value_dim = shape.head_dim,
+             .unit_rows = kTileRows,
+             .sinks = sinks == nullptr ? nullptr : sinks->data()});
+}
+
+void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shape, const tensor::BatchLayout& batch,
+                       const CpuKvCache& cache, int32_t layer, Matrix out) {
+  check_matrix("q", q, device.compute_dtype, out.rows, int64_t{shape.head_count} * shape.key_dim());
+  check_matrix("out", out, device.compute_dtype, q.rows, int64_t{shape.head_count} * shape.latent_dim);
+  check_batch(batch, q.rows, cache);
+  check_layer(cache, layer, {.kv_head_count = 1, .head_dim = shape.key_dim(), .latent_dim = shape.latent_dim});
+  CHECK(cache.padded_dim() <= kMaxKeyDim, "a latent and key of {} channels are above {}", shape.key_dim(), kMaxKeyDim);
+  const tensor::AttentionShape heads{
+      .head_count = shape.head_count, .kv_head_count = 1, .head_dim = shape.key_dim(), .scale = shape.scale};
+  run_units({.device = device,
+             .q = q,
+             .shape = heads,
+             .batch = batch,
+             .cache = cache,
+             .layer = layer,
+             .out = out,
+             .group = shape.head_count,
+             .value_dim = shape.latent_dim,
+             .unit_rows = kLatentUnitRows,
+             .sinks = nullptr});
 }
 
 }  // namespace millrace::cpu

@@ -60,12 +60,12 @@ MILLRACE_INLINE void accumulate_values(const QueryTile& rows, const KvBlock& blo
   constexpr int kGroupSteps = kGroupKeys / Format::kDepth;
   constexpr size_t kLhsStride = kBlockKeys * sizeof(float);
   constexpr size_t kTileStep = V * kLanes * Format::kColumnStep;
-  const size_t value_step = static_cast<size_t>(rows.padded_dim) * Format::kColumnStep;
+  const size_t value_step = static_cast<size_t>(rows.value_dim) * Format::kColumnStep;
   const size_t first_column = static_cast<size_t>(channel) * Format::kColumnStep;
   const PrefetchShare share = prefetch_share_of_query_tile<R>(rows, row, kGroupSteps * kTileStep, kTileStep);
-  float* c = rows.state.acc + row * rows.padded_dim + channel;
+  float* c = rows.state.acc + row * rows.value_dim + channel;
   Vec acc[R][V];
-  load_tile(acc, c, static_cast<size_t>(rows.padded_dim));
+  load_tile(acc, c, static_cast<size_t>(rows.value_dim));
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
 #pragma clang loop unroll(full)
@@ -90,13 +90,13 @@ MILLRACE_INLINE void accumulate_values(const QueryTile& rows, const KvBlock& blo
       ahead += share.step;
     }
   }
-  store_tile(acc, c, static_cast<size_t>(rows.padded_dim));
+  store_tile(acc, c, static_cast<size_t>(rows.value_dim));
 }
 
 template <class Format, int R, bool kPrefetch, int V = kTileVecs>
 MILLRACE_INLINE void accumulate_channels(const QueryTile& rows, const KvBlock& block, const float* factor, int row,
                                          int channel) {
-  for (; channel + V * kLanes <= rows.padded_dim; channel += V * kLanes) {
+  for (; channel + V * kLanes <= rows.value_dim; channel += V * kLanes) {
     accumulate_values<Format, R, V, kPrefetch>(rows, block, factor, row, channel);
   }
   if constexpr (V > 1) accumulate_channels<Format, R, kPrefetch, V - 1>(rows, block, factor, row, channel);
@@ -122,7 +122,7 @@ void attention_block(const QueryTile& rows, const KvBlock& block) {
   });
 }
 
-void attention_merge(int rows, int padded_dim, const AttentionState& into, const AttentionState& from) {
+void attention_merge(int rows, int value_dim, const AttentionState& into, const AttentionState& from) {
   for (int row = 0; row < rows; ++row) {
     const float new_max = into.max[row] > from.max[row] ? into.max[row] : from.max[row];
     const Vec keep = exp2_nonpositive(splat(into.max[row] - new_max));
@@ -130,9 +130,9 @@ void attention_merge(int rows, int padded_dim, const AttentionState& into, const
     into.max[row] = new_max;
     float* sum = into.sum + row * kLanes;
     store(sum, load(sum) * keep + load(from.sum + row * kLanes) * add);
-    float* acc = into.acc + row * padded_dim;
-    const float* other = from.acc + row * padded_dim;
-    for (int i = 0; i < padded_dim; i += kLanes) store(acc + i, load(acc + i) * keep + load(other + i) * add);
+    float* acc = into.acc + row * value_dim;
+    const float* other = from.acc + row * value_dim;
+    for (int i = 0; i < value_dim; i += kLanes) store(acc + i, load(acc + i) * keep + load(other + i) * add);
   }
 }
 

@@ -213,6 +213,21 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::attention(device_, q, shape, batch.layout, as_cpu_cache(cache), layer, out);
   }
+  std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
+    return std::make_unique<CpuLatentExpansion>(device_, kv_b, shape);
+  }
+  void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                    float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer) override {
+    check_stream();
+    cpu::store_latent(device_, kv, shape, rotary, as_cpu(norm), norm_epsilon, batch.layout,
+                      static_cast<CpuKvCache&>(cache), layer);
+  }
+  void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary, const LatentExpansion& expansion,
+                        const UploadedBatch& batch, const KvCache& cache, int32_t layer, Matrix out) override {
+    check_stream();
+    cpu::latent_attention(device_, q, shape, rotary, static_cast<const CpuLatentExpansion&>(expansion), batch.layout,
+                          as_cpu_cache(cache), layer, out);
+  }
   void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override {
     check_stream();
     cpu::gather_rows(device_, in, rows.values, out);

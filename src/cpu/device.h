@@ -64,6 +64,8 @@ struct Device {
   std::vector<SamplerScratch> samplers;  // [threads]
   std::vector<RotaryAngles> rotary_angles;
   uint64_t rotary_clock = 0;
+  Scratch latent_queries;  // [rows, heads, latent and key], then the results [rows, heads, latent]
+  Scratch latent_lhs;      // per head, for the two GEMMs of latent attention
   Routes routes;
   Scratch expert_rows;
   Scratch expert_values;  // of down, where a whole row is wanted before it is encoded

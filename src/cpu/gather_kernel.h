@@ -56,12 +56,12 @@ void gather_keys(const std::byte* const* keys, int words, std::byte* out) {
 }
 
 /// Computes out[pair of values][channel][2] in bf16.
-void gather_values_bf16(const std::byte* const* values, int padded_dim, std::byte* out) {
+void gather_values_bf16(const std::byte* const* values, int value_dim, std::byte* out) {
   for (int pair = 0; pair < kGroupKeys / 2; ++pair) {
-    for (int channel = 0; channel < padded_dim; channel += kLanes) {
+    for (int channel = 0; channel < value_dim; channel += kLanes) {
       const Bits even = __builtin_convertvector(load_as<Halves>(values[2 * pair] + channel * 2), Bits);
       const Bits odd = __builtin_convertvector(load_as<Halves>(values[2 * pair + 1] + channel * 2), Bits);
-      store_as(out + (pair * padded_dim + channel) * 4, even | (odd << 16));
+      store_as(out + (pair * value_dim + channel) * 4, even | (odd << 16));
     }
   }
 }

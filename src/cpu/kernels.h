@@ -131,7 +131,7 @@ inline constexpr int kW4LhsUnitBytes = kW8GroupElements + static_cast<int>(sizeo
 struct AttentionState {
   float* max = nullptr;  // [rows] of attention_maxima(rows)
   float* sum = nullptr;  // [rows, 16]
-  float* acc = nullptr;  // [rows, padded_dim]
+  float* acc = nullptr;  // [rows, value_dim]
 };
 
 /// Query rows of one kv head that share a pass over the keys.
@@ -139,16 +139,17 @@ struct QueryTile {
   const std::byte* q = nullptr;       // [rows, padded_dim] LHS operand
   const int32_t* position = nullptr;  // [rows]
   int rows = 0;
-  int padded_dim = 0;  // head_dim rounded up to whole vectors or tiles
+  int padded_dim = 0;  // of a key: its channels rounded up to whole vectors or tiles
   int32_t window = 0;  // 0: none
   float scale = 0.0f;
   float* scores = nullptr;  // scratch [rows, 64]; probabilities overwrite it
   AttentionState state;
+  int value_dim = 0;  // of a value, rounded up alike
   float tanh_factor = 0.0f;  // unless 0, scores s become tanh(tanh_factor · s) before they are scaled
 };
 
 /// The keys [first_key, first_key + 64), in groups of 16. K groups are [padded_dim as steps][16], V groups [16 keys as
-/// steps][padded_dim]. All groups are readable. V groups hold finite values even where no key exists.
+/// steps][value_dim]. All groups are readable. V groups hold finite values even where no key exists.
 struct KvBlock {
   int32_t first_key = 0;
   bool is_first = true;  ///< the first block of a pass with these rows
@@ -186,11 +187,11 @@ struct Kernels {
   void (*quantize_lhs)(const float* in, int64_t count, std::byte* out);
   void (*attention_block_f32)(const QueryTile&, const KvBlock&);
   /// Gathers groups of 16 tokens from any addresses: out[word][16] of keys, a word being one f32 channel or two bf16
-  /// ones, and out[8][padded_dim][2] of bf16 values.
+  /// ones, and out[8][value_dim][2] of bf16 values.
   void (*gather_keys)(const std::byte* const* keys, int words, std::byte* out);
-  void (*gather_values_bf16)(const std::byte* const* values, int padded_dim, std::byte* out);
+  void (*gather_values_bf16)(const std::byte* const* values, int value_dim, std::byte* out);
   /// Merges two softmax states: `into` becomes `into` followed by `from`, whose keys come later.
-  void (*attention_merge)(int rows, int padded_dim, const AttentionState& into, const AttentionState& from);
+  void (*attention_merge)(int rows, int value_dim, const AttentionState& into, const AttentionState& from);
 
   /// Converts to bf16: out = bf16(in), rounded to nearest even.
   void (*narrow)(const float* in, uint16_t* out, int64_t count);

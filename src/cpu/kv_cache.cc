@@ -1,5 +1,7 @@
 #include "cpu/kv_cache.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -17,7 +19,7 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
   return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
 }
 
-/// Returns the bytes of the keys, or of the values, of one head and layer in a page.
+/// Returns the bytes of the keys, the values or the latents of one head and layer in a page.
 size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
   return static_cast<size_t>(shape.page_size) * static_cast<size_t>(round_up(shape.head_dim, head_multiple)) *
          tensor::size_of(dtype);
@@ -25,10 +27,21 @@ size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int
 
 }  // namespace
 
+bool has_fault(tensor::DType dtype, std::span<const float> values) {
+  constexpr uint32_t kInfinity = 0x7F800000;
+  constexpr uint32_t kRoundsToInfinity = 0x7F7F8000;  // in bf16
+  const uint32_t least_fault = dtype == tensor::DType::kBF16 ? kRoundsToInfinity : kInfinity;
+  uint32_t largest = 0;
+  for (const float x : values) largest = std::max(largest, std::bit_cast<uint32_t>(x) & 0x7FFFFFFF);
+  return largest >= least_fault;
+}
+
 CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple)
     : shape_(shape),
       dtype_(dtype),
       padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
+      padded_value_dim_(
+          static_cast<int32_t>(round_up(shape.latent_dim > 0 ? shape.latent_dim : shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
       side_bytes_(side_bytes_of(shape, dtype, head_multiple)),
       page_bytes_(page_bytes_of(shape, dtype, head_multiple)) {
@@ -36,12 +49,25 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
             shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
+  CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim),
+        "latents of {} in {} heads of {} values", shape.latent_dim, shape.kv_head_count, shape.head_dim);
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
 }
 
 size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
-  return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * 2 *
+  const size_t sides = shape.latent_dim > 0 ? 1 : 2;
+  return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * sides *
          side_bytes_of(shape, dtype, head_multiple);
+}
+
+void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const {
+  std::byte* const to = layer_of_page(id, layer) + static_cast<size_t>(offset) * padded_dim_ * element_;
+  if (dtype_ == tensor::DType::kF32) {
+    std::memcpy(to, latent, static_cast<size_t>(padded_dim_) * sizeof(float));
+    return;
+  }
+  auto* const narrow = reinterpret_cast<uint16_t*>(to);
+  for (int32_t i = 0; i < padded_dim_; ++i) narrow[i] = tensor::BFloat16::from_float(latent[i]).bits;
 }
 
 void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <span>
+
 #include "cpu/device.h"
 #include "tensor/backend.h"
 
 namespace millrace::cpu {
+
+/// Returns whether one of the values is not finite, or is not once stored as `dtype`.
+[[nodiscard]] bool has_fault(tensor::DType dtype, std::span<const float> values);
 
 /// The KV cache in host memory. Each layer's parts of all pages are contiguous, [layer][page][kv head][K | V], so that
 /// attention reads pages with consecutive ids as one run. On the host tier and in stores a page is [layer][kv head][K |
@@ -12,7 +17,8 @@ namespace millrace::cpu {
 ///
 /// Per head, keys are groups of 16 in the layout of kernels.h: K groups [padded_dim / depth][16][depth], V groups [16 /
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
-/// [tokens][padded_dim], and attention gathers groups.
+/// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which
+/// attention gathers groups of both kinds.
 class CpuKvCache final : public tensor::KvCache {
  public:
   /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels.
@@ -26,9 +32,14 @@ class CpuKvCache final : public tensor::KvCache {
 
   [[nodiscard]] tensor::DType dtype() const { return dtype_; }
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }
-  [[nodiscard]] bool grouped() const { return shape_.page_size % kGroupKeys == 0; }
-  /// Returns the bytes of 16 keys (or values) of a head.
+  /// Returns the channels of a value, padded.
+  [[nodiscard]] int32_t padded_value_dim() const { return padded_value_dim_; }
+  [[nodiscard]] bool has_latents() const { return shape_.latent_dim > 0; }
+  [[nodiscard]] bool grouped() const { return !has_latents() && shape_.page_size % kGroupKeys == 0; }
+  /// Returns the bytes of 16 keys of a head.
   [[nodiscard]] size_t group_bytes() const { return size_t{kGroupKeys} * padded_dim_ * element_; }
+  /// Returns the bytes of 16 values of a head.
+  [[nodiscard]] size_t value_group_bytes() const { return size_t{kGroupKeys} * padded_value_dim_ * element_; }
 
   [[nodiscard]] std::byte* keys(PageId id, int32_t layer, int32_t head) const {
     return layer_of_page(id, layer) + static_cast<size_t>(head) * 2 * side_bytes_;
@@ -39,20 +50,24 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
   void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
+  /// Stores one token's latent and key, f32 [padded_dim], at `offset` in a page of latents.
+  void store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const;
   /// Returns the key, [padded_dim], of token `offset` in an ungrouped page.
   [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
   }
-  /// Returns the value, [padded_dim], of token `offset` in an ungrouped page.
+  /// Returns the value, [padded_value_dim], of token `offset` in an ungrouped page.
   [[nodiscard]] const std::byte* value_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
-    return key_at(id, layer, head, offset) + side_bytes_;
+    return key_at(id, layer, head, offset) + (has_latents() ? 0 : side_bytes_);
   }
   /// Zeroes the lanes [first, 16) of a V group.
   void clear_values(std::byte* group, int32_t first) const;
 
  private:
   /// Returns the bytes of a page in one layer.
-  [[nodiscard]] size_t layer_bytes() const { return static_cast<size_t>(shape_.kv_head_count) * 2 * side_bytes_; }
+  [[nodiscard]] size_t layer_bytes() const {
+    return static_cast<size_t>(shape_.kv_head_count) * (has_latents() ? 1 : 2) * side_bytes_;
+  }
   [[nodiscard]] std::byte* layer_of_page(PageId id, int32_t layer) const {
     const auto first = static_cast<size_t>(layer) * static_cast<size_t>(shape_.page_count);
     return buffer_.data() + (first + id.value()) * layer_bytes();
@@ -61,8 +76,9 @@ class CpuKvCache final : public tensor::KvCache {
   tensor::KvCacheShape shape_;
   tensor::DType dtype_;
   int32_t padded_dim_;
+  int32_t padded_value_dim_;
   uint32_t element_;
-  size_t side_bytes_;  // K or V of a head and layer in a page
+  size_t side_bytes_;  // K or V of a head and layer in a page, or its latents
   size_t page_bytes_;
   tensor::Buffer buffer_;
 };

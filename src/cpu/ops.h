@@ -5,6 +5,7 @@
 
 #include "cpu/device.h"
 #include "cpu/kv_cache.h"
+#include "cpu/latent_expansion.h"
 #include "cpu/packed_weight.h"
 #include "tensor/backend.h"
 
@@ -48,6 +49,16 @@ void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::Attention
                      tensor::Matrix q);
 void attention(Device& device, tensor::Matrix q, const tensor::AttentionShape& shape, const tensor::BatchLayout& batch,
                const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
+/// Stores the latents and keys of a batch; see tensor::Backend::store_latent.
+void store_latent(Device& device, tensor::Matrix kv, const tensor::LatentShape& shape,
+                  const tensor::RotaryTable& rotary, const CpuVector& norm, float norm_epsilon,
+                  const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer);
+void latent_attention(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
+                      const tensor::RotaryTable& rotary, const CpuLatentExpansion& expansion,
+                      const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
+/// out (compute) [T, heads·latent_dim] = attention of queries (compute) [T, heads·key_dim] over the latents of a layer.
+void attend_to_latents(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
+                       const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
 void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> rows, tensor::Matrix out);
 void copy_columns(Device& device, tensor::Matrix in, int64_t in_begin, tensor::Matrix out, int64_t out_begin,
                   int64_t cols);

@@ -286,4 +286,38 @@ Values attention(std::span<const float> q, int64_t position, const History& hist
   return out;
 }
 
+Values latent_attention(std::span<const float> q, int64_t position, const LatentHistory& history, const Values& kv_b,
+                        const tensor::LatentShape& shape) {
+  const auto nope = static_cast<size_t>(shape.nope_dim);
+  const auto rope = static_cast<size_t>(shape.rope_dim);
+  const auto latent = static_cast<size_t>(shape.latent_dim);
+  const auto tokens = static_cast<size_t>(position) + 1;
+  const Values known(history.latents.begin(), history.latents.begin() + static_cast<std::ptrdiff_t>(tokens * latent));
+  const int64_t rows = shape.nope_dim + shape.value_dim;
+  Values out;
+  for (int32_t head = 0; head < shape.head_count; ++head) {
+    const auto first = kv_b.begin() + head * rows * shape.latent_dim;
+    const Values expanded =
+        matmul(known, {first, first + rows * shape.latent_dim}, {}, shape.latent_dim, rows);  // [tokens, nope + value]
+    const float* const own = q.data() + static_cast<size_t>(head) * (nope + rope);
+    std::vector<double> weights;
+    for (size_t key = 0; key < tokens; ++key) {
+      double score = 0.0;
+      for (size_t i = 0; i < nope; ++i) score += double{own[i]} * double{expanded[key * static_cast<size_t>(rows) + i]};
+      for (size_t i = 0; i < rope; ++i) score += double{own[nope + i]} * double{history.keys[key * rope + i]};
+      weights.push_back(score * double{shape.scale});
+    }
+    const double max = *std::max_element(weights.begin(), weights.end());
+    double sum = 0.0;
+    for (double& weight : weights) sum += weight = std::exp(weight - max);
+    for (size_t i = 0; i < static_cast<size_t>(shape.value_dim); ++i) {
+      double value = 0.0;
+      for (size_t key = 0; key < tokens; ++key)
+        value += weights[key] * double{expanded[key * static_cast<size_t>(rows) + nope + i]};
+      out.push_back(static_cast<float>(value / sum));
+    }
+  }
+  return out;
+}
+
 }  // namespace millrace::reference

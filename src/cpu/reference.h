@@ -91,6 +91,16 @@ struct AttentionSizes {
 [[nodiscard]] Values attention(std::span<const float> q, int64_t position, const History& history,
                                const AttentionSizes& sizes);
 
+/// The latents of one sequence so far, after their norm, and its rotated keys.
+struct LatentHistory {
+  Values latents;  // [tokens, latent_dim]
+  Values keys;     // [tokens, rope_dim]
+};
+/// Computes one query row [heads, nope_dim + rope_dim], already rotated, at `position`. Each head's keys and values are
+/// expanded from the latents by kv_b [heads, nope_dim + value_dim, latent_dim]. Returns [heads, value_dim].
+[[nodiscard]] Values latent_attention(std::span<const float> q, int64_t position, const LatentHistory& history,
+                                      const Values& kv_b, const tensor::LatentShape& shape);
+
 /// Returns the distribution of one draw by the order and formulas of docs/sampling.md. Ids ascend; all probabilities
 /// are positive.
 [[nodiscard]] std::vector<std::pair<TokenId, double>> sampling_distribution(std::span<const float> logits,

@@ -62,9 +62,17 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
   add_integer(hash, attention.rope.has_value());
   if (attention.rope) add_rope(hash, config.ropes[static_cast<size_t>(*attention.rope)], rotary_dim(config, attention));
   add_integer(hash, attention.query_scaling.has_value());
-  if (!attention.query_scaling) return;
-  hash.add(attention.query_scaling->beta);
-  add_integer(hash, attention.query_scaling->original_max_position);
+  if (attention.query_scaling) {
+    hash.add(attention.query_scaling->beta);
+    add_integer(hash, attention.query_scaling->original_max_position);
+  }
+  if (!attention.latent) return;
+  hash.add(std::string_view("latent"));
+  const LatentConfig& latent = *attention.latent;
+  for (const int32_t size : {latent.query_rank, latent.latent_dim, latent.nope_dim, latent.rope_dim})
+    add_integer(hash, size);
+  hash.add(double{latent.norm_epsilon});
+  add_integer(hash, latent.bias);
 }
 
 void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {

@@ -38,6 +38,19 @@ struct QueryScaling {
   friend bool operator==(const QueryScaling&, const QueryScaling&) = default;
 };
 
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), in place of keys and values per head. All heads share a
+/// latent c = norm(Wc · x) and a rotated key per token. Head h has the key [Wk_h · c, rotated key] and the value Wv_h ·
+/// c.
+struct LatentConfig {
+  int32_t query_rank = 0;  ///< queries are Wb · norm(Wa · x), with so many rows of Wa; 0: W · x
+  int32_t latent_dim = 0;
+  int32_t nope_dim = 0;  ///< channels of a head's query that are not rotated
+  int32_t rope_dim = 0;
+  float norm_epsilon = 1e-6f;  ///< of both norms
+  bool bias = false;           ///< of Wa and Wc
+  friend bool operator==(const LatentConfig&, const LatentConfig&) = default;
+};
+
 /// Attention with keys and values per head: Wo · softmax(mask(cap(scale · q·k))) · v.
 struct AttentionConfig {
   int32_t head_count = 0;
@@ -52,6 +65,8 @@ struct AttentionConfig {
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
   std::optional<QueryScaling> query_scaling = {};
+  /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
+  std::optional<LatentConfig> latent = {};
 
   [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }

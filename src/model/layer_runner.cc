@@ -42,12 +42,14 @@ void LayerRunner::allocate(const StageLimits& limits) {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
   const auto batch = [&](DType dtype, int64_t cols) { return rows(limits.max_batch_tokens, dtype, cols); };
-  const int64_t query = largest([this](int32_t index) { return layer_layout(index).query_width(); });
-  const int64_t kv = largest([this](int32_t index) { return layer_layout(index).kv_width(); });
+  const auto is_latent = [this](int32_t index) { return layer_config(index).attention.latent.has_value(); };
+  const auto per_head = [&](int64_t width, int32_t index) { return is_latent(index) ? 0 : width; };
+  const int64_t query = largest([&](int32_t index) { return per_head(layer_layout(index).query_width(), index); });
+  const int64_t kv = largest([&](int32_t index) { return per_head(layer_layout(index).kv_width(), index); });
   activations_.normed = batch(compute, config_.hidden_size);
   activations_.qkv = batch(DType::kF32, query + 2 * kv);
   activations_.query = batch(compute, query);
-  activations_.attended = batch(compute, query);
+  activations_.attended = batch(compute, largest([this](int32_t index) { return layer_layout(index).query_width(); }));
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
   activations_.expanded = batch(DType::kF32, largest([this](int32_t index) { return expanded_columns(index); }));
@@ -60,7 +62,16 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.magnitudes = batch(DType::kF32, 1);
     activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
   }
-  activations_.tail_query = rows(limits.max_tail_rows, compute, query);
+  int64_t latent_query = 0;
+  for (int32_t index = 0; index < range_.size() && latent_query == 0; ++index) {
+    if (!is_latent(index)) continue;
+    const tensor::LatentShape shape = latent_shape(layer_config(index).attention, layer_layout(index).head_count());
+    latent_.emplace(backend_, *layer_config(index).attention.latent, shape, limits.max_batch_tokens);
+    latent_query = shape.query_width();
+  }
+  const Matrix tail_query{.dtype = compute, .rows = limits.max_tail_rows, .cols = query};
+  const Matrix latent_tail_query{.dtype = DType::kF32, .rows = limits.max_tail_rows, .cols = latent_query};
+  activations_.tail_query = backend_.allocate(std::max(tail_query.bytes(), latent_tail_query.bytes()));
   if (largest([this](int32_t index) { return layer_config(index).parallel; }) > 0)
     activations_.tail_normed = rows(limits.max_tail_rows, compute, config_.hidden_size);
 }
@@ -99,6 +110,15 @@ tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) 
     table.query_period = attention.query_scaling->original_max_position;
   }
   return table;
+}
+
+LatentProjection::Layer LayerRunner::latent_layer(int32_t index) const {
+  const AttentionConfig& attention = layer_config(index).attention;
+  return {.weights = *weights_[static_cast<size_t>(index)].latent,
+          .config = *attention.latent,
+          .shape = latent_shape(attention, layer_layout(index).head_count()),
+          .rotary = rotary_table(attention),
+          .cache_layer = index};
 }
 
 void LayerRunner::norm(Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
@@ -140,6 +160,7 @@ Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const tensor::Uplo
   const Matrix query{
       .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
   const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
+  if (layer.latent) return latent_->project(latent_layer(index), input, batch, cache);
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
                            layer.k_norm.get(), config_.norm_epsilon, batch, cache, index, query);
@@ -171,9 +192,17 @@ void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const
 void LayerRunner::attend(int32_t index, Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
                          Matrix hidden) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
-  const Matrix attended{
-      .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
-  backend_.attention(query, attention_shape(index), batch, cache, index, attended);
+  const Matrix attended{.data = activations_.attended.data(),
+                        .dtype = backend_.compute_dtype(),
+                        .rows = query.rows,
+                        .cols = layer_layout(index).query_width()};
+  if (layer.latent) {
+    const LatentProjection::Layer latent = latent_layer(index);
+    backend_.latent_attention(query, latent.shape, latent.rotary, *layer.latent->expansion, batch, cache, index,
+                              attended);
+  } else {
+    backend_.attention(query, attention_shape(index), batch, cache, index, attended);
+  }
   add_product(attended, *layer.output,
               {.bias = layer.output_bias.get(),
                .norm = layer.attention_norm.get(),

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/config.h"
+#include "model/latent_attention.h"
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
 #include "model/weights.h"
@@ -30,6 +32,8 @@ class LayerRunner {
   /// Sets the exchange with the other ranks of the stage; null: there are none.
   void set_collective(tensor::Collective* collective) { collective_ = collective; }
 
+  [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
+  [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
   [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
   /// Computes the model's norm of `hidden` into `out` (compute). An encoder's also replaces `hidden`.
   void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
@@ -58,7 +62,7 @@ class LayerRunner {
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if a layer is sparse
-    tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
+    tensor::Buffer tail_query;       // as `query`, or what LatentProjection returns, of max_tail_rows
     tensor::Buffer tail_normed;      // compute [max_tail_rows, hidden], if a layer is parallel
   };
   /// The rotation of one entry of ModelConfig::ropes, or none.
@@ -75,8 +79,6 @@ class LayerRunner {
   };
 
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
-  [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
-  [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
   void make_rotations();
   void allocate(const StageLimits& limits);
   /// Returns the largest of a number that `of` gives for each layer.
@@ -85,6 +87,7 @@ class LayerRunner {
   /// Returns the columns of a layer's activations before its activation function, where they are stored.
   [[nodiscard]] int64_t expanded_columns(int32_t index) const;
   [[nodiscard]] tensor::RotaryTable rotary_table(const AttentionConfig& attention) const;
+  [[nodiscard]] LatentProjection::Layer latent_layer(int32_t index) const;
   /// Returns the first rows of the buffer of normed activations.
   [[nodiscard]] tensor::Matrix normed_rows(int64_t rows) const;
   /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
@@ -113,6 +116,7 @@ class LayerRunner {
   std::vector<Rotation> rotations_;  // [ropes + 1]; the last one rotates nothing
   bool has_sums_ = false;            // blocks end with sums in a buffer of their own
   Activations activations_;
+  std::optional<LatentProjection> latent_;  // if a layer's attention is latent
 };
 
 }  // namespace millrace::model

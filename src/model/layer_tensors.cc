@@ -67,13 +67,52 @@ class LayerLister {
     }
   }
 
+  [[nodiscard]] PairedRows paired_rows(int64_t head_rows, int64_t first, int64_t count) const {
+    const std::optional<int32_t>& rope = layer_.attention.rope;
+    if (!rope || !config_.ropes[static_cast<size_t>(*rope)].interleaved) return {};
+    return {.head_rows = head_rows, .first = first, .count = count};
+  }
+
   void list_attention() {
+    const AttentionConfig& attention = layer_.attention;
+    if (attention.latent)
+      list_latent_projections(*attention.latent);
+    else
+      list_projections();
+    if (attention.sinks) add(names_.plain(index_, names_.sinks), {attention.head_count}, Division::kHeads);
+    add(names_.weight(index_, names_.output), {config_.hidden_size, attention.query_width()}, Division::kHeadColumns);
+    if (attention.output_bias) add(names_.bias(index_, names_.output), {config_.hidden_size});
+  }
+
+  void list_latent_projections(const LatentConfig& latent) {
+    const AttentionConfig& attention = layer_.attention;
+    const int64_t hidden = config_.hidden_size;
+    const int64_t head_rows = latent.nope_dim + latent.rope_dim;
+    const int64_t key_rows = latent.latent_dim + latent.rope_dim;
+    const bool low_rank = latent.query_rank > 0;
+    if (low_rank) {
+      add(names_.weight(index_, names_.query_a), {latent.query_rank, hidden});
+      if (latent.bias) add(names_.bias(index_, names_.query_a), {latent.query_rank});
+      add(names_.weight(index_, names_.query_a_norm), {latent.query_rank});
+    }
+    add(names_.weight(index_, low_rank ? names_.query_b : names_.query),
+        {attention.head_count * head_rows, low_rank ? latent.query_rank : hidden}, Division::kHeadRows)
+        .paired = paired_rows(head_rows, latent.nope_dim, latent.rope_dim);
+    const PairedRows paired = paired_rows(key_rows, latent.latent_dim, latent.rope_dim);
+    add(names_.weight(index_, names_.latent), {key_rows, hidden}).paired = paired;
+    if (latent.bias) add(names_.bias(index_, names_.latent), {key_rows}).paired = paired;
+    add(names_.weight(index_, names_.latent_norm), {latent.latent_dim});
+    add(names_.weight(index_, names_.latent_expansion),
+        {int64_t{attention.head_count} * (latent.nope_dim + attention.head_dim), latent.latent_dim},
+        Division::kHeadRows)
+        .keeps_precision = true;
+  }
+
+  void list_projections() {
     const AttentionConfig& attention = layer_.attention;
     const int64_t query = attention.query_width();
     const int64_t kv = attention.kv_width();
-    PairedRows paired;
-    if (attention.rope && config_.ropes[static_cast<size_t>(*attention.rope)].interleaved)
-      paired = {.head_rows = attention.head_dim, .first = 0, .count = rotary_dim(config_, attention)};
+    const PairedRows paired = paired_rows(attention.head_dim, 0, rotary_dim(config_, attention));
     add_rows(
         std::array{Rows{names_.query, query, Division::kHeadRows, paired},
                    Rows{names_.key, kv, Division::kKvHeadRows, paired}, Rows{names_.value, kv, Division::kKvHeadRows}},
@@ -83,9 +122,6 @@ class LayerLister {
       add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : query});
       add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : kv});
     }
-    if (attention.sinks) add(names_.plain(index_, names_.sinks), {attention.head_count}, Division::kHeads);
-    add(names_.weight(index_, names_.output), {config_.hidden_size, query}, Division::kHeadColumns);
-    if (attention.output_bias) add(names_.bias(index_, names_.output), {config_.hidden_size});
   }
 
   void list_feed_forward() {

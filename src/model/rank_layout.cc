@@ -106,7 +106,10 @@ TermRange RankLayout::part(Division division, int32_t index, int64_t size) const
   const LayerLayout& own = layer(index);
   switch (division) {
     case Division::kHeadRows:
-    case Division::kHeadColumns: return {own.heads.begin * own.head_dim, own.heads.end * own.head_dim};
+    case Division::kHeadColumns: {
+      const int64_t of_head = size / (own.heads.size() * position.size);
+      return {own.heads.begin * of_head, own.heads.end * of_head};
+    }
     case Division::kHeads: return own.heads;
     case Division::kKvHeadRows: return {own.kv_heads.begin * own.head_dim, own.kv_heads.end * own.head_dim};
     case Division::kFeatureRows:

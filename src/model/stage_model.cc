@@ -111,24 +111,39 @@ void StageModel::allocate_activations() {
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
   // The layers of every family have equal heads. A stage without layers has pages without bytes.
   const LayerLayout& layout = layout_.layers.front();
-  return {.layer_count = span_.layers.size(),
-          .kv_head_count = layout.kv_head_count(),
-          .head_dim = layout.head_dim,
-          .page_size = page_size,
-          .page_count = page_count};
+  tensor::KvCacheShape shape{.layer_count = span_.layers.size(),
+                             .kv_head_count = layout.kv_head_count(),
+                             .head_dim = layout.head_dim,
+                             .page_size = page_size,
+                             .page_count = page_count};
+  const AttentionConfig& attention = config_.layers.front().attention;
+  if (attention.latent) {
+    const tensor::LatentShape latent = latent_shape(attention, layout.head_count());
+    shape.head_dim = latent.key_dim();
+    shape.latent_dim = latent.latent_dim;
+  }
+  return shape;
 }
 
 void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) {
   std::vector<const tensor::PackedWeight*> weights;
   std::vector<const tensor::Experts*> experts;
   std::vector<tensor::AttentionShape> attention;
+  std::vector<tensor::LatentShape> latents;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
     for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router}) {
       if (*weight) weights.push_back(weight->get());
     }
     if (layer.experts) experts.push_back(layer.experts.get());
-    attention.push_back(runner_.attention_shape(index));
+    if (layer.latent) {
+      for (const auto* weight : {&layer.latent->query_a, &layer.latent->query, &layer.latent->latent}) {
+        if (*weight) weights.push_back(weight->get());
+      }
+      latents.push_back(latent_shape(runner_.layer_config(index).attention, runner_.layer_layout(index).head_count()));
+    } else {
+      attention.push_back(runner_.attention_shape(index));
+    }
   }
   tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
                             .sequences = sequences,
@@ -136,7 +151,8 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .cache = cache_shape(page_size, 0),
                             .weights = {},
                             .experts = experts,
-                            .attention = attention};
+                            .attention = attention,
+                            .latent_attention = latents};
   if (span_.last) {
     if (weights_.head) weights.push_back(weights_.head.get());
     bounds.logit_rows = limits_.max_logit_rows;

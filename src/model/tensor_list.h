@@ -44,6 +44,7 @@ struct TensorSpec {
   Division division = Division::kNone;
   int32_t layer = -1;                   ///< negative: of none
   int32_t expert = -1;                  ///< whose part it is; negative: of none
+  bool keeps_precision = false;         ///< is not quantized, but may be stored so
   std::optional<TensorPart> part = {};  ///< none: the weight is the whole tensor `name`
   PairedRows paired = {};
 

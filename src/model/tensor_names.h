@@ -31,6 +31,12 @@ struct TensorNames {
   std::string_view fused_qkv = {};
   std::string_view query_norm = "self_attn.q_norm";
   std::string_view key_norm = "self_attn.k_norm";
+  std::string_view query_a = "self_attn.q_a_proj";  ///< these six are latent attention's
+  std::string_view query_a_norm = "self_attn.q_a_layernorm";
+  std::string_view query_b = "self_attn.q_b_proj";
+  std::string_view latent = "self_attn.kv_a_proj_with_mqa";
+  std::string_view latent_norm = "self_attn.kv_a_layernorm";
+  std::string_view latent_expansion = "self_attn.kv_b_proj";
   std::string_view sinks = "self_attn.sinks";  ///< has no ending
   std::string_view output = "self_attn.o_proj";
   std::string_view attention_output_norm = {};

@@ -149,6 +149,27 @@ class Loader {
     return weight;
   }
 
+  /// Packs the expansion of latents, which stays unquantized: queries go through its transpose, whose rows have no
+  /// common scales.
+  std::unique_ptr<tensor::LatentExpansion> pack_latent_expansion(const std::string& name,
+                                                                 const tensor::LatentShape& shape) {
+    PackingMemory memory;
+    const WeightPart& found = part(name);
+    std::unique_ptr<tensor::LatentExpansion> expansion;
+    if (found.matrix) {
+      const std::vector<float> values = tensor::dequantize(*found.matrix);
+      expansion = backend_.pack_latent_expansion({.name = name,
+                                                  .dtype = tensor::DType::kF32,
+                                                  .shape = {found.matrix->rows, found.matrix->cols},
+                                                  .data = reinterpret_cast<const std::byte*>(values.data())},
+                                                 shape);
+    } else {
+      expansion = backend_.pack_latent_expansion(plain(found, memory), shape);
+    }
+    count(name);
+    return expansion;
+  }
+
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
@@ -295,6 +316,33 @@ class LayerLoader {
 
   void load_attention() {
     const AttentionConfig& attention = layer_.attention;
+    if (attention.latent)
+      weights_.latent = load_latent(attention);
+    else
+      load_projections(attention);
+    if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
+    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
+    if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
+  }
+
+  std::unique_ptr<LatentWeights> load_latent(const AttentionConfig& attention) {
+    const LatentConfig& config = *attention.latent;
+    auto latent = std::make_unique<LatentWeights>();
+    if (config.query_rank > 0) {
+      latent->query_a = loader_.pack({weight(names_.query_a)});
+      if (config.bias) latent->query_a_bias = loader_.vector({bias(names_.query_a)});
+      latent->query_norm = norm(weight(names_.query_a_norm));
+    }
+    latent->query = loader_.pack({weight(config.query_rank > 0 ? names_.query_b : names_.query)});
+    latent->latent = loader_.pack({weight(names_.latent)});
+    if (config.bias) latent->latent_bias = loader_.vector({bias(names_.latent)});
+    latent->latent_norm = norm(weight(names_.latent_norm));
+    latent->expansion =
+        loader_.pack_latent_expansion(weight(names_.latent_expansion), latent_shape(attention, layout_.head_count()));
+    return latent;
+  }
+
+  void load_projections(const AttentionConfig& attention) {
     weights_.qkv = loader_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
     if (attention.qkv_bias)
       weights_.qkv_bias = loader_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
@@ -302,9 +350,6 @@ class LayerLoader {
       weights_.q_norm = norm(weight(names_.query_norm));
       weights_.k_norm = norm(weight(names_.key_norm));
     }
-    if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
-    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
-    if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
   }
 
   void load_feed_forward() {

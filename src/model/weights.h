@@ -11,6 +11,7 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/fingerprint.h"
+#include "model/latent_attention.h"
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
 #include "tensor/backend.h"
@@ -40,6 +41,7 @@ struct LoadOptions {
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;       // [hidden]
   std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
+  std::unique_ptr<LatentWeights> latent;                  ///< of latent attention, which has none of the next five
   std::unique_ptr<tensor::PackedWeight> qkv;              // [(heads + 2·kv_heads)·head_dim, hidden]
   std::unique_ptr<tensor::DeviceVector> qkv_bias;         // [(heads + 2·kv_heads)·head_dim]
   std::unique_ptr<tensor::DeviceVector> q_norm;           // [head_dim] or [heads·head_dim]

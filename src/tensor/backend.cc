@@ -99,6 +99,20 @@ void Backend::gelu(Matrix, Matrix) {
   CHECK(false, "{} computes no encoders", description());
 }
 
+std::unique_ptr<LatentExpansion> Backend::pack_latent_expansion(const HostTensor&, const LatentShape&) {
+  CHECK(false, "{} computes no latent attention", description());
+}
+
+void Backend::store_latent(Matrix, const LatentShape&, const RotaryTable&, const DeviceVector&, float,
+                           const UploadedBatch&, KvCache&, int32_t) {
+  CHECK(false, "{} computes no latent attention", description());
+}
+
+void Backend::latent_attention(Matrix, const LatentShape&, const RotaryTable&, const LatentExpansion&,
+                               const UploadedBatch&, const KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no latent attention", description());
+}
+
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }

@@ -112,6 +112,27 @@ class DeviceVector {
   [[nodiscard]] virtual int64_t size() const = 0;
 };
 
+/// The dimensions of one layer's multi-head latent attention. A head's query is [nope_dim | rope_dim], and its output
+/// [value_dim]. A token's key and value follow from its latent, which all heads share.
+struct LatentShape {
+  int32_t head_count = 0;
+  int32_t nope_dim = 0;  ///< channels of a head that are not rotated
+  int32_t rope_dim = 0;
+  int32_t value_dim = 0;
+  int32_t latent_dim = 0;
+  float scale = 0.0f;
+  /// Returns the values that the cache keeps per token: the latent, then the rotated key.
+  [[nodiscard]] int32_t key_dim() const { return latent_dim + rope_dim; }
+  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * (nope_dim + rope_dim); }
+  [[nodiscard]] int64_t output_width() const { return int64_t{head_count} * value_dim; }
+};
+
+/// The matrices of latent attention that expand a latent to the keys and the values of a rank's heads.
+class LatentExpansion {
+ public:
+  virtual ~LatentExpansion() = default;
+};
+
 /// The dimensions of a paged KV cache over the layers of one stage.
 struct KvCacheShape {
   int32_t layer_count = 0;
@@ -119,6 +140,9 @@ struct KvCacheShape {
   int32_t head_dim = 0;
   int32_t page_size = 0;  ///< tokens per page
   int32_t page_count = 0;
+  /// Above 0: a cache of latents. A token's only head has head_dim values, which are its key; the first latent_dim of
+  /// them are its value too and are stored once.
+  int32_t latent_dim = 0;
 };
 
 /// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
@@ -221,6 +245,7 @@ enum class Feature : uint8_t {
   kAttentionSinks,    ///< AttentionShape::sinks
   kQueryScaling,      ///< RotaryTable::query_beta
   kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
+  kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
 };
 
 /// The features by the names that messages have for them.
@@ -236,6 +261,7 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kAttentionSinks, "attention sinks"},
     {Feature::kQueryScaling, "queries scaled by position"},
     {Feature::kNormOfAllHeads, "a norm over all heads"},
+    {Feature::kLatentAttention, "latent attention"},
 };
 constexpr std::span<const EnumName<Feature>> enum_names(Feature) {
   return kFeatureNames;
@@ -260,6 +286,7 @@ struct WorkBounds {
   std::span<const PackedWeight* const> weights;
   std::span<const Experts* const> experts;
   std::span<const AttentionShape> attention;
+  std::span<const LatentShape> latent_attention;
   int32_t logit_rows = 0;    ///< rows sampled or scored at once; 0: never any
   int32_t logit_blocks = 0;  ///< blocks of logit_rows per batch
   int32_t vocab = 0;
@@ -324,6 +351,10 @@ class Backend {
                                                                    RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
+  /// Packs kv_b_proj's rows of a rank's heads, [heads·(nope_dim + value_dim), latent_dim]. Per head the rows for the
+  /// key precede those for the value. It requires Feature::kLatentAttention.
+  [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b,
+                                                                               const LatentShape& shape);
   [[nodiscard]] virtual std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) = 0;
   /// Returns KvCache::page_bytes of such a cache, padding included. page_count is ignored.
@@ -389,6 +420,16 @@ class Backend {
   virtual void scale(Matrix matrix, float factor);
   /// matrix (f32) = cap · tanh(matrix / cap).
   virtual void soft_cap(Matrix matrix, float cap);
+  /// Stores each row of kv (f32) [T, latent_dim + rope_dim] in the pages of `layer`: the latent after an RMS norm, then
+  /// the key after the rotation of its rope_dim channels.
+  virtual void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                            float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer);
+  /// out (compute) [T, heads·value_dim] = attention of each row up to its own position. It rotates the last rope_dim
+  /// channels of each head of q (f32) [T, heads·(nope_dim + rope_dim)]. Queries go to the space of latents and results
+  /// come back from there, so that each latent is read as it is stored.
+  virtual void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
+                                const LatentExpansion& expansion, const UploadedBatch& batch, const KvCache& cache,
+                                int32_t layer, Matrix out);
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
   /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.

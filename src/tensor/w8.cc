@@ -104,6 +104,20 @@ float W8Matrix::scale(int64_t row, int64_t group) const {
   return value;
 }
 
+std::vector<float> dequantize(const W8Matrix& matrix) {
+  std::vector<float> weights;
+  weights.reserve(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    float scale = 0.0f;
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      if (col % (matrix.per_channel_scales ? matrix.cols : kW8Group) == 0)
+        scale = matrix.scale(row, matrix.per_channel_scales ? 0 : col / kW8Group);
+      weights.push_back(scale * static_cast<float>(static_cast<int8_t>(matrix.values[row * matrix.cols + col])));
+    }
+  }
+  return weights;
+}
+
 W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling, int32_t threads) {
   CHECK(matrix.shape.rank() == 2, "{}: {} is not a matrix", matrix.name, matrix.shape.to_string());
   const int64_t rows = matrix.shape[0];

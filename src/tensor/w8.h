@@ -57,6 +57,9 @@ struct W8Matrix {
   [[nodiscard]] float scale(int64_t row, int64_t group) const;
 };
 
+/// Returns the weights of a matrix, [rows, cols].
+[[nodiscard]] std::vector<float> dequantize(const W8Matrix& matrix);
+
 /// An 8-bit matrix [rows, cols] that owns its values and scales.
 struct W8Storage {
   std::string name;

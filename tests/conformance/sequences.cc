@@ -24,11 +24,17 @@ std::string AttentionCase::to_string() const {
 TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one) {
   TestSequence sequence{.length = length};
   sequence.qkv = random.normal(int64_t{length} * (sizes.head_count + 2 * sizes.kv_head_count) * sizes.head_dim);
-  for (int32_t fed = 0; fed < length; fed += sequence.chunks.back()) {
-    const int64_t most = one_by_one ? 1 : std::max<int64_t>(1, std::min<int64_t>(length - fed, length / 2 + 1));
-    sequence.chunks.push_back(static_cast<int32_t>(random.integer(1, most)));
-  }
+  sequence.chunks = random_chunks(random, length, one_by_one);
   return sequence;
+}
+
+std::vector<int32_t> random_chunks(Random& random, int32_t length, bool one_by_one) {
+  std::vector<int32_t> chunks;
+  for (int32_t fed = 0; fed < length; fed += chunks.back()) {
+    const int64_t most = one_by_one ? 1 : std::max<int64_t>(1, std::min<int64_t>(length - fed, length / 2 + 1));
+    chunks.push_back(static_cast<int32_t>(random.integer(1, most)));
+  }
+  return chunks;
 }
 
 Weights random_weights(Random& random, const AttentionCase& sizes) {
@@ -121,23 +127,18 @@ class Feeder {
   std::unique_ptr<tensor::DeviceVector> k_norm_;
 };
 
-/// Each sequence's pages, in a shuffled order, of a cache with spare pages.
-struct PageTables {
-  std::vector<std::vector<PageId>> pages;
-  int32_t page_count = 3;
-};
+}  // namespace
 
-PageTables shuffled_pages(const AttentionCase& sizes, const std::vector<TestSequence>& sequences, uint64_t seed) {
+PageTables shuffled_pages(int32_t page_size, const std::vector<int32_t>& lengths, uint64_t seed) {
   PageTables tables;
-  for (const TestSequence& sequence : sequences)
-    tables.page_count += (sequence.length + sizes.page_size - 1) / sizes.page_size;
+  for (const int32_t length : lengths) tables.page_count += (length + page_size - 1) / page_size;
   std::vector<PageId> free_pages;
   for (int32_t page = 0; page < tables.page_count; ++page) free_pages.emplace_back(static_cast<uint32_t>(page));
   std::mt19937_64 shuffler(seed);
   std::shuffle(free_pages.begin(), free_pages.end(), shuffler);
-  for (const TestSequence& sequence : sequences) {
+  for (const int32_t length : lengths) {
     std::vector<PageId>& pages = tables.pages.emplace_back();
-    for (int32_t token = 0; token < sequence.length; token += sizes.page_size) {
+    for (int32_t token = 0; token < length; token += page_size) {
       pages.push_back(free_pages.back());
       free_pages.pop_back();
     }
@@ -145,11 +146,11 @@ PageTables shuffled_pages(const AttentionCase& sizes, const std::vector<TestSequ
   return tables;
 }
 
-}  // namespace
-
 std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
                          const std::vector<TestSequence>& sequences, const Feeding& feeding) {
-  const auto [pages, page_count] = shuffled_pages(sizes, sequences, feeding.page_seed);
+  std::vector<int32_t> lengths;
+  for (const TestSequence& sequence : sequences) lengths.push_back(sequence.length);
+  const auto [pages, page_count] = shuffled_pages(sizes.page_size, lengths, feeding.page_seed);
   Feeder feeder(backend, sizes, weights, feeding, page_count);
   if (feeding.noise) feeder.leave_noise(feeding.page_seed);
   std::vector<Values> outputs(sequences.size());

@@ -46,6 +46,16 @@ struct Feeding {
 [[nodiscard]] std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, const Weights& weights,
                                        const std::vector<TestSequence>& sequences, const Feeding& feeding);
 
+/// Each sequence's pages, in a shuffled order, of a cache with spare pages.
+struct PageTables {
+  std::vector<std::vector<PageId>> pages;
+  int32_t page_count = 3;
+};
+[[nodiscard]] PageTables shuffled_pages(int32_t page_size, const std::vector<int32_t>& lengths, uint64_t seed);
+
+/// Returns random sizes of chunks that cover `length` tokens.
+[[nodiscard]] std::vector<int32_t> random_chunks(Random& random, int32_t length, bool one_by_one);
+
 /// Returns the reference's outputs, with q, k and v rounded to `dtype`.
 [[nodiscard]] Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
                                       tensor::DType dtype);

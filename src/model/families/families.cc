@@ -24,6 +24,8 @@ constexpr std::array kFamilies{
     Family{"Mistral3ForConditionalGeneration", FamilyKind::kWrapper, "Mistral Small 3.1 and later, Ministral 3",
            describe_mistral3},
     Family{"Gemma3ForConditionalGeneration", FamilyKind::kWrapper, "Gemma 3 4B to 27B", describe_gemma3_wrapper},
+    Family{"DeepseekV2", FamilyKind::kDecoder, "DeepSeek-V2, V2-Lite", describe_deepseek_v2},
+    Family{"DeepseekV3", FamilyKind::kDecoder, "DeepSeek-V3, R1, Kimi K2", describe_deepseek_v2},
     Family{"BertModel", FamilyKind::kEncoder, "BERT, BGE, E5, GTE", describe_bert},
     Family{"RobertaModel", FamilyKind::kEncoder, "RoBERTa", describe_roberta},
     Family{"XLMRobertaModel", FamilyKind::kEncoder, "XLM-RoBERTa, BGE-M3, multilingual E5", describe_roberta},

@@ -44,6 +44,7 @@ void describe_gemma3(FieldReader& fields, ModelConfig& config);
 void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
 void describe_glm4(FieldReader& fields, ModelConfig& config);
 void describe_cohere2(FieldReader& fields, ModelConfig& config);
+void describe_deepseek_v2(FieldReader& fields, ModelConfig& config);
 void describe_bert(FieldReader& fields, ModelConfig& config);
 void describe_roberta(FieldReader& fields, ModelConfig& config);
 

@@ -55,16 +55,17 @@ std::string_view stored_name(tensor::DType dtype) {
 /// Returns whether a tensor stays unquantized, as other servers expect in a model of this kind.
 bool stays(const TensorSpec& spec, Quantization quantization) {
   const bool of_compressed_tensors = quantization == Quantization::kW8A8Int8 || quantization == Quantization::kW4;
-  return of_compressed_tensors && spec.name == kHeadName;
+  return spec.keeps_precision || (of_compressed_tensors && spec.name == kHeadName);
 }
 
-/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, and the head, which may
-/// be tied and have no tensor.
+/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, expansions of latents,
+/// and the head, which may be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (config.is_sparse(layer)) names.push_back(module(router_name(config, layer)));
+    if (config.layer(layer).attention.latent) names.push_back(config.names.plain(layer, config.names.latent_expansion));
   }
   return names;
 }

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cpu/blocked_gemm.h"
+#include "cpu/ops.h"
+#include "cpu/rotary_angles.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::BatchLayout;
+using tensor::DType;
+using tensor::LatentShape;
+using tensor::Matrix;
+
+/// The bytes of queries and results in the space of latents up to which rows are computed together.
+constexpr int64_t kMaxLatentBytes = int64_t{1} << 26;
+
+/// Rows [begin, end) of a batch. Every sequence stays in it, most of them without rows.
+class RowSlice {
+ public:
+  RowSlice(const BatchLayout& batch, int32_t begin, int32_t end) : whole_(batch) {
+    for (size_t s = 0; s < batch.sequence_count(); ++s) {
+      const int32_t skipped = std::clamp(begin, batch.row_begin[s], batch.row_begin[s + 1]) - batch.row_begin[s];
+      prefix_.push_back(batch.prefix[s] + skipped);
+      row_begin_.push_back(std::clamp(batch.row_begin[s + 1], begin, end) - begin);
+    }
+  }
+  [[nodiscard]] BatchLayout view() const {
+    return {.row_begin = row_begin_, .prefix = prefix_, .page_begin = whole_.page_begin, .pages = whole_.pages};
+  }
+
+ private:
+  const BatchLayout& whole_;
+  std::vector<int32_t> row_begin_ = {0};
+  std::vector<int32_t> prefix_;
+};
+
+/// Returns rows [begin, end) of a matrix.
+Matrix rows_of(Matrix matrix, int64_t begin, int64_t end) {
+  matrix.data += static_cast<size_t>(begin * matrix.cols) * tensor::size_of(matrix.dtype);
+  matrix.rows = end - begin;
+  return matrix;
+}
+
+/// Multiplies each head's part of some rows by that head's matrix: out_h = x_h · W_hᵀ. The heads' blocks share a
+/// parallel region.
+class HeadMatmul {
+ public:
+  HeadMatmul(Device& device, const std::vector<std::unique_ptr<CpuPackedWeight>>& weights, int64_t rows)
+      : device_(device),
+        weights_(weights),
+        packer_(device, weights.front()->layout(), weights.front()->in_features()),
+        rows_(rows),
+        lhs_(device.latent_lhs.reserve(weights.size() * packer_.bytes(rows))) {}
+
+  [[nodiscard]] size_t row_bytes() const { return packer_.row_bytes(); }
+
+  /// Packs a row of a head's LHS, in the compute dtype. `encoded` is scratch [row_bytes()].
+  void put_row(const std::byte* values, size_t head, int64_t row, std::byte* encoded) const {
+    const Matrix x{.data = const_cast<std::byte*>(values),
+                   .dtype = device_.compute_dtype,
+                   .rows = 1,
+                   .cols = weights_.front()->in_features()};
+    packer_.encode_row(x, 0, nullptr, encoded);
+    packer_.put_row(encoded, operand(head), row);
+  }
+
+  /// Stores the results in columns [head · stride, …) of `out` (compute).
+  void run(const Matrix& out, int64_t stride) const {
+    const int64_t blocks = product(0).block_count();
+    const int64_t count = blocks * std::ssize(weights_);
+    device_.pool.run_ranges(count, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const scratch = device_.slot_scratch[static_cast<size_t>(slot)].reserve(BlockedGemm::kMaxScratchBytes);
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t head = block / blocks;
+        product(static_cast<size_t>(head)).run(block % blocks, scratch, [&](const PanelResult& sums) {
+          for (int64_t i = 0; i < sums.rows; ++i) {
+            std::byte* const to = row_of<std::byte>(out, sums.first_row + i) +
+                                  static_cast<size_t>(head * stride + sums.feature) * tensor::size_of(out.dtype);
+            device_.store_row(sums.row(i), to, out.dtype, sums.features);
+          }
+        });
+      }
+    });
+  }
+
+ private:
+  [[nodiscard]] LhsBuffer operand(size_t head) const { return {lhs_ + head * packer_.bytes(rows_), rows_}; }
+  [[nodiscard]] BlockedGemm product(size_t head) const {
+    return {device_, packer_.view(operand(head)), rows_, *weights_[head]};
+  }
+
+  Device& device_;
+  const std::vector<std::unique_ptr<CpuPackedWeight>>& weights_;
+  const LhsPacker packer_;
+  int64_t rows_;
+  std::byte* lhs_;
+};
+
+/// The op for some rows. The absorbed form: a query goes to the space of latents by its head's W_UKᵀ, attends there to
+/// what the cache stores, and its result goes to the values by W_UV. One form for all rows keeps their bits.
+class LatentAttention {
+ public:
+  LatentAttention(Device& device, const LatentShape& shape, const CpuLatentExpansion& expansion, int64_t rows)
+      : device_(device), shape_(shape), expansion_(expansion), rows_(rows) {
+    const size_t element = tensor::size_of(device.compute_dtype);
+    queries_ = {.dtype = device.compute_dtype, .rows = rows, .cols = int64_t{shape.head_count} * shape.key_dim()};
+    results_ = {.dtype = device.compute_dtype, .rows = rows, .cols = int64_t{shape.head_count} * shape.latent_dim};
+    const size_t bytes = static_cast<size_t>(round_up(queries_.rows * queries_.cols, 32)) * element;
+    queries_.data = device.latent_queries.reserve(bytes + results_.bytes());
+    results_.data = queries_.data + bytes;
+  }
+
+  /// Returns the bytes of queries and results per row.
+  [[nodiscard]] static int64_t row_bytes(const Device& device, const LatentShape& shape) {
+    return int64_t{shape.head_count} * (shape.key_dim() + shape.latent_dim) *
+           static_cast<int64_t>(tensor::size_of(device.compute_dtype));
+  }
+
+  /// Computes `out` for queries whose first row is row `first` of `angles`.
+  void run(const Matrix& q, const RotaryAngles& angles, int64_t first, const BatchLayout& batch,
+           const CpuKvCache& cache, int32_t layer, const Matrix& out) {
+    const auto half = static_cast<size_t>(shape_.rope_dim / 2);
+    absorb(q, angles.cos.data() + static_cast<size_t>(first) * half,
+           angles.sin.data() + static_cast<size_t>(first) * half);
+    attend_to_latents(device_, queries_, shape_, batch, cache, layer, results_);
+    expand(out);
+  }
+
+ private:
+  [[nodiscard]] size_t bytes_of(int64_t elements) const {
+    return static_cast<size_t>(elements) * tensor::size_of(device_.compute_dtype);
+  }
+
+  /// Fills the queries: W_UKᵀ times the first channels of a head's query, then the rotated ones. `cos` and `sin` are
+  /// [rows, rope_dim / 2].
+  void absorb(const Matrix& q, const float* cos, const float* sin) {
+    const HeadMatmul absorbed(device_, expansion_.queries(), rows_);
+    const int32_t half = shape_.rope_dim / 2;
+    const size_t encoded_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(absorbed.row_bytes()), 64));
+    const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
+    device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(
+          encoded_bytes + narrow_bytes + static_cast<size_t>(shape_.rope_dim) * sizeof(float));
+      std::byte* const narrow = encoded + encoded_bytes;
+      auto* const rotated = reinterpret_cast<float*>(narrow + narrow_bytes);
+      for (int64_t row = begin; row < end; ++row) {
+        const auto* from = row_of<float>(q, row);
+        for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
+          device_.store_row(from, narrow, device_.compute_dtype, shape_.nope_dim);
+          absorbed.put_row(narrow, static_cast<size_t>(head), row, encoded);
+          std::memcpy(rotated, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
+          device_.kernels.rotate(rotated, cos + row * half, sin + row * half, half);
+          std::byte* const to =
+              row_of<std::byte>(queries_, row) + bytes_of(int64_t{head} * shape_.key_dim() + shape_.latent_dim);
+          device_.store_row(rotated, to, device_.compute_dtype, shape_.rope_dim);
+        }
+      }
+    });
+    absorbed.run(queries_, shape_.key_dim());
+  }
+
+  /// Computes out = W_UV times each head's result.
+  void expand(const Matrix& out) const {
+    const HeadMatmul expanded(device_, expansion_.values(), rows_);
+    device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
+      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(expanded.row_bytes());
+      for (int64_t row = begin; row < end; ++row) {
+        const auto* from = row_of<std::byte>(results_, row);
+        for (int32_t head = 0; head < shape_.head_count; ++head, from += bytes_of(shape_.latent_dim))
+          expanded.put_row(from, static_cast<size_t>(head), row, encoded);
+      }
+    });
+    expanded.run(out, shape_.value_dim);
+  }
+
+  Device& device_;
+  const LatentShape& shape_;
+  const CpuLatentExpansion& expansion_;
+  int64_t rows_;
+  Matrix queries_;  // compute [rows, heads, latent_dim + rope_dim]
+  Matrix results_;  // compute [rows, heads, latent_dim]
+};
+
+}  // namespace
+
+void latent_attention(Device& device, Matrix q, const LatentShape& shape, const tensor::RotaryTable& rotary,
+                      const CpuLatentExpansion& expansion, const BatchLayout& batch, const CpuKvCache& cache,
+                      int32_t layer, Matrix out) {
+  check_matrix("q", q, DType::kF32, out.rows, shape.query_width());
+  check_matrix("out", out, device.compute_dtype, q.rows, shape.output_width());
+  check_batch(batch, q.rows, cache);
+  CHECK(std::ssize(expansion.queries()) == shape.head_count, "an expansion of {} heads, wanted {}",
+        expansion.queries().size(), shape.head_count);
+  CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
+  const RotaryAngles& angles = angles_for(device, rotary, positions_of(batch));
+  const int64_t at_once = std::max<int64_t>(1, kMaxLatentBytes / LatentAttention::row_bytes(device, shape));
+  for (int64_t begin = 0; begin < q.rows; begin += at_once) {
+    const int64_t end = std::min(q.rows, begin + at_once);
+    const RowSlice slice(batch, static_cast<int32_t>(begin), static_cast<int32_t>(end));
+    LatentAttention(device, shape, expansion, end - begin)
+        .run(rows_of(q, begin, end), angles, begin, slice.view(), cache, layer, rows_of(out, begin, end));
+  }
+}
+
+}  // namespace millrace::cpu
