@@ -5,6 +5,7 @@
 #include <array>
 
 #include "model/field_reader.h"
+#include "model/gguf_files.h"
 #include "model/mapped_file.h"
 
 namespace millrace::model {

@@ -72,11 +72,16 @@ class Loader {
 
   const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
 
-  std::unique_ptr<tensor::EmbeddingTable> make_embedding(const std::string& name) {
-    PackingMemory memory;
-    auto table = backend_.make_embedding(plain(part(name), memory));
+  /// Makes the embedding, which may read a table of its own.
+  void make_embedding(const std::string& name, StageWeights& weights) {
+    const Part& found = part(name);
+    if (found.stored) {
+      const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+      weights.decoded_embedding =
+          std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
+    }
+    weights.embedding = backend_.make_embedding(found.stored ? weights.decoded_embedding->view() : found.tensor);
     count(name);
-    return table;
   }
 
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names) {
@@ -408,7 +413,7 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
 
 void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                   StageWeights& weights) {
-  if (span.first) weights.embedding = loader.make_embedding(std::string(kEmbeddingName));
+  if (span.first) loader.make_embedding(std::string(kEmbeddingName), weights);
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
     if (config.has_output_head) weights.head = load_head(loader, config, span);
