@@ -77,8 +77,7 @@ class Loader {
     const Part& found = part(name);
     if (found.stored) {
       const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
-      weights.decoded_embedding =
-          std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
+      weights.decoded_embedding = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
     }
     weights.embedding = backend_.make_embedding(found.stored ? weights.decoded_embedding->view() : found.tensor);
     count(name);

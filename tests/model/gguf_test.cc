@@ -84,6 +84,13 @@ TEST_CASE("metadata of a llama gives its config") {
   CHECK(config.weight_format.method == weights::QuantMethod::kGguf);
 }
 
+TEST_CASE("messages of harmony do not end an output") {
+  GgufText text = sized();
+  text.add("tokenizer.ggml.tokens", std::vector<std::string>{"<|end|>", "<|return|>", "<|call|>"});
+  text.add("tokenizer.ggml.token_type", std::vector<int32_t>{3, 3, 3});
+  CHECK(config_of(text).value().eos_token_ids == std::vector<TokenId>{1, 2});
+}
+
 TEST_CASE("tensors decide biases and whether the head is tied") {
   GgufText text = sized("qwen2");
   text.tensor("output.weight", {10, 16}, ramp(160));
@@ -142,12 +149,14 @@ TEST_CASE("frequencies are divided by rope_freqs") {
   const auto plain = model::rotary_frequencies({}, 8).inverse;
   const auto divided = model::rotary_frequencies(config.rope, 8).inverse;
   for (size_t i = 0; i < divisors.size(); ++i) CHECK(divided[i] == Approx(plain[i] / divisors[i]));
-  CHECK_THAT(gguf_config_error(sized().tensor("rope_freqs.weight", {5}, ramp(5))), Mentions("rope_freqs", "[5]", "[4]"));
+  CHECK_THAT(gguf_config_error(sized().tensor("rope_freqs.weight", {5}, ramp(5))),
+             Mentions("rope_freqs", "[5]", "[4]"));
   CHECK_THAT(gguf_config_error(sized().tensor("rope_freqs.weight", {4}, ramp(4))), Mentions("rope_freqs", "factor 0"));
 }
 
 TEST_CASE("metadata that is missing or means other arithmetic is named") {
-  CHECK_THAT(gguf_config_error(GgufText().add("general.architecture", "mamba2")), Mentions("m.gguf", "mamba2", "llama"));
+  CHECK_THAT(gguf_config_error(GgufText().add("general.architecture", "mamba2")),
+             Mentions("m.gguf", "mamba2", "llama"));
   GgufText without_embedding;
   CHECK_THAT(gguf_config_error(add_sizes(without_embedding, "llama")), Mentions("token_embd.weight"));
   GgufText without_sizes;
@@ -196,6 +205,7 @@ TEST_CASE("the GGUF model of a folder is found") {
   const TemporaryFolder folder;
   CHECK(model::find_gguf(folder.path()).value() == std::nullopt);
   folder.write("mmproj-x.gguf", "");
+  folder.write("imatrix.gguf", "");
   folder.write("notes.txt", "");
   folder.write("m-00001-of-00002.GGUF", "");
   folder.write("b-00002-of-00002.gguf", "");
@@ -208,6 +218,9 @@ TEST_CASE("the GGUF model of a folder is found") {
   CHECK(model::is_gguf_path("a/b.gguf"));
   CHECK(model::is_gguf_path("B.GGUF"));
   CHECK_FALSE(model::is_gguf_path("a/gguf"));
+  folder.write("sha256-0123", "GGUF....");
+  CHECK(model::is_gguf_path(folder.path() / "sha256-0123"));
+  CHECK_FALSE(model::is_gguf_path(folder.path() / "notes.txt"));
   CHECK(model::description_folder("a/b.gguf") == "a");
   CHECK(model::description_folder("b.gguf") == ".");
   CHECK(model::description_folder("a") == "a");
@@ -216,7 +229,11 @@ TEST_CASE("the GGUF model of a folder is found") {
 TEST_CASE("a missing or misplaced part is named") {
   const TemporaryFolder folder;
   const auto part = [](uint16_t number) {
-    return GgufText().add("general.architecture", "llama").add("split.no", number).add("split.count", uint16_t{2}).text();
+    return GgufText()
+        .add("general.architecture", "llama")
+        .add("split.no", number)
+        .add("split.count", uint16_t{2})
+        .text();
   };
   folder.write("m-00001-of-00002.gguf", part(0));
   const auto missing = model::GgufFiles::open(folder.path() / "m-00001-of-00002.gguf");
@@ -304,7 +321,9 @@ TEST_CASE("a tensor that the family has not is refused by name") {
   const auto path = folder.path() / "m.gguf";
   const auto checkpoint = model::Checkpoint::open(path).value();
   const model::ModelConfig config = model::read_config(path).value();
-  const auto refused = model::reject_unknown_tensors(*checkpoint, config, {.layers = {1, 2}, .first = false, .last = true});
+  const auto refused =
+      model::reject_unknown_tensors(*checkpoint, config, {.layers = {1, 2}, .first = false, .last = true});
   CHECK_THAT(refused.error().message, Mentions("attn_sinks.weight"));
-  CHECK(model::reject_unknown_tensors(*checkpoint, config, {.layers = {0, 1}, .first = true, .last = false}).has_value());
+  CHECK(
+      model::reject_unknown_tensors(*checkpoint, config, {.layers = {0, 1}, .first = true, .last = false}).has_value());
 }
