@@ -3,12 +3,14 @@
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 import torch
 import transformers
 
 import golden_compressed
+import golden_gguf
 from golden_families import FAMILIES, make_family
 from golden_latent import LATENT_FAMILIES, latent_weights
 from golden_pooling import MODELS, make_pooling_model
@@ -20,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="usually tests/golden")
     parser.add_argument("--small-model", type=Path, help="folder of the shipped model; without it, its file is left alone")
-    parser.add_argument("--only", nargs="*", help="family names, 'qwen2-compressed', 'sampling'; all when absent")
+    parser.add_argument("--only", nargs="*", help="family names, 'qwen2-compressed', 'gguf', 'sampling'; all when absent")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -41,6 +43,9 @@ def main() -> None:
             make_pooling_model(args.out / "pooling" / model.name, model)
     if wanted(golden_compressed.NAME):
         golden_compressed.make_compressed(args.out)
+    if wanted("gguf"):
+        with tempfile.TemporaryDirectory() as work:
+            golden_gguf.make_gguf(args.out, Path(work))
     if wanted("sampling"):
         (args.out / "sampling.json").write_text(json.dumps(make_sampling(), separators=(",", ":")) + "\n")
     if args.small_model:

@@ -32,9 +32,9 @@ struct ModelSource {
   std::shared_ptr<model::RangeSource> ranges;  ///< fills the files of weights_folder; null: they are complete
 };
 
-/// Finds a model in a folder or file, else in the cache or at the hub, which may download it with a progress bar. What exists
-/// as a path is never looked up at a hub. `stop` ends this call, and later ones of `ranges`, with kAborted. Errors name
-/// the flag, and what to do about it.
+/// Finds a model in a folder or file, else in the cache or at the hub, which may download it with a progress bar. What
+/// exists as a path is never looked up at a hub. `stop` ends this call, and later ones of `ranges`, with kAborted.
+/// Errors name the flag, and what to do about it.
 [[nodiscard]] Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const std::stop_token& stop);
 
 /// Downloads a model to the cache and returns its folder there, with a newline.

@@ -8,9 +8,10 @@
 namespace millrace::gguf {
 namespace {
 
-/// Tokens that end a turn, a message or a text in the chat formats of these families.
-constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>",    "<|end|>", "<|end_of_text|>",
-                                                   "<|eom_id|>", "<|endoftext|>", "<EOT>",   "<end_of_turn>"};
+/// Tokens that end a turn, a message or a text in chat formats.
+constexpr std::array<std::string_view, 10> kEnds = {"<|return|>", "<|call|>",        "<|eot_id|>", "<|im_end|>",
+                                                    "<|end|>",    "<|end_of_text|>", "<|eom_id|>", "<|endoftext|>",
+                                                    "<EOT>",      "<end_of_turn>"};
 
 }  // namespace
 
@@ -31,10 +32,13 @@ SpecialTokens special_tokens(const Metadata& metadata) {
     if (id && std::ranges::find(special.ends, *id) == special.ends.end()) special.ends.push_back(*id);
   };
   for (const auto& id : {special.eos, find("eot_token_id"), find("eom_token_id")}) add(id);
+  // Harmony ends parts of an output with "<|end|>".
+  const bool is_harmony = std::ranges::find(*tokens, "<|return|>") != tokens->end();
   const auto types = metadata.integers(kTokenTypesKey);
   for (size_t id = 0; types && id < std::min(tokens->size(), types->size()); ++id) {
     const auto type = static_cast<TokenType>((*types)[id]);
     if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
+    if (is_harmony && (*tokens)[id] == "<|end|>") continue;
     if (std::ranges::find(kEnds, (*tokens)[id]) != kEnds.end()) add(static_cast<int64_t>(id));
   }
   return special;

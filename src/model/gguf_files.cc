@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <fstream>
 #include <ranges>
 #include <set>
 
@@ -15,8 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kGgufEnding = ".gguf";
-/// The beginning of the names of files that hold the vision part of a model.
-constexpr std::string_view kProjector = "mmproj";
+constexpr std::string_view kGgufMagic = "GGUF";
+/// Parts of the names of files that hold no language model: the vision part of one, and statistics of activations.
+constexpr std::array<std::string_view, 2> kOtherContents = {"mmproj", "imatrix"};
 
 /// Returns the paths of all parts of the model that a file is a part of.
 std::vector<fs::path> part_paths(const fs::path& path) {
@@ -25,6 +28,18 @@ std::vector<fs::path> part_paths(const fs::path& path) {
   std::vector<fs::path> paths;
   for (name->part = 1; name->part <= name->count; ++name->part) paths.push_back(path.parent_path() / name->to_string());
   return paths;
+}
+
+bool has_other_content(const std::string& file_name) {
+  return std::ranges::any_of(kOtherContents,
+                             [&](std::string_view part) { return file_name.find(part) != file_name.npos; });
+}
+
+/// Returns whether a file begins as a GGUF file does. Some programs keep them without an ending.
+bool begins_as_gguf(const fs::path& path) {
+  std::array<char, kGgufMagic.size()> begin{};
+  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  return std::string_view(begin.data(), begin.size()) == kGgufMagic;
 }
 
 }  // namespace
@@ -57,7 +72,8 @@ bool is_gguf_path(const fs::path& path) {
   std::string ending = path.extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
   std::error_code none;
-  return ending == kGgufEnding && !fs::is_directory(path, none);
+  if (fs::is_directory(path, none)) return false;
+  return ending == kGgufEnding || (fs::is_regular_file(path, none) && begins_as_gguf(path));
 }
 
 fs::path description_folder(const fs::path& model_path) {
@@ -73,7 +89,7 @@ Result<std::optional<fs::path>> find_gguf(const fs::path& folder) {
   std::set<fs::path> models;
   for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
     const fs::path& path = at->path();
-    if (!is_gguf_path(path) || path.filename().string().starts_with(kProjector)) continue;
+    if (!is_gguf_path(path) || has_other_content(path.filename().string())) continue;
     models.insert(part_paths(path).front());
   }
   if (models.size() > 1)

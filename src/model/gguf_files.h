@@ -31,7 +31,8 @@ class GgufFiles {
   gguf::Model model_;
 };
 
-/// Returns whether a path names a GGUF file rather than a folder.
+/// Returns whether a path names a GGUF file rather than a folder: by its ending, which a file needs not exist for, or
+/// by its first bytes.
 [[nodiscard]] bool is_gguf_path(const std::filesystem::path& path);
 /// Returns the folder of what describes a model: the model's path, or the folder of its GGUF file.
 [[nodiscard]] std::filesystem::path description_folder(const std::filesystem::path& model_path);

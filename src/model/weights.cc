@@ -52,10 +52,16 @@ class Loader {
     return parts_.packed_bits(names, shards);
   }
 
-  /// Makes a table of a matrix, which GGUF files store in a format of its own.
-  std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name) {
-    PackingMemory memory;
-    auto table = backend_.make_embedding(plain(part(name), memory));
+  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded into
+  /// `decoded`.
+  std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
+                                                         std::unique_ptr<DecodedMatrix>& decoded) {
+    const WeightPart& found = part(name);
+    if (found.stored) {
+      const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+      decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
+    }
+    auto table = backend_.make_embedding(found.stored ? decoded->view() : found.tensor);
     count(name);
     return table;
   }
@@ -405,11 +411,16 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
 void load_parts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                 StageWeights& weights) {
   const TensorNames& names = config.names;
+  const auto table = [&](std::string_view name) {
+    auto made = backend.make_embedding(loader.tensor(name));
+    loader.count(name);
+    return made;
+  };
   if (span.first) {
-    weights.embedding = loader.make_embedding(names.embedding);
+    weights.embedding = loader.make_embedding(names.embedding, weights.decoded_embedding);
     if (config.encoder) {
-      weights.positions = loader.make_embedding(names.position_embedding);
-      weights.types = loader.make_embedding(names.type_embedding);
+      weights.positions = table(names.position_embedding);
+      weights.types = table(names.type_embedding);
     }
   }
   if (span.last) {

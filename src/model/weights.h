@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/decoded_matrix.h"
 #include "model/fingerprint.h"
 #include "model/latent_attention.h"
 #include "model/layer_range.h"
@@ -65,6 +66,7 @@ struct LayerWeights {
 
 /// The weights of one stage on its device.
 struct StageWeights {
+  std::unique_ptr<DecodedMatrix> decoded_embedding;   ///< what `embedding` reads where it is not stored as floats
   std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
   std::unique_ptr<tensor::EmbeddingTable> positions;  ///< first stage of an encoder
   std::unique_ptr<tensor::EmbeddingTable> types;      ///< first stage of an encoder

@@ -70,8 +70,8 @@ struct BlockArray {
   uint32_t ggml_type = 0;
   std::span<const std::byte> bytes;
   float factor = 1.0f;      ///< multiplies every value
-  int64_t paired_rows = 0;  ///< rows of a head in which rows 2i and 2i+1 are rows i and i + paired_rows/2 of the matrix;
-                            ///< 0: all rows are in order
+  int64_t paired_rows = 0;  ///< rows of a head in which rows 2i and 2i+1 are rows i and i + paired_rows/2 of the
+                            ///< matrix; 0: all rows are in order
 };
 
 /// Returns where the blocks of a matrix's row are stored.

@@ -53,7 +53,9 @@ class Node:
 class Ring:
     """A ring, as a context manager. `server` is node 0."""
 
-    def __init__(self, node_count, pp_size, *flags, node_flags=(), host="127.0.0.1", http_host="127.0.0.1"):
+    def __init__(self, node_count, pp_size, *flags, node_flags=(), host="127.0.0.1", http_host="127.0.0.1",
+                 model=MODEL):
+        self.model = model
         self.node_count = node_count
         self.node_flags = node_flags  # for the nodes other than the head's
         self.http_host = http_host
@@ -71,11 +73,11 @@ class Ring:
         """Returns the words that precede a node's command."""
         return []
 
-    def start_node(self, rank, model=MODEL):
-        self.nodes[rank] = Node(self, rank, model)
+    def start_node(self, rank, model=None):
+        self.nodes[rank] = Node(self, rank, model or self.model)
 
     def start_head(self, *flags):
-        self.server = MillraceServer(*self.head_flags, *flags, host=self.http_host, prefix=self.prefix(0))
+        self.server = MillraceServer(*self.head_flags, *flags, model=self.model, host=self.http_host, prefix=self.prefix(0))
         self.server.__enter__()
 
     def __enter__(self):

@@ -16,6 +16,8 @@ void responses_request(std::string_view input);
 void tokenizer_json(std::string_view input);
 void config_json(std::string_view input);
 void safetensors_header(std::string_view input);
+/// A GGUF file: its header, the tensors by name, and the config and the tokenizer that its metadata amounts to.
+void gguf_file(std::string_view input);
 /// A template, a NUL, and a JSON array of messages.
 void chat_template(std::string_view input);
 /// What `millrace simulate` reads: a described cluster; a result file of bench/load.
@@ -40,6 +42,7 @@ inline constexpr std::array kTargets = {
     Target{"tokenizer_json", tokenizer_json},
     Target{"config_json", config_json},
     Target{"safetensors_header", safetensors_header},
+    Target{"gguf_file", gguf_file},
     Target{"chat_template", chat_template},
     Target{"cluster_json", cluster_json},
     Target{"workload_json", workload_json},

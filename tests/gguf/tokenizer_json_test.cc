@@ -256,7 +256,7 @@ TEST_CASE("metadata that contradicts itself is refused by key") {
   CHECK_THAT(tokenizer_error(small_scored(scores)).message, Mentions("scores", "token 3", "nan"));
 }
 
-TEST_CASE("files from before pre-tokenizers are read where the model says it") {
+TEST_CASE("a pre-tokenizer that is missing follows from the model") {
   const auto without_pre = [](const char* architecture, std::vector<std::string> tokens) {
     GgufText file;
     file.add("general.architecture", architecture).add("tokenizer.ggml.model", "gpt2");

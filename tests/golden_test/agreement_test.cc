@@ -139,6 +139,42 @@ TEST_CASE("a compressed-tensors checkpoint gives its own logits") {
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
+TEST_CASE("GGUF files give the logits of their decoded weights") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_gguf_names())));
+  const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  const Loaded loaded = load(family, dtype);
+  const int32_t stages = GENERATE(1, 2);
+  const int32_t rank_count = GENERATE(1, 2);
+  std::vector<std::unique_ptr<tensor::Backend>> others;
+  std::vector<tensor::Backend*> ranks = {loaded.backend.get()};
+  for (int32_t rank = 1; rank < rank_count; ++rank)
+    ranks.push_back(others.emplace_back(cpu::make_backend({.threads = 1, .compute_dtype = dtype})).get());
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, ranks, {.stage_count = stages});
+  const bool is_f32 = dtype == tensor::DType::kF32;
+  const test::GoldenTolerance& tolerance = family.tolerance;
+  const double max = is_f32 ? tolerance.f32_max : tolerance.bf16_max;
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, is_f32 ? 1e-3 : 2.0 * max);
+  CAPTURE(family.name, is_f32, stages, rank_count, agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.max() <= max);
+  REQUIRE(agreement.logprob_max <= max);
+  if (!is_f32) REQUIRE(agreement.logits.rms() <= tolerance.bf16_rms);
+  if (!is_f32) REQUIRE(agreement.logits.kl() <= tolerance.bf16_kl);
+  if (is_f32) REQUIRE(agreement.greedy_checked >= 32);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
+TEST_CASE("GGUF weights can be rounded to 8 bits when they are loaded") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_gguf_names())));
+  Loaded loaded = load(family, tensor::DType::kF32);
+  loaded.config.quantization = model::Quantization::kW8;
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, 4.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.rms() <= family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.rms() > family.tolerance.f32_max);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
 TEST_CASE("greedy decoding in a changing batch matches the reference") {
   const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);

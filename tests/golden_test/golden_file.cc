@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/gguf_files.h"
 #include "support/paths.h"
 
 namespace millrace::test {
@@ -72,6 +73,11 @@ const std::vector<std::string>& golden_family_names() {
   return names;
 }
 
+const std::vector<std::string>& golden_gguf_names() {
+  static const std::vector<std::string> names = {"gguf-llama", "gguf-qwen2", "gguf-mixtral", "gguf-qwen3moe", "gguf-k"};
+  return names;
+}
+
 GoldenFamily read_golden_family(const std::string& name) {
   GoldenFamily family{.name = name, .folder = golden_dir() / name, .tolerance = {}, .prompts = {}};
   std::filesystem::path file = family.folder / "golden.json";
@@ -79,6 +85,8 @@ GoldenFamily read_golden_family(const std::string& name) {
     family.folder = small_model_dir();
     file = golden_dir() / (name + ".json");
   }
+  if (std::ranges::find(golden_gguf_names(), name) != golden_gguf_names().end())
+    family.folder = model::find_gguf(family.folder).value().value();
   simdjson::dom::parser parser;
   const simdjson::dom::element root = parser.load(file.string());
   const simdjson::dom::element tolerance = root["tolerance"];

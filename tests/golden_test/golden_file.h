@@ -36,7 +36,7 @@ struct GoldenTolerance {
 
 struct GoldenFamily {
   std::string name;
-  std::filesystem::path folder;  ///< of the checkpoint
+  std::filesystem::path folder;  ///< of the checkpoint, or the GGUF file
   GoldenTolerance tolerance;
   std::vector<GoldenPrompt> prompts;
 };
@@ -46,6 +46,8 @@ struct GoldenFamily {
 /// Returns the families of the tiny models, and of the small one that ships if it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
 inline constexpr const char* kSmallModelName = "books-4m";
+/// Returns the models in GGUF files.
+[[nodiscard]] const std::vector<std::string>& golden_gguf_names();
 /// Reads a family. Throws when its golden file is missing or malformed.
 [[nodiscard]] GoldenFamily read_golden_family(const std::string& name);
 
