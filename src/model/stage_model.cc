@@ -20,6 +20,13 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
   return size;
 }
 
+/// Returns the rows of `rows` with the pages of `pages`.
+tensor::BatchLayout with_pages_of(const tensor::BatchLayout& pages, tensor::BatchLayout rows) {
+  rows.page_begin = pages.page_begin;
+  rows.pages = pages.pages;
+  return rows;
+}
+
 /// Returns the row of each token in a table of positions, -1 for padding.
 std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t first_position) {
   std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), -1);
@@ -39,9 +46,9 @@ struct StageModel::Tails {
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
   std::vector<int32_t> prefix;        // [sequences]
   tensor::UploadedIndices rows;
-  tensor::UploadedBatch batch;
-  Matrix hidden;      // [row_numbers, hidden]
-  int64_t count = 0;  // of its rows, without padding
+  std::vector<tensor::UploadedBatch> batches;  // [groups]
+  Matrix hidden;                               // [row_numbers, hidden]
+  int64_t count = 0;                           // of its rows, without padding
 };
 
 /// One forward pass with its inputs uploaded.
@@ -49,8 +56,8 @@ struct StageModel::ForwardPass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
   std::span<const std::byte> received;
   bool replays = false;
-  Matrix hidden;  // with padding
-  tensor::UploadedBatch batch;
+  Matrix hidden;                               // with padding
+  std::vector<tensor::UploadedBatch> batches;  // [groups]
   tensor::UploadedIndices tokens;
   std::optional<Tails> tails;
   std::vector<TokenId> padded_tokens;  // where there is padding
@@ -79,7 +86,13 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       backend_(backend),
       limits_(limits),
       layout_(rank_layout(config, position)),
-      weights_(std::move(weights)) {
+      weights_(std::move(weights)),
+      groups_(config),
+      cache_layers_(groups_.count()) {
+  for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
+    const size_t group = groups_.group_of(layer);
+    layer_caches_.push_back({.group = group, .layer = cache_layers_[group]++});
+  }
   RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
   // No rotation: the cosine of 0 is 1.
   if (config_.encoder) frequencies = {.inverse = std::vector<float>(static_cast<size_t>(config_.head_dim / 2))};
@@ -136,8 +149,8 @@ bool StageModel::has_layer(bool sparse) const {
   return false;
 }
 
-tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
-  return {.layer_count = span_.layers.size(),
+tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count, size_t group) const {
+  return {.layer_count = cache_layers_[group],
           .kv_head_count = layout_.kv_head_count(),
           .head_dim = config_.head_dim,
           .page_size = page_size,
@@ -156,10 +169,12 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     if (layer.experts) experts.push_back(layer.experts.get());
     attention.push_back(attention_shape(index));
   }
+  tensor::KvCacheShape cache = cache_shape(page_size, 0, 0);
+  cache.layer_count = span_.layers.size();
   tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
                             .sequences = sequences,
                             .context = context,
-                            .cache = cache_shape(page_size, 0),
+                            .cache = cache,
                             .weights = {},
                             .experts = experts,
                             .attention = attention};
@@ -174,23 +189,33 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   backend_.reserve(bounds);
 }
 
-void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
+void StageModel::allocate_cache(int32_t page_size, std::span<const uint32_t> page_counts) {
+  CHECK(page_counts.size() == groups_.count(), "{} page counts for {} cache groups", page_counts.size(),
+        groups_.count());
   free_cache();
-  cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
+  caches_.resize(groups_.count());
+  for (size_t group = 0; group < groups_.count(); ++group) {
+    if (!has_cache(group)) continue;
+    caches_[group] = backend_.make_kv_cache(cache_shape(page_size, static_cast<int32_t>(page_counts[group]), group));
+  }
 }
 
-uint64_t StageModel::page_bytes(int32_t page_size) const {
-  return backend_.kv_page_bytes(cache_shape(page_size, 0));
+void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
+  allocate_cache(page_size, std::vector<uint32_t>(groups_.count(), static_cast<uint32_t>(page_count)));
+}
+
+uint64_t StageModel::page_bytes(int32_t page_size, size_t group) const {
+  return has_cache(group) ? backend_.kv_page_bytes(cache_shape(page_size, 0, group)) : 0;
 }
 
 void StageModel::free_cache() {
   replay_ = backend_.make_replay();  // recorded graphs hold addresses of the old cache
-  cache_.reset();
+  caches_.clear();
 }
 
-tensor::KvCache& StageModel::cache() const {
-  CHECK(cache_ != nullptr, "the cache is not allocated yet");
-  return *cache_;
+tensor::KvCache& StageModel::cache(size_t group) const {
+  CHECK(group < caches_.size() && caches_[group] != nullptr, "the cache of group {} is not allocated", group);
+  return *caches_[group];
 }
 
 tensor::Buffer StageModel::allocate_hidden() {
@@ -228,7 +253,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
     graph_stats_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
-                                     pass.batch, refill, [this, &pass] { run_layers(pass); }));
+                                     pass.batches.front(), refill, [this, &pass] { run_layers(pass); }));
   } else {
     fill(pass);
     run_layers(pass);
@@ -263,7 +288,13 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
       tokens = pass.padded_tokens;
     }
   }
-  pass.batch = backend_.upload(batch);
+  CHECK(input.windows.empty() || input.windows.size() + 1 == groups_.count(), "pages of {} window groups, wanted {}",
+        input.windows.size(), groups_.count() - 1);
+  pass.batches.push_back(backend_.upload(batch));
+  for (size_t i = 0; i + 1 < groups_.count(); ++i) {
+    pass.batches.push_back(input.windows.empty() ? pass.batches.front()
+                                                 : backend_.upload(with_pages_of(input.windows[i], batch)));
+  }
   if (span_.first) pass.tokens = backend_.upload(tokens);
   if (span_.first && config_.encoder) {
     pass.position_rows = position_rows(batch, config_.encoder->first_position);
@@ -292,8 +323,8 @@ void StageModel::run_layers(const ForwardPass& pass) {
     if (pass.tails && index + 1 == span_.layers.size()) {
       finish_tails(layer, index, pass, query);
     } else {
-      attend(layer, index, query, pass.batch, pass.hidden);
-      feed_forward(layer, pass.batch, pass.hidden);
+      attend(layer, index, query, pass.batches, pass.hidden);
+      feed_forward(layer, pass.batches.front(), pass.hidden);
     }
   }
 }
@@ -327,18 +358,20 @@ Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const F
   const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
                                    .rotary_dim = config_.head_dim,
                                    .attention_factor = attention_factor_};
+  const CacheLayer kept = cache_layer(index);
   norm(pass.hidden, *layer.input_norm, layer.input_norm_bias.get(), normed);
   backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary, layer.q_norm.get(), layer.k_norm.get(),
-                           config_.norm_epsilon, pass.batch, cache(), index, query);
+                           config_.norm_epsilon, pass.batches[kept.group], cache(kept.group), kept.layer, query);
   return query;
 }
 
-void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::UploadedBatch& batch,
-                        Matrix hidden) {
+void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query,
+                        std::span<const tensor::UploadedBatch> batches, Matrix hidden) {
+  const CacheLayer kept = cache_layer(index);
   const Matrix attended{
       .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
-  backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
+  backend_.attention(query, attention_shape(index), batches[kept.group], cache(kept.group), kept.layer, attended);
   add_product(attended, *layer.output, layer.output_bias.get(), hidden);
 }
 
@@ -395,15 +428,18 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
                             .pages = input.batch.pages};
   if (pass.replays) {
     // The bounds of all rows except their count, so that all steps share one key.
-    batch.padded_sequences = pass.batch.layout.padded_sequences;
-    batch.padded_sequence_rows = pass.batch.layout.padded_sequence_rows;
+    const tensor::BatchLayout& all = pass.batches.front().layout;
+    batch.padded_sequences = all.padded_sequences;
+    batch.padded_sequence_rows = all.padded_sequence_rows;
     const auto count = static_cast<int32_t>(tails.count);
     batch.padded_rows = padded({count, batch.padded_sequences, batch.padded_sequence_rows}, limits_.max_tail_rows).rows;
     tails.row_numbers.resize(static_cast<size_t>(batch.padded_rows), -1);
     tails.hidden.rows = batch.padded_rows;
   }
   tails.rows = backend_.upload(tails.row_numbers);
-  tails.batch = backend_.upload(batch);
+  for (const tensor::UploadedBatch& all : pass.batches) {
+    tails.batches.push_back(backend_.upload(with_pages_of(all.layout, batch)));
+  }
 }
 
 /// Finishes the last layer for the last rows of each sequence.
@@ -414,8 +450,8 @@ void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const Fo
       .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.hidden.rows, .cols = query.cols};
   backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
   backend_.gather_rows(query, tails.rows, tail_query);
-  attend(layer, index, tail_query, tails.batch, tails.hidden);
-  feed_forward(layer, tails.batch, tails.hidden);
+  attend(layer, index, tail_query, tails.batches, tails.hidden);
+  feed_forward(layer, tails.batches.front(), tails.hidden);
 }
 
 void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, Matrix hidden) {
