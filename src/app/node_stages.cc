@@ -257,8 +257,8 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
                                 .kv_dtype = page_format(*part.backend, options_.stage),
                                 .page_size = bounds.page_size};
   if (options_.stage.rank_count > 1) {
-    identity.head_begin = static_cast<uint32_t>(part.model->rank().kv_heads.begin);
-    identity.head_end = static_cast<uint32_t>(part.model->rank().kv_heads.end);
+    identity.head_begin = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.begin);
+    identity.head_end = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.end);
   }
   for (uint32_t group = 0; group < bounds.group_count(); ++group) {
     std::unique_ptr<cache::PageStore>& store = part.stores.emplace_back();

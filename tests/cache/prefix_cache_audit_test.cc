@@ -75,9 +75,9 @@ TEST_CASE("the audit finds lost and doubled pages and ownerless claims") {
   };
   REQUIRE_FALSE(spoil([] {}));
   std::vector<PageId> pages;
-  REQUIRE(spoil([&] { (void)world.account.pool().allocate(1, pages); }));                               // lost
-  REQUIRE(spoil([&] { (void)world.account.host().allocate(); }));                                 // lost on the host
-  REQUIRE(spoil([&] { world.account.pool().release(std::vector{PageId(0)}); }));                        // free and known
+  REQUIRE(spoil([&] { (void)world.account.pool().allocate(1, pages); }));                     // lost
+  REQUIRE(spoil([&] { (void)world.account.host().allocate(); }));                             // lost on the host
+  REQUIRE(spoil([&] { world.account.pool().release(std::vector{PageId(0)}); }));              // free and known
   REQUIRE(spoil([&] { world.parts.tree.pin(world.parts.tree.next_device_victim()); }));       // a pin of nobody's
   REQUIRE(spoil([&] { world.parts.tree.lock(world.parts.tree.root("")); }));                  // a lock of nobody's
   REQUIRE(spoil([&] { world.parts.copies.request({.copy = {.kind = CopyKind::kProbe}}); }));  // for no prefetch
