@@ -169,7 +169,7 @@ class World {
     if (choice < 3 && sequences_.size() < 4) begin();
     if (choice == 3 && !sequences_.empty()) end(draw(static_cast<uint32_t>(sequences_.size())));
     if (choice == 4) acknowledge_some();
-    if (choice == 5 && draw(8) == 0) lose_ring();
+    if (choice == 5 && draw(8) == 0) break_ring();
     run_plan();
     check();
   }
@@ -222,7 +222,7 @@ class World {
     cache_.release(sequences_[index].table);
     sequences_.erase(sequences_.begin() + static_cast<std::ptrdiff_t>(index));
   }
-  void lose_ring() {
+  void break_ring() {
     while (!sequences_.empty()) end(0);
     cache_.on_ring_lost();
     unanswered_.clear();

@@ -61,7 +61,9 @@ class HostOnlyRunner final : public StageRunner {
 /// One stage's copies, and what it says of them.
 struct Stage {
   explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
-      : runner(runtime, options), acks(runtime, first ? 0 : 1), copies(runtime, runner, tasks, acks, {.host_page_count = kHostPages}) {
+      : runner(runtime, options),
+        acks(runtime, first ? 0 : 1),
+        copies(runtime, runner, tasks, acks, {.host_page_count = kHostPages}) {
     tasks.spawn("listen", listen());
   }
   ~Stage() {
