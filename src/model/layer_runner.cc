@@ -112,13 +112,13 @@ tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) 
   return table;
 }
 
-LatentProjection::Layer LayerRunner::latent_layer(int32_t index) const {
+LatentProjection::Layer LayerRunner::latent_layer(int32_t index, int32_t cache_layer) const {
   const AttentionConfig& attention = layer_config(index).attention;
   return {.weights = *weights_[static_cast<size_t>(index)].latent,
           .config = *attention.latent,
           .shape = latent_shape(attention, layer_layout(index).head_count()),
           .rotary = rotary_table(attention),
-          .cache_layer = index};
+          .cache_layer = cache_layer};
 }
 
 void LayerRunner::norm(Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
@@ -159,7 +159,7 @@ Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const LayerCache& 
   const Matrix query{
       .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
   const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
-  if (layer.latent) return latent_->project(latent_layer(index), input, kept.batch, kept.cache);
+  if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
                            layer.k_norm.get(), config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
@@ -194,7 +194,7 @@ void LayerRunner::attend(int32_t index, Matrix query, const LayerCache& kept, Ma
                         .rows = query.rows,
                         .cols = layer_layout(index).query_width()};
   if (layer.latent) {
-    const LatentProjection::Layer latent = latent_layer(index);
+    const LatentProjection::Layer latent = latent_layer(index, kept.layer);
     backend_.latent_attention(query, latent.shape, latent.rotary, *layer.latent->expansion, kept.batch, kept.cache,
                               kept.layer, attended);
   } else {

@@ -93,7 +93,7 @@ class LayerRunner {
   /// Returns the columns of a layer's activations before its activation function, where they are stored.
   [[nodiscard]] int64_t expanded_columns(int32_t index) const;
   [[nodiscard]] tensor::RotaryTable rotary_table(const AttentionConfig& attention) const;
-  [[nodiscard]] LatentProjection::Layer latent_layer(int32_t index) const;
+  [[nodiscard]] LatentProjection::Layer latent_layer(int32_t index, int32_t cache_layer) const;
   /// Returns the first rows of the buffer of normed activations.
   [[nodiscard]] tensor::Matrix normed_rows(int64_t rows) const;
   /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
