@@ -82,7 +82,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   Random random(test_seed() + 10);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const int64_t width : {int64_t{2}, int64_t{15}, int64_t{384}, random.integer(2, 3000)}) {
       INFO(backend_case.name << ": width " << width);
       const int64_t rows = random.integer(1, 9);
@@ -98,7 +98,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
         upload(*backend, in, hidden);
-        backend->layer_norm(hidden.matrix, *device_weight, *device_bias, 1e-12f, out.matrix);
+        backend->layer_norm(hidden.matrix, *device_weight, device_bias.get(), 1e-12f, true, out.matrix);
         got = download(*backend, out.matrix);
         residual = download(*backend, hidden.matrix);
       });
@@ -114,7 +114,7 @@ TEST_CASE("gelu agrees with the reference") {
   Random random(test_seed() + 11);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     INFO(backend_case.name);
     Values in = random.normal(5 * 75, 3.0f);
     for (size_t i = 0; i < 4; ++i) in[i] = std::array{0.0f, -40.0f, 40.0f, -0.0f}[i];
@@ -135,7 +135,7 @@ TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
   Random random(test_seed() + 12);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
       INFO(backend_case.name << " from " << tensor::to_string(stored));
       const HostMatrix table(random.normal(20 * 33), stored, 20, 33);

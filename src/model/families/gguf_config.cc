@@ -1,9 +1,10 @@
-#include "model/gguf_config.h"
+#include "model/families/gguf_config.h"
 
 #include <array>
 
 #include "base/log.h"
 #include "gguf/config_json.h"
+#include "model/families/read_config.h"
 #include "model/field_reader.h"
 #include "model/gguf_files.h"
 
@@ -17,7 +18,11 @@ bool describes_model(const std::string& text, const std::string& source) {
   return !object || !(*object)["architectures"].is_missing();
 }
 
-/// Refuses a config.json of another model.
+AttentionConfig heads_of(const ModelConfig& config) {
+  return config.layers.empty() ? AttentionConfig() : config.layers.front().attention;
+}
+
+/// Refuses a config.json of another model. Other differences show in the shapes of tensors.
 Result<void> check_agreement(const ModelConfig& own, const ModelConfig& stored, const std::string& own_source,
                              const std::string& stored_source) {
   struct Size {
@@ -26,11 +31,10 @@ Result<void> check_agreement(const ModelConfig& own, const ModelConfig& stored, 
     int32_t stored;
   };
   const std::array sizes = {Size{"hidden_size", own.hidden_size, stored.hidden_size},
-                            Size{"num_hidden_layers", own.layer_count, stored.layer_count},
-                            Size{"num_attention_heads", own.head_count, stored.head_count},
-                            Size{"num_key_value_heads", own.kv_head_count, stored.kv_head_count},
-                            Size{"head_dim", own.head_dim, stored.head_dim},
-                            Size{"the number of experts", own.moe.expert_count, stored.moe.expert_count}};
+                            Size{"num_hidden_layers", own.layer_count(), stored.layer_count()},
+                            Size{"num_attention_heads", heads_of(own).head_count, heads_of(stored).head_count},
+                            Size{"num_key_value_heads", heads_of(own).kv_head_count, heads_of(stored).kv_head_count},
+                            Size{"head_dim", heads_of(own).head_dim, heads_of(stored).head_dim}};
   for (const Size& size : sizes) {
     if (size.own != size.stored)
       return make_error(ErrorCode::kData, "{}: {} is {}, but {} by {} in the same folder, wanted the same model",
