@@ -118,8 +118,8 @@ Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, Weigh
   return {};
 }
 
-/// Finds a projection, or any matrix of a GGUF file, that is stored in a format of its own; nothing when it is stored as
-/// plain floating point.
+/// Finds a projection, or any matrix of a GGUF file, that is stored in a format of its own; nothing when it is stored
+/// as plain floating point.
 Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
   const bool is_decoded = config_.weight_format.method != weights::QuantMethod::kNone;
   const bool is_any_matrix = config_.weight_format.method == weights::QuantMethod::kGguf;

@@ -176,7 +176,9 @@ TEST_CASE("metadata that is missing or means other arithmetic is named") {
   CHECK_THAT(gguf_config_error(sized().add("llama.attention.value_length", 4)), Mentions("key_length 8", "4"));
   CHECK_THAT(gguf_config_error(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{1, 2})),
              Mentions("head_count_kv", "1, 2"));
-  CHECK(config_of(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{2, 2}))->layer(0).attention.kv_head_count == 2);
+  CHECK(config_of(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{2, 2}))
+            ->layer(0)
+            .attention.kv_head_count == 2);
 }
 
 TEST_CASE("a config.json in the same folder goes before metadata") {
