@@ -69,9 +69,7 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, int32_t rotary_dim)
       case RopeKind::kLlama3: inverse = llama3_frequency(rope, inverse); break;
       case RopeKind::kYarn: inverse = yarn_frequency(rope, ramp, inverse, pair); break;
       case RopeKind::kLongrope:
-      case RopeKind::kDivided:
-        if (static_cast<size_t>(pair) < rope.divisors.size()) inverse /= rope.divisors[static_cast<size_t>(pair)];
-        break;
+      case RopeKind::kDivided: inverse /= rope.divisors[static_cast<size_t>(pair)]; break;
     }
     frequencies.inverse.push_back(static_cast<float>(inverse));
   }

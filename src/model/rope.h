@@ -25,7 +25,7 @@ struct RopeConfig {
   std::optional<double> mscale;            ///< yarn; used only together with mscale_all_dim
   std::optional<double> mscale_all_dim;    ///< yarn
   bool truncate = true;                    ///< yarn: round the ramp's bounds outwards to whole channels
-  std::vector<double> divisors;            ///< longrope and divided: of each pair's frequency; beyond the last it is 1
+  std::vector<double> divisors;            ///< longrope, divided: of each pair's frequency
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

@@ -108,9 +108,9 @@ void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positi
   if (rope.kind == RopeKind::kDefault) return;
   const int32_t rotated = rope.rotary_dim > 0 ? rope.rotary_dim : reading.head_dim;
   if (rope.kind == RopeKind::kLongrope) return read_longrope(scaling, positions, rotated / 2, rope);
-  // The metadata of GGUF files has these in place of llama3's parameters.
   if (rope.kind == RopeKind::kDivided) {
-    rope.divisors = scaling.numbers("divisors", 1e-3, kMaxFactor);
+    // What the metadata of GGUF files has in place of llama3's parameters.
+    rope.divisors = read_divisors(scaling, "divisors", rotated / 2);
     return;
   }
   rope.factor = scaling.number("factor", 1e-3, kMaxFactor);

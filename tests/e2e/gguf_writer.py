@@ -110,6 +110,8 @@ def model_metadata(config):
             ("llama.feed_forward_length", U32, config["intermediate_size"]),
             ("llama.attention.head_count", U32, config["num_attention_heads"]),
             ("llama.attention.head_count_kv", U32, config["num_key_value_heads"]),
+            ("llama.attention.key_length", U32, config["head_dim"]),
+            ("llama.attention.value_length", U32, config["head_dim"]),
             ("llama.attention.layer_norm_rms_epsilon", F32, config["rms_norm_eps"]),
             ("llama.rope.freq_base", F32, config["rope_theta"])]
 

@@ -6,7 +6,7 @@
 #include "gguf/config_json.h"
 #include "gguf/tensor_map.h"
 #include "gguf/tokenizer_json.h"
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace millrace::fuzz {

@@ -5,7 +5,7 @@
 
 #include "base/text_file.h"
 #include "model/checkpoint.h"
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "model/generation_config.h"
 #include "model/gguf_files.h"
 #include "model/rope.h"
@@ -68,16 +68,16 @@ TEST_CASE("metadata of a llama gives its config") {
   CHECK(config.architecture == "LlamaForCausalLM");
   CHECK(config.vocab_size == 10);  // what the embedding has
   CHECK(config.hidden_size == 16);
-  CHECK(config.intermediate_size == 24);
-  CHECK(config.layer_count == 2);
-  CHECK(config.head_count == 2);
-  CHECK(config.kv_head_count == 1);
-  CHECK(config.head_dim == 8);
+  CHECK(config.layer(0).feed_forward.width == 24);
+  CHECK(config.layer_count() == 2);
+  CHECK(config.layer(0).attention.head_count == 2);
+  CHECK(config.layer(0).attention.kv_head_count == 1);
+  CHECK(config.layer(0).attention.head_dim == 8);
   CHECK(config.max_position == 512);
   CHECK(config.norm_epsilon == 1e-5f);
-  CHECK(config.rope.theta == 5e5);
+  CHECK(config.ropes.at(0).theta == 5e5);
   CHECK(config.tied_embeddings);
-  CHECK_FALSE(config.qkv_bias);
+  CHECK_FALSE(config.layer(0).attention.qkv_bias);
   CHECK(config.bos_token_id == 1);
   // A token that looks like an end, but is none, stays one.
   CHECK(config.eos_token_ids == std::vector<TokenId>{2, 3});
@@ -97,10 +97,10 @@ TEST_CASE("tensors decide biases and whether the head is tied") {
   const model::ModelConfig qwen = config_of(text).value();
   CHECK(qwen.architecture == "Qwen2ForCausalLM");
   CHECK_FALSE(qwen.tied_embeddings);
-  CHECK(qwen.qkv_bias);
+  CHECK(qwen.layer(0).attention.qkv_bias);
   const model::ModelConfig llama = config_of(sized().tensor("blk.0.attn_q.bias", {16}, ramp(16))).value();
-  CHECK(llama.qkv_bias);
-  CHECK(config_of(sized("qwen3").add("qwen3.attention.key_length", 32)).value().head_dim == 32);
+  CHECK(llama.layer(0).attention.qkv_bias);
+  CHECK(config_of(sized("qwen3").add("qwen3.attention.key_length", 32)).value().layer(0).attention.head_dim == 32);
 }
 
 TEST_CASE("metadata of experts") {
@@ -108,23 +108,25 @@ TEST_CASE("metadata of experts") {
   mixtral.add("llama.expert_count", 4).add("llama.expert_used_count", 2);
   const model::ModelConfig mixed = config_of(mixtral).value();
   CHECK(mixed.architecture == "MixtralForCausalLM");
-  CHECK(mixed.moe.expert_count == 4);
-  CHECK(mixed.moe.experts_per_token == 2);
-  CHECK(mixed.moe.intermediate_size == 24);
-  CHECK(mixed.moe.renormalize);
+  CHECK(mixed.layer(0).feed_forward.moe->expert_count == 4);
+  CHECK(mixed.layer(0).feed_forward.moe->experts_per_token == 2);
+  CHECK(mixed.layer(0).feed_forward.moe->intermediate_size == 24);
+  CHECK(mixed.layer(0).feed_forward.moe->renormalize);
   GgufText qwen = sized("qwen3moe");
   qwen.add("qwen3moe.expert_count", 4).add("qwen3moe.expert_used_count", 3);
   qwen.add("qwen3moe.expert_feed_forward_length", 8).tensor("blk.1.ffn_gate_inp.weight", {4, 16}, ramp(64));
   const model::ModelConfig config = config_of(qwen).value();
-  CHECK(config.moe.intermediate_size == 8);
-  CHECK(config.moe.experts_per_token == 3);
-  CHECK(config.moe.renormalize);
-  CHECK(config.sparse_layers == std::vector<bool>{false, true});
+  CHECK_FALSE(config.is_sparse(0));
+  REQUIRE(config.is_sparse(1));
+  const model::MoeConfig& moe = *config.layer(1).feed_forward.moe;
+  CHECK(moe.intermediate_size == 8);
+  CHECK(moe.experts_per_token == 3);
+  CHECK(moe.renormalize);
   CHECK_THAT(gguf_config_error(qwen.add("qwen3moe.expert_gating_func", 2)), Mentions("expert_gating_func", "2"));
 }
 
 TEST_CASE("scaled rotation in metadata") {
-  const auto rope_of = [](const GgufText& text) { return config_of(text).value().rope; };
+  const auto rope_of = [](const GgufText& text) { return config_of(text).value().ropes.at(0); };
   CHECK(rope_of(sized().add("llama.rope.scaling.type", "none")).kind == model::RopeKind::kDefault);
   CHECK(rope_of(sized().add("llama.rope.scale_linear", 1.0f)).kind == model::RopeKind::kDefault);
   const auto linear = rope_of(sized().add("llama.rope.scale_linear", 4.0f));
@@ -145,9 +147,9 @@ TEST_CASE("scaled rotation in metadata") {
 TEST_CASE("frequencies are divided by rope_freqs") {
   const std::vector<float> divisors = {1, 1, 4, 8};
   const model::ModelConfig config = config_of(sized().tensor("rope_freqs.weight", {4}, divisors)).value();
-  CHECK(config.rope.kind == model::RopeKind::kDivided);
+  CHECK(config.ropes.at(0).kind == model::RopeKind::kDivided);
   const auto plain = model::rotary_frequencies({}, 8).inverse;
-  const auto divided = model::rotary_frequencies(config.rope, 8).inverse;
+  const auto divided = model::rotary_frequencies(config.ropes.at(0), 8).inverse;
   for (size_t i = 0; i < divisors.size(); ++i) CHECK(divided[i] == Approx(plain[i] / divisors[i]));
   CHECK_THAT(gguf_config_error(sized().tensor("rope_freqs.weight", {5}, ramp(5))),
              Mentions("rope_freqs", "[5]", "[4]"));
@@ -174,7 +176,9 @@ TEST_CASE("metadata that is missing or means other arithmetic is named") {
   CHECK_THAT(gguf_config_error(sized().add("llama.attention.value_length", 4)), Mentions("key_length 8", "4"));
   CHECK_THAT(gguf_config_error(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{1, 2})),
              Mentions("head_count_kv", "1, 2"));
-  CHECK(config_of(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{2, 2}))->kv_head_count == 2);
+  CHECK(config_of(sized().add("llama.attention.head_count_kv", std::vector<int32_t>{2, 2}))
+            ->layer(0)
+            .attention.kv_head_count == 2);
 }
 
 TEST_CASE("a config.json in the same folder goes before metadata") {
@@ -189,7 +193,8 @@ TEST_CASE("a config.json in the same folder goes before metadata") {
   folder.write("config.json", config_json(16));
   const model::ModelConfig config = model::read_config(path).value();
   CHECK(config.architecture == "MistralForCausalLM");
-  CHECK(config.sliding_windows == std::vector<int32_t>{64, 64});
+  CHECK(config.layer(0).attention.window == 64);
+  CHECK(config.layer(1).attention.window == 64);
   CHECK(config.vocab_size == 10);
   CHECK(config.tied_embeddings);
   CHECK(config.weight_format.method == weights::QuantMethod::kGguf);

@@ -13,8 +13,7 @@ void describe_ministral3(FieldReader& fields, ModelConfig& config) {
     FieldReader rope(fields.source() + ": rope_parameters", *object);
     if (const auto beta = rope.optional_number("llama_4_scaling_beta", 0.0, 1e3))
       layer.attention.query_scaling = {
-          .beta = *beta,
-          .original_max_position = rope.integer("original_max_position_embeddings", 1, kMaxPosition)};
+          .beta = *beta, .original_max_position = rope.integer("original_max_position_embeddings", 1, kMaxPosition)};
     fields.take_error_of(rope);
   }
   config.layers.assign(config.layers.size(), layer);
