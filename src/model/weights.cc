@@ -305,9 +305,8 @@ class Loader {
 void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
                   LayerWeights& weights) {
   weights.router = loader.pack_plain(router_name(config, layer));
-  const auto packer = backend.pack_experts(
-      config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token, .renormalize = config.moe.renormalize},
-      loader.layout().position);
+  const tensor::Routing routing{.experts_per_row = config.moe.experts_per_token, .renormalize = config.moe.renormalize};
+  const auto packer = backend.pack_experts(config.moe.expert_count, {.routing = routing}, loader.layout().position);
   std::vector<std::string> names;  // [owned experts, 3]
   const TermRange owned = loader.layout().experts.owned();
   for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
@@ -418,7 +417,7 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), to_string(config.quantization));
-  if (config.encoder && !backend.computes_encoders())
+  if (config.encoder && !backend.computes(tensor::Feature::kEncoders))
     return make_error(ErrorCode::kInvalidArgument, "{}: does not compute encoders such as {}, wanted another device",
                       backend.description(), config.architecture);
   return {};

@@ -92,7 +92,7 @@ TEST_CASE("attention in both directions agrees with the reference") {
         wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
       for (const BackendCase& backend_case : backend_cases()) {
         const auto backend = backend_case.make();
-        if (backend->compute_dtype() != dtype || !backend->computes_encoders()) continue;
+        if (backend->compute_dtype() != dtype || !backend->computes(tensor::Feature::kEncoders)) continue;
         INFO(backend_case.name << ": " << sizes.to_string());
         const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed(), .noise = true});
         for (size_t s = 0; s < sequences.size(); ++s) {

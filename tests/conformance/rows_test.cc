@@ -82,7 +82,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   Random random(test_seed() + 10);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const int64_t width : {int64_t{2}, int64_t{15}, int64_t{384}, random.integer(2, 3000)}) {
       INFO(backend_case.name << ": width " << width);
       const int64_t rows = random.integer(1, 9);
@@ -109,12 +109,39 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   }
 }
 
+TEST_CASE("add_gated_sums agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 12);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kGatedSums)) continue;
+    for (const int64_t width : {int64_t{1}, int64_t{75}, int64_t{896}}) {
+      INFO(backend_case.name << ": width " << width);
+      const Values gates{0.0f, -3.0f, 200.0f, -200.0f, 1.25f};
+      const Values sums = random.normal(5 * width);
+      const Values before = random.normal(5 * width);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix added = make_matrix(*backend, DType::kF32, 5, width);
+        const DeviceMatrix gate = make_matrix(*backend, DType::kF32, 5, 1);
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, width);
+        upload(*backend, sums, added);
+        upload(*backend, gates, gate);
+        upload(*backend, before, hidden);
+        backend->add_gated_sums(added.matrix, gate.matrix, hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      check_close(got, reference::add_gated_sums(sums, gates, before), 1e-6, 1e-6);
+    }
+  }
+}
+
 TEST_CASE("gelu agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 11);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     INFO(backend_case.name);
     Values in = random.normal(5 * 75, 3.0f);
     for (size_t i = 0; i < 4; ++i) in[i] = std::array{0.0f, -40.0f, 40.0f, -0.0f}[i];
@@ -135,7 +162,7 @@ TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
   Random random(test_seed() + 12);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
       INFO(backend_case.name << " from " << tensor::to_string(stored));
       const HostMatrix table(random.normal(20 * 33), stored, 20, 33);
