@@ -210,6 +210,14 @@ void activate_rows(const tensor::GatedActivation& activation, const float* sums,
   });
 }
 
+void soft_cap(float* values, float cap, int64_t count) {
+  const float inverse = 1.0f / cap;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(values + i, tanh(load_part(values + i, part, 0.0f) * inverse) * cap, part);
+  }
+}
+
 void rotate(float* head, const float* cos, const float* sin, int32_t half) {
   for (int32_t i = 0; i < half; i += kLanes) {
     const int32_t part = half - i < kLanes ? half - i : kLanes;

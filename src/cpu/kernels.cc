@@ -95,6 +95,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .add_partial_sums = add_partial_sums,
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
+    .soft_cap = soft_cap,
 };
 
 }  // namespace millrace::cpu

@@ -98,7 +98,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
         upload(*backend, in, hidden);
-        backend->layer_norm(hidden.matrix, *device_weight, *device_bias, 1e-12f, out.matrix);
+        backend->layer_norm(hidden.matrix, *device_weight, device_bias.get(), 1e-12f, true, out.matrix);
         got = download(*backend, out.matrix);
         residual = download(*backend, hidden.matrix);
       });

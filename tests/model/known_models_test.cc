@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "model/tensor_list.h"
 
 using namespace millrace::model;

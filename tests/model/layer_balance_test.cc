@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "cpu/cpu_backend.h"
+#include "model/families/read_config.h"
 #include "model/part_estimate.h"
 #include "model/part_timing.h"
 #include "model/tensor_list.h"
@@ -194,7 +195,7 @@ TEST_CASE("every part is timed and equal layers cost the same") {
     REQUIRE(costs.layers[i] > 0);
     for (size_t j = 0; j < i; ++j) {
       const bool alike = config.is_sparse(static_cast<int32_t>(i)) == config.is_sparse(static_cast<int32_t>(j));
-      if (alike && config.sliding_windows[i] == config.sliding_windows[j]) REQUIRE(costs.layers[i] == costs.layers[j]);
+      if (alike && config.layers[i] == config.layers[j]) REQUIRE(costs.layers[i] == costs.layers[j]);
     }
   }
 }
