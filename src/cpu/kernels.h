@@ -104,7 +104,7 @@ struct QueryTile {
   float scale = 0.0f;
   float* scores = nullptr;  // scratch [rows, 64]; probabilities overwrite it
   AttentionState state;
-  int value_dim = 0;  // of a value, rounded up alike
+  int value_dim = 0;         // of a value, rounded up alike
   float tanh_factor = 0.0f;  // unless 0, scores s become tanh(tanh_factor · s) before they are scaled
 };
 
