@@ -44,6 +44,11 @@ ModelWork::ModelWork(const model::ModelConfig& config) {
   const model::AttentionConfig& attention = config.layer(0).attention;  // equal heads on all layers
   kv_token_bytes_ = 2.0 * static_cast<double>(attention.kv_width()) * value_bytes;
   key_operations_ = 4.0 * static_cast<double>(attention.query_width());
+  if (attention.latent) {  // in the absorbed form
+    const double key = attention.latent->latent_dim + attention.latent->rope_dim;
+    kv_token_bytes_ = key * value_bytes;
+    key_operations_ = 2.0 * attention.head_count * (key + attention.latent->latent_dim);
+  }
   for (const model::LayerConfig& layer : config.layers) {
     const int32_t window = layer.attention.window;
     windows_.push_back(window == 0 ? std::numeric_limits<double>::infinity() : window);

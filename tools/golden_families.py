@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +82,11 @@ class Family:
     prompt_lengths: tuple[int, ...] = field(default=PROMPT_LENGTHS)
     tolerance: dict = field(default_factory=dict)  # in place of TOLERANCE's
     norm_mean: float = 1.0  # 0: the model multiplies by 1 + w
+    # Returns the weights to store; random_weights when absent.
+    weights: Callable[["Family"], dict[str, Tensor]] | None = None
+    f32_parts: tuple[str, ...] = ()
+    # Returns what is stored of the weights, and what transformers reads in its place.
+    split: Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Tensor]]] | None = None
 
 
 FAMILIES = [
@@ -573,19 +580,28 @@ def bf16_distance(exact: PreTrainedModel, rounded: PreTrainedModel, prompts: lis
     return {"bf16_max": significant(worst, 3), "bf16_rms": significant(rms, 3), "bf16_kl": significant(worst_kl, 3)}
 
 
-def make_family(folder: Path, family: Family, weights: dict[str, Tensor] | None = None) -> dict:
-    """Writes one family's folder, with random weights or those given; returns the bf16 distances measured in transformers."""
+def make_family(folder: Path, family: Family) -> dict:
+    """Writes one family's folder; returns the bf16 distances measured in transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("model*"):
         old.unlink()
     write_json(folder / "config.json", {**family.config, "eos_token_id": family.eos})
     write_json(folder / "generation_config.json", {"bos_token_id": 1, "eos_token_id": family.eos})
-    save_weights(folder, weights or random_weights(family), family.shards)
-
-    model = load(folder, torch.float32)
+    weights = (family.weights or random_weights)(family)
+    with tempfile.TemporaryDirectory() as plain_folder:
+        readable = folder
+        if family.split:
+            weights, plain = family.split(weights)
+            readable = Path(plain_folder)
+            plain_config = {k: v for k, v in family.config.items() if k != "quantization_config"}
+            write_json(readable / "config.json", {**plain_config, "eos_token_id": family.eos})
+            save_weights(readable, plain, 1)
+        save_weights(folder, weights, family.shards)
+        model = load(readable, torch.float32)
+        rounded = load(readable, torch.bfloat16)
     rng = np.random.default_rng(family.seed + 1000)
     prompts = [random_prompt(model, length, rng) for length in family.prompt_lengths]
-    measured = bf16_distance(model, load(folder, torch.bfloat16), prompts)
+    measured = bf16_distance(model, rounded, prompts)
     golden = {
         "family": family.name,
         "generator": generator_versions(),

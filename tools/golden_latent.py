@@ -53,12 +53,25 @@ _V2 = {
     "torch_dtype": "bfloat16",
 }
 
+def latent_weights(family: Family) -> dict[str, torch.Tensor]:
+    """Random weights, with the f32 correction of each router that chooses by one, which transformers keeps as a buffer."""
+    weights = random_weights(family)
+    if family.config["topk_method"] != "noaux_tc":
+        return weights
+    rng = np.random.default_rng(family.seed + 1)
+    for layer in range(family.config["first_k_dense_replace"], family.config["num_hidden_layers"]):
+        bias = BIAS_STD * rng.standard_normal(family.config["n_routed_experts"], dtype=np.float32)
+        weights[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"] = torch.from_numpy(bias)
+    return weights
+
+
 LATENT_FAMILIES = [
     Family(
         "deepseek-v2-lite",
         seed=121,
         config={**_V2, "q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0},
         eos=2,
+        weights=latent_weights,
         prompt_lengths=(7, 100),
     ),
     Family(
@@ -73,6 +86,7 @@ LATENT_FAMILIES = [
             "routed_scaling_factor": 4.0,
         },
         eos=2,
+        weights=latent_weights,
     ),
     Family(
         "deepseek-v3",
@@ -95,6 +109,7 @@ LATENT_FAMILIES = [
             "torch_dtype": "bfloat16",
         },
         eos=[2, 5],
+        weights=latent_weights,
     ),
     Family(
         "glm4-moe-lite",
@@ -117,18 +132,7 @@ LATENT_FAMILIES = [
             "dtype": "bfloat16",
         },
         eos=2,
+        weights=latent_weights,
         prompt_lengths=(7, 100),
     ),
 ]
-
-
-def latent_weights(family: Family) -> dict[str, torch.Tensor]:
-    """Random weights, with the f32 correction of each router that chooses by one, which transformers keeps as a buffer."""
-    weights = random_weights(family)
-    if family.config["topk_method"] != "noaux_tc":
-        return weights
-    rng = np.random.default_rng(family.seed + 1)
-    for layer in range(family.config["first_k_dense_replace"], family.config["num_hidden_layers"]):
-        bias = BIAS_STD * rng.standard_normal(family.config["n_routed_experts"], dtype=np.float32)
-        weights[f"model.layers.{layer}.mlp.gate.e_score_correction_bias"] = torch.from_numpy(bias)
-    return weights

@@ -12,7 +12,8 @@ import transformers
 import golden_compressed
 import golden_gguf
 from golden_families import FAMILIES, make_family
-from golden_latent import LATENT_FAMILIES, latent_weights
+from golden_latent import LATENT_FAMILIES
+from golden_mixtures import MIXTURES
 from golden_pooling import MODELS, make_pooling_model
 from golden_sampling import make_sampling
 from golden_small_model import make_small_model
@@ -32,12 +33,9 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in FAMILIES:
+    for family in [*FAMILIES, *MIXTURES, *LATENT_FAMILIES]:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
-    for family in LATENT_FAMILIES:
-        if wanted(family.name):
-            print(family.name, make_family(args.out / family.name, family, latent_weights(family)), flush=True)
     for model in MODELS:
         if wanted(model.name):
             make_pooling_model(args.out / "pooling" / model.name, model)

@@ -68,6 +68,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return pack_gate_up_weight(device_, gate, up);
   }
+  std::unique_ptr<PackedWeight> pack_f32(const HostTensor& weight) override { return pack_f32_weight(device_, weight); }
   bool packs_w8() const override { return true; }
   std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
     return pack_w8_weight(device_, parts, inputs);
@@ -94,8 +95,9 @@ class CpuBackend final : public Backend {
                                                 const SumShards& shards) override {
     return pack_sharded_w8_weight(device_, part, inputs, shards);
   }
-  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing, RankPosition position) override {
-    return std::make_unique<CpuExpertPacker>(device_, count, routing, position);
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
+                                             RankPosition position) override {
+    return std::make_unique<CpuExpertPacker>(device_, count, options, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
@@ -200,6 +202,10 @@ class CpuBackend final : public Backend {
   void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override {
     check_stream();
     cpu::add_sums(device_, sums, as_cpu_or_null(bias), hidden);
+  }
+  void add_gated_sums(Matrix sums, Matrix gates, Matrix hidden) override {
+    check_stream();
+    cpu::add_gated_sums(device_, sums, gates, hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,

@@ -11,7 +11,7 @@ void gelu_tanh_mul(Device& device, tensor::Matrix in, tensor::Matrix out) {
     float* values = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(width);
     for (int64_t row = begin; row < end; ++row) {
       const auto* gate = row_of<float>(in, row);
-      device.kernels.gelu_tanh_mul(gate, gate + width, values, out.cols);
+      device.kernels.activate({.function = tensor::GatedFunction::kGeluTanh}, gate, gate + width, values, out.cols);
       device.store_row(values, row_of<std::byte>(out, row), out.dtype, out.cols);
     }
   });

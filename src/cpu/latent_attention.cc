@@ -123,8 +123,8 @@ class LatentAttention {
   void run(const Matrix& q, const RotaryAngles& angles, int64_t first, const BatchLayout& batch,
            const CpuKvCache& cache, int32_t layer, const Matrix& out) {
     const auto half = static_cast<size_t>(shape_.rope_dim / 2);
-    absorb(q, angles.cos.data() + static_cast<size_t>(first) * half,
-           angles.sin.data() + static_cast<size_t>(first) * half);
+    project_queries(q, angles.cos.data() + static_cast<size_t>(first) * half,
+                    angles.sin.data() + static_cast<size_t>(first) * half);
     attend_to_latents(device_, queries_, shape_, batch, cache, layer, results_);
     expand(out);
   }
@@ -136,10 +136,10 @@ class LatentAttention {
 
   /// Fills the queries: W_UKᵀ times the first channels of a head's query, then the rotated ones. `cos` and `sin` are
   /// [rows, rope_dim / 2].
-  void absorb(const Matrix& q, const float* cos, const float* sin) {
-    const HeadMatmul absorbed(device_, expansion_.queries(), rows_);
+  void project_queries(const Matrix& q, const float* cos, const float* sin) {
+    const HeadMatmul to_latents(device_, expansion_.queries(), rows_);
     const int32_t half = shape_.rope_dim / 2;
-    const size_t encoded_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(absorbed.row_bytes()), 64));
+    const size_t encoded_bytes = static_cast<size_t>(round_up(static_cast<int64_t>(to_latents.row_bytes()), 64));
     const size_t narrow_bytes = static_cast<size_t>(round_up(shape_.nope_dim, 16)) * sizeof(float);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(
@@ -150,7 +150,7 @@ class LatentAttention {
         const auto* from = row_of<float>(q, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += shape_.nope_dim + shape_.rope_dim) {
           device_.store_row(from, narrow, device_.compute_dtype, shape_.nope_dim);
-          absorbed.put_row(narrow, static_cast<size_t>(head), row, encoded);
+          to_latents.put_row(narrow, static_cast<size_t>(head), row, encoded);
           std::memcpy(rotated, from + shape_.nope_dim, static_cast<size_t>(shape_.rope_dim) * sizeof(float));
           device_.kernels.rotate(rotated, cos + row * half, sin + row * half, half);
           std::byte* const to =
@@ -159,21 +159,21 @@ class LatentAttention {
         }
       }
     });
-    absorbed.run(queries_, shape_.key_dim());
+    to_latents.run(queries_, shape_.key_dim());
   }
 
   /// Computes out = W_UV times each head's result.
   void expand(const Matrix& out) const {
-    const HeadMatmul expanded(device_, expansion_.values(), rows_);
+    const HeadMatmul from_latents(device_, expansion_.values(), rows_);
     device_.for_rows(rows_, [&](int64_t begin, int64_t end, int slot) {
-      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(expanded.row_bytes());
+      std::byte* const encoded = device_.slot_scratch[static_cast<size_t>(slot)].reserve(from_latents.row_bytes());
       for (int64_t row = begin; row < end; ++row) {
         const auto* from = row_of<std::byte>(results_, row);
         for (int32_t head = 0; head < shape_.head_count; ++head, from += bytes_of(shape_.latent_dim))
-          expanded.put_row(from, static_cast<size_t>(head), row, encoded);
+          from_latents.put_row(from, static_cast<size_t>(head), row, encoded);
       }
     });
-    expanded.run(out, shape_.value_dim);
+    from_latents.run(out, shape_.value_dim);
   }
 
   Device& device_;

@@ -42,6 +42,7 @@ void row_magnitudes(Device& device, tensor::Matrix x, tensor::Matrix out);
 void matmul_row_scaled(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix magnitudes,
                        tensor::Matrix sums);
 void add_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, tensor::Matrix hidden);
+void add_gated_sums(Device& device, tensor::Matrix sums, tensor::Matrix gates, tensor::Matrix hidden);
 void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);
 void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
                      const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,

@@ -247,6 +247,41 @@ Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string
   return found;
 }
 
+Result<weights::StoredWeight> Checkpoint::find_mxfp4(const Mxfp4Rows& rows) const {
+  constexpr int64_t kBlock = 32;
+  constexpr int64_t kBlockBytes = 16;
+  const int64_t planes = rows.shape[0];
+  const int64_t plane_rows = rows.shape[1];
+  const int64_t cols = rows.shape[2];
+  if (cols % kBlock != 0)
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has {} columns, wanted a multiple of {} for MXFP4",
+                      folder_.string(), rows.blocks, cols, kBlock);
+  const int64_t groups = cols / kBlock;
+  const auto blocks = find_bytes(rows.blocks, "U8", {planes, plane_rows, groups, kBlockBytes});
+  if (!blocks) return blocks.error();
+  const auto scales = find_bytes(rows.scales, "U8", {planes, plane_rows, groups});
+  if (!scales) return scales.error();
+  const int64_t first = rows.plane * plane_rows + rows.first_row;
+  const int64_t count = (plane_rows - rows.first_row + rows.row_step - 1) / rows.row_step;
+  const auto part = [&](std::span<const std::byte> bytes, int64_t row_bytes) {
+    const int64_t used = (count - 1) * rows.row_step + 1;
+    return bytes.subspan(static_cast<size_t>(first * row_bytes), static_cast<size_t>(used * row_bytes));
+  };
+  weights::StoredWeight weight{.name = rows.name, .rows = count, .cols = cols};
+  weight.codes = {.kind = weights::CodeKind::kE2M1,
+                  .bits = 4,
+                  .bytes = part(*blocks, groups * kBlockBytes),
+                  .row_bytes = rows.row_step * groups * kBlockBytes};
+  weight.scales = {.kind = weights::ScaleKind::kE8M0,
+                   .bytes = part(*scales, groups),
+                   .row_stride = rows.row_step * groups,
+                   .group_stride = 1};
+  weight.group_cols = kBlock;
+  if (const auto checked = weights::check_stored(weight); !checked)
+    return make_error(checked.error().code, "{}: {}", folder_.string(), checked.error().message);
+  return weight;
+}
+
 void Checkpoint::release(std::string_view name) const {
   if (gguf_) return gguf_->release(name);
   std::vector<std::string> parts = weights::companion_names(name);

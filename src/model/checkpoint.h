@@ -26,6 +26,18 @@ class GgufTensors;
 inline constexpr std::string_view kSafetensorsName = "model.safetensors";
 inline constexpr std::string_view kSafetensorsIndexName = "model.safetensors.index.json";
 
+/// The rows first_row, first_row + row_step, … of one plane of a tensor [planes, rows, columns] that is stored as MXFP4
+/// blocks u8 [planes, rows, columns / 32, 16] with scales u8 [planes, rows, columns / 32].
+struct Mxfp4Rows {
+  std::string name;  ///< of the matrix that they are
+  std::string blocks;
+  std::string scales;
+  tensor::Shape shape;
+  int64_t plane = 0;
+  int64_t first_row = 0;
+  int64_t row_step = 1;
+};
+
 /// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards; or in a GGUF
 /// file. A shard is mapped when the first of its tensors is found, so a stage needs only the shards of its own layers.
 /// Names begin with "model." also where the checkpoint of a model without its head leaves that out, or a wrapper has
@@ -58,6 +70,9 @@ class Checkpoint {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
+  /// Finds some rows of a plane of MXFP4 blocks. Errors: those of find(), and kData for other shapes, dtypes or scales
+  /// that are not finite.
+  [[nodiscard]] Result<weights::StoredWeight> find_mxfp4(const Mxfp4Rows& rows) const;
   /// Releases the page cache of a tensor and of what belongs to it, as scales. See SafetensorsFile::release.
   void release(std::string_view name) const;
   /// Returns whether the index lists the tensor, or the single file holds it.

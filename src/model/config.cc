@@ -20,4 +20,16 @@ int32_t rotary_dim(const ModelConfig& config, const AttentionConfig& attention) 
   return rotated > 0 ? rotated : attention.head_dim;
 }
 
+tensor::Routing MoeConfig::routing() const {
+  return {.experts_per_row = experts_per_token,
+          .renormalize = renormalize,
+          .score = score,
+          .scale = weight_scale,
+          .sum_epsilon = sum_epsilon,
+          .min_sum = min_sum,
+          .group_count = group_count,
+          .groups_per_row = groups_per_token,
+          .group_score = group_score};
+}
+
 }  // namespace millrace::model

@@ -84,6 +84,16 @@ void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
   const MoeConfig& moe = *feed_forward.moe;
   for (const int32_t size : {moe.expert_count, moe.experts_per_token, moe.intermediate_size}) add_integer(hash, size);
   add_integer(hash, moe.renormalize);
+  for (const int64_t number :
+       {static_cast<int64_t>(moe.score), int64_t{moe.group_count}, int64_t{moe.groups_per_token},
+        static_cast<int64_t>(moe.group_score), int64_t{moe.choice_bias}, int64_t{moe.router_bias},
+        int64_t{moe.f32_router}, static_cast<int64_t>(moe.activation.function), int64_t{moe.biases}})
+    add_integer(hash, number);
+  for (const double number : {double{moe.weight_scale}, moe.sum_epsilon, moe.min_sum, double{moe.activation.alpha},
+                              double{moe.activation.limit}})
+    hash.add(number);
+  add_integer(hash, moe.shared ? moe.shared->width : 0);
+  add_integer(hash, moe.shared && moe.shared->has_gate);
 }
 
 void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) {

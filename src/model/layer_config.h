@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tensor/routing.h"
+
 /// The parts of one layer of a model. The forward pass interprets them; a family's file (families/) fills them in.
 namespace millrace::model {
 
@@ -80,23 +82,52 @@ enum class MlpActivation : uint8_t {
   kGeluTanh,  ///< x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 };
 
-/// The experts of a sparse layer, which replace its feed-forward block. Each expert is a feed-forward block of another
-/// width. Their weights p are a softmax of Wrouter · x; the experts_per_token experts with the largest p are used.
+/// A feed-forward block that every token of a sparse layer takes besides its chosen experts.
+struct SharedExpertConfig {
+  int32_t width = 0;
+  bool has_gate = false;  ///< sigmoid(Wgate · x), one number per token, weighs its output
+  friend bool operator==(const SharedExpertConfig&, const SharedExpertConfig&) = default;
+};
+
+/// The experts of a sparse layer, which replace its feed-forward block. Each expert is a gated feed-forward block of
+/// another width. How a token chooses and weighs them: tensor::Routing.
 struct MoeConfig {
   int32_t expert_count = 0;
   int32_t experts_per_token = 0;  ///< at most expert_count
   int32_t intermediate_size = 0;  ///< of one expert
   bool renormalize = false;       ///< the weights of a token's experts are divided by their sum
+  tensor::RouterScore score = tensor::RouterScore::kSoftmax;
+  float weight_scale = 1.0f;  ///< Routing::scale
+  double sum_epsilon = 0.0;
+  double min_sum = 0.0;
+  int32_t group_count = 1;  ///< divides expert_count
+  int32_t groups_per_token = 1;
+  tensor::GroupScore group_score = tensor::GroupScore::kMax;
+  bool choice_bias = false;  ///< Routing::choice_bias is a tensor
+  bool router_bias = false;
+  bool f32_router = false;  ///< logits are computed in f32 where the router is stored so
+  tensor::GatedActivation activation = {};
+  bool biases = false;  ///< of gate, up and down
+  std::optional<SharedExpertConfig> shared = {};
+
+  /// Returns the routing without its choice_bias.
+  [[nodiscard]] tensor::Routing routing() const;
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
 /// The feed-forward block: Wdown · (f(Wgate·x) · Wup·x), or Wdown · f(Wup·x) without a gate.
 struct FeedForwardConfig {
-  int32_t width = 0;  ///< rows of Wup; of no meaning with experts
+  int32_t width = 0;  ///< rows of Wup; of no meaning with experts, see inner_width
   MlpActivation activation = MlpActivation::kSilu;
   bool gated = true;
   bool bias = false;  ///< of every matrix; only without a gate
   std::optional<MoeConfig> moe = {};
+
+  /// Returns the width of the block that all tokens take: of a sparse layer the shared expert's, 0 without one.
+  [[nodiscard]] int32_t inner_width() const {
+    if (!moe) return width;
+    return moe->shared ? moe->shared->width : 0;
+  }
   friend bool operator==(const FeedForwardConfig&, const FeedForwardConfig&) = default;
 };
 

@@ -57,6 +57,16 @@ void LayerRunner::allocate(const StageLimits& limits) {
                                 const auto& moe = layer_config(index).feed_forward.moe;
                                 return moe ? moe->expert_count : 0;
                               }));
+  const auto count_layers = [this](const auto& has) {
+    return largest([&](int32_t index) {
+      const auto& moe = layer_config(index).feed_forward.moe;
+      return moe && moe->shared && has(*moe->shared) ? 1 : 0;
+    });
+  };
+  if (count_layers([](const SharedExpertConfig&) { return true; }) > 0)
+    activations_.shared_sums = batch(DType::kF32, config_.hidden_size);
+  if (count_layers([](const SharedExpertConfig& shared) { return shared.has_gate; }) > 0)
+    activations_.shared_gates = batch(DType::kF32, 1);
   if (has_sums_) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (has_ranks()) {
     activations_.magnitudes = batch(DType::kF32, 1);
@@ -210,19 +220,18 @@ void LayerRunner::attend(int32_t index, Matrix query, const LayerCache& kept, Ma
 void LayerRunner::add_product(Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, Matrix hidden) {
   if (!has_ranks() && end.is_plain()) return backend_.matmul_add(x, weight, end.bias, hidden);
   const Matrix sums = block_sums(hidden.rows);
-  if (has_ranks() && weight.has_row_scales()) {
-    const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
-    const Matrix all{.data = activations_.rank_magnitudes.data(),
-                     .dtype = DType::kF32,
-                     .rows = x.rows,
-                     .cols = layout_.position.size};
-    backend_.row_magnitudes(x, own);
-    collective_->all_gather(own, all);
-    backend_.matmul_row_scaled(x, weight, all, sums);
-  } else {
-    backend_.matmul(x, weight, nullptr, sums);
-  }
+  multiply(x, weight, sums);
   add_sums(sums, end, hidden);
+}
+
+void LayerRunner::multiply(Matrix x, const tensor::PackedWeight& weight, Matrix sums) {
+  if (!has_ranks() || !weight.has_row_scales()) return backend_.matmul(x, weight, nullptr, sums);
+  const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
+  const Matrix all{
+      .data = activations_.rank_magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = layout_.position.size};
+  backend_.row_magnitudes(x, own);
+  collective_->all_gather(own, all);
+  backend_.matmul_row_scaled(x, weight, all, sums);
 }
 
 Matrix LayerRunner::block_sums(int64_t rows) const {
@@ -253,11 +262,38 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   const Matrix routed{
       .data = activations_.routed.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = layer.experts->count()};
   const BlockEnd end{.norm = layer.output_norm.get(), .multiplier = layer_config(index).residual_multiplier};
-  backend_.matmul(x, *layer.router, nullptr, routed);
-  if (!has_ranks() && end.is_plain()) return backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
+  const bool has_shared = layer_config(index).feed_forward.moe->shared.has_value();
+  backend_.matmul(x, *layer.router, layer.router_bias.get(), routed);
+  if (!has_ranks() && end.is_plain()) {
+    backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
+    if (has_shared) add_shared_expert(index, x, hidden);
+    return;
+  }
   const Matrix sums = block_sums(hidden.rows);
   backend_.fused_moe_sums(x, routed, *layer.experts, batch, sums);
-  add_sums(sums, end, hidden);
+  if (!has_shared || end.is_plain()) {
+    add_sums(sums, end, hidden);
+    if (has_shared) add_shared_expert(index, x, hidden);
+    return;
+  }
+  // What follows the block sees the sum of both.
+  if (has_ranks()) collective_->all_reduce(sums);
+  add_shared_expert(index, x, sums);
+  backend_.add_scaled_sums(sums, end.bias, end.norm, config_.norm_epsilon, end.multiplier, hidden);
+}
+
+void LayerRunner::add_shared_expert(int32_t index, Matrix x, Matrix hidden) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  const Matrix activated = activate(index, x);
+  if (!has_ranks() && !layer.shared_expert_gate) return backend_.matmul_add(activated, *layer.down, nullptr, hidden);
+  const Matrix sums{
+      .data = activations_.shared_sums.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = config_.hidden_size};
+  multiply(activated, *layer.down, sums);
+  if (has_ranks()) collective_->all_reduce(sums);
+  if (!layer.shared_expert_gate) return backend_.add_sums(sums, nullptr, hidden);
+  const Matrix gates{.data = activations_.shared_gates.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = 1};
+  backend_.matmul(x, *layer.shared_expert_gate, nullptr, gates);
+  backend_.add_gated_sums(sums, gates, hidden);
 }
 
 Matrix LayerRunner::activate(int32_t index, Matrix x) {

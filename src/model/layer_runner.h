@@ -68,6 +68,8 @@ class LayerRunner {
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if a layer is sparse
+    tensor::Buffer shared_sums;      // f32     [max_batch_tokens, hidden], if a layer has a shared expert
+    tensor::Buffer shared_gates;     // f32     [max_batch_tokens, 1], if a shared expert has a gate
     tensor::Buffer tail_query;       // as `query`, or what LatentProjection returns, of max_tail_rows
     tensor::Buffer tail_normed;      // compute [max_tail_rows, hidden], if a layer is parallel
   };
@@ -103,12 +105,16 @@ class LayerRunner {
   /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
   void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
   [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;
+  /// Computes the rank's part of x · Wᵀ (f32). The weight's inputs are divided over the ranks.
+  void multiply(tensor::Matrix x, const tensor::PackedWeight& weight, tensor::Matrix sums);
   /// Adds the sums of all ranks to hidden.
   void add_sums(tensor::Matrix sums, const BlockEnd& end, tensor::Matrix hidden);
   /// Computes a layer's feed-forward block. In a parallel layer `attention_input` is its input.
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
                     tensor::Matrix hidden);
   void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  /// Adds a shared expert's output to hidden.
+  void add_shared_expert(int32_t index, tensor::Matrix x, tensor::Matrix hidden);
   /// Returns the inputs of the feed-forward block's last matrix.
   [[nodiscard]] tensor::Matrix activate(int32_t index, tensor::Matrix x);
 

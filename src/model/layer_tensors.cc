@@ -137,17 +137,59 @@ class LayerLister {
     if (feed_forward.bias) add(names_.bias(index_, names_.down), {config_.hidden_size});
   }
 
+  /// Adds a tensor of a router, which is never quantized.
+  void add_plain(std::string name, tensor::Shape shape) { add(std::move(name), shape).projection = false; }
+
   void list_experts(const MoeConfig& moe) {
     const int64_t hidden = config_.hidden_size;
-    add(router_name(config_, index_), {moe.expert_count, hidden}).projection = false;
+    const int64_t count = moe.expert_count;
+    add_plain(router_name(config_, index_), {count, hidden});
+    if (moe.router_bias) add_plain(names_.bias(index_, names_.router), {count});
+    if (moe.choice_bias)
+      add_plain(names_.plain(index_, names_.choice_bias),
+                names_.choice_bias_is_row ? tensor::Shape{1, count} : tensor::Shape{count});
     for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
-      const auto add_part = [&](ExpertPart part, tensor::Shape shape) {
-        add(expert_tensor_name(config_, index_, expert, part), shape).expert = expert;
-      };
-      add_part(ExpertPart::kGate, {moe.intermediate_size, hidden});
-      add_part(ExpertPart::kUp, {moe.intermediate_size, hidden});
-      add_part(ExpertPart::kDown, {hidden, moe.intermediate_size});
+      for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
+        list_expert_part(moe, expert, part);
     }
+    if (moe.biases) {
+      add_plain(fused_bias_name(config_, index_, ExpertPart::kGate), {count, 2 * int64_t{moe.intermediate_size}});
+      add_plain(fused_bias_name(config_, index_, ExpertPart::kDown), {count, hidden});
+    }
+    if (moe.shared) list_shared_expert(*moe.shared);
+  }
+
+  void list_expert_part(const MoeConfig& moe, int32_t expert, ExpertPart part) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t inner = moe.intermediate_size;
+    const bool is_down = part == ExpertPart::kDown;
+    const tensor::Shape shape = is_down ? tensor::Shape{hidden, inner} : tensor::Shape{inner, hidden};
+    TensorSpec& spec = add(expert_tensor_name(config_, index_, expert, part), shape);
+    spec.expert = expert;
+    if (names_.expert_storage == ExpertStorage::kSeparate) return;
+    const bool in_turn = !is_down && names_.expert_storage != ExpertStorage::kRows;
+    const bool is_up = part == ExpertPart::kUp;
+    const int64_t rows = is_down ? hidden : 2 * inner;
+    TensorPart& stored = spec.part.emplace();
+    stored.tensor = names_.plain(index_, is_down ? names_.fused_experts_down : names_.fused_experts_gate_up);
+    stored.plane = expert;
+    stored.transposed = names_.expert_storage == ExpertStorage::kColumns;
+    stored.shape = stored.transposed ? tensor::Shape{moe.expert_count, shape[1], rows}
+                                     : tensor::Shape{moe.expert_count, rows, shape[1]};
+    if (is_up) stored.first_row = in_turn ? 1 : inner;
+    if (in_turn) stored.row_step = 2;
+    if (names_.expert_storage == ExpertStorage::kMxfp4) {
+      stored.scales = stored.tensor + "_scales";
+      stored.tensor += "_blocks";
+    }
+  }
+
+  void list_shared_expert(const SharedExpertConfig& shared) {
+    add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows},
+                        Rows{names_.shared_up, shared.width, Division::kFeatureRows}},
+             {}, false);
+    add(names_.weight(index_, names_.shared_down), {config_.hidden_size, shared.width}, Division::kFeatureColumns);
+    if (shared.has_gate) add_plain(names_.weight(index_, names_.shared_expert_gate), {1, config_.hidden_size});
   }
 
   const ModelConfig& config_;

@@ -7,6 +7,17 @@ namespace {
 
 using tensor::Feature;
 
+bool experts_need(const MoeConfig& moe, Feature feature) {
+  switch (feature) {
+    case Feature::kRouting: return moe.choice_bias || !moe.routing().is_plain_softmax();
+    case Feature::kExpertActivation: return moe.activation != tensor::GatedActivation{};
+    case Feature::kExpertBiases: return moe.biases;
+    case Feature::kF32Weights: return moe.f32_router;
+    case Feature::kGatedSums: return moe.shared && moe.shared->has_gate;
+    default: return false;
+  }
+}
+
 bool layer_needs(const LayerConfig& layer, Feature feature) {
   const AttentionConfig& attention = layer.attention;
   switch (feature) {
@@ -20,7 +31,7 @@ bool layer_needs(const LayerConfig& layer, Feature feature) {
     case Feature::kQueryScaling: return attention.query_scaling.has_value();
     case Feature::kLatentAttention: return attention.latent.has_value();
     case Feature::kNormOfAllHeads: return attention.qk_norm == QkNorm::kAllHeads;
-    default: return false;
+    default: return layer.feed_forward.moe && experts_need(*layer.feed_forward.moe, feature);
   }
 }
 

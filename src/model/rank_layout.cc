@@ -57,9 +57,13 @@ std::optional<std::string> obstacle(const ModelConfig& config, const AttentionCo
 /// Returns what prevents a rank's part of a layer's feed-forward block.
 std::optional<std::string> obstacle(const ModelConfig& config, const FeedForwardConfig& feed_forward,
                                     RankPosition position) {
-  if (!feed_forward.moe)
-    return obstacle(config, tensor::feature_shards(feed_forward.width, position),
-                    fmt::format("intermediate_size {}", feed_forward.width));
+  const int32_t width = feed_forward.inner_width();
+  if (width > 0) {
+    auto found =
+        obstacle(config, tensor::feature_shards(width, position),
+                 fmt::format("{} {}", feed_forward.moe ? "the shared expert's width" : "intermediate_size", width));
+    if (found || !feed_forward.moe) return found;
+  }
   if (tensor::expert_shards(feed_forward.moe->expert_count, position).owned().size() > 0) return {};
   return fmt::format("{} experts are too few for {} ranks", feed_forward.moe->expert_count, position.size);
 }
@@ -92,7 +96,7 @@ LayerLayout layer_layout(const LayerConfig& layer, RankPosition position) {
                      .kv_heads = share(attention.kv_head_count),
                      .head_dim = attention.head_dim,
                      .head_outputs = tensor::head_shards(attention.head_count, attention.head_dim, position),
-                     .features = tensor::feature_shards(feed_forward.moe ? 0 : feed_forward.width, position),
+                     .features = tensor::feature_shards(feed_forward.inner_width(), position),
                      .experts = tensor::expert_shards(feed_forward.moe ? feed_forward.moe->expert_count : 0, position)};
   if (attention.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;
   return layout;

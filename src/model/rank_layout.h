@@ -27,7 +27,7 @@ struct LayerLayout {
   tensor::TermRange kv_heads;  ///< the same on several ranks where there are fewer KV heads than ranks
   int32_t head_dim = 0;
   tensor::SumShards head_outputs;  ///< of o_proj's inputs
-  tensor::SumShards features;      ///< of down_proj's inputs, in a layer that is not sparse
+  tensor::SumShards features;      ///< of down_proj's inputs; of a sparse layer the shared expert's
   tensor::SumShards experts;       ///< of a sparse layer
 
   [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }

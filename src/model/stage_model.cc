@@ -145,7 +145,8 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<tensor::LatentShape> latents;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router}) {
+    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router,
+                               &layer.shared_expert_gate}) {
       if (*weight) weights.push_back(weight->get());
     }
     if (layer.experts) experts.push_back(layer.experts.get());

@@ -114,6 +114,12 @@ std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t
                      parts[static_cast<size_t>(part)]);
 }
 
+std::string fused_bias_name(const ModelConfig& config, int32_t layer, ExpertPart part) {
+  const TensorNames& names = config.names;
+  const bool is_down = part == ExpertPart::kDown;
+  return names.plain(layer, is_down ? names.fused_experts_down : names.fused_experts_gate_up) + "_bias";
+}
+
 std::string_view head_name(const ModelConfig& config) {
   return config.tied_embeddings ? config.names.embedding : config.names.head;
 }
@@ -168,6 +174,7 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
   const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   for (const TensorSpec& spec : stage_tensors(config, config.encoder ? whole : span)) {
     known.insert(spec.stored_name());
+    if (spec.part && !spec.part->scales.empty()) known.insert(spec.part->scales);
     if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.stored_name()));
   }
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;

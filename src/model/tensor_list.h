@@ -19,6 +19,7 @@ namespace millrace::model {
 /// The position of a weight inside a larger stored tensor: the rows first_row, first_row + row_step, …
 struct TensorPart {
   std::string tensor;       ///< the stored tensor's name
+  std::string scales = {};  ///< of MXFP4 blocks, whose tensor `tensor` is; empty: it is plain floating point
   tensor::Shape shape;      ///< of the stored tensor: [elements], [rows, columns] or [planes, rows, columns]
   int64_t plane = 0;        ///< of a stored tensor with three dimensions
   bool transposed = false;  ///< rows of the weight are columns of the plane
@@ -68,6 +69,8 @@ enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 /// Returns the name of an expert's part: gate and up are [moe.intermediate_size, hidden], down is [hidden,
 /// moe.intermediate_size].
 [[nodiscard]] std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part);
+/// Returns the name of the biases of all experts' gate and up (kGate or kUp), or down.
+[[nodiscard]] std::string fused_bias_name(const ModelConfig& config, int32_t layer, ExpertPart part);
 /// Returns the name of the head's tensor: the embedding's when they are tied.
 [[nodiscard]] std::string_view head_name(const ModelConfig& config);
 /// Returns every weight of the span once, in the order of loading.

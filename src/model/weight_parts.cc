@@ -60,7 +60,9 @@ Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : specs_) {
     const bool is_new = names.empty() || names.back() != spec.stored_name();
-    if (is_owned(spec) && is_new) names.push_back(spec.stored_name());
+    if (!is_owned(spec) || !is_new) continue;
+    if (spec.part && !spec.part->scales.empty()) names.push_back(spec.part->scales);
+    names.push_back(spec.stored_name());
   }
   RETURN_IF_ERROR(checkpoint_.prepare(names));
   for (const TensorSpec& spec : specs_) {
@@ -95,6 +97,22 @@ Result<WeightPart> WeightParts::find(const TensorSpec& spec) const {
 
 Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, WeightPart& part) const {
   const TermRange stored_range = stored_rows(spec, own);
+  if (spec.part && !spec.part->scales.empty()) {
+    const TensorPart& source = *spec.part;
+    Result<weights::StoredWeight> found = checkpoint_.find_mxfp4({.name = spec.name,
+                                                                  .blocks = source.tensor,
+                                                                  .scales = source.scales,
+                                                                  .shape = source.shape,
+                                                                  .plane = source.plane,
+                                                                  .first_row = source.first_row,
+                                                                  .row_step = source.row_step});
+    if (!found) return found.error();
+    part.bytes = found->stored_bytes();
+    part.stored = std::move(*found);
+    part.rows = own;
+    part.order.clear();  // the stored rows are a step apart
+    return {};
+  }
   if (stored_in_w8(checkpoint_, config_, spec)) {
     const bool per_channel_scales = w8_scaling_of(config_.quantization) == tensor::W8Scaling::kPerChannel;
     Result<W8Matrix> found = checkpoint_.find_w8(spec.stored_name(), spec.stored_shape(), per_channel_scales);

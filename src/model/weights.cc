@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <span>
 #include <string>
 
@@ -66,21 +67,24 @@ class Loader {
     return table;
   }
 
+  /// Returns the values of a tensor that is not quantized.
+  std::vector<float> values(const std::string& name) {
+    const WeightPart& found = part(name);
+    std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
+    tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
+    std::vector<float> ordered;
+    for (const int64_t row : found.order) ordered.push_back(stored[static_cast<size_t>(row)]);
+    count(name);
+    return found.order.empty() ? stored : ordered;
+  }
+
   /// Makes one vector of several, each of whose elements is added to `addend`.
   std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f) {
-    std::vector<float> values;
+    std::vector<float> all;
     for (const std::string& name : names) {
-      const WeightPart& found = part(name);
-      std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
-      tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
-      for (size_t i = 0; i < stored.size(); ++i) {
-        const size_t at = found.order.empty() ? i : static_cast<size_t>(found.order[i]);
-        values.push_back(stored[at] + addend);
-      }
+      for (const float value : values(name)) all.push_back(value + addend);
     }
-    auto vector = backend_.make_vector(values);
-    for (const std::string& name : names) count(name);
-    return vector;
+    return backend_.make_vector(all);
   }
 
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
@@ -146,11 +150,12 @@ class Loader {
     return backend_.pack({&head, 1});
   }
 
-  /// Finds a tensor as stored, whatever the quantization.
-  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
+  /// Packs a tensor as stored, whatever the quantization. With `keeps_f32` one that is stored in f32 stays so.
+  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name, bool keeps_f32 = false) {
     PackingMemory memory;
     const HostTensor source = plain(part(name), memory);
-    auto weight = backend_.pack({&source, 1});
+    auto weight =
+        keeps_f32 && source.dtype == tensor::DType::kF32 ? backend_.pack_f32(source) : backend_.pack({&source, 1});
     count(name);
     return weight;
   }
@@ -229,12 +234,23 @@ class Loader {
   void count(std::string_view name) {
     const WeightPart& done = part(name);
     if (options_.with_fingerprint) add_to_fingerprint(done);
-    release(done.spec->stored_name());
+    if (!done.spec->part || done.spec->expert < 0) release(done.spec->stored_name());
     ++state_.tensors_done;
     state_.bytes_done += done.bytes;
     report();
   }
   void release(std::string_view name) const { checkpoint_.release(name); }
+  /// Releases the tensors that have the parts of several experts, after all have been counted.
+  void release_shared(std::span<const std::string> names) const {
+    std::set<std::string> stored;
+    for (const std::string& name : names) {
+      const TensorSpec& spec = *part(name).spec;
+      if (!spec.part) continue;
+      stored.insert(spec.part->tensor);
+      stored.insert(spec.part->scales);
+    }
+    for (const std::string& name : stored) release(name);
+  }
 
   [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
   /// Returns the fingerprint of the tensors counted so far.
@@ -279,6 +295,33 @@ class Loader {
 float norm_addend(const ModelConfig& config) {
   return config.norm == NormKind::kRmsPlusOne ? 1.0f : 0.0f;
 }
+
+/// The biases of all experts of a layer: [experts, 2·intermediate] with gate and up in turn, and [experts, hidden].
+class ExpertBiasReader {
+ public:
+  ExpertBiasReader(int64_t intermediate, int64_t hidden)
+      : hidden_(static_cast<size_t>(hidden)), gate_(static_cast<size_t>(intermediate)), up_(gate_.size()) {}
+  void set(std::vector<float> gate_up, std::vector<float> down) {
+    gate_up_ = std::move(gate_up);
+    down_ = std::move(down);
+  }
+  void add_to(tensor::ExpertPacker& packer, int64_t expert) {
+    const auto at = static_cast<size_t>(expert);
+    const float* const own = gate_up_.data() + at * 2 * gate_.size();
+    for (size_t i = 0; i < gate_.size(); ++i) {
+      gate_[i] = own[2 * i];
+      up_[i] = own[2 * i + 1];
+    }
+    packer.add_biases({.gate = gate_, .up = up_, .down = std::span(down_).subspan(at * hidden_, hidden_)});
+  }
+
+ private:
+  size_t hidden_;
+  std::vector<float> gate_;
+  std::vector<float> up_;
+  std::vector<float> gate_up_;
+  std::vector<float> down_;
+};
 
 /// Loads one layer as its description says.
 class LayerLoader {
@@ -373,9 +416,12 @@ class LayerLoader {
   }
 
   void load_experts(const MoeConfig& moe) {
-    weights_.router = loader_.pack_plain(router_name(config_, index_));
+    weights_.router = loader_.pack_plain(router_name(config_, index_), moe.f32_router);
+    if (moe.router_bias) weights_.router_bias = loader_.vector({bias(names_.router)});
+    tensor::Routing routing = moe.routing();
+    if (moe.choice_bias) routing.choice_bias = loader_.values(names_.plain(index_, names_.choice_bias));
     const auto packer = backend_.pack_experts(
-        moe.expert_count, {.experts_per_row = moe.experts_per_token, .renormalize = moe.renormalize},
+        moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
         loader_.layout().position);
     std::vector<std::string> names;  // [owned experts, 3]
     const TermRange owned = layout_.experts.owned();
@@ -384,9 +430,23 @@ class LayerLoader {
         names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
     const PackedBits bits = loader_.packed_bits(names);  // of a layer's experts all or none
-    for (size_t i = 0; i < names.size(); i += 3)
+    ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
+    if (moe.biases)
+      biases.set(loader_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
+                 loader_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
+    for (size_t i = 0; i < names.size(); i += 3) {
       loader_.pack_expert(*packer, bits, names[i], names[i + 1], names[i + 2]);
+      if (moe.biases) biases.add_to(*packer, owned.begin + static_cast<int64_t>(i / 3));
+    }
+    loader_.release_shared(names);
     weights_.experts = packer->finish();
+    if (moe.shared) load_shared_expert(*moe.shared);
+  }
+
+  void load_shared_expert(const SharedExpertConfig& shared) {
+    weights_.gate_up = loader_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
+    weights_.down = loader_.pack_sharded(weight(names_.shared_down), layout_.features);
+    if (shared.has_gate) weights_.shared_expert_gate = loader_.pack_plain(weight(names_.shared_expert_gate));
   }
 
   Loader& loader_;

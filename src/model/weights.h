@@ -59,9 +59,11 @@ struct LayerWeights {
   std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
   std::unique_ptr<tensor::DeviceVector> down_bias;    // [hidden]
   std::unique_ptr<tensor::DeviceVector> output_norm;  // [hidden], after the feed-forward block
-  // A sparse layer has these in place of gate_up, up and down.
-  std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
-  std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
+  // A sparse layer has these as well; gate_up and down are then the shared expert's.
+  std::unique_ptr<tensor::PackedWeight> router;              // [experts, hidden]
+  std::unique_ptr<tensor::DeviceVector> router_bias;         // [experts]
+  std::unique_ptr<tensor::Experts> experts;                  // of [moe.intermediate_size, hidden]
+  std::unique_ptr<tensor::PackedWeight> shared_expert_gate;  // [1, hidden]
 };
 
 /// The weights of one stage on its device.

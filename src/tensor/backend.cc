@@ -47,6 +47,14 @@ std::unique_ptr<PackedWeight> Backend::pack_gate_up_w4(const W4Matrix&, const W4
   CHECK(false, "{} packs no weights of 4 bits", description());
 }
 
+void ExpertPacker::add_biases(const ExpertBiases&) {
+  CHECK(false, "experts with biases for a backend that computes none");
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_f32(const HostTensor&) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kF32Weights));
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
@@ -68,7 +76,7 @@ void Backend::matmul_row_scaled(Matrix, const PackedWeight&, Matrix, Matrix) {
 }
 
 void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kEncoders));
 }
 
 void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector*, float, bool, Matrix) {
@@ -96,7 +104,11 @@ void Backend::add_scaled_sums(Matrix, const DeviceVector*, const DeviceVector*, 
 }
 
 void Backend::gelu(Matrix, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kEncoders));
+}
+
+void Backend::add_gated_sums(Matrix, Matrix, Matrix) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kGatedSums));
 }
 
 std::unique_ptr<LatentExpansion> Backend::pack_latent_expansion(const HostTensor&, const LatentShape&) {

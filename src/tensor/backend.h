@@ -14,6 +14,7 @@
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
 #include "tensor/replay.h"
+#include "tensor/routing.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
 #include "tensor/w4.h"
@@ -66,13 +67,6 @@ class PackedWeight {
   [[nodiscard]] virtual bool has_row_scales() const { return false; }
 };
 
-/// How a row chooses its experts: those with the largest router logits; of equal logits the lower number wins. Their
-/// weights are a softmax over the logits of all experts.
-struct Routing {
-  int32_t experts_per_row = 0;
-  bool renormalize = false;  ///< the weights of a row's experts are divided by their sum
-};
-
 /// The experts of a sparse layer, all of one shape, with their routing. A rank has some of them: those of its shards.
 class Experts {
  public:
@@ -80,6 +74,13 @@ class Experts {
   /// Returns the experts among which a row chooses, those of all ranks.
   [[nodiscard]] virtual int32_t count() const = 0;
   [[nodiscard]] virtual const Routing& routing() const = 0;
+};
+
+/// The biases of one expert.
+struct ExpertBiases {
+  std::span<const float> gate;  // [intermediate]
+  std::span<const float> up;    // [intermediate]
+  std::span<const float> down;  // [hidden]
 };
 
 /// Packs the experts of a rank's shards one by one, in order, each directly to its final address. Made by a backend,
@@ -95,6 +96,9 @@ class ExpertPacker {
   virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
+  /// Gives the expert that was added last its biases; requires Feature::kExpertBiases. With ExpertOptions::has_biases
+  /// it follows each expert, otherwise none.
+  virtual void add_biases(const ExpertBiases& biases);
   /// Returns the experts after all of the rank have been added.
   [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
@@ -246,6 +250,11 @@ enum class Feature : uint8_t {
   kQueryScaling,      ///< RotaryTable::query_beta
   kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
   kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
+  kRouting,           ///< routing that is not Routing::is_plain_softmax
+  kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
+  kExpertBiases,      ///< ExpertPacker::add_biases
+  kF32Weights,        ///< pack_f32
+  kGatedSums,         ///< add_gated_sums
 };
 
 /// The features by the names that messages have for them.
@@ -262,6 +271,11 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kQueryScaling, "queries scaled by position"},
     {Feature::kNormOfAllHeads, "a norm over all heads"},
     {Feature::kLatentAttention, "latent attention"},
+    {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
+    {Feature::kExpertActivation, "experts with another activation than silu"},
+    {Feature::kExpertBiases, "experts with biases"},
+    {Feature::kF32Weights, "routers in f32"},
+    {Feature::kGatedSums, "shared experts with a gate"},
 };
 constexpr std::span<const EnumName<Feature>> enum_names(Feature) {
   return kFeatureNames;
@@ -324,6 +338,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) = 0;
   /// Packs gate and up, [ff, in] each, so that `matmul_silu_mul` can fuse them.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) = 0;
+  /// Packs a weight for `matmul` that stays in f32 whatever the compute dtype is; requires Feature::kF32Weights. Its
+  /// GEMMs widen x to f32.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_f32(const HostTensor& weight);
   /// Returns whether pack_w8 and pack_gate_up_w8 exist, which keep weights at 8 bits. With unquantized inputs their
   /// results equal, bit for bit, GEMMs with the dequantized weights rounded to the compute dtype.
   [[nodiscard]] virtual bool packs_w8() const { return false; }
@@ -345,9 +362,9 @@ class Backend {
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
                                                                       const SumShards& shards);
-  /// Returns a packer for a rank's experts of `count`, which is at least routing.experts_per_row. Throws
-  /// std::runtime_error when the ops support fewer experts.
-  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing,
+  /// Returns a packer for a rank's experts of `count`, which is at least routing.experts_per_row. Options that are not
+  /// the default ones require their features. Throws std::runtime_error when the ops support fewer experts.
+  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
                                                                    RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
@@ -403,6 +420,7 @@ class Backend {
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
+  /// Returns whether the ops and options of a feature exist.
   [[nodiscard]] virtual bool computes(Feature /*feature*/) const { return false; }
   /// hidden [T, H] = table[tokens[t]]. A token outside the table gives zeros.
   virtual void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) = 0;
@@ -441,10 +459,11 @@ class Backend {
   /// out (compute) [T, F] = g(in[:, f]) · in[:, F + f] of in (f32) [T, 2F], g(x) = x/2 · (1 + tanh(√(2/π) · (x +
   /// 0.044715 x³))).
   virtual void gelu_tanh_mul(Matrix in, Matrix out);
-  /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. `router_logits` (f32)
-  /// [T, experts] choose the experts and their weights p_e; x is (compute) [T, H]. Within a shard a row's experts are
-  /// added in ascending order; the shards' sums are added in the order of the tree. A NaN logit makes its row NaN and
-  /// no other. Rows after the last sequence's rows of `batch` stay unchanged, and no expert is read for them.
+  /// hidden [T, H] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each row.
+  /// `router_logits` (f32) [T, experts] choose the experts and their weights p_e as tensor::Routing says; f is the
+  /// experts' gated activation; x is (compute) [T, H]. Within a shard a row's experts are added in ascending order; the
+  /// shards' sums are added in the order of the tree. A NaN logit makes its row NaN and no other. Rows after the last
+  /// sequence's rows of `batch` stay unchanged, and no expert is read for them.
   virtual void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                          Matrix hidden) = 0;
   /// sums (f32) [T, H] = the part of the sum of fused_moe that the rank's experts contribute: zero for rows without any
@@ -459,6 +478,9 @@ class Backend {
   /// hidden [T, N] += sums (f32) [T, N] + bias; `bias` may be null. It ends matmul_add and fused_moe where the sums of
   /// several ranks were added in between. The contents of `sums` are lost.
   virtual void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) = 0;
+  /// hidden [T, N] += sigmoid(gates[t]) · sums (f32) [T, N], with gates (f32) [T, 1]. It adds the whole sum of a shared
+  /// expert.
+  virtual void add_gated_sums(Matrix sums, Matrix gates, Matrix hidden);
   /// hidden [T, N] += factor · rms_norm(sums + bias) · norm, with sums (f32) [T, N]; `bias` may be null. Without `norm`
   /// hidden += factor · (sums + bias). The contents of `sums` are lost.
   virtual void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon,

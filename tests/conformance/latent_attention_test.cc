@@ -226,7 +226,7 @@ TEST_CASE("latent attention agrees with the expanded reference") {
   }
 }
 
-TEST_CASE("latent attention does not depend on chunks or pages or company") {
+TEST_CASE("latent attention does not depend on chunks pages or company") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 51);
   for (const LatentShape& shape : {shape_of(4, 32, 16, 24, 32), shape_of(50, 16, 8, 16, 72)}) {
@@ -248,7 +248,7 @@ TEST_CASE("latent attention does not depend on chunks or pages or company") {
   }
 }
 
-TEST_CASE("latent attention does not depend on how a long context was cut") {
+TEST_CASE("latent attention does not depend on cuts of a long context") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 52);
   const LatentShape shape = shape_of(5, 16, 8, 16, 32);

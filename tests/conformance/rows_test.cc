@@ -248,6 +248,33 @@ TEST_CASE("add_scaled_sums ends a block with and without a norm") {
   }
 }
 
+TEST_CASE("add_gated_sums agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 12);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kGatedSums)) continue;
+    for (const int64_t width : {int64_t{1}, int64_t{75}, int64_t{896}}) {
+      INFO(backend_case.name << ": width " << width);
+      const Values gates{0.0f, -3.0f, 200.0f, -200.0f, 1.25f};
+      const Values sums = random.normal(5 * width);
+      const Values before = random.normal(5 * width);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix added = make_matrix(*backend, DType::kF32, 5, width);
+        const DeviceMatrix gate = make_matrix(*backend, DType::kF32, 5, 1);
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, width);
+        upload(*backend, sums, added);
+        upload(*backend, gates, gate);
+        upload(*backend, before, hidden);
+        backend->add_gated_sums(added.matrix, gate.matrix, hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      check_close(got, reference::add_gated_sums(sums, gates, before), 1e-6, 1e-6);
+    }
+  }
+}
+
 TEST_CASE("gelu agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 11);

@@ -175,7 +175,10 @@ std::vector<Format> formats() {
   return all;
 }
 
-ModelConfig test_config(bool sparse) {
+enum class Kind : uint8_t { kDense, kSparse, kLatent };
+
+ModelConfig test_config(Kind kind) {
+  const bool sparse = kind == Kind::kSparse;
   ModelConfig config = test::plain_model({.architecture = sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
                                           .vocab_size = 64,
                                           .hidden_size = 64,
@@ -187,6 +190,14 @@ ModelConfig test_config(bool sparse) {
                                           .max_position = 128});
   if (sparse) {
     test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 32}, {false, true});
+  }
+  if (kind == Kind::kLatent) {
+    config.ropes[0].rotary_dim = 8;
+    config.ropes[0].interleaved = true;
+    test::for_layers(config, [](LayerConfig& layer) {
+      layer.attention.kv_head_count = 1;
+      layer.attention.latent = {.query_rank = 32, .latent_dim = 32, .nope_dim = 8, .rope_dim = 8};
+    });
   }
   return config;
 }
@@ -246,10 +257,10 @@ std::vector<float> logits_of(const std::filesystem::path& folder, const ModelCon
 }
 
 TEST_CASE("A model in any format equals the same values in f32") {
-  for (const bool sparse : {false, true}) {
+  for (const Kind kind : {Kind::kDense, Kind::kSparse, Kind::kLatent}) {
     for (const Format& format : formats()) {
-      CAPTURE(format.name, sparse);
-      const ModelConfig plain = test_config(sparse);
+      CAPTURE(format.name, static_cast<int>(kind));
+      const ModelConfig plain = test_config(kind);
       ModelConfig stored = plain;
       stored.weight_format = format.format;
       const Twins twins(plain, format, 7);
@@ -276,7 +287,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
 
 TEST_CASE("A quantized tensor that no config announces is refused") {
   const Format format = formats()[2];
-  const ModelConfig config = test_config(false);
+  const ModelConfig config = test_config(Kind::kDense);
   const Twins twins(config, format, 3);
   const auto checkpoint = Checkpoint::open(twins.stored.path()).value();
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});

@@ -175,6 +175,38 @@ void read_experts_per_token(FieldReader& fields, std::string_view count_key, Moe
     fields.fail_with("{} {} is above {} {}", key, moe.experts_per_token, count_key, moe.expert_count);
 }
 
+MoeConfig read_grouped_experts(FieldReader& fields) {
+  constexpr int32_t kMaxShared = 64;
+  MoeConfig moe;
+  moe.expert_count = fields.integer("n_routed_experts", 1, kMaxExpertCount);
+  read_experts_per_token(fields, "n_routed_experts", moe);
+  moe.intermediate_size = fields.integer("moe_intermediate_size", 1, kMaxIntermediate / kMaxShared);
+  moe.score = tensor::RouterScore::kSigmoid;
+  moe.renormalize = fields.flag_or("norm_topk_prob", true);
+  moe.sum_epsilon = 1e-20;
+  moe.weight_scale = static_cast<float>(fields.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
+  moe.choice_bias = true;
+  moe.f32_router = true;
+  moe.group_score = tensor::GroupScore::kSumOfTwo;
+  moe.group_count = fields.integer_or("n_group", 1, 1, kMaxExpertCount);
+  moe.groups_per_token = fields.integer_or("topk_group", 1, 1, kMaxExpertCount);
+  if (moe.expert_count % moe.group_count != 0 || moe.groups_per_token > moe.group_count ||
+      moe.expert_count / moe.group_count * moe.groups_per_token < moe.experts_per_token)
+    fields.fail_with("{} experts in n_group {} groups, of which topk_group {} give num_experts_per_tok {}, do not fit",
+                     moe.expert_count, moe.group_count, moe.groups_per_token, moe.experts_per_token);
+  const int32_t shared = fields.integer_or("n_shared_experts", 1, 0, kMaxShared);
+  if (shared > 0) moe.shared = {.width = shared * moe.intermediate_size};
+  return moe;
+}
+
+void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count) {
+  for (int32_t index = 0; index < config.layer_count(); ++index) {
+    LayerConfig& own = config.layers[static_cast<size_t>(index)];
+    own = layer;
+    if (index >= dense_count) own.feed_forward.moe = moe;
+  }
+}
+
 void refuse_unread_arithmetic(FieldReader& fields) {
   for (const std::string_view key : kArithmetic) {
     if (fields.was_read(key)) continue;

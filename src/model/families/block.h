@@ -61,6 +61,13 @@ void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& lay
 void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,
                             std::string_view key = "num_experts_per_tok");
 
+/// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert: n_routed_experts, n_group and so on.
+/// Scores are sigmoids; a group counts as the sum of its two largest scores with their correction biases.
+[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields);
+
+/// Gives every layer a copy of `layer`, with experts from the layer `dense_count` on.
+void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count);
+
 /// Refuses members that change the arithmetic and that the family has not read. One that is absent, null, false, 0, 1
 /// or empty changes nothing.
 void refuse_unread_arithmetic(FieldReader& fields);

@@ -51,12 +51,86 @@ LayerConfig read_latent_block(FieldReader& fields, ModelConfig& config, int32_t 
   return layer;
 }
 
+/// Refuses layers with experts at other distances than one after the other.
+void refuse_other_frequency(FieldReader& fields) {
+  const int32_t frequency = fields.integer_or("moe_layer_freq", 1, 1, kMaxLayerCount);
+  if (frequency != 1) fields.fail_with("moe_layer_freq {} is not supported, wanted 1", frequency);
+}
+
+void require_text(FieldReader& fields, std::string_view key, std::string_view wanted) {
+  const std::string found = fields.text_or(key, wanted);
+  if (found != wanted) fields.fail_with("{} '{}' is not supported, wanted '{}'", key, found, wanted);
+}
+
+/// Reads DeepSeek-V2's experts: scores are a softmax, which weighs the experts undivided, and the best of a group
+/// stands for it.
+MoeConfig read_softmax_experts(FieldReader& fields) {
+  require_text(fields, "scoring_func", "softmax");
+  const std::string method = fields.text_or("topk_method", "greedy");
+  if (method != "greedy" && method != "group_limited_greedy")
+    fields.fail_with("topk_method '{}' is not one of greedy, group_limited_greedy", method);
+  MoeConfig moe = read_grouped_experts(fields);
+  moe.score = tensor::RouterScore::kSoftmax;
+  moe.renormalize = false;
+  moe.sum_epsilon = 0.0;
+  moe.choice_bias = false;
+  moe.group_score = tensor::GroupScore::kMax;
+  if (method == "greedy") moe.group_count = moe.groups_per_token = 1;
+  return moe;
+}
+
+/// Reads DeepSeek-V3's experts, which read_grouped_experts describes.
+MoeConfig read_sigmoid_experts(FieldReader& fields) {
+  require_text(fields, "scoring_func", "sigmoid");
+  require_text(fields, "topk_method", "noaux_tc");
+  return read_grouped_experts(fields);
+}
+
+int32_t read_dense_count(FieldReader& fields, int32_t silent) {
+  return fields.integer_or("first_k_dense_replace", silent, 0, kMaxLayerCount);
+}
+
 }  // namespace
 
-/// Latent attention in every layer, and experts from layer first_k_dense_replace on.
+/// The latent block, in which layers from first_k_dense_replace on have experts and a shared one.
 void describe_deepseek_v2(FieldReader& fields, ModelConfig& config) {
   const LayerConfig layer = read_latent_block(fields, config, 1536);
-  config.layers.assign(config.layers.size(), layer);
+  refuse_other_frequency(fields);
+  set_dense_then_sparse(config, layer, read_softmax_experts(fields), read_dense_count(fields, 0));
+}
+
+/// DeepSeek-V2's block with sigmoid scores and a correction of the choice.
+void describe_deepseek_v3(FieldReader& fields, ModelConfig& config) {
+  const LayerConfig layer = read_latent_block(fields, config, 1536);
+  refuse_other_frequency(fields);
+  set_dense_then_sparse(config, layer, read_sigmoid_experts(fields), read_dense_count(fields, 3));
+}
+
+/// DeepSeek-V3's block in other sizes. Only its first layer is dense unless mlp_layer_types names others.
+void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config) {
+  const LayerConfig layer = read_latent_block(fields, config, 768);
+  const MoeConfig moe = read_sigmoid_experts(fields);
+  set_dense_then_sparse(config, layer, moe, read_dense_count(fields, 1));
+  if (!fields.has("mlp_layer_types")) return;
+  const std::vector<std::string> types = fields.strings("mlp_layer_types");
+  if (types.size() != config.layers.size())
+    return fields.fail_with("mlp_layer_types names {} layers, num_hidden_layers {}", types.size(),
+                            config.layers.size());
+  for (size_t index = 0; index < types.size(); ++index) {
+    std::optional<MoeConfig>& own = config.layers[index].feed_forward.moe;
+    if (types[index] == "dense")
+      own.reset();
+    else if (types[index] == "sparse")
+      own = moe;
+    else
+      fields.fail_with("mlp_layer_types names '{}' for layer {}, wanted dense or sparse", types[index], index);
+  }
+}
+
+/// The text part of Kimi K2.5, which is DeepSeek-V3's.
+void describe_kimi_k25(FieldReader& fields, ModelConfig& config) {
+  describe_deepseek_v3(fields, config);
+  config.names.skipped_parts = "vision_tower. mm_projector. multi_modal_projector.";
 }
 
 }  // namespace millrace::model

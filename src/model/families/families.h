@@ -45,6 +45,16 @@ void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
 void describe_glm4(FieldReader& fields, ModelConfig& config);
 void describe_cohere2(FieldReader& fields, ModelConfig& config);
 void describe_deepseek_v2(FieldReader& fields, ModelConfig& config);
+void describe_deepseek_v3(FieldReader& fields, ModelConfig& config);
+void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config);
+void describe_kimi_k25(FieldReader& fields, ModelConfig& config);
+void describe_qwen2_moe(FieldReader& fields, ModelConfig& config);
+void describe_granite_moe(FieldReader& fields, ModelConfig& config);
+void describe_ernie4_5_moe(FieldReader& fields, ModelConfig& config);
+void describe_glm4_moe(FieldReader& fields, ModelConfig& config);
+void describe_hy_v3(FieldReader& fields, ModelConfig& config);
+void describe_minimax_m2(FieldReader& fields, ModelConfig& config);
+void describe_gpt_oss(FieldReader& fields, ModelConfig& config);
 void describe_bert(FieldReader& fields, ModelConfig& config);
 void describe_roberta(FieldReader& fields, ModelConfig& config);
 

@@ -84,4 +84,23 @@ void describe_qwen3_moe(FieldReader& fields, ModelConfig& config) {
   set_qwen_experts(fields, config, moe);
 }
 
+/// Qwen2's block with experts, and a shared expert with a gate.
+void describe_qwen2_moe(FieldReader& fields, ModelConfig& config) {
+  require_activation(fields, "silu");
+  LayerConfig layer = read_block(fields, config);
+  layer.attention.qkv_bias = fields.flag_or("qkv_bias", true);
+  layer.attention.rope = add_rope(fields, config, layer);
+  // Implementations disagree on which layers slide.
+  if (fields.flag_or("use_sliding_window", false))
+    fields.fail("use_sliding_window true is not supported, wanted false");
+  MoeConfig moe;
+  read_qwen_experts(fields, moe);
+  moe.shared = {.width = fields.integer("shared_expert_intermediate_size", 1, kMaxIntermediate), .has_gate = true};
+  config.names = {.shared_gate = "mlp.shared_expert.gate_proj",
+                  .shared_up = "mlp.shared_expert.up_proj",
+                  .shared_down = "mlp.shared_expert.down_proj"};
+  config.layers.assign(config.layers.size(), layer);
+  set_qwen_experts(fields, config, moe);
+}
+
 }  // namespace millrace::model

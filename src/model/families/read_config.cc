@@ -97,6 +97,7 @@ void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& co
   if (!object) return fields.fail_with("{} is missing, wanted the config of the text model", kTextConfig);
   FieldReader text(fields.source() + ": " + kTextConfig, *object);
   if (!has_dtype(fields) && has_dtype(text)) read_dtype(text, config);
+  if (!fields.has("quantization_config") && text.has("quantization_config")) read_stored_quantization(text, config);
   describe(family, text, config);
   read_special_tokens(text, config);
   fields.take_error_of(text);
