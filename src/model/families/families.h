@@ -33,6 +33,17 @@ void describe_mixtral(FieldReader& fields, ModelConfig& config);
 void describe_qwen2(FieldReader& fields, ModelConfig& config);
 void describe_qwen3(FieldReader& fields, ModelConfig& config);
 void describe_qwen3_moe(FieldReader& fields, ModelConfig& config);
+void describe_phi3(FieldReader& fields, ModelConfig& config);
+void describe_ministral3(FieldReader& fields, ModelConfig& config);
+void describe_mistral3(FieldReader& fields, ModelConfig& config);
+void describe_granite(FieldReader& fields, ModelConfig& config);
+void describe_olmo2(FieldReader& fields, ModelConfig& config);
+void describe_olmo3(FieldReader& fields, ModelConfig& config);
+void describe_gemma2(FieldReader& fields, ModelConfig& config);
+void describe_gemma3(FieldReader& fields, ModelConfig& config);
+void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
+void describe_glm4(FieldReader& fields, ModelConfig& config);
+void describe_cohere2(FieldReader& fields, ModelConfig& config);
 void describe_bert(FieldReader& fields, ModelConfig& config);
 void describe_roberta(FieldReader& fields, ModelConfig& config);
 
