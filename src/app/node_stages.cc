@@ -235,14 +235,17 @@ std::vector<std::string> NodeStages::contents() const {
 Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& bounds) {
   model::StageModel& model = *parts_[index].model;
   const auto page_size = static_cast<int32_t>(bounds.page_size);
+  std::vector<uint32_t> page_counts;
+  uint64_t bytes = 0;
+  for (size_t group = 0; group < bounds.group_count(); ++group) {
+    page_counts.push_back(bounds.pools(group).device);
+    bytes += page_counts.back() * model.page_bytes(page_size, group);
+  }
   try {
-    std::vector<uint32_t> page_counts;
-    for (size_t group = 0; group < bounds.group_count(); ++group) page_counts.push_back(bounds.pools(group).device);
     model.allocate_cache(page_size, page_counts);
   } catch (const std::runtime_error& short_of_memory) {
     return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}", name(index),
-                      bounds.page_count, page_size, megabytes(bounds.page_count * model.page_bytes(page_size)),
-                      short_of_memory.what());
+                      bounds.page_count, page_size, megabytes(bytes), short_of_memory.what());
   }
   return {};
 }

@@ -107,13 +107,14 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
   return ring;
 }
 
-/// A random ring with a roomy host tier that gets every page.
+/// A random ring with a roomy host tier that gets every page, also of window groups.
 inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   auto options = random_ring(dice);
   sched::SchedulerOptions& scheduler = options.head.scheduler;
   scheduler.share_prefixes = true;
   scheduler.host_page_count = 4 * scheduler.page_count;
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
+  scheduler.expected_tokens = 1;
   scheduler.has_store = false;
   options.make_store = {};
   options.head.prefetch_timeout = {};

@@ -103,7 +103,7 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
   if (!backend.is_host()) graph_stats_ = model->graph_stats();
   for (size_t group = 0; group < options.host_page_counts.size(); ++group) {
     HostPages& host = host_pages_.emplace_back();
-    if (!model->has_cache(group)) continue;
+    if (options.host_page_counts[group] == 0 || !model->has_cache(group)) continue;
     host.page_bytes = model->cache(group).page_bytes();
     host.pages = backend.allocate_host(options.host_page_counts[group] * host.page_bytes);
   }

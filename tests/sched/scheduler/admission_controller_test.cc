@@ -105,6 +105,33 @@ TEST_CASE("nothing happens without a slot or pages") {
   parts.state.check_invariants();
 }
 
+TEST_CASE("admission keeps room in window groups") {
+  auto options = small_options();
+  options.page_count = 60;
+  options.windows = {8};
+  options.expected_tokens = 10'000;
+  SchedulerParts parts(options);
+  const auto& window = *parts.state.cache.windows()[0];
+  // Of 16 pages a plan takes 4 for prompts, and each sequence keeps 3 and may need one more.
+  REQUIRE(window.account().pool().page_count() == 16);
+  for (uint64_t id = 1; id <= 3; ++id) (void)parts.start(id, 12);
+  Sequence& candidate = parts.add(4, 12);
+  parts.begin_turn();
+  REQUIRE_FALSE(parts.admission.has_room_for_next());
+  REQUIRE_FALSE(parts.admission.admit(candidate, 12));
+  Sequence* const candidates[] = {&candidate};
+  REQUIRE(parts.admission.count_with_room(candidates) == 0);
+  parts.state.remove(*parts.state.find(SequenceId(1)));
+  REQUIRE(parts.admission.count_with_room(candidates) == 1);
+  REQUIRE(parts.admission.admit(candidate, 12));
+  parts.builder.add_slice(candidate, 12);
+  const Plan plan = parts.builder.take();
+  REQUIRE(plan.windows.size() == 1);
+  REQUIRE(plan.windows[0].counts == std::vector<uint32_t>{3});
+  REQUIRE(candidate.page_table.windows[0].first == 1);  // the next token sees 5 to 12
+  parts.state.check_invariants();
+}
+
 TEST_CASE("an admission bypasses begun prompts of smaller priority") {
   auto options = small_options();
   options.policy = GENERATE(QueuePolicy::kPriority, QueuePolicy::kFcfs);
