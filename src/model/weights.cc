@@ -12,8 +12,8 @@
 #include "model/decoded_matrix.h"
 #include "model/encoder_tensors.h"
 #include "model/tensor_list.h"
+#include "model/w4_parts.h"
 #include "tensor/slices.h"
-#include "weights/w4_weight.h"
 
 namespace millrace::model {
 namespace {
@@ -42,9 +42,6 @@ struct PackingMemory {
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
 };
-
-/// The bits of weights in memory: those of the compute dtype, or fewer.
-enum class PackedBits : uint8_t { kCompute, k8, k4 };
 
 /// Finds the parts of a span's tensors and counts progress.
 class Loader {
@@ -97,7 +94,7 @@ class Loader {
                                        const tensor::SumShards* shards = nullptr) const {
     if (config_.quantization == Quantization::kW4) return PackedBits::k4;
     if (config_.quantization == Quantization::kNone)
-      return keeps_w4(names, shards) ? PackedBits::k4 : PackedBits::kCompute;
+      return keeps_w4(w4_sources(names), shards, backend_) ? PackedBits::k4 : PackedBits::kCompute;
     const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
     const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
     return is_packed ? PackedBits::k8 : PackedBits::kCompute;
@@ -107,20 +104,17 @@ class Loader {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
     const std::span all(names.begin(), names.size());
-    switch (packed_bits(all)) {
+    const PackedBits bits = packed_bits(all);
+    std::vector<W8Matrix> matrices;
+    std::vector<HostTensor> plain_parts;
+    for (const std::string& name : names) {
+      if (bits == PackedBits::k8) matrices.push_back(matrix(name, memory));
+      if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
+    }
+    switch (bits) {
       case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
-      case PackedBits::k8: {
-        std::vector<W8Matrix> parts;
-        for (const std::string& name : names) parts.push_back(matrix(name, memory));
-        weight = backend_.pack_w8(parts, activations_of(config_.quantization));
-        break;
-      }
-      case PackedBits::kCompute: {
-        std::vector<HostTensor> parts;
-        for (const std::string& name : names) parts.push_back(plain(part(name), memory));
-        weight = backend_.pack(parts);
-        break;
-      }
+      case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_of(config_.quantization)); break;
+      case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
     }
     for (const std::string& name : names) count(name);
     return weight;
@@ -146,20 +140,18 @@ class Loader {
     const int64_t rows = layout_.logit_columns;
     PackingMemory memory;
     // A tied head is the embedding, of which the rank has all rows.
-    switch (packed_bits({&name, 1})) {
-      case PackedBits::k4: {
-        W4Matrix head = w4_matrices({&name, 1}, memory).front();
-        if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
-        if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
-        return backend_.pack_w4({&head, 1});
-      }
-      case PackedBits::k8: {
-        W8Matrix head = matrix(name, memory);
-        if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
-        if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-        return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
-      }
-      case PackedBits::kCompute: break;
+    const PackedBits bits = packed_bits({&name, 1});
+    if (bits == PackedBits::k4) {
+      W4Matrix head = w4_matrices({&name, 1}, memory).front();
+      if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+      if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
+      return backend_.pack_w4({&head, 1});
+    }
+    if (bits == PackedBits::k8) {
+      W8Matrix head = matrix(name, memory);
+      if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+      if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
+      return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
     }
     HostTensor head = plain(part(name), memory);
     if (head.shape[0] > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
@@ -178,20 +170,15 @@ class Loader {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
     const std::array pair{gate, up};
-    switch (packed_bits(pair)) {
-      case PackedBits::k4: {
-        const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
-        weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
-        break;
-      }
-      case PackedBits::k8: {
-        const W8Matrix gate_matrix = matrix(gate, memory);
-        weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
-        break;
-      }
-      case PackedBits::kCompute:
-        weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
-        break;
+    const PackedBits bits = packed_bits(pair);
+    if (bits == PackedBits::k4) {
+      const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
+      weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
+    } else if (bits == PackedBits::k8) {
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
+    } else {
+      weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
     }
     count(gate);
     count(up);
@@ -201,24 +188,17 @@ class Loader {
   void pack_expert(tensor::ExpertPacker& packer, PackedBits bits, const std::string& gate, const std::string& up,
                    const std::string& down) {
     PackingMemory memory;
-    switch (bits) {
-      case PackedBits::k4: {
-        const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
-        packer.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
-        break;
-      }
-      case PackedBits::k8: {
-        const W8Matrix gate_matrix = matrix(gate, memory);
-        const W8Matrix up_matrix = matrix(up, memory);
-        packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
-        break;
-      }
-      case PackedBits::kCompute: {
-        const HostTensor gate_tensor = plain(part(gate), memory);
-        const HostTensor up_tensor = plain(part(up), memory);
-        packer.add(gate_tensor, up_tensor, plain(part(down), memory));
-        break;
-      }
+    if (bits == PackedBits::k4) {
+      const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
+      packer.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
+    } else if (bits == PackedBits::k8) {
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      const W8Matrix up_matrix = matrix(up, memory);
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
+    } else {
+      const HostTensor gate_tensor = plain(part(gate), memory);
+      const HostTensor up_tensor = plain(part(up), memory);
+      packer.add(gate_tensor, up_tensor, plain(part(down), memory));
     }
     for (const std::string& name : {gate, up, down}) count(name);
   }
@@ -327,47 +307,19 @@ class Loader {
     return whole_rows ? columns(found, quantized, memory) : quantized;
   }
 
-  /// Returns whether stored weights keep 4 bits. Where exact arithmetic is wanted they are decoded.
-  [[nodiscard]] bool keeps_w4(std::span<const std::string> names, const tensor::SumShards* shards) const {
-    if (!backend_.packs_w4() || backend_.compute_dtype() != tensor::DType::kBF16) return false;
-    const auto begins_unit = [](int64_t border) { return border % tensor::kW4Unit == 0; };
-    if (shards != nullptr && !std::ranges::all_of(std::span(shards->border).first(tensor::kSumShards), begins_unit))
-      return false;
-    return have_one_kind(names);
-  }
-  /// Returns whether weights are stored in 4 bits that can be packed together.
-  [[nodiscard]] bool have_one_kind(std::span<const std::string> names) const {
-    const auto kind_of = [this](const std::string& name) {
-      const Part& found = part(name);
-      return found.stored ? weights::w4_kind(*found.stored) : std::nullopt;
-    };
-    const auto first = kind_of(names.front());
-    return first && std::ranges::all_of(names, [&](const std::string& name) { return kind_of(name) == first; });
-  }
-
-  /// Returns the rank's parts of weights that are packed together in 4 bits: as stored if all of them are, or
-  /// quantized.
-  std::vector<W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
-    const bool are_stored = have_one_kind(names);
-    std::vector<W4Matrix> matrices;
+  [[nodiscard]] std::vector<W4Source> w4_sources(std::span<const std::string> names) const {
+    std::vector<W4Source> sources;
     for (const std::string& name : names) {
       const Part& found = part(name);
-      const W4Matrix whole =
-          memory.w4
-              .emplace_back(are_stored ? weights::to_w4(*found.stored, found.rows, options_.threads) : quantized(found))
-              .view();
-      matrices.push_back(found.columns ? tensor::column_slice(whole, *found.columns) : whole);
+      sources.push_back({.plain = &found.tensor,
+                         .stored = found.stored ? &*found.stored : nullptr,
+                         .rows = found.rows,
+                         .columns = found.columns});
     }
-    return matrices;
+    return sources;
   }
-  /// Quantizes the rows of a part to 4 bits. Those of a stored weight are decoded some at a time.
-  tensor::W4Storage quantized(const Part& part) const {
-    if (!part.stored) return tensor::quantize_w4(part.tensor, tensor::kW4Unit, options_.threads);
-    const weights::StoredWeight& stored = *part.stored;
-    const auto read = [&](int64_t first, int64_t count, float* out) {
-      weights::decode_rows(stored, part.rows.begin + first, count, out);
-    };
-    return tensor::quantize_w4(stored.name, part.rows.size(), stored.cols, read, tensor::kW4Unit, options_.threads);
+  std::vector<W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
+    return model::w4_matrices(w4_sources(names), options_.threads, memory.w4);
   }
 
   void add_to_fingerprint(const Part& part) {
@@ -399,11 +351,9 @@ PackedBits expert_bits(const Loader& loader, std::span<const std::string> names)
   std::vector<std::string> gates_and_ups;
   std::vector<std::string> downs;
   for (size_t i = 0; i < names.size(); ++i) (i % 3 == 2 ? downs : gates_and_ups).push_back(names[i]);
-  const PackedBits bits = loader.packed_bits(names);
-  if (bits != PackedBits::kCompute) return bits;
   // Gates and downs may differ in their kind of 4 bits.
-  const bool keep = loader.packed_bits(gates_and_ups) == PackedBits::k4 && loader.packed_bits(downs) == PackedBits::k4;
-  return keep ? PackedBits::k4 : bits;
+  const PackedBits of_downs = loader.packed_bits(downs);
+  return of_downs == loader.packed_bits(gates_and_ups) ? of_downs : loader.packed_bits(names);
 }
 
 void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
@@ -517,16 +467,12 @@ void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& c
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   const bool is_w4 = config.quantization == Quantization::kW4;
-  if (is_w4 && !backend.packs_w4())
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{}: does not support 4-bit weights (quantization {}), wanted an unquantized model or another "
-                      "device",
-                      backend.description(), to_string(config.quantization));
-  if (config.quantization != Quantization::kNone && !is_w4 && !backend.packs_w8())
+  const bool is_packed = is_w4 ? backend.packs_w4() : backend.packs_w8();
+  if (config.quantization != Quantization::kNone && !is_packed)
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
-        backend.description(), to_string(config.quantization));
+        "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
+        backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
   if (config.encoder && !backend.computes_encoders())
     return make_error(ErrorCode::kInvalidArgument, "{}: does not compute encoders such as {}, wanted another device",
                       backend.description(), config.architecture);
