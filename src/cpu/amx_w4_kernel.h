@@ -13,11 +13,11 @@ template <W4OffsetType kType>
 MILLRACE_INLINE void add_w4_tile(const Int8LhsTile& lhs, int rows, const W4Terms (&terms)[2], int offset,
                                  const int32_t (*sums)[32], float* c) {
   for (int row = 0; row < rows; ++row, c += kPanelColumns) {
-    const W4Lhs of_row({.scale = lhs.scale[row], .compensation = lhs.compensation[row]});
+    const W4Lhs of_row({.scale = lhs.scale[row], .compensation = lhs.compensation[row]}, offset);
 #pragma clang loop unroll(full)
     for (int v = 0; v < 2; ++v) {
-      const Ints sum = load_as<Ints>(&sums[row][v * kLanes]);
-      store(c + v * kLanes, add_w4_sums<kType>(sum, terms[v], of_row, offset, load(c + v * kLanes)));
+      const Ints sum = load_as<Ints>(&sums[row][v * kLanes]) + of_row.addend;
+      store(c + v * kLanes, add_w4_sums<kType>(sum, terms[v], of_row, load(c + v * kLanes)));
     }
   }
 }

@@ -75,7 +75,7 @@ struct W4PanelFormat {
   W4OffsetType offset_type = W4OffsetType::kConstant;
   bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
   bool has_table = false;    ///< integers differ from their codes
-  int offset = 8;            ///< of kConstant
+  int offset = 8;            ///< of kConstant; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }

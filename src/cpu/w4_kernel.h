@@ -52,6 +52,20 @@ class W4Cursor {
   int offsets_at_;
 };
 
+#if defined(__AVX2__)
+typedef int32_t HalfInts __attribute__((vector_size(32)));
+MILLRACE_INLINE __m256i low_half(Ints both) {
+  return reinterpret_cast<__m256i>(__builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7));
+}
+MILLRACE_INLINE __m256i high_half(Ints both) {
+  return reinterpret_cast<__m256i>(__builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+MILLRACE_INLINE Ints join_halves(__m256i low, __m256i high) {
+  return __builtin_shufflevector(reinterpret_cast<HalfInts>(low), reinterpret_cast<HalfInts>(high), 0, 1, 2, 3, 4, 5, 6,
+                                 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+#endif
+
 /// Says whether integers from a table are multiplied as signed bytes, since sums of unsigned ones overflow an int16.
 #if defined(__AVX2__) && !MILLRACE_VNNI
 constexpr bool kSignedW4Tables = true;
@@ -73,13 +87,8 @@ struct W4Table {
 #if defined(__AVX512BW__)
     return reinterpret_cast<Ints>(_mm512_shuffle_epi8(load_as<__m512i>(bytes), reinterpret_cast<__m512i>(codes)));
 #elif defined(__AVX2__)
-    Ints out;
-    for (int half = 0; half < 2; ++half) {
-      const char* from = reinterpret_cast<const char*>(&codes) + half * 32;
-      store_as(reinterpret_cast<char*>(&out) + half * 32,
-               _mm256_shuffle_epi8(load_as<__m256i>(bytes), load_as<__m256i>(from)));
-    }
-    return out;
+    const auto table = load_as<__m256i>(bytes);
+    return join_halves(_mm256_shuffle_epi8(table, low_half(codes)), _mm256_shuffle_epi8(table, high_half(codes)));
 #else
     typedef uint8_t CodeBytes __attribute__((vector_size(64)));
     auto out = reinterpret_cast<CodeBytes>(codes);
@@ -89,50 +98,54 @@ struct W4Table {
   }
 };
 
-/// Adds up the products of 16 columns of a unit with four inputs at a time. kSigned: the columns are signed bytes.
+/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on. kSigned: the columns are
+/// signed bytes.
 #if MILLRACE_VNNI
 template <bool kSigned>
 struct W4Dot {
   using Sum = Ints;
+  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     sum = Int8Step(columns).add_dot(sum, lhs);
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum) { return sum; }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
 };
 #elif defined(__AVX2__)
 /// Adds products in pairs as int16: of a unit 16 of 15 · 127 fit.
 template <bool kSigned>
 struct W4Dot {
   struct Sum {
-    __m256i half[2];
+    __m256i low;
+    __m256i high;
   };
+  static MILLRACE_INLINE Sum start(int32_t) { return {}; }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const __m256i inputs = _mm256_set1_epi32(load_as<int32_t>(lhs));
-#pragma clang loop unroll(full)
-    for (int half = 0; half < 2; ++half) {
-      const auto bytes = load_as<__m256i>(reinterpret_cast<const char*>(&columns) + half * 32);
-      if constexpr (kSigned) {
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8(inputs, bytes));
-        sum.half[half] = _mm256_add_epi32(sum.half[half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-      } else {
-        sum.half[half] = _mm256_add_epi16(sum.half[half], _mm256_maddubs_epi16(bytes, inputs));
-      }
+    add_half(sum.low, low_half(columns), inputs);
+    add_half(sum.high, high_half(columns), inputs);
+  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t addend) {
+    return join_halves(total_half(sum.low), total_half(sum.high)) + addend;
+  }
+
+ private:
+  static MILLRACE_INLINE void add_half(__m256i& sum, __m256i columns, __m256i inputs) {
+    if constexpr (kSigned) {
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(columns), _mm256_sign_epi8(inputs, columns));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    } else {
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(columns, inputs));
     }
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum) {
-    Ints out;
-#pragma clang loop unroll(full)
-    for (int half = 0; half < 2; ++half) {
-      const __m256i words = kSigned ? sum.half[half] : _mm256_madd_epi16(sum.half[half], _mm256_set1_epi16(1));
-      store_as(reinterpret_cast<char*>(&out) + half * 32, words);
-    }
-    return out;
+  static MILLRACE_INLINE __m256i total_half(__m256i sum) {
+    return kSigned ? sum : _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
   }
 };
 #else
 template <bool kSigned>
 struct W4Dot {
   using Sum = Ints;
+  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
   static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
     const auto bytes = reinterpret_cast<Bits>(columns);
     for (int i = 0; i < kInt8Depth; ++i) {
@@ -140,7 +153,7 @@ struct W4Dot {
              splat_int(static_cast<int8_t>(lhs[i]));
     }
   }
-  static MILLRACE_INLINE Ints total(const Sum& sum) { return sum; }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
 };
 #endif
 
@@ -178,8 +191,11 @@ MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit&
 struct W4Lhs {
   float scale;
   int32_t input_sum;  ///< Σ of the int8 inputs
-  MILLRACE_INLINE explicit W4Lhs(const LhsQuantParams& params)
-      : scale(params.scale), input_sum(-(params.compensation / 128)) {}
+  int32_t addend;     ///< what replaces the constant offset of the integers
+
+  W4Lhs() = default;
+  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset)
+      : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
 };
 
 template <W4OffsetType kType>
@@ -196,11 +212,12 @@ MILLRACE_INLINE void with_w4_offsets(W4OffsetType type, Body&& body) {
   }
 }
 
-/// Returns acc plus the value of 16 columns' sums. The sums and zero points are whole numbers that f32 holds.
+/// Returns acc plus the value of 16 columns' sums, to which `lhs.addend` has been added. The sums and zero points are
+/// whole numbers that f32 holds.
 template <W4OffsetType kType>
-MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, W4Lhs lhs, int offset, Vec acc) {
+MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, const W4Lhs& lhs, Vec acc) {
   if constexpr (kType == W4OffsetType::kConstant) {
-    return fma(__builtin_convertvector(sum - offset * lhs.input_sum, Vec), terms.scale * lhs.scale, acc);
+    return fma(__builtin_convertvector(sum, Vec), terms.scale * lhs.scale, acc);
   } else if constexpr (kType == W4OffsetType::kZeroPoints) {
     const Vec shifted = __builtin_convertvector(sum, Vec) - terms.offset * static_cast<float>(lhs.input_sum);
     return fma(shifted, terms.scale * lhs.scale, acc);
@@ -257,7 +274,14 @@ MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit
                                  const char* from, int first, const char* lhs, size_t lhs_stride, float* c) {
   using Dot = W4Dot<kTable && kSignedW4Tables>;
   const RowStrides strides(lhs_stride);
-  typename Dot::Sum sum[R][V] = {};
+  W4Lhs row[R];
+  typename Dot::Sum sum[R][V];
+#pragma clang loop unroll(full)
+  for (int r = 0; r < R; ++r) {
+    row[r] = W4Lhs(load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements), w4_offset(format));
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
+  }
   const char* inputs = lhs;
 #pragma clang loop unroll(disable)
   for (int pair = 0; pair < kW4UnitSteps / 2; ++pair, inputs += 2 * kInt8Depth) {
@@ -279,28 +303,29 @@ MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit
     }
     from += kSource == W4Source::kPacked ? kW4StepBytes : 2 * kW4StepBytes;
   }
-  const int offset = w4_offset(format);
   with_w4_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
       const W4Terms terms = load_w4_terms(format, unit, first / kLanes + v);
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; ++r) {
-        const W4Lhs row(load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements));
         float* const at = c + r * kPanelColumns + v * kLanes;
-        store(at, add_w4_sums<decltype(type)::kValue>(Dot::total(sum[r][v]), terms, row, offset, load(at)));
+        const Ints total = Dot::total(sum[r][v], row[r].addend);
+        store(at, add_w4_sums<decltype(type)::kValue>(total, terms, row[r], load(at)));
       }
     }
   });
 }
 
+/// Rows of a tile: with more of them the inputs of all rows do not fit the registers.
 #if defined(__AVX2__)
-constexpr int kW4TileRows = 6;
+constexpr int kW4TileRows = 4;
 #else
 constexpr int kW4TileRows = 2;
 #endif
-/// Rows up to which a tile unpacks codes as it reads them. More rows share what is unpacked to scratch.
-constexpr int kMaxPackedW4Rows = kW4TileRows < 4 ? kW4TileRows : 4;
+/// Rows up to which tiles look up codes as they read them. More rows share what is unpacked to scratch. Codes that need
+/// no table are never unpacked.
+constexpr int kMaxLookUpRows = 4 * kW4TileRows;
 /// Units that are unpacked at a time, 2 KB each.
 constexpr int kUnpackedUnits = 8;
 static_assert(kUnpackedUnits * kUnpackedUnitBytes <= static_cast<int>(kW8ScratchBytes));
@@ -309,14 +334,15 @@ MILLRACE_INLINE void clear_w4_sums(const GemmTask& task) {
   for (int64_t i = 0; i < int64_t{task.rows} * kPanelColumns; i += kLanes) store(task.c + i, Vec{});
 }
 
-/// Multiplies R rows, unpacking codes as it reads them.
+/// Multiplies R rows from `row` on over some units from `step` on, unpacking codes as it reads them.
 template <int R, bool kTable>
-void stream_w4(const GemmTask& task, const W4Table& table) {
+void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int row, int64_t step, int64_t units) {
   constexpr int V = kTileVecs;
   const W4PanelFormat& format = *task.w4;
-  W4Cursor cursor(format, task.panel);
-  const auto* lhs = reinterpret_cast<const char*>(task.lhs);
-  for (int64_t step = 0; step < task.steps; step += kW4UnitSteps, lhs += kW4LhsUnitBytes) {
+  const char* lhs = reinterpret_cast<const char*>(task.lhs) + static_cast<size_t>(row) * task.lhs_stride +
+                    step / kW4UnitSteps * kW4LhsUnitBytes;
+  float* const c = task.c + row * kPanelColumns;
+  for (int64_t i = 0; i < units; ++i, lhs += kW4LhsUnitBytes) {
     const char* const begin = cursor.at();
     const W4Unit unit = cursor.take();
     for (const char* line = begin; line < unit.codes; line += 64)
@@ -324,8 +350,27 @@ void stream_w4(const GemmTask& task, const W4Table& table) {
 #pragma clang loop unroll(disable)
     for (int first = 0; first < kPanelColumns; first += V * kLanes) {
       add_w4_unit<R, V, kTable, W4Source::kPacked>(format, unit, table, unit.codes + first * kInt8Depth, first, lhs,
-                                                   task.lhs_stride, task.c + first);
+                                                   task.lhs_stride, c + first);
     }
+  }
+}
+
+/// Multiplies rows tile by tile. Of more than one tile each passes over some units, which stay in the first-level
+/// cache.
+template <bool kTable>
+void stream_rows_w4(const GemmTask& task, const W4Table& table) {
+  constexpr int64_t kSharedUnits = 8;
+  W4Cursor cursor(*task.w4, task.panel);
+  const int64_t all = task.steps / kW4UnitSteps;
+  const int64_t block = task.rows <= kW4TileRows ? all : kSharedUnits;
+  for (int64_t unit = 0; unit < all; unit += block) {
+    const int64_t count = all - unit < block ? all - unit : block;
+    W4Cursor end = cursor;
+    for_row_tiles<kW4TileRows>(task.rows, [&](auto rows, int row) {
+      end = cursor;
+      stream_w4<decltype(rows)::kCount, kTable>(task, table, end, row, unit * kW4UnitSteps, count);
+    });
+    cursor = end;
   }
 }
 
@@ -368,8 +413,7 @@ struct W4Block {
   }
 };
 
-/// Multiplies many rows. Each block of units is unpacked once.
-template <bool kTable>
+/// Multiplies many rows with codes of a table. Each block of units is unpacked once.
 void blocked_w4(const GemmTask& task, const W4Table& table) {
   constexpr int V = kTileVecs;
   const W4PanelFormat& format = *task.w4;
@@ -377,7 +421,7 @@ void blocked_w4(const GemmTask& task, const W4Table& table) {
   const int64_t tiles = (task.rows + kW4TileRows - 1) / kW4TileRows;
   for (int64_t step = 0; step < task.steps; step += int64_t{kUnpackedUnits} * kW4UnitSteps) {
     W4Block block;
-    block.unpack<kTable>(cursor, task.steps - step, table, task.scratch);
+    block.unpack<true>(cursor, task.steps - step, table, task.scratch);
     const bool is_last = task.steps - step <= int64_t{kUnpackedUnits} * kW4UnitSteps;
     W4Prefetch ahead = block.prefetch(task, is_last, tiles * block.count);
     const auto* const bytes = reinterpret_cast<const char*>(task.scratch);
@@ -389,7 +433,7 @@ void blocked_w4(const GemmTask& task, const W4Table& table) {
         ahead.run_some();
 #pragma clang loop unroll(disable)
         for (int first = 0; first < kPanelColumns; first += V * kLanes) {
-          add_w4_unit<R, V, kTable && kSignedW4Tables, W4Source::kUnpacked>(
+          add_w4_unit<R, V, kSignedW4Tables, W4Source::kUnpacked>(
               format, block.units[i], table, bytes + i * kUnpackedUnitBytes + first * kInt8Depth, first,
               lhs + i * kW4LhsUnitBytes, task.lhs_stride, task.c + row * kPanelColumns + first);
         }
@@ -402,8 +446,10 @@ template <bool kTable>
 MILLRACE_INLINE void gemm_w4_of(const GemmTask& task) {
   const W4Table table(*task.w4);
   clear_w4_sums(task);
-  if (task.rows > kMaxPackedW4Rows) return blocked_w4<kTable>(task, table);
-  with_rows<kMaxPackedW4Rows>(task.rows, [&](auto rows) { stream_w4<decltype(rows)::kCount, kTable>(task, table); });
+  if constexpr (kTable) {
+    if (task.rows > kMaxLookUpRows) return blocked_w4(task, table);
+  }
+  stream_rows_w4<kTable>(task, table);
 }
 
 void gemm_w4(const GemmTask& task) {

@@ -37,7 +37,7 @@ W4OffsetType offset_type_of(std::span<const W4Matrix> parts) {
 
 /// Sets the integers of the codes, shifted to be unsigned.
 void set_integers(W4PanelFormat& format, W4Values values) {
-  format.offset = 8;
+  format.offset = format.offset_type == W4OffsetType::kConstant ? 8 : 0;
   if (values == W4Values::kInteger) return;
   const std::array<int8_t, 16> integers = tensor::w4_integers(values, W4Offsets::kNone);
   format.has_table = true;

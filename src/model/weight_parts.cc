@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "weights/w4_weight.h"
 
 namespace millrace::model {
 
@@ -156,24 +155,23 @@ const WeightPart& WeightParts::part(std::string_view name) const {
 
 PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
   if (config_.quantization == Quantization::kW4) return PackedBits::k4;
-  if (config_.quantization == Quantization::kNone) {
-    const auto begins_unit = [](int64_t border) { return border % tensor::kW4Unit == 0; };
-    const bool can_cut =
-        shards == nullptr || std::ranges::all_of(std::span(shards->border).first(tensor::kSumShards), begins_unit);
-    return options_.keeps_w4 && can_cut && have_one_w4_kind(names) ? PackedBits::k4 : PackedBits::kCompute;
-  }
+  if (config_.quantization == Quantization::kNone)
+    return options_.keeps_w4 && can_keep_w4(w4_sources(names), shards) ? PackedBits::k4 : PackedBits::kCompute;
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   return is_packed ? PackedBits::k8 : PackedBits::kCompute;
 }
 
-bool WeightParts::have_one_w4_kind(std::span<const std::string> names) const {
-  const auto kind_of = [this](const std::string& name) {
+std::vector<W4Source> WeightParts::w4_sources(std::span<const std::string> names) const {
+  std::vector<W4Source> sources;
+  for (const std::string& name : names) {
     const WeightPart& found = part(name);
-    return found.stored && is_in_order(found) ? weights::w4_kind(*found.stored) : std::nullopt;
-  };
-  const auto first = kind_of(names.front());
-  return first && std::ranges::all_of(names, [&](const std::string& name) { return kind_of(name) == first; });
+    sources.push_back({.plain = {},
+                       .stored = found.stored && is_in_order(found) ? &*found.stored : nullptr,
+                       .rows = found.rows,
+                       .columns = found.columns});
+  }
+  return sources;
 }
 
 HostTensor WeightParts::plain(const WeightPart& part, PackingMemory& memory) const {
@@ -213,31 +211,11 @@ W8Matrix WeightParts::matrix(const WeightPart& part, PackingMemory& memory) cons
 
 std::vector<tensor::W4Matrix> WeightParts::w4_matrices(std::span<const std::string> names,
                                                        PackingMemory& memory) const {
-  const bool are_stored = have_one_w4_kind(names);
-  std::vector<tensor::W4Matrix> matrices;
-  for (const std::string& name : names) {
-    const WeightPart& found = part(name);
-    const tensor::W4Matrix whole =
-        memory.w4
-            .emplace_back(are_stored ? weights::to_w4(*found.stored, found.rows, options_.threads)
-                                     : quantized_w4(found))
-            .view();
-    matrices.push_back(found.columns ? tensor::column_slice(whole, *found.columns) : whole);
+  std::vector<W4Source> sources = w4_sources(names);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
   }
-  return matrices;
-}
-
-/// Quantizes the rows of a part to 4 bits. Those of a stored weight are decoded some at a time.
-tensor::W4Storage WeightParts::quantized_w4(const WeightPart& part) const {
-  if (part.stored && is_in_order(part)) {
-    const weights::StoredWeight& stored = *part.stored;
-    const auto read = [&](int64_t first, int64_t count, float* out) {
-      weights::decode_rows(stored, part.rows.begin + first, count, out);
-    };
-    return tensor::quantize_w4(stored.name, part.rows.size(), stored.cols, read, tensor::kW4Unit, options_.threads);
-  }
-  PackingMemory memory;
-  return tensor::quantize_w4(plain(part, memory), tensor::kW4Unit, options_.threads);
+  return model::w4_matrices(sources, options_.threads, memory.w4);
 }
 
 }  // namespace millrace::model

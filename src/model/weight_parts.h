@@ -14,8 +14,8 @@
 #include "model/decoded_matrix.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
+#include "model/w4_parts.h"
 #include "tensor/slices.h"
-#include "tensor/w4.h"
 #include "tensor/w8.h"
 #include "weights/stored_weight.h"
 
@@ -41,9 +41,6 @@ struct PackingMemory {
   std::vector<tensor::HostSlice> slices;
   std::vector<tensor::W8Slice> w8_slices;
 };
-
-/// The bits of weights in memory: those of the compute dtype, or fewer.
-enum class PackedBits : uint8_t { kCompute, k8, k4 };
 
 /// What WeightParts converts stored weights to.
 struct ConversionOptions {
@@ -83,9 +80,8 @@ class WeightParts {
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
-  /// Returns whether weights are stored in 4 bits that can be packed together.
-  [[nodiscard]] bool have_one_w4_kind(std::span<const std::string> names) const;
-  [[nodiscard]] tensor::W4Storage quantized_w4(const WeightPart& part) const;
+  /// Returns the parts as sources of 4 bits, without their floating point.
+  [[nodiscard]] std::vector<W4Source> w4_sources(std::span<const std::string> names) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

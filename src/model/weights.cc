@@ -91,20 +91,17 @@ class Loader {
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
     const std::span all(names.begin(), names.size());
-    switch (packed_bits(all)) {
+    const PackedBits bits = packed_bits(all);
+    std::vector<W8Matrix> matrices;
+    std::vector<HostTensor> plain_parts;
+    for (const std::string& name : names) {
+      if (bits == PackedBits::k8) matrices.push_back(matrix(name, memory));
+      if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
+    }
+    switch (bits) {
       case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
-      case PackedBits::k8: {
-        std::vector<W8Matrix> parts;
-        for (const std::string& name : names) parts.push_back(matrix(name, memory));
-        weight = backend_.pack_w8(parts, activations_);
-        break;
-      }
-      case PackedBits::kCompute: {
-        std::vector<HostTensor> parts;
-        for (const std::string& name : names) parts.push_back(plain(part(name), memory));
-        weight = backend_.pack(parts);
-        break;
-      }
+      case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
+      case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
     }
     for (const std::string& name : names) count(name);
     return weight;
@@ -429,7 +426,7 @@ class LayerLoader {
       for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
         names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
-    const PackedBits bits = loader_.packed_bits(names);  // of a layer's experts all or none
+    const PackedBits bits = expert_bits(names);
     ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
     if (moe.biases)
       biases.set(loader_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
@@ -441,6 +438,16 @@ class LayerLoader {
     loader_.release_shared(names);
     weights_.experts = packer->finish();
     if (moe.shared) load_shared_expert(*moe.shared);
+  }
+
+  /// Returns the bits of a layer's experts [experts, 3], which are equal for all of them. Gates and downs may differ in
+  /// their kind of 4 bits.
+  [[nodiscard]] PackedBits expert_bits(std::span<const std::string> names) const {
+    std::vector<std::string> gates_and_ups;
+    std::vector<std::string> downs;
+    for (size_t i = 0; i < names.size(); ++i) (i % 3 == 2 ? downs : gates_and_ups).push_back(names[i]);
+    const PackedBits of_downs = loader_.packed_bits(downs);
+    return of_downs == loader_.packed_bits(gates_and_ups) ? of_downs : loader_.packed_bits(names);
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {
@@ -505,16 +512,12 @@ void log_skipped_parts(const Checkpoint& checkpoint, const ModelConfig& config) 
 
 Result<void> check_backend(const ModelConfig& config, const tensor::Backend& backend) {
   const bool is_w4 = config.quantization == Quantization::kW4;
-  if (is_w4 && !backend.packs_w4())
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{}: does not support 4-bit weights (quantization {}), wanted an unquantized model or another "
-                      "device",
-                      backend.description(), to_string(config.quantization));
-  if (config.quantization != Quantization::kNone && !is_w4 && !backend.packs_w8())
+  const bool is_packed = is_w4 ? backend.packs_w4() : backend.packs_w8();
+  if (config.quantization != Quantization::kNone && !is_packed)
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
-        backend.description(), to_string(config.quantization));
+        "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
+        backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
   for (const auto& [feature, name] : tensor::kFeatureNames) {
     if (needs(config, feature) && !backend.computes(feature))
       return make_error(ErrorCode::kInvalidArgument, "{}: does not compute {}, which {} needs, wanted another device",

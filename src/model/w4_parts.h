@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tensor/backend.h"
+#include "tensor/sum_shards.h"
+#include "tensor/w4.h"
+#include "weights/stored_weight.h"
+
+namespace millrace::model {
+
+/// The bits of weights in memory: those of the compute dtype, or fewer.
+enum class PackedBits : uint8_t { kCompute, k8, k4 };
+
+/// A rank's part of a weight that may be packed in 4 bits.
+struct W4Source {
+  tensor::HostTensor plain;                       ///< the rows as floating point, where `stored` is null
+  const weights::StoredWeight* stored = nullptr;  ///< a weight in a format of its own, whose rows are in order
+  tensor::TermRange rows;                         ///< of `stored`
+  std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
+};
+
+/// Returns whether weights that are packed together can keep the 4 bits in which they are stored. `shards`, unless null,
+/// are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same bits.
+[[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, const tensor::SumShards* shards);
+
+/// Returns weights that are packed together as 4 bits: as stored if all are stored so, or quantized. `memory` holds
+/// them. At most `threads` threads work; 0: one per processor.
+[[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, int32_t threads,
+                                                        std::deque<tensor::W4Storage>& memory);
+
+}  // namespace millrace::model
