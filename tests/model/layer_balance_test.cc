@@ -190,7 +190,7 @@ TEST_CASE("every part is timed and equal layers cost the same") {
   const PartCosts& costs = GENERATE(true, false) ? work.prefill : work.decode;
   REQUIRE(costs.embedding > 0);
   REQUIRE(costs.head > 0);
-  REQUIRE(costs.layers.size() == static_cast<size_t>(config.layer_count));
+  REQUIRE(costs.layers.size() == static_cast<size_t>(config.layer_count()));
   for (size_t i = 0; i < costs.layers.size(); ++i) {
     REQUIRE(costs.layers[i] > 0);
     for (size_t j = 0; j < i; ++j) {

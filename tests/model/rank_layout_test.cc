@@ -70,7 +70,7 @@ std::vector<TokenId> prompt_of(size_t count, int32_t vocab) {
 TEST_CASE("a rank has its heads and the tokens of its logits") {
   const ModelConfig config = odd_config();
   const RankLayout second = rank_layout(config, {1, 4});
-  REQUIRE(second.heads == TermRange{2, 4});
+  REQUIRE(second.layer(0).heads == TermRange{2, 4});
   REQUIRE(second.layer(0).kv_heads == TermRange{0, 1});  // shared by two ranks
   REQUIRE(second.logit_columns == 9);
   REQUIRE(second.vocabulary == TermRange{9, 18});

@@ -40,6 +40,17 @@ void describe_glm4_moe(FieldReader& fields, ModelConfig& config);
 void describe_hy_v3(FieldReader& fields, ModelConfig& config);
 void describe_minimax_m2(FieldReader& fields, ModelConfig& config);
 void describe_gpt_oss(FieldReader& fields, ModelConfig& config);
+void describe_phi3(FieldReader& fields, ModelConfig& config);
+void describe_ministral3(FieldReader& fields, ModelConfig& config);
+void describe_mistral3(FieldReader& fields, ModelConfig& config);
+void describe_granite(FieldReader& fields, ModelConfig& config);
+void describe_olmo2(FieldReader& fields, ModelConfig& config);
+void describe_olmo3(FieldReader& fields, ModelConfig& config);
+void describe_gemma2(FieldReader& fields, ModelConfig& config);
+void describe_gemma3(FieldReader& fields, ModelConfig& config);
+void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
+void describe_glm4(FieldReader& fields, ModelConfig& config);
+void describe_cohere2(FieldReader& fields, ModelConfig& config);
 void describe_bert(FieldReader& fields, ModelConfig& config);
 void describe_roberta(FieldReader& fields, ModelConfig& config);
 

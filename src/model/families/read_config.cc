@@ -84,17 +84,21 @@ void describe(const Family& family, FieldReader& fields, ModelConfig& config) {
   if (family.kind != FamilyKind::kEncoder) refuse_unread_arithmetic(fields);
 }
 
+bool has_dtype(const FieldReader& fields) {
+  return fields.has("dtype") || fields.has("torch_dtype");
+}
+
 /// Describes the text part of a wrapper. What lies outside of it goes before what lies in it.
 void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& config) {
   constexpr const char* kTextConfig = "text_config";
   const auto object = fields.object(kTextConfig);
   if (!object) return fields.fail_with("{} is missing, wanted the config of the text model", kTextConfig);
   FieldReader text(fields.source() + ": " + kTextConfig, *object);
+  if (!has_dtype(fields) && has_dtype(text)) read_dtype(text, config);
   describe(family, text, config);
   read_special_tokens(text, config);
-  if (text.has("dtype") || text.has("torch_dtype")) read_dtype(text, config);
   fields.take_error_of(text);
-  if (fields.has("tie_word_embeddings")) config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", config.tied_embeddings);
 }
 
 }  // namespace
@@ -108,14 +112,13 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
   ModelConfig config;
   const Family* family = find_family(fields, config);
   if (family == nullptr) return *fields.error();
+  if (has_dtype(fields)) read_dtype(fields, config);
   read_stored_quantization(fields, config);
   if (family->kind == FamilyKind::kWrapper) {
     describe_wrapped(*family, fields, config);
   } else {
     describe(*family, fields, config);
   }
-  const bool has_dtype = fields.has("dtype") || fields.has("torch_dtype");
-  if (has_dtype) read_dtype(fields, config);
   read_special_tokens(fields, config);
   if (fields.error()) return *fields.error();
   return config;
