@@ -58,14 +58,17 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
   return spec.keeps_precision || (of_compressed_tensors && spec.name == kHeadName);
 }
 
-/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, expansions of latents,
-/// and the head, which may be tied and have no tensor.
+/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared experts,
+/// expansions of latents, and the head, which may be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-    if (config.is_sparse(layer)) names.push_back(module(router_name(config, layer)));
     if (config.layer(layer).attention.latent) names.push_back(config.names.plain(layer, config.names.latent_expansion));
+    if (!config.is_sparse(layer)) continue;
+    names.push_back(module(router_name(config, layer)));
+    const auto& shared = config.layer(layer).feed_forward.moe->shared;
+    if (shared && shared->has_gate) names.push_back(config.names.plain(layer, config.names.shared_expert_gate));
   }
   return names;
 }
