@@ -115,15 +115,36 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens.values, hidden);
   }
-  bool computes_encoders() const override { return true; }
+  bool computes(Feature /*feature*/) const override { return true; }
   void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
     check_stream();
     cpu::add_embedding(device_, static_cast<const CpuEmbeddingTable&>(table), indices.values, hidden);
   }
-  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector& bias, float epsilon,
+  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon, bool in_place,
                   Matrix out) override {
     check_stream();
-    cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu(bias), epsilon, out);
+    cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu_or_null(bias), epsilon, in_place, out);
+  }
+  void convert(Matrix hidden, Matrix out) override {
+    check_stream();
+    cpu::convert(device_, hidden, out);
+  }
+  void scale(Matrix matrix, float factor) override {
+    check_stream();
+    cpu::scale(device_, matrix, factor);
+  }
+  void soft_cap(Matrix matrix, float cap) override {
+    check_stream();
+    cpu::soft_cap(device_, matrix, cap);
+  }
+  void gelu_tanh_mul(Matrix in, Matrix out) override {
+    check_stream();
+    cpu::gelu_tanh_mul(device_, in, out);
+  }
+  void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon, float factor,
+                       Matrix hidden) override {
+    check_stream();
+    cpu::add_scaled_sums(device_, sums, as_cpu_or_null(bias), as_cpu_or_null(norm), epsilon, factor, hidden);
   }
   void gelu(Matrix in, Matrix out) override {
     check_stream();

@@ -158,6 +158,24 @@ void silu_mul_rows(const float* sums, int64_t rows, int64_t count, bool bf16, st
   }
 }
 
+/// Uses 1 + tanh(u) = 2 / (1 + exp(-2u)).
+void gelu_tanh_mul(const float* gate, const float* up, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    const Vec x = load_part(gate + i, part, 0.0f);
+    const Vec u = fma(x * x * x, splat(0.044715f), x) * 0.79788456080286536f;
+    store_part(out + i, x * reciprocal(exp(u * -2.0f) + 1.0f) * load_part(up + i, part, 0.0f), part);
+  }
+}
+
+void soft_cap(float* values, float cap, int64_t count) {
+  const float inverse = 1.0f / cap;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(values + i, tanh(load_part(values + i, part, 0.0f) * inverse) * cap, part);
+  }
+}
+
 void rotate(float* head, const float* cos, const float* sin, int32_t half) {
   for (int32_t i = 0; i < half; i += kLanes) {
     const int32_t part = half - i < kLanes ? half - i : kLanes;

@@ -95,6 +95,8 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .add_partial_sums = add_partial_sums,
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
+    .gelu_tanh_mul = gelu_tanh_mul,
+    .soft_cap = soft_cap,
 };
 
 }  // namespace millrace::cpu

@@ -103,6 +103,7 @@ struct QueryTile {
   float scale = 0.0f;
   float* scores = nullptr;  // scratch [rows, 64]; probabilities overwrite it
   AttentionState state;
+  float tanh_factor = 0.0f;  // unless 0, scores s become tanh(tanh_factor · s) before they are scaled
 };
 
 /// The keys [first_key, first_key + 64), in groups of 16. K groups are [padded_dim as steps][16], V groups [16 keys as
@@ -202,6 +203,10 @@ struct Kernels {
   /// Quantizes a part of an LHS row as quantize_lhs_row does, with the scale of a row of that largest magnitude.
   LhsQuantParams (*quantize_lhs_part)(const std::byte* in, bool bf16, int64_t count, float largest, std::byte* out,
                                       size_t stride);
+  /// out = g(gate) · up with g(x) = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
+  void (*gelu_tanh_mul)(const float* gate, const float* up, float* out, int64_t count);
+  /// values = cap · tanh(values / cap).
+  void (*soft_cap)(float* values, float cap, int64_t count);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

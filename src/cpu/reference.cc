@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <cstring>
 #include <span>
 
@@ -137,6 +138,22 @@ Values gelu(const Values& in) {
   return out;
 }
 
+Values gelu_tanh_mul(const Values& gate, const Values& up) {
+  Values out;
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double x = gate[i];
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+    out.push_back(static_cast<float>(0.5 * x * (1.0 + std::tanh(inner)) * double{up[i]}));
+  }
+  return out;
+}
+
+Values soft_cap(const Values& in, double cap) {
+  Values out;
+  for (const double x : in) out.push_back(static_cast<float>(cap * std::tanh(x / cap)));
+  return out;
+}
+
 Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n) {
   const auto inner = static_cast<size_t>(k);
   const auto features = static_cast<size_t>(n);
@@ -249,6 +266,10 @@ void rotate(std::span<float> head, const Values& inverse_frequency, float attent
   }
 }
 
+double query_factor(double beta, int64_t period, int64_t position) {
+  return 1.0 + beta * std::log(1.0 + std::floor(static_cast<double>(position) / static_cast<double>(period)));
+}
+
 Values attention(std::span<const float> q, int64_t position, const History& history, const AttentionSizes& sizes) {
   const auto dim = static_cast<size_t>(sizes.head_dim);
   const auto kv_heads = static_cast<size_t>(sizes.kv_head_count);
@@ -262,10 +283,12 @@ Values attention(std::span<const float> q, int64_t position, const History& hist
       const float* k = history.keys.data() + (static_cast<size_t>(key) * kv_heads + kv_head) * dim;
       double score = 0.0;
       for (size_t i = 0; i < dim; ++i) score += double{q[head * dim + i]} * double{k[i]};
-      weights.push_back(score * sizes.scale);
+      score *= sizes.scale;
+      weights.push_back(sizes.soft_cap > 0.0 ? sizes.soft_cap * std::tanh(score / sizes.soft_cap) : score);
     }
-    const double max = *std::max_element(weights.begin(), weights.end());
-    double sum = 0.0;
+    double max = *std::max_element(weights.begin(), weights.end());
+    if (!sizes.sinks.empty()) max = std::max(max, double{sizes.sinks[head]});
+    double sum = sizes.sinks.empty() ? 0.0 : std::exp(double{sizes.sinks[head]} - max);
     for (double& weight : weights) sum += weight = std::exp(weight - max);
     for (size_t i = 0; i < dim; ++i) {
       double value = 0.0;

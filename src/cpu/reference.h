@@ -43,6 +43,10 @@ using Values = std::vector<float>;
 [[nodiscard]] Values layer_norm(const Values& in, const Values& weight, const Values& bias, double epsilon);
 /// Returns x/2 · (1 + erf(x/√2)), element by element.
 [[nodiscard]] Values gelu(const Values& in);
+/// Returns x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) · up for every x of `gate`.
+[[nodiscard]] Values gelu_tanh_mul(const Values& gate, const Values& up);
+/// Returns cap · tanh(x / cap), element by element.
+[[nodiscard]] Values soft_cap(const Values& in, double cap);
 /// Multiplies x [rows, k] by weight [n, k] with bias [n] or empty; returns [rows, n].
 [[nodiscard]] Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n);
 /// Returns silu(gate) · up, element by element.
@@ -84,7 +88,11 @@ struct AttentionSizes {
   int32_t head_dim = 0;
   double scale = 0.0;
   int32_t sliding_window = 0;
+  double soft_cap = 0.0;         ///< 0: none
+  std::span<const float> sinks;  ///< [head_count], or empty
 };
+/// Returns 1 + beta · ln(1 + floor(position / period)).
+[[nodiscard]] double query_factor(double beta, int64_t period, int64_t position);
 /// Computes one query row [heads, head_dim] at `position` over the history; returns [heads, head_dim].
 [[nodiscard]] Values attention(std::span<const float> q, int64_t position, const History& history,
                                const AttentionSizes& sizes);

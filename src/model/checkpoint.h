@@ -22,8 +22,8 @@ namespace millrace::model {
 
 /// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
 /// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. Names begin with
-/// "model." also where the checkpoint of a model without its head leaves that out. All const methods are thread-safe.
-/// Tensors borrow the mapping: the checkpoint outlives them.
+/// "model." also where the checkpoint of a model without its head leaves that out, or a wrapper has another prefix. All
+/// const methods are thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
   /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one. With
@@ -66,7 +66,9 @@ class Checkpoint {
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
   [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
   /// Returns the name by which the files have a tensor.
-  [[nodiscard]] std::string_view stored_name(std::string_view name) const;
+  [[nodiscard]] std::string stored_name(std::string_view name) const;
+  /// Returns the name by which callers know a stored tensor.
+  [[nodiscard]] std::string own_name(std::string_view stored) const;
   /// Returns the file that holds a tensor, mapped, with the tensor's bytes.
   [[nodiscard]] Result<const SafetensorsFile*> filled_file_of(std::string_view stored_name) const;
   /// Returns the file that holds a tensor, mapped. Without its bytes where there is a source.
@@ -78,8 +80,9 @@ class Checkpoint {
   std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
   std::unique_ptr<SafetensorsFile> single_;
   std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
-  bool lacks_prefix_ = false;                              ///< stored names lack the "model." of layers and embedding
-  mutable std::mutex mutex_;                               ///< guards shards_
+  std::string_view model_prefix_ = "model.";  ///< of the stored names of layers, embedding and norm; a literal
+  std::string_view head_prefix_;              ///< of the stored name of the head; a literal
+  mutable std::mutex mutex_;                  ///< guards shards_
   mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
 };
 

@@ -55,8 +55,28 @@ void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matri
   CHECK(false, "{} computes no encoders", description());
 }
 
-void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector&, float, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector*, float, bool, Matrix) {
+  CHECK(false, "{} computes no LayerNorm", description());
+}
+
+void Backend::convert(Matrix, Matrix) {
+  CHECK(false, "{} does not convert activations", description());
+}
+
+void Backend::scale(Matrix, float) {
+  CHECK(false, "{} does not scale activations", description());
+}
+
+void Backend::soft_cap(Matrix, float) {
+  CHECK(false, "{} computes no soft cap", description());
+}
+
+void Backend::gelu_tanh_mul(Matrix, Matrix) {
+  CHECK(false, "{} computes no GELU with tanh", description());
+}
+
+void Backend::add_scaled_sums(Matrix, const DeviceVector*, const DeviceVector*, float, float, Matrix) {
+  CHECK(false, "{} does not scale sums", description());
 }
 
 void Backend::gelu(Matrix, Matrix) {

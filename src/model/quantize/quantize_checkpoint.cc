@@ -1,4 +1,4 @@
-#include "model/quantize_checkpoint.h"
+#include "model/quantize/quantize_checkpoint.h"
 
 #include <algorithm>
 #include <array>
@@ -7,11 +7,13 @@
 #include <fstream>
 #include <span>
 #include <string>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/families/read_config.h"
 #include "model/field_reader.h"
 #include "model/mapped_file.h"
 #include "model/tensor_list.h"
@@ -55,7 +57,7 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (config.is_sparse(layer)) names.push_back(module(router_name(config, layer)));
   }
   return names;
@@ -63,10 +65,16 @@ std::vector<std::string> names_that_stay(const ModelConfig& config) {
 
 Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config,
                                          Quantization quantization) {
-  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
+  const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   std::vector<Source> sources;
+  std::unordered_set<std::string> known;  // one tensor may hold several weights
   for (const TensorSpec& spec : stage_tensors(config, whole)) {
-    auto tensor = checkpoint.find(spec.name, spec.shape);
+    if (!known.insert(spec.stored_name()).second) continue;
+    if (spec.stored_shape().rank() > 2)
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{}: tensor '{}' holds several matrices {}, wanted one tensor for each to quantize",
+                        checkpoint.folder().string(), spec.stored_name(), spec.stored_shape().to_string());
+    auto tensor = checkpoint.find(spec.stored_name(), spec.stored_shape());
     if (!tensor) return tensor.error();
     sources.push_back({std::move(*tensor), spec.projection && !stays(spec, quantization)});
   }
