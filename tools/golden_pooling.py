@@ -233,6 +233,8 @@ def write_tokenizer(folder: Path, model: PoolingModel) -> None:
     tokenizer = make_tokenizer(model)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    if ":1" in model.pair:
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     write_json(folder / "tokenizer_config.json", config)
 
 
@@ -287,7 +289,7 @@ def golden_head_scores(folder: Path) -> dict:
     model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     scores = [float(model.predict([(QUERY, document)])[0]) for document in DOCUMENTS]
     pairs = [model.tokenizer(QUERY, document) for document in DOCUMENTS]
-    encoded = [{"ids": pair["input_ids"], "types": pair["token_type_ids"]} for pair in pairs]
+    encoded = [{"ids": pair["input_ids"], "types": pair.get("token_type_ids", [0] * len(pair["input_ids"]))} for pair in pairs]
     return {"query": QUERY, "documents": DOCUMENTS, "scores": significant(scores), "pairs": encoded}
 
 

@@ -36,6 +36,9 @@ struct ForwardInput {
   /// Says whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per
   /// sequence always is.
   bool is_decode = false;
+  /// First stage of an encoder: the position of each sequence's second text, whose tokens have type 1. 0: it has none.
+  /// Empty: none has.
+  std::span<const int32_t> second_texts = {};  // [sequences]
 };
 
 /// The layers [begin, end) of a model on a backend, or one rank's part of them. The first stage also embeds; the last

@@ -274,8 +274,7 @@ TEST_CASE("a generating ring pools between its outputs") {
 }
 
 TEST_CASE("scores are those of the reference") {
-  const std::string name =
-      GENERATE(as<std::string>{}, "score-head", "score-bert", "score-xlm-roberta", "score-tokens");
+  const std::string name = GENERATE(as<std::string>{}, "score-head", "score-bert", "score-xlm-roberta", "score-tokens");
   const GoldenPooling golden(name);
   const server::PoolingModel& model = *golden.setup.pooling;
   REQUIRE(model.scores);
