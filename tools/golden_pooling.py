@@ -73,6 +73,8 @@ _ENCODER = {
     "hidden_act": "gelu",
     "dtype": "bfloat16",
 }
+_ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+CLASSIFIERS = ("score-head", "score-bert", "score-xlm-roberta")
 _TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 
 
@@ -85,6 +87,7 @@ class PoolingModel:
     config: dict
     first_tokens: tuple[str, ...] = ()  # that the tokenizer adds to a text
     last_tokens: tuple[str, ...] = ()
+    pair: str = ""  # what the tokenizer makes of two texts; without it, each becomes what it is alone
     modules: tuple[tuple[str, dict], ...] = field(default=())
 
 
@@ -172,6 +175,32 @@ MODELS = (
             "rope_theta": 10000.0,
         },
     ),
+    # Cross-encoders: the pooler of BERT or the head of RoBERTa, then one number.
+    PoolingModel(
+        "score-bert",
+        seed=208,
+        config={**_ENCODER, **_ONE_LABEL, "model_type": "bert", "architectures": ["BertForSequenceClassification"], "type_vocab_size": 2},
+        first_tokens=("<s>",),
+        last_tokens=("</s>",),
+        pair="<s> $A </s> $B:1 </s>:1",
+    ),
+    PoolingModel(
+        "score-xlm-roberta",
+        seed=209,
+        config={
+            **_ENCODER,
+            **_ONE_LABEL,
+            "model_type": "xlm-roberta",
+            "architectures": ["XLMRobertaForSequenceClassification"],
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "layer_norm_eps": 1e-5,
+            "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+        },
+        first_tokens=("<s>",),
+        last_tokens=("</s>",),
+        pair="<s> $A </s> </s> $B </s>",
+    ),
     PoolingModel(
         "score-tokens",
         seed=205,
@@ -194,7 +223,7 @@ def make_tokenizer(model: PoolingModel) -> Tokenizer:
         added = {*model.first_tokens, *model.last_tokens}
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single,
-            pair=f"{single} {single.replace('$A', '$B')}",
+            pair=model.pair or f"{single} {single.replace('$A', '$B')}",
             special_tokens=[(token, tokenizer.token_to_id(token)) for token in added],
         )
     return tokenizer
@@ -204,6 +233,8 @@ def write_tokenizer(folder: Path, model: PoolingModel) -> None:
     tokenizer = make_tokenizer(model)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    if ":1" in model.pair:
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     write_json(folder / "tokenizer_config.json", config)
 
 
@@ -215,7 +246,7 @@ def random_tensor(name: str, shape: tuple[int, ...], rng: np.random.Generator) -
 
 def write_weights(folder: Path, model: PoolingModel, rng: np.random.Generator) -> None:
     config = AutoConfig.for_model(**model.config)
-    if model.name == "score-head":
+    if model.name in CLASSIFIERS:
         factory = AutoModelForSequenceClassification
     else:
         factory = AutoModelForCausalLM if model.name == "score-tokens" else AutoModel
@@ -254,10 +285,12 @@ def golden_vectors(folder: Path) -> dict:
 
 
 def golden_head_scores(folder: Path) -> dict:
-    """The tokenizer joins a pair; the score is the sigmoid of the logit."""
+    """The tokenizer joins a pair; the score is the sigmoid of the logit, or the logit as it is."""
     model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     scores = [float(model.predict([(QUERY, document)])[0]) for document in DOCUMENTS]
-    return {"query": QUERY, "documents": DOCUMENTS, "scores": significant(scores)}
+    pairs = [model.tokenizer(QUERY, document) for document in DOCUMENTS]
+    encoded = [{"ids": pair["input_ids"], "types": pair.get("token_type_ids", [0] * len(pair["input_ids"]))} for pair in pairs]
+    return {"query": QUERY, "documents": DOCUMENTS, "scores": significant(scores), "pairs": encoded}
 
 
 @torch.no_grad()
@@ -283,7 +316,7 @@ def make_pooling_model(folder: Path, model: PoolingModel) -> None:
     write_tokenizer(folder, model)
     write_weights(folder, model, rng)
     write_modules(folder, model, rng)
-    if model.name == "score-head":
+    if model.name in CLASSIFIERS:
         golden = golden_head_scores(folder)
     elif model.name == "score-tokens":
         golden = golden_token_scores(folder, make_tokenizer(model))

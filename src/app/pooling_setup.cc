@@ -102,6 +102,9 @@ class Setup {
     return modules_.token_score.has_value() || !scores_.classifier_from_token.empty();
   }
   [[nodiscard]] bool is_classifier() const { return config_.architecture.ends_with(kClassifies); }
+  [[nodiscard]] model::PoolingMode usual_mode() const {
+    return config_.encoder ? model::PoolingMode::kCls : model::PoolingMode::kLast;
+  }
   [[nodiscard]] Runner runner() const {
     if (options_.runner) return *options_.runner;
     const bool pools = !config_.has_output_head || modules_.has_modules || scores_tokens();
@@ -118,8 +121,7 @@ class Setup {
       return make_error(ErrorCode::kInvalidArgument, "{}: modules.json has no Pooling module, wanted --pooling-type",
                         folder_.string());
     }
-    const auto usual = config_.encoder ? model::PoolingMode::kCls : model::PoolingMode::kLast;
-    model.pooling = to_sched(options_.mode.value_or(modules_.mode.value_or(usual)));
+    model.pooling = to_sched(options_.mode.value_or(modules_.mode.value_or(usual_mode())));
     int32_t width = config_.hidden_size;
     if (modules_.input_width > 0 && modules_.input_width != width) {
       return make_error(ErrorCode::kData, "{}: the Pooling module wants vectors of {}, hidden_size is {}",
@@ -154,16 +156,41 @@ class Setup {
 
   Result<void> set_up_scores(server::PoolingModel& model) const {
     model.scores = true;
-    model.pooling = to_sched(options_.mode.value_or(model::PoolingMode::kLast));
+    model.pooling = to_sched(options_.mode.value_or(usual_mode()));
     model.score_activation = to_server(scores_.activation);
     model.rerank_template = options_.rerank_template.value_or(
         config_.architecture.starts_with("Qwen3") ? server::RerankTemplate::kQwen3 : server::RerankTemplate::kPair);
     const auto checkpoint = open_weights_ ? open_weights_() : model::Checkpoint::open(folder_);
     if (!checkpoint) return checkpoint.error();
+    if (is_classifier() && config_.encoder) return load_encoder_classifier(**checkpoint, model);
     auto layer = is_classifier() ? load_classifier(**checkpoint) : load_token_score(**checkpoint);
     if (!layer) return layer.error();
     model.layers.push_back(std::move(*layer));
     return {};
+  }
+
+  /// Loads the two layers by which an encoder scores a pair: BERT's pooler and its classifier, or those of RoBERTa's
+  /// head.
+  Result<void> load_encoder_classifier(const model::Checkpoint& checkpoint, server::PoolingModel& model) const {
+    const bool is_bert = config_.architecture.starts_with("Bert");
+    auto dense = load_head_layer(checkpoint, is_bert ? "pooler.dense" : "classifier.dense", config_.hidden_size);
+    if (!dense) return dense.error();
+    dense->activation = server::Activation::kTanh;
+    auto score = load_head_layer(checkpoint, is_bert ? "classifier" : "classifier.out_proj", 1);
+    if (!score) return score.error();
+    model.layers.push_back(std::move(*dense));
+    model.layers.push_back(std::move(*score));
+    return {};
+  }
+
+  Result<server::DenseLayer> load_head_layer(const model::Checkpoint& checkpoint, const std::string& name,
+                                             int32_t outputs) const {
+    const auto weight = checkpoint.find(name + ".weight", {outputs, config_.hidden_size});
+    if (!weight) return weight.error();
+    const auto bias = checkpoint.find(name + ".bias", {outputs});
+    if (!bias) return bias.error();
+    return server::DenseLayer{.weights = floats_of(*weight, 0, weight->shape.elements()),
+                              .bias = floats_of(*bias, 0, outputs)};
   }
 
   Result<server::DenseLayer> load_classifier(const model::Checkpoint& checkpoint) const {

@@ -18,12 +18,13 @@ AdaptiveMaskWalk::AdaptiveMaskWalk(const Vocabulary& vocabulary, AdaptiveMaskKey
 
 // The stack is the state's rule, then the loop if there is one, then the unknown rest. Each run of the rule ends where
 // the loop begins anew. Runs cannot be counted where one may have ended or gone on.
-void AdaptiveMaskWalk::start_over(const std::shared_ptr<LazyDfa>& dfa) {
-  dfa_ = dfa;
+bool AdaptiveMaskWalk::start_over(const std::shared_ptr<LazyDfa>& dfa, WorkBudget& budget) {
   CallStacks& stacks = dfa->stacks();
   StackId stack = CallStacks::kBottom;
   if (key_.loop != 0) {
-    run_end_ = dfa->closure_of({key_.loop, CallStacks::kBottom});
+    const auto run_end = dfa->closure_of({key_.loop, CallStacks::kBottom}, budget);
+    if (!run_end) return false;
+    run_end_ = *run_end;
     const FrameId loop = stacks.frame_of({key_.loop, CallStacks::kBottom});
     stack = stacks.stack_of({&loop, 1});
   }
@@ -33,6 +34,8 @@ void AdaptiveMaskWalk::start_over(const std::shared_ptr<LazyDfa>& dfa) {
               .begun_runs = 0,
               .max_depth = stacks.depth_of(stack) + 1};
   path_length_ = 0;
+  dfa_ = dfa;
+  return true;
 }
 
 AdaptiveMaskWalk::Step AdaptiveMaskWalk::step_to(const Step& before, LazyDfa::DfaState dfa_state) {
@@ -95,7 +98,7 @@ bool AdaptiveMaskWalk::read_node(WorkBudget& budget) {
 
 // A full DFA is left after a node, so that every run makes progress.
 bool AdaptiveMaskWalk::run(const std::shared_ptr<LazyDfa>& dfa, WorkBudget& budget) {
-  if (dfa_ != dfa) start_over(dfa);
+  if (dfa_ != dfa && !start_over(dfa, budget)) return false;
   while (at_ < vocabulary_.node_count() && mask_.is_countable) {
     if (budget.is_exhausted() || !read_node(budget) || dfa->is_full()) return false;
   }

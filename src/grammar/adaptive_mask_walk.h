@@ -32,7 +32,8 @@ class AdaptiveMaskWalk {
     uint32_t max_depth = 0;
   };
 
-  void start_over(const std::shared_ptr<LazyDfa>& dfa);
+  /// Begins again over another DFA. Returns false if the budget ends first.
+  [[nodiscard]] bool start_over(const std::shared_ptr<LazyDfa>& dfa, WorkBudget& budget);
   /// Fills path_ up to the parent of the node at at_. Returns false if the budget ends first.
   [[nodiscard]] bool follow_parent(WorkBudget& budget);
   [[nodiscard]] Step step_to(const Step& before, LazyDfa::DfaState dfa_state);

@@ -1,6 +1,8 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -92,6 +94,7 @@ class AutomatonBuilder {
       case Expression::Kind::kRepeat: build_repeat(expression, from, to); break;
       case Expression::Kind::kReference: states_[from].calls.push_back({expression.rule, to}); break;
       case Expression::Kind::kNetwork: build_network(expression, from, to); break;
+      case Expression::Kind::kAssertion: CHECK(false, "an assertion is no part of an automaton over bytes");
     }
   }
 
@@ -106,14 +109,41 @@ class AutomatonBuilder {
   }
 
   void build_char(const CharSet& chars, StateId from, StateId to) {
-    for (const Utf8ByteRange& run : utf8_byte_ranges(chars)) {
-      StateId at = from;
-      for (uint32_t i = 0; i < run.length; ++i) {
-        const StateId next = i + 1 == run.length ? to : add_state();
-        states_[at].bytes.push_back({run.low[i], run.high[i], next});
-        at = next;
+    const std::vector<Utf8ByteRange> runs = utf8_byte_ranges(chars);
+    std::map<ByteEdges, StateId> known;
+    const ByteEdges edges = utf8_edges(runs, 0, to, known);
+    states_[from].bytes.insert(states_[from].bytes.end(), edges.begin(), edges.end());
+  }
+
+  using ByteEdges = std::vector<Automaton::ByteEdge>;
+
+  /// Returns edges that read the runs from their byte `depth` on. The runs are ascending and equal before that byte.
+  /// States with equal edges are made once, since sets of letters have hundreds of runs.
+  ByteEdges utf8_edges(std::span<const Utf8ByteRange> runs, uint32_t depth, StateId to,
+                       std::map<ByteEdges, StateId>& known) {
+    ByteEdges edges;
+    for (size_t begin = 0; begin < runs.size();) {
+      const Utf8ByteRange& first = runs[begin];
+      size_t end = begin + 1;
+      while (end < runs.size() && runs[end].low[depth] == first.low[depth]) ++end;
+      StateId next = to;
+      if (first.length > depth + 1) {
+        const ByteEdges rest = utf8_edges(runs.subspan(begin, end - begin), depth + 1, to, known);
+        const auto [entry, is_new] = known.try_emplace(rest, 0);
+        if (is_new) {
+          entry->second = add_state();
+          states_[entry->second].bytes = rest;
+        }
+        next = entry->second;
       }
+      if (!edges.empty() && edges.back().to == next && edges.back().high + 1 == first.low[depth]) {
+        edges.back().high = first.high[depth];
+      } else {
+        edges.push_back({first.low[depth], first.high[depth], next});
+      }
+      begin = end;
     }
+    return edges;
   }
 
   void build_sequence(const std::vector<ExpressionPtr>& parts, StateId from, StateId to) {

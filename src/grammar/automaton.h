@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,6 +22,7 @@ class Automaton {
     uint8_t low;
     uint8_t high;  ///< inclusive
     StateId to;
+    friend auto operator<=>(const ByteEdge&, const ByteEdge&) = default;
   };
   struct Call {
     StateId begin;  ///< of the called rule

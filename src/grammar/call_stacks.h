@@ -6,6 +6,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/hash_index.h"
+#include "grammar/id_arena.h"
 
 namespace millrace::grammar {
 
@@ -34,26 +35,23 @@ class CallStacks {
   /// Returns the stack that returns to these frames, which are ascending.
   [[nodiscard]] StackId stack_of(std::span<const FrameId> returns);
   [[nodiscard]] const Frame& frame(FrameId id) const { return frames_[id]; }
-  [[nodiscard]] std::span<const FrameId> returns_of(StackId stack) const {
-    return std::span(returns_).subspan(stacks_[stack].begin, stacks_[stack].count);
-  }
+  /// Returns the frames that a stack returns to, ascending. Valid as long as the graph.
+  [[nodiscard]] std::span<const FrameId> returns_of(StackId stack) const { return stacks_[stack].returns; }
   /// Returns the number of calls of the shortest stack.
   [[nodiscard]] uint32_t depth_of(StackId stack) const { return stacks_[stack].depth; }
-  /// Copies frames of another graph, with all that they return to. Returns their ids here, ascending.
-  [[nodiscard]] std::vector<FrameId> import(const CallStacks& from, std::span<const FrameId> frames);
   /// Returns the approximate memory use.
   [[nodiscard]] size_t bytes() const;
 
  private:
   struct Stack {
-    uint32_t begin;  // in returns_
-    uint32_t count;
+    std::span<const FrameId> returns;
     uint32_t depth;
   };
 
   std::vector<Frame> frames_;
   std::vector<Stack> stacks_;
-  std::vector<FrameId> returns_;
+  IdArena returns_;
+  size_t return_count_ = 0;  // of all stacks
   HashIndex<FrameId> frame_index_;
   HashIndex<StackId> stack_index_;
 };

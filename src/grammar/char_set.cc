@@ -1,6 +1,7 @@
 #include "grammar/char_set.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace millrace::grammar {
 namespace {
@@ -53,6 +54,10 @@ void CharSet::add(char32_t low, char32_t high) {
     if (high > kLastSurrogate) add(kLastSurrogate + 1, high);
     return;
   }
+  if (ranges_.empty() || ranges_.back().high + 1 < low) {
+    ranges_.push_back({low, high});
+    return;
+  }
   std::vector<Range> merged;
   merged.reserve(ranges_.size() + 1);
   Range added{low, high};
@@ -73,7 +78,17 @@ void CharSet::add(char32_t low, char32_t high) {
 }
 
 void CharSet::add(const CharSet& other) {
-  for (const Range& range : other.ranges_) add(range.low, range.high);
+  std::vector<Range> all;
+  all.reserve(ranges_.size() + other.ranges_.size());
+  std::ranges::merge(ranges_, other.ranges_, std::back_inserter(all), {}, &Range::low, &Range::low);
+  ranges_.clear();
+  for (const Range& range : all) {
+    if (!ranges_.empty() && range.low <= ranges_.back().high + 1) {
+      ranges_.back().high = std::max(ranges_.back().high, range.high);
+    } else {
+      ranges_.push_back(range);
+    }
+  }
 }
 
 CharSet CharSet::complement() const {

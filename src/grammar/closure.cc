@@ -1,6 +1,7 @@
 #include "grammar/closure.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace::grammar {
 
@@ -11,12 +12,23 @@ void Closure::clear() {
   run_index_.clear();
   readers_.clear();
   denied_.clear();
+  is_followed_ = false;
+  resolved_readers_ = 0;
+  reader_ids_.clear();
+  resolving_.clear();
+  is_last_ready_ = false;
+  resolved_returns_ = 0;
+  return_ids_.clear();
   found_text_end_ = false;
   max_depth_ = 0;
 }
 
 bool Closure::run(WorkBudget& budget) {
-  do {
+  return follow_all(budget) && collect_readers(budget);
+}
+
+bool Closure::follow_all(WorkBudget& budget) {
+  while (!is_followed_) {
     while (!open_.empty()) {
       if (budget.is_exhausted()) return false;
       const Item item = open_.back();
@@ -24,7 +36,9 @@ bool Closure::run(WorkBudget& budget) {
       budget.spend(1);
       if (visited_.try_emplace(uint64_t{item.state} << 32 | item.stack, 0).second) visit(item, budget);
     }
-  } while (!denied_.empty() && retry_denied_calls());
+    if (!denied_.empty() && !settle_depths(budget)) return false;
+    is_followed_ = denied_.empty() || !retry_denied_calls();
+  }
   return true;
 }
 
@@ -45,7 +59,7 @@ void Closure::end_rule(uint32_t stack, WorkBudget& budget) {
     Run& run = run_of(stack);
     run.may_be_empty = true;
     open_.insert(open_.end(), run.returns.begin(), run.returns.end());
-    budget.spend(run.returns.size());
+    budget.spend(1 + run.returns.size() / 8);
     return;
   }
   for (const FrameId back : stacks_.returns_of(stack)) {
@@ -55,7 +69,7 @@ void Closure::end_rule(uint32_t stack, WorkBudget& budget) {
       open_.push_back({stacks_.frame(back).state, stacks_.frame(back).stack});
     }
   }
-  budget.spend(stacks_.returns_of(stack).size());
+  budget.spend(1 + stacks_.returns_of(stack).size() / 8);
 }
 
 void Closure::call(const Item& from, const Automaton::Call& call) {
@@ -75,9 +89,11 @@ void Closure::call(const Item& from, const Automaton::Call& call) {
   if (run.may_be_empty) open_.push_back(back);
 }
 
-// A run's depth falls when a less deep frame calls its rule later. Depths only fall, so the order does not matter.
-bool Closure::retry_denied_calls() {
+// A run's depth falls when a less deep frame calls its rule later. Depths only fall, so the order does not matter, and
+// a later call may begin anew.
+bool Closure::settle_depths(WorkBudget& budget) {
   for (bool has_changed = true; has_changed;) {
+    if (budget.is_exhausted()) return false;
     has_changed = false;
     for (Run& run : runs_) {
       for (const Item& back : run.returns) {
@@ -85,55 +101,77 @@ bool Closure::retry_denied_calls() {
         has_changed = has_changed || depth < run.depth;
         run.depth = std::min(run.depth, depth);
       }
+      budget.spend(1 + run.returns.size() / 4);
     }
   }
+  return true;
+}
+
+bool Closure::retry_denied_calls() {
   const std::vector<DeniedCall> denied = std::exchange(denied_, {});
   for (const DeniedCall& one : denied) call(one.from, one.call);
   return denied_.size() < denied.size();
 }
 
-// A rule that comes back only to end there returns to where its caller does, so that repetition by recursion is flat.
-StackId Closure::resolve_one(const Run& run) {
-  std::vector<FrameId> returns;
-  for (const Item& back : run.returns) {
-    const StackId stack = is_run(back.stack) ? run_of(back.stack).resolved : back.stack;
-    if (automaton_.is_end(back.state)) {
-      const auto further = stacks_.returns_of(stack);
-      returns.insert(returns.end(), further.begin(), further.end());
-    } else {
-      returns.push_back(stacks_.frame_of({back.state, stack}));
-    }
+bool Closure::collect_readers(WorkBudget& budget) {
+  for (; resolved_readers_ < readers_.size(); ++resolved_readers_) {
+    if (budget.is_exhausted()) return false;
+    const Item& reader = readers_[resolved_readers_];
+    if (!resolve(reader.stack, budget)) return false;
+    reader_ids_.add(stacks_.frame_of({reader.state, resolved(reader.stack)}));
+    budget.spend(1);
   }
-  std::ranges::sort(returns);
-  returns.erase(std::ranges::unique(returns).begin(), returns.end());
-  return stacks_.stack_of(returns);
+  return reader_ids_.run(budget);
 }
 
 // Runs refer to one another without a cycle, since no rule is left-recursive.
-StackId Closure::resolve(uint32_t stack) {
-  if (!is_run(stack)) return stack;
-  std::vector<uint32_t> pending{stack};
-  while (!pending.empty()) {
-    Run& run = run_of(pending.back());
-    const size_t before = pending.size();
-    for (const Item& back : run.returns) {
-      if (!run.is_resolved && is_run(back.stack) && !run_of(back.stack).is_resolved) pending.push_back(back.stack);
+bool Closure::resolve(uint32_t stack, WorkBudget& budget) {
+  if (resolving_.empty() && is_run(stack)) resolving_.push_back(stack);
+  while (!resolving_.empty()) {
+    if (budget.is_exhausted()) return false;
+    if (!run_of(resolving_.back()).is_resolved) {
+      if (!is_last_ready_) is_last_ready_ = !add_unresolved(budget);
+      if (!is_last_ready_) continue;
+      if (!resolve_last(budget)) return false;
     }
-    if (pending.size() > before) continue;
-    if (!run.is_resolved) run.resolved = resolve_one(run);
-    run.is_resolved = true;
-    pending.pop_back();
+    resolving_.pop_back();
+    is_last_ready_ = false;
   }
-  return run_of(stack).resolved;
+  return true;
 }
 
-std::vector<FrameId> Closure::take_readers() {
-  std::vector<FrameId> frames;
-  frames.reserve(readers_.size());
-  for (const Item& reader : readers_) frames.push_back(stacks_.frame_of({reader.state, resolve(reader.stack)}));
-  std::ranges::sort(frames);
-  frames.erase(std::ranges::unique(frames).begin(), frames.end());
-  return frames;
+bool Closure::add_unresolved(WorkBudget& budget) {
+  const size_t before = resolving_.size();
+  const Run& run = run_of(resolving_.back());
+  for (const Item& back : run.returns) {
+    if (is_run(back.stack) && !run_of(back.stack).is_resolved) resolving_.push_back(back.stack);
+  }
+  budget.spend(1 + run.returns.size() / 16);
+  return resolving_.size() > before;
+}
+
+// A rule that comes back only to end there returns to where its caller does, so that repetition by recursion is flat.
+bool Closure::resolve_last(WorkBudget& budget) {
+  Run& run = run_of(resolving_.back());
+  for (; resolved_returns_ < run.returns.size(); ++resolved_returns_) {
+    if (budget.is_exhausted()) return false;
+    const Item& back = run.returns[resolved_returns_];
+    const StackId stack = resolved(back.stack);
+    if (automaton_.is_end(back.state)) {
+      return_ids_.add(stacks_.returns_of(stack));
+      budget.spend(1 + stacks_.returns_of(stack).size() / 16);
+    } else {
+      return_ids_.add(stacks_.frame_of({back.state, stack}));
+      budget.spend(2);
+    }
+  }
+  if (!return_ids_.run(budget)) return false;
+  const std::vector<FrameId> returns = return_ids_.take();
+  run.resolved = stacks_.stack_of(returns);
+  budget.spend(returns.size() / 8);
+  run.is_resolved = true;
+  resolved_returns_ = 0;
+  return true;
 }
 
 }  // namespace millrace::grammar

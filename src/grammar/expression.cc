@@ -49,6 +49,12 @@ ExpressionPtr reference(RuleIndex rule) {
   return std::make_shared<const Expression>(std::move(expression));
 }
 
+ExpressionPtr assertion(Expression::Assertion assertion) {
+  Expression expression{.kind = Expression::Kind::kAssertion};
+  expression.assertion = assertion;
+  return std::make_shared<const Expression>(std::move(expression));
+}
+
 void NetworkBuilder::add_edge(uint32_t from, uint32_t to, const ExpressionPtr& part) {
   const auto [entry, is_new] = parts_.try_emplace(part.get(), static_cast<uint32_t>(network_.parts.size()));
   if (is_new) network_.parts.push_back(part);

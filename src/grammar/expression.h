@@ -27,6 +27,14 @@ struct Expression {
     kRepeat,     ///< the only part, `min` to `max` times
     kReference,  ///< a rule of the Definition
     kNetwork,    ///< the `parts` of `edges` along a path from node 0 to node 1; no edge leaves node 1
+    kAssertion,  ///< the empty text where `assertion` holds; only in what TextLanguage reads
+  };
+  /// A condition on the characters at a position of the text.
+  enum class Assertion : uint8_t {
+    kBegin,       ///< there is none before it
+    kEnd,         ///< there is none after it
+    kBoundary,    ///< one of its neighbours is a word character, and the other is none
+    kNoBoundary,  ///< both of its neighbours are word characters, or both are none
   };
   struct Edge {
     uint32_t from;
@@ -42,6 +50,7 @@ struct Expression {
   RuleIndex rule = 0;
   std::vector<Edge> edges;
   uint32_t node_count = 0;
+  Assertion assertion = Assertion::kBegin;
 };
 
 [[nodiscard]] ExpressionPtr literal(std::string text);
@@ -51,6 +60,7 @@ struct Expression {
 [[nodiscard]] ExpressionPtr repeat(ExpressionPtr part, uint32_t min, std::optional<uint32_t> max = {});
 [[nodiscard]] ExpressionPtr optional(ExpressionPtr part);
 [[nodiscard]] ExpressionPtr reference(RuleIndex rule);
+[[nodiscard]] ExpressionPtr assertion(Expression::Assertion assertion);
 
 /// Collects the nodes and edges of a kNetwork expression. Node 0 begins it, and node 1 ends it.
 class NetworkBuilder {

@@ -20,7 +20,7 @@ uint32_t bytes_read(const Automaton& automaton, StateId state) {
 }
 
 /// Returns the states whose masks take long and will probably be needed.
-std::vector<AdaptiveMaskKey> states_with_large_masks(const Automaton& automaton, LazyDfa& dfa) {
+std::vector<AdaptiveMaskKey> states_with_large_masks(const Automaton& automaton, LazyDfa& dfa, WorkBudget& budget) {
   std::vector<AdaptiveMaskKey> keys;
   for (StateId state = 0; state < automaton.state_count() && keys.size() < kMaxPrecomputed; ++state) {
     if (bytes_read(automaton, state) >= kManyBytes) keys.push_back({state, 0});
@@ -28,8 +28,9 @@ std::vector<AdaptiveMaskKey> states_with_large_masks(const Automaton& automaton,
   const size_t max_count = keys.size() + kMaxPrecomputed;
   for (const Automaton::RepeatedRule& counted : automaton.repeated_rules()) {
     if (keys.size() >= max_count) break;
-    const LazyDfa::DfaState begin = dfa.closure_of({counted.begin, CallStacks::kBottom});
-    for (const FrameId frame : dfa.frames_of(begin)) {
+    const auto begin = dfa.closure_of({counted.begin, CallStacks::kBottom}, budget);
+    if (!begin) break;
+    for (const FrameId frame : dfa.frames_of(*begin)) {
       const StateId state = dfa.stacks().frame(frame).state;
       if (bytes_read(automaton, state) >= kManyBytes) keys.push_back({state, counted.loop});
     }
@@ -93,7 +94,7 @@ void Grammar::precompute_masks() const {
   const std::lock_guard lock(mutex_);
   WorkBudget budget(limits_.precompute_steps);
   std::shared_ptr<LazyDfa> current = dfa(nullptr);
-  for (const AdaptiveMaskKey key : states_with_large_masks(automaton_, *current)) {
+  for (const AdaptiveMaskKey key : states_with_large_masks(automaton_, *current, budget)) {
     if (adaptive_.find(key) != nullptr) continue;
     const std::shared_ptr<AdaptiveMaskWalk> walk = adaptive_.walk_of(*vocabulary_, key);
     while (!walk->run(current, budget)) {

@@ -240,7 +240,7 @@ ExpressionPtr SchemaDocument::pattern(std::string_view pattern) {
   std::string rest(pattern);
   if (!take_look_ahead(rest).empty()) return nullptr;
   SearchPattern parsed = parsed_pattern(pattern);
-  return parsed.has_inner_anchors ? nullptr : std::move(parsed.expression);
+  return parsed.has_assertions ? nullptr : std::move(parsed.expression);
 }
 
 const TextLanguage& SchemaDocument::pattern_language(std::string_view pattern) {

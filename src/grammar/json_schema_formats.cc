@@ -144,7 +144,7 @@ constexpr std::array kEnforcedFormats = {
 };
 
 ExpressionPtr expression_of_pattern(std::string_view pattern) {
-  auto expression = parse_regex(pattern, false, [](const CharSet& chars) { return one_of(chars); });
+  auto expression = parse_regex(pattern);
   CHECK(expression.has_value(), "a format has a bad pattern: {}", pattern);
   return std::move(*expression);
 }

@@ -38,7 +38,8 @@ std::optional<uint64_t> fixed_length(const Expression& expression) {
     }
     case Expression::Kind::kLiteral:
     case Expression::Kind::kReference:
-    case Expression::Kind::kNetwork: break;
+    case Expression::Kind::kNetwork:
+    case Expression::Kind::kAssertion: break;
   }
   return std::nullopt;
 }

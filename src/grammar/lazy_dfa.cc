@@ -19,38 +19,42 @@ LazyDfa::LazyDfa(const Automaton& automaton, size_t max_bytes)
   CHECK(dead == kDeadState);
 }
 
-LazyDfa::DfaState LazyDfa::begin() {
-  if (!begin_) begin_ = closure_of({automaton_.begin(), CallStacks::kBottom});
-  return *begin_;
+std::optional<LazyDfa::DfaState> LazyDfa::begin(WorkBudget& budget) {
+  return closure_of({automaton_.begin(), CallStacks::kBottom}, budget);
 }
 
 LazyDfa::DfaState LazyDfa::state_of(FrameId frame) {
-  return intern({frame}, false, stacks_.depth_of(stacks_.frame(frame).stack) + 1);
+  return intern({&frame, 1}, false, stacks_.depth_of(stacks_.frame(frame).stack) + 1);
 }
 
-LazyDfa::DfaState LazyDfa::closure_of(Frame frame) {
-  WorkBudget whole = WorkBudget::unlimited();
-  (void)finish_pending(whole);
+std::optional<LazyDfa::DfaState> LazyDfa::closure_of(Frame frame, WorkBudget& budget) {
+  const FrameId id = stacks_.frame_of(frame);
+  if (const auto known = closures_.find(id); known != closures_.end()) return known->second;
+  if (!finish_pending(budget)) return std::nullopt;
+  // What was pending may have been this closure.
+  if (const auto known = closures_.find(id); known != closures_.end()) return known->second;
   closure_.clear();
   closure_.add(frame);
-  (void)closure_.run(whole);
-  return intern_closure();
+  pending_ = Pending{.frame = id};
+  if (!finish_pending(budget)) return std::nullopt;
+  return closures_.at(id);
 }
 
-LazyDfa::DfaState LazyDfa::import(const LazyDfa& from, DfaState state) {
+LazyDfa::DfaState LazyDfa::adopt(const LazyDfa& from, DfaState state, std::span<const FrameId> frames) {
   const State& known = from.states_[state];
-  return intern(stacks_.import(from.stacks_, known.frames), known.may_end, known.max_depth);
+  return intern(frames, known.may_end, known.max_depth);
 }
 
-LazyDfa::DfaState LazyDfa::intern(std::vector<FrameId> frames, bool may_end, uint32_t max_depth) {
-  const uint64_t hash = mix_bits(hash_bytes(std::as_bytes(std::span(frames))) + (may_end ? 1 : 0));
-  const auto known = state_index_.find(
-      hash, [&](DfaState state) { return states_[state].may_end == may_end && states_[state].frames == frames; });
+LazyDfa::DfaState LazyDfa::intern(std::span<const FrameId> frames, bool may_end, uint32_t max_depth) {
+  const uint64_t hash = mix_bits(hash_bytes(std::as_bytes(frames)) + (may_end ? 1 : 0));
+  const auto known = state_index_.find(hash, [&](DfaState state) {
+    return states_[state].may_end == may_end && std::ranges::equal(states_[state].frames, frames);
+  });
   const DfaState state = known.value_or(static_cast<DfaState>(states_.size()));
   if (!known) {
-    cached_bytes_ += sizeof(State) + HashIndex<DfaState>::kBytesPerId + frames.size() * sizeof(FrameId);
+    cached_bytes_ += sizeof(State) + HashIndex<DfaState>::kBytesPerId + frames.size_bytes();
     State& added = states_.emplace_back();
-    added.frames = std::move(frames);
+    added.frames = ids_.copy_of(frames);
     added.may_end = may_end;
     state_index_.add(hash, state);
   }
@@ -58,18 +62,12 @@ LazyDfa::DfaState LazyDfa::intern(std::vector<FrameId> frames, bool may_end, uin
   return state;
 }
 
-LazyDfa::DfaState LazyDfa::intern_closure() {
-  std::vector<FrameId> readers = closure_.take_readers();
-  return intern(std::move(readers), closure_.found_text_end(), closure_.max_depth());
-}
-
 LazyDfa::DfaState& LazyDfa::known_transition(DfaState from, uint32_t byte_class) {
   State& state = states_[from];
-  if (state.transitions == nullptr) {
-    const size_t count = automaton_.byte_class_count();
-    state.transitions = std::make_unique<DfaState[]>(count);
-    std::fill_n(state.transitions.get(), count, kUnknownState);
-    cached_bytes_ += count * sizeof(DfaState);
+  if (state.transitions.empty()) {
+    state.transitions = ids_.allocate(automaton_.byte_class_count());
+    std::ranges::fill(state.transitions, kUnknownState);
+    cached_bytes_ += state.transitions.size_bytes();
   }
   return state.transitions[byte_class];
 }
@@ -82,14 +80,14 @@ std::optional<LazyDfa::DfaState> LazyDfa::transition(DfaState from, uint8_t byte
   // What was pending may have been this transition.
   if (const DfaState known = known_transition(from, byte_class); known != kUnknownState) return known;
   closure_.clear();
-  pending_ = {.from = from, .byte_class = byte_class, .byte = byte};
+  pending_ = Pending{.from = from, .byte_class = byte_class, .byte = byte};
   if (!finish_pending(budget)) return std::nullopt;
   return known_transition(from, byte_class);
 }
 
 bool LazyDfa::finish_pending(WorkBudget& budget) {
   if (!pending_) return true;
-  const std::vector<FrameId>& frames = states_[pending_->from].frames;
+  const std::span<const FrameId> frames = pending_->frame ? std::span<const FrameId>() : frames_of(pending_->from);
   while (pending_->read_frames < frames.size()) {
     if (budget.is_exhausted()) return false;
     const Frame frame = stacks_.frame(frames[pending_->read_frames++]);
@@ -100,9 +98,14 @@ bool LazyDfa::finish_pending(WorkBudget& budget) {
     budget.spend(1 + edges.size() / 8);
   }
   if (!closure_.run(budget)) return false;
-  const DfaState next = intern_closure();
-  budget.spend(states_[next].frames.size());
-  known_transition(pending_->from, pending_->byte_class) = next;
+  const std::vector<FrameId> readers = closure_.take_readers();
+  const DfaState next = intern(readers, closure_.found_text_end(), closure_.max_depth());
+  budget.spend(1 + readers.size() / 8);
+  if (pending_->frame) {
+    closures_.emplace(*pending_->frame, next);
+  } else {
+    known_transition(pending_->from, pending_->byte_class) = next;
+  }
   pending_.reset();
   return true;
 }

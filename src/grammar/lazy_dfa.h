@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "grammar/call_stacks.h"
 #include "grammar/closure.h"
 #include "grammar/hash_index.h"
+#include "grammar/id_arena.h"
 #include "grammar/work_budget.h"
 
 namespace millrace::grammar {
@@ -27,18 +29,19 @@ class LazyDfa {
 
   LazyDfa(const Automaton& automaton, size_t max_bytes);
 
+  // These three return nothing if the budget ends first. A later call continues, also for another state.
   /// Returns the state before any text.
-  [[nodiscard]] DfaState begin();
-  /// Returns the state after one more byte, or nothing if the budget ends first. A later call continues, also for
-  /// another state.
+  [[nodiscard]] std::optional<DfaState> begin(WorkBudget& budget);
+  /// Returns the state after one more byte.
   [[nodiscard]] std::optional<DfaState> transition(DfaState from, uint8_t byte, WorkBudget& budget);
+  /// Returns the state of all that a frame leads to without reading.
+  [[nodiscard]] std::optional<DfaState> closure_of(Frame frame, WorkBudget& budget);
   /// Returns the state of one frame alone.
   [[nodiscard]] DfaState state_of(FrameId frame);
-  /// Returns the state of all that a frame leads to without reading.
-  [[nodiscard]] DfaState closure_of(Frame frame);
-  /// Returns the same state as in another DFA of the automaton.
-  [[nodiscard]] DfaState import(const LazyDfa& from, DfaState state);
+  /// Returns the same state as in another DFA of the automaton. `frames` are the state's frames here.
+  [[nodiscard]] DfaState adopt(const LazyDfa& from, DfaState state, std::span<const FrameId> frames);
 
+  /// Returns the state's frames, valid as long as the DFA.
   [[nodiscard]] std::span<const FrameId> frames_of(DfaState state) const { return states_[state].frames; }
   [[nodiscard]] bool may_end(DfaState state) const { return states_[state].may_end; }
   [[nodiscard]] bool must_end(DfaState state) const { return states_[state].may_end && states_[state].frames.empty(); }
@@ -60,22 +63,22 @@ class LazyDfa {
 
  private:
   struct State {
-    std::vector<FrameId> frames;  // whose states read bytes; ascending
+    std::span<const FrameId> frames;  // whose states read bytes; ascending
     bool may_end = false;
     uint32_t max_depth = 0;
-    std::unique_ptr<DfaState[]> transitions;    // [byte classes]; null: none is known
+    std::span<DfaState> transitions;            // [byte classes]; empty: none is known
     std::shared_ptr<const TokenMask> masks[2];  // without and with stop tokens
   };
-  /// A transition whose closure is not finished. There is at most one.
+  /// A transition, or a frame, whose closure is not finished. There is at most one.
   struct Pending {
-    DfaState from;
-    uint32_t byte_class;
-    uint8_t byte;
+    std::optional<FrameId> frame;  // without it a transition is pending
+    DfaState from = kDeadState;
+    uint32_t byte_class = 0;
+    uint8_t byte = 0;
     size_t read_frames = 0;  // whose edges are in the closure
   };
 
-  [[nodiscard]] DfaState intern(std::vector<FrameId> frames, bool may_end, uint32_t max_depth);
-  [[nodiscard]] DfaState intern_closure();
+  [[nodiscard]] DfaState intern(std::span<const FrameId> frames, bool may_end, uint32_t max_depth);
   [[nodiscard]] DfaState& known_transition(DfaState from, uint32_t byte_class);
   /// Returns false if the budget ends first.
   [[nodiscard]] bool finish_pending(WorkBudget& budget);
@@ -84,9 +87,10 @@ class LazyDfa {
   const size_t max_bytes_;
   CallStacks stacks_;
   Closure closure_;
-  std::vector<State> states_;
+  std::deque<State> states_;
+  IdArena ids_;  // of the frames and transitions of states_
   HashIndex<DfaState> state_index_;
-  std::optional<DfaState> begin_;
+  std::unordered_map<FrameId, DfaState> closures_;  // of single frames
   std::optional<Pending> pending_;
   std::unordered_multimap<uint64_t, std::shared_ptr<const TokenMask>> masks_;
   size_t cached_bytes_ = 0;

@@ -9,29 +9,48 @@ namespace {
 /// Words of a mask that are combined in the time of one step.
 constexpr size_t kWordsPerStep = 64;
 
-/// Returns the position in a counted repetition from which most runs may follow, of all that the stack returns to.
-Automaton::RepeatPosition repeat_position(const Automaton& automaton, const CallStacks& stacks, StackId stack) {
-  Automaton::RepeatPosition best;
-  for (const FrameId back : stacks.returns_of(stack)) {
-    if (back == CallStacks::kTextEnd) continue;
-    const Automaton::RepeatPosition position = automaton.repeat_position(stacks.frame(back).state);
-    if (position.loop != 0 && (best.loop == 0 || position.remaining > best.remaining)) best = position;
-  }
-  return best;
-}
+/// Frames that a stack returns to and that are read in the time of one step.
+constexpr size_t kReturnsPerStep = 4;
 
 }  // namespace
 
-MaskWalk::MaskWalk(const Automaton& automaton, const Vocabulary& vocabulary, const LazyDfa& dfa,
-                   LazyDfa::DfaState state)
-    : vocabulary_(vocabulary), mask_(vocabulary.size()), path_(vocabulary.max_token_bytes() + 1) {
-  const CallStacks& stacks = dfa.stacks();
-  for (const FrameId id : dfa.frames_of(state)) {
-    const Frame& frame = stacks.frame(id);
-    sources_.push_back({.state = frame.state,
-                        .counted = repeat_position(automaton, stacks, frame.stack),
-                        .depth = stacks.depth_of(frame.stack) + 1});
+MaskWalk::MaskWalk(const Automaton& automaton, const Vocabulary& vocabulary)
+    : automaton_(automaton),
+      vocabulary_(vocabulary),
+      mask_(vocabulary.size()),
+      path_(vocabulary.max_token_bytes() + 1) {}
+
+bool MaskWalk::find_sources(LazyDfa::DfaState state, WorkBudget& budget) {
+  if (has_sources_) return true;
+  const CallStacks& stacks = dfa_->stacks();
+  const std::span<const FrameId> frames = dfa_->frames_of(state);
+  while (sources_.size() < frames.size()) {
+    if (budget.is_exhausted()) return false;
+    const Frame& frame = stacks.frame(frames[sources_.size()]);
+    if (positioned_ != frame.stack && !find_repeat_position(frame.stack, budget)) return false;
+    sources_.push_back({.state = frame.state, .counted = position_, .depth = stacks.depth_of(frame.stack) + 1});
+    budget.spend(1);
   }
+  has_sources_ = true;
+  return true;
+}
+
+/// Finds the position in a counted repetition from which most runs may follow, of all that the stack returns to.
+bool MaskWalk::find_repeat_position(StackId stack, WorkBudget& budget) {
+  const CallStacks& stacks = dfa_->stacks();
+  const std::span<const FrameId> returns = stacks.returns_of(stack);
+  if (read_returns_ == 0) position_ = {};
+  positioned_.reset();
+  for (; read_returns_ < returns.size(); ++read_returns_) {
+    if (budget.is_exhausted()) return false;
+    if (read_returns_ % kReturnsPerStep == 0) budget.spend(1);
+    if (returns[read_returns_] == CallStacks::kTextEnd) continue;
+    const Automaton::RepeatPosition found = automaton_.repeat_position(stacks.frame(returns[read_returns_]).state);
+    if (found.loop != 0 && (position_.loop == 0 || found.remaining > position_.remaining)) position_ = found;
+  }
+  read_returns_ = 0;
+  positioned_ = stack;
+  return true;
 }
 
 bool MaskWalk::run(const std::shared_ptr<LazyDfa>& dfa, LazyDfa::DfaState state, AdaptiveMasks& adaptive,
@@ -40,9 +59,12 @@ bool MaskWalk::run(const std::shared_ptr<LazyDfa>& dfa, LazyDfa::DfaState state,
     dfa_ = dfa;
     path_[0] = state;
     path_length_ = 0;
+    if (!has_sources_) sources_.clear();
+    positioned_.reset();
+    read_returns_ = 0;
   }
   const uint64_t used = budget.used();
-  const bool is_finished = read_sources(adaptive, budget) && follow_tokens(budget);
+  const bool is_finished = find_sources(state, budget) && read_sources(adaptive, budget) && follow_tokens(budget);
   steps_ += budget.used() - used;
   return is_finished;
 }

@@ -20,7 +20,7 @@ namespace millrace::grammar {
 /// grammar's mutex guards it.
 class MaskWalk {
  public:
-  MaskWalk(const Automaton& automaton, const Vocabulary& vocabulary, const LazyDfa& dfa, LazyDfa::DfaState state);
+  MaskWalk(const Automaton& automaton, const Vocabulary& vocabulary);
 
   /// Returns whether the mask is finished. Else the budget has ended, or the DFA is full. `state` is the same in every
   /// call, as `dfa` knows it.
@@ -60,6 +60,10 @@ class MaskWalk {
     std::vector<NodeRange> removed;
   };
 
+  // These functions return false if the budget ends first.
+  /// Finds the sources, which are those of the state in every DFA.
+  [[nodiscard]] bool find_sources(LazyDfa::DfaState state, WorkBudget& budget);
+  [[nodiscard]] bool find_repeat_position(StackId stack, WorkBudget& budget);
   [[nodiscard]] bool read_sources(AdaptiveMasks& adaptive, WorkBudget& budget);
   /// Returns an adaptive mask; null if the budget ends first, or if the DFA is full.
   [[nodiscard]] AdaptivePtr adaptive_mask(AdaptiveMaskKey key, AdaptiveMasks& adaptive, WorkBudget& budget);
@@ -72,10 +76,15 @@ class MaskWalk {
   /// Moves to the next range. Returns false at the end of all.
   [[nodiscard]] bool next_range();
 
+  const Automaton& automaton_;
   const Vocabulary& vocabulary_;
   TokenMask mask_;
   uint64_t steps_ = 0;
   std::vector<Source> sources_;
+  bool has_sources_ = false;
+  size_t read_returns_ = 0;               // of the next source's stack
+  Automaton::RepeatPosition position_{};  // of the next source, as far as they say
+  std::optional<StackId> positioned_;     // the stack whose position it is
   size_t read_sources_ = 0;
   std::shared_ptr<AdaptiveMaskWalk> adaptive_walk_;  // that the next source waits for
   std::optional<Removal> removal_;

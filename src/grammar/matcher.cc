@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "grammar/lazy_dfa.h"
 #include "grammar/mask_walk.h"
+#include "grammar/stack_import.h"
 
 namespace millrace::grammar {
 
@@ -29,38 +30,68 @@ void Matcher::append(TokenId token) {
   is_settled_ = false;
 }
 
-void Matcher::ensure_dfa() {
-  if (dfa_ != nullptr && !dfa_->is_full()) return;
-  if (dfa_ == nullptr) {
-    dfa_ = grammar_->dfa(nullptr);
-    dfa_state_ = dfa_->begin();
-    may_end_ = dfa_->may_end(dfa_state_);
-    return;
+struct Matcher::Move {
+  std::shared_ptr<LazyDfa> from;
+  std::shared_ptr<LazyDfa> to;
+  StackImport import;
+  size_t added_bytes = 0;
+  std::optional<LazyDfa::DfaState> state;  // in `to`, at the end
+};
+
+bool Matcher::begin(WorkBudget& budget) {
+  if (has_begun_) return true;
+  if (dfa_ == nullptr) dfa_ = grammar_->dfa(nullptr);
+  const auto begin = dfa_->begin(budget);
+  if (!begin) return false;
+  dfa_state_ = *begin;
+  may_end_ = dfa_->may_end(dfa_state_);
+  has_begun_ = true;
+  return true;
+}
+
+bool Matcher::make_room(WorkBudget& budget) {
+  if (is_too_large_ || (move_ == nullptr && !dfa_->is_full())) return true;
+  if (move_ == nullptr) {
+    std::shared_ptr<LazyDfa> to = grammar_->dfa(dfa_.get());
+    const std::span<const FrameId> frames = dfa_->frames_of(dfa_state_);
+    StackImport import(dfa_->stacks(), to->stacks(), frames);
+    move_ = std::make_shared<Move>(dfa_, std::move(to), std::move(import));
   }
-  const std::shared_ptr<LazyDfa> full = dfa_;
-  dfa_ = grammar_->dfa(full.get());
-  const size_t before = dfa_->bytes();
-  dfa_state_ = dfa_->import(*full, dfa_state_);
-  is_too_large_ = dfa_->bytes() > before + grammar_->limits().position_bytes;
+  Move& move = *move_;
+  if (!move.state) {
+    const size_t before = move.to->bytes();
+    const bool is_finished = move.import.run(budget);
+    move.added_bytes += move.to->bytes() - before;
+    is_too_large_ = move.added_bytes > grammar_->limits().position_bytes;
+    if (is_too_large_) return true;
+    if (!is_finished) return false;
+    const std::vector<FrameId> frames = move.import.take();
+    move.state = move.to->adopt(*move.from, dfa_state_, frames);
+  }
+  dfa_state_ = *move.state;
+  dfa_ = move.to;
+  move_.reset();
+  return true;
 }
 
 // A full DFA is left after a byte or a node only: what was begun of these would begin again, perhaps without end.
 bool Matcher::settle_text(WorkBudget& budget) {
-  if (dfa_ == nullptr) ensure_dfa();
+  if (!begin(budget) || (move_ != nullptr && !make_room(budget))) return false;
   size_t read = 0;
-  while (read < pending_text_.size() && !is_too_large_) {
+  bool has_room = true;
+  while (read < pending_text_.size() && has_room && !is_too_large_) {
     const auto next = dfa_->transition(dfa_state_, static_cast<uint8_t>(pending_text_[read]), budget);
     if (!next) break;
     ++read;
     CHECK(*next != LazyDfa::kDeadState, "a text that the grammar does not match was appended");
     dfa_state_ = *next;
-    ensure_dfa();
     budget.spend(1);
+    has_room = make_room(budget);
   }
   pending_text_.erase(0, read);
   may_end_ = dfa_->may_end(dfa_state_);
   must_end_ = dfa_->must_end(dfa_state_);
-  return pending_text_.empty() || is_too_large_;
+  return is_too_large_ || (has_room && pending_text_.empty());
 }
 
 bool Matcher::settle_mask(WorkBudget& budget) {
@@ -68,12 +99,9 @@ bool Matcher::settle_mask(WorkBudget& budget) {
   if (must_end_ || is_too_large_) return true;
   allowed_ = dfa_->mask_of(dfa_state_, has_stop_tokens);
   if (allowed_ != nullptr) return true;
-  if (walk_ == nullptr) {
-    walk_ = std::make_shared<MaskWalk>(grammar_->automaton(), grammar_->vocabulary(), *dfa_, dfa_state_);
-  }
+  if (walk_ == nullptr) walk_ = std::make_shared<MaskWalk>(grammar_->automaton(), grammar_->vocabulary());
   while (!walk_->run(dfa_, dfa_state_, grammar_->adaptive_, budget)) {
-    if (budget.is_exhausted()) return false;
-    ensure_dfa();
+    if (budget.is_exhausted() || !make_room(budget)) return false;
     if (is_too_large_) return true;
   }
   TokenMask mask = walk_->mask();

@@ -28,7 +28,7 @@ class Matcher {
   [[nodiscard]] bool settle(WorkBudget& budget);
   [[nodiscard]] bool is_settled() const { return is_settled_; }
   /// Returns whether the position is known, so that may_end() and must_end() take no time.
-  [[nodiscard]] bool is_positioned() const { return dfa_ != nullptr && pending_text_.empty(); }
+  [[nodiscard]] bool is_positioned() const { return has_begun_ && pending_text_.empty(); }
   /// Returns whether the position takes more memory than GrammarLimits::position_bytes. Nothing can follow it then.
   [[nodiscard]] bool is_too_large() const { return is_too_large_; }
 
@@ -45,9 +45,14 @@ class Matcher {
   [[nodiscard]] bool must_end() const;
 
  private:
-  // These are called under the grammar's mutex.
-  /// Makes dfa_ one that has room, and moves the position there.
-  void ensure_dfa();
+  /// The move of a position from a DFA that is full to another one. Copies of a matcher share it.
+  struct Move;
+
+  // These are called under the grammar's mutex. They return false if the budget ends first.
+  /// Finds the position before any text.
+  [[nodiscard]] bool begin(WorkBudget& budget);
+  /// Moves the position to another DFA if this one is full.
+  [[nodiscard]] bool make_room(WorkBudget& budget);
   [[nodiscard]] bool settle_text(WorkBudget& budget);
   [[nodiscard]] bool settle_mask(WorkBudget& budget);
 
@@ -57,6 +62,8 @@ class Matcher {
   std::shared_ptr<const Grammar> grammar_;
   bool samples_end_token_;
   std::shared_ptr<LazyDfa> dfa_;    // null before the first work
+  std::shared_ptr<Move> move_;      // null: none is under way
+  bool has_begun_ = false;          // dfa_state_ is known
   uint32_t dfa_state_ = 0;          // after the text without pending_text_
   std::string pending_text_;        // appended, not advanced by yet
   bool may_end_ = false;            // without pending_text_

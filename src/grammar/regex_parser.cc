@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "grammar/text_cursor.h"
+#include "grammar/text_language.h"
+#include "text/unicode_properties.h"
 
 namespace millrace::grammar {
 namespace {
@@ -66,13 +68,12 @@ bool is_alphanumeric(char c) {
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, const CharEncoder& write, bool allows_inner_anchors)
-      : cursor_(pattern), write_(write), allows_inner_anchors_(allows_inner_anchors) {}
+  explicit RegexParser(std::string_view pattern) : cursor_(pattern) {}
 
-  [[nodiscard]] bool has_inner_anchors() const { return has_inner_anchors_; }
+  [[nodiscard]] bool has_assertions() const { return has_assertions_; }
 
   ExpressionPtr read(bool is_search) {
-    const ExpressionPtr anything = repeat(write_(CharSet(0, CharSet::kMaxCodePoint)), 0);
+    const ExpressionPtr anything = repeat(one_of(CharSet(0, CharSet::kMaxCodePoint)), 0);
     // The key is the anchors: alternatives with equal ones share what comes before and after them.
     std::map<std::pair<bool, bool>, std::vector<ExpressionPtr>> alternatives;
     do {
@@ -136,27 +137,32 @@ class RegexParser {
       take_flags();
       const char next = cursor_.peek();
       if (cursor_.at_end() || next == '|' || next == ')') break;
-      if (next == '$' && !is_inner_anchor()) break;
+      if (next == '$' && !is_inner_end()) break;
       if (nesting_ == 0 && next == '\\' && (cursor_.peek(1) == 'z' || cursor_.peek(1) == 'Z')) break;
-      terms.push_back(next == '^' || next == '$' ? read_inner_anchor() : read_quantified());
+      ExpressionPtr condition = take_assertion();
+      terms.push_back(condition != nullptr ? std::move(condition) : read_quantified());
     }
     return sequence(std::move(terms));
   }
 
   /// Returns whether the next `$` is not at the end of an outermost alternative.
-  [[nodiscard]] bool is_inner_anchor() const {
-    if (!allows_inner_anchors_) return false;
+  [[nodiscard]] bool is_inner_end() const {
     if (nesting_ > 0) return true;
     const size_t after = cursor_.rest().find_first_not_of('$');
     return after != std::string_view::npos && cursor_.rest()[after] != '|';
   }
 
-  ExpressionPtr read_inner_anchor() {
-    if (!allows_inner_anchors_) cursor_.fail("anchors are supported at the ends of the pattern");
-    has_inner_anchors_ = true;
-    const char anchor = cursor_.peek();
-    cursor_.skip();
-    return literal(std::string(1, anchor));
+  /// Returns null if none comes next.
+  ExpressionPtr take_assertion() {
+    using enum Expression::Assertion;
+    constexpr std::pair<std::string_view, Expression::Assertion> kAssertions[] = {
+        {"^", kBegin}, {"$", kEnd}, {"\\b", kBoundary}, {"\\B", kNoBoundary}};
+    for (const auto& [text, condition] : kAssertions) {
+      if (!cursor_.take(text)) continue;
+      has_assertions_ = true;
+      return assertion(condition);
+    }
+    return nullptr;
   }
 
   ExpressionPtr read_quantified() {
@@ -176,15 +182,15 @@ class RegexParser {
   ExpressionPtr read_term() {
     switch (cursor_.peek()) {
       case '(': return read_group();
-      case '[': cursor_.skip(); return write_(read_class());
-      case '\\': cursor_.skip(); return write_(cased(read_escape(false)));
+      case '[': cursor_.skip(); return one_of(read_class());
+      case '\\': cursor_.skip(); return one_of(cased(read_escape(false)));
       case '.':
         cursor_.skip();
-        return write_(flags_.dot_is_any ? CharSet(0, CharSet::kMaxCodePoint) : CharSet(U'\n').complement());
+        return one_of(flags_.dot_is_any ? CharSet(0, CharSet::kMaxCodePoint) : CharSet(U'\n').complement());
       case '*':
       case '+':
       case '?': cursor_.fail("a quantifier has nothing to repeat");
-      default: return write_(cased(CharSet(cursor_.take_char())));
+      default: return one_of(cased(CharSet(cursor_.take_char())));
     }
   }
 
@@ -197,7 +203,6 @@ class RegexParser {
     if (cursor_.take("?")) read_group_kind();
     ExpressionPtr group = read_alternatives();
     flags_ = around;
-    if (cursor_.peek() == '$') cursor_.fail("anchors are supported at the ends of the pattern");
     if (!cursor_.take(")")) cursor_.fail("wanted ')'");
     --nesting_;
     return group;
@@ -277,14 +282,44 @@ class RegexParser {
       case 'u': return CharSet(read_unicode());
       case 'b':
         if (in_class) return CharSet(U'\b');
-        cursor_.fail("word boundaries are not supported");
-      case 'B': cursor_.fail("word boundaries are not supported");
-      case 'p':
-      case 'P': cursor_.fail("properties of Unicode are not supported");
+        break;
+      case 'p': return read_property();
+      case 'P': return read_property().complement();
       default:
         if (is_digit(c) || c == 'k') cursor_.fail("references back are not supported");
-        cursor_.fail(fmt::format("'\\{}' is not supported", c));
     }
+    cursor_.fail(fmt::format("'\\{}' is not supported", c));
+  }
+
+  /// Reads `{Letter}`, `{^L}`, `{Script=Greek}` or `L` after `\p`.
+  CharSet read_property() {
+    if (!cursor_.take("{")) {
+      if (!is_alphanumeric(cursor_.peek())) cursor_.fail("wanted the name of a property");
+      const std::string_view letter = cursor_.rest().substr(0, 1);
+      cursor_.skip();
+      return property(letter);
+    }
+    const bool is_complement = cursor_.take("^");
+    const size_t end = cursor_.rest().find('}');
+    if (end == std::string_view::npos) cursor_.fail("wanted '}' after the name of a property");
+    std::string_view name = cursor_.rest().substr(0, end);
+    cursor_.skip(end + 1);
+    if (const size_t equals = name.find('='); equals != std::string_view::npos) {
+      constexpr std::string_view kKinds[] = {"General_Category", "gc", "Script", "sc"};
+      if (std::ranges::find(kKinds, name.substr(0, equals)) == std::end(kKinds))
+        cursor_.fail(fmt::format("properties by {} are not supported", name.substr(0, equals)));
+      name.remove_prefix(equals + 1);
+    }
+    const CharSet set = property(name);
+    return is_complement ? set.complement() : set;
+  }
+
+  CharSet property(std::string_view name) const {
+    const auto known = text::property_set(name);
+    if (!known) cursor_.fail(fmt::format("the property '{}' is not supported", name.substr(0, 64)));
+    CharSet set;
+    for (const text::CodePointRange& range : known->ranges()) set.add(range.first, range.last);
+    return set;
   }
 
   char32_t read_unicode() {
@@ -322,36 +357,35 @@ class RegexParser {
   }
 
   TextCursor cursor_;
-  const CharEncoder& write_;
-  const bool allows_inner_anchors_;
-  bool has_inner_anchors_ = false;
+  bool has_assertions_ = false;
   uint32_t nesting_ = 0;
   Flags flags_;
 };
 
 }  // namespace
 
-Result<ExpressionPtr> parse_regex(std::string_view pattern, bool is_search, const CharEncoder& write) {
+Result<ExpressionPtr> parse_regex(std::string_view pattern) {
   try {
-    return RegexParser(pattern, write, false).read(is_search);
+    RegexParser parser(pattern);
+    ExpressionPtr expression = parser.read(false);
+    if (!parser.has_assertions()) return expression;
+    ReadWork work;
+    return TextLanguage::of_expression(*expression, work).expression([](const CharSet& chars) {
+      return one_of(chars);
+    });
   } catch (const ErrorException& failure) {
     return failure.error();
   }
 }
 
 Result<SearchPattern> parse_search_pattern(std::string_view pattern) {
-  const CharEncoder plain = [](const CharSet& chars) { return one_of(chars); };
   try {
-    RegexParser parser(pattern, plain, true);
+    RegexParser parser(pattern);
     ExpressionPtr expression = parser.read(true);
-    return SearchPattern{std::move(expression), parser.has_inner_anchors()};
+    return SearchPattern{std::move(expression), parser.has_assertions()};
   } catch (const ErrorException& failure) {
     return failure.error();
   }
-}
-
-Result<ExpressionPtr> parse_regex(std::string_view pattern) {
-  return parse_regex(pattern, false, [](const CharSet& chars) { return one_of(chars); });
 }
 
 }  // namespace millrace::grammar

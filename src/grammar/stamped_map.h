@@ -1,25 +1,28 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 namespace millrace::grammar {
 
-/// A map that is emptied in no time, for marks that many short searches need. Its memory grows with the largest search.
+/// A map that is emptied in no time, for marks that many short searches need. Its memory grows with the largest search,
+/// one shard at a time, so that no insertion takes long.
 class StampedMap {
  public:
-  void clear() {
-    ++stamp_;
-    size_ = 0;
-  }
+  void clear() { ++stamp_; }
   /// Returns the value of a key, and whether the key is new. The value of a new key is `value`.
   std::pair<uint32_t, bool> try_emplace(uint64_t key, uint32_t value) {
-    if (2 * (size_ + 1) > slots_.size()) grow();
-    Slot& slot = slot_of(key);
+    const uint64_t hash = hash_of(key);
+    Shard& shard = shards_[hash >> kShift];
+    if (std::exchange(shard.stamp, stamp_) != stamp_) shard.size = 0;
+    if (2 * (shard.size + 1) > shard.slots.size()) grow(shard);
+    Slot& slot = slot_of(shard.slots, key, hash);
     if (slot.stamp == stamp_) return {slot.value, false};
     slot = {key, stamp_, value};
-    ++size_;
+    ++shard.size;
     return {value, true};
   }
 
@@ -29,23 +32,30 @@ class StampedMap {
     uint64_t stamp = 0;  // the slot is free unless it is stamp_
     uint32_t value = 0;
   };
+  struct Shard {
+    std::vector<Slot> slots;  // a power of two
+    uint64_t stamp = 0;       // of the search that `size` counts
+    size_t size = 0;
+  };
+  static constexpr int kShift = 60;
 
-  Slot& slot_of(uint64_t key) {
-    const size_t mask = slots_.size() - 1;
-    size_t at = (key * 0x9E3779B97F4A7C15ull) >> 32 & mask;
-    while (slots_[at].stamp == stamp_ && slots_[at].key != key) at = (at + 1) & mask;
-    return slots_[at];
+  [[nodiscard]] static uint64_t hash_of(uint64_t key) { return key * 0x9E3779B97F4A7C15ull; }
+  Slot& slot_of(std::vector<Slot>& slots, uint64_t key, uint64_t hash) const {
+    const size_t mask = slots.size() - 1;
+    size_t at = hash >> 32 & mask;
+    while (slots[at].stamp == stamp_ && slots[at].key != key) at = (at + 1) & mask;
+    return slots[at];
   }
-  void grow() {
-    const std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(slots_.empty() ? 64 : 2 * slots_.size()));
+  void grow(Shard& shard) const {
+    const size_t size = shard.slots.empty() ? 8 : 2 * shard.slots.size();
+    const std::vector<Slot> before = std::exchange(shard.slots, std::vector<Slot>(size));
     for (const Slot& slot : before) {
-      if (slot.stamp == stamp_) slot_of(slot.key) = slot;
+      if (slot.stamp == stamp_) slot_of(shard.slots, slot.key, hash_of(slot.key)) = slot;
     }
   }
 
-  std::vector<Slot> slots_;  // a power of two
+  std::array<Shard, 16> shards_;
   uint64_t stamp_ = 1;
-  size_t size_ = 0;
 };
 
 }  // namespace millrace::grammar

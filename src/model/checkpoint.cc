@@ -27,6 +27,15 @@ bool is_under_prefix(std::string_view name) {
   return std::ranges::any_of(kPrefixedParts, [name](std::string_view part) { return name.starts_with(part); });
 }
 
+/// What begins the names of an encoder's parts in checkpoints with a further head.
+constexpr std::array<std::string_view, 2> kEncoderPrefixes = {"bert.", "roberta."};
+constexpr std::array<std::string_view, 3> kEncoderParts = {"embeddings.", "encoder.", "pooler."};
+constexpr std::string_view kEncoderEmbedding = "embeddings.word_embeddings.weight";
+
+bool is_encoder_part(std::string_view name) {
+  return std::ranges::any_of(kEncoderParts, [name](std::string_view part) { return name.starts_with(part); });
+}
+
 /// Returns whether an index may name this file: only files of its own folder are allowed.
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
@@ -82,10 +91,15 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
     checkpoint->head_prefix_ = prefixes.head;
     break;
   }
+  for (const std::string_view prefix : kEncoderPrefixes) {
+    if (checkpoint->contains_stored(fmt::format("{}{}", prefix, kEncoderEmbedding)))
+      checkpoint->encoder_prefix_ = prefix;
+  }
   return checkpoint;
 }
 
 std::string Checkpoint::stored_name(std::string_view name) const {
+  if (is_encoder_part(name)) return fmt::format("{}{}", encoder_prefix_, name);
   if (name.starts_with(kHead)) return fmt::format("{}{}", head_prefix_, name);
   if (!name.starts_with(kPrefix)) return std::string(name);
   const std::string_view rest = name.substr(kPrefix.size());
@@ -93,6 +107,8 @@ std::string Checkpoint::stored_name(std::string_view name) const {
 }
 
 std::string Checkpoint::own_name(std::string_view stored) const {
+  if (stored.starts_with(encoder_prefix_) && is_encoder_part(stored.substr(encoder_prefix_.size())))
+    return std::string(stored.substr(encoder_prefix_.size()));
   if (stored.starts_with(head_prefix_) && stored.substr(head_prefix_.size()).starts_with(kHead))
     return std::string(stored.substr(head_prefix_.size()));
   if (!stored.starts_with(model_prefix_)) return std::string(stored);

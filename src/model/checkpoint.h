@@ -106,6 +106,7 @@ class Checkpoint {
   std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
   std::string_view model_prefix_ = "model.";  ///< of the stored names of layers, embedding and norm; a literal
   std::string_view head_prefix_;              ///< of the stored name of the head; a literal
+  std::string_view encoder_prefix_;           ///< of the stored names of an encoder's parts; a literal
   mutable std::mutex mutex_;                  ///< guards shards_
   mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
 };

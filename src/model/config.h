@@ -17,7 +17,8 @@
 namespace millrace::model {
 
 /// What an encoder like BERT has besides layers. Its attention looks ahead, and positions come from a table: x =
-/// words[t] + types[0] + positions[p]. The norm that ends a block in the checkpoint is applied by the block after it.
+/// words[t] + types[k] + positions[p], where k is 1 in the second text of a pair. The norm that ends a block in the
+/// checkpoint is applied by the block after it.
 struct EncoderConfig {
   int32_t position_rows = 0;   ///< of the table
   int32_t first_position = 0;  ///< row of a sequence's first token

@@ -37,6 +37,19 @@ std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t fir
   return rows;
 }
 
+/// Returns the row of each token in a table of `row_count` types.
+std::vector<int32_t> type_rows(const ForwardInput& input, int32_t row_count) {
+  const tensor::BatchLayout& batch = input.batch;
+  std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), 0);
+  for (size_t s = 0; s < input.second_texts.size() && row_count > 1; ++s) {
+    const int32_t second = input.second_texts[s];
+    const int32_t begin = batch.row_begin[s];
+    for (int32_t row = begin; row < batch.row_begin[s + 1]; ++row)
+      rows[static_cast<size_t>(row)] = second > 0 && batch.prefix[s] + row - begin >= second ? 1 : 0;
+  }
+  return rows;
+}
+
 }  // namespace
 
 /// The rows that go on from the last layer's keys and values.
@@ -289,7 +302,8 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
   if (span_.first) pass.tokens = backend_.upload(tokens);
   if (span_.first && config_.encoder) {
     pass.position_rows = position_rows(batch, config_.encoder->first_position);
-    pass.type_rows.assign(pass.position_rows.size(), 0);
+    pass.type_rows = type_rows(input, config_.encoder->type_rows);
+    pass.type_rows.resize(pass.position_rows.size(), 0);
     pass.positions = backend_.upload(pass.position_rows);
     pass.types = backend_.upload(pass.type_rows);
   }

@@ -39,6 +39,9 @@ struct ForwardInput {
   bool is_decode = false;
   /// Has the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
   std::span<const tensor::BatchLayout> windows = {};  // [CacheGroups::windows]
+  /// First stage of an encoder: the position of each sequence's second text, whose tokens have type 1. 0: it has none.
+  /// Empty: none has.
+  std::span<const int32_t> second_texts = {};  // [sequences]
 };
 
 /// The layers [begin, end) of a model on a backend, or one rank's part of them. The first stage also embeds; the last

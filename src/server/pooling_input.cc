@@ -84,7 +84,7 @@ ApiResult<PoolingSpec> PoolingInput::prepare(const openai::EmbeddingRequest& req
     const auto* text = std::get_if<std::string>(&request.inputs[i]);
     auto prompt = text != nullptr ? encode(request, *text) : std::get<std::vector<TokenId>>(request.inputs[i]);
     const Label label{.param = "input", .index = i, .count = request.inputs.size()};
-    if (auto refusal = add(request, std::move(prompt), label, *spec)) return *refusal;
+    if (auto refusal = add(request, {.ids = std::move(prompt)}, label, *spec)) return *refusal;
   }
   spec->set_id(std::move(spec->info.id));
   return spec;
@@ -97,11 +97,11 @@ ApiResult<PoolingSpec> PoolingInput::prepare(const openai::PairRequest& request,
   const bool scores = service_.pooling->scores;
   for (size_t i = 0; !scores && i < request.queries.size(); ++i) {
     const Label label{.param = request.query_param, .index = i, .count = request.queries.size()};
-    if (auto refusal = add(request, encode(request, request.queries[i]), label, *spec)) return *refusal;
+    if (auto refusal = add(request, {.ids = encode(request, request.queries[i])}, label, *spec)) return *refusal;
   }
   for (size_t i = 0; i < request.pair_count(); ++i) {
     const Label label{.param = request.document_param, .index = i, .count = request.pair_count()};
-    auto prompt = scores ? encode_pair(request, i) : encode(request, document_of(request, i));
+    Prompt prompt = scores ? encode_pair(request, i) : Prompt{.ids = encode(request, document_of(request, i))};
     if (auto refusal = add(request, std::move(prompt), label, *spec)) return *refusal;
   }
   spec->set_id(std::move(spec->info.id));
@@ -121,24 +121,26 @@ std::string PoolingInput::document_of(const openai::PairRequest& request, size_t
   return service_.tokenizer->decode(ids, false);
 }
 
-std::vector<TokenId> PoolingInput::encode_pair(const openai::PairRequest& request, size_t pair) const {
+PoolingInput::Prompt PoolingInput::encode_pair(const openai::PairRequest& request, size_t pair) const {
   const std::string& query = request.queries[request.query_of(pair)];
   const std::string document = document_of(request, pair);
-  if (service_.pooling->rerank_template == RerankTemplate::kPair) {
-    std::vector<TokenId> ids = encode(request, query);
-    append(ids, encode(request, document));
-    return ids;
-  }
   const text::Tokenizer& tokenizer = *service_.tokenizer;
+  if (service_.pooling->rerank_template == RerankTemplate::kPair) {
+    auto pair = tokenizer.encode_pair(query, document, request.add_special_tokens.value_or(true));
+    const auto second = std::ranges::find(pair.type_ids, 1u);
+    const auto first_count = static_cast<size_t>(second - pair.type_ids.begin());
+    return {.ids = std::move(pair.ids), .second_text = second == pair.type_ids.end() ? 0 : first_count};
+  }
   const std::string_view instruction = request.instruction.empty() ? kQwen3Instruction : request.instruction;
   std::vector<TokenId> ids = tokenizer.encode(kQwen3Start, false);
   append(ids, tokenizer.encode(fmt::format("<Instruct>: {}\n<Query>: {}\n<Document>: {}", instruction, query, document),
                                false));
   append(ids, tokenizer.encode(kQwen3End, false));
-  return ids;
+  return {.ids = std::move(ids)};
 }
 
-void PoolingInput::truncate(const openai::PoolingRequest& request, std::vector<TokenId>& prompt) const {
+void PoolingInput::truncate(const openai::PoolingRequest& request, Prompt& cut) const {
+  std::vector<TokenId>& prompt = cut.ids;
   if (!request.truncate_prompt_tokens) return;
   const int32_t wanted = *request.truncate_prompt_tokens;
   const size_t most = wanted > 0 ? static_cast<size_t>(wanted) : service_.engine->model_info().context_length;
@@ -155,13 +157,19 @@ void PoolingInput::truncate(const openai::PoolingRequest& request, std::vector<T
   const auto first = prompt.begin() + static_cast<ptrdiff_t>(has_added ? start : 0);
   const auto last = prompt.end() - static_cast<ptrdiff_t>(has_added ? end : 0);
   const auto excess = static_cast<ptrdiff_t>(prompt.size() - most);
-  request.keep_prompt_start ? prompt.erase(last - excess, last) : prompt.erase(first, first + excess);
+  const auto erased = request.keep_prompt_start ? last - excess : first;
+  const auto erased_at = static_cast<size_t>(erased - prompt.begin());
+  if (cut.second_text > erased_at) {
+    cut.second_text = std::max(erased_at, cut.second_text - std::min(cut.second_text, static_cast<size_t>(excess)));
+  }
+  prompt.erase(erased, erased + excess);
 }
 
-std::optional<ApiError> PoolingInput::add(const openai::PoolingRequest& request, std::vector<TokenId> prompt,
-                                          const Label& label, PoolingSpec& spec) const {
+std::optional<ApiError> PoolingInput::add(const openai::PoolingRequest& request, Prompt pair, const Label& label,
+                                          PoolingSpec& spec) const {
   const sched::ModelInfo& model = service_.engine->model_info();
-  truncate(request, prompt);
+  truncate(request, pair);
+  std::vector<TokenId>& prompt = pair.ids;
   if (prompt.empty()) return bad_request(label.param, "{}: it has no tokens, wanted at least 1", label.name());
   if (prompt.size() > model.context_length) {
     ApiError too_long = bad_request(label.param,
@@ -181,6 +189,7 @@ std::optional<ApiError> PoolingInput::add(const openai::PoolingRequest& request,
   spec.requests.push_back({.prompt = std::move(prompt),
                            .max_tokens = 0,
                            .pooling = service_.pooling->pooling,
+                           .second_text = static_cast<uint32_t>(pair.second_text),
                            .priority = options_.low_priority_first ? ~request.priority : request.priority,
                            .cache_salt = request.cache_salt,
                            .ring = request.ring});

@@ -36,13 +36,18 @@ class PoolingInput {
   };
   [[nodiscard]] openai::ApiResult<PoolingSpec> begin(const openai::PoolingRequest& request, std::string_view id_prefix,
                                                      const std::string& header_id) const;
+  /// The tokens of a text or of a pair.
+  struct Prompt {
+    std::vector<TokenId> ids;
+    size_t second_text = 0;  ///< the first token of type 1, where the tokenizer gives a pair's texts types; 0: none
+  };
   /// Adds an engine request for a prompt, cut as the request says.
-  [[nodiscard]] std::optional<openai::ApiError> add(const openai::PoolingRequest& request, std::vector<TokenId> prompt,
+  [[nodiscard]] std::optional<openai::ApiError> add(const openai::PoolingRequest& request, Prompt prompt,
                                                     const Label& label, PoolingSpec& spec) const;
   [[nodiscard]] std::vector<TokenId> encode(const openai::PoolingRequest& request, const std::string& text) const;
-  [[nodiscard]] std::vector<TokenId> encode_pair(const openai::PairRequest& request, size_t pair) const;
+  [[nodiscard]] Prompt encode_pair(const openai::PairRequest& request, size_t pair) const;
   /// Cuts a prompt to the request's truncate_prompt_tokens, and keeps the special tokens at both ends of a text.
-  void truncate(const openai::PoolingRequest& request, std::vector<TokenId>& prompt) const;
+  void truncate(const openai::PoolingRequest& request, Prompt& prompt) const;
   [[nodiscard]] std::string document_of(const openai::PairRequest& request, size_t pair) const;
 
   const ServerOptions& options_;

@@ -1,5 +1,7 @@
 #include "text/unicode_properties.h"
 
+#include <unicode/uchar.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -146,18 +148,34 @@ std::optional<CodePointSet> class_set(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<CodePointSet> script_set(const std::string& name) {
+  for (size_t i = 0; i < tables::kScriptNames.size(); ++i) {
+    if (folded(tables::kScriptNames[i]) == name) {
+      return select(tables::kScripts, [&](uint32_t value) { return value == i + 1; });
+    }
+  }
+  return std::nullopt;
+}
+
+/// Returns the long name of a script for its code of four letters, else nothing. Codes are the same in every version.
+std::optional<std::string> script_of_code(const std::string& code) {
+  constexpr size_t kCodeLength = 4;
+  if (code.size() != kCodeLength) return std::nullopt;
+  const int32_t script = u_getPropertyValueEnum(UCHAR_SCRIPT, code.c_str());
+  const char* name = u_getPropertyValueName(UCHAR_SCRIPT, script, U_LONG_PROPERTY_NAME);
+  if (script == UCHAR_INVALID_CODE || name == nullptr) return std::nullopt;
+  return folded(name);
+}
+
 }  // namespace
 
 std::optional<CodePointSet> property_set(std::string_view name) {
   const std::string wanted = folded(name);
   if (auto set = category_set(wanted)) return set;
   if (auto set = class_set(wanted)) return set;
-  for (size_t i = 0; i < tables::kScriptNames.size(); ++i) {
-    if (folded(tables::kScriptNames[i]) == wanted) {
-      return select(tables::kScripts, [&](uint32_t value) { return value == i + 1; });
-    }
-  }
-  return std::nullopt;
+  if (auto set = script_set(wanted)) return set;
+  const auto script = script_of_code(wanted);
+  return script ? script_set(*script) : std::nullopt;
 }
 
 const CodePointSet& rust_word_set() {

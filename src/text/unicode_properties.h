@@ -11,8 +11,8 @@
 namespace millrace::text {
 
 /// Returns the characters of a property of Oniguruma. It is a general category or a group of them, a script, a POSIX
-/// class, or a binary property that tokenizers use. Ignores case, blanks, `_` and `-`. Nothing if the name is not known
-/// here.
+/// class, or a binary property that tokenizers use. A script may have its code, such as Grek. Ignores case, blanks, `_`
+/// and `-`. Nothing if the name is not known here.
 [[nodiscard]] std::optional<CodePointSet> property_set(std::string_view name);
 
 /// Returns what `\w` is in Rust's regular expressions: as in Oniguruma, and the two joiners.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <future>
@@ -92,12 +93,8 @@ asio::awaitable<void> pool_each(async::Runtime& runtime, sched::Engine& engine,
 }
 
 /// Sends all prompts at once, or one after another.
-std::vector<sched::GenerateEvent> pool_prompts(sched::Engine& engine, const std::vector<std::vector<TokenId>>& prompts,
-                                               sched::Pooling pooling, bool at_once) {
-  std::vector<sched::GenerateRequest> requests;
-  for (const auto& prompt : prompts) {
-    requests.push_back({.id = std::to_string(requests.size()), .prompt = prompt, .max_tokens = 0, .pooling = pooling});
-  }
+std::vector<sched::GenerateEvent> pool_requests(sched::Engine& engine,
+                                                const std::vector<sched::GenerateRequest>& requests, bool at_once) {
   std::vector<sched::GenerateEvent> events;
   async::IoThread thread("clients");
   async::TaskGroup tasks(thread.runtime());
@@ -118,6 +115,17 @@ std::vector<sched::GenerateEvent> pool_prompts(sched::Engine& engine, const std:
     REQUIRE(event.finish == sched::FinishReason::kStop);
   }
   return events;
+}
+
+sched::GenerateRequest pooling_request(size_t number, std::vector<TokenId> prompt, sched::Pooling pooling) {
+  return {.id = std::to_string(number), .prompt = std::move(prompt), .max_tokens = 0, .pooling = pooling};
+}
+
+std::vector<sched::GenerateEvent> pool_prompts(sched::Engine& engine, const std::vector<std::vector<TokenId>>& prompts,
+                                               sched::Pooling pooling, bool at_once) {
+  std::vector<sched::GenerateRequest> requests;
+  for (const auto& prompt : prompts) requests.push_back(pooling_request(requests.size(), prompt, pooling));
+  return pool_requests(engine, requests, at_once);
 }
 
 app::EngineOptions pooling_engine(const std::filesystem::path& folder, int32_t pp_size, uint32_t chunk) {
@@ -266,32 +274,65 @@ TEST_CASE("a generating ring pools between its outputs") {
 }
 
 TEST_CASE("scores are those of the reference") {
-  const std::string name = GENERATE(as<std::string>{}, "score-head", "score-tokens");
+  const std::string name = GENERATE(as<std::string>{}, "score-head", "score-bert", "score-xlm-roberta", "score-tokens");
   const GoldenPooling golden(name);
   const server::PoolingModel& model = *golden.setup.pooling;
   REQUIRE(model.scores);
   REQUIRE(model.rerank_template ==
-          (name == "score-head" ? server::RerankTemplate::kPair : server::RerankTemplate::kQwen3));
-  std::vector<std::vector<TokenId>> prompts;
+          (name == "score-tokens" ? server::RerankTemplate::kQwen3 : server::RerankTemplate::kPair));
+  std::vector<sched::GenerateRequest> requests;
+  const auto add = [&](std::vector<TokenId> prompt, uint32_t second_text) {
+    requests.push_back(pooling_request(requests.size(), std::move(prompt), model.pooling));
+    requests.back().second_text = second_text;
+  };
   if (JsonArray given; golden.document.root()["prompts"].get(given)) {
-    for (const JsonValue each : given) prompts.push_back(GoldenPooling::numbers<TokenId>(each));
+    for (const JsonValue each : given) add(GoldenPooling::numbers<TokenId>(each), 0);
   } else {
-    JsonArray documents;
-    std::string_view query;
-    REQUIRE((golden.document.root()["documents"].get(documents) && golden.document.root()["query"].get(query)));
-    for (const JsonValue each : documents) {
-      std::string_view document;
-      REQUIRE(each.get(document));
-      auto& prompt = prompts.emplace_back(golden.tokenizer->encode(query, true));
-      for (const TokenId id : golden.tokenizer->encode(document, true)) prompt.push_back(id);
+    REQUIRE(golden.document.root()["pairs"].get(given));
+    for (const JsonValue each : given) {
+      const auto types = GoldenPooling::numbers<uint32_t>(each["types"]);
+      const auto second = static_cast<size_t>(std::ranges::find(types, 1u) - types.begin());
+      add(GoldenPooling::numbers<TokenId>(each["ids"]), static_cast<uint32_t>(second == types.size() ? 0 : second));
     }
   }
   const auto wanted = GoldenPooling::numbers<float>(golden.document.root()["scores"]);
   const auto engine = start_pooling(pooling_engine(golden.folder, GENERATE(1, 4), 64));
-  const auto events = pool_prompts(engine->engine(), prompts, model.pooling, true);
+  const auto events = pool_requests(engine->engine(), requests, true);
   for (size_t i = 0; i < wanted.size(); ++i) {
     REQUIRE(model.score(events[i].pooled, true) == Approx(wanted[i]).margin(5e-6));
   }
+}
+
+TEST_CASE("a pair is encoded as the reference encodes it") {
+  const GoldenPooling golden(GENERATE(as<std::string>{}, "score-head", "score-bert", "score-xlm-roberta"));
+  JsonArray documents;
+  JsonArray pairs;
+  std::string_view query;
+  REQUIRE((golden.document.root()["documents"].get(documents) && golden.document.root()["query"].get(query)));
+  REQUIRE(golden.document.root()["pairs"].get(pairs));
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    std::string_view document;
+    REQUIRE(documents.at(i).get(document));
+    const auto pair = golden.tokenizer->encode_pair(query, document, true);
+    REQUIRE(pair.ids == GoldenPooling::numbers<TokenId>(pairs.at(i)["ids"]));
+    REQUIRE(pair.type_ids == GoldenPooling::numbers<uint32_t>(pairs.at(i)["types"]));
+  }
+}
+
+TEST_CASE("the kinds of a pair's texts count in an encoder's score") {
+  const GoldenPooling golden("score-bert");
+  const auto engine = start_pooling(pooling_engine(golden.folder, 2, 512));
+  const auto pair = golden.tokenizer->encode_pair("what is a harpoon?", "no", true);
+  std::vector<sched::GenerateRequest> requests;
+  for (const uint32_t second : {0u, 4u, 19u}) {
+    requests.push_back(pooling_request(requests.size(), pair.ids, sched::Pooling::kFirst));
+    requests.back().second_text = second;
+  }
+  const Vectors vectors = pooled_of(pool_requests(engine->engine(), requests, true));
+  REQUIRE(vectors[0] != vectors[1]);
+  REQUIRE(vectors[1] != vectors[2]);
+  const auto alone = pool_requests(engine->engine(), requests, false);
+  REQUIRE(pooled_of(alone) == vectors);
 }
 
 TEST_CASE("what a server does follows from flags and files") {

@@ -127,7 +127,7 @@ def test_other_poolings_equal_sentence_transformers(name):
             assert server.post("/v1/embeddings", {"input": "a", "dimensions": 17}).status_code == 400
 
 
-@pytest.mark.parametrize("name", ["score-head", "score-tokens"])
+@pytest.mark.parametrize("name", ["score-head", "score-bert", "score-xlm-roberta", "score-tokens"])
 def test_scores_equal_the_reference(name):
     golden = golden_of(name)
     with MillraceServer("--pp-size", 2, "--chunked-prefill-size", 64, *FLAGS, model=MODELS / name) as server:

@@ -77,6 +77,12 @@ TEST_CASE("a pattern is searched in the string with JSON escapes") {
       {R"({"type":"string","pattern":"^[\"\\\\\n]+$"})", {R"("\"\\\n")"}, {R"("a")", "\"\"\"", R"("\t")"}},
       {R"({"type":"string","pattern":"^[^a]$"})", {R"("\"")", R"("b")", R"("\u0001")"}, {R"("a")", "\"\n\""}},
       {R"({"type":"string","pattern":"^\\d{2}-\\w$"})", {R"("12-a")"}, {R"("1-a")"}},
+      {R"({"type":"string","pattern":"^\\p{L}[\\p{L}\\p{N} .'-]*$"})",
+       {"\"\xC3\x89lan d'Or-2\"", R"("a")"},
+       {R"("")", R"("1a")", R"("a_")"}},
+      {R"({"type":"string","pattern":"^\\P{Cc}{1,3}$","maxLength":2})", {R"("ab")"}, {R"("abc")", R"("")", R"("\n")"}},
+      {R"({"type":"string","pattern":"\\bcat\\b"})", {R"("cat")", R"("a cat.")"}, {R"("concat")", R"("cats")"}},
+      {R"({"type":"string","pattern":"^(?!.*\\bno\\b)[a-z ]+$"})", {R"("not now")"}, {R"("say no more")"}},
   });
 }
 

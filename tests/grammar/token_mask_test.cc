@@ -149,7 +149,9 @@ TEST_CASE("Masks computed in parts equal masks computed at once", "[mask]") {
     // Every other DFA of the second grammar is so small that it is replaced in the middle of masks.
     const RandomGrammar in_parts = random_grammar(
         same_dice, vocabulary,
-        i % 4 < 2 ? grammar::GrammarLimits{} : grammar::GrammarLimits{.dfa_bytes = 40'000, .adaptive_bytes = 10'000});
+        i % 4 < 2 ? grammar::GrammarLimits{}
+                  : grammar::GrammarLimits{
+                        .first_mask_steps = 1'000'000'000, .dfa_bytes = 100'000, .adaptive_bytes = 10'000});
     INFO("grammar " << i << ": " << at_once.notation);
     REQUIRE(at_once.notation == in_parts.notation);
     if (at_once.grammar.has_error()) continue;
@@ -157,6 +159,39 @@ TEST_CASE("Masks computed in parts equal masks computed at once", "[mask]") {
     calls += check_parts(*at_once.grammar, *in_parts.grammar, random, 8);
   }
   CHECK(calls > 20 * masks);
+}
+
+TEST_CASE("Pieces of work stay small where many parts may follow", "[mask]") {
+  // All work is counted, so that none is left out of the bound.
+  constexpr uint64_t kSteps = 1000;
+  constexpr uint64_t kExcess = 6000;
+  std::vector<std::string> texts = {"a", "b", "ab", "ba", "aab", "abab", "bb", "x", "c", "ac", "x1", "dx"};
+  const auto vocabulary = std::make_shared<const grammar::Vocabulary>(texts);
+  for (const char* pattern : {"(a?b?){33000}x", "(a?b?c?){3000}[^x]*", "((.a|.b|.c|.d|.x)?(ab|a)?){3000}x",
+                              "([a-d]{0,3}x?){9000}", "(\\p{L}?1?){9000}x"}) {
+    INFO(pattern);
+    const auto at_once = grammar_from_regex(pattern, vocabulary, {}).value();
+    const auto in_pieces =
+        grammar_from_regex(pattern, vocabulary, {}, {.dfa_bytes = 5 << 20}).value();
+    std::mt19937_64 random(7);
+    grammar::Matcher whole(at_once, false);
+    grammar::Matcher pieces(in_pieces, false);
+    for (int step = 0; step < 12; ++step) {
+      for (bool is_settled = false; !is_settled;) {
+        grammar::WorkBudget budget(kSteps);
+        is_settled = pieces.settle(budget);
+        REQUIRE(budget.used() < kSteps + kExcess);
+      }
+      const auto mask = whole.allowed();
+      REQUIRE(mask != nullptr);
+      REQUIRE(*mask == *pieces.allowed());
+      const std::vector<TokenId> tokens = mask->members(SIZE_MAX);
+      const TokenId token = tokens[random() % tokens.size()];
+      if (texts[static_cast<size_t>(token)].find('x') != std::string::npos) continue;
+      whole.append(token);
+      pieces.append(token);
+    }
+  }
 }
 
 TEST_CASE("Masks of random grammars equal the tokens that advance", "[mask]") {

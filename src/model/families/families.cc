@@ -39,6 +39,13 @@ constexpr std::array kFamilies{
     Family{"RobertaModel", FamilyKind::kEncoder, "RoBERTa", describe_roberta},
     Family{"XLMRobertaModel", FamilyKind::kEncoder, "XLM-RoBERTa, BGE-M3, multilingual E5", describe_roberta},
     Family{"CamembertModel", FamilyKind::kEncoder, "CamemBERT", describe_roberta},
+    Family{"BertForSequenceClassification", FamilyKind::kEncoder, "cross-encoders such as ms-marco-MiniLM",
+           describe_bert},
+    Family{"RobertaForSequenceClassification", FamilyKind::kEncoder, "cross-encoders such as stsb-roberta",
+           describe_roberta},
+    Family{"XLMRobertaForSequenceClassification", FamilyKind::kEncoder, "BGE rerankers base, large and v2-m3",
+           describe_roberta},
+    Family{"CamembertForSequenceClassification", FamilyKind::kEncoder, "CamemBERT cross-encoders", describe_roberta},
 };
 
 }  // namespace

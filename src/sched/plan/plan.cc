@@ -85,6 +85,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.next_token);
   out.put(slice.draft_count);
   out.put(slice.pooling);
+  out.put(slice.second_text);
 }
 
 /// Writes a mask as words, or as the list of its members if that is shorter.
@@ -113,6 +114,7 @@ PlanSlice get_slice(ByteReader& in) {
   slice.next_token = in.get<TokenId>();
   slice.draft_count = in.get<uint32_t>();
   slice.pooling = in.get<SlicePooling>();
+  slice.second_text = in.get<uint32_t>();
   return slice;
 }
 

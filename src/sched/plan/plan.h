@@ -46,6 +46,7 @@ struct PlanSlice {
   TokenId next_token = -1;           ///< successor of the last row if that is scored and known; else -1
   uint32_t draft_count = 0;          ///< drafts at the end of its tokens, which have not been sampled
   SlicePooling pooling = SlicePooling::kNone;  ///< other than kNone: nothing is sampled or scored
+  uint32_t second_text = 0;  ///< position from which tokens are of an encoder's second kind; 0: none is
 
   /// Returns the rows that are sampled, which are its last ones.
   [[nodiscard]] uint32_t sample_count() const { return sample ? draft_count + 1 : 0; }

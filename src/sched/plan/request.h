@@ -36,6 +36,7 @@ struct GenerateRequest {
   uint32_t max_tokens = 16;          ///< 0 only with prompt_top_logprobs >= 0 (scoring), or with `pooling`
   int32_t prompt_top_logprobs = -1;  ///< -1: none; 0: each prompt token's logprob; k: also k alternatives
   Pooling pooling = Pooling::kNone;  ///< other than kNone: max_tokens is 0 and prompt_top_logprobs -1
+  uint32_t second_text = 0;          ///< prompt position of the second text of a pair, for an encoder; 0: none
   int32_t priority = 0;              ///< larger goes first under the priority policy
   std::string cache_salt;            ///< prefixes are shared only between requests of equal salt
   std::shared_ptr<const grammar::Grammar> grammar;        ///< what the output must match; null: anything

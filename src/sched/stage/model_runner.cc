@@ -220,9 +220,18 @@ asio::awaitable<void> ModelRunner::store_pages(const cache::PageCopy& copy) {
 void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
                           const LayerGates& loads, SamplingResults& drawn) {
   const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
+  std::vector<int32_t> second_texts;
+  for (const PlanSlice& slice : batch.slices) second_texts.push_back(static_cast<int32_t>(slice.second_text));
   if (gathers_input_) input = gathered(input, hidden);
   if (!model_->span().last) {
-    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes, batch.windows});
+    model_->forward({.tokens = batch.tokens,
+                     .batch = batch.layout,
+                     .hidden = hidden,
+                     .loads = loads,
+                     .received = input,
+                     .is_decode = decodes,
+                     .windows = batch.windows,
+                     .second_texts = second_texts});
     if (!packed_.empty()) {
       slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
       return;
@@ -232,8 +241,15 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   }
   drawn.wanted = logit_rows(batch);
   trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
-  const tensor::Matrix kept =
-      model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes, batch.windows});
+  const tensor::Matrix kept = model_->forward({.tokens = batch.tokens,
+                                               .batch = batch.layout,
+                                               .hidden = hidden,
+                                               .loads = loads,
+                                               .tails = drawn.wanted.tails,
+                                               .received = input,
+                                               .is_decode = decodes,
+                                               .windows = batch.windows,
+                                               .second_texts = second_texts});
   project(batch, kept, drawn);
   if (makes_outputs()) copy_pooled_rows(kept, drawn);
 }
