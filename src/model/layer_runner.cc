@@ -216,11 +216,16 @@ void LayerRunner::add_product(Matrix x, const tensor::PackedWeight& weight, cons
                      .dtype = DType::kF32,
                      .rows = x.rows,
                      .cols = layout_.position.size};
+    const tensor::IntMatrix integers{
+        .data = reinterpret_cast<int32_t*>(sums.data), .rows = sums.rows, .cols = sums.cols};
     backend_.row_magnitudes(x, own);
     collective_->all_gather(own, all);
-    backend_.matmul_row_scaled(x, weight, all, sums);
+    backend_.matmul_integers(x, weight, all, integers);
+    collective_->all_reduce(integers);
+    backend_.scale_integers(integers, weight, all, sums);
   } else {
     backend_.matmul(x, weight, nullptr, sums);
+    if (has_ranks()) collective_->all_reduce(sums);
   }
   add_sums(sums, end, hidden);
 }
@@ -230,7 +235,6 @@ Matrix LayerRunner::block_sums(int64_t rows) const {
 }
 
 void LayerRunner::add_sums(Matrix sums, const BlockEnd& end, Matrix hidden) {
-  if (has_ranks()) collective_->all_reduce(sums);
   if (end.is_plain()) return backend_.add_sums(sums, end.bias, hidden);
   backend_.add_scaled_sums(sums, end.bias, end.norm, config_.norm_epsilon, end.multiplier, hidden);
 }
@@ -257,6 +261,7 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   if (!has_ranks() && end.is_plain()) return backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
   const Matrix sums = block_sums(hidden.rows);
   backend_.fused_moe_sums(x, routed, *layer.experts, batch, sums);
+  if (has_ranks()) collective_->all_reduce(sums);
   add_sums(sums, end, hidden);
 }
 
