@@ -44,7 +44,7 @@ class ScaleEpilogue {
   template <int kVecs>
   MILLRACE_INLINE void scale(int row, int rows, int column) {
     scale_sums<kVecs>(task_.c + row * kPanelColumns + column, rows, task_.quant_params + row,
-                      task_.column_scales + column);
+                      task_.column_scales != nullptr ? task_.column_scales + column : nullptr);
   }
 
   const GemmTask& task_;
@@ -70,9 +70,8 @@ void one_row_is_channel_format(const GemmTask& task) {
       }
     }
   }
-  for (int v = 0; v < kVecs; ++v) {
-    store(task.c + v * kLanes, scaled_sum(sum[v], task.quant_params[0], load(task.column_scales + v * kLanes)));
-  }
+  for (int v = 0; v < kVecs; ++v) store_as(task.c + v * kLanes, sum[v]);
+  scale_sums<kVecs>(task.c, 1, task.quant_params, task.column_scales);
 }
 
 void gemm_w8a8_channel_amx(const GemmTask& task) {

@@ -38,16 +38,19 @@ int64_t level_count(size_t shards) {
 
 }  // namespace
 
-BlockedGemm::BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight)
+BlockedGemm::BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight,
+                         bool integer_sums)
     : kernels_(device.kernels),
       weight_(weight),
       kernel_(select_gemm_kernel(device, weight.layout())),
       lhs_(lhs),
       rows_(rows),
+      has_column_scales_(weight.has_row_scales() && !integer_sums),
       blocking_(choose_blocking(lhs.tiled(), rows, weight.layout())),
       unpacked_bytes_(needs_scratch(weight.layout().format) ? kW8ScratchBytes : 0),
       row_blocks_((rows + blocking_.rows - 1) / blocking_.rows),
       panel_blocks_((weight.panel_count() + blocking_.panels - 1) / blocking_.panels) {
+  CHECK(!integer_sums || weight.has_row_scales(), "integer sums of a weight without row scales");
   CHECK(scratch_bytes() <= kMaxScratchBytes, "a block of {} bytes of scratch", scratch_bytes());
 }
 
@@ -116,7 +119,7 @@ void BlockedGemm::multiply(const Block& block, size_t index, std::byte* scratch,
                .quant_params = is_channel_format
                                    ? lhs_.quant_params + static_cast<int64_t>(index) * rows_ + block.first_row
                                    : nullptr,
-               .column_scales = is_channel_format ? weight_.column_scales(panel) : nullptr,
+               .column_scales = has_column_scales_ ? weight_.column_scales(panel) : nullptr,
                .completes = next_step == last_step,
                .w4 = &weight_.layout().w4});
     }

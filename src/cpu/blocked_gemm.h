@@ -22,7 +22,9 @@ struct PanelResult {
 /// lives on the stack of an op.
 class BlockedGemm {
  public:
-  BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight);
+  /// `integer_sums`: the sums of channel panels stay integers, which PanelResult::c holds.
+  BlockedGemm(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight,
+              bool integer_sums = false);
 
   /// Returns the number of blocks. Blocks are numbered by row block first, then by panel block.
   [[nodiscard]] int64_t block_count() const { return row_blocks_ * panel_blocks_; }
@@ -84,6 +86,7 @@ class BlockedGemm {
   void (*kernel_)(const GemmTask&);
   PackedLhs lhs_;
   int64_t rows_;
+  bool has_column_scales_;
   Blocking blocking_;
   size_t unpacked_bytes_;  // of scratch for the weights
   int64_t row_blocks_;

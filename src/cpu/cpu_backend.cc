@@ -195,9 +195,13 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::row_magnitudes(device_, x, out);
   }
-  void matmul_row_scaled(Matrix x, const PackedWeight& weight, Matrix magnitudes, Matrix sums) override {
+  void matmul_integers(Matrix x, const PackedWeight& weight, Matrix magnitudes, tensor::IntMatrix sums) override {
     check_stream();
-    cpu::matmul_row_scaled(device_, x, as_cpu_weight(weight), magnitudes, sums);
+    cpu::matmul_integers(device_, x, as_cpu_weight(weight), magnitudes, sums);
+  }
+  void scale_integers(tensor::IntMatrix sums, const PackedWeight& weight, Matrix magnitudes, Matrix out) override {
+    check_stream();
+    cpu::scale_integers(device_, sums, as_cpu_weight(weight), magnitudes, out);
   }
   void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override {
     check_stream();

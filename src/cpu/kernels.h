@@ -105,7 +105,7 @@ struct GemmTask {
   std::byte* scratch = nullptr;  // [kW8ScratchBytes], 64-byte aligned, for an 8-bit or 4-bit panel
   // Channel panels only; their sums are int32 until all steps have been added.
   const struct LhsQuantParams* quant_params = nullptr;  // [rows]
-  const float* column_scales = nullptr;                 // [64]
+  const float* column_scales = nullptr;                 // [64]; null: sums stay integers
   bool completes = true;                                // these are the last steps
   const W4PanelFormat* w4 = nullptr;                    // of a 4-bit panel
 };
@@ -115,6 +115,13 @@ struct LhsQuantParams {
   float scale = 0.0f;
   int32_t compensation = 0;  // -128 Σ values, which cancels the weights' offset of 128
 };
+
+/// Returns the scale of an 8-bit LHS row for channel panels from its largest magnitude. A row whose values are all
+/// below 2^-100 becomes zero, and one that is not finite NaN.
+[[nodiscard, gnu::always_inline]] inline float channel_row_scale(float largest) {
+  if (!(largest <= 0x1.fffffep127f)) return __builtin_nanf("");
+  return largest >= 0x1p-100f ? largest / 127.0f : 0.0f;
+}
 
 /// Bytes of a tile of 8-bit LHS rows: per 16 rows and group, [16][32] int8, then [16] scales and [16] compensations.
 inline constexpr int kInt8LhsTileBytes = kTileHeight * (kW8GroupElements + static_cast<int>(sizeof(LhsQuantParams)));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "cpu/blocked_gemm.h"
@@ -12,13 +13,14 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// Computes every panel for every block of rows and hands the sums to finish(PanelResult). `magnitudes` are those of
-/// pack_lhs().
+/// Computes every panel for every block of rows and hands the sums to finish(PanelResult). With `magnitudes`, those of
+/// pack_lhs(), the sums are integers.
 template <class Epilogue>
 void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Epilogue& finish,
                     const float* magnitudes = nullptr) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const BlockedGemm product(device, pack_lhs(device, x, weight.layout(), magnitudes), x.rows, weight);
+  const BlockedGemm product(device, pack_lhs(device, x, weight.layout(), magnitudes), x.rows, weight,
+                            magnitudes != nullptr);
   device.pool.run_ranges(product.block_count(), [&](int64_t begin, int64_t end, int slot) {
     std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(product.scratch_bytes());
     for (int64_t block = begin; block < end; ++block) product.run(block, scratch, finish);
@@ -27,6 +29,25 @@ void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weig
 
 void check_bias(const CpuVector* bias, int64_t features) {
   CHECK(bias == nullptr || bias->size() == features, "a bias of {} for {} features", bias->size(), features);
+}
+
+void check_integers(const tensor::IntMatrix& sums, int64_t rows, const CpuPackedWeight& weight) {
+  CHECK(weight.has_row_scales(), "a weight without row scales");
+  CHECK(sums.rows == rows && sums.cols == weight.out_features(), "sums are [{}, {}], wanted [{}, {}]", sums.rows,
+        sums.cols, rows, weight.out_features());
+}
+
+/// Finds the largest magnitude of each row over the ranks for Device::magnitudes.
+void find_largest_magnitudes(Device& device, const Matrix& magnitudes, int64_t rows) {
+  check_matrix("magnitudes", magnitudes, DType::kF32, rows, magnitudes.cols);
+  device.magnitudes.resize(static_cast<size_t>(rows));
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto* const of_ranks = row_of<float>(magnitudes, row);
+    // Magnitudes are ordered as their bits, NaN above all.
+    device.magnitudes[static_cast<size_t>(row)] = *std::max_element(
+        of_ranks, of_ranks + magnitudes.cols,
+        [](float left, float right) { return std::bit_cast<uint32_t>(left) < std::bit_cast<uint32_t>(right); });
+  }
 }
 
 std::byte* element_of(const Matrix& matrix, int64_t row, int64_t col) {
@@ -72,27 +93,36 @@ void row_magnitudes(Device& device, Matrix x, Matrix out) {
   });
 }
 
-void matmul_row_scaled(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix magnitudes, Matrix sums) {
-  CHECK(weight.has_row_scales(), "a weight without row scales");
-  check_matrix("magnitudes", magnitudes, DType::kF32, x.rows, magnitudes.cols);
-  check_matrix("sums", sums, DType::kF32, x.rows, weight.out_features());
-  device.magnitudes.resize(static_cast<size_t>(x.rows));
-  for (int64_t row = 0; row < x.rows; ++row) {
-    const auto* const of_ranks = row_of<float>(magnitudes, row);
-    // Magnitudes are ordered as their bits, NaN above all.
-    device.magnitudes[static_cast<size_t>(row)] = *std::max_element(
-        of_ranks, of_ranks + magnitudes.cols,
-        [](float left, float right) { return std::bit_cast<uint32_t>(left) < std::bit_cast<uint32_t>(right); });
-  }
+void matmul_integers(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix magnitudes,
+                     tensor::IntMatrix sums) {
+  check_integers(sums, x.rows, weight);
+  find_largest_magnitudes(device, magnitudes, x.rows);
   for_each_panel(
       device, x, weight,
       [&](const PanelResult& result) {
         for (int64_t i = 0; i < result.rows; ++i) {
-          device.store_row(result.row(i), element_of(sums, result.first_row + i, result.feature), DType::kF32,
-                           result.features);
+          std::memcpy(sums.data + (result.first_row + i) * sums.cols + result.feature, result.row(i),
+                      static_cast<size_t>(result.features) * sizeof(int32_t));
         }
       },
       device.magnitudes.data());
+}
+
+void scale_integers(Device& device, tensor::IntMatrix sums, const CpuPackedWeight& weight, Matrix magnitudes,
+                    Matrix out) {
+  check_integers(sums, out.rows, weight);
+  check_matrix("out", out, DType::kF32, out.rows, weight.out_features());
+  find_largest_magnitudes(device, magnitudes, out.rows);
+  device.for_rows(out.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float row_scale = channel_row_scale(device.magnitudes[static_cast<size_t>(row)]);
+      const float* const column_scales = weight.column_scales(0);
+      const int32_t* const integers = sums.data + row * sums.cols;
+      float* const values = row_of<float>(out, row);
+      for (int64_t i = 0; i < sums.cols; ++i)
+        values[i] = static_cast<float>(integers[i]) * (column_scales[i] * row_scale);
+    }
+  });
 }
 
 void add_sums(Device& device, Matrix sums, const CpuVector* bias, Matrix hidden) {

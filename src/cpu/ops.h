@@ -39,8 +39,10 @@ void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, con
 void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias,
                 tensor::Matrix hidden);
 void row_magnitudes(Device& device, tensor::Matrix x, tensor::Matrix out);
-void matmul_row_scaled(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix magnitudes,
-                       tensor::Matrix sums);
+void matmul_integers(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix magnitudes,
+                     tensor::IntMatrix sums);
+void scale_integers(Device& device, tensor::IntMatrix sums, const CpuPackedWeight& weight, tensor::Matrix magnitudes,
+                    tensor::Matrix out);
 void add_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, tensor::Matrix hidden);
 void add_gated_sums(Device& device, tensor::Matrix sums, tensor::Matrix gates, tensor::Matrix hidden);
 void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);

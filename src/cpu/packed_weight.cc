@@ -220,16 +220,20 @@ void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& so
 
 using LayoutFn = PanelLayout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 
+/// Checks that the integer sums over `inputs` cannot overflow.
+void check_channel_inputs(std::string_view name, int64_t inputs) {
+  if (inputs > kMaxChannelElements)
+    throw std::runtime_error(fmt::format("{}: has {} inputs with one scale per channel, wanted at most {}", name,
+                                         inputs, kMaxChannelElements));
+}
+
 /// Returns the layout for parts that are packed together.
 LayoutFn& layout_for(std::span<const W8Matrix> parts, W8Activations inputs) {
   CHECK(!parts.empty(), "no matrix to pack");
   const bool per_channel_scales = parts.front().per_channel_scales;
   for (const W8Matrix& part : parts) {
     CHECK(part.per_channel_scales == per_channel_scales, "{} has other scales than {}", part.name, parts.front().name);
-    if (per_channel_scales && part.cols > kMaxChannelElements) {
-      throw std::runtime_error(fmt::format("{}: has {} inputs with one scale per channel, wanted at most {}", part.name,
-                                           part.cols, kMaxChannelElements));
-    }
+    if (per_channel_scales) check_channel_inputs(part.name, part.cols);
   }
   CHECK(!per_channel_scales || inputs == W8Activations::kInt8, "{} has scales for rounded inputs", parts.front().name);
   if (per_channel_scales) return w8a8_channel_panel_layout;
@@ -438,7 +442,10 @@ std::unique_ptr<CpuPackedWeight> pack_sharded_w8_weight(Device& device, const W8
   check_columns(part, shards);
   CHECK(part.per_channel_scales || shards.owned().begin % kW8GroupElements == 0,
         "{} begins inside a group, at column {}", part.name, shards.owned().begin);
-  return pack_stack(device, std::span(&part, 1), layout_for({&part, 1}, inputs), &shards);
+  if (part.per_channel_scales) check_channel_inputs(part.name, shards.border.back());
+  // Integer sums are exact in any order: one shard has all inputs of the rank.
+  return pack_stack(device, std::span(&part, 1), layout_for({&part, 1}, inputs),
+                    part.per_channel_scales ? nullptr : &shards);
 }
 
 void read_elements(const Kernels& kernels, const HostTensor& tensor, int64_t first, int64_t count, float* out) {

@@ -68,11 +68,8 @@ Values rounded_to_int8(const Values& rows, int64_t width, int64_t group_size) {
   return out;
 }
 
-Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix) {
-  return matmul_int8(x, matrix, {0, matrix.cols});
-}
 
-Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix, tensor::TermRange part) {
+Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix) {
   const auto cols = static_cast<size_t>(matrix.cols);
   Values out;
   std::vector<int64_t> whole(cols);
@@ -87,7 +84,7 @@ Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix, tensor::Term
     }
     for (int64_t feature = 0; feature < matrix.rows; ++feature) {
       int64_t sum = 0;
-      for (auto i = static_cast<size_t>(part.begin); i < static_cast<size_t>(part.end); ++i) {
+      for (size_t i = 0; i < cols; ++i) {
         sum += whole[i] * static_cast<int8_t>(matrix.values[static_cast<size_t>(feature) * cols + i]);
       }
       out.push_back(static_cast<float>(sum) * (matrix.scale(feature, 0) * scale));

@@ -34,8 +34,6 @@ using Values = std::vector<float>;
 /// Multiplies rows by a matrix with a scale per row, bit for bit. Rows of x are quantized to int8, one scale each; Σ
 /// q·w is exact. The result is f32(Σ) · (scale of the matrix's row · scale of x's row). Values are finite.
 [[nodiscard]] Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix);
-/// Multiplies the columns `part` of rows [matrix.cols of all] by those of the matrix, with the scales of whole rows.
-[[nodiscard]] Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix, tensor::TermRange part);
 
 /// Returns rows of the table, [tokens, width]. A token outside the table gives zeros.
 [[nodiscard]] Values embed(const tensor::HostTensor& table, std::span<const TokenId> tokens);

@@ -13,9 +13,21 @@ MILLRACE_INLINE Vec scaled_sum(Ints sum, const LhsQuantParams& quant_params, Vec
   return __builtin_convertvector(sum + quant_params.compensation, Vec) * (scale * quant_params.scale);
 }
 
-/// Replaces integer sums by their values: [rows, kVecs * 16] of c from a column on, with the given scales.
+/// Corrects integer sums for the weights' offset, and leaves them integers.
+template <int kVecs>
+MILLRACE_INLINE void compensate_sums(float* c, int rows, const LhsQuantParams* quant_params) {
+  for (int row = 0; row < rows; ++row, c += kPanelColumns) {
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v)
+      store_as(c + v * kLanes, load_as<Ints>(c + v * kLanes) + quant_params[row].compensation);
+  }
+}
+
+/// Replaces integer sums by their values: [rows, kVecs * 16] of c from a column on, with the given scales. Without
+/// scales they stay integers.
 template <int kVecs>
 MILLRACE_INLINE void scale_sums(float* c, int rows, const LhsQuantParams* quant_params, const float* column_scales) {
+  if (column_scales == nullptr) return compensate_sums<kVecs>(c, rows, quant_params);
   Vec scale[kVecs];
 #pragma clang loop unroll(full)
   for (int v = 0; v < kVecs; ++v) scale[v] = load(column_scales + v * kLanes);
@@ -118,8 +130,8 @@ MILLRACE_INLINE LhsQuantParams quantize_lhs_part_of(const std::byte* in, int64_t
       store_lhs_int8(out + part * kVecSteps * kInt8StepBytes, rounded);
     }
   }
-  if (!is_finite) return {__builtin_nanf(""), 0};
-  return {largest >= 0x1p-100f ? largest / 127.0f : 0.0f, -128 * __builtin_reduce_add(sum)};
+  if (!is_finite) return {channel_row_scale(largest), 0};
+  return {channel_row_scale(largest), -128 * __builtin_reduce_add(sum)};
 }
 
 float largest_magnitude(const std::byte* in, bool bf16, int64_t count) {

@@ -59,6 +59,7 @@ class NcclCollective final : public tensor::Collective {
 
   [[nodiscard]] tensor::RankPosition position() const override { return position_; }
   void all_reduce(Matrix sums) override;
+  void all_reduce(tensor::IntMatrix sums) override;
   void all_gather(Matrix slice, Matrix out) override;
   void abort(const std::string& reason) override { group_->abort(reason); }
   /// Ends the communicator; what waits on the device for other ranks ends too.
@@ -252,6 +253,10 @@ void NcclCollective::all_reduce(Matrix sums) {
   group_->check();
   const int64_t count = sums.rows * sums.cols;
   if (count > 0) add_ranks(reinterpret_cast<float*>(sums.data), count);
+}
+
+void NcclCollective::all_reduce(tensor::IntMatrix) {
+  CHECK(false, "a GPU has no weights with row scales, whose sums are integers");
 }
 
 void NcclCollective::all_gather(Matrix slice, Matrix out) {

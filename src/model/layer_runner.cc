@@ -225,13 +225,21 @@ void LayerRunner::add_product(Matrix x, const tensor::PackedWeight& weight, cons
 }
 
 void LayerRunner::multiply(Matrix x, const tensor::PackedWeight& weight, Matrix sums) {
-  if (!has_ranks() || !weight.has_row_scales()) return backend_.matmul(x, weight, nullptr, sums);
+  if (!has_ranks()) return backend_.matmul(x, weight, nullptr, sums);
+  if (!weight.has_row_scales()) {
+    backend_.matmul(x, weight, nullptr, sums);
+    return collective_->all_reduce(sums);
+  }
   const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
   const Matrix all{
       .data = activations_.rank_magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = layout_.position.size};
+  const tensor::IntMatrix integers{
+      .data = reinterpret_cast<int32_t*>(sums.data), .rows = sums.rows, .cols = sums.cols};
   backend_.row_magnitudes(x, own);
   collective_->all_gather(own, all);
-  backend_.matmul_row_scaled(x, weight, all, sums);
+  backend_.matmul_integers(x, weight, all, integers);
+  collective_->all_reduce(integers);
+  backend_.scale_integers(integers, weight, all, sums);
 }
 
 Matrix LayerRunner::block_sums(int64_t rows) const {
@@ -239,7 +247,6 @@ Matrix LayerRunner::block_sums(int64_t rows) const {
 }
 
 void LayerRunner::add_sums(Matrix sums, const BlockEnd& end, Matrix hidden) {
-  if (has_ranks()) collective_->all_reduce(sums);
   if (end.is_plain()) return backend_.add_sums(sums, end.bias, hidden);
   backend_.add_scaled_sums(sums, end.bias, end.norm, config_.norm_epsilon, end.multiplier, hidden);
 }
@@ -271,13 +278,13 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   }
   const Matrix sums = block_sums(hidden.rows);
   backend_.fused_moe_sums(x, routed, *layer.experts, batch, sums);
+  if (has_ranks()) collective_->all_reduce(sums);
   if (!has_shared || end.is_plain()) {
     add_sums(sums, end, hidden);
     if (has_shared) add_shared_expert(index, x, hidden);
     return;
   }
   // What follows the block sees the sum of both.
-  if (has_ranks()) collective_->all_reduce(sums);
   add_shared_expert(index, x, sums);
   backend_.add_scaled_sums(sums, end.bias, end.norm, config_.norm_epsilon, end.multiplier, hidden);
 }
@@ -289,7 +296,6 @@ void LayerRunner::add_shared_expert(int32_t index, Matrix x, Matrix hidden) {
   const Matrix sums{
       .data = activations_.shared_sums.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = config_.hidden_size};
   multiply(activated, *layer.down, sums);
-  if (has_ranks()) collective_->all_reduce(sums);
   if (!layer.shared_expert_gate) return backend_.add_sums(sums, nullptr, hidden);
   const Matrix gates{.data = activations_.shared_gates.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = 1};
   backend_.matmul(x, *layer.shared_expert_gate, nullptr, gates);

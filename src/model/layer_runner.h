@@ -105,9 +105,9 @@ class LayerRunner {
   /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
   void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
   [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;
-  /// Computes the rank's part of x · Wᵀ (f32). The weight's inputs are divided over the ranks.
+  /// Computes x · Wᵀ (f32), added over all ranks. The weight's inputs are divided over the ranks.
   void multiply(tensor::Matrix x, const tensor::PackedWeight& weight, tensor::Matrix sums);
-  /// Adds the sums of all ranks to hidden.
+  /// Adds whole sums to hidden.
   void add_sums(tensor::Matrix sums, const BlockEnd& end, tensor::Matrix hidden);
   /// Computes a layer's feed-forward block. In a parallel layer `attention_input` is its input.
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,

@@ -34,6 +34,10 @@ void SimulatedCollective::all_reduce(tensor::Matrix) {
   CHECK(false, "a virtual thread cannot wait in an exchange");
 }
 
+void SimulatedCollective::all_reduce(tensor::IntMatrix) {
+  CHECK(false, "a virtual thread cannot wait in an exchange");
+}
+
 void SimulatedCollective::all_gather(tensor::Matrix, tensor::Matrix) {
   CHECK(false, "a virtual thread cannot wait in an exchange");
 }

@@ -24,6 +24,7 @@ class SimulatedCollective final : public tensor::Collective {
 
   [[nodiscard]] tensor::RankPosition position() const override { return position_; }
   void all_reduce(tensor::Matrix sums) override;
+  void all_reduce(tensor::IntMatrix sums) override;
   void all_gather(tensor::Matrix slice, tensor::Matrix out) override;
   void abort(const std::string& reason) override { group_->abort(reason); }
 

@@ -71,7 +71,11 @@ void Backend::row_magnitudes(Matrix, Matrix) {
   CHECK(false, "{} has no weights with row scales", description());
 }
 
-void Backend::matmul_row_scaled(Matrix, const PackedWeight&, Matrix, Matrix) {
+void Backend::matmul_integers(Matrix, const PackedWeight&, Matrix, IntMatrix) {
+  CHECK(false, "{} has no weights with row scales", description());
+}
+
+void Backend::scale_integers(IntMatrix, const PackedWeight&, Matrix, Matrix) {
   CHECK(false, "{} has no weights with row scales", description());
 }
 

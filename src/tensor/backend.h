@@ -56,6 +56,14 @@ struct Matrix {
   [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype); }
 };
 
+/// A borrowed dense row-major matrix of integers on the device.
+struct IntMatrix {
+  int32_t* data = nullptr;  // [rows, cols]
+  int64_t rows = 0;
+  int64_t cols = 0;
+  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * sizeof(int32_t); }
+};
+
 /// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias). `in` counts
 /// the columns of the rank.
 class PackedWeight {
@@ -472,9 +480,13 @@ class Backend {
                               Matrix sums) = 0;
   /// out (f32) [T, 1] = the largest magnitude of each row of x (compute) [T, K]; NaN or infinity if there is one.
   virtual void row_magnitudes(Matrix x, Matrix out);
-  /// sums (f32) [T, N] = x (compute) [T, K] · Wᵀ, with a weight that has row scales. The largest magnitude of a row on
-  /// each rank is in `magnitudes` (f32) [T, ranks].
-  virtual void matmul_row_scaled(Matrix x, const PackedWeight& weight, Matrix magnitudes, Matrix sums);
+  /// sums [T, N] = x (compute) [T, K] · Wᵀ in integers, without their scales, with a weight that has row scales. The
+  /// largest magnitude of a row on each rank is in `magnitudes` (f32) [T, ranks]. Integers are exact, so that ranks may
+  /// add them in any order.
+  virtual void matmul_integers(Matrix x, const PackedWeight& weight, Matrix magnitudes, IntMatrix sums);
+  /// out (f32) [T, N] = the values that the sums of all ranks stand for, with the weight and the magnitudes of
+  /// matmul_integers. `out` may be the memory of `sums`.
+  virtual void scale_integers(IntMatrix sums, const PackedWeight& weight, Matrix magnitudes, Matrix out);
   /// hidden [T, N] += sums (f32) [T, N] + bias; `bias` may be null. It ends matmul_add and fused_moe where the sums of
   /// several ranks were added in between. The contents of `sums` are lost.
   virtual void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) = 0;

@@ -38,6 +38,9 @@ class Collective {
   /// neighbours, then pairs, then fours. All ranks get the same bits, those of the tree over shards. The payload of a
   /// NaN may differ from that of the tree.
   virtual void all_reduce(Matrix sums) = 0;
+  /// Replaces integers [T, N] by their sum over all ranks, which an int32 holds. They travel as they are, whatever the
+  /// dtype of other sums.
+  virtual void all_reduce(IntMatrix sums) = 0;
   /// Writes to `out` [T, N · size] the slices [T, N] of all ranks side by side, in the order of ranks.
   virtual void all_gather(Matrix slice, Matrix out) = 0;
   /// Ends the group from any thread: waiting and later calls of all ranks throw `reason`. The first reason counts.

@@ -83,6 +83,34 @@ TEST_CASE("Collectives: all_reduce gives all ranks the bits of the tree") {
   }
 }
 
+TEST_CASE("Collectives: all_reduce adds integers exactly") {
+  Random random(test_seed());
+  INFO("MILLRACE_TEST_SEED=" << test_seed());
+  for (const CollectiveCase& each : collective_cases()) {
+    if (!each.adds_integers) continue;
+    for (const int32_t size : kSizes) {
+      RankGroup group = each.make(size);
+      for (const MatrixSize matrix : kMatrixSizes) {
+        CAPTURE(each.name, size, matrix.rows, matrix.cols);
+        const auto count = static_cast<size_t>(matrix.rows * matrix.cols);
+        std::vector<std::vector<int32_t>> sums(static_cast<size_t>(size), std::vector<int32_t>(count));
+        std::vector<int32_t> wanted(count);
+        for (std::vector<int32_t>& own : sums) {
+          // No f32 holds all of these.
+          for (size_t i = 0; i < count; ++i) {
+            own[i] = static_cast<int32_t>(random.integer(-(1 << 27), 1 << 27)) + 1;
+            wanted[i] += own[i];
+          }
+        }
+        run_on_all(group, [&](tensor::Backend&, tensor::Collective& end, int32_t rank) {
+          end.all_reduce({.data = sums[static_cast<size_t>(rank)].data(), .rows = matrix.rows, .cols = matrix.cols});
+        });
+        for (const std::vector<int32_t>& got : sums) REQUIRE((got == wanted));
+      }
+    }
+  }
+}
+
 TEST_CASE("Collectives: the order of additions is that of the tree") {
   // ((1e8 + 1) + (-1e8 + 1)) + … : every other order gives another sum.
   const std::vector<float> by_rank = {1e8f, 1.0f, -1e8f, 1.0f, 3.0f, 1e9f, -1e9f, 5.0f};

@@ -107,11 +107,32 @@ class ShardedCase {
       const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, owned.size());
       const DeviceMatrix result = make_matrix(backend_, DType::kF32, rows, out);
       upload(backend_, columns(x, sum.inputs, owned), left);
-      if (weight->has_row_scales()) {
-        multiply_row_scaled(left.matrix, *weight, position.size, result.matrix);
-      } else {
-        backend_.matmul(left.matrix, *weight, nullptr, result.matrix);
+      backend_.matmul(left.matrix, *weight, nullptr, result.matrix);
+      sums = download(backend_, result.matrix);
+    });
+    return sums;
+  }
+  /// Returns the sums of all ranks, whose integers are added in the order of ranks.
+  [[nodiscard]] Values integer_sums(int32_t ranks) const {
+    std::vector<std::unique_ptr<tensor::PackedWeight>> weights;
+    for (int32_t rank = 0; rank < ranks; ++rank) weights.push_back(pack({rank, ranks}));
+    Values sums;
+    backend_.run_and_wait([&] {
+      const DeviceMatrix magnitudes = make_matrix(backend_, DType::kF32, rows, ranks);
+      upload(backend_, magnitudes_of(ranks), magnitudes);
+      std::vector<int32_t> total(static_cast<size_t>(rows * out));
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const TermRange owned = sum.shards({rank, ranks}).owned();
+        const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, owned.size());
+        upload(backend_, columns(x, sum.inputs, owned), left);
+        std::vector<int32_t> own(total.size());
+        backend_.matmul_integers(left.matrix, *weights[static_cast<size_t>(rank)], magnitudes.matrix,
+                                 {.data = own.data(), .rows = rows, .cols = out});
+        for (size_t i = 0; i < own.size(); ++i) total[i] += own[i];
       }
+      const DeviceMatrix result = make_matrix(backend_, DType::kF32, rows, out);
+      backend_.scale_integers({.data = total.data(), .rows = rows, .cols = out}, *weights.front(), magnitudes.matrix,
+                              result.matrix);
       sums = download(backend_, result.matrix);
     });
     return sums;
@@ -157,9 +178,8 @@ class ShardedCase {
     return result;
   }
 
-  /// Multiplies with the magnitudes of all `ranks` ranks, which it finds one by one.
-  void multiply_row_scaled(const tensor::Matrix& left, const tensor::PackedWeight& weight, int32_t ranks,
-                           const tensor::Matrix& result) const {
+  /// Returns the largest magnitude of each row on each of `ranks` ranks.
+  [[nodiscard]] Values magnitudes_of(int32_t ranks) const {
     Values all(static_cast<size_t>(rows * ranks));
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const TermRange owned = sum.shards({rank, ranks}).owned();
@@ -171,9 +191,7 @@ class ShardedCase {
       for (size_t row = 0; row < own.size(); ++row)
         all[row * static_cast<size_t>(ranks) + static_cast<size_t>(rank)] = own[row];
     }
-    const DeviceMatrix magnitudes = make_matrix(backend_, DType::kF32, rows, ranks);
-    upload(backend_, all, magnitudes);
-    backend_.matmul_row_scaled(left, weight, magnitudes.matrix, result);
+    return all;
   }
 
   tensor::Backend& backend_;
@@ -218,12 +236,8 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
         INFO(shown(backend_case, sum, format));
         const ShardedCase sharded(random, *backend, sum, format);
         if (format == Format::kW8A8Int8) {
-          std::vector<Values> partial;
-          for (int32_t shard = 0; shard < tensor::kSumShards; ++shard) {
-            const TermRange terms = sum.shards({}).shard(shard);
-            partial.push_back(reference::matmul_int8(sharded.x, sharded.quantized.view(), terms));
-          }
-          const bool same = sharded.sums_of({}) == tree(partial);
+          const Values wanted = reference::matmul_int8(sharded.x, sharded.quantized.view());
+          const bool same = sharded.sums_of({}) == wanted;
           REQUIRE(same);
           continue;
         }
@@ -263,7 +277,11 @@ TEST_CASE("GEMMs of ranks add up to the same bits for every count") {
         for (const int32_t ranks : {1, 2, 4, 8}) {
           if (!sharded.can_cut(ranks) || sum.inputs < 8 * ranks) continue;
           std::vector<Values> sums;
-          for (int32_t rank = 0; rank < ranks; ++rank) sums.push_back(sharded.sums_of({rank, ranks}));
+          if (format == Format::kW8A8Int8) {
+            sums.push_back(sharded.integer_sums(ranks));
+          } else {
+            for (int32_t rank = 0; rank < ranks; ++rank) sums.push_back(sharded.sums_of({rank, ranks}));
+          }
           const bool same = sharded.finished(tree(sums)) == wanted;
           INFO(ranks << " ranks, " << sharded.rows << " x " << sharded.out);
           REQUIRE(same);

@@ -35,7 +35,12 @@ RankGroup make_gpus(int32_t size) {
 }  // namespace
 
 std::vector<CollectiveCase> collective_cases() {
-  return {{.name = "NCCL", .make = make_gpus, .compares_calls = false, .waits_in_calls = false, .calls_in_turn = 100}};
+  return {{.name = "NCCL",
+           .make = make_gpus,
+           .compares_calls = false,
+           .waits_in_calls = false,
+           .adds_integers = false,
+           .calls_in_turn = 100}};
 }
 
 }  // namespace millrace::test

@@ -8,6 +8,8 @@ namespace millrace::comm {
 namespace {
 
 std::string describe(const RankCall& call) {
+  if (call.kind == RankCall::Kind::kAllReduceIntegers)
+    return fmt::format("all_reduce of integers [{}, {}]", call.rows, call.cols);
   return fmt::format("{} of {} [{}, {}]", call.kind == RankCall::Kind::kAllReduce ? "all_reduce" : "all_gather",
                      to_string(call.dtype), call.rows, call.cols);
 }

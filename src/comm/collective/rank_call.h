@@ -9,9 +9,9 @@ namespace millrace::comm {
 
 /// A call of a collective, which all ranks of a group make with equal values.
 struct RankCall {
-  enum class Kind : uint8_t { kAllReduce, kAllGather };
+  enum class Kind : uint8_t { kAllReduce, kAllReduceIntegers, kAllGather };
   Kind kind = Kind::kAllReduce;
-  tensor::DType dtype = tensor::DType::kF32;
+  tensor::DType dtype = tensor::DType::kF32;  ///< of no meaning for integers
   int64_t rows = 0;
   int64_t cols = 0;  ///< of the rank's own matrix
   friend bool operator==(const RankCall&, const RankCall&) = default;
@@ -19,6 +19,10 @@ struct RankCall {
 
 [[nodiscard]] inline RankCall call_of(RankCall::Kind kind, const tensor::Matrix& matrix) {
   return {.kind = kind, .dtype = matrix.dtype, .rows = matrix.rows, .cols = matrix.cols};
+}
+
+[[nodiscard]] inline RankCall call_of(const tensor::IntMatrix& sums) {
+  return {.kind = RankCall::Kind::kAllReduceIntegers, .rows = sums.rows, .cols = sums.cols};
 }
 
 /// Returns why a group whose ranks make different calls has to end.

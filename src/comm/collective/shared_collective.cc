@@ -73,7 +73,7 @@ class SharedGroup {
   void part(uint32_t turn) { CHECK(exit_.arrive_and_wait(turn), "the gate at the exit is never closed"); }
 
   [[nodiscard]] const std::array<Offer, kMaxRanks>& offers(uint32_t turn) { return set_of(turn).offers; }
-  [[nodiscard]] float* small_sums(int32_t rank, uint32_t turn) {
+  [[nodiscard]] std::byte* small_sums(int32_t rank, uint32_t turn) {
     return set_of(turn).sums[static_cast<size_t>(rank)].data();
   }
 
@@ -86,7 +86,7 @@ class SharedGroup {
  private:
   struct alignas(64) Set {
     std::array<Offer, kMaxRanks> offers;
-    std::array<std::array<float, kSmallBytes / sizeof(float)>, kMaxRanks> sums;
+    alignas(64) std::array<std::array<std::byte, kSmallBytes>, kMaxRanks> sums;
   };
   [[nodiscard]] Set& set_of(uint32_t turn) { return sets_[turn % 2]; }
   [[noreturn]] void throw_reason() {
@@ -117,11 +117,17 @@ class SharedCollective final : public tensor::Collective {
 
   [[nodiscard]] tensor::RankPosition position() const override { return {rank_, group_->size()}; }
   void all_reduce(Matrix sums) override;
+  void all_reduce(tensor::IntMatrix sums) override;
   void all_gather(Matrix slice, Matrix out) override;
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
-  void add_small(Matrix sums);
+  /// Adds values of 4 bytes over all ranks.
+  template <class Value>
+  void reduce(const RankCall& call, Value* values);
+  template <class Value>
+  void add_small(const RankCall& call, Value* values);
+  template <class Value>
   void add_slice(uint32_t large_turn);
   /// Calls body(begin, end) over [0, items), on all threads when the items are `parallel`.
   template <class Body>
@@ -142,31 +148,43 @@ class SharedCollective final : public tensor::Collective {
 
 void SharedCollective::all_reduce(Matrix sums) {
   check_all_reduce(sums);
+  reduce(call_of(RankCall::Kind::kAllReduce, sums), reinterpret_cast<float*>(sums.data));
+}
+
+void SharedCollective::all_reduce(tensor::IntMatrix sums) {
+  reduce(call_of(sums), sums.data);
+}
+
+template <class Value>
+void SharedCollective::reduce(const RankCall& call, Value* values) {
+  static_assert(sizeof(Value) == sizeof(float));
   ++turn_;
-  if (sums.bytes() <= kSmallBytes) return add_small(sums);
-  group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllReduce, sums), .data = sums.data});
-  add_slice(turn_);
+  if (static_cast<size_t>(call.rows * call.cols) * sizeof(Value) <= kSmallBytes) return add_small(call, values);
+  group_->meet(rank_, turn_, {.call = call, .data = reinterpret_cast<std::byte*>(values)});
+  add_slice<Value>(turn_);
   group_->part(++exits_);
 }
 
 /// Adds all ranks' parts on every rank, from copies that the ranks leave in the group.
-void SharedCollective::add_small(Matrix sums) {
-  if (sums.bytes() > 0) std::memcpy(group_->small_sums(rank_, turn_), sums.data, sums.bytes());
-  group_->meet(rank_, turn_, {.call = call_of(RankCall::Kind::kAllReduce, sums), .data = sums.data});
-  std::array<const float*, kMaxRanks> from{};
+template <class Value>
+void SharedCollective::add_small(const RankCall& call, Value* values) {
+  const int64_t count = call.rows * call.cols;
+  if (count > 0) std::memcpy(group_->small_sums(rank_, turn_), values, static_cast<size_t>(count) * sizeof(Value));
+  group_->meet(rank_, turn_, {.call = call, .data = reinterpret_cast<std::byte*>(values)});
+  std::array<const Value*, kMaxRanks> from{};
   for (int32_t rank = 0; rank < group_->size(); ++rank) {
-    from[static_cast<size_t>(rank)] = group_->small_sums(rank, turn_);
+    from[static_cast<size_t>(rank)] = reinterpret_cast<const Value*>(group_->small_sums(rank, turn_));
   }
-  float* const into = reinterpret_cast<float*>(sums.data);
-  add_tree(std::span(from).first(static_cast<size_t>(group_->size())), {&into, 1}, 0, sums.rows * sums.cols);
+  add_tree(std::span(from).first(static_cast<size_t>(group_->size())), {&values, 1}, 0, count);
 }
 
 /// Adds this rank's part of the values, and writes it to the matrices of all ranks.
+template <class Value>
 void SharedCollective::add_slice(uint32_t turn) {
   const auto size = static_cast<size_t>(group_->size());
-  std::array<float*, kMaxRanks> matrices{};
+  std::array<Value*, kMaxRanks> matrices{};
   for (size_t rank = 0; rank < size; ++rank) {
-    matrices[rank] = reinterpret_cast<float*>(group_->offers(turn)[rank].data);
+    matrices[rank] = reinterpret_cast<Value*>(group_->offers(turn)[rank].data);
   }
   constexpr int64_t kLine = 16;  // values of a cache line, which one rank writes
   const RankCall& call = group_->offers(turn)[0].call;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -62,6 +63,7 @@ class TcpCollective final : public tensor::Collective {
 
   [[nodiscard]] tensor::RankPosition position() const override { return position_; }
   void all_reduce(Matrix sums) override;
+  void all_reduce(tensor::IntMatrix sums) override;
   void all_gather(Matrix slice, Matrix out) override;
   void abort(const std::string& reason) override;
 
@@ -73,11 +75,20 @@ class TcpCollective final : public tensor::Collective {
   /// Exchanges with the peer at `distance`, the next step of the call.
   void exchange(int32_t distance, std::span<const std::byte> from, std::span<std::byte> into,
                 const RankExchange::Progress& progress);
-  void reduce_wholes(float* values, int64_t count);
-  void reduce_halves(float* values, int64_t count);
-  void trade_sums(int32_t distance, float* values, Range give, Range keep);
+  template <class Value>
+  void reduce(const RankCall& call, Value* values);
+  template <class Value>
+  void reduce_wholes(Value* values, int64_t count);
+  template <class Value>
+  void reduce_halves(Value* values, int64_t count);
+  template <class Value>
+  void trade_sums(int32_t distance, Value* values, Range give, Range keep);
   void trade_rounded_sums(int32_t distance, float* values, Range give, Range keep);
-  void trade_results(int32_t distance, float* values, Range own, Range theirs);
+  template <class Value>
+  void trade_results(int32_t distance, Value* values, Range own, Range theirs);
+  void trade_rounded_results(int32_t distance, float* values, Range own, Range theirs);
+  /// Returns whether floats travel as bf16.
+  [[nodiscard]] bool rounds() const { return reduce_dtype_ == DType::kBF16; }
   /// Calls body(begin, end) over `range`, on all threads when it is long.
   template <class Body>
   void for_values(Range range, const Body& body);
@@ -145,10 +156,18 @@ void TcpCollective::all_reduce(Matrix sums) {
   check_all_reduce(sums);
   RankCall call = call_of(RankCall::Kind::kAllReduce, sums);
   call.dtype = reduce_dtype_;
+  reduce(call, reinterpret_cast<float*>(sums.data));
+}
+
+void TcpCollective::all_reduce(tensor::IntMatrix sums) {
+  reduce(call_of(sums), sums.data);
+}
+
+template <class Value>
+void TcpCollective::reduce(const RankCall& call, Value* values) {
   run(call, [&] {
-    auto* const values = reinterpret_cast<float*>(sums.data);
-    const int64_t count = sums.rows * sums.cols;
-    if (position_.size >= 4 && sums.bytes() >= kHalvingBytes) {
+    const int64_t count = call.rows * call.cols;
+    if (position_.size >= 4 && static_cast<size_t>(count) * sizeof(Value) >= kHalvingBytes) {
       reduce_halves(values, count);
     } else {
       reduce_wholes(values, count);
@@ -157,14 +176,16 @@ void TcpCollective::all_reduce(Matrix sums) {
 }
 
 /// Recursive doubling: at every distance both ranks of a pair add the whole matrix.
-void TcpCollective::reduce_wholes(float* values, int64_t count) {
+template <class Value>
+void TcpCollective::reduce_wholes(Value* values, int64_t count) {
   const Range all{0, count};
   for (int32_t distance = 1; distance < position_.size; distance *= 2) trade_sums(distance, values, all, all);
 }
 
 /// Recursive halving: at every distance each rank of a pair adds one half of what is left, in the same tree. Then the
 /// halves return the same way. Every rank sends less than twice the matrix.
-void TcpCollective::reduce_halves(float* values, int64_t count) {
+template <class Value>
+void TcpCollective::reduce_halves(Value* values, int64_t count) {
   constexpr int64_t kLine = 16;
   std::array<std::pair<Range, Range>, 3> steps;  // kept and given, by distance
   size_t depth = 0;
@@ -186,21 +207,24 @@ void TcpCollective::reduce_halves(float* values, int64_t count) {
 
 /// Gives the peer this rank's sums of one range, and adds the peer's to those of another. The ranges are equal or
 /// disjoint.
-void TcpCollective::trade_sums(int32_t distance, float* values, Range give, Range keep) {
-  if (reduce_dtype_ == DType::kBF16) return trade_rounded_sums(distance, values, give, keep);
-  const auto into = received_.bytes(static_cast<size_t>(keep.size()) * sizeof(float));
-  const auto* theirs = reinterpret_cast<const float*>(into.data());
+template <class Value>
+void TcpCollective::trade_sums(int32_t distance, Value* values, Range give, Range keep) {
+  if constexpr (std::is_same_v<Value, float>) {
+    if (rounds()) return trade_rounded_sums(distance, values, give, keep);
+  }
+  const auto into = received_.bytes(static_cast<size_t>(keep.size()) * sizeof(Value));
+  const auto* theirs = reinterpret_cast<const Value*>(into.data());
   const auto add = [&](int64_t begin, int64_t end) {
-    const float* own = values + keep.begin;
-    const float* left = is_left(distance) ? own : theirs;
-    const float* right = is_left(distance) ? theirs : own;
+    const Value* own = values + keep.begin;
+    const Value* left = is_left(distance) ? own : theirs;
+    const Value* right = is_left(distance) ? theirs : own;
     add_pair(left + begin, right + begin, values + keep.begin + begin, end - begin);
   };
   int64_t added = 0;
   const auto progress = [&](size_t sent, size_t received) {
     // What is given too is sent before it is changed.
     const size_t ready = give == keep ? std::min(sent, received) : received;
-    const auto count = static_cast<int64_t>(ready / sizeof(float));
+    const auto count = static_cast<int64_t>(ready / sizeof(Value));
     if (count < keep.size() && count - added < kAddedAtOnce) return;
     for_values({added, count}, add);
     added = count;
@@ -227,13 +251,18 @@ void TcpCollective::trade_rounded_sums(int32_t distance, float* values, Range gi
 }
 
 /// Gives the peer the results of this rank's range and receives those of the peer's.
-void TcpCollective::trade_results(int32_t distance, float* values, Range own, Range theirs) {
-  const auto nothing = [](size_t, size_t) {};
-  if (reduce_dtype_ != DType::kBF16) {
-    return exchange(distance, std::as_bytes(std::span(values + own.begin, static_cast<size_t>(own.size()))),
-                    std::as_writable_bytes(std::span(values + theirs.begin, static_cast<size_t>(theirs.size()))),
-                    nothing);
+template <class Value>
+void TcpCollective::trade_results(int32_t distance, Value* values, Range own, Range theirs) {
+  if constexpr (std::is_same_v<Value, float>) {
+    if (rounds()) return trade_rounded_results(distance, values, own, theirs);
   }
+  exchange(distance, std::as_bytes(std::span(values + own.begin, static_cast<size_t>(own.size()))),
+           std::as_writable_bytes(std::span(values + theirs.begin, static_cast<size_t>(theirs.size()))),
+           [](size_t, size_t) {});
+}
+
+/// Acts as trade_results() on results that are rounded to bf16 on both sides.
+void TcpCollective::trade_rounded_results(int32_t distance, float* values, Range own, Range theirs) {
   const auto from = rounded_.bytes(static_cast<size_t>(own.size()) * sizeof(BFloat16));
   auto* const encoded = reinterpret_cast<BFloat16*>(from.data());
   for_values(own, [&](int64_t begin, int64_t end) {
@@ -243,7 +272,7 @@ void TcpCollective::trade_results(int32_t distance, float* values, Range own, Ra
     }
   });
   const auto into = received_.bytes(static_cast<size_t>(theirs.size()) * sizeof(BFloat16));
-  exchange(distance, from, into, nothing);
+  exchange(distance, from, into, [](size_t, size_t) {});
   const auto* encoded_theirs = reinterpret_cast<const BFloat16*>(into.data());
   for_values(theirs, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) values[i] = encoded_theirs[i - theirs.begin].to_float();
