@@ -97,7 +97,23 @@ Result<void> check_ranks(const ModelConfig& config, int32_t size) {
                     *found, fmt::join(working, ", "));
 }
 
-RankLayout rank_layout(const ModelConfig& config, RankPosition position) {
+Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count) {
+  const int32_t groups = ring_count * rank_count;
+  if (!has_sparse_layer(config))
+    return make_error(ErrorCode::kInvalidArgument, "{} has no experts to share", config.architecture);
+  if (std::ranges::find(kRankCounts, groups) == kRankCounts.end())
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} rings of {} ranks make {} groups of experts, wanted 1, 2, 4 or 8", ring_count, rank_count,
+                      groups);
+  for (int32_t group = 0; group < groups; ++group) {
+    if (tensor::expert_shards(config.moe.expert_count, {group, groups}).owned().size() > 0) continue;
+    return make_error(ErrorCode::kInvalidArgument, "{} experts are too few for {} rings of {} ranks",
+                      config.moe.expert_count, ring_count, rank_count);
+  }
+  return {};
+}
+
+RankLayout rank_layout(const ModelConfig& config, RankPosition position, std::optional<RankPosition> experts) {
   CHECK(check_ranks(config, position.size), "a model that {} ranks cannot divide", position.size);
   const auto share = [position](int64_t count) {
     return TermRange{position.rank * count / position.size, (position.rank + 1) * count / position.size};
@@ -107,7 +123,7 @@ RankLayout rank_layout(const ModelConfig& config, RankPosition position) {
                     .kv_heads = share(config.kv_head_count),
                     .head_outputs = tensor::head_shards(config.head_count, config.head_dim, position),
                     .features = tensor::feature_shards(config.intermediate_size, position),
-                    .experts = tensor::expert_shards(config.moe.expert_count, position),
+                    .experts = tensor::expert_shards(config.moe.expert_count, experts.value_or(position)),
                     .vocabulary = {},
                     .logit_columns = (int64_t{config.vocab_size} + position.size - 1) / position.size};
   if (config.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/result.h"
 #include "model/config.h"
@@ -26,10 +27,12 @@ struct RankLayout {
   tensor::TermRange kv_heads;      ///< the same on several ranks where there are fewer KV heads than ranks
   tensor::SumShards head_outputs;  ///< of o_proj's inputs
   tensor::SumShards features;      ///< of down_proj's inputs
-  tensor::SumShards experts;       ///< of a sparse layer
+  tensor::SumShards experts;       ///< of a sparse layer; its position may be among the ranks of several rings
   tensor::TermRange vocabulary;    ///< tokens whose logits the rank computes; may be fewer than logit_columns
   int64_t logit_columns = 0;       ///< columns of a rank's slice of logits, equal for all ranks
 
+  /// Returns whether ranks of other rings have some of the experts.
+  [[nodiscard]] bool shares_experts() const { return experts.position != position; }
   [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
   [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }
   /// Returns the rows or columns of a tensor that the rank has; `size` is that of the whole side.
@@ -40,7 +43,13 @@ struct RankLayout {
 /// and the counts of ranks that work.
 [[nodiscard]] Result<void> check_ranks(const ModelConfig& config, int32_t size);
 
-/// Returns the layout of a rank of a model that check_ranks allows.
-[[nodiscard]] RankLayout rank_layout(const ModelConfig& config, tensor::RankPosition position);
+/// Checks that the experts of a model can be divided over the ranks of `ring_count` rings of `rank_count` ranks. Errors:
+/// kInvalidArgument with what does not divide.
+[[nodiscard]] Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count);
+
+/// Returns the layout of a rank of a model that check_ranks allows. `experts` is its position among all ranks of the
+/// rings that share experts; without other rings it is `position`.
+[[nodiscard]] RankLayout rank_layout(const ModelConfig& config, tensor::RankPosition position,
+                                     std::optional<tensor::RankPosition> experts = {});
 
 }  // namespace millrace::model

@@ -1,6 +1,7 @@
 #include "model/stage_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -69,16 +70,16 @@ Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoin
   Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
   return std::unique_ptr<StageModel>(
-      new StageModel(config, span, backend, limits, options.position, std::move(*weights)));
+      new StageModel(config, span, backend, limits, options, std::move(*weights)));
 }
 
 StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-                       tensor::RankPosition position, StageWeights weights)
+                       const LoadOptions& options, StageWeights weights)
     : config_(config),
       span_(span),
       backend_(backend),
       limits_(limits),
-      layout_(rank_layout(config, position)),
+      layout_(rank_layout(config, options.position, options.experts)),
       weights_(std::move(weights)) {
   RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
   // No rotation: the cosine of 0 is 1.
@@ -97,6 +98,15 @@ void StageModel::set_collective(tensor::Collective* collective) {
   collective_ = collective;
 }
 
+void StageModel::set_expert_exchange(tensor::ExpertExchange* exchange) {
+  CHECK(exchange == nullptr || exchange->position() == layout_.experts.position,
+        "an exchange of position {} of {}, wanted {} of {}", exchange->position().rank, exchange->position().size,
+        layout_.experts.position.rank, layout_.experts.position.size);
+  CHECK(exchange == nullptr || backend_.is_host(), "{}: experts are shared between rings on CPUs only",
+        backend_.description());
+  expert_exchange_ = exchange;
+}
+
 void StageModel::allocate_activations() {
   const DType compute = backend_.compute_dtype();
   const auto batch = [&](DType dtype, int64_t cols) {
@@ -109,8 +119,16 @@ void StageModel::allocate_activations() {
   if (has_layer(false)) activations_.activated = batch(compute, layout_.features.owned().size());
   if (config_.encoder) activations_.expanded = batch(DType::kF32, config_.intermediate_size);
   if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
+  if (layout_.shares_experts() && has_layer(true)) {
+    const auto exchanged = [&](DType dtype, int64_t cols) {
+      return backend_.allocate(Matrix{.dtype = dtype, .rows = exchanged_rows(), .cols = cols}.bytes());
+    };
+    activations_.all_normed = exchanged(compute, config_.hidden_size);
+    activations_.all_routed = exchanged(DType::kF32, config_.moe.expert_count);
+    activations_.all_sums = exchanged(DType::kF32, config_.hidden_size);
+  }
+  if (has_ranks() || layout_.shares_experts()) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (has_ranks()) {
-    activations_.sums = batch(DType::kF32, config_.hidden_size);
     activations_.magnitudes = batch(DType::kF32, 1);
     activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
   }
@@ -156,7 +174,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     if (layer.experts) experts.push_back(layer.experts.get());
     attention.push_back(attention_shape(index));
   }
-  tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
+  tensor::WorkBounds bounds{.rows = static_cast<int32_t>(exchanged_rows()),
                             .sequences = sequences,
                             .context = context,
                             .cache = cache_shape(page_size, 0),
@@ -208,6 +226,8 @@ Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const
 Matrix StageModel::forward(const ForwardInput& input) {
   const int64_t rows = input.batch.row_count();
   CHECK(!has_ranks() || collective_ != nullptr, "rank {} has no exchange with the others", layout_.position.rank);
+  CHECK(!layout_.shares_experts() || expert_exchange_ != nullptr, "rank {} has no exchange of experts",
+        layout_.position.rank);
   CHECK(rows > 0 && rows <= limits_.max_batch_tokens, "a batch of {} rows, wanted 1 to {}", rows,
         limits_.max_batch_tokens);
   CHECK(input.hidden.rows == rows && input.hidden.cols == config_.hidden_size &&
@@ -224,6 +244,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
                    .replays = is_decode && input.loads.empty(),
                    .hidden = input.hidden};
   upload_inputs(input, pass);
+  if (expert_exchange_ != nullptr) (void)expert_exchange_->begin_step(input.step, true);
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
@@ -409,7 +430,10 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
 /// Finishes the last layer for the last rows of each sequence.
 void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, Matrix query) {
   const Tails& tails = *pass.tails;
-  if (tails.hidden.rows == 0) return;
+  if (tails.hidden.rows == 0) {
+    if (expert_exchange_ != nullptr) exchange_without_rows(layer);
+    return;
+  }
   const Matrix tail_query{
       .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.hidden.rows, .cols = query.cols};
   backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
@@ -429,6 +453,7 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
                         .rows = hidden.rows,
                         .cols = config_.moe.expert_count};
     backend_.matmul(normed, *layer.router, nullptr, routed);
+    if (expert_exchange_ != nullptr) return exchange_experts(layer, normed, routed, hidden);
     if (!has_ranks()) return backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
     const Matrix sums = rank_sums(hidden.rows);
     backend_.fused_moe_sums(normed, routed, *layer.experts, batch, sums);
@@ -450,6 +475,50 @@ void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedB
     backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
   }
   add_product(activated, *layer.down, layer.down_bias.get(), hidden);
+}
+
+void StageModel::exchange_experts(const LayerWeights& layer, Matrix normed, Matrix routed, Matrix hidden) {
+  Matrix all_normed{.data = activations_.all_normed.data(),
+                    .dtype = normed.dtype,
+                    .rows = exchanged_rows(),
+                    .cols = config_.hidden_size};
+  Matrix all_routed{.data = activations_.all_routed.data(),
+                    .dtype = DType::kF32,
+                    .rows = exchanged_rows(),
+                    .cols = config_.moe.expert_count};
+  const int64_t rows = expert_exchange_->dispatch(normed, routed, all_normed, all_routed);
+  all_normed.rows = all_routed.rows = rows;
+  if (rows == 0) return;
+  const Matrix all_sums{
+      .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
+  // One sequence without pages: the experts only ask how many rows there are.
+  const std::array<int32_t, 2> row_begin{0, static_cast<int32_t>(rows)};
+  const std::array<int32_t, 1> prefix{0};
+  const std::array<int32_t, 2> page_begin{0, 0};
+  const tensor::UploadedBatch batch =
+      backend_.upload(tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
+  backend_.fused_moe_sums(all_normed, all_routed, *layer.experts, batch, all_sums);
+  const Matrix sums = rank_sums(hidden.rows);
+  expert_exchange_->combine(all_sums, sums);
+  if (hidden.rows > 0) backend_.add_sums(sums, nullptr, hidden);
+}
+
+void StageModel::exchange_without_rows(const LayerWeights& layer) {
+  if (!layer.experts) return;
+  const Matrix normed{.data = activations_.normed.data(),
+                      .dtype = backend_.compute_dtype(),
+                      .rows = 0,
+                      .cols = config_.hidden_size};
+  const Matrix routed{
+      .data = activations_.routed.data(), .dtype = DType::kF32, .rows = 0, .cols = config_.moe.expert_count};
+  exchange_experts(layer, normed, routed,
+                   {.data = nullptr, .dtype = backend_.hidden_dtype(), .rows = 0, .cols = config_.hidden_size});
+}
+
+void StageModel::step_without_rows(uint64_t step) {
+  CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
+  if (!expert_exchange_->begin_step(step, false)) return;
+  for (const LayerWeights& layer : weights_.layers) exchange_without_rows(layer);
 }
 
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {

@@ -13,6 +13,7 @@
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
 
 namespace millrace::model {
 
@@ -42,6 +43,7 @@ struct ForwardInput {
   /// Says whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per
   /// sequence always is.
   bool is_decode = false;
+  uint64_t step = 0;  ///< number of the step, where rings share experts
 };
 
 /// The layers [begin, end) of a model on a backend, or one rank's part of them. The first stage also embeds; the last
@@ -59,6 +61,8 @@ class StageModel {
   /// Sets the exchange with the other ranks of the stage, which outlives its use. Its position is that of LoadOptions.
   /// Call it before the first forward pass, and between two for another one. A single rank needs none.
   void set_collective(tensor::Collective* collective);
+  /// Sets the exchange of experts with other rings, in the same way. Its position is LoadOptions::experts.
+  void set_expert_exchange(tensor::ExpertExchange* exchange);
 
   /// Reserves the device's scratch for all work within the limits, with sequences of up to `context` tokens. Call it
   /// before the remaining memory is divided into pages.
@@ -73,6 +77,8 @@ class StageModel {
   /// Computes the stage's layers for at most max_batch_tokens rows and stores their keys and values in the pages.
   /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
   tensor::Matrix forward(const ForwardInput& input);
+  /// Takes part in a step of the rings that share experts: computes what their rows want of the rank's experts.
+  void step_without_rows(uint64_t step);
 
   /// Receives what is computed of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
   using BlockFn = std::function<void(size_t first, tensor::Matrix block)>;
@@ -105,7 +111,7 @@ class StageModel {
   /// Scratch of one forward pass. Every layer overwrites it. Heads, KV heads and intermediate are the rank's.
   struct Activations {
     tensor::Buffer normed;           // compute [max_batch_tokens, hidden]
-    tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], with several ranks
+    tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], with several ranks or shared experts
     tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
     tensor::Buffer rank_magnitudes;  // f32 [max_batch_tokens, ranks], with several ranks
     tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
@@ -114,6 +120,9 @@ class StageModel {
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, intermediate], of an encoder
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if one is
+    tensor::Buffer all_normed;       // compute [exchanged rows, hidden], with shared experts, as the next two
+    tensor::Buffer all_routed;       // f32     [exchanged rows, experts]
+    tensor::Buffer all_sums;         // f32     [exchanged rows, hidden]
     tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
     tensor::Buffer tail_hidden;      // hidden  [max_tail_rows, hidden]
     tensor::Buffer row_hidden;       // hidden  [max_logit_rows, hidden]
@@ -123,7 +132,7 @@ class StageModel {
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-             tensor::RankPosition position, StageWeights weights);
+             const LoadOptions& options, StageWeights weights);
   [[nodiscard]] int64_t query_width() const { return layout_.heads.size() * config_.head_dim; }
   [[nodiscard]] int64_t kv_width() const { return layout_.kv_heads.size() * config_.head_dim; }
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
@@ -152,6 +161,14 @@ class StageModel {
   /// Adds the sums of all ranks and the bias to hidden.
   void add_rank_sums(tensor::Matrix sums, const tensor::DeviceVector* bias, tensor::Matrix hidden);
   void feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  /// Adds the experts' outputs to the rows of this ring, and computes those of the rank's experts for the rows of all
+  /// rings.
+  void exchange_experts(const LayerWeights& layer, tensor::Matrix normed, tensor::Matrix routed, tensor::Matrix hidden);
+  void exchange_without_rows(const LayerWeights& layer);
+  /// Returns the rows of one step of all rings that share experts.
+  [[nodiscard]] int64_t exchanged_rows() const {
+    return int64_t{limits_.max_batch_tokens} * layout_.experts.position.size / layout_.position.size;
+  }
   /// Returns whether the stage has a layer of the given kind: with experts, or without.
   [[nodiscard]] bool has_layer(bool sparse) const;
 
@@ -161,6 +178,7 @@ class StageModel {
   StageLimits limits_;
   RankLayout layout_;
   tensor::Collective* collective_ = nullptr;
+  tensor::ExpertExchange* expert_exchange_ = nullptr;
   StageWeights weights_;
   std::unique_ptr<tensor::DeviceVector> inverse_frequency_;  // [head_dim / 2]
   float attention_factor_ = 1.0f;

@@ -47,7 +47,7 @@ class Loader {
       : checkpoint_(checkpoint),
         backend_(backend),
         config_(config),
-        layout_(rank_layout(config, options.position)),
+        layout_(rank_layout(config, options.position, options.experts)),
         options_(options) {}
 
   [[nodiscard]] const RankLayout& layout() const { return layout_; }
@@ -307,7 +307,7 @@ void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& c
   weights.router = loader.pack_plain(router_name(config, layer));
   const auto packer = backend.pack_experts(
       config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token, .renormalize = config.moe.renormalize},
-      loader.layout().position);
+      loader.layout().experts.position);
   std::vector<std::string> names;  // [owned experts, 3]
   const TermRange owned = loader.layout().experts.owned();
   for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {

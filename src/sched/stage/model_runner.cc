@@ -144,12 +144,25 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
 
 std::unique_ptr<model::StageModel> ModelRunner::release_model() {
   model_->set_collective(nullptr);
+  model_->set_expert_exchange(nullptr);
   return std::move(model_);
 }
 
 void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
   model_->set_collective(collective.get());
   collective_ = std::move(collective);
+}
+
+void ModelRunner::set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) {
+  model_->set_expert_exchange(exchange.get());
+  expert_exchange_ = std::move(exchange);
+}
+
+asio::awaitable<void> ModelRunner::step_without_rows(uint64_t step) {
+  const async::Event done(runtime_);
+  model_->backend().submit([&] { model_->step_without_rows(step); },
+                           [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
 }
 
 /// Returns where this run's activations are copied for a link; empty when the link reads them in place.
@@ -212,7 +225,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
   if (gathers_input_) input = gathered(input, hidden);
   if (!model_->span().last) {
-    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes});
+    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes, batch.step});
     if (!packed_.empty()) {
       slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
       return;
@@ -223,7 +236,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   drawn.wanted = logit_rows(batch);
   trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
   const tensor::Matrix kept =
-      model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes});
+      model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes, batch.step});
   project(batch, kept, drawn);
   if (makes_outputs()) copy_pooled_rows(kept, drawn);
 }

@@ -15,6 +15,7 @@ namespace millrace::sched {
 /// SequenceTable; valid until the table applies the next plan.
 struct StageBatch {
   PlanId plan;
+  uint64_t step = 0;  ///< Plan::step
   tensor::BatchLayout layout;
   std::span<const TokenId> tokens;               // [rows]
   std::span<const PlanSlice> slices;             // [sequences]

@@ -13,6 +13,11 @@ async::Event StageRunner::begin_load(std::vector<PageId>, std::vector<HostPageId
   CHECK(false, "a load on a stage without a host tier");
 }
 
+asio::awaitable<void> StageRunner::step_without_rows(uint64_t step) {
+  CHECK(false, "step {} of a stage that shares no experts", step);
+  co_return;
+}
+
 asio::awaitable<void> StageRunner::store_pages(std::span<const PageId>, std::span<const HostPageId>) {
   CHECK(false, "a store on a stage without a host tier");
   co_return;
