@@ -21,10 +21,8 @@ std::shared_ptr<comm::SharedExperts> ExpertSharing::exchange_of(uint64_t epoch) 
   CHECK(epoch >= epoch_, "epoch {} is joined after epoch {}", epoch, epoch_);
   if (epoch > epoch_) {
     epoch_ = epoch;
-    exchange_ =
-        std::make_shared<comm::SharedExperts>(shape_, [this, epoch](int32_t ring, const std::string& reason) {
-          steps_.end_epoch(epoch, ring, reason);
-        });
+    exchange_ = std::make_shared<comm::SharedExperts>(
+        shape_, [this, epoch](int32_t ring, const std::string& reason) { steps_.end_epoch(epoch, ring, reason); });
   }
   return exchange_;
 }

@@ -162,7 +162,8 @@ Result<void> LocalEngine::load() {
   if (device.has_error()) return device.error();
   RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));
   if (sharing_ != nullptr && *device != DeviceKind::kCpu) {
-    return make_error(ErrorCode::kInvalidArgument, "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");
   }
   NodeStagesOptions node{.ranks = {.first = 0, .count = own_part().rank_count},
                          .stage = stage_config(options_, sampling_vocab_),
@@ -325,11 +326,12 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   if (!cluster_) {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
     if (sharing_ != nullptr) {
-      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
-          runtime, *ring_builder_, sharing_->steps(), static_cast<uint32_t>(options_.node.ring),
-          [this](uint64_t epoch) { step_epoch_ = epoch; });
+      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(runtime, *ring_builder_, sharing_->steps(),
+                                                                       static_cast<uint32_t>(options_.node.ring),
+                                                                       [this](uint64_t epoch) { step_epoch_ = epoch; });
     }
-    sched::RingBuilder& builder = stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);
+    sched::RingBuilder& builder =
+        stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);
     ring_ = std::make_unique<sched::Ring>(runtime, head, builder);
     return;
   }

@@ -41,11 +41,11 @@ Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& opti
   std::unique_ptr<ExpertSharing> sharing;
   if (count > 1 && options.enable_ep) {
     if (options.tp_size == 0 || options.dp_size * options.tp_size > tensor::kSumShards) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--enable-ep with --dp-size {} and --tp-size {}: experts are divided over at most {} ranks, whose "
-                        "number is given",
-                        options.dp_size, options.tp_size == 0 ? "auto" : std::to_string(options.tp_size),
-                        tensor::kSumShards);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "--enable-ep with --dp-size {} and --tp-size {}: experts are divided over at most {} ranks, whose "
+          "number is given",
+          options.dp_size, options.tp_size == 0 ? "auto" : std::to_string(options.tp_size), tensor::kSumShards);
     }
     sharing = std::make_unique<ExpertSharing>(
         comm::SharedExperts::Shape{

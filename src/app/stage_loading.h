@@ -19,8 +19,8 @@ struct StageToLoad {
   model::StageSpan span;
   tensor::RankPosition position;
   std::optional<tensor::RankPosition> experts;  ///< model::LoadOptions::experts
-  tensor::Backend* backend = nullptr;  ///< outlives what is loaded
-  std::vector<int> processors;         ///< on which it is loaded, so that its memory is near them; empty: any
+  tensor::Backend* backend = nullptr;           ///< outlives what is loaded
+  std::vector<int> processors;                  ///< on which it is loaded, so that its memory is near them; empty: any
 };
 
 /// How the stages of a node are loaded.

@@ -43,8 +43,8 @@ struct RankLayout {
 /// and the counts of ranks that work.
 [[nodiscard]] Result<void> check_ranks(const ModelConfig& config, int32_t size);
 
-/// Checks that the experts of a model can be divided over the ranks of `ring_count` rings of `rank_count` ranks. Errors:
-/// kInvalidArgument with what does not divide.
+/// Checks that the experts of a model can be divided over the ranks of `ring_count` rings of `rank_count` ranks.
+/// Errors: kInvalidArgument with what does not divide.
 [[nodiscard]] Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count);
 
 /// Returns the layout of a rank of a model that check_ranks allows. `experts` is its position among all ranks of the

@@ -69,8 +69,7 @@ Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoin
   CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
   Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
-  return std::unique_ptr<StageModel>(
-      new StageModel(config, span, backend, limits, options, std::move(*weights)));
+  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, options, std::move(*weights)));
 }
 
 StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
@@ -495,8 +494,8 @@ void StageModel::exchange_experts(const LayerWeights& layer, Matrix normed, Matr
   const std::array<int32_t, 2> row_begin{0, static_cast<int32_t>(rows)};
   const std::array<int32_t, 1> prefix{0};
   const std::array<int32_t, 2> page_begin{0, 0};
-  const tensor::UploadedBatch batch =
-      backend_.upload(tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
+  const tensor::UploadedBatch batch = backend_.upload(
+      tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
   backend_.fused_moe_sums(all_normed, all_routed, *layer.experts, batch, all_sums);
   const Matrix sums = rank_sums(hidden.rows);
   expert_exchange_->combine(all_sums, sums);
@@ -505,10 +504,8 @@ void StageModel::exchange_experts(const LayerWeights& layer, Matrix normed, Matr
 
 void StageModel::exchange_without_rows(const LayerWeights& layer) {
   if (!layer.experts) return;
-  const Matrix normed{.data = activations_.normed.data(),
-                      .dtype = backend_.compute_dtype(),
-                      .rows = 0,
-                      .cols = config_.hidden_size};
+  const Matrix normed{
+      .data = activations_.normed.data(), .dtype = backend_.compute_dtype(), .rows = 0, .cols = config_.hidden_size};
   const Matrix routed{
       .data = activations_.routed.data(), .dtype = DType::kF32, .rows = 0, .cols = config_.moe.expert_count};
   exchange_experts(layer, normed, routed,

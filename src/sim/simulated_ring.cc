@@ -112,9 +112,9 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   const cache::PoolSizes first{.device = scheduler.page_count, .host = scheduler.host_page_count};
   ring_builder_ = std::make_unique<ResizingRingBuilder>(first, make_stages, options.pool_sizes);
   if (options.experts != nullptr) {
-    stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
-        head_runtime, *ring_builder_, options.experts->steps(), number,
-        [this](uint64_t epoch) { step_epoch_ = epoch; });
+    stepping_builder_ =
+        std::make_unique<sched::SteppingRingBuilder>(head_runtime, *ring_builder_, options.experts->steps(), number,
+                                                     [this](uint64_t epoch) { step_epoch_ = epoch; });
   }
   sched::RingBuilder& builder = stepping_builder_ ? static_cast<sched::RingBuilder&>(*stepping_builder_)
                                                   : static_cast<sched::RingBuilder&>(*ring_builder_);

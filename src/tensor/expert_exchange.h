@@ -10,7 +10,8 @@ namespace millrace::tensor {
 
 /// One rank's end of the exchange between all ranks of all rings that divide the experts of a stage among them. A rank
 /// of ring d has the position d · ranks + rank, and owns the experts of that position's shards. All ranks make the same
-/// calls in the same order, for batches of their own: begin_step(), then dispatch() and combine() for each sparse layer.
+/// calls in the same order, for batches of their own: begin_step(), then dispatch() and combine() for each sparse
+/// layer.
 ///
 /// Calls are made inside work submitted to the rank's backend, which waits in them. Every call throws CollectiveAborted
 /// with the reason once the exchange is aborted.

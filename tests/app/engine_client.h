@@ -29,7 +29,7 @@ struct Reply {
 };
 
 inline asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sched::GenerateRequest request,
-                              Reply& reply) {
+                                     Reply& reply) {
   auto stream = engine.submit(std::move(request), runtime);
   if (stream.has_error()) {
     reply.error = stream.error();
@@ -52,8 +52,8 @@ inline asio::awaitable<void> resume(sched::Engine& engine) {
 }
 
 inline asio::awaitable<void> collect_all(async::Runtime& runtime, sched::Engine& engine,
-                                  const std::vector<sched::GenerateRequest>& requests, std::vector<Reply>& replies,
-                                  std::promise<void>& done) {
+                                         const std::vector<sched::GenerateRequest>& requests,
+                                         std::vector<Reply>& replies, std::promise<void>& done) {
   async::TaskGroup tasks(runtime);
   // All are in the queue before the first begins, however long this thread stands still meanwhile.
   REQUIRE(engine.pause(sched::PauseMode::kInPlace));

@@ -103,7 +103,7 @@ inline std::vector<Job> spread_jobs(Dice& dice, std::string_view prefix) {
 
 /// Drains the first ring, restarts it once it is empty, and returns when it serves again.
 inline asio::awaitable<void> drain_and_restart(async::Runtime& runtime, sched::RingRouter& router, async::Duration at,
-                                        bool& done) {
+                                               bool& done) {
   co_await async::sleep_for(runtime, at);
   REQUIRE_FALSE(router.drain(0).has_error());
   REQUIRE(router.drain(1).error().code == ErrorCode::kConflict);

@@ -17,7 +17,8 @@ struct Sharing {
 };
 
 Sharing random_sharing(Dice& dice) {
-  Sharing sharing{.rings = 1U << dice.range(1, 2), .lookahead = dice.chance(0.5) ? 24 : dice.range(1, 23), .options = {}};
+  Sharing sharing{
+      .rings = 1U << dice.range(1, 2), .lookahead = dice.chance(0.5) ? 24 : dice.range(1, 23), .options = {}};
   sharing.options = narrow_ring(dice);
   sharing.options.rank_count = 1U << dice.range(0, sharing.rings == 2 ? 2 : 1);
   sharing.options.collectives.latency = std::chrono::microseconds(dice.range(0, 20));

@@ -35,9 +35,9 @@ struct ExpertOffer {
   enum class Kind : uint8_t { kBegin, kDispatch, kCombine };
   Kind kind = Kind::kBegin;
   uint64_t step = 0;
-  int64_t rows = 0;                   // of the end's ring; in kBegin 1 if there are any
+  int64_t rows = 0;                    // of the end's ring; in kBegin 1 if there are any
   const std::byte* rows_at = nullptr;  // kDispatch: x; kCombine: the sums of all rows
-  const std::byte* logits = nullptr;  // kDispatch
+  const std::byte* logits = nullptr;   // kDispatch
 };
 
 /// Runs body(begin, end) over [0, items), on the backend's threads if there are many values.
@@ -199,11 +199,10 @@ int64_t SharedExpertsEnd::dispatch(Matrix x, Matrix router_logits, Matrix all_x,
             x.dtype == all_x.dtype && router_logits.dtype == all_logits.dtype,
         "rows [{}, {}] with logits [{}, {}] go to [{}, {}] with [{}, {}]", x.rows, x.cols, router_logits.rows,
         router_logits.cols, all_x.rows, all_x.cols, all_logits.rows, all_logits.cols);
-  const Call call(*this, {.kind = ExpertOffer::Kind::kDispatch,
-                          .rows = x.rows,
-                          .rows_at = x.data,
-                          .logits = router_logits.data});
-  for (size_t ring = 0; ring < rings(); ++ring) first_row_[ring + 1] = first_row_[ring] + call.offers()[ring * ranks_].rows;
+  const Call call(
+      *this, {.kind = ExpertOffer::Kind::kDispatch, .rows = x.rows, .rows_at = x.data, .logits = router_logits.data});
+  for (size_t ring = 0; ring < rings(); ++ring)
+    first_row_[ring + 1] = first_row_[ring] + call.offers()[ring * ranks_].rows;
   const int64_t rows = first_row_[rings()];
   CHECK(rows <= all_x.rows && rows <= all_logits.rows, "{} rows of all rings, room for {}", rows, all_x.rows);
   copy_rows(call.offers(), all_x, all_logits);

@@ -159,6 +159,7 @@ void ModelRunner::set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> ex
 }
 
 asio::awaitable<void> ModelRunner::step_without_rows(uint64_t step) {
+  if (!expert_exchange_) co_return co_await StageRunner::step_without_rows(step);
   const async::Event done(runtime_);
   model_->backend().submit([&] { model_->step_without_rows(step); },
                            [done](std::exception_ptr failure) { done.set(std::move(failure)); });

@@ -85,10 +85,10 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
+  std::unique_ptr<tensor::Collective> collective_;           // of the epoch; null in a stage of one rank
   std::unique_ptr<tensor::ExpertExchange> expert_exchange_;  // of the epoch, where rings share experts
-  std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
-  std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
+  std::vector<tensor::Buffer> hidden_;                       // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> host_copies_;                  // copies for links that need them
   ActivationSlices slices_;
   std::vector<tensor::Buffer>
       packed_;  // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns

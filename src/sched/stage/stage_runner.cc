@@ -1,6 +1,7 @@
 #include "sched/stage/stage_runner.h"
 
 #include "base/check.h"
+#include "base/result.h"
 
 namespace millrace::sched {
 
@@ -14,7 +15,8 @@ async::Event StageRunner::begin_load(std::vector<PageId>, std::vector<HostPageId
 }
 
 asio::awaitable<void> StageRunner::step_without_rows(uint64_t step) {
-  CHECK(false, "step {} of a stage that shares no experts", step);
+  throw ErrorException(
+      make_error(ErrorCode::kData, "step {} of rings that share experts, on a stage that shares none", step));
   co_return;
 }
 

@@ -40,8 +40,8 @@ class StageRunner {
   /// Sets the rank's end of the exchanges within its stage, for the runs of one epoch. Called before its first run, in
   /// a stage of several ranks.
   virtual void set_collective(std::unique_ptr<tensor::Collective> /*collective*/) {}
-  /// Sets the rank's end of the exchange of experts with other rings, for the runs of one epoch. Called before its first
-  /// run, where rings share experts.
+  /// Sets the rank's end of the exchange of experts with other rings, for the runs of one epoch. Called before its
+  /// first run, where rings share experts.
   virtual void set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> /*exchange*/) {}
   /// Takes part in a step of all rings for which this one has no rows. Called where rings share experts. Throws as
   /// run().

@@ -42,8 +42,8 @@ class StepGroup {
   class Board;
   struct Epoch;
   struct Ring {
-    std::shared_ptr<Epoch> epoch;           // that it is in
-    std::optional<async::Event> joined;     // while it waits
+    std::shared_ptr<Epoch> epoch;        // that it is in
+    std::optional<async::Event> joined;  // while it waits
     bool interrupted = false;
   };
   void begin_if_complete();

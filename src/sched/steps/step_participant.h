@@ -6,8 +6,8 @@
 
 namespace millrace::sched {
 
-/// One ring's part in the steps that rings with shared experts run together. A step is one forward pass; the exchange of
-/// experts waits for all rings, so a ring without work steps along until it has caught up. Owned by the head while a
+/// One ring's part in the steps that rings with shared experts run together. A step is one forward pass; the exchange
+/// of experts waits for all rings, so a ring without work steps along until it has caught up. Owned by the head while a
 /// ring is attached, on its thread.
 class StepParticipant {
  public:

@@ -1,6 +1,7 @@
 #include "comm/collective/shared_experts.h"
 
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <numeric>
 #include <thread>
@@ -59,6 +60,11 @@ std::vector<std::exception_ptr> try_on_all_ends(Rings& rings, const EndWork& wor
   return failures;
 }
 
+/// Throws unless `holds`. Catch's own assertions are for one thread.
+void require_here(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
 /// The value of a ring's row before the exchange.
 float value_at(uint64_t seed, int32_t ring, int64_t at) {
   return static_cast<float>(uniform_at(seed + static_cast<uint64_t>(ring) * 1000, static_cast<uint64_t>(at))) - 0.5F;
@@ -98,15 +104,16 @@ void exchange_once(Rings& rings, size_t end, uint64_t seed, const std::vector<in
   for (int64_t i = 0; i < own * kHidden; ++i) floats(memory.x)[i] = value_at(seed, ring, i);
   for (int64_t i = 0; i < own * kExperts; ++i) floats(memory.logits)[i] = value_at(seed + 1, ring, i);
   tensor::ExpertExchange& exchange = *rings.ends[end];
-  REQUIRE(exchange.dispatch(view(memory.x, own, kHidden), view(memory.logits, own, kExperts),
-                            view(memory.all_x, total, kHidden), view(memory.all_logits, total, kExperts)) == total);
+  const int64_t found = exchange.dispatch(view(memory.x, own, kHidden), view(memory.logits, own, kExperts),
+                                          view(memory.all_x, total, kHidden), view(memory.all_logits, total, kExperts));
+  require_here(found == total, "another number of rows");
   int64_t at = 0;
   for (int32_t other = 0; other < rings.ring_count; ++other) {
     const int64_t count = rows[static_cast<size_t>(other)];
     for (int64_t i = 0; i < count * kHidden; ++i)
-      if (floats(memory.all_x)[at * kHidden + i] != value_at(seed, other, i)) FAIL("another value of x");
+      require_here(floats(memory.all_x)[at * kHidden + i] == value_at(seed, other, i), "another value of x");
     for (int64_t i = 0; i < count * kExperts; ++i)
-      if (floats(memory.all_logits)[at * kExperts + i] != value_at(seed + 1, other, i)) FAIL("another logit");
+      require_here(floats(memory.all_logits)[at * kExperts + i] == value_at(seed + 1, other, i), "another logit");
     at += count;
   }
   for (int64_t i = 0; i < total * kHidden; ++i)
@@ -117,7 +124,8 @@ void exchange_once(Rings& rings, size_t end, uint64_t seed, const std::vector<in
     for (int64_t i = 0; i < own * kHidden; ++i)
       parts[position].push_back(part_of(floats(memory.x)[i], static_cast<int32_t>(position)));
   }
-  check_same_bits(Values(floats(memory.sums), floats(memory.sums) + own * kHidden), add_in_tree(parts));
+  const Values wanted = add_in_tree(parts);
+  require_here(std::memcmp(wanted.data(), memory.sums.data(), memory.sums.size()) == 0, "other bits of the sums");
 }
 
 void rethrow_first(const std::vector<std::exception_ptr>& failures) {
@@ -133,7 +141,7 @@ TEST_CASE("Shared experts: every ring gets the sums of the tree") {
     CAPTURE(ring_count, rank_count);
     Rings rings = make_rings(ring_count, rank_count);
     rethrow_first(try_on_all_ends(rings, [&](size_t end) {
-      REQUIRE(rings.ends[end]->position().rank == static_cast<int32_t>(end));
+      require_here(rings.ends[end]->position().rank == static_cast<int32_t>(end), "another position");
       for (uint64_t step = 1; step <= test::repetitions(30); ++step) {
         std::vector<int64_t> rows;
         for (int32_t ring = 0; ring < ring_count; ++ring) {
@@ -142,7 +150,7 @@ TEST_CASE("Shared experts: every ring gets the sums of the tree") {
         }
         const bool any = std::ranges::any_of(rows, [](int64_t count) { return count > 0; });
         const bool own = rows[static_cast<size_t>(rings.ring_of(end))] > 0;
-        REQUIRE(rings.ends[end]->begin_step(step, own) == any);
+        require_here(rings.ends[end]->begin_step(step, own) == any, "another answer to begin_step");
         for (uint64_t layer = 0; any && layer < 3; ++layer) exchange_once(rings, end, 10 * step + layer, rows);
       }
     }));
