@@ -29,7 +29,7 @@ LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& clu
       parts_(std::move(parts)),
       config_(std::move(config)),
       sampling_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
-      sharing_(sharing),
+      expert_sharing_(sharing),
       engine_proxy_(model_info()) {}
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options,
@@ -161,7 +161,7 @@ Result<void> LocalEngine::load() {
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
   RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));
-  if (sharing_ != nullptr && *device != DeviceKind::kCpu) {
+  if (expert_sharing_ != nullptr && *device != DeviceKind::kCpu) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");
   }
@@ -300,9 +300,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   sched::RingConfig shape =
       sched::ring_config(stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
                          static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host);
-  if (sharing_ != nullptr) {
+  if (expert_sharing_ != nullptr) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
-      return sharing_->join(step_epoch_, options_.node.ring, stage, rank, *backend);
+      return expert_sharing_->join(step_epoch_, options_.node.ring, stage, rank, *backend);
     };
   }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
@@ -325,10 +325,10 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   async::Runtime& runtime = head_thread_.runtime();
   if (!cluster_) {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
-    if (sharing_ != nullptr) {
-      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(runtime, *ring_builder_, sharing_->steps(),
-                                                                       static_cast<uint32_t>(options_.node.ring),
-                                                                       [this](uint64_t epoch) { step_epoch_ = epoch; });
+    if (expert_sharing_ != nullptr) {
+      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
+          runtime, *ring_builder_, expert_sharing_->steps(), static_cast<uint32_t>(options_.node.ring),
+          [this](uint64_t epoch) { step_epoch_ = epoch; });
     }
     sched::RingBuilder& builder =
         stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);

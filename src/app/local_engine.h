@@ -105,7 +105,7 @@ class LocalEngine {
   const std::vector<cluster::NodePart> parts_;  // of the ring, by node
   model::ModelConfig config_;                   // whether its embedding is tied is known once the checkpoint is open
   const uint32_t sampling_vocab_;
-  ExpertSharing* const sharing_;
+  ExpertSharing* const expert_sharing_;
   StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;
   std::atomic<bool> interrupted_ = false;       // set under interrupt_mutex_

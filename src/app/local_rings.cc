@@ -32,7 +32,7 @@ void append_ring_metrics(std::string& out, const LocalEngine& ring) {
 }  // namespace
 
 LocalRings::LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::unique_ptr<LocalEngine>> rings)
-    : sharing_(std::move(sharing)), rings_(std::move(rings)) {}
+    : expert_sharing_(std::move(sharing)), rings_(std::move(rings)) {}
 
 Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& options,
                                                        const ClusterOptions& cluster_options, size_t vocab_size) {
@@ -100,7 +100,7 @@ Result<void> LocalRings::start_several() {
     const RingLabel label(ring, rings_.size());
     RETURN_IF_ERROR(rings_[ring]->load());
   }
-  if (sharing_) share_contents();
+  if (expert_sharing_) share_contents();
   const std::vector<uint32_t> sharers = rings_per_device();
   std::vector<cache::PoolSizes> pages;
   for (size_t ring = 0; ring < rings_.size(); ++ring) {

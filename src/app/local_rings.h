@@ -43,7 +43,7 @@ class LocalRings {
   [[nodiscard]] std::vector<uint32_t> rings_per_device() const;
   void share_contents();
 
-  std::unique_ptr<ExpertSharing> sharing_;  // with --enable-ep
+  std::unique_ptr<ExpertSharing> expert_sharing_;  // with --enable-ep
   std::vector<std::unique_ptr<LocalEngine>> rings_;
   std::unique_ptr<async::IoThread> router_thread_;  // with several rings, as the next two
   std::unique_ptr<async::TaskGroup> router_tasks_;

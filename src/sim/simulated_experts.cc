@@ -60,7 +60,7 @@ std::unique_ptr<tensor::ExpertExchange> SimulatedExperts::join(uint64_t epoch, u
 SimulatedExpertExchange::SimulatedExpertExchange(SimulatedExperts& sharing,
                                                  std::shared_ptr<SimulatedExperts::Epoch> epoch, uint32_t ring,
                                                  uint32_t rank, SimulatedCollective& end)
-    : sharing_(sharing), epoch_(std::move(epoch)), ring_(ring), rank_(rank), end_(end) {}
+    : experts_(sharing), epoch_(std::move(epoch)), ring_(ring), rank_(rank), end_(end) {}
 
 asio::awaitable<std::vector<uint64_t>> SimulatedExpertExchange::sum(uint64_t what, std::vector<uint64_t> values) {
   try {
@@ -75,7 +75,7 @@ asio::awaitable<std::vector<uint64_t>> SimulatedExpertExchange::sum(uint64_t wha
 asio::awaitable<bool> SimulatedExpertExchange::begin(uint64_t step, size_t rows) {
   CHECK(step > step_, "step {} begins after step {}", step, step_);
   step_ = step;
-  std::vector<uint64_t> counts(sharing_.ring_count_);
+  std::vector<uint64_t> counts(experts_.ring_count_);
   if (rank_ == 0) counts[ring_] = rows;
   counts = co_await sum(step, std::move(counts));
   first_row_ = row_count_ = 0;
@@ -102,7 +102,7 @@ asio::awaitable<std::vector<uint64_t>> SimulatedExpertExchange::differences(int3
 }
 
 void SimulatedExpertExchange::abort(const std::string& reason) {
-  sharing_.steps_.end_epoch(epoch_->number, static_cast<int32_t>(ring_), reason);
+  experts_.steps_.end_epoch(epoch_->number, static_cast<int32_t>(ring_), reason);
 }
 
 bool SimulatedExpertExchange::begin_step(uint64_t, bool) {

@@ -60,7 +60,7 @@ class SimulatedExpertExchange final : public tensor::ExpertExchange {
  private:
   [[nodiscard]] asio::awaitable<std::vector<uint64_t>> sum(uint64_t what, std::vector<uint64_t> values);
 
-  SimulatedExperts& sharing_;
+  SimulatedExperts& experts_;
   const std::shared_ptr<SimulatedExperts::Epoch> epoch_;
   const uint32_t ring_;
   const uint32_t rank_;

@@ -222,7 +222,7 @@ def test_rings_that_share_experts_give_the_tokens_of_one(mixture, pp_size, tp_si
             assert server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0
 
 
-def test_a_restart_of_a_ring_restarts_those_that_share_its_experts(mixture):
+def test_a_restart_restarts_rings_that_share_experts(mixture):
     with MillraceServer("--device", "cpu", "--dp-size", 2, "--enable-ep", model=mixture) as server:
         wait_for_all_rings(server)
         wanted = ids_answer(server, 1, routed_dp_rank=0)

@@ -89,9 +89,9 @@ inline sim::SimulatedRingOptions narrow_ring(Dice& dice) {
   return options;
 }
 
-inline std::vector<Job> spread_jobs(Dice& dice, std::string_view prefix) {
+inline std::vector<Job> spread_jobs(Dice& dice, std::string_view prefix, int rounds = 3) {
   std::vector<Job> jobs;
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (Job& job : greedy_jobs(dice)) jobs.push_back(std::move(job));
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -106,7 +106,7 @@ inline asio::awaitable<void> drain_and_restart(async::Runtime& runtime, sched::R
                                                bool& done) {
   co_await async::sleep_for(runtime, at);
   REQUIRE_FALSE(router.drain(0).has_error());
-  REQUIRE(router.drain(1).error().code == ErrorCode::kConflict);
+  if (router.size() == 2) REQUIRE(router.drain(1).error().code == ErrorCode::kConflict);
   for (;;) {
     const sched::RingReport report = router.report(0);
     REQUIRE(report.is_draining);

@@ -10,14 +10,14 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Rings that share experts: how many, and how they step.
-struct Sharing {
+struct SharedRings {
   uint32_t rings = 2;
   uint64_t lookahead = 24;
   sim::SimulatedRingOptions options;
 };
 
-Sharing random_sharing(Dice& dice) {
-  Sharing sharing{
+SharedRings random_sharing(Dice& dice) {
+  SharedRings sharing{
       .rings = 1U << dice.range(1, 2), .lookahead = dice.chance(0.5) ? 24 : dice.range(1, 23), .options = {}};
   sharing.options = narrow_ring(dice);
   sharing.options.rank_count = 1U << dice.range(0, sharing.rings == 2 ? 2 : 1);
@@ -26,7 +26,7 @@ Sharing random_sharing(Dice& dice) {
 }
 
 /// Starts the rings; `first` is the ring that something happens to.
-void start(SeveralRings& world, const Sharing& sharing, const sim::SimulatedRingOptions& first,
+void start(SeveralRings& world, const SharedRings& sharing, const sim::SimulatedRingOptions& first,
            std::vector<Job>& jobs) {
   world.share_experts(sharing.rings, first.rank_count, sharing.lookahead, first.collectives);
   std::vector<sim::SimulatedRingOptions> rings(sharing.rings, sharing.options);
@@ -57,8 +57,8 @@ struct Happened {
 
 History run_in_peace(uint64_t seed, Happened& happened) {
   Dice dice(seed);
-  const Sharing sharing = random_sharing(dice);
-  auto jobs = spread_jobs(dice, "");
+  const SharedRings sharing = random_sharing(dice);
+  auto jobs = spread_jobs(dice, "", 1);
   SeveralRings world(seed, static_cast<sched::LoadBalanceMethod>(dice.range(0, 2)));
   start(world, sharing, sharing.options, jobs);
   for (async::Duration at = kProfileEnd; at < 3s; at += 10ms) {
@@ -75,9 +75,9 @@ History run_in_peace(uint64_t seed, Happened& happened) {
 
 void break_one_ring(uint64_t seed, Happened& happened) {
   Dice dice(seed);
-  const Sharing sharing = random_sharing(dice);
+  const SharedRings sharing = random_sharing(dice);
   auto breaking = sharing.options;
-  auto jobs = spread_jobs(dice, "");
+  auto jobs = spread_jobs(dice, "", 1);
   SeveralRings world(seed, static_cast<sched::LoadBalanceMethod>(dice.range(0, 2)));
   Saboteur saboteur(dice, breaking, [&world] {
     return world.now() > async::TimePoint(kProfileEnd) && world.now() < async::TimePoint(5s);
@@ -135,7 +135,7 @@ TEST_CASE("an idle ring that dies ends the ring that works") {
   for (uint64_t seed = 0; seed < test::repetitions(50); ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
-    Sharing sharing = random_sharing(dice);
+    SharedRings sharing = random_sharing(dice);
     std::optional<async::TimePoint> died;
     auto dying = sharing.options;
     Job job = job_at(kProfileEnd + 100ms, {1, 2, 3});
@@ -167,8 +167,8 @@ TEST_CASE("rings that share experts come back after a restart") {
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
-    const Sharing sharing = random_sharing(dice);
-    auto jobs = spread_jobs(dice, "");
+    const SharedRings sharing = random_sharing(dice);
+    auto jobs = spread_jobs(dice, "", 1);
     SeveralRings world(seed, static_cast<sched::LoadBalanceMethod>(dice.range(0, 2)));
     start(world, sharing, sharing.options, jobs);
     bool done = false;
