@@ -67,7 +67,7 @@ std::vector<Reply> replies_of_one_ring(const std::string& family, const std::vec
 
 TEST_CASE("replies do not depend on rings that share experts") {
   const std::string family = GENERATE("qwen3moe", "mixtral");
-  const auto requests = mixed_requests(12);
+  auto requests = mixed_requests(12);
   const auto wanted = replies_of_one_ring(family, requests);
   for (const int32_t dp_size : {2, 4}) {
     for (const int32_t pp_size : {1, 2}) {
@@ -75,7 +75,8 @@ TEST_CASE("replies do not depend on rings that share experts") {
         auto options = sharing_options(family, dp_size, pp_size, tp_size);
         options.head.scheduler.chunked_prefill_size = static_cast<uint32_t>(20 * pp_size + dp_size);
         options.async_batch_depth = tp_size - 1;
-        options.load_balance = sched::LoadBalanceMethod::kRoundRobin;
+        for (size_t i = 0; i < requests.size(); ++i)
+          requests[i].ring = static_cast<uint32_t>(i) % static_cast<uint32_t>(dp_size);
         const auto rings = start(options);
         const auto replies = ask(rings->engine(), requests);
         for (size_t i = 0; i < requests.size(); ++i) {

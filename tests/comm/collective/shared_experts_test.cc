@@ -23,10 +23,23 @@ namespace {
 constexpr int64_t kHidden = 40;
 constexpr int64_t kExperts = 8;
 
-/// The ranks of some rings at one stage. The ends are destroyed before the backends.
+/// The matrices of one rank for so many rows of its ring, and of all rings.
+struct ExchangeMatrices {
+  ExchangeMatrices(int64_t rows, int64_t all_rows)
+      : x(static_cast<size_t>(rows * kHidden) * 4),
+        logits(static_cast<size_t>(rows * kExperts) * 4),
+        sums(static_cast<size_t>(rows * kHidden) * 4),
+        all_x(static_cast<size_t>(all_rows * kHidden) * 4),
+        all_logits(static_cast<size_t>(all_rows * kExperts) * 4),
+        all_sums(static_cast<size_t>(all_rows * kHidden) * 4) {}
+  std::vector<std::byte> x, logits, sums, all_x, all_logits, all_sums;
+};
+
+/// The ranks of some rings at one stage. The ends are destroyed before the backends and the matrices.
 struct Rings {
   int32_t ring_count = 2;
   int32_t rank_count = 1;
+  std::vector<std::vector<std::unique_ptr<ExchangeMatrices>>> matrices;  // by end: others read them until its next call
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   std::vector<std::unique_ptr<tensor::ExpertExchange>> ends;
   [[nodiscard]] size_t size() const { return ends.size(); }
@@ -34,7 +47,8 @@ struct Rings {
 };
 
 Rings make_rings(int32_t ring_count, int32_t rank_count, comm::SharedExperts::AbortFn on_abort = {}) {
-  Rings rings{.ring_count = ring_count, .rank_count = rank_count, .backends = {}, .ends = {}};
+  Rings rings{.ring_count = ring_count, .rank_count = rank_count, .matrices = {}, .backends = {}, .ends = {}};
+  rings.matrices.resize(static_cast<size_t>(ring_count * rank_count));
   const auto shared = std::make_shared<comm::SharedExperts>(
       comm::SharedExperts::Shape{.ring_count = ring_count, .rank_count = rank_count, .stage_count = 1},
       std::move(on_abort));
@@ -52,7 +66,15 @@ using EndWork = std::function<void(size_t end)>;
 std::vector<std::exception_ptr> try_on_all_ends(Rings& rings, const EndWork& work) {
   std::vector<std::promise<std::exception_ptr>> outcomes(rings.size());
   for (size_t end = 0; end < rings.size(); ++end) {
-    rings.backends[end]->submit([&work, end] { work(end); },
+    const auto run = [&rings, &work, end] {
+      try {
+        work(end);
+      } catch (...) {
+        rings.ends[end]->abort("an end has failed");  // or the others wait forever
+        throw;
+      }
+    };
+    rings.backends[end]->submit(run,
                                 [&outcomes, end](std::exception_ptr failure) { outcomes[end].set_value(failure); });
   }
   std::vector<std::exception_ptr> failures;
@@ -72,20 +94,8 @@ float value_at(uint64_t seed, int32_t ring, int64_t at) {
 
 /// What the experts of a position make of a value: something whose sums depend on their order.
 float part_of(float value, int32_t position) {
-  return value * (1.0F + 0.37F * static_cast<float>(position)) + 1e-3F * static_cast<float>(position);
+  return value * (1.0F + 0.37F * static_cast<float>(position));
 }
-
-/// The matrices of one rank for so many rows of its ring, and of all rings.
-struct ExchangeMatrices {
-  ExchangeMatrices(int64_t rows, int64_t all_rows)
-      : x(static_cast<size_t>(rows * kHidden) * 4),
-        logits(static_cast<size_t>(rows * kExperts) * 4),
-        sums(static_cast<size_t>(rows * kHidden) * 4),
-        all_x(static_cast<size_t>(all_rows * kHidden) * 4),
-        all_logits(static_cast<size_t>(all_rows * kExperts) * 4),
-        all_sums(static_cast<size_t>(all_rows * kHidden) * 4) {}
-  std::vector<std::byte> x, logits, sums, all_x, all_logits, all_sums;
-};
 
 Matrix view(std::vector<std::byte>& bytes, int64_t rows, int64_t cols) {
   return {.data = bytes.data(), .dtype = DType::kF32, .rows = rows, .cols = cols};
@@ -100,7 +110,8 @@ void exchange_once(Rings& rings, size_t end, uint64_t seed, const std::vector<in
   const int32_t ring = rings.ring_of(end);
   const int64_t own = rows[static_cast<size_t>(ring)];
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-  ExchangeMatrices memory(own, total);
+  rings.matrices[end].push_back(std::make_unique<ExchangeMatrices>(own, total));
+  ExchangeMatrices& memory = *rings.matrices[end].back();
   for (int64_t i = 0; i < own * kHidden; ++i) floats(memory.x)[i] = value_at(seed, ring, i);
   for (int64_t i = 0; i < own * kExperts; ++i) floats(memory.logits)[i] = value_at(seed + 1, ring, i);
   tensor::ExpertExchange& exchange = *rings.ends[end];
