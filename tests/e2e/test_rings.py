@@ -226,10 +226,12 @@ def test_a_restart_restarts_rings_that_share_experts(mixture):
     with MillraceServer("--device", "cpu", "--dp-size", 2, "--enable-ep", model=mixture) as server:
         wait_for_all_rings(server)
         wanted = ids_answer(server, 1, routed_dp_rank=0)
-        stream = Stream(server, [5, 9, 300, 17], max_tokens=2000, ignore_eos=True, routed_dp_rank=0)
+        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
         stream.wait_for_text()
+        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # it runs until the restart
         assert server.post("/restart_ring", {"ring": 1, "force": True}).status_code == 200
         assert "ring 1: " in stream.error()["message"]
+        assert server.post("/continue_generation", {}).status_code == 200
         wait_for_all_rings(server)
         for ring in (0, 1):
             assert server.metric("millrace:ring_generations_total", ring=ring) == 2

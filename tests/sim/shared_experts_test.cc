@@ -102,7 +102,7 @@ void break_one_ring(uint64_t seed, Happened& happened) {
 
 TEST_CASE("rings that share experts give the tokens of the model") {
   Happened happened;
-  const uint64_t seeds = test::repetitions(100);
+  const uint64_t seeds = test::repetitions(40);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     (void)run_in_peace(seed, happened);
@@ -112,7 +112,7 @@ TEST_CASE("rings that share experts give the tokens of the model") {
 
 TEST_CASE("rings that share experts have one history per seed") {
   Happened happened;
-  for (uint64_t seed = 0; seed < 3; ++seed) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
     INFO("seed " << seed);
     const History first = run_in_peace(seed, happened);
     REQUIRE(first == run_in_peace(seed, happened));
@@ -121,7 +121,7 @@ TEST_CASE("rings that share experts have one history per seed") {
 
 TEST_CASE("a ring that breaks ends those that share its experts") {
   Happened happened;
-  const uint64_t seeds = test::repetitions(100);
+  const uint64_t seeds = test::repetitions(60);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     break_one_ring(seed, happened);
@@ -163,7 +163,7 @@ TEST_CASE("an idle ring that dies ends the ring that works") {
 }
 
 TEST_CASE("rings that share experts come back after a restart") {
-  const uint64_t seeds = test::repetitions(50);
+  const uint64_t seeds = test::repetitions(20);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     INFO("seed " << seed);
     Dice dice(seed);
