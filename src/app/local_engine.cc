@@ -132,8 +132,8 @@ std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
            .compute = compute_}};
 }
 
-void LocalEngine::stop() {
-  if (ring_) ring_->stop();
+void LocalEngine::expect_stop() {
+  if (ring_) ring_->head().expect_stop();
 }
 
 std::vector<std::string> LocalEngine::contents() const {
@@ -145,7 +145,7 @@ void LocalEngine::set_contents(const std::vector<std::string>& contents) {
 }
 
 LocalEngine::~LocalEngine() {
-  stop();
+  if (ring_) ring_->stop();
   interrupt();
   head_thread_.join();
   if (node_) node_->join();

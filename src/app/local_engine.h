@@ -63,8 +63,8 @@ class LocalEngine {
   /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
-  /// Ends the ring; the destructor joins its threads. May be called from any thread, once started.
-  void stop();
+  /// Notes that the engine is destroyed soon: if its ring breaks before, with another, that is no fault.
+  void expect_stop();
   /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Sets the contents that name pages in the store: those of all rings that share experts. Call it between load() and

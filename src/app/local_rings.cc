@@ -83,8 +83,8 @@ void LocalRings::make_router(const EngineOptions& options) {
 }
 
 LocalRings::~LocalRings() {
-  // All at once: rings that share experts end when the first does.
-  for (const auto& ring : rings_) ring->stop();
+  // Rings that share experts end when the first does.
+  for (const auto& ring : rings_) ring->expect_stop();
   if (!router_) return;
   router_->stop();
   router_thread_->join();

@@ -53,7 +53,7 @@ asio::awaitable<void> Head::run() {
 }
 
 void Head::stop() {
-  stop_requested_ = true;
+  expect_stop();
   (void)intake_.push(Stop{});
 }
 
@@ -143,7 +143,7 @@ void Head::break_ring(const std::string& reason) {
   stats_.ring_broken(async::nanoseconds(now));
   const std::vector<SequenceId> lost = scheduler_.on_ring_lost();
   const std::string message = "the ring is broken: " + reason;
-  if (!stopping_ && !stop_requested_) {
+  if (!stopping_ && !stop_expected_) {
     log::error("{} ({} running requests end, {} stay queued)", message, lost.size(), scheduler_.waiting_count());
     intake_.set_ready(false, message);
   }

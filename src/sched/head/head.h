@@ -34,6 +34,8 @@ class Head final : public Engine {
   /// Refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns. May be called from
   /// any thread.
   void stop();
+  /// Notes that the head stops soon: a ring that breaks before is no fault. May be called from any thread.
+  void expect_stop() { stop_expected_ = true; }
 
   /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have
   /// been timed, or when the first empty plan has come back. A ring that shares experts has `steps`: it then sends
@@ -121,7 +123,7 @@ class Head final : public Engine {
   uint64_t outputs_booked_ = 0;
   std::string break_reason_;
   bool stopping_ = false;
-  std::atomic<bool> stop_requested_ = false;  // from any thread: a ring that breaks now is no fault
+  std::atomic<bool> stop_expected_ = false;
 };
 
 }  // namespace millrace::sched
