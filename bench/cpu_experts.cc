@@ -49,7 +49,7 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   const bool plain = format == WeightFormat::kCompute;
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);
-  const auto packer = backend.pack_experts(shape.experts, {.experts_per_row = shape.per_row}, {});
+  const auto packer = backend.pack_experts(shape.experts, {.routing = {.experts_per_row = shape.per_row}}, {});
   for (int32_t expert = 0; expert < shape.experts; ++expert) {
     if (plain) {
       packer->add(wide, wide, tall);

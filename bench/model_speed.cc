@@ -15,7 +15,7 @@
 #include "cpu/isa.h"
 #include "device_ceilings.h"
 #include "local_clients.h"
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "model_work.h"
 
 using namespace millrace;

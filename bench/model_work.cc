@@ -15,12 +15,17 @@ double bytes_in_8_bits(model::Quantization quantization, int64_t cols) {
   return by_row ? 1.0 + 4.0 / static_cast<double>(cols) : 1.0 + 2.0 / static_cast<double>(tensor::kW8Group);
 }
 
+/// Returns the share of a layer's experts that a row uses.
+double expert_share(const model::LayerConfig& layer) {
+  const model::MoeConfig& moe = *layer.feed_forward.moe;
+  return static_cast<double>(moe.experts_per_token) / moe.expert_count;
+}
+
 }  // namespace
 
 ModelWork::ModelWork(const model::ModelConfig& config) {
   const auto value_bytes = static_cast<double>(tensor::size_of(config.dtype));
-  const double expert_share = static_cast<double>(config.moe.experts_per_token) / std::max(config.moe.expert_count, 1);
-  for (const model::TensorSpec& spec : model::stage_tensors(config, {.layers = {0, config.layer_count}})) {
+  for (const model::TensorSpec& spec : model::stage_tensors(config, {.layers = {0, config.layer_count()}})) {
     const auto values = static_cast<double>(spec.shape.elements());
     const bool is_head = spec.name == model::head_name(config);
     const bool small = config.quantization != model::Quantization::kNone && (spec.projection || is_head);
@@ -29,15 +34,17 @@ ModelWork::ModelWork(const model::ModelConfig& config) {
       weight_bytes_ += bytes;
       head_operations_ += 2 * values;
     } else if (spec.name != model::kEmbeddingName) {
-      const bool of_expert = spec.name.find(".experts.") != std::string::npos;
+      const bool of_expert = spec.expert >= 0;
       weight_bytes_ += bytes;
-      row_operations_ += 2 * values * (of_expert ? expert_share : 1);
+      row_operations_ += 2 * values * (of_expert ? expert_share(config.layer(spec.layer)) : 1);
       reads_all_ = reads_all_ && !of_expert;
     }
   }
-  kv_token_bytes_ = 2.0 * static_cast<double>(config.kv_width()) * value_bytes;
-  key_operations_ = 4.0 * static_cast<double>(config.query_width());
-  for (const int32_t window : config.sliding_windows) {
+  const model::AttentionConfig& attention = config.layer(0).attention;  // equal heads on all layers
+  kv_token_bytes_ = 2.0 * static_cast<double>(attention.kv_width()) * value_bytes;
+  key_operations_ = 4.0 * static_cast<double>(attention.query_width());
+  for (const model::LayerConfig& layer : config.layers) {
+    const int32_t window = layer.attention.window;
     windows_.push_back(window == 0 ? std::numeric_limits<double>::infinity() : window);
   }
 }

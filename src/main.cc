@@ -8,7 +8,7 @@
 #include "app/simulate.h"
 #include "app/trace_report.h"
 #include "base/stderr_writer.h"
-#include "model/quantize_checkpoint.h"
+#include "model/quantize/quantize_checkpoint.h"
 
 namespace {
 

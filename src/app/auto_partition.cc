@@ -38,7 +38,7 @@ std::string cost_text(const model::PartCosts& costs) {
 Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& checkpoint,
                                                       const model::ModelConfig& config, const NodeStagesOptions& node,
                                                       const AutoDivision& division) {
-  const auto even = model::divide_layers(config.layer_count, division.stage_count);
+  const auto even = model::divide_layers(config.layer_count(), division.stage_count);
   if (even.has_error() || division.stage_count == 1) return even;
   const auto backend = make_rank_backend(node.device, node.stage, node.node,
                                          {.stage_count = division.node_stage_count,

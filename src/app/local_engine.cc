@@ -13,6 +13,7 @@
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "model/families/read_config.h"
 #include "model/part_estimate.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
@@ -199,8 +200,8 @@ Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStag
                            .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
   }
   auto ranges = partition.rule == model::LayerPartition::Rule::kByHand
-                    ? model::divide_by_hand(partition.sizes, config_.layer_count, options_.pp_size)
-                    : model::divide_layers(config_.layer_count, options_.pp_size);
+                    ? model::divide_by_hand(partition.sizes, config_.layer_count(), options_.pp_size)
+                    : model::divide_layers(config_.layer_count(), options_.pp_size);
   if (ranges.has_value() && options_.pp_size > 1) {
     const model::ReferenceLoad load = reference_load(options_.stage.max_running, options_.pp_size);
     report_division(model::estimate_parts(config_, load), load, *ranges);

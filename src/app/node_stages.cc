@@ -264,8 +264,8 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
                                 .page_size = bounds.page_size,
                                 .page_bytes = part.model->cache().page_bytes()};
   if (options_.stage.rank_count > 1) {
-    identity.head_begin = static_cast<uint32_t>(part.model->rank().kv_heads.begin);
-    identity.head_end = static_cast<uint32_t>(part.model->rank().kv_heads.end);
+    identity.head_begin = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.begin);
+    identity.head_end = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.end);
   }
   auto store = open_page_store(part.thread->runtime(), options_.node.storage, identity);
   if (store.has_error()) return store.error();

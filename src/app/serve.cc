@@ -10,6 +10,7 @@
 #include "app/worker.h"
 #include "base/text_file.h"
 #include "cluster/node_reports.h"
+#include "model/families/read_config.h"
 #include "model/generation_config.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/ring_set.h"

@@ -91,7 +91,7 @@ Result<std::unique_ptr<NodeStages>> WorkerHost::load_node(const cluster::Assignm
                             .context_length = config_.context_length(),
                             .interrupted = &interrupted_};
   for (const model::LayerRange& range : assignment.layers) {
-    options.spans.push_back({.layers = range, .first = range.begin == 0, .last = range.end == config_.layer_count});
+    options.spans.push_back({.layers = range, .first = range.begin == 0, .last = range.end == config_.layer_count()});
   }
   if (!options.stage.isa) options.stage.isa = isa_;
   return NodeStages::load(checkpoint_, config_, options);

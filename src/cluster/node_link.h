@@ -29,7 +29,7 @@ namespace millrace::cluster {
   hello.fingerprint_high = fingerprint.high;
   hello.fingerprint_low = fingerprint.low;
   hello.page_size = assignment.stage.page_size;
-  hello.layer_count = static_cast<uint32_t>(config.layer_count);
+  hello.layer_count = static_cast<uint32_t>(config.layer_count());
   hello.hidden_row_bytes = static_cast<uint32_t>(config.hidden_size) * sizeof(float);
   return hello;
 }

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "base/check.h"
 #include "cpu/ops.h"
@@ -27,7 +29,8 @@ struct AttentionOp {
   const CpuKvCache& cache;
   int32_t layer;
   const Matrix& out;
-  int32_t group;  ///< query heads per kv head
+  int32_t group;       ///< query heads per kv head
+  const float* sinks;  ///< [head_count], or null
 };
 
 /// Virtual rows [first, first + count) of a sequence under each of some kv heads. Virtual row r is query head r % group
@@ -198,8 +201,10 @@ QueryTile load_queries(const AttentionOp& op, const WorkUnit& unit, const Worksp
           .rows = unit.rows(),
           .padded_dim = padded,
           .window = op.shape.sliding_window,
-          .scale = op.shape.scale,
-          .scores = space.scores};
+          .scale = op.shape.soft_cap > 0.0f ? op.shape.soft_cap : op.shape.scale,
+          .scores = space.scores,
+          .state = {},
+          .tanh_factor = op.shape.soft_cap > 0.0f ? op.shape.scale / op.shape.soft_cap : 0.0f};
 }
 
 /// Returns the rows of the unit's `index`th head.
@@ -249,10 +254,17 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
   }
 }
 
+/// Returns what a sink adds to the sum of a row, whose maximum is in units of ln 2. It is infinite, and the row
+/// therefore 0, where the scores are too small to count.
+float sink_share(float sink, float max) {
+  return static_cast<float>(std::exp2(double{sink} * std::numbers::log2e - double{max}));
+}
+
 void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionState& state) {
   const int32_t padded = op.cache.padded_dim();
   for (int32_t i = 0; i < unit.rows(); ++i) {
     const auto [row, head] = query_of(op, unit, i);
+    if (op.sinks != nullptr) state.sum[i * 16] += sink_share(op.sinks[head], state.max[i]);
     std::byte* to = row_of<std::byte>(op.out, op.batch.row_begin[unit.sequence] + row) +
                     static_cast<size_t>(head * op.shape.head_dim) * tensor::size_of(op.out.dtype);
     op.device.kernels.attention_output(state.acc + i * padded, state.sum + i * 16, op.shape.head_dim,
@@ -379,6 +391,10 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
             layer < cache.shape().layer_count,
         "layer {} is not one of this cache, or its heads differ", layer);
   CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
+  CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
+  const CpuVector* sinks = shape.sinks == nullptr ? nullptr : &as_cpu(*shape.sinks);
+  CHECK(sinks == nullptr || sinks->size() == shape.head_count, "{} sinks for {} heads", sinks->size(),
+        shape.head_count);
   CHECK(cache.padded_dim() <= 256, "head_dim {} is above 256", shape.head_dim);
   const AttentionOp op{.device = device,
                        .q = q,
@@ -387,7 +403,8 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
                        .cache = cache,
                        .layer = layer,
                        .out = out,
-                       .group = shape.head_count / shape.kv_head_count};
+                       .group = shape.head_count / shape.kv_head_count,
+                       .sinks = sinks == nullptr ? nullptr : sinks->data()};
   std::vector<WorkUnit> units = divide_among(op, device.pool.threads());
   if (units.size() >= static_cast<size_t>(8 * device.pool.threads()) || device.pool.threads() == 1) {
     run_unsplit_units(op, units);

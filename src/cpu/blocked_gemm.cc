@@ -18,6 +18,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
     case PanelFormat::kW8A8: return kernels.gemm_w8a8;
     case PanelFormat::kW8A8Channel: return kernels.gemm_w8a8_channel;
     case PanelFormat::kW8: return device.bf16_lhs() ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
+    case PanelFormat::kF32: return kernels.gemm_f32;
     case PanelFormat::kCompute: break;
   }
   return device.compute_dtype == tensor::DType::kBF16 ? kernels.gemm_bf16 : kernels.gemm_f32;

@@ -67,6 +67,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) override {
     return pack_gate_up_weight(device_, gate, up);
   }
+  std::unique_ptr<PackedWeight> pack_f32(const HostTensor& weight) override { return pack_f32_weight(device_, weight); }
   bool packs_w8() const override { return true; }
   std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
     return pack_w8_weight(device_, parts, inputs);
@@ -82,8 +83,9 @@ class CpuBackend final : public Backend {
                                                 const SumShards& shards) override {
     return pack_sharded_w8_weight(device_, part, inputs, shards);
   }
-  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing, RankPosition position) override {
-    return std::make_unique<CpuExpertPacker>(device_, count, routing, position);
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
+                                             RankPosition position) override {
+    return std::make_unique<CpuExpertPacker>(device_, count, options, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
@@ -115,15 +117,36 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::embed(device_, static_cast<const CpuEmbeddingTable&>(table), tokens.values, hidden);
   }
-  bool computes_encoders() const override { return true; }
+  bool computes(Feature /*feature*/) const override { return true; }
   void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
     check_stream();
     cpu::add_embedding(device_, static_cast<const CpuEmbeddingTable&>(table), indices.values, hidden);
   }
-  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector& bias, float epsilon,
+  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon, bool in_place,
                   Matrix out) override {
     check_stream();
-    cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu(bias), epsilon, out);
+    cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu_or_null(bias), epsilon, in_place, out);
+  }
+  void convert(Matrix hidden, Matrix out) override {
+    check_stream();
+    cpu::convert(device_, hidden, out);
+  }
+  void scale(Matrix matrix, float factor) override {
+    check_stream();
+    cpu::scale(device_, matrix, factor);
+  }
+  void soft_cap(Matrix matrix, float cap) override {
+    check_stream();
+    cpu::soft_cap(device_, matrix, cap);
+  }
+  void gelu_tanh_mul(Matrix in, Matrix out) override {
+    check_stream();
+    cpu::gelu_tanh_mul(device_, in, out);
+  }
+  void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon, float factor,
+                       Matrix hidden) override {
+    check_stream();
+    cpu::add_scaled_sums(device_, sums, as_cpu_or_null(bias), as_cpu_or_null(norm), epsilon, factor, hidden);
   }
   void gelu(Matrix in, Matrix out) override {
     check_stream();
@@ -167,6 +190,10 @@ class CpuBackend final : public Backend {
   void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override {
     check_stream();
     cpu::add_sums(device_, sums, as_cpu_or_null(bias), hidden);
+  }
+  void add_gated_sums(Matrix sums, Matrix gates, Matrix hidden) override {
+    check_stream();
+    cpu::add_gated_sums(device_, sums, gates, hidden);
   }
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,

@@ -100,20 +100,62 @@ void add_expert(const float* in, float scale, const float* own, const float* con
   }
 }
 
-MILLRACE_INLINE Vec silu_mul(Vec gate, Vec up) {
-  return gate * reciprocal(exp(-gate) + 1.0f) * up;
+/// Computes x · sigmoid(y).
+MILLRACE_INLINE Vec times_sigmoid(Vec x, Vec y) {
+  return x * reciprocal(exp(-y) + 1.0f);
 }
 
-void silu_mul(const float* gate, const float* up, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t part = count - i < kLanes ? count - i : kLanes;
-    store_part(out + i, silu_mul(load_part(gate + i, part, 0.0f), load_part(up + i, part, 0.0f)), part);
+struct Silu {
+  MILLRACE_INLINE Vec operator()(Vec gate, Vec up) const { return times_sigmoid(gate, gate) * up; }
+};
+
+struct GeluTanh {
+  /// Uses (1 + tanh(z)) / 2 = sigmoid(2z).
+  MILLRACE_INLINE Vec operator()(Vec gate, Vec up) const {
+    constexpr float kTwiceRootOfTwoOverPi = 1.5957691216057308f;
+    const Vec z = gate * fma(gate * gate, splat(0.044715f), splat(1.0f)) * kTwiceRootOfTwoOverPi;
+    return times_sigmoid(gate, z) * up;
+  }
+};
+
+struct ClampedSwiglu {
+  float alpha;
+  float limit;
+  MILLRACE_INLINE Vec operator()(Vec gate, Vec up) const {
+    const Vec g = gate > splat(limit) ? splat(limit) : gate;
+    const Vec below = up > splat(limit) ? splat(limit) : up;
+    const Vec u = below < splat(-limit) ? splat(-limit) : below;
+    return times_sigmoid(g, g * alpha) * (u + 1.0f);
+  }
+};
+
+/// Calls use(f) with the function object of a gated activation.
+template <class Use>
+MILLRACE_INLINE void with_activation(const tensor::GatedActivation& activation, const Use& use) {
+  switch (activation.function) {
+    case tensor::GatedFunction::kSilu: return use(Silu{});
+    case tensor::GatedFunction::kGeluTanh: return use(GeluTanh{});
+    case tensor::GatedFunction::kClampedSwiglu: return use(ClampedSwiglu{activation.alpha, activation.limit});
   }
 }
 
+template <class F>
+MILLRACE_INLINE void activate_with(const F& f, const float* gate, const float* up, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(out + i, f(load_part(gate + i, part, 0.0f), load_part(up + i, part, 0.0f)), part);
+  }
+}
+
+void activate(const tensor::GatedActivation& activation, const float* gate, const float* up, float* out,
+              int64_t count) {
+  with_activation(activation,
+                  [&](const auto& f) __attribute__((always_inline)) { activate_with(f, gate, up, out, count); });
+}
+
 /// Processes rows of a panel's sums with all 32 results, several rows at a time to overlap their latencies.
-template <int R>
-MILLRACE_INLINE void silu_mul_panel(const float* sums, bool bf16, std::byte* out, size_t stride) {
+template <int R, class F>
+MILLRACE_INLINE void activate_panel(const F& f, const float* sums, bool bf16, std::byte* out, size_t stride) {
   constexpr int kVecs = kPanelColumns / 2 / kLanes;
   Vec value[R][kVecs];
 #pragma clang loop unroll(full)
@@ -121,7 +163,7 @@ MILLRACE_INLINE void silu_mul_panel(const float* sums, bool bf16, std::byte* out
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
       const float* gate = sums + row * kPanelColumns + v * kLanes;
-      value[row][v] = silu_mul(load(gate), load(gate + kPanelColumns / 2));
+      value[row][v] = f(load(gate), load(gate + kPanelColumns / 2));
     }
   }
 #pragma clang loop unroll(full)
@@ -138,23 +180,41 @@ MILLRACE_INLINE void silu_mul_panel(const float* sums, bool bf16, std::byte* out
   }
 }
 
-void silu_mul_rows(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride) {
+template <class F>
+MILLRACE_INLINE void activate_rows_with(const F& f, const float* sums, int64_t rows, int64_t count, bool bf16,
+                                        std::byte* out, size_t stride) {
   constexpr int kRows = 2;
   constexpr int64_t kCount = kPanelColumns / 2;
   int64_t row = 0;
   const auto at = [&](int64_t r) __attribute__((always_inline)) { return out + static_cast<size_t>(r) * stride; };
   if (count == kCount) {
-    for (; row + kRows <= rows; row += kRows) silu_mul_panel<kRows>(sums + row * kPanelColumns, bf16, at(row), stride);
+    for (; row + kRows <= rows; row += kRows)
+      activate_panel<kRows>(f, sums + row * kPanelColumns, bf16, at(row), stride);
   }
   for (; row < rows; ++row) {
     const float* const gate = sums + row * kPanelColumns;
     float values[kCount];
-    silu_mul(gate, gate + kCount, values, count);
+    activate_with(f, gate, gate + kCount, values, count);
     if (bf16) {
       narrow(values, reinterpret_cast<uint16_t*>(at(row)), count);
     } else {
       __builtin_memcpy(at(row), values, static_cast<size_t>(count) * sizeof(float));
     }
+  }
+}
+
+void activate_rows(const tensor::GatedActivation& activation, const float* sums, int64_t rows, int64_t count, bool bf16,
+                   std::byte* out, size_t stride) {
+  with_activation(activation, [&](const auto& f) __attribute__((always_inline)) {
+    activate_rows_with(f, sums, rows, count, bf16, out, stride);
+  });
+}
+
+void soft_cap(float* values, float cap, int64_t count) {
+  const float inverse = 1.0f / cap;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t part = count - i < kLanes ? count - i : kLanes;
+    store_part(values + i, tanh(load_part(values + i, part, 0.0f) * inverse) * cap, part);
   }
 }
 

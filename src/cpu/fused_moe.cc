@@ -106,7 +106,7 @@ class FusedMoe {
     });
   }
 
-  /// Passes the sums of all experts' gate and up GEMMs to finish(ExpertGroup, PanelResult).
+  /// Passes the sums of all experts' gate and up GEMMs, with their biases, to finish(ExpertGroup, PanelResult).
   template <class Epilogue>
   void activate(const Epilogue& finish) const {
     device_.pool.run_ranges(block_count_, [&](int64_t begin, int64_t end, int slot) {
@@ -116,19 +116,28 @@ class FusedMoe {
         const BlockedGemm product = gate_up(*group);
         const int64_t stop = std::min(end, group->first_block + product.block_count());
         for (; block < stop; ++block) {
-          product.run(block - group->first_block, scratch, [&](const PanelResult& sums) { finish(*group, sums); });
+          product.run(block - group->first_block, scratch, [&](const PanelResult& sums) {
+            add_gate_up_bias(*group, sums);
+            finish(*group, sums);
+          });
         }
       }
     });
   }
+  void add_gate_up_bias(const ExpertGroup& group, const PanelResult& sums) const {
+    const float* const bias = experts_.gate_up_bias(group.expert);
+    if (bias == nullptr) return;
+    // A panel has as many columns for half as many features.
+    for (int64_t i = 0; i < sums.rows; ++i) device_.kernels.add(bias + 2 * sums.feature, sums.row(i), kPanelColumns);
+  }
   /// Packs up to 32 features: a group of the down GEMM's LHS row. Sums after the last feature are zero, like the
-  /// weights.
+  /// weights and biases.
   void pack_activated(const ExpertGroup& group, const PanelResult& sums) const {
     constexpr int64_t kFeatures = kPanelColumns / 2;
     static_assert(kFeatures == kW8GroupElements);
     for (int64_t i = 0; i < sums.rows; ++i) {
       float* const c = sums.row(i);
-      device_.kernels.silu_mul(c, c + kFeatures, c, sums.features);
+      device_.kernels.activate(experts_.activation(), c, c + kFeatures, c, sums.features);
       alignas(64) std::byte encoded[LhsPacker::kMaxGroupBytes];
       activated_packer_.encode_group(c, encoded);
       activated_packer_.put_group(encoded, activated_of(group), sums.first_row + i, sums.feature / kFeatures);
@@ -151,7 +160,7 @@ class FusedMoe {
     const size_t size = tensor::size_of(values.dtype);
     activate([&](const ExpertGroup& group, const PanelResult& sums) {
       std::byte* const to = row_of<std::byte>(values, group.begin + sums.first_row);
-      device_.kernels.silu_mul_rows(sums.c, sums.rows, sums.features, bf16,
+      device_.kernels.activate_rows(experts_.activation(), sums.c, sums.rows, sums.features, bf16,
                                     to + static_cast<size_t>(sums.feature) * size,
                                     static_cast<size_t>(values.cols) * size);
     });
@@ -197,14 +206,17 @@ class FusedMoe {
     std::byte* const scratch = scratch_of(slot, BlockedGemm::kMaxScratchBytes);
     for (const ExpertGroup& group : routes_.groups) {
       const BlockedGemm product = down(group);
+      const float* const bias = experts_.down_bias(group.expert);
       const int64_t per_unit = unit / product.panels();
       const int64_t last = std::min(end * per_unit, product.panel_blocks());
       for (int64_t first_block = 0; first_block < product.block_count(); first_block += product.panel_blocks()) {
         for (int64_t block = begin * per_unit; block < last; ++block) {
           product.run(first_block + block, scratch, [&](const PanelResult& sums) {
             float* const columns = partial + sums.feature - begin * unit * kPanelColumns;
-            for (int64_t i = 0; i < sums.rows; ++i)
+            for (int64_t i = 0; i < sums.rows; ++i) {
+              if (bias != nullptr) device_.kernels.add(bias + sums.feature, sums.row(i), sums.features);
               add_pair(group.begin + sums.first_row + i, sums, i, columns, cols, hidden);
+            }
           });
         }
       }
@@ -244,16 +256,27 @@ bool have_same_layout(const CpuPackedWeight& weight, const CpuPackedWeight& firs
          weight.layout().format == first.layout().format && weight.gate_up() == first.gate_up();
 }
 
+void check_routing(const tensor::Routing& routing, int32_t experts) {
+  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= experts, "{} of {} experts per row",
+        routing.experts_per_row, experts);
+  CHECK(routing.choice_bias.empty() || std::ssize(routing.choice_bias) == experts, "{} choice biases for {} experts",
+        routing.choice_bias.size(), experts);
+  const int32_t groups = routing.group_count;
+  CHECK(groups >= 1 && experts % groups == 0 && routing.groups_per_row >= 1 && routing.groups_per_row <= groups &&
+            routing.groups_per_row * (experts / groups) >= routing.experts_per_row,
+        "{} of {} groups of {} experts for {} per row", routing.groups_per_row, groups, experts,
+        routing.experts_per_row);
+}
+
 }  // namespace
 
-CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing& routing,
+CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::ExpertOptions& options,
                        const tensor::SumShards& shards)
-    : weights_(std::move(weights)), routing_(routing), shards_(shards) {
+    : weights_(std::move(weights)), options_(options), shards_(shards) {
   const tensor::TermRange owned = shards.owned();
   CHECK(std::ssize(weights_) == owned.size() && owned.size() > 0, "{} experts were added, wanted {} of {}",
         weights_.size(), owned.size(), count());
-  CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count(), "{} of {} experts per row",
-        routing.experts_per_row, count());
+  check_routing(options.routing, count());
   for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
     CHECK(gate_up(expert).gate_up() && !down(expert).gate_up(), "expert {} has not a gate-up weight and another",
           expert);
@@ -261,21 +284,42 @@ CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::Routing
           gate_up(expert).out_features(), down(expert).in_features());
     CHECK(have_same_layout(gate_up(expert), gate_up(first())) && have_same_layout(down(expert), down(first())),
           "expert {} is not like the first", expert);
+    CHECK(!weights_of(expert).down_bias.empty() == options.has_biases, "expert {} has {} biases", expert,
+          options.has_biases ? "no" : "unexpected");
   }
 }
 
 void CpuExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
                           const tensor::HostTensor& down) {
-  weights_.push_back({pack_gate_up_weight(device_, gate, up), pack_weight(device_, {&down, 1})});
+  weights_.push_back({.gate_up = pack_gate_up_weight(device_, gate, up), .down = pack_weight(device_, {&down, 1})});
 }
 
 void CpuExpertPacker::add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
                              tensor::W8Activations inputs) {
-  weights_.push_back({pack_gate_up_w8_weight(device_, gate, up, inputs), pack_w8_weight(device_, {&down, 1}, inputs)});
+  weights_.push_back({.gate_up = pack_gate_up_w8_weight(device_, gate, up, inputs),
+                      .down = pack_w8_weight(device_, {&down, 1}, inputs)});
+}
+
+void CpuExpertPacker::add_biases(const tensor::ExpertBiases& biases) {
+  CHECK(!weights_.empty(), "biases before the first expert");
+  ExpertWeights& expert = weights_.back();
+  const auto& gate_up = static_cast<const CpuPackedWeight&>(*expert.gate_up);
+  CHECK(std::ssize(biases.gate) == gate_up.out_features() && biases.gate.size() == biases.up.size() &&
+            std::ssize(biases.down) == expert.down->out_features(),
+        "biases of {}, {} and {} for {} features and {}", biases.gate.size(), biases.up.size(), biases.down.size(),
+        gate_up.out_features(), expert.down->out_features());
+  constexpr size_t kHalf = kPanelColumns / 2;
+  expert.gate_up_bias.assign(static_cast<size_t>(gate_up.panel_count()) * kPanelColumns, 0.0f);
+  for (size_t i = 0; i < biases.gate.size(); ++i) {
+    float* const at = expert.gate_up_bias.data() + i / kHalf * kPanelColumns + i % kHalf;
+    at[0] = biases.gate[i];
+    at[kHalf] = biases.up[i];
+  }
+  expert.down_bias.assign(biases.down.begin(), biases.down.end());
 }
 
 std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {
-  return std::make_unique<CpuExperts>(std::move(weights_), routing_, shards_);
+  return std::make_unique<CpuExperts>(std::move(weights_), options_, shards_);
 }
 
 void fused_moe(Device& device, Matrix x, Matrix router_logits, const CpuExperts& experts, Matrix hidden) {

@@ -71,7 +71,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .widen_f16 = widen_f16,
     .rms_norm = rms_norm,
     .add = add,
-    .silu_mul = silu_mul,
+    .activate = activate,
     .rotate = rotate,
     .extremes = extremes,
     .find = find,
@@ -83,7 +83,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
     .w8_interleaved = true,
 #endif
-    .silu_mul_rows = silu_mul_rows,
+    .activate_rows = activate_rows,
     .attention_output = attention_output,
 #if defined(__AMX_INT8__)
     .gemm_w8a8_channel = gemm_w8a8_channel_amx,
@@ -95,6 +95,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .add_partial_sums = add_partial_sums,
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
+    .soft_cap = soft_cap,
 };
 
 }  // namespace millrace::cpu

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/isa.h"
+#include "tensor/gated_activation.h"
 
 /// The table of inner kernels, one per instruction set. The file kernels.cc is compiled once per set. All other files
 /// of this folder are compiled for the baseline and call through the table.
@@ -103,6 +104,7 @@ struct QueryTile {
   float scale = 0.0f;
   float* scores = nullptr;  // scratch [rows, 64]; probabilities overwrite it
   AttentionState state;
+  float tanh_factor = 0.0f;  // unless 0, scores s become tanh(tanh_factor · s) before they are scaled
 };
 
 /// The keys [first_key, first_key + 64), in groups of 16. K groups are [padded_dim as steps][16], V groups [16 keys as
@@ -159,8 +161,9 @@ struct Kernels {
   void (*rms_norm)(const float* in, const float* weight, float epsilon, float* out, int64_t count);
   /// out += in.
   void (*add)(const float* in, float* out, int64_t count);
-  /// out = silu(gate) · up.
-  void (*silu_mul)(const float* gate, const float* up, float* out, int64_t count);
+  /// out = f(gate, up), where f is the gated activation. `out` may be either of them.
+  void (*activate)(const tensor::GatedActivation& activation, const float* gate, const float* up, float* out,
+                   int64_t count);
   /// Rotates the pairs (i, i + half) of `head` by the angles with the given cos and sin.
   void (*rotate)(float* head, const float* cos, const float* sin, int32_t half);
 
@@ -183,9 +186,10 @@ struct Kernels {
   void (*add_expert)(const float* in, float scale, const float* own, const float* const* addends, int count,
                      int64_t length, float* out);
   bool w8_interleaved = false;  ///< format of 8-bit panels for bf16 LHS rows
-  /// Computes silu(gate) · up from the sums [rows, 64] of 32 gates and their ups. Each row has `count` (1 to 32)
-  /// results in bf16 or f32; rows are `stride` bytes apart.
-  void (*silu_mul_rows)(const float* sums, int64_t rows, int64_t count, bool bf16, std::byte* out, size_t stride);
+  /// Computes f(gate, up) from the sums [rows, 64] of 32 gates and their ups, where f is the gated activation. Each row
+  /// has `count` (1 to 32) results in bf16 or f32; rows are `stride` bytes apart.
+  void (*activate_rows)(const tensor::GatedActivation& activation, const float* sums, int64_t rows, int64_t count,
+                        bool bf16, std::byte* out, size_t stride);
   /// Divides a row of attention by its sum: out = acc / Σ sum[16], `count` channels as bf16 or f32.
   void (*attention_output)(const float* acc, const float* sum, int64_t count, bool as_bf16, std::byte* out);
   /// GEMM with channel panels: c = Σ products (an integer) · (scale of the row · scale of the column).
@@ -202,6 +206,8 @@ struct Kernels {
   /// Quantizes a part of an LHS row as quantize_lhs_row does, with the scale of a row of that largest magnitude.
   LhsQuantParams (*quantize_lhs_part)(const std::byte* in, bool bf16, int64_t count, float largest, std::byte* out,
                                       size_t stride);
+  /// values = cap · tanh(values / cap).
+  void (*soft_cap)(float* values, float cap, int64_t count);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

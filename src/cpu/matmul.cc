@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 #include "cpu/blocked_gemm.h"
@@ -106,13 +107,26 @@ void add_sums(Device& device, Matrix sums, const CpuVector* bias, Matrix hidden)
   });
 }
 
+void add_gated_sums(Device& device, Matrix sums, Matrix gates, Matrix hidden) {
+  check_matrix("sums", sums, DType::kF32, hidden.rows, hidden.cols);
+  check_matrix("gates", gates, DType::kF32, hidden.rows, 1);
+  check_matrix("hidden", hidden, DType::kF32, hidden.rows, hidden.cols);
+  device.for_rows(hidden.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float gate = 1.0f / (1.0f + std::exp(-*row_of<float>(gates, row)));
+      auto* const out = row_of<float>(hidden, row);
+      device.kernels.add_expert(row_of<float>(sums, row), gate, out, nullptr, 0, hidden.cols, out);
+    }
+  });
+}
+
 void matmul_silu_mul(Device& device, Matrix x, const CpuPackedWeight& weight, Matrix out) {
   CHECK(weight.gate_up(), "matmul_silu_mul needs a weight from pack_gate_up");
   check_matrix("out", out, device.compute_dtype, x.rows, weight.out_features());
   const size_t stride = static_cast<size_t>(out.cols) * tensor::size_of(out.dtype);
   for_each_panel(device, x, weight, [&](const PanelResult& sums) {
     std::byte* const to = element_of(out, sums.first_row, sums.feature);
-    device.kernels.silu_mul_rows(sums.c, sums.rows, sums.features, out.dtype == DType::kBF16, to, stride);
+    device.kernels.activate_rows({}, sums.c, sums.rows, sums.features, out.dtype == DType::kBF16, to, stride);
   });
 }
 

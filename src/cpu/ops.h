@@ -24,8 +24,14 @@ class CpuEmbeddingTable final : public tensor::EmbeddingTable {
 void embed(Device& device, const CpuEmbeddingTable& table, std::span<const TokenId> tokens, tensor::Matrix hidden);
 void add_embedding(Device& device, const CpuEmbeddingTable& table, std::span<const int32_t> indices,
                    tensor::Matrix hidden);
-void layer_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, const CpuVector& bias, float epsilon,
-                tensor::Matrix out);
+void layer_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, const CpuVector* bias, float epsilon,
+                bool in_place, tensor::Matrix out);
+void convert(Device& device, tensor::Matrix hidden, tensor::Matrix out);
+void scale(Device& device, tensor::Matrix matrix, float factor);
+void soft_cap(Device& device, tensor::Matrix matrix, float cap);
+void gelu_tanh_mul(Device& device, tensor::Matrix in, tensor::Matrix out);
+void add_scaled_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, const CpuVector* norm, float epsilon,
+                     float factor, tensor::Matrix hidden);
 void gelu(Device& device, tensor::Matrix in, tensor::Matrix out);
 void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, float epsilon, tensor::Matrix out);
 void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
@@ -35,6 +41,7 @@ void row_magnitudes(Device& device, tensor::Matrix x, tensor::Matrix out);
 void matmul_row_scaled(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix magnitudes,
                        tensor::Matrix sums);
 void add_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, tensor::Matrix hidden);
+void add_gated_sums(Device& device, tensor::Matrix sums, tensor::Matrix gates, tensor::Matrix hidden);
 void matmul_silu_mul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, tensor::Matrix out);
 void rotary_store_kv(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
                      const tensor::RotaryTable& rotary, const CpuVector* q_norm, const CpuVector* k_norm,

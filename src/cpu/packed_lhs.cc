@@ -34,13 +34,18 @@ PackedLhs pack_tiled_lhs(Device& device, const Matrix& x, int64_t steps) {
   return {copy, tiles * 64 * kTileHeight, kTileHeight * 4};
 }
 
+/// Returns the bytes of an element of an LHS row that is not of 8 bits.
+size_t element_bytes(const Device& device, const PanelLayout& layout) {
+  return layout.format == PanelFormat::kF32 ? sizeof(float) : device.lhs_element_bytes();
+}
+
 /// Returns the bytes per step of an LHS row that is not tiled.
 size_t row_step_bytes(const Device& device, const PanelLayout& layout) {
   constexpr int kGroupSteps = kW8GroupElements / kInt8Depth;
   if (layout.format == PanelFormat::kW8A8)
     return static_cast<size_t>(device.kernels.int8_lhs_group_bytes / kGroupSteps);
   if (layout.format == PanelFormat::kW8A8Channel) return static_cast<size_t>(device.kernels.channel_step_bytes);
-  return static_cast<size_t>(layout.depth) * device.lhs_element_bytes();
+  return static_cast<size_t>(layout.depth) * element_bytes(device, layout);
 }
 
 /// Returns a copy of x in scratch with the zeros of the layout between the shards.
@@ -163,17 +168,19 @@ PackedLhs pack_lhs(Device& device, const Matrix& given, const PanelLayout& layou
   const Matrix x = layout.is_contiguous() ? given : spread_shards(device, given, layout);
   if (layout.format == PanelFormat::kW8A8) return quantize_lhs(device, x, layout);
   const int64_t padded = layout.padded_inputs();
-  const bool widened = device.compute_dtype == DType::kBF16 && !device.kernels.bf16_lhs;
-  if (device.tiles() && x.rows > kTileHeight) return pack_tiled_lhs(device, x, layout.steps);
+  const bool is_f32 = layout.format == PanelFormat::kF32;
+  const bool widened = device.compute_dtype == DType::kBF16 && (is_f32 || !device.kernels.bf16_lhs);
+  const size_t element = element_bytes(device, layout);
+  if (device.tiles() && !is_f32 && x.rows > kTileHeight) return pack_tiled_lhs(device, x, layout.steps);
   PackedLhs lhs{.data = x.data,
-                .stride = static_cast<size_t>(padded) * device.lhs_element_bytes(),
+                .stride = static_cast<size_t>(padded) * element,
                 .row_step_bytes = row_step_bytes(device, layout)};
   if (!widened && padded == x.cols) return lhs;
   std::byte* const copy = device.shared_scratch.reserve(static_cast<size_t>(x.rows) * lhs.stride);
   device.pool.run_ranges(x.rows, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       std::byte* to = copy + static_cast<size_t>(row) * lhs.stride;
-      const size_t used = static_cast<size_t>(x.cols) * device.lhs_element_bytes();
+      const size_t used = static_cast<size_t>(x.cols) * element;
       if (widened) {
         device.kernels.widen(row_of<std::byte>(x, row), reinterpret_cast<float*>(to), x.cols);
       } else {

@@ -47,7 +47,7 @@ void pack_panel(const Device& device, std::span<const SourceRow<HostTensor>> row
   constexpr int64_t kTile = 256;  // elements
   float values[kTile];
   const auto write_column = [&](int64_t column, int64_t at, int64_t count) {
-    if (device.compute_dtype != DType::kBF16) {
+    if (device.compute_dtype != DType::kBF16 || layout.format == PanelFormat::kF32) {
       auto* out = reinterpret_cast<float*>(panel) + at * kPanelColumns + column;
       for (int64_t i = 0; i < count; ++i) out[i * kPanelColumns] = values[i];
       return;
@@ -330,6 +330,15 @@ PanelLayout panel_layout(const Device& device, std::vector<PanelShard> shards, b
   return layout;
 }
 
+PanelLayout f32_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up) {
+  if (device.compute_dtype == DType::kF32) return panel_layout(device, std::move(shards), gate_up);
+  PanelLayout layout{.format = PanelFormat::kF32, .gate_up = gate_up, .shards = {}};
+  assign_steps(layout, std::move(shards), kW8GroupElements, 1);
+  layout.step_bytes = size_t{kPanelColumns} * sizeof(float);
+  layout.bytes = static_cast<size_t>(layout.steps) * layout.step_bytes;
+  return layout;
+}
+
 PanelLayout w8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up) {
   return group_layout(device.bf16_lhs() ? 2 : 1, PanelFormat::kW8, std::move(shards), gate_up);
 }
@@ -372,6 +381,10 @@ std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const Hos
 
 std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const HostTensor& gate, const HostTensor& up) {
   return pack_pair(device, gate, up, panel_layout);
+}
+
+std::unique_ptr<CpuPackedWeight> pack_f32_weight(Device& device, const HostTensor& weight) {
+  return pack_stack(device, std::span(&weight, 1), f32_panel_layout);
 }
 
 std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const W8Matrix> parts, W8Activations inputs) {

@@ -8,9 +8,10 @@
 
 namespace millrace::cpu {
 
-/// The content of a panel (see kernels.h). kW8 and kW8A8 have 8-bit groups for LHS rows of the compute dtype or of 8
-/// bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a scale each.
-enum class PanelFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Channel };
+/// The content of a panel (see kernels.h). kF32 is f32 where the compute dtype is another. kW8 and kW8A8 have 8-bit
+/// groups for LHS rows of the compute dtype or of 8 bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a
+/// scale each.
+enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel };
 
 /// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
 /// its border lies inside a group, the inputs before it are zeros.
@@ -42,6 +43,7 @@ struct PanelLayout {
 [[nodiscard]] std::vector<PanelShard> whole_panel_shard(int64_t in_features);
 
 [[nodiscard]] PanelLayout panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
+[[nodiscard]] PanelLayout f32_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 [[nodiscard]] PanelLayout w8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 [[nodiscard]] PanelLayout w8a8_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 [[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
@@ -81,6 +83,8 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const tensor::HostTensor> parts);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_weight(Device& device, const tensor::HostTensor& gate,
                                                                    const tensor::HostTensor& up);
+/// Packs a weight in f32 whatever the compute dtype is.
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_f32_weight(Device& device, const tensor::HostTensor& weight);
 /// Packs 8-bit weights without dequantizing them. If one part has a scale per row, all parts must, and inputs are
 /// quantized.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w8_weight(Device& device, std::span<const tensor::W8Matrix> parts,

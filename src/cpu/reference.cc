@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <cstring>
 #include <span>
 
@@ -137,6 +138,22 @@ Values gelu(const Values& in) {
   return out;
 }
 
+Values gelu_tanh_mul(const Values& gate, const Values& up) {
+  Values out;
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double x = gate[i];
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+    out.push_back(static_cast<float>(0.5 * x * (1.0 + std::tanh(inner)) * double{up[i]}));
+  }
+  return out;
+}
+
+Values soft_cap(const Values& in, double cap) {
+  Values out;
+  for (const double x : in) out.push_back(static_cast<float>(cap * std::tanh(x / cap)));
+  return out;
+}
+
 Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n) {
   const auto inner = static_cast<size_t>(k);
   const auto features = static_cast<size_t>(n);
@@ -150,89 +167,6 @@ Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t
     }
   }
   return out;
-}
-
-Values silu_mul(const Values& gate, const Values& up) {
-  Values out(gate.size());
-  for (size_t i = 0; i < gate.size(); ++i) {
-    const double g = gate[i];
-    out[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * double{up[i]});
-  }
-  return out;
-}
-
-std::vector<std::pair<size_t, double>> route(std::span<const float> logits, const tensor::Routing& routing) {
-  std::vector<std::pair<size_t, double>> chosen;
-  double all = 0.0;
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  for (size_t expert = 0; expert < logits.size(); ++expert) {
-    const double weight = std::exp(double{logits[expert]} - largest);
-    chosen.emplace_back(expert, weight);
-    all += weight;
-  }
-  std::sort(chosen.begin(), chosen.end(), [&](const auto& left, const auto& right) {
-    if (logits[left.first] != logits[right.first]) return logits[left.first] > logits[right.first];
-    return left.first < right.first;
-  });
-  chosen.resize(static_cast<size_t>(routing.experts_per_row));
-  double kept = 0.0;
-  for (const auto& [expert, weight] : chosen) kept += weight;
-  for (auto& [expert, weight] : chosen) weight /= routing.renormalize ? kept : all;
-  return chosen;
-}
-
-namespace {
-
-/// Returns how far, beyond `error`, each value's rounding can move when values are off by up to `error`.
-Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
-  const auto width = static_cast<int64_t>(values.size());
-  const Values rounded = round(values, width);
-  Values jumps(values.size(), 0.0f);
-  for (const float shift : {-error, error}) {
-    Values shifted = values;
-    for (float& value : shifted) value += shift;
-    const Values other = round(shifted, width);
-    for (size_t i = 0; i < jumps.size(); ++i) {
-      jumps[i] = std::max(jumps[i], std::abs(other[i] - rounded[i]) - error);
-    }
-  }
-  return jumps;
-}
-
-}  // namespace
-
-FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const Expert> experts,
-                   const tensor::Routing& routing, const RoundFn& round, float feature_error) {
-  const size_t rows = router_logits.size() / experts.size();
-  const size_t hidden = x.size() / rows;
-  const size_t inner = experts.front().gate.size() / hidden;
-  const auto product = [](const Values& row, const Values& weight, size_t in, size_t out) {
-    return matmul(row, weight, {}, static_cast<int64_t>(in), static_cast<int64_t>(out));
-  };
-  FusedMoe mixture;
-  for (size_t row = 0; row < rows; ++row) {
-    const std::span logits(router_logits.data() + row * experts.size(), experts.size());
-    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * hidden);
-    const Values own = round({begin, begin + static_cast<std::ptrdiff_t>(hidden)}, static_cast<int64_t>(hidden));
-    std::vector<double> sums(hidden, 0.0);
-    std::vector<double> jumps(hidden, 0.0);
-    for (const auto& [index, weight] : route(logits, routing)) {
-      const Expert& expert = experts[index];
-      const Values activated =
-          silu_mul(product(own, expert.gate, hidden, inner), product(own, expert.up, hidden, inner));
-      const Values result = product(round(activated, static_cast<int64_t>(inner)), expert.down, inner, hidden);
-      Values sizes = expert.down;
-      for (float& size : sizes) size = std::abs(size);
-      const Values jump = product(rounding_jumps(activated, round, feature_error), sizes, inner, hidden);
-      for (size_t i = 0; i < hidden; ++i) {
-        sums[i] += weight * double{result[i]};
-        jumps[i] += weight * double{jump[i]};
-      }
-    }
-    mixture.sums.insert(mixture.sums.end(), sums.begin(), sums.end());
-    mixture.jumps.insert(mixture.jumps.end(), jumps.begin(), jumps.end());
-  }
-  return mixture;
 }
 
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position) {
@@ -249,6 +183,10 @@ void rotate(std::span<float> head, const Values& inverse_frequency, float attent
   }
 }
 
+double query_factor(double beta, int64_t period, int64_t position) {
+  return 1.0 + beta * std::log(1.0 + std::floor(static_cast<double>(position) / static_cast<double>(period)));
+}
+
 Values attention(std::span<const float> q, int64_t position, const History& history, const AttentionSizes& sizes) {
   const auto dim = static_cast<size_t>(sizes.head_dim);
   const auto kv_heads = static_cast<size_t>(sizes.kv_head_count);
@@ -262,10 +200,12 @@ Values attention(std::span<const float> q, int64_t position, const History& hist
       const float* k = history.keys.data() + (static_cast<size_t>(key) * kv_heads + kv_head) * dim;
       double score = 0.0;
       for (size_t i = 0; i < dim; ++i) score += double{q[head * dim + i]} * double{k[i]};
-      weights.push_back(score * sizes.scale);
+      score *= sizes.scale;
+      weights.push_back(sizes.soft_cap > 0.0 ? sizes.soft_cap * std::tanh(score / sizes.soft_cap) : score);
     }
-    const double max = *std::max_element(weights.begin(), weights.end());
-    double sum = 0.0;
+    double max = *std::max_element(weights.begin(), weights.end());
+    if (!sizes.sinks.empty()) max = std::max(max, double{sizes.sinks[head]});
+    double sum = sizes.sinks.empty() ? 0.0 : std::exp(double{sizes.sinks[head]} - max);
     for (double& weight : weights) sum += weight = std::exp(weight - max);
     for (size_t i = 0; i < dim; ++i) {
       double value = 0.0;

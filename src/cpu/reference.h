@@ -43,12 +43,16 @@ using Values = std::vector<float>;
 [[nodiscard]] Values layer_norm(const Values& in, const Values& weight, const Values& bias, double epsilon);
 /// Returns x/2 · (1 + erf(x/√2)), element by element.
 [[nodiscard]] Values gelu(const Values& in);
+/// Returns x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) · up for every x of `gate`.
+[[nodiscard]] Values gelu_tanh_mul(const Values& gate, const Values& up);
+/// Returns cap · tanh(x / cap), element by element.
+[[nodiscard]] Values soft_cap(const Values& in, double cap);
 /// Multiplies x [rows, k] by weight [n, k] with bias [n] or empty; returns [rows, n].
 [[nodiscard]] Values matmul(const Values& x, const Values& weight, const Values& bias, int64_t k, int64_t n);
-/// Returns silu(gate) · up, element by element.
-[[nodiscard]] Values silu_mul(const Values& gate, const Values& up);
-/// Returns the experts of one row of router logits with their weights, by descending logit; of equal logits the lower
-/// number comes first.
+/// Returns f(gate, up) of the gated activation, element by element.
+[[nodiscard]] Values activate(const tensor::GatedActivation& activation, const Values& gate, const Values& up);
+/// Returns the experts of one row of router logits with their weights, by descending choice value; of equal values the
+/// lower number comes first.
 [[nodiscard]] std::vector<std::pair<size_t, double>> route(std::span<const float> logits,
                                                            const tensor::Routing& routing);
 /// The weights of one expert.
@@ -56,6 +60,10 @@ struct Expert {
   Values gate;  // [inner, hidden]
   Values up;    // [inner, hidden]
   Values down;  // [hidden, inner]
+  // With ExpertOptions::has_biases:
+  Values gate_bias = {};  // [inner]
+  Values up_bias = {};    // [inner]
+  Values down_bias = {};  // [hidden]
 };
 /// Rounds rows of `width` values as a GEMM's inputs are rounded.
 using RoundFn = std::function<Values(const Values& rows, int64_t width)>;
@@ -68,7 +76,9 @@ struct FusedMoe {
 /// sums, over the features that this error could carry across a rounding boundary, the size of the change times the
 /// weight.
 [[nodiscard]] FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const Expert> experts,
-                                 const tensor::Routing& routing, const RoundFn& round, float feature_error);
+                                 const tensor::ExpertOptions& options, const RoundFn& round, float feature_error);
+/// Returns hidden [rows, width] + sigmoid(gates [rows]) · sums [rows, width].
+[[nodiscard]] Values add_gated_sums(const Values& sums, const Values& gates, const Values& hidden);
 /// Rotates the pairs (i, i + rotary_dim / 2) of one head [head_dim] to `position`.
 void rotate(std::span<float> head, const Values& inverse_frequency, float attention_factor, int64_t position);
 
@@ -84,7 +94,11 @@ struct AttentionSizes {
   int32_t head_dim = 0;
   double scale = 0.0;
   int32_t sliding_window = 0;
+  double soft_cap = 0.0;         ///< 0: none
+  std::span<const float> sinks;  ///< [head_count], or empty
 };
+/// Returns 1 + beta · ln(1 + floor(position / period)).
+[[nodiscard]] double query_factor(double beta, int64_t period, int64_t position);
 /// Computes one query row [heads, head_dim] at `position` over the history; returns [heads, head_dim].
 [[nodiscard]] Values attention(std::span<const float> q, int64_t position, const History& history,
                                const AttentionSizes& sizes);

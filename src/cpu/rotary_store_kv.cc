@@ -85,6 +85,12 @@ void confine_fault(tensor::DType dtype, std::span<float> key, std::span<float> v
   std::ranges::fill(value, 0.0f);
 }
 
+void scale_query(std::span<float> query, const tensor::RotaryTable& rotary, int32_t position) {
+  const float periods = std::floor(static_cast<float>(position) / static_cast<float>(rotary.query_period));
+  const float factor = 1.0f + rotary.query_beta * std::log(1.0f + periods);
+  for (float& value : query) value *= factor;
+}
+
 }  // namespace
 
 void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& shape, const tensor::RotaryTable& rotary,
@@ -96,7 +102,10 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   check_matrix("q", q, device.compute_dtype, qkv.rows, int64_t{shape.head_count} * dim);
   check_batch(batch, q.rows, cache);
   CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  CHECK(q_norm == nullptr || (q_norm->size() == dim && k_norm->size() == dim), "q and k norms are not [{}]", dim);
+  const bool per_head = q_norm == nullptr || (q_norm->size() == dim && k_norm->size() == dim);
+  CHECK(per_head || (q_norm->size() == q.cols && k_norm->size() == int64_t{kv_heads} * dim),
+        "q and k norms are [{}] and [{}], wanted [{}], or [{}] and [{}]", q_norm->size(), k_norm->size(), dim, q.cols,
+        kv_heads * dim);
   CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= dim, "{} rotary channels of {}", rotary.rotary_dim, dim);
   CHECK(cache.shape().kv_head_count == kv_heads && cache.shape().head_dim == dim && layer >= 0 &&
             layer < cache.shape().layer_count,
@@ -106,16 +115,22 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   const int32_t half = rotary.rotary_dim / 2;
   const auto padded = static_cast<size_t>(cache.padded_dim());
   const auto turn = [&](float* head, const CpuVector* norm, int64_t row) {
-    if (norm != nullptr) device.kernels.rms_norm(head, norm->data(), norm_epsilon, head, dim);
+    if (norm != nullptr && per_head) device.kernels.rms_norm(head, norm->data(), norm_epsilon, head, dim);
     device.kernels.rotate(head, angles.cos.data() + row * half, angles.sin.data() + row * half, half);
   };
   const auto store_rows = [&](size_t s, int64_t row, float* values) {
     const int32_t position = angles.positions[static_cast<size_t>(row)];
     const PageId page = batch.pages[static_cast<size_t>(batch.page_begin[s] + position / cache.shape().page_size)];
-    const auto* in = row_of<float>(qkv, row);
+    auto* in = row_of<float>(qkv, row);
+    if (!per_head) {
+      float* const keys = in + q.cols;
+      device.kernels.rms_norm(in, q_norm->data(), norm_epsilon, in, q.cols);
+      device.kernels.rms_norm(keys, k_norm->data(), norm_epsilon, keys, int64_t{kv_heads} * dim);
+    }
     for (int32_t head = 0; head < shape.head_count; ++head) {
       std::memcpy(values, in + head * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, q_norm, row);
+      if (rotary.query_beta != 0.0f) scale_query({values, static_cast<size_t>(dim)}, rotary, position);
       device.store_row(values, row_of<std::byte>(q, row) + static_cast<size_t>(head * dim) * tensor::size_of(q.dtype),
                        q.dtype, dim);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -10,33 +11,95 @@
 namespace millrace::cpu {
 namespace {
 
+constexpr size_t kOrders = 2;  ///< scratch per expert: candidates, groups
+constexpr size_t kScores = 3;  ///< scratch per expert: scores, choice values, group scores
+
 /// Routes one row of logits in memory of its own.
 struct RowRouter {
   const Kernels& kernels;
   const tensor::Routing& routing;
   int64_t experts;
-  int32_t* order;  // [experts]
-  float* terms;    // [experts]
+  int32_t* order;       // [experts]
+  int32_t* groups;      // [experts]
+  float* scores;        // [experts], times the divisor of the scores
+  float* choice;        // [experts]
+  float* group_scores;  // [experts]
 
   void run(const float* logits, int32_t* topk_ids, float* weights) const {
     const auto count = routing.experts_per_row;
-    std::iota(order, order + experts, 0);
     const LogitExtremes extremes = kernels.extremes(logits, experts);
-    if (extremes.has_nan) {
-      std::copy_n(order, count, topk_ids);
+    const bool is_softmax = routing.score == tensor::RouterScore::kSoftmax;
+    if (extremes.has_nan || (is_softmax && !std::isfinite(extremes.max))) {
+      std::iota(topk_ids, topk_ids + count, 0);
       std::fill_n(weights, count, std::numeric_limits<float>::quiet_NaN());
       return;
     }
-    std::partial_sort(order, order + count, order + experts, [logits](int32_t left, int32_t right) {
-      return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
-    });
+    const double divisor = is_softmax ? kernels.exp_sum(logits, extremes.max, 1.0f, 0.0f, experts, scores, nullptr)
+                                      : score_by_sigmoid(logits);
+    const float* const values = routing.chooses_by_score() ? choice_values(divisor) : logits;
+    const int64_t candidates = list_candidates(values);
+    sort_first(order, count, candidates, values);
     std::copy_n(order, count, topk_ids);
-    double sum = kernels.exp_sum(logits, extremes.max, 1.0f, 0.0f, experts, terms, nullptr);
-    if (routing.renormalize) {
-      sum = 0.0;
-      for (int32_t i = 0; i < count; ++i) sum += double{terms[topk_ids[i]]};
+    weigh(topk_ids, divisor, weights);
+  }
+
+ private:
+  /// Moves the `count` indices with the largest values to the front. Of equal values the lower index comes first.
+  static void sort_first(int32_t* indices, int32_t count, int64_t size, const float* values) {
+    std::partial_sort(indices, indices + count, indices + size, [values](int32_t left, int32_t right) {
+      return values[left] > values[right] || (values[left] == values[right] && left < right);
+    });
+  }
+
+  /// Returns the divisor of the scores.
+  [[nodiscard]] double score_by_sigmoid(const float* logits) const {
+    (void)kernels.exp_sum(logits, 0.0f, -1.0f, 0.0f, experts, scores, nullptr);
+    for (int64_t expert = 0; expert < experts; ++expert) scores[expert] = 1.0f / (1.0f + scores[expert]);
+    return 1.0;
+  }
+
+  [[nodiscard]] const float* choice_values(double divisor) const {
+    for (int64_t expert = 0; expert < experts; ++expert)
+      choice[expert] = static_cast<float>(double{scores[expert]} / divisor);
+    if (!routing.choice_bias.empty()) kernels.add(routing.choice_bias.data(), choice, experts);
+    return choice;
+  }
+
+  /// Lists the experts that can be chosen, those of the best groups, in `order`. Returns their count.
+  [[nodiscard]] int64_t list_candidates(const float* values) const {
+    if (routing.group_count == 1) {
+      std::iota(order, order + experts, 0);
+      return experts;
     }
-    for (int32_t i = 0; i < count; ++i) weights[i] = static_cast<float>(double{terms[topk_ids[i]]} / sum);
+    const int64_t size = experts / routing.group_count;
+    for (int32_t group = 0; group < routing.group_count; ++group)
+      group_scores[group] = group_score(values + group * size, size);
+    std::iota(groups, groups + routing.group_count, 0);
+    sort_first(groups, routing.groups_per_row, routing.group_count, group_scores);
+    for (int32_t i = 0; i < routing.groups_per_row; ++i)
+      std::iota(order + i * size, order + (i + 1) * size, static_cast<int32_t>(groups[i] * size));
+    return routing.groups_per_row * size;
+  }
+
+  [[nodiscard]] float group_score(const float* values, int64_t size) const {
+    const int64_t best = std::max_element(values, values + size) - values;
+    if (routing.group_score == tensor::GroupScore::kMax || size < 2) return values[best];
+    float second = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < size; ++i) {
+      if (i != best) second = std::max(second, values[i]);
+    }
+    return values[best] + second;
+  }
+
+  void weigh(const int32_t* topk_ids, double divisor, float* weights) const {
+    const auto count = routing.experts_per_row;
+    if (routing.renormalize) {
+      double sum = 0.0;
+      for (int32_t i = 0; i < count; ++i) sum += double{scores[topk_ids[i]]};
+      divisor = std::max(sum + routing.sum_epsilon * divisor, routing.min_sum * divisor);
+    }
+    for (int32_t i = 0; i < count; ++i)
+      weights[i] = static_cast<float>(double{scores[topk_ids[i]]} / divisor * double{routing.scale});
   }
 };
 
@@ -121,8 +184,8 @@ void Routes::reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int
   for (auto* bytes : {&waiting, &last_shard}) bytes->reserve(static_cast<size_t>(rows));
   group_of.reserve(static_cast<size_t>(experts));
   groups.reserve(static_cast<size_t>(experts));
-  order.reserve(static_cast<size_t>(experts * threads));
-  terms.reserve(static_cast<size_t>(experts * threads));
+  order.reserve(kOrders * static_cast<size_t>(experts * threads));
+  scores.reserve(kScores * static_cast<size_t>(experts * threads));
 }
 
 void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& routing,
@@ -132,15 +195,20 @@ void route(Device& device, const tensor::Matrix& logits, const tensor::Routing& 
   const auto pairs = static_cast<size_t>(logits.rows * per_row);
   routes.topk_ids.resize(pairs);
   routes.weights.resize(pairs);
-  routes.order.resize(experts * static_cast<size_t>(device.pool.threads()));
-  routes.terms.resize(routes.order.size());
+  const auto threads = static_cast<size_t>(device.pool.threads());
+  routes.order.resize(threads * kOrders * experts);
+  routes.scores.resize(threads * kScores * experts);
   device.for_rows(logits.rows, [&](int64_t begin, int64_t end, int slot) {
-    const size_t own = experts * static_cast<size_t>(slot);
+    int32_t* const order = routes.order.data() + static_cast<size_t>(slot) * kOrders * experts;
+    float* const scores = routes.scores.data() + static_cast<size_t>(slot) * kScores * experts;
     const RowRouter router{.kernels = device.kernels,
                            .routing = routing,
                            .experts = logits.cols,
-                           .order = routes.order.data() + own,
-                           .terms = routes.terms.data() + own};
+                           .order = order,
+                           .groups = order + experts,
+                           .scores = scores,
+                           .choice = scores + experts,
+                           .group_scores = scores + 2 * experts};
     for (int64_t row = begin; row < end; ++row) {
       router.run(row_of<float>(logits, row), routes.topk_ids.data() + row * per_row,
                  routes.weights.data() + row * per_row);

@@ -34,7 +34,7 @@ inline constexpr int kMaxPairLevels = 4;  ///< of the shards 0 to 6, three subtr
 /// The rows that each of a rank's experts computes. A pair is a row with one of its experts. Pairs are ordered by
 /// expert number, then by row.
 struct Routes {
-  std::vector<int32_t> topk_ids;    // [rows, k] experts, by falling logit
+  std::vector<int32_t> topk_ids;    // [rows, k] experts, by falling choice value
   std::vector<float> weights;       // [rows, k]
   std::vector<int32_t> pair_index;  // [rows, k]; -1: an expert of another rank
   std::vector<int32_t> pair_row;    // [pairs]
@@ -45,8 +45,8 @@ struct Routes {
   std::vector<uint8_t> last_shard;  // [rows] scratch
   std::vector<uint8_t> waiting;     // [rows] scratch
   std::vector<ExpertGroup> groups;  // ascending
-  std::vector<int32_t> order;       // [threads, experts] scratch
-  std::vector<float> terms;         // [threads, experts] scratch
+  std::vector<int32_t> order;       // [threads, 2, experts] scratch
+  std::vector<float> scores;        // [threads, 3, experts] scratch
 
   /// Allocates for `rows` rows, so that route() allocates nothing.
   void reserve(int64_t rows, int32_t experts, int32_t experts_per_row, int threads);

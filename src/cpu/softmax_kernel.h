@@ -152,12 +152,23 @@ MILLRACE_INLINE void softmax_rows(const Softmax& softmax, const SoftmaxBand& ban
   }
 }
 
+/// Replaces the scores of a band by tanh(tanh_factor · score).
+MILLRACE_INLINE void cap_scores(const QueryTile& rows, const SoftmaxBand& band) {
+  for (int row = band.first; row < band.first + band.count; ++row) {
+    float* const scores = rows.scores + row * kBlockKeys;
+    for (int v = 0; v < band.groups; ++v) {
+      store(scores + v * kLanes, tanh(load(scores + v * kLanes) * rows.tanh_factor));
+    }
+  }
+}
+
 /// Replaces the scores of a band by probabilities relative to the new maxima. `factor` [16] scales the earlier sums; it
 /// is 1 where the maximum stays. Calls interleaved.at_row(r) before the `r`th row and at_vector() before every 16
 /// probabilities, for work that overlaps with the softmax.
 template <class Format, class InterleavedWork>
 MILLRACE_INLINE void softmax_band(const QueryTile& rows, const SoftmaxBand& band, int32_t first_key, float* factor,
                                   InterleavedWork& interleaved) {
+  if (rows.tanh_factor != 0.0f) cap_scores(rows, band);
   if (all_visible(rows, band, first_key)) {
     softmax_rows(BlockSoftmax<Format, true>{rows, first_key, kBlockGroups}, band, factor, interleaved);
   } else {

@@ -88,8 +88,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
     return loader_.pack_sharded(part, shards);
   }
-  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing, RankPosition position) override {
-    return loader_.pack_experts(count, routing, position);
+  std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
+                                             RankPosition position) override {
+    return loader_.pack_experts(count, options.routing, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     return loader_.load_embedding(table);

@@ -16,7 +16,8 @@ constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 constexpr std::string_view kPrefix = "model.";
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kEmbedding = "embed_tokens.weight";
+constexpr std::string_view kHead = "lm_head.";
 /// The parts of a model under `kPrefix`.
 constexpr std::array<std::string_view, 3> kPrefixedParts = {"embed_tokens.", "layers.", "norm."};
 
@@ -29,6 +30,18 @@ bool is_under_prefix(std::string_view name) {
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
 }
+
+/// What stored names begin with in place of `kPrefix`, and before `kHead`.
+struct StoredPrefixes {
+  std::string_view model;
+  std::string_view head;
+};
+constexpr std::array<StoredPrefixes, 4> kStoredPrefixes{{
+    {kPrefix, ""},
+    {"", ""},                                      // without an output head
+    {"language_model.model.", "language_model."},  // the text model of a wrapper
+    {"model.language_model.", ""},                 // the same, as newer writers save it
+}};
 
 }  // namespace
 
@@ -51,15 +64,28 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
     if (index.error().code != ErrorCode::kNotFound) return index.error();
     return make_error(ErrorCode::kNotFound, "{}: holds neither {} nor {}", folder.string(), kSingleName, kIndexName);
   }
-  checkpoint->lacks_prefix_ =
-      !checkpoint->contains_stored(kEmbedding) && checkpoint->contains_stored(kEmbedding.substr(kPrefix.size()));
+  for (const StoredPrefixes& prefixes : kStoredPrefixes) {
+    if (!checkpoint->contains_stored(fmt::format("{}{}", prefixes.model, kEmbedding))) continue;
+    checkpoint->model_prefix_ = prefixes.model;
+    checkpoint->head_prefix_ = prefixes.head;
+    break;
+  }
   return checkpoint;
 }
 
-std::string_view Checkpoint::stored_name(std::string_view name) const {
-  if (!lacks_prefix_ || !name.starts_with(kPrefix)) return name;
+std::string Checkpoint::stored_name(std::string_view name) const {
+  if (name.starts_with(kHead)) return fmt::format("{}{}", head_prefix_, name);
+  if (!name.starts_with(kPrefix)) return std::string(name);
   const std::string_view rest = name.substr(kPrefix.size());
-  return is_under_prefix(rest) ? rest : name;
+  return is_under_prefix(rest) ? fmt::format("{}{}", model_prefix_, rest) : std::string(name);
+}
+
+std::string Checkpoint::own_name(std::string_view stored) const {
+  if (stored.starts_with(head_prefix_) && stored.substr(head_prefix_.size()).starts_with(kHead))
+    return std::string(stored.substr(head_prefix_.size()));
+  if (!stored.starts_with(model_prefix_)) return std::string(stored);
+  const std::string_view rest = stored.substr(model_prefix_.size());
+  return is_under_prefix(rest) ? fmt::format("{}{}", kPrefix, rest) : std::string(stored);
 }
 
 Result<void> Checkpoint::read_index(const std::filesystem::path& path) {
@@ -125,7 +151,7 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
     std::vector<std::string> parts = weights::companion_names(name);
     parts.push_back(name);
     for (const std::string& each : parts) {
-      const std::string_view stored = stored_name(each);
+      const std::string stored = stored_name(each);
       if (!contains_stored(stored)) continue;
       const auto file = file_of(stored);
       if (!file) return file.error();
@@ -137,7 +163,7 @@ Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
 }
 
 Result<tensor::HostTensor> Checkpoint::find(std::string_view name) const {
-  const std::string_view stored = stored_name(name);
+  const std::string stored = stored_name(name);
   const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find(stored);
@@ -152,7 +178,7 @@ Result<tensor::HostTensor> Checkpoint::find(std::string_view name, const tensor:
 }
 
 Result<StoredTensor> Checkpoint::find_stored(std::string_view name) const {
-  const std::string_view stored = stored_name(name);
+  const std::string stored = stored_name(name);
   const auto file = filled_file_of(stored);
   if (!file) return file.error();
   return (*file)->find_stored(stored);
@@ -206,6 +232,41 @@ Result<std::optional<weights::StoredWeight>> Checkpoint::find_weight(std::string
   return found;
 }
 
+Result<weights::StoredWeight> Checkpoint::find_mxfp4(const Mxfp4Rows& rows) const {
+  constexpr int64_t kBlock = 32;
+  constexpr int64_t kBlockBytes = 16;
+  const int64_t planes = rows.shape[0];
+  const int64_t plane_rows = rows.shape[1];
+  const int64_t cols = rows.shape[2];
+  if (cols % kBlock != 0)
+    return make_error(ErrorCode::kData, "{}: tensor '{}' has {} columns, wanted a multiple of {} for MXFP4",
+                      folder_.string(), rows.blocks, cols, kBlock);
+  const int64_t groups = cols / kBlock;
+  const auto blocks = find_bytes(rows.blocks, "U8", {planes, plane_rows, groups, kBlockBytes});
+  if (!blocks) return blocks.error();
+  const auto scales = find_bytes(rows.scales, "U8", {planes, plane_rows, groups});
+  if (!scales) return scales.error();
+  const int64_t first = rows.plane * plane_rows + rows.first_row;
+  const int64_t count = (plane_rows - rows.first_row + rows.row_step - 1) / rows.row_step;
+  const auto part = [&](std::span<const std::byte> bytes, int64_t row_bytes) {
+    const int64_t used = (count - 1) * rows.row_step + 1;
+    return bytes.subspan(static_cast<size_t>(first * row_bytes), static_cast<size_t>(used * row_bytes));
+  };
+  weights::StoredWeight weight{.name = rows.name, .rows = count, .cols = cols};
+  weight.codes = {.kind = weights::CodeKind::kE2M1,
+                  .bits = 4,
+                  .bytes = part(*blocks, groups * kBlockBytes),
+                  .row_bytes = rows.row_step * groups * kBlockBytes};
+  weight.scales = {.kind = weights::ScaleKind::kE8M0,
+                   .bytes = part(*scales, groups),
+                   .row_stride = rows.row_step * groups,
+                   .group_stride = 1};
+  weight.group_cols = kBlock;
+  if (const auto checked = weights::check_stored(weight); !checked)
+    return make_error(checked.error().code, "{}: {}", folder_.string(), checked.error().message);
+  return weight;
+}
+
 void Checkpoint::release(std::string_view name) const {
   std::vector<std::string> parts = weights::companion_names(name);
   parts.emplace_back(name);
@@ -221,10 +282,7 @@ std::vector<std::string> Checkpoint::names() const {
     for (const std::string_view name : single_->names()) names.emplace_back(name);
   }
   for (const auto& [name, file] : shard_of_) names.push_back(name);
-  if (!lacks_prefix_) return names;
-  for (std::string& name : names) {
-    if (is_under_prefix(name)) name.insert(0, kPrefix);
-  }
+  for (std::string& name : names) name = own_name(name);
   return names;
 }
 

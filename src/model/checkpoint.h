@@ -20,10 +20,22 @@
 
 namespace millrace::model {
 
+/// The rows first_row, first_row + row_step, … of one plane of a tensor [planes, rows, columns] that is stored as MXFP4
+/// blocks u8 [planes, rows, columns / 32, 16] with scales u8 [planes, rows, columns / 32].
+struct Mxfp4Rows {
+  std::string name;  ///< of the matrix that they are
+  std::string blocks;
+  std::string scales;
+  tensor::Shape shape;
+  int64_t plane = 0;
+  int64_t first_row = 0;
+  int64_t row_step = 1;
+};
+
 /// The weights in a checkpoint folder: model.safetensors, or model.safetensors.index.json and its shards. A shard is
 /// mapped when the first of its tensors is found, so a stage needs only the shards of its own layers. Names begin with
-/// "model." also where the checkpoint of a model without its head leaves that out. All const methods are thread-safe.
-/// Tensors borrow the mapping: the checkpoint outlives them.
+/// "model." also where the checkpoint of a model without its head leaves that out, or a wrapper has another prefix. All
+/// const methods are thread-safe. Tensors borrow the mapping: the checkpoint outlives them.
 class Checkpoint {
  public:
   /// Opens `folder`. Errors begin with the path: kNotFound when it holds neither file, kData for a malformed one. With
@@ -50,6 +62,9 @@ class Checkpoint {
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape,
                                                                          const weights::WeightFormat& format) const;
+  /// Finds some rows of a plane of MXFP4 blocks. Errors: those of find(), and kData for other shapes, dtypes or scales
+  /// that are not finite.
+  [[nodiscard]] Result<weights::StoredWeight> find_mxfp4(const Mxfp4Rows& rows) const;
   /// Releases the page cache of a tensor and of what belongs to it, as scales. See SafetensorsFile::release.
   void release(std::string_view name) const;
   /// Returns whether the index lists the tensor, or the single file holds it.
@@ -66,7 +81,9 @@ class Checkpoint {
   [[nodiscard]] Result<const SafetensorsFile*> shard(const std::string& file_name) const;
   [[nodiscard]] bool contains_stored(std::string_view stored_name) const;
   /// Returns the name by which the files have a tensor.
-  [[nodiscard]] std::string_view stored_name(std::string_view name) const;
+  [[nodiscard]] std::string stored_name(std::string_view name) const;
+  /// Returns the name by which callers know a stored tensor.
+  [[nodiscard]] std::string own_name(std::string_view stored) const;
   /// Returns the file that holds a tensor, mapped, with the tensor's bytes.
   [[nodiscard]] Result<const SafetensorsFile*> filled_file_of(std::string_view stored_name) const;
   /// Returns the file that holds a tensor, mapped. Without its bytes where there is a source.
@@ -78,8 +95,9 @@ class Checkpoint {
   std::shared_ptr<RangeSource> source_;  ///< null: the folder has all bytes
   std::unique_ptr<SafetensorsFile> single_;
   std::unordered_map<std::string, std::string> shard_of_;  ///< stored name to file name; empty with a single file
-  bool lacks_prefix_ = false;                              ///< stored names lack the "model." of layers and embedding
-  mutable std::mutex mutex_;                               ///< guards shards_
+  std::string_view model_prefix_ = "model.";  ///< of the stored names of layers, embedding and norm; a literal
+  std::string_view head_prefix_;              ///< of the stored name of the head; a literal
+  mutable std::mutex mutex_;                  ///< guards shards_
   mutable std::unordered_map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
 };
 

@@ -44,6 +44,7 @@ Result<void> reject_duplicate_keys(std::string_view source, JsonObject object) {
 }
 
 std::optional<JsonValue> FieldReader::find(std::string_view key) const {
+  read_.emplace(key);
   JsonValue element;
   if (!object_[key].get(element) || element.is_null()) return std::nullopt;
   return element;
@@ -54,6 +55,7 @@ bool FieldReader::has(std::string_view key) const {
 }
 
 bool FieldReader::has_key(std::string_view key) const {
+  read_.emplace(key);
   return !object_[key].is_missing();
 }
 
@@ -186,6 +188,27 @@ std::vector<int32_t> FieldReader::integers(std::string_view key, int32_t low, in
       value = low;
     }
     items.push_back(static_cast<int32_t>(value));
+  }
+  return items;
+}
+
+std::vector<double> FieldReader::numbers(std::string_view key, double low, double high) {
+  const auto element = find(key);
+  std::vector<double> items;
+  if (!element) return items;
+  const auto refuse = [&] { fail_found(key, *element, fmt::format("a list of numbers from {} to {}", low, high)); };
+  JsonArray list;
+  if (!element->get(list)) {
+    refuse();
+    return items;
+  }
+  for (const JsonValue item : list) {
+    double value = low;
+    if (!item.is_number() || !item.get(value) || !std::isfinite(value) || value < low || value > high) {
+      refuse();
+      value = low;
+    }
+    items.push_back(value);
   }
   return items;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/ids.h"
@@ -28,6 +29,8 @@ class FieldReader {
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
   /// Returns whether the field is present, even when null.
   [[nodiscard]] bool has_key(std::string_view key) const;
+  /// Returns whether a field has been asked for, by any of the other functions.
+  [[nodiscard]] bool was_read(std::string_view key) const { return read_.contains(std::string(key)); }
   int32_t integer(std::string_view key, int32_t low, int32_t high);
   int32_t integer_or(std::string_view key, int32_t fallback, int32_t low, int32_t high);
   std::optional<int32_t> optional_integer(std::string_view key, int32_t low, int32_t high);
@@ -42,6 +45,8 @@ class FieldReader {
   std::vector<std::string> strings(std::string_view key);
   /// Reads a list of integers; empty when absent.
   std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
+  /// Reads a list of numbers; empty when absent.
+  std::vector<double> numbers(std::string_view key, double low, double high);
   /// Reads a nested object; none when absent. A field of another type is a fault.
   std::optional<JsonObject> object(std::string_view key);
 
@@ -64,6 +69,7 @@ class FieldReader {
   std::string source_;
   JsonObject object_;
   std::optional<Error> error_;
+  mutable std::unordered_set<std::string> read_;
 };
 
 /// Returns an element as JSON text for a message, cut after 60 bytes.

@@ -46,36 +46,69 @@ void add_integer(Hash& hash, int64_t value) {
   hash.add(static_cast<uint64_t>(value));
 }
 
-void add_rope(Hash& hash, const RopeConfig& rope, int32_t head_dim) {
-  const RotaryFrequencies frequencies = rotary_frequencies(rope, head_dim);
+void add_rope(Hash& hash, const RopeConfig& rope, int32_t rotary_dim) {
+  const RotaryFrequencies frequencies = rotary_frequencies(rope, rotary_dim);
   hash.add(std::as_bytes(std::span(frequencies.inverse)));
   hash.add(double{frequencies.attention_factor});
+  add_integer(hash, rope.interleaved);
 }
 
-/// Adds the experts. Models without experts skip it, which keeps their fingerprints equal across versions.
-void add_experts(Hash& hash, const ModelConfig& config) {
-  const MoeConfig& moe = config.moe;
-  if (moe.expert_count == 0) return;
-  hash.add(std::string_view("experts"));
+void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig& attention) {
+  for (const int32_t number : {attention.head_count, attention.kv_head_count, attention.head_dim, attention.window})
+    add_integer(hash, number);
+  for (const bool flag : {attention.qkv_bias, attention.output_bias, attention.sinks}) add_integer(hash, flag);
+  add_integer(hash, static_cast<int64_t>(attention.qk_norm));
+  for (const float number : {attention.scale, attention.soft_cap}) hash.add(double{number});
+  add_integer(hash, attention.rope.has_value());
+  if (attention.rope) add_rope(hash, config.ropes[static_cast<size_t>(*attention.rope)], rotary_dim(config, attention));
+  add_integer(hash, attention.query_scaling.has_value());
+  if (!attention.query_scaling) return;
+  hash.add(attention.query_scaling->beta);
+  add_integer(hash, attention.query_scaling->original_max_position);
+}
+
+void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
+  for (const int64_t number : {int64_t{feed_forward.width}, static_cast<int64_t>(feed_forward.activation),
+                               int64_t{feed_forward.gated}, int64_t{feed_forward.bias}})
+    add_integer(hash, number);
+  add_integer(hash, feed_forward.moe.has_value());
+  if (!feed_forward.moe) return;
+  const MoeConfig& moe = *feed_forward.moe;
   for (const int32_t size : {moe.expert_count, moe.experts_per_token, moe.intermediate_size}) add_integer(hash, size);
   add_integer(hash, moe.renormalize);
-  for (const bool sparse : config.sparse_layers) add_integer(hash, sparse);
+  for (const int64_t number :
+       {static_cast<int64_t>(moe.score), int64_t{moe.group_count}, int64_t{moe.groups_per_token},
+        static_cast<int64_t>(moe.group_score), int64_t{moe.choice_bias}, int64_t{moe.router_bias},
+        int64_t{moe.f32_router}, static_cast<int64_t>(moe.activation.function), int64_t{moe.biases}})
+    add_integer(hash, number);
+  for (const double number : {double{moe.weight_scale}, moe.sum_epsilon, moe.min_sum, double{moe.activation.alpha},
+                              double{moe.activation.limit}})
+    hash.add(number);
+  add_integer(hash, moe.shared ? moe.shared->width : 0);
+  add_integer(hash, moe.shared && moe.shared->has_gate);
+}
+
+void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) {
+  const LayerNorms& norms = layer.norms;
+  for (const bool flag : {norms.before_attention, norms.after_attention, norms.before_feed_forward,
+                          norms.after_feed_forward, layer.parallel})
+    add_integer(hash, flag);
+  hash.add(double{layer.residual_multiplier});
+  add_attention(hash, config, layer.attention);
+  add_feed_forward(hash, layer.feed_forward);
 }
 
 void add_config(Hash& hash, const ModelConfig& config) {
-  hash.add(std::string_view("millrace model 1"));
+  hash.add(std::string_view("millrace model 2"));
   hash.add(std::string_view(config.architecture));
-  for (const int32_t size : {config.vocab_size, config.hidden_size, config.intermediate_size, config.layer_count,
-                             config.head_count, config.kv_head_count, config.head_dim})
-    add_integer(hash, size);
-  for (const bool flag : {config.tied_embeddings, config.qkv_bias, config.output_bias, config.qk_norm})
-    add_integer(hash, flag);
+  for (const int32_t size : {config.vocab_size, config.hidden_size, config.layer_count()}) add_integer(hash, size);
+  add_integer(hash, config.tied_embeddings);
   if (config.quantization != Quantization::kNone) hash.add(to_string(config.quantization));
   if (config.keeps_unquantized_projections) hash.add(std::string_view("some as stored"));
-  for (const int32_t window : config.sliding_windows) add_integer(hash, window);
-  hash.add(double{config.norm_epsilon});
-  add_rope(hash, config.rope, config.head_dim);
-  add_experts(hash, config);
+  add_integer(hash, static_cast<int64_t>(config.norm));
+  for (const float number : {config.norm_epsilon, config.embedding_scale, config.logit_scale, config.logit_soft_cap})
+    hash.add(double{number});
+  for (const LayerConfig& layer : config.layers) add_layer(hash, config, layer);
   if (!config.encoder) return;
   hash.add(std::string_view("encoder"));
   const EncoderConfig& encoder = *config.encoder;

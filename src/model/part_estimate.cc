@@ -19,18 +19,20 @@ double layer_cost(const ModelConfig& config, int32_t layer, double rows) {
   const auto parameters =
       static_cast<double>(parameter_count(config, {.layers = {layer, layer + 1}, .first = false, .last = false}));
   if (!config.is_sparse(layer)) return matrix_cost(parameters, rows);
-  const double expert = 3.0 * config.hidden_size * config.moe.intermediate_size;
-  const double expert_count = config.moe.expert_count;
-  const double used_by_row = config.moe.experts_per_token / expert_count;
+  const MoeConfig& moe = *config.layer(layer).feed_forward.moe;
+  const double expert = 3.0 * config.hidden_size * moe.intermediate_size;
+  const double expert_count = moe.expert_count;
+  const double used_by_row = moe.experts_per_token / expert_count;
   const double used = expert_count * (1 - std::pow(1 - used_by_row, rows));  // where rows choose independently
-  const double rows_each = rows * config.moe.experts_per_token / used;
+  const double rows_each = rows * moe.experts_per_token / used;
   return matrix_cost(parameters - expert_count * expert, rows) + matrix_cost(used * expert, rows_each);
 }
 
 PartCosts costs_of(const ModelConfig& config, double rows, double sampled_rows) {
   const double head = static_cast<double>(config.vocab_size) * config.hidden_size;
   PartCosts costs{.layers = {}, .embedding = 0, .head = matrix_cost(head, sampled_rows)};
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) costs.layers.push_back(layer_cost(config, layer, rows));
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer)
+    costs.layers.push_back(layer_cost(config, layer, rows));
   return costs;
 }
 

@@ -28,11 +28,12 @@ double processor_seconds() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// The properties by which layers cost the same: the sliding window, and whether they are sparse.
-using LayerKind = std::pair<int32_t, bool>;
+/// The first layer that costs the same.
+using LayerKind = int32_t;
 
 LayerKind kind_of(const ModelConfig& config, int32_t layer) {
-  return {config.sliding_windows[static_cast<size_t>(layer)], config.is_sparse(layer)};
+  const auto found = std::ranges::find(config.layers, config.layer(layer));
+  return static_cast<LayerKind>(found - config.layers.begin());
 }
 
 int32_t pages_for(int32_t tokens) {
@@ -90,7 +91,7 @@ class PartTimer {
     if (ends.has_error()) return ends.error();
     ends_ = std::move(*ends);
     std::map<LayerKind, int32_t> taken;
-    for (int32_t layer = 0; layer < config_.layer_count; ++layer) {
+    for (int32_t layer = 0; layer < config_.layer_count(); ++layer) {
       const LayerKind kind = kind_of(config_, layer);
       if (++taken[kind] > kLayersPerKind) continue;
       const StageSpan span{{layer, layer + 1}, false, false};
@@ -183,7 +184,7 @@ double median(std::vector<double> times) {
 /// threads is not always accounted when it is read.
 PartCosts typical(const PartTimer::Times& times, const ModelConfig& config) {
   PartCosts costs{.layers = {}, .embedding = median(times.embedding), .head = median(times.head)};
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     costs.layers.push_back(median(times.layers.at(kind_of(config, layer))));
   }
   return costs;

@@ -19,14 +19,6 @@ using tensor::TermRange;
 
 constexpr std::array<int32_t, 4> kRankCounts = {1, 2, 4, 8};
 
-bool has_dense_layer(const ModelConfig& config) {
-  return config.sparse_layers.empty() || std::ranges::find(config.sparse_layers, false) != config.sparse_layers.end();
-}
-
-bool has_sparse_layer(const ModelConfig& config) {
-  return std::ranges::find(config.sparse_layers, true) != config.sparse_layers.end();
-}
-
 /// Returns whether the weights that share a scale are groups of a row.
 bool has_scale_groups(const ModelConfig& config) {
   return config.quantization != Quantization::kNone &&
@@ -44,45 +36,87 @@ std::optional<std::string> obstacle(const ModelConfig& config, const tensor::Sum
   return {};
 }
 
+std::string indivisible(std::string_view name, int32_t size, int32_t ranks) {
+  return fmt::format("{} {} is not a multiple of {} ranks", name, size, ranks);
+}
+
+/// Returns what prevents a rank's part of a layer's attention.
+std::optional<std::string> obstacle(const ModelConfig& config, const AttentionConfig& attention,
+                                    RankPosition position) {
+  const int32_t ranks = position.size;
+  if (attention.head_count % ranks != 0) return indivisible("num_attention_heads", attention.head_count, ranks);
+  if (attention.kv_head_count % ranks != 0 && ranks % attention.kv_head_count != 0)
+    return fmt::format("num_key_value_heads {} is neither a multiple nor a divisor of {} ranks",
+                       attention.kv_head_count, ranks);
+  if (attention.qk_norm == QkNorm::kAllHeads && ranks > 1)
+    return fmt::format("the norm of q and k spans all heads, wanted 1 rank instead of {}", ranks);
+  return obstacle(config, tensor::head_shards(attention.head_count, attention.head_dim, position),
+                  fmt::format("o_proj's width {}", attention.query_width()));
+}
+
+/// Returns what prevents a rank's part of a layer's feed-forward block.
+std::optional<std::string> obstacle(const ModelConfig& config, const FeedForwardConfig& feed_forward,
+                                    RankPosition position) {
+  const int32_t width = feed_forward.inner_width();
+  if (width > 0) {
+    auto found =
+        obstacle(config, tensor::feature_shards(width, position),
+                 fmt::format("{} {}", feed_forward.moe ? "the shared expert's width" : "intermediate_size", width));
+    if (found || !feed_forward.moe) return found;
+  }
+  if (tensor::expert_shards(feed_forward.moe->expert_count, position).owned().size() > 0) return {};
+  return fmt::format("{} experts are too few for {} ranks", feed_forward.moe->expert_count, position.size);
+}
+
 /// Returns what prevents `ranks` ranks; nothing if they work.
 std::optional<std::string> obstacle(const ModelConfig& config, int32_t ranks) {
   if (std::ranges::find(kRankCounts, ranks) == kRankCounts.end())
     return fmt::format("{} tensor-parallel ranks, wanted 1, 2, 4 or 8", ranks);
-  const auto indivisible = [ranks](std::string_view name, int32_t size) {
-    return fmt::format("{} {} is not a multiple of {} ranks", name, size, ranks);
-  };
-  if (config.head_count % ranks != 0) return indivisible("num_attention_heads", config.head_count);
   if (config.encoder && ranks > 1) return fmt::format("an encoder is not divided, wanted 1 rank instead of {}", ranks);
-  if (config.kv_head_count % ranks != 0 && ranks % config.kv_head_count != 0)
-    return fmt::format("num_key_value_heads {} is neither a multiple nor a divisor of {} ranks", config.kv_head_count,
-                       ranks);
-  if (config.hidden_size % ranks != 0) return indivisible("hidden_size", config.hidden_size);
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    const RankPosition position{rank, ranks};
-    const auto of_heads = obstacle(config, tensor::head_shards(config.head_count, config.head_dim, position),
-                                   fmt::format("o_proj's width {}", config.query_width()));
-    if (of_heads) return of_heads;
-    if (has_sparse_layer(config) && tensor::expert_shards(config.moe.expert_count, position).owned().size() == 0)
-      return fmt::format("{} experts are too few for {} ranks", config.moe.expert_count, ranks);
-    if (!has_dense_layer(config)) continue;
-    const auto of_features = obstacle(config, tensor::feature_shards(config.intermediate_size, position),
-                                      fmt::format("intermediate_size {}", config.intermediate_size));
-    if (of_features) return of_features;
+  const LayerConfig* checked = nullptr;  // most layers equal the one before
+  for (const LayerConfig& layer : config.layers) {
+    if (checked != nullptr && *checked == layer) continue;
+    checked = &layer;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      if (auto found = obstacle(config, layer.attention, {rank, ranks})) return found;
+      if (auto found = obstacle(config, layer.feed_forward, {rank, ranks})) return found;
+    }
   }
+  if (config.hidden_size % ranks != 0) return indivisible("hidden_size", config.hidden_size, ranks);
   return {};
+}
+
+LayerLayout layer_layout(const LayerConfig& layer, RankPosition position, RankPosition experts) {
+  const auto share = [position](int64_t count) {
+    return TermRange{position.rank * count / position.size, (position.rank + 1) * count / position.size};
+  };
+  const AttentionConfig& attention = layer.attention;
+  const FeedForwardConfig& feed_forward = layer.feed_forward;
+  LayerLayout layout{.heads = share(attention.head_count),
+                     .kv_heads = share(attention.kv_head_count),
+                     .head_dim = attention.head_dim,
+                     .head_outputs = tensor::head_shards(attention.head_count, attention.head_dim, position),
+                     .features = tensor::feature_shards(feed_forward.inner_width(), position),
+                     .experts = tensor::expert_shards(feed_forward.moe ? feed_forward.moe->expert_count : 0, experts)};
+  if (attention.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;
+  return layout;
 }
 
 }  // namespace
 
-TermRange RankLayout::part(Division division, int64_t head_dim, int64_t size) const {
+TermRange RankLayout::part(Division division, int32_t index, int64_t size) const {
+  if (division == Division::kNone) return {0, size};
+  if (division == Division::kVocabularyRows) return vocabulary;
+  const LayerLayout& own = layer(index);
   switch (division) {
-    case Division::kNone: return {0, size};
     case Division::kHeadRows:
-    case Division::kHeadColumns: return {heads.begin * head_dim, heads.end * head_dim};
-    case Division::kKvHeadRows: return {kv_heads.begin * head_dim, kv_heads.end * head_dim};
+    case Division::kHeadColumns: return {own.heads.begin * own.head_dim, own.heads.end * own.head_dim};
+    case Division::kHeads: return own.heads;
+    case Division::kKvHeadRows: return {own.kv_heads.begin * own.head_dim, own.kv_heads.end * own.head_dim};
     case Division::kFeatureRows:
-    case Division::kFeatureColumns: return features.owned();
-    case Division::kVocabularyRows: return vocabulary;
+    case Division::kFeatureColumns: return own.features.owned();
+    case Division::kNone:
+    case Division::kVocabularyRows: break;
   }
   return {0, size};
 }
@@ -99,34 +133,33 @@ Result<void> check_ranks(const ModelConfig& config, int32_t size) {
 
 Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count) {
   const int32_t groups = ring_count * rank_count;
-  if (!has_sparse_layer(config))
-    return make_error(ErrorCode::kInvalidArgument, "{} has no experts to share", config.architecture);
   if (std::ranges::find(kRankCounts, groups) == kRankCounts.end())
     return make_error(ErrorCode::kInvalidArgument,
                       "{} rings of {} ranks make {} groups of experts, wanted 1, 2, 4 or 8", ring_count, rank_count,
                       groups);
-  for (int32_t group = 0; group < groups; ++group) {
-    if (tensor::expert_shards(config.moe.expert_count, {group, groups}).owned().size() > 0) continue;
-    return make_error(ErrorCode::kInvalidArgument, "{} experts are too few for {} rings of {} ranks",
-                      config.moe.expert_count, ring_count, rank_count);
+  bool has_experts = false;
+  for (const LayerConfig& layer : config.layers) {
+    if (!layer.feed_forward.moe) continue;
+    has_experts = true;
+    const int32_t count = layer.feed_forward.moe->expert_count;
+    for (int32_t group = 0; group < groups; ++group) {
+      if (tensor::expert_shards(count, {group, groups}).owned().size() > 0) continue;
+      return make_error(ErrorCode::kInvalidArgument, "{} experts are too few for {} rings of {} ranks", count,
+                        ring_count, rank_count);
+    }
   }
-  return {};
+  if (has_experts) return {};
+  return make_error(ErrorCode::kInvalidArgument, "{} has no experts to share", config.architecture);
 }
 
 RankLayout rank_layout(const ModelConfig& config, RankPosition position, std::optional<RankPosition> experts) {
   CHECK(check_ranks(config, position.size), "a model that {} ranks cannot divide", position.size);
-  const auto share = [position](int64_t count) {
-    return TermRange{position.rank * count / position.size, (position.rank + 1) * count / position.size};
-  };
   RankLayout layout{.position = position,
-                    .heads = share(config.head_count),
-                    .kv_heads = share(config.kv_head_count),
-                    .head_outputs = tensor::head_shards(config.head_count, config.head_dim, position),
-                    .features = tensor::feature_shards(config.intermediate_size, position),
-                    .experts = tensor::expert_shards(config.moe.expert_count, experts.value_or(position)),
+                    .experts = experts.value_or(position),
+                    .layers = {},
                     .vocabulary = {},
                     .logit_columns = (int64_t{config.vocab_size} + position.size - 1) / position.size};
-  if (config.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;
+  for (const LayerConfig& layer : config.layers) layout.layers.push_back(layer_layout(layer, position, layout.experts));
   layout.vocabulary.begin = std::min<int64_t>(position.rank * layout.logit_columns, config.vocab_size);
   layout.vocabulary.end = std::min<int64_t>(layout.vocabulary.begin + layout.logit_columns, config.vocab_size);
   return layout;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/result.h"
 #include "model/config.h"
@@ -13,6 +14,7 @@ namespace millrace::model {
 enum class Division : uint8_t {
   kNone,            ///< every rank has all of it
   kHeadRows,        ///< rows, or elements of a vector, by attention head
+  kHeads,           ///< elements of a vector with one per attention head
   kKvHeadRows,      ///< rows, or elements of a vector, by KV head
   kHeadColumns,     ///< columns by attention head
   kFeatureRows,     ///< rows by feature of the feed-forward block
@@ -20,23 +22,35 @@ enum class Division : uint8_t {
   kVocabularyRows,  ///< rows by token
 };
 
+/// The part of one layer that a rank computes.
+struct LayerLayout {
+  tensor::TermRange heads;
+  tensor::TermRange kv_heads;  ///< the same on several ranks where there are fewer KV heads than ranks
+  int32_t head_dim = 0;
+  tensor::SumShards head_outputs;  ///< of o_proj's inputs
+  tensor::SumShards features;      ///< of down_proj's inputs; of a sparse layer the shared expert's
+  tensor::SumShards experts;       ///< of a sparse layer
+
+  [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
+  [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }
+  [[nodiscard]] int64_t query_width() const { return heads.size() * head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return kv_heads.size() * head_dim; }
+};
+
 /// The part of a model that one tensor-parallel rank of a stage computes. With one rank it is everything.
 struct RankLayout {
   tensor::RankPosition position;
-  tensor::TermRange heads;
-  tensor::TermRange kv_heads;      ///< the same on several ranks where there are fewer KV heads than ranks
-  tensor::SumShards head_outputs;  ///< of o_proj's inputs
-  tensor::SumShards features;      ///< of down_proj's inputs
-  tensor::SumShards experts;       ///< of a sparse layer; its position may be among the ranks of several rings
-  tensor::TermRange vocabulary;    ///< tokens whose logits the rank computes; may be fewer than logit_columns
-  int64_t logit_columns = 0;       ///< columns of a rank's slice of logits, equal for all ranks
+  tensor::RankPosition experts;     ///< among the ranks of all rings that share experts; else `position`
+  std::vector<LayerLayout> layers;  // [layer_count], of the whole model
+  tensor::TermRange vocabulary;     ///< tokens whose logits the rank computes; may be fewer than logit_columns
+  int64_t logit_columns = 0;        ///< columns of a rank's slice of logits, equal for all ranks
 
   /// Returns whether ranks of other rings have some of the experts.
-  [[nodiscard]] bool shares_experts() const { return experts.position != position; }
-  [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
-  [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }
-  /// Returns the rows or columns of a tensor that the rank has; `size` is that of the whole side.
-  [[nodiscard]] tensor::TermRange part(Division division, int64_t head_dim, int64_t size) const;
+  [[nodiscard]] bool shares_experts() const { return experts != position; }
+  [[nodiscard]] const LayerLayout& layer(int32_t index) const { return layers[static_cast<size_t>(index)]; }
+  /// Returns the rows or columns of a layer's tensor that the rank has; `size` is that of the whole side. `layer` does
+  /// not count where the division is not by layer.
+  [[nodiscard]] tensor::TermRange part(Division division, int32_t layer, int64_t size) const;
 };
 
 /// Checks that a model can be divided over `size` ranks. Errors: kInvalidArgument with the size that does not divide

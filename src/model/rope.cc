@@ -68,10 +68,12 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, int32_t rotary_dim)
       case RopeKind::kLinear: inverse /= rope.factor; break;
       case RopeKind::kLlama3: inverse = llama3_frequency(rope, inverse); break;
       case RopeKind::kYarn: inverse = yarn_frequency(rope, ramp, inverse, pair); break;
+      case RopeKind::kLongrope: inverse /= rope.divisors[static_cast<size_t>(pair)]; break;
     }
     frequencies.inverse.push_back(static_cast<float>(inverse));
   }
   if (rope.kind == RopeKind::kYarn) frequencies.attention_factor = static_cast<float>(yarn_attention_factor(rope));
+  if (rope.kind == RopeKind::kLongrope) frequencies.attention_factor = static_cast<float>(*rope.attention_factor);
   return frequencies;
 }
 

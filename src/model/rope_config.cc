@@ -1,5 +1,8 @@
 #include "model/rope_config.h"
 
+#include <array>
+#include <cmath>
+
 namespace millrace::model {
 namespace {
 
@@ -8,7 +11,8 @@ constexpr double kMaxTheta = 1e12;
 constexpr double kMaxFactor = 1e6;
 constexpr int32_t kMaxRopePosition = 1 << 28;
 
-std::optional<RopeKind> kind_of(std::string_view name) {
+std::optional<RopeKind> kind_of(std::string_view name, bool has_longrope) {
+  if (has_longrope && (name == "longrope" || name == "su" || name == "yarn")) return RopeKind::kLongrope;
   if (name == "default") return RopeKind::kDefault;
   if (name == "linear") return RopeKind::kLinear;
   if (name == "llama3") return RopeKind::kLlama3;
@@ -55,6 +59,29 @@ void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rop
     scaling.fail_with("beta_fast {} is below beta_slow {}", rope.beta_fast, rope.beta_slow);
 }
 
+std::vector<double> read_divisors(FieldReader& scaling, const char* key, int32_t pairs) {
+  std::vector<double> divisors = scaling.numbers(key, 1e-6, kMaxFactor);
+  if (divisors.size() != static_cast<size_t>(pairs)) {
+    scaling.fail_with("{} has {} numbers, wanted {}, one per rotated pair", key, divisors.size(), pairs);
+    divisors.assign(static_cast<size_t>(pairs), 1.0);
+  }
+  return divisors;
+}
+
+/// Reads longrope. Its two lists differ by the length of the context; a server keeps one of them, since keys in the
+/// cache do not change.
+void read_longrope(FieldReader& scaling, const Positions& positions, int32_t pairs, RopeConfig& rope) {
+  rope.original_max_position = read_original(scaling, positions.original, std::nullopt);
+  const std::vector<double> near = read_divisors(scaling, "short_factor", pairs);
+  const std::vector<double> far = read_divisors(scaling, "long_factor", pairs);
+  const bool is_long = positions.max > rope.original_max_position;
+  rope.divisors = is_long ? far : near;
+  const double original = std::max(rope.original_max_position, 2);
+  const double stretch = positions.max / original;
+  const double factor = stretch <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(stretch) / std::log(original));
+  rope.attention_factor = scaling.number_or("attention_factor", factor, 1e-6, kMaxFactor);
+}
+
 /// Refuses members that have no meaning without a type, since they were meant to scale.
 void refuse_untyped(FieldReader& scaling) {
   for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
@@ -65,54 +92,89 @@ void refuse_untyped(FieldReader& scaling) {
 }
 
 /// Reads rope_scaling or rope_parameters.
-void read_scaling(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
+void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positions& positions, RopeConfig& rope) {
   if (!scaling.has("rope_type") && !scaling.has("type")) {
     refuse_untyped(scaling);
     return;
   }
   const std::string name = scaling.text(scaling.has("rope_type") ? "rope_type" : "type");
-  const std::optional<RopeKind> kind = kind_of(name);
+  const std::optional<RopeKind> kind = kind_of(name, reading.has_longrope);
   if (!kind) {
     scaling.fail_with("rope_type '{}' is not one of default, linear, llama3, yarn", name);
     return;
   }
   rope.kind = *kind;
   if (rope.kind == RopeKind::kDefault) return;
+  const int32_t rotated = rope.rotary_dim > 0 ? rope.rotary_dim : reading.head_dim;
+  if (rope.kind == RopeKind::kLongrope) return read_longrope(scaling, positions, rotated / 2, rope);
   rope.factor = scaling.number("factor", 1e-3, kMaxFactor);
   if (rope.kind == RopeKind::kLlama3) read_llama3(scaling, positions, rope);
   if (rope.kind == RopeKind::kYarn) read_yarn(scaling, positions, rope);
 }
 
-/// Reads the object of that name, if there is one. Its base defaults to `theta`.
-std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key, const Positions& positions,
-                                           double theta) {
+/// Reads the rotated channels of a head; 0: all.
+int32_t read_rotary_dim(FieldReader& fields, const RopeReading& reading, int32_t fallback) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (!reading.partial) {
+    if (fields.number_or(kKey, 1.0, 0.0, 1.0) != 1.0)
+      fields.fail_with("{} below 1 is not supported by these families", kKey);
+    return 0;
+  }
+  const std::optional<double> factor = fields.optional_number(kKey, 0.0, 1.0);
+  if (!factor) return fallback;
+  const auto rotated = static_cast<int32_t>(reading.head_dim * *factor);
+  if (rotated < 2 || rotated % 2 != 0)
+    fields.fail_with("{} {} rotates {} of {} channels, wanted an even number", kKey, *factor, rotated,
+                     reading.head_dim);
+  return rotated < 2 || rotated % 2 != 0 ? 0 : rotated;
+}
+
+/// Returns the members for one type of layers where they differ by type, as in {"full_attention": {...}}.
+std::optional<JsonObject> of_layer_type(FieldReader& fields, std::string_view key, JsonObject object,
+                                        std::string_view layer_type) {
+  for (const auto member : object) {
+    if (!member.value.is_object()) continue;
+    if (layer_type.empty()) {
+      fields.fail_with("{} differs by layer type ('{}'), which is not supported", key, member.key);
+      return object;
+    }
+    JsonObject own;
+    if (object[layer_type].get(own)) return own;
+    return std::nullopt;
+  }
+  return object;
+}
+
+/// Reads the object of that name, if there is one. `rope` has what the members outside of it say.
+std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key, const RopeReading& reading,
+                                           const Positions& positions, const RopeConfig& outside) {
   const auto object = fields.object(key);
   if (!object || object->size() == 0) return std::nullopt;
-  for (const auto member : *object)
-    if (member.value.is_object())
-      fields.fail_with("{} differs by layer type ('{}'), which is not supported", key, member.key);
-  FieldReader scaling(fields.source() + ": " + key, *object);
-  RopeConfig rope;
-  rope.theta = scaling.number_or("rope_theta", theta, kMinTheta, kMaxTheta);
-  if (scaling.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
-    scaling.fail("partial_rotary_factor below 1 is not supported by these families");
-  read_scaling(scaling, positions, rope);
+  const auto own = of_layer_type(fields, key, *object, reading.layer_type);
+  if (!own) return std::nullopt;
+  FieldReader scaling(fields.source() + ": " + key, *own);
+  RopeConfig rope = outside;
+  rope.theta = scaling.number_or("rope_theta", outside.theta, kMinTheta, kMaxTheta);
+  rope.rotary_dim = read_rotary_dim(scaling, reading, outside.rotary_dim);
+  if (reading.is_scaled) read_scaling(scaling, reading, positions, rope);
   fields.take_error_of(scaling);
   return rope;
 }
 
 }  // namespace
 
-RopeConfig parse_rope(FieldReader& fields, int32_t max_position, double theta) {
+RopeConfig parse_rope(FieldReader& fields, const RopeReading& reading) {
   RopeConfig rope;
-  rope.theta = fields.number_or("rope_theta", theta, kMinTheta, kMaxTheta);
-  if (fields.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
-    fields.fail("partial_rotary_factor below 1 is not supported by these families");
-  const Positions positions{max_position,
+  rope.theta = fields.number_or(reading.theta_key, reading.theta, kMinTheta, kMaxTheta);
+  int32_t fallback = 0;
+  if (reading.partial && *reading.partial != 1.0)
+    fallback = static_cast<int32_t>(reading.head_dim * *reading.partial) / 2 * 2;
+  rope.rotary_dim = read_rotary_dim(fields, reading, fallback);
+  const Positions positions{reading.max_position,
                             fields.optional_integer("original_max_position_embeddings", 1, kMaxRopePosition)};
-  const auto parameters = read_rope_object(fields, "rope_parameters", positions, rope.theta);
+  const auto parameters = read_rope_object(fields, "rope_parameters", reading, positions, rope);
   if (parameters) rope = *parameters;
-  const auto scaling = read_rope_object(fields, "rope_scaling", positions, rope.theta);
+  const auto scaling = read_rope_object(fields, "rope_scaling", reading, positions, rope);
   if (parameters && scaling && *parameters != *scaling)
     fields.fail("rope_parameters and rope_scaling differ, wanted one of them, or both alike");
   return scaling.value_or(rope);

@@ -1,8 +1,6 @@
 #include "model/stage_model.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include "base/check.h"
 
@@ -79,12 +77,8 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       backend_(backend),
       limits_(limits),
       layout_(rank_layout(config, options.position, options.experts)),
-      weights_(std::move(weights)) {
-  RotaryFrequencies frequencies = rotary_frequencies(config_.rope, config_.head_dim);
-  // No rotation: the cosine of 0 is 1.
-  if (config_.encoder) frequencies = {.inverse = std::vector<float>(static_cast<size_t>(config_.head_dim / 2))};
-  inverse_frequency_ = backend_.make_vector(frequencies.inverse);
-  attention_factor_ = frequencies.attention_factor;
+      weights_(std::move(weights)),
+      runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_) {
   replay_ = backend_.make_replay();
   allocate_activations();
 }
@@ -95,50 +89,27 @@ void StageModel::set_collective(tensor::Collective* collective) {
         layout_.position.rank, layout_.position.size);
   replay_ = backend_.make_replay();  // recorded graphs call the old one
   collective_ = collective;
+  runner_.set_collective(collective);
 }
 
 void StageModel::set_expert_exchange(tensor::ExpertExchange* exchange) {
-  CHECK(exchange == nullptr || exchange->position() == layout_.experts.position,
+  CHECK(exchange == nullptr || exchange->position() == layout_.experts,
         "an exchange of position {} of {}, wanted {} of {}", exchange->position().rank, exchange->position().size,
-        layout_.experts.position.rank, layout_.experts.position.size);
+        layout_.experts.rank, layout_.experts.size);
   CHECK(exchange == nullptr || backend_.is_host(), "{}: experts are shared between rings on CPUs only",
         backend_.description());
   expert_exchange_ = exchange;
+  runner_.set_expert_exchange(exchange);
 }
 
 void StageModel::allocate_activations() {
-  const DType compute = backend_.compute_dtype();
-  const auto batch = [&](DType dtype, int64_t cols) {
-    return backend_.allocate(Matrix{.dtype = dtype, .rows = limits_.max_batch_tokens, .cols = cols}.bytes());
-  };
-  activations_.normed = batch(compute, config_.hidden_size);
-  activations_.qkv = batch(DType::kF32, query_width() + 2 * kv_width());
-  activations_.query = batch(compute, query_width());
-  activations_.attended = batch(compute, query_width());
-  if (has_layer(false)) activations_.activated = batch(compute, layout_.features.owned().size());
-  if (config_.encoder) activations_.expanded = batch(DType::kF32, config_.intermediate_size);
-  if (has_layer(true)) activations_.routed = batch(DType::kF32, config_.moe.expert_count);
-  if (layout_.shares_experts() && has_layer(true)) {
-    const auto exchanged = [&](DType dtype, int64_t cols) {
-      return backend_.allocate(Matrix{.dtype = dtype, .rows = exchanged_rows(), .cols = cols}.bytes());
-    };
-    activations_.all_normed = exchanged(compute, config_.hidden_size);
-    activations_.all_routed = exchanged(DType::kF32, config_.moe.expert_count);
-    activations_.all_sums = exchanged(DType::kF32, config_.hidden_size);
-  }
-  if (has_ranks() || layout_.shares_experts()) activations_.sums = batch(DType::kF32, config_.hidden_size);
-  if (has_ranks()) {
-    activations_.magnitudes = batch(DType::kF32, 1);
-    activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
-  }
   if (!span_.last) return;
   const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
-  activations_.tail_query = rows(limits_.max_tail_rows, compute, query_width());
   activations_.tail_hidden = rows(limits_.max_tail_rows, backend_.hidden_dtype(), config_.hidden_size);
   activations_.row_hidden = rows(limits_.max_logit_rows, backend_.hidden_dtype(), config_.hidden_size);
-  activations_.row_normed = rows(limits_.max_logit_rows, compute, config_.hidden_size);
+  activations_.row_normed = rows(limits_.max_logit_rows, backend_.compute_dtype(), config_.hidden_size);
   if (config_.has_output_head) {
     const int64_t slice = layout_.logit_columns;
     if (has_ranks()) activations_.logit_slice = rows(limits_.max_logit_rows, DType::kF32, slice);
@@ -146,17 +117,12 @@ void StageModel::allocate_activations() {
   }
 }
 
-bool StageModel::has_layer(bool sparse) const {
-  for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
-    if (config_.is_sparse(layer) == sparse) return true;
-  }
-  return false;
-}
-
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
+  // The layers of every family have equal heads. A stage without layers has pages without bytes.
+  const LayerLayout& layout = layout_.layers.front();
   return {.layer_count = span_.layers.size(),
-          .kv_head_count = layout_.kv_head_count(),
-          .head_dim = config_.head_dim,
+          .kv_head_count = layout.kv_head_count(),
+          .head_dim = layout.head_dim,
           .page_size = page_size,
           .page_count = page_count};
 }
@@ -167,13 +133,14 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<tensor::AttentionShape> attention;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router}) {
+    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router,
+                               &layer.shared_expert_gate}) {
       if (*weight) weights.push_back(weight->get());
     }
     if (layer.experts) experts.push_back(layer.experts.get());
-    attention.push_back(attention_shape(index));
+    attention.push_back(runner_.attention_shape(index));
   }
-  tensor::WorkBounds bounds{.rows = static_cast<int32_t>(exchanged_rows()),
+  tensor::WorkBounds bounds{.rows = static_cast<int32_t>(runner_.exchanged_rows()),
                             .sequences = sequences,
                             .context = context,
                             .cache = cache_shape(page_size, 0),
@@ -305,89 +272,27 @@ void StageModel::run_layers(const ForwardPass& pass) {
     backend_.add_embedding(*weights_.types, pass.types, pass.hidden);
     backend_.add_embedding(*weights_.positions, pass.positions, pass.hidden);
   }
+  if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
-    const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
-    const Matrix query = project_qkv(layer, index, pass);
+    const Matrix query = runner_.project_qkv(index, pass.hidden, pass.batch, cache());
     for (const auto& load : pass.loads) load->wait_for(index);
     if (pass.tails && index + 1 == span_.layers.size()) {
-      finish_tails(layer, index, pass, query);
+      if (pass.tails->hidden.rows > 0) {
+        runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, pass.tails->batch, cache(),
+                             pass.tails->hidden);
+      } else if (expert_exchange_ != nullptr) {
+        runner_.exchange_without_rows(index);
+      }
     } else {
-      attend(layer, index, query, pass.batch, pass.hidden);
-      feed_forward(layer, pass.batch, pass.hidden);
+      runner_.finish(index, query, pass.batch, cache(), pass.hidden);
     }
   }
 }
 
-tensor::AttentionShape StageModel::attention_shape(int32_t index) const {
-  const auto model_layer = static_cast<size_t>(span_.layers.begin + index);
-  return {.head_count = layout_.head_count(),
-          .kv_head_count = layout_.kv_head_count(),
-          .head_dim = config_.head_dim,
-          .scale = static_cast<float>(1.0 / std::sqrt(config_.head_dim)),
-          .sliding_window = config_.sliding_windows[model_layer],
-          .causal = !config_.encoder};
-}
-
-void StageModel::norm(Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias, Matrix out) {
-  if (config_.encoder) {
-    backend_.layer_norm(hidden, weight, *bias, config_.norm_epsilon, out);
-  } else {
-    backend_.rms_norm(hidden, weight, config_.norm_epsilon, out);
-  }
-}
-
-/// Returns the queries of all rows; their keys and values go to the pages.
-Matrix StageModel::project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass) {
-  const int64_t rows = pass.hidden.rows;
-  const DType compute = backend_.compute_dtype();
-  const Matrix normed{.data = activations_.normed.data(), .dtype = compute, .rows = rows, .cols = config_.hidden_size};
-  const Matrix qkv{
-      .data = activations_.qkv.data(), .dtype = DType::kF32, .rows = rows, .cols = query_width() + 2 * kv_width()};
-  const Matrix query{.data = activations_.query.data(), .dtype = compute, .rows = rows, .cols = query_width()};
-  const tensor::RotaryTable rotary{.inverse_frequency = inverse_frequency_.get(),
-                                   .rotary_dim = config_.head_dim,
-                                   .attention_factor = attention_factor_};
-  norm(pass.hidden, *layer.input_norm, layer.input_norm_bias.get(), normed);
-  backend_.matmul(normed, *layer.qkv, layer.qkv_bias.get(), qkv);
-  backend_.rotary_store_kv(qkv, attention_shape(index), rotary, layer.q_norm.get(), layer.k_norm.get(),
-                           config_.norm_epsilon, pass.batch, cache(), index, query);
-  return query;
-}
-
-void StageModel::attend(const LayerWeights& layer, int32_t index, Matrix query, const tensor::UploadedBatch& batch,
-                        Matrix hidden) {
-  const Matrix attended{
-      .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
-  backend_.attention(query, attention_shape(index), batch, cache(), index, attended);
-  add_product(attended, *layer.output, layer.output_bias.get(), hidden);
-}
-
-void StageModel::add_product(Matrix x, const tensor::PackedWeight& weight, const tensor::DeviceVector* bias,
-                             Matrix hidden) {
-  if (!has_ranks()) return backend_.matmul_add(x, weight, bias, hidden);
-  const Matrix sums = rank_sums(hidden.rows);
-  if (weight.has_row_scales()) {
-    const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
-    const Matrix all{.data = activations_.rank_magnitudes.data(),
-                     .dtype = DType::kF32,
-                     .rows = x.rows,
-                     .cols = layout_.position.size};
-    backend_.row_magnitudes(x, own);
-    collective_->all_gather(own, all);
-    backend_.matmul_row_scaled(x, weight, all, sums);
-  } else {
-    backend_.matmul(x, weight, nullptr, sums);
-  }
-  add_rank_sums(sums, bias, hidden);
-}
-
-Matrix StageModel::rank_sums(int64_t rows) const {
-  return {.data = activations_.sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
-}
-
-void StageModel::add_rank_sums(Matrix sums, const tensor::DeviceVector* bias, Matrix hidden) {
-  collective_->all_reduce(sums);
-  backend_.add_sums(sums, bias, hidden);
+void StageModel::step_without_rows(uint64_t step) {
+  CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
+  if (!expert_exchange_->begin_step(step, false)) return;
+  for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.exchange_without_rows(index);
 }
 
 void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
@@ -426,98 +331,6 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
   tails.batch = backend_.upload(batch);
 }
 
-/// Finishes the last layer for the last rows of each sequence.
-void StageModel::finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, Matrix query) {
-  const Tails& tails = *pass.tails;
-  if (tails.hidden.rows == 0) {
-    if (expert_exchange_ != nullptr) exchange_without_rows(layer);
-    return;
-  }
-  const Matrix tail_query{
-      .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.hidden.rows, .cols = query.cols};
-  backend_.gather_rows(pass.hidden, tails.rows, tails.hidden);
-  backend_.gather_rows(query, tails.rows, tail_query);
-  attend(layer, index, tail_query, tails.batch, tails.hidden);
-  feed_forward(layer, tails.batch, tails.hidden);
-}
-
-void StageModel::feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, Matrix hidden) {
-  const DType compute = backend_.compute_dtype();
-  const Matrix normed{
-      .data = activations_.normed.data(), .dtype = compute, .rows = hidden.rows, .cols = config_.hidden_size};
-  norm(hidden, *layer.mlp_norm, layer.mlp_norm_bias.get(), normed);
-  if (layer.experts) {
-    const Matrix routed{.data = activations_.routed.data(),
-                        .dtype = DType::kF32,
-                        .rows = hidden.rows,
-                        .cols = config_.moe.expert_count};
-    backend_.matmul(normed, *layer.router, nullptr, routed);
-    if (expert_exchange_ != nullptr) return exchange_experts(layer, normed, routed, hidden);
-    if (!has_ranks()) return backend_.fused_moe(normed, routed, *layer.experts, batch, hidden);
-    const Matrix sums = rank_sums(hidden.rows);
-    backend_.fused_moe_sums(normed, routed, *layer.experts, batch, sums);
-    add_rank_sums(sums, nullptr, hidden);
-    return;
-  }
-  const Matrix activated{.data = activations_.activated.data(),
-                         .dtype = compute,
-                         .rows = hidden.rows,
-                         .cols = layout_.features.owned().size()};
-  if (config_.encoder) {
-    const Matrix expanded{.data = activations_.expanded.data(),
-                          .dtype = DType::kF32,
-                          .rows = hidden.rows,
-                          .cols = config_.intermediate_size};
-    backend_.matmul(normed, *layer.up, layer.up_bias.get(), expanded);
-    backend_.gelu(expanded, activated);
-  } else {
-    backend_.matmul_silu_mul(normed, *layer.gate_up, activated);
-  }
-  add_product(activated, *layer.down, layer.down_bias.get(), hidden);
-}
-
-void StageModel::exchange_experts(const LayerWeights& layer, Matrix normed, Matrix routed, Matrix hidden) {
-  Matrix all_normed{.data = activations_.all_normed.data(),
-                    .dtype = normed.dtype,
-                    .rows = exchanged_rows(),
-                    .cols = config_.hidden_size};
-  Matrix all_routed{.data = activations_.all_routed.data(),
-                    .dtype = DType::kF32,
-                    .rows = exchanged_rows(),
-                    .cols = config_.moe.expert_count};
-  const int64_t rows = expert_exchange_->dispatch(normed, routed, all_normed, all_routed);
-  all_normed.rows = all_routed.rows = rows;
-  if (rows == 0) return;
-  const Matrix all_sums{
-      .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
-  // One sequence without pages: the experts only ask how many rows there are.
-  const std::array<int32_t, 2> row_begin{0, static_cast<int32_t>(rows)};
-  const std::array<int32_t, 1> prefix{0};
-  const std::array<int32_t, 2> page_begin{0, 0};
-  const tensor::UploadedBatch batch = backend_.upload(
-      tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
-  backend_.fused_moe_sums(all_normed, all_routed, *layer.experts, batch, all_sums);
-  const Matrix sums = rank_sums(hidden.rows);
-  expert_exchange_->combine(all_sums, sums);
-  if (hidden.rows > 0) backend_.add_sums(sums, nullptr, hidden);
-}
-
-void StageModel::exchange_without_rows(const LayerWeights& layer) {
-  if (!layer.experts) return;
-  const Matrix normed{
-      .data = activations_.normed.data(), .dtype = backend_.compute_dtype(), .rows = 0, .cols = config_.hidden_size};
-  const Matrix routed{
-      .data = activations_.routed.data(), .dtype = DType::kF32, .rows = 0, .cols = config_.moe.expert_count};
-  exchange_experts(layer, normed, routed,
-                   {.data = nullptr, .dtype = backend_.hidden_dtype(), .rows = 0, .cols = config_.hidden_size});
-}
-
-void StageModel::step_without_rows(uint64_t step) {
-  CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
-  if (!expert_exchange_->begin_step(step, false)) return;
-  for (const LayerWeights& layer : weights_.layers) exchange_without_rows(layer);
-}
-
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
   CHECK(span_.last, "the final norm of a stage that is not the last");
   const auto largest = static_cast<size_t>(limits_.max_logit_rows);
@@ -533,7 +346,7 @@ void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const
                         .rows = count,
                         .cols = config_.hidden_size};
     backend_.gather_rows(hidden, backend_.upload(part), gathered);
-    norm(gathered, *weights_.final_norm, weights_.final_norm_bias.get(), normed);
+    runner_.norm(gathered, *weights_.final_norm, weights_.final_norm_bias.get(), normed);
     block(first, normed);
   }
 }
@@ -550,6 +363,8 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Bloc
     if (has_ranks())
       own = {.data = activations_.logit_slice.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = slice};
     backend_.matmul(normed, *weights_.head, nullptr, own);
+    if (config_.logit_scale != 1.0f) backend_.scale(own, config_.logit_scale);
+    if (config_.logit_soft_cap != 0.0f) backend_.soft_cap(own, config_.logit_soft_cap);
     if (has_ranks()) collective_->all_gather(own, logits);
     block(first, logits);
   });

@@ -10,19 +10,13 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
+#include "model/layer_runner.h"
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
 #include "tensor/expert_exchange.h"
 
 namespace millrace::model {
-
-/// Upper bounds of one forward pass, by which activations are allocated.
-struct StageLimits {
-  int32_t max_batch_tokens = 0;  ///< rows of one forward pass
-  int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
-  int32_t max_tail_rows = 0;     ///< total of ForwardInput::tails
-};
 
 /// The inputs of one forward pass, borrowed for the duration of the call.
 struct ForwardInput {
@@ -108,36 +102,19 @@ class StageModel {
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
 
  private:
-  /// Scratch of one forward pass. Every layer overwrites it. Heads, KV heads and intermediate are the rank's.
+  /// Scratch of the rows that leave the last layer.
   struct Activations {
-    tensor::Buffer normed;           // compute [max_batch_tokens, hidden]
-    tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], with several ranks or shared experts
-    tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
-    tensor::Buffer rank_magnitudes;  // f32 [max_batch_tokens, ranks], with several ranks
-    tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
-    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
-    tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
-    tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
-    tensor::Buffer expanded;         // f32     [max_batch_tokens, intermediate], of an encoder
-    tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if one is
-    tensor::Buffer all_normed;       // compute [exchanged rows, hidden], with shared experts, as the next two
-    tensor::Buffer all_routed;       // f32     [exchanged rows, experts]
-    tensor::Buffer all_sums;         // f32     [exchanged rows, hidden]
-    tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
-    tensor::Buffer tail_hidden;      // hidden  [max_tail_rows, hidden]
-    tensor::Buffer row_hidden;       // hidden  [max_logit_rows, hidden]
-    tensor::Buffer row_normed;       // compute [max_logit_rows, hidden]
-    tensor::Buffer logit_slice;      // f32     [max_logit_rows, logit_columns], with several ranks
-    tensor::Buffer logits;           // f32     [max_logit_rows, logit_columns · ranks]
+    tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
+    tensor::Buffer row_hidden;   // hidden  [max_logit_rows, hidden]
+    tensor::Buffer row_normed;   // compute [max_logit_rows, hidden]
+    tensor::Buffer logit_slice;  // f32     [max_logit_rows, logit_columns], with several ranks
+    tensor::Buffer logits;       // f32     [max_logit_rows, logit_columns · ranks]
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              const LoadOptions& options, StageWeights weights);
-  [[nodiscard]] int64_t query_width() const { return layout_.heads.size() * config_.head_dim; }
-  [[nodiscard]] int64_t kv_width() const { return layout_.kv_heads.size() * config_.head_dim; }
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
-  [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
   struct Tails;
   struct ForwardPass;
@@ -147,30 +124,6 @@ class StageModel {
   void upload_tails(const ForwardInput& input, ForwardPass& pass);
   void fill(const ForwardPass& pass);
   void run_layers(const ForwardPass& pass);
-  /// Computes a norm of `hidden` into `out`. An encoder's also replaces `hidden`.
-  void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
-            tensor::Matrix out);
-  [[nodiscard]] tensor::Matrix project_qkv(const LayerWeights& layer, int32_t index, const ForwardPass& pass);
-  void attend(const LayerWeights& layer, int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch,
-              tensor::Matrix hidden);
-  void finish_tails(const LayerWeights& layer, int32_t index, const ForwardPass& pass, tensor::Matrix query);
-  /// Computes hidden += x · Wᵀ + bias with a weight whose inputs are divided over the ranks.
-  void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const tensor::DeviceVector* bias,
-                   tensor::Matrix hidden);
-  [[nodiscard]] tensor::Matrix rank_sums(int64_t rows) const;
-  /// Adds the sums of all ranks and the bias to hidden.
-  void add_rank_sums(tensor::Matrix sums, const tensor::DeviceVector* bias, tensor::Matrix hidden);
-  void feed_forward(const LayerWeights& layer, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
-  /// Adds the experts' outputs to the rows of this ring, and computes those of the rank's experts for the rows of all
-  /// rings.
-  void exchange_experts(const LayerWeights& layer, tensor::Matrix normed, tensor::Matrix routed, tensor::Matrix hidden);
-  void exchange_without_rows(const LayerWeights& layer);
-  /// Returns the rows of one step of all rings that share experts.
-  [[nodiscard]] int64_t exchanged_rows() const {
-    return int64_t{limits_.max_batch_tokens} * layout_.experts.position.size / layout_.position.size;
-  }
-  /// Returns whether the stage has a layer of the given kind: with experts, or without.
-  [[nodiscard]] bool has_layer(bool sparse) const;
 
   ModelConfig config_;
   StageSpan span_;
@@ -180,8 +133,7 @@ class StageModel {
   tensor::Collective* collective_ = nullptr;
   tensor::ExpertExchange* expert_exchange_ = nullptr;
   StageWeights weights_;
-  std::unique_ptr<tensor::DeviceVector> inverse_frequency_;  // [head_dim / 2]
-  float attention_factor_ = 1.0f;
+  LayerRunner runner_;
   Activations activations_;
   std::unique_ptr<tensor::KvCache> cache_;
   std::unique_ptr<tensor::Replay> replay_;  // of decode steps

@@ -6,76 +6,61 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <ranges>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "model/encoder_tensors.h"
+#include "model/layer_tensors.h"
 
 namespace millrace::model {
 namespace {
-
-void add_experts(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t intermediate = config.moe.intermediate_size;
-  specs.push_back({router_name(config, layer), {config.moe.expert_count, hidden}});
-  for (int32_t expert = 0; expert < config.moe.expert_count; ++expert) {
-    const auto add = [&](ExpertPart part, tensor::Shape shape) {
-      specs.push_back({expert_tensor_name(config, layer, expert, part), shape, true, Division::kNone, expert});
-    };
-    add(ExpertPart::kGate, {intermediate, hidden});
-    add(ExpertPart::kUp, {intermediate, hidden});
-    add(ExpertPart::kDown, {hidden, intermediate});
-  }
-}
-
-void add_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t intermediate = config.intermediate_size;
-  const int64_t query = config.query_width();
-  const int64_t kv = config.kv_width();
-  const auto add = [&](std::string_view part, tensor::Shape shape, Division division = Division::kNone) {
-    specs.push_back({layer_tensor_name(layer, part), shape, shape.rank() == 2, division});
-  };
-  add("input_layernorm.weight", {hidden});
-  add("self_attn.q_proj.weight", {query, hidden}, Division::kHeadRows);
-  add("self_attn.k_proj.weight", {kv, hidden}, Division::kKvHeadRows);
-  add("self_attn.v_proj.weight", {kv, hidden}, Division::kKvHeadRows);
-  if (config.qkv_bias) {
-    add("self_attn.q_proj.bias", {query}, Division::kHeadRows);
-    add("self_attn.k_proj.bias", {kv}, Division::kKvHeadRows);
-    add("self_attn.v_proj.bias", {kv}, Division::kKvHeadRows);
-  }
-  if (config.qk_norm) {
-    add("self_attn.q_norm.weight", {config.head_dim});
-    add("self_attn.k_norm.weight", {config.head_dim});
-  }
-  add("self_attn.o_proj.weight", {hidden, query}, Division::kHeadColumns);
-  if (config.output_bias) add("self_attn.o_proj.bias", {hidden});
-  add("post_attention_layernorm.weight", {hidden});
-  if (config.is_sparse(layer)) return add_experts(config, layer, specs);
-  add("mlp.gate_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
-  add("mlp.up_proj.weight", {intermediate, hidden}, Division::kFeatureRows);
-  add("mlp.down_proj.weight", {hidden, intermediate}, Division::kFeatureColumns);
-}
 
 /// Tensors of a layer that derive from config.json, so that a checkpoint's copies are ignored. Old checkpoints of Llama
 /// have the first, those of some trainers the others.
 constexpr std::array<std::string_view, 3> kDerived = {
     ".self_attn.rotary_emb.inv_freq", ".self_attn.rotary_emb.cos_cached", ".self_attn.rotary_emb.sin_cached"};
 
+/// Returns the name of a tensor's module with the dot after it: "lm_head." for "lm_head.weight".
+std::string_view module_of(std::string_view name) {
+  return name.substr(0, name.rfind('.') + 1);
+}
+
 /// Returns whether a tensor belongs to the span's layers, or to its embedding, last norm or head besides the weight.
-bool is_of_span(std::string_view name, StageSpan span) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (name.starts_with("model.embed_tokens.")) return span.first && name != kEmbeddingName;
-  if (name.starts_with("model.norm.")) return span.last && name != kFinalNormName;
-  if (name.starts_with("lm_head.")) return span.last && name != kHeadName;
-  if (!name.starts_with(kLayers)) return false;
-  const std::string_view rest = name.substr(kLayers.size());
+bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span) {
+  if (name.starts_with(module_of(names.embedding))) return span.first && name != names.embedding;
+  if (name.starts_with(module_of(names.final_norm))) return span.last && name != names.final_norm;
+  if (name.starts_with(module_of(names.head))) return span.last && name != names.head;
+  if (!name.starts_with(names.layers)) return false;
+  const std::string_view rest = name.substr(names.layers.size());
   int32_t layer = 0;
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
   return std::ranges::find(kDerived, std::string_view(end, rest.data() + rest.size())) == kDerived.end();
+}
+
+/// Returns whether a tensor is a part of the layers or embeddings of an encoder, and none that derives from
+/// config.json.
+bool is_of_encoder(std::string_view name, const TensorNames& names) {
+  const std::string_view embeddings = names.embedding_norm.substr(0, names.embedding_norm.find('.') + 1);
+  return name.starts_with(names.layers) ||
+         (name.starts_with(embeddings) && name.substr(embeddings.size()) != "position_ids");
+}
+
+/// Returns whether a tensor is one of a wrapper's other parts.
+bool is_skipped(std::string_view name, const TensorNames& names) {
+  for (const auto part : std::views::split(names.skipped_parts, ' ')) {
+    if (name.starts_with(std::string_view(part.begin(), part.end()))) return true;
+  }
+  return false;
+}
+
+/// Returns whether a tensor of a wrapper belongs to no part at all.
+bool is_of_no_part(std::string_view name, const TensorNames& names) {
+  if (names.skipped_parts.empty() || is_skipped(name, names)) return false;
+  const auto begins = [name](std::string_view prefix) { return name.starts_with(prefix); };
+  return !begins(names.layers) && !begins(module_of(names.embedding)) && !begins(module_of(names.final_norm)) &&
+         !begins(module_of(names.head));
 }
 
 bool same(const StoredTensor& left, const StoredTensor& right) {
@@ -87,55 +72,80 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 }  // namespace
 
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(kHeadName)) return {};
-  const auto head = checkpoint.find_stored(kHeadName);
+  if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(config.names.head)) return {};
+  const auto head = checkpoint.find_stored(config.names.head);
   if (!head) return head.error();
-  const auto embedding = checkpoint.find_stored(kEmbeddingName);
+  const auto embedding = checkpoint.find_stored(config.names.embedding);
   if (!embedding) return embedding.error();
   config.tied_embeddings = same(*head, *embedding);
-  checkpoint.release(kHeadName);
-  checkpoint.release(kEmbeddingName);
+  checkpoint.release(config.names.head);
+  checkpoint.release(config.names.embedding);
   if (!config.tied_embeddings)
     log::warn("{}: {} differs from {} and is the output head, though config.json says tie_word_embeddings true",
-              checkpoint.folder().string(), kHeadName, kEmbeddingName);
+              checkpoint.folder().string(), config.names.head, config.names.embedding);
   return {};
 }
 
-std::string layer_tensor_name(int32_t layer, std::string_view part) {
-  return fmt::format("model.layers.{}.{}", layer, part);
+std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows) {
+  const PairedRows& paired = spec.paired;
+  const int64_t step = spec.part ? spec.part->row_step : 1;
+  if (paired.head_rows == 0 && step == 1) return {};
+  std::vector<int64_t> order;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    int64_t source = row;
+    if (paired.head_rows > 0) {
+      const int64_t at = row % paired.head_rows - paired.first;
+      const int64_t half = paired.count / 2;
+      if (at >= 0 && at < paired.count) source += (at < half ? 2 * at : 2 * (at - half) + 1) - at;
+    }
+    order.push_back((source - rows.begin) * step);
+  }
+  return order;
 }
 
 std::string router_name(const ModelConfig& config, int32_t layer) {
-  const bool mlp = config.moe.names == ExpertNaming::kMlp;
-  return layer_tensor_name(layer, mlp ? "mlp.gate.weight" : "block_sparse_moe.gate.weight");
+  return config.names.weight(layer, config.names.router);
 }
 
 std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part) {
-  constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
-  constexpr std::array<std::string_view, 3> kBlockSparseMoeNames = {"w1", "w3", "w2"};
-  const auto index = static_cast<size_t>(part);
-  if (config.moe.names == ExpertNaming::kMlp)
-    return fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, kMlpNames[index]);
-  return fmt::format("model.layers.{}.block_sparse_moe.experts.{}.{}.weight", layer, expert,
-                     kBlockSparseMoeNames[index]);
+  const TensorNames& names = config.names;
+  const std::array<std::string_view, 3> parts = {names.expert_gate, names.expert_up, names.expert_down};
+  return fmt::format("{}{}.{}{}.{}.weight", names.layers, layer, names.experts, expert,
+                     parts[static_cast<size_t>(part)]);
+}
+
+std::string fused_bias_name(const ModelConfig& config, int32_t layer, ExpertPart part) {
+  const TensorNames& names = config.names;
+  const bool is_down = part == ExpertPart::kDown;
+  return names.plain(layer, is_down ? names.fused_experts_down : names.fused_experts_gate_up) + "_bias";
 }
 
 std::string_view head_name(const ModelConfig& config) {
-  return config.tied_embeddings ? kEmbeddingName : kHeadName;
+  return config.tied_embeddings ? config.names.embedding : config.names.head;
 }
 
 std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {
-  CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count,
-        "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count);
-  if (config.encoder) return encoder_tensors(config, span);
-  const tensor::Shape table{config.vocab_size, config.hidden_size};
+  CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count(),
+        "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count());
+  const int64_t hidden = config.hidden_size;
+  const tensor::Shape table{config.vocab_size, hidden};
   std::vector<TensorSpec> specs;
-  if (span.first) specs.push_back({std::string(kEmbeddingName), table});
-  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer(config, layer, specs);
+  if (span.first) {
+    specs.push_back({.name = std::string(config.names.embedding), .shape = table});
+    if (config.encoder) {
+      specs.push_back(
+          {.name = std::string(config.names.position_embedding), .shape = {config.encoder->position_rows, hidden}});
+      specs.push_back({.name = std::string(config.names.type_embedding), .shape = {config.encoder->type_rows, hidden}});
+    }
+  }
+  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer_tensors(config, layer, specs);
   if (span.last) {
-    specs.push_back({std::string(kFinalNormName), {config.hidden_size}});
+    add_norm_before_layer(config, config.layer_count(), specs);
     if (config.has_output_head && !(span.first && config.tied_embeddings))
-      specs.push_back({std::string(head_name(config)), table, !config.tied_embeddings, Division::kVocabularyRows});
+      specs.push_back({.name = std::string(head_name(config)),
+                       .shape = table,
+                       .projection = !config.tied_embeddings,
+                       .division = Division::kVocabularyRows});
   }
   return specs;
 }
@@ -161,15 +171,18 @@ bool belongs_to_weight(const Checkpoint& checkpoint, const std::string& name,
 Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config, StageSpan span) {
   std::unordered_set<std::string> known;
   // An encoder's norms belong to the stage of the next layer.
-  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
+  const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   for (const TensorSpec& spec : stage_tensors(config, config.encoder ? whole : span)) {
-    known.insert(spec.name);
-    if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.name));
+    known.insert(spec.stored_name());
+    if (spec.part && !spec.part->scales.empty()) known.insert(spec.part->scales);
+    if (config.quantization != Quantization::kNone && spec.projection) known.insert(scale_name(spec.stored_name()));
   }
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
-    const bool is_checked = config.encoder ? is_encoder_part(name) : is_of_span(name, span);
+    const bool is_checked =
+        config.encoder ? is_of_encoder(name, config.names)
+                       : is_of_span(name, config.names, span) || (span.first && is_of_no_part(name, config.names));
     if (!is_checked || known.contains(name)) continue;
     if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
@@ -179,9 +192,15 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
                     checkpoint.folder().string(), unknown, config.architecture);
 }
 
+int64_t skipped_tensor_count(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (config.names.skipped_parts.empty()) return 0;
+  return std::ranges::count_if(checkpoint.names(),
+                               [&config](const std::string& name) { return is_skipped(name, config.names); });
+}
+
 bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
   return config.quantization != Quantization::kNone && config.weight_format.method == weights::QuantMethod::kNone &&
-         spec.projection && checkpoint.contains(scale_name(spec.name));
+         spec.projection && checkpoint.contains(scale_name(spec.stored_name()));
 }
 
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {
@@ -191,7 +210,7 @@ uint64_t parameter_count(const ModelConfig& config, StageSpan span) {
 }
 
 uint64_t parameter_count(const ModelConfig& config) {
-  return parameter_count(config, {.layers = {0, config.layer_count}, .first = true, .last = true});
+  return parameter_count(config, {.layers = {0, config.layer_count()}, .first = true, .last = true});
 }
 
 }  // namespace millrace::model

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,26 @@
 /// The tensors of a checkpoint that a stage consists of, and the sizes that follow from them.
 namespace millrace::model {
 
-/// The name and shape of one tensor of a stage.
+/// The position of a weight inside a larger stored tensor: the rows first_row, first_row + row_step, …
+struct TensorPart {
+  std::string tensor;       ///< the stored tensor's name
+  std::string scales = {};  ///< of MXFP4 blocks, whose tensor `tensor` is; empty: it is plain floating point
+  tensor::Shape shape;      ///< of the stored tensor: [elements], [rows, columns] or [planes, rows, columns]
+  int64_t plane = 0;        ///< of a stored tensor with three dimensions
+  bool transposed = false;  ///< rows of the weight are columns of the plane
+  int64_t first_row = 0;
+  int64_t row_step = 1;
+};
+
+/// Rows of each head that are stored as pairs (2i, 2i + 1) and loaded as pairs (i, i + count/2), in the order of the
+/// rotation. A product of q and k stays the same, since both are reordered.
+struct PairedRows {
+  int64_t head_rows = 0;  ///< 0: no row moves
+  int64_t first = 0;      ///< of the paired rows, within a head
+  int64_t count = 0;
+};
+
+/// The name and shape of one weight of a stage.
 struct TensorSpec {
   std::string name;
   tensor::Shape shape;
@@ -23,12 +43,18 @@ struct TensorSpec {
   /// embedding.
   bool projection = false;
   Division division = Division::kNone;
-  int32_t expert = -1;  ///< whose part it is; negative: of none
+  int32_t layer = -1;                   ///< negative: of none
+  int32_t expert = -1;                  ///< whose part it is; negative: of none
+  std::optional<TensorPart> part = {};  ///< none: the weight is the whole tensor `name`
+  PairedRows paired = {};
+
+  [[nodiscard]] const std::string& stored_name() const { return part ? part->tensor : name; }
+  [[nodiscard]] const tensor::Shape& stored_shape() const { return part ? part->shape : shape; }
 };
 
-inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
-inline constexpr std::string_view kFinalNormName = "model.norm.weight";
-inline constexpr std::string_view kHeadName = "lm_head.weight";
+/// Returns the rows of the stored tensor that are the rows [begin, end) of a weight, relative to the first of them.
+/// Empty: they follow one another.
+[[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
 /// trained the head and were merged leave config.json unchanged. The log reports it. Call it before anything is derived
@@ -36,24 +62,26 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 /// Checkpoint::find_stored.
 [[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
-/// Returns "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight").
-[[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);
 /// Returns the name of a sparse layer's router, [expert_count, hidden].
 [[nodiscard]] std::string router_name(const ModelConfig& config, int32_t layer);
 enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 /// Returns the name of an expert's part: gate and up are [moe.intermediate_size, hidden], down is [hidden,
 /// moe.intermediate_size].
 [[nodiscard]] std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part);
+/// Returns the name of the biases of all experts' gate and up (kGate or kUp), or down.
+[[nodiscard]] std::string fused_bias_name(const ModelConfig& config, int32_t layer, ExpertPart part);
 /// Returns the name of the head's tensor: the embedding's when they are tied.
 [[nodiscard]] std::string_view head_name(const ModelConfig& config);
-/// Returns every tensor of the span once, in the order of loading.
+/// Returns every weight of the span once, in the order of loading.
 [[nodiscard]] std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span);
 
 /// Refuses a checkpoint with tensors that its config.json gives no meaning to, since they imply other arithmetic.
-/// Error: kData with the tensor's name. Only the span's layers, embedding and head are checked; rotary tables are
-/// allowed.
+/// Error: kData with the tensor's name. Only the span's layers, embedding and head are checked, and on the first stage
+/// of a wrapper all other tensors. Rotary tables are allowed, and what TensorNames::skipped_parts names.
 [[nodiscard]] Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                                   StageSpan span);
+/// Returns the tensors that TensorNames::skipped_parts names.
+[[nodiscard]] int64_t skipped_tensor_count(const Checkpoint& checkpoint, const ModelConfig& config);
 
 /// Returns whether the checkpoint stores a tensor in 8 bits, as its config allows.
 [[nodiscard]] bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec);

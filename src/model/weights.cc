@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <optional>
+#include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 
-#include "base/check.h"
-#include "model/decoded_matrix.h"
-#include "model/encoder_tensors.h"
+#include "base/log.h"
+#include "model/needed_features.h"
 #include "model/tensor_list.h"
+#include "model/weight_parts.h"
 #include "tensor/slices.h"
 
 namespace millrace::model {
@@ -20,76 +18,52 @@ namespace {
 using tensor::HostTensor;
 using tensor::TermRange;
 using tensor::W8Matrix;
-using tensor::W8Storage;
 
-/// A rank's part of a tensor: some rows in place, or some columns.
-struct Part {
-  HostTensor tensor;                            // with all columns
-  std::optional<W8Matrix> matrix;               // in place of `tensor` where it is stored in 8 bits
-  std::optional<weights::StoredWeight> stored;  // in place of `tensor` where it is decoded while it is packed
-  TermRange rows;                               // of `stored`
-  std::optional<TermRange> columns;
-  size_t bytes = 0;
-};
-
-/// The memory of matrices that are quantized or cut while they are packed.
-struct PackingMemory {
-  std::deque<DecodedMatrix> decoded;
-  std::vector<W8Storage> quantized;
-  std::vector<tensor::HostSlice> slices;
-  std::vector<tensor::W8Slice> w8_slices;
-};
-
-/// Finds the parts of a span's tensors and counts progress.
+/// Packs the parts of a span's weights and counts progress.
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
       : checkpoint_(checkpoint),
         backend_(backend),
-        config_(config),
-        layout_(rank_layout(config, options.position, options.experts)),
-        options_(options) {}
+        activations_(activations_of(config.quantization)),
+        is_encoder_(config.encoder.has_value()),
+        options_(options),
+        // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
+        parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
+               backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
+               options.threads) {}
 
-  [[nodiscard]] const RankLayout& layout() const { return layout_; }
+  [[nodiscard]] const RankLayout& layout() const { return parts_.layout(); }
 
-  Result<void> resolve(const std::vector<TensorSpec>& specs) {
-    std::vector<std::string> names;
-    for (const TensorSpec& spec : specs) {
-      if (is_owned(spec)) names.push_back(spec.name);
-    }
-    RETURN_IF_ERROR(checkpoint_.prepare(names));
-    for (const TensorSpec& spec : specs) {
-      if (!is_owned(spec)) continue;
-      Result<Part> part = find(spec);
-      if (!part) return part.error();
-      state_.bytes_total += part->bytes;
-      parts_.emplace(spec.name, std::move(*part));
-    }
-    state_.tensors_total = parts_.size();
+  Result<void> resolve(std::vector<TensorSpec> specs) {
+    RETURN_IF_ERROR(parts_.resolve(std::move(specs)));
+    for (const auto& [name, part] : parts_.all()) state_.bytes_total += part.bytes;
+    state_.tensors_total = parts_.all().size();
     report();
     return {};
   }
 
   const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
+  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const { return parts_.in_8_bits(names); }
 
-  std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names) {
-    std::vector<float> values;
-    for (const std::string& name : names) {
-      const HostTensor& source = tensor(name);
-      const size_t begin = values.size();
-      values.resize(begin + static_cast<size_t>(source.shape.elements()));
-      tensor::read_floats(source, 0, source.shape.elements(), values.data() + begin);
-    }
-    auto vector = backend_.make_vector(values);
-    for (const std::string& name : names) count(name);
-    return vector;
+  /// Returns the values of a tensor that is not quantized.
+  std::vector<float> values(const std::string& name) {
+    const WeightPart& found = part(name);
+    std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
+    tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
+    std::vector<float> ordered;
+    for (const int64_t row : found.order) ordered.push_back(stored[static_cast<size_t>(row)]);
+    count(name);
+    return found.order.empty() ? stored : ordered;
   }
 
-  /// Returns whether weights that are packed together are packed in 8 bits.
-  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const {
-    if (config_.quantization == Quantization::kNone) return false;
-    const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
-    return !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+  /// Makes one vector of several, each of whose elements is added to `addend`.
+  std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f) {
+    std::vector<float> all;
+    for (const std::string& name : names) {
+      for (const float value : values(name)) all.push_back(value + addend);
+    }
+    return backend_.make_vector(all);
   }
 
   std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
@@ -98,7 +72,7 @@ class Loader {
     if (in_8_bits({names.begin(), names.size()})) {
       std::vector<W8Matrix> parts;
       for (const std::string& name : names) parts.push_back(matrix(name, memory));
-      weight = backend_.pack_w8(parts, activations_of(config_.quantization));
+      weight = backend_.pack_w8(parts, activations_);
     } else {
       std::vector<HostTensor> parts;
       for (const std::string& name : names) parts.push_back(plain(part(name), memory));
@@ -108,12 +82,13 @@ class Loader {
     return weight;
   }
 
-  /// Packs a weight whose columns are divided by `shards`.
+  /// Packs a weight whose columns are divided by `shards`. An encoder has one rank, and therefore no shards.
   std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards) {
+    if (is_encoder_) return pack({name});
     std::unique_ptr<tensor::PackedWeight> weight;
     PackingMemory memory;
     if (in_8_bits({&name, 1})) {
-      weight = backend_.pack_sharded_w8(matrix(name, memory), activations_of(config_.quantization), shards);
+      weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards);
     } else {
       weight = backend_.pack_sharded(columns(part(name), memory), shards);
     }
@@ -123,24 +98,26 @@ class Loader {
 
   /// Packs the rank's rows of the output head, with zeros up to RankLayout::logit_columns, without counting them.
   std::unique_ptr<tensor::PackedWeight> pack_head(const std::string& name) {
-    const int64_t rows = layout_.logit_columns;
+    const int64_t rows = layout().logit_columns;
     PackingMemory memory;
     // A tied head is the embedding, of which the rank has all rows.
     if (in_8_bits({&name, 1})) {
       W8Matrix head = matrix(name, memory);
-      if (head.rows > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+      if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
       if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-      return backend_.pack_w8({&head, 1}, activations_of(config_.quantization));
+      return backend_.pack_w8({&head, 1}, activations_);
     }
     HostTensor head = plain(part(name), memory);
-    if (head.shape[0] > layout_.vocabulary.size()) head = tensor::row_slice(head, layout_.vocabulary);
+    if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
     if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
     return backend_.pack({&head, 1});
   }
 
-  /// Finds a tensor as stored, whatever the quantization.
-  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name) {
-    auto weight = backend_.pack({&tensor(name), 1});
+  /// Packs a tensor as stored, whatever the quantization. With `keeps_f32` one that is stored in f32 stays so.
+  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name, bool keeps_f32 = false) {
+    const HostTensor& stored = tensor(name);
+    auto weight =
+        keeps_f32 && stored.dtype == tensor::DType::kF32 ? backend_.pack_f32(stored) : backend_.pack({&stored, 1});
     count(name);
     return weight;
   }
@@ -150,7 +127,7 @@ class Loader {
     PackingMemory memory;
     if (in_8_bits(std::array{gate, up})) {
       const W8Matrix gate_matrix = matrix(gate, memory);
-      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_of(config_.quantization));
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
     } else {
       weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
     }
@@ -165,7 +142,7 @@ class Loader {
     if (in_8_bits) {
       const W8Matrix gate_matrix = matrix(gate, memory);
       const W8Matrix up_matrix = matrix(up, memory);
-      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_of(config_.quantization));
+      packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
     } else {
       const HostTensor gate_tensor = plain(part(gate), memory);
       const HostTensor up_tensor = plain(part(up), memory);
@@ -176,116 +153,46 @@ class Loader {
 
   /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
   void count(std::string_view name) {
-    const Part& done = part(name);
+    const WeightPart& done = part(name);
     if (options_.with_fingerprint) add_to_fingerprint(done);
-    release(name);
+    if (!done.spec->part || done.spec->expert < 0) release(done.spec->stored_name());
     ++state_.tensors_done;
     state_.bytes_done += done.bytes;
     report();
   }
   void release(std::string_view name) const { checkpoint_.release(name); }
+  /// Releases the tensors that have the parts of several experts, after all have been counted.
+  void release_shared(std::span<const std::string> names) const {
+    std::set<std::string> stored;
+    for (const std::string& name : names) {
+      const TensorSpec& spec = *part(name).spec;
+      if (!spec.part) continue;
+      stored.insert(spec.part->tensor);
+      stored.insert(spec.part->scales);
+    }
+    for (const std::string& name : stored) release(name);
+  }
 
   [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
   /// Returns the fingerprint of the tensors counted so far.
   [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
 
  private:
-  /// Finds the rank's part of a tensor.
-  Result<Part> find(const TensorSpec& spec) const {
-    const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kFeatureColumns;
-    const int64_t whole = spec.shape[by_columns ? 1 : 0];
-    const TermRange range = layout_.part(spec.division, config_.head_dim, whole);
-    Part part;
-    if (stored_in_w8(checkpoint_, config_, spec)) {
-      const bool per_channel_scales = w8_scaling_of(config_.quantization) == tensor::W8Scaling::kPerChannel;
-      Result<W8Matrix> found = checkpoint_.find_w8(spec.name, spec.shape, per_channel_scales);
-      if (!found) return found.error();
-      part.bytes = found->bytes();
-      part.matrix = by_columns ? std::move(*found) : tensor::row_slice(*found, range);
-    } else if (auto stored = find_stored(spec); !stored || *stored) {
-      if (!stored) return stored.error();
-      part.bytes = (**stored).stored_bytes();
-      part.stored = std::move(**stored);
-      part.rows = by_columns ? TermRange{0, spec.shape[0]} : range;
-    } else {
-      Result<HostTensor> found = checkpoint_.find(spec.name, spec.shape);
-      if (!found) return found.error();
-      part.bytes = found->bytes();
-      part.tensor = by_columns ? std::move(*found) : rows(*found, range);
-    }
-    if (range.size() == whole) return part;
-    if (by_columns) part.columns = range;
-    part.bytes = part.bytes / static_cast<size_t>(whole) * static_cast<size_t>(range.size());
-    return part;
-  }
+  [[nodiscard]] const WeightPart& part(std::string_view name) const { return parts_.part(name); }
+  HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
+  HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
+  W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
 
-  [[nodiscard]] bool is_owned(const TensorSpec& spec) const {
-    const TermRange experts = layout_.experts.owned();
-    return spec.expert < 0 || (spec.expert >= experts.begin && spec.expert < experts.end);
-  }
-
-  /// Finds a projection that is stored in a format of its own; nothing when it is stored as plain floating point.
-  Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const {
-    if (!spec.projection || config_.weight_format.method == weights::QuantMethod::kNone)
-      return std::optional<weights::StoredWeight>();
-    return checkpoint_.find_weight(spec.name, spec.shape, config_.weight_format);
-  }
-
-  /// Returns the rows of a part as floating point: in place, or decoded.
-  HostTensor plain(const Part& part, PackingMemory& memory) const {
-    if (!part.stored) return part.tensor;
-    // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
-    const bool to_bf16 =
-        backend_.compute_dtype() == tensor::DType::kBF16 && config_.quantization == Quantization::kNone;
-    return memory.decoded.emplace_back(*part.stored, part.rows, to_bf16, options_.threads).view();
-  }
-
-  /// Returns the elements of a vector, or the rows of a matrix, in place.
-  static HostTensor rows(const HostTensor& tensor, TermRange range) {
-    if (tensor.shape.rank() == 2) return tensor::row_slice(tensor, range);
-    HostTensor elements = tensor;
-    elements.shape = {range.size()};
-    elements.data += static_cast<size_t>(range.begin) * tensor::size_of(tensor.dtype);
-    return elements;
-  }
-
-  const Part& part(std::string_view name) const {
-    const auto found = parts_.find(std::string(name));
-    CHECK(found != parts_.end(), "tensor '{}' is not listed for its stage", name);
-    return found->second;
-  }
-
-  /// Returns the columns of a part that is not stored in 8 bits.
-  HostTensor columns(const Part& part, PackingMemory& memory) const {
-    const HostTensor whole = plain(part, memory);
-    if (!part.columns) return whole;
-    return memory.slices.emplace_back(tensor::column_slice(whole, *part.columns)).tensor;
-  }
-  static W8Matrix columns(const Part& part, const W8Matrix& matrix, PackingMemory& memory) {
-    if (!part.columns) return matrix;
-    return memory.w8_slices.emplace_back(tensor::column_slice(matrix, *part.columns)).matrix;
-  }
-
-  /// Returns a part in 8 bits: as stored, or quantized. The scale of a whole row takes all of its columns.
-  W8Matrix matrix(const std::string& name, PackingMemory& memory) const {
-    const Part& found = part(name);
-    if (found.matrix) return columns(found, *found.matrix, memory);
-    const tensor::W8Scaling scaling = w8_scaling_of(config_.quantization);
-    const bool whole_rows = scaling == tensor::W8Scaling::kPerChannel;
-    const HostTensor source = whole_rows ? plain(found, memory) : columns(found, memory);
-    const W8Matrix quantized =
-        memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, options_.threads)).view();
-    return whole_rows ? columns(found, quantized, memory) : quantized;
-  }
-
-  void add_to_fingerprint(const Part& part) {
+  void add_to_fingerprint(const WeightPart& part) {
     PackingMemory memory;
     if (part.matrix)
-      fingerprint_.add(columns(part, *part.matrix, memory));
+      fingerprint_.add(parts_.matrix(part, memory));
     else if (part.stored)
       fingerprint_.add(*part.stored);
-    else
+    else if (part.spec->shape.rank() == 2)
       fingerprint_.add(columns(part, memory));
+    else
+      fingerprint_.add(part.tensor);
   }
 
   void report() const {
@@ -294,97 +201,157 @@ class Loader {
 
   const Checkpoint& checkpoint_;
   tensor::Backend& backend_;
-  const ModelConfig& config_;
-  const RankLayout layout_;
+  const tensor::W8Activations activations_;
+  const bool is_encoder_;
   const LoadOptions& options_;
-  std::unordered_map<std::string, Part> parts_;
+  WeightParts parts_;
   LoadProgress state_;
   WeightsFingerprint fingerprint_;
 };
 
-void load_experts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer,
-                  LayerWeights& weights) {
-  weights.router = loader.pack_plain(router_name(config, layer));
-  const auto packer = backend.pack_experts(
-      config.moe.expert_count, {.experts_per_row = config.moe.experts_per_token, .renormalize = config.moe.renormalize},
-      loader.layout().experts.position);
-  std::vector<std::string> names;  // [owned experts, 3]
-  const TermRange owned = loader.layout().experts.owned();
-  for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
-    for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
-      names.push_back(expert_tensor_name(config, layer, expert, part));
-  }
-  const bool in_8_bits = loader.in_8_bits(names);  // of a layer's experts all or none
-  for (size_t i = 0; i < names.size(); i += 3)
-    loader.pack_expert(*packer, in_8_bits, names[i], names[i + 1], names[i + 2]);
-  weights.experts = packer->finish();
+/// Returns what is added to the stored weights of norms.
+float norm_addend(const ModelConfig& config) {
+  return config.norm == NormKind::kRmsPlusOne ? 1.0f : 0.0f;
 }
 
-LayerWeights load_layer(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t layer) {
-  const auto name = [&](std::string_view part) { return layer_tensor_name(layer, part); };
-  LayerWeights weights;
-  weights.input_norm = loader.vector({name("input_layernorm.weight")});
-  weights.qkv =
-      loader.pack({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")});
-  if (config.qkv_bias)
-    weights.qkv_bias =
-        loader.vector({name("self_attn.q_proj.bias"), name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")});
-  if (config.qk_norm) {
-    weights.q_norm = loader.vector({name("self_attn.q_norm.weight")});
-    weights.k_norm = loader.vector({name("self_attn.k_norm.weight")});
+/// The biases of all experts of a layer: [experts, 2·intermediate] with gate and up in turn, and [experts, hidden].
+class ExpertBiasReader {
+ public:
+  ExpertBiasReader(int64_t intermediate, int64_t hidden)
+      : hidden_(static_cast<size_t>(hidden)), gate_(static_cast<size_t>(intermediate)), up_(gate_.size()) {}
+  void set(std::vector<float> gate_up, std::vector<float> down) {
+    gate_up_ = std::move(gate_up);
+    down_ = std::move(down);
   }
-  weights.output = loader.pack_sharded(name("self_attn.o_proj.weight"), loader.layout().head_outputs);
-  if (config.output_bias) weights.output_bias = loader.vector({name("self_attn.o_proj.bias")});
-  weights.mlp_norm = loader.vector({name("post_attention_layernorm.weight")});
-  if (config.is_sparse(layer)) {
-    load_experts(loader, backend, config, layer, weights);
-  } else {
-    weights.gate_up = loader.pack_gate_up(name("mlp.gate_proj.weight"), name("mlp.up_proj.weight"));
-    weights.down = loader.pack_sharded(name("mlp.down_proj.weight"), loader.layout().features);
+  void add_to(tensor::ExpertPacker& packer, int64_t expert) {
+    const auto at = static_cast<size_t>(expert);
+    const float* const own = gate_up_.data() + at * 2 * gate_.size();
+    for (size_t i = 0; i < gate_.size(); ++i) {
+      gate_[i] = own[2 * i];
+      up_[i] = own[2 * i + 1];
+    }
+    packer.add_biases({.gate = gate_, .up = up_, .down = std::span(down_).subspan(at * hidden_, hidden_)});
   }
-  return weights;
-}
 
-LayerWeights load_encoder_layer(Loader& loader, int32_t layer) {
-  const auto name = [&](std::string_view part) { return encoder_tensor_name(layer, part); };
-  const std::string norm = encoder_norm_name(layer);
-  LayerWeights weights;
-  weights.input_norm = loader.vector({norm + ".weight"});
-  weights.input_norm_bias = loader.vector({norm + ".bias"});
-  weights.qkv = loader.pack(
-      {name("attention.self.query.weight"), name("attention.self.key.weight"), name("attention.self.value.weight")});
-  weights.qkv_bias = loader.vector(
-      {name("attention.self.query.bias"), name("attention.self.key.bias"), name("attention.self.value.bias")});
-  weights.output = loader.pack({name("attention.output.dense.weight")});
-  weights.output_bias = loader.vector({name("attention.output.dense.bias")});
-  weights.mlp_norm = loader.vector({name("attention.output.LayerNorm.weight")});
-  weights.mlp_norm_bias = loader.vector({name("attention.output.LayerNorm.bias")});
-  weights.up = loader.pack({name("intermediate.dense.weight")});
-  weights.up_bias = loader.vector({name("intermediate.dense.bias")});
-  weights.down = loader.pack({name("output.dense.weight")});
-  weights.down_bias = loader.vector({name("output.dense.bias")});
-  return weights;
-}
+ private:
+  size_t hidden_;
+  std::vector<float> gate_;
+  std::vector<float> up_;
+  std::vector<float> gate_up_;
+  std::vector<float> down_;
+};
 
-void load_encoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
-                  StageWeights& weights) {
-  const auto table = [&](std::string_view name) {
-    auto made = backend.make_embedding(loader.tensor(name));
-    loader.count(name);
-    return made;
-  };
-  if (span.first) {
-    weights.embedding = table(kEncoderWords);
-    weights.positions = table(kEncoderPositions);
-    weights.types = table(kEncoderTypes);
+/// Loads one layer as its description says.
+class LayerLoader {
+ public:
+  LayerLoader(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t index)
+      : loader_(loader),
+        backend_(backend),
+        config_(config),
+        names_(config.names),
+        layer_(config.layer(index)),
+        layout_(loader.layout().layer(index)),
+        index_(index) {}
+
+  LayerWeights load() {
+    const LayerNorms& norms = layer_.norms;
+    if (norms.before_attention)
+      load_norm(names_.norm_before_layer(index_, config_.layer_count()), weights_.input_norm, weights_.input_norm_bias);
+    load_attention();
+    if (norms.after_attention) weights_.attention_norm = norm(weight(names_.attention_output_norm));
+    if (norms.before_feed_forward && !layer_.parallel)
+      load_norm(names_.plain(index_, names_.feed_forward_norm), weights_.mlp_norm, weights_.mlp_norm_bias);
+    if (layer_.feed_forward.moe)
+      load_experts(*layer_.feed_forward.moe);
+    else
+      load_feed_forward();
+    if (norms.after_feed_forward) weights_.output_norm = norm(weight(names_.feed_forward_output_norm));
+    return std::move(weights_);
   }
-  for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
-    weights.layers.push_back(load_encoder_layer(loader, layer));
-  if (!span.last) return;
-  const std::string norm = encoder_norm_name(config.layer_count);
-  weights.final_norm = loader.vector({norm + ".weight"});
-  weights.final_norm_bias = loader.vector({norm + ".bias"});
-}
+
+ private:
+  [[nodiscard]] std::string weight(std::string_view part) const { return names_.weight(index_, part); }
+  [[nodiscard]] std::string bias(std::string_view part) const { return names_.bias(index_, part); }
+  std::unique_ptr<tensor::DeviceVector> norm(const std::string& name) {
+    return loader_.vector({name}, norm_addend(config_));
+  }
+  void load_norm(const std::string& name, std::unique_ptr<tensor::DeviceVector>& vector,
+                 std::unique_ptr<tensor::DeviceVector>& bias) {
+    vector = norm(name + ".weight");
+    if (config_.norm == NormKind::kLayerInPlace) bias = loader_.vector({name + ".bias"});
+  }
+
+  void load_attention() {
+    const AttentionConfig& attention = layer_.attention;
+    weights_.qkv = loader_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
+    if (attention.qkv_bias)
+      weights_.qkv_bias = loader_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
+    if (attention.qk_norm != QkNorm::kNone) {
+      weights_.q_norm = norm(weight(names_.query_norm));
+      weights_.k_norm = norm(weight(names_.key_norm));
+    }
+    if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
+    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
+    if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
+  }
+
+  void load_feed_forward() {
+    const FeedForwardConfig& feed_forward = layer_.feed_forward;
+    if (!feed_forward.gated) {
+      weights_.up = loader_.pack({weight(names_.up)});
+      if (feed_forward.bias) weights_.up_bias = loader_.vector({bias(names_.up)});
+    } else if (feed_forward.activation == MlpActivation::kSilu) {
+      weights_.gate_up = loader_.pack_gate_up(weight(names_.gate), weight(names_.up));
+    } else {
+      weights_.gate_up = loader_.pack({weight(names_.gate), weight(names_.up)});
+    }
+    weights_.down = loader_.pack_sharded(weight(names_.down), layout_.features);
+    if (feed_forward.bias) weights_.down_bias = loader_.vector({bias(names_.down)});
+  }
+
+  void load_experts(const MoeConfig& moe) {
+    weights_.router = loader_.pack_plain(router_name(config_, index_), moe.f32_router);
+    if (moe.router_bias) weights_.router_bias = loader_.vector({bias(names_.router)});
+    tensor::Routing routing = moe.routing();
+    if (moe.choice_bias) routing.choice_bias = loader_.values(names_.plain(index_, names_.choice_bias));
+    const auto packer = backend_.pack_experts(
+        moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
+        loader_.layout().experts);
+    std::vector<std::string> names;  // [owned experts, 3]
+    const TermRange owned = layout_.experts.owned();
+    for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
+      for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
+        names.push_back(expert_tensor_name(config_, index_, expert, part));
+    }
+    const bool in_8_bits = loader_.in_8_bits(names);  // of a layer's experts all or none
+    ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
+    if (moe.biases)
+      biases.set(loader_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
+                 loader_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
+    for (size_t i = 0; i < names.size(); i += 3) {
+      loader_.pack_expert(*packer, in_8_bits, names[i], names[i + 1], names[i + 2]);
+      if (moe.biases) biases.add_to(*packer, owned.begin + static_cast<int64_t>(i / 3));
+    }
+    loader_.release_shared(names);
+    weights_.experts = packer->finish();
+    if (moe.shared) load_shared_expert(*moe.shared);
+  }
+
+  void load_shared_expert(const SharedExpertConfig& shared) {
+    weights_.gate_up = loader_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
+    weights_.down = loader_.pack_sharded(weight(names_.shared_down), layout_.features);
+    if (shared.has_gate) weights_.shared_expert_gate = loader_.pack_plain(weight(names_.shared_expert_gate));
+  }
+
+  Loader& loader_;
+  tensor::Backend& backend_;
+  const ModelConfig& config_;
+  const TensorNames& names_;
+  const LayerConfig& layer_;
+  const LayerLayout& layout_;
+  int32_t index_;
+  LayerWeights weights_;
+};
 
 std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfig& config, StageSpan span) {
   auto head = loader.pack_head(std::string(head_name(config)));
@@ -395,19 +362,37 @@ std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfi
   return head;
 }
 
-void load_decoder(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
-                  StageWeights& weights) {
+void load_parts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
+                StageWeights& weights) {
+  const TensorNames& names = config.names;
+  const auto table = [&](std::string_view name) {
+    auto made = backend.make_embedding(loader.tensor(name));
+    loader.count(name);
+    return made;
+  };
   if (span.first) {
-    weights.embedding = backend.make_embedding(loader.tensor(kEmbeddingName));
-    loader.count(kEmbeddingName);
+    weights.embedding = table(names.embedding);
+    if (config.encoder) {
+      weights.positions = table(names.position_embedding);
+      weights.types = table(names.type_embedding);
+    }
   }
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
     if (config.has_output_head) weights.head = load_head(loader, config, span);
-    weights.final_norm = loader.vector({std::string(kFinalNormName)});
+    const std::string norm = names.norm_before_layer(config.layer_count(), config.layer_count());
+    weights.final_norm = loader.vector({norm + ".weight"}, norm_addend(config));
+    if (config.norm == NormKind::kLayerInPlace) weights.final_norm_bias = loader.vector({norm + ".bias"});
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
-    weights.layers.push_back(load_layer(loader, backend, config, layer));
+    weights.layers.push_back(LayerLoader(loader, backend, config, layer).load());
+}
+
+void log_skipped_parts(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const int64_t skipped = skipped_tensor_count(checkpoint, config);
+  if (skipped > 0)
+    log::info("{}: {} tensors of other parts than the text model are skipped: {}", checkpoint.folder().string(),
+              skipped, config.names.skipped_parts);
 }
 
 }  // namespace
@@ -418,9 +403,11 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support 8-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), to_string(config.quantization));
-  if (config.encoder && !backend.computes_encoders())
-    return make_error(ErrorCode::kInvalidArgument, "{}: does not compute encoders such as {}, wanted another device",
-                      backend.description(), config.architecture);
+  for (const auto& [feature, name] : tensor::kFeatureNames) {
+    if (needs(config, feature) && !backend.computes(feature))
+      return make_error(ErrorCode::kInvalidArgument, "{}: does not compute {}, which {} needs, wanted another device",
+                        backend.description(), name, config.architecture);
+  }
   return {};
 }
 
@@ -433,11 +420,8 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
   weights.checkpoint_bytes = loader.total_bytes();
-  if (config.encoder) {
-    load_encoder(loader, backend, config, span, weights);
-  } else {
-    load_decoder(loader, backend, config, span, weights);
-  }
+  load_parts(loader, backend, config, span, weights);
+  if (span.first && options.position.rank == 0) log_skipped_parts(checkpoint, config);
   if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span, options.position);
   return weights;
 }

@@ -37,28 +37,32 @@ struct LoadOptions {
   std::optional<tensor::RankPosition> experts;
 };
 
-/// A rank's part of one layer on the device. Weights that the family or the layer lacks are null. Sizes are the
-/// rank's (see RankLayout).
+/// A rank's part of one layer on the device. Weights that the layer's description lacks are null. Sizes are the rank's
+/// (see LayerLayout). A norm has a bias where NormKind::kLayerInPlace asks for it.
 struct LayerWeights {
-  std::unique_ptr<tensor::DeviceVector> input_norm;   // [hidden]
-  std::unique_ptr<tensor::PackedWeight> qkv;          // [(heads + 2·kv_heads)·head_dim, hidden]
-  std::unique_ptr<tensor::DeviceVector> qkv_bias;     // [(heads + 2·kv_heads)·head_dim]
-  std::unique_ptr<tensor::DeviceVector> q_norm;       // [head_dim]
-  std::unique_ptr<tensor::DeviceVector> k_norm;       // [head_dim]
-  std::unique_ptr<tensor::PackedWeight> output;       // [hidden, heads·head_dim]
-  std::unique_ptr<tensor::DeviceVector> output_bias;  // [hidden]
-  std::unique_ptr<tensor::DeviceVector> mlp_norm;     // [hidden]
-  // An encoder's norms have biases, and its feed-forward block has one matrix before the activation.
+  std::unique_ptr<tensor::DeviceVector> input_norm;       // [hidden]
   std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
+  std::unique_ptr<tensor::PackedWeight> qkv;              // [(heads + 2·kv_heads)·head_dim, hidden]
+  std::unique_ptr<tensor::DeviceVector> qkv_bias;         // [(heads + 2·kv_heads)·head_dim]
+  std::unique_ptr<tensor::DeviceVector> q_norm;           // [head_dim] or [heads·head_dim]
+  std::unique_ptr<tensor::DeviceVector> k_norm;           // [head_dim] or [kv_heads·head_dim]
+  std::unique_ptr<tensor::DeviceVector> sinks;            // [heads]
+  std::unique_ptr<tensor::PackedWeight> output;           // [hidden, heads·head_dim]
+  std::unique_ptr<tensor::DeviceVector> output_bias;      // [hidden]
+  std::unique_ptr<tensor::DeviceVector> attention_norm;   // [hidden], after attention
+  std::unique_ptr<tensor::DeviceVector> mlp_norm;         // [hidden]
   std::unique_ptr<tensor::DeviceVector> mlp_norm_bias;    // [hidden]
-  std::unique_ptr<tensor::PackedWeight> up;               // [intermediate, hidden]
-  std::unique_ptr<tensor::DeviceVector> up_bias;          // [intermediate]
-  std::unique_ptr<tensor::DeviceVector> down_bias;        // [hidden]
-  std::unique_ptr<tensor::PackedWeight> gate_up;          // [intermediate] twice, hidden
-  std::unique_ptr<tensor::PackedWeight> down;             // [hidden, intermediate]
-  // A sparse layer has these in place of the two above.
-  std::unique_ptr<tensor::PackedWeight> router;  // [experts, hidden]
-  std::unique_ptr<tensor::Experts> experts;      // of [moe.intermediate_size, hidden]
+  std::unique_ptr<tensor::PackedWeight> gate_up;      // [intermediate] twice, hidden; with SiLU made by pack_gate_up
+  std::unique_ptr<tensor::PackedWeight> up;           // [intermediate, hidden], without a gate
+  std::unique_ptr<tensor::DeviceVector> up_bias;      // [intermediate], without a gate
+  std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
+  std::unique_ptr<tensor::DeviceVector> down_bias;    // [hidden]
+  std::unique_ptr<tensor::DeviceVector> output_norm;  // [hidden], after the feed-forward block
+  // A sparse layer has these as well; gate_up and down are then the shared expert's.
+  std::unique_ptr<tensor::PackedWeight> router;              // [experts, hidden]
+  std::unique_ptr<tensor::DeviceVector> router_bias;         // [experts]
+  std::unique_ptr<tensor::Experts> experts;                  // of [moe.intermediate_size, hidden]
+  std::unique_ptr<tensor::PackedWeight> shared_expert_gate;  // [1, hidden]
 };
 
 /// The weights of one stage on its device.

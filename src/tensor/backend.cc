@@ -31,6 +31,14 @@ void ExpertPacker::add_w8(const W8Matrix&, const W8Matrix&, const W8Matrix&, W8A
   CHECK(false, "experts of 8 bits for a backend that packs none");
 }
 
+void ExpertPacker::add_biases(const ExpertBiases&) {
+  CHECK(false, "experts with biases for a backend that computes none");
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_f32(const HostTensor&) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kF32Weights));
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w8(std::span<const W8Matrix>, W8Activations) {
   CHECK(false, "{} packs no weights of 8 bits", description());
 }
@@ -52,15 +60,39 @@ void Backend::matmul_row_scaled(Matrix, const PackedWeight&, Matrix, Matrix) {
 }
 
 void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kEncoders));
 }
 
-void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector&, float, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector*, float, bool, Matrix) {
+  CHECK(false, "{} computes no LayerNorm", description());
+}
+
+void Backend::convert(Matrix, Matrix) {
+  CHECK(false, "{} does not convert activations", description());
+}
+
+void Backend::scale(Matrix, float) {
+  CHECK(false, "{} does not scale activations", description());
+}
+
+void Backend::soft_cap(Matrix, float) {
+  CHECK(false, "{} computes no soft cap", description());
+}
+
+void Backend::gelu_tanh_mul(Matrix, Matrix) {
+  CHECK(false, "{} computes no GELU with tanh", description());
+}
+
+void Backend::add_scaled_sums(Matrix, const DeviceVector*, const DeviceVector*, float, float, Matrix) {
+  CHECK(false, "{} does not scale sums", description());
 }
 
 void Backend::gelu(Matrix, Matrix) {
-  CHECK(false, "{} computes no encoders", description());
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kEncoders));
+}
+
+void Backend::add_gated_sums(Matrix, Matrix, Matrix) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kGatedSums));
 }
 
 std::vector<std::byte> Backend::make_channel_id() {

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/ids.h"
 #include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/host_tensor.h"
 #include "tensor/replay.h"
+#include "tensor/routing.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
 #include "tensor/w8.h"
@@ -64,13 +66,6 @@ class PackedWeight {
   [[nodiscard]] virtual bool has_row_scales() const { return false; }
 };
 
-/// How a row chooses its experts: those with the largest router logits; of equal logits the lower number wins. Their
-/// weights are a softmax over the logits of all experts.
-struct Routing {
-  int32_t experts_per_row = 0;
-  bool renormalize = false;  ///< the weights of a row's experts are divided by their sum
-};
-
 /// The experts of a sparse layer, all of one shape, with their routing. A rank has some of them: those of its shards.
 class Experts {
  public:
@@ -78,6 +73,13 @@ class Experts {
   /// Returns the experts among which a row chooses, those of all ranks.
   [[nodiscard]] virtual int32_t count() const = 0;
   [[nodiscard]] virtual const Routing& routing() const = 0;
+};
+
+/// The biases of one expert.
+struct ExpertBiases {
+  std::span<const float> gate;  // [intermediate]
+  std::span<const float> up;    // [intermediate]
+  std::span<const float> down;  // [hidden]
 };
 
 /// Packs the experts of a rank's shards one by one, in order, each directly to its final address. Made by a backend,
@@ -91,6 +93,9 @@ class ExpertPacker {
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8. A layer uses this for all of its experts or
   /// for none.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
+  /// Gives the expert that was added last its biases; requires Feature::kExpertBiases. With ExpertOptions::has_biases
+  /// it follows each expert, otherwise none.
+  virtual void add_biases(const ExpertBiases& biases);
   /// Returns the experts after all of the rank have been added.
   [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
@@ -189,6 +194,9 @@ struct AttentionShape {
   float scale = 0.0f;          ///< usually head_dim^-0.5
   int32_t sliding_window = 0;  ///< 0: none; else key j is visible to query i iff i - window < j <= i
   bool causal = true;          ///< else every key of the sequence is visible, for an encoder; without a window
+  float soft_cap = 0.0f;       ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  /// A score per head that takes part in the softmax like that of a key without a value; null: none.
+  const DeviceVector* sinks = nullptr;  // [head_count]
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -196,7 +204,53 @@ struct RotaryTable {
   const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;  ///< multiplies cos and sin
+  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
+  float query_beta = 0.0f;
+  int32_t query_period = 1;
 };
+
+/// The ops, and the members of ops, that only some backends have.
+enum class Feature : uint8_t {
+  kEncoders,          ///< add_embedding, gelu, and attention that is not causal
+  kLayerNorm,         ///< layer_norm
+  kConversion,        ///< convert
+  kScaledSums,        ///< add_scaled_sums
+  kScaling,           ///< scale
+  kSoftCap,           ///< soft_cap
+  kGeluTanh,          ///< gelu_tanh_mul
+  kAttentionSoftCap,  ///< AttentionShape::soft_cap
+  kAttentionSinks,    ///< AttentionShape::sinks
+  kQueryScaling,      ///< RotaryTable::query_beta
+  kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
+  kRouting,           ///< routing that is not Routing::is_plain_softmax
+  kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
+  kExpertBiases,      ///< ExpertPacker::add_biases
+  kF32Weights,        ///< pack_f32
+  kGatedSums,         ///< add_gated_sums
+};
+
+/// The features by the names that messages have for them.
+inline constexpr EnumName<Feature> kFeatureNames[] = {
+    {Feature::kEncoders, "encoders"},
+    {Feature::kLayerNorm, "LayerNorm"},
+    {Feature::kConversion, "attention without a norm before it"},
+    {Feature::kScaledSums, "norms after a block or scaled residuals"},
+    {Feature::kScaling, "scaled embeddings or logits"},
+    {Feature::kSoftCap, "a soft cap of logits"},
+    {Feature::kGeluTanh, "GELU with tanh"},
+    {Feature::kAttentionSoftCap, "a soft cap of attention scores"},
+    {Feature::kAttentionSinks, "attention sinks"},
+    {Feature::kQueryScaling, "queries scaled by position"},
+    {Feature::kNormOfAllHeads, "a norm over all heads"},
+    {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
+    {Feature::kExpertActivation, "experts with another activation than silu"},
+    {Feature::kExpertBiases, "experts with biases"},
+    {Feature::kF32Weights, "routers in f32"},
+    {Feature::kGatedSums, "shared experts with a gate"},
+};
+constexpr std::span<const EnumName<Feature>> enum_names(Feature) {
+  return kFeatureNames;
+}
 
 /// Receives the completion of submitted work: exactly one call, on a thread of the backend's choice. A non-null
 /// exception means that the work failed.
@@ -254,6 +308,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack(std::span<const HostTensor> parts) = 0;
   /// Packs gate and up, [ff, in] each, so that `matmul_silu_mul` can fuse them.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up(const HostTensor& gate, const HostTensor& up) = 0;
+  /// Packs a weight for `matmul` that stays in f32 whatever the compute dtype is; requires Feature::kF32Weights. Its
+  /// GEMMs widen x to f32.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_f32(const HostTensor& weight);
   /// Returns whether pack_w8 and pack_gate_up_w8 exist, which keep weights at 8 bits. With unquantized inputs their
   /// results equal, bit for bit, GEMMs with the dequantized weights rounded to the compute dtype.
   [[nodiscard]] virtual bool packs_w8() const { return false; }
@@ -266,9 +323,9 @@ class Backend {
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
                                                                       const SumShards& shards);
-  /// Returns a packer for a rank's experts of `count`, which is at least routing.experts_per_row. Throws
-  /// std::runtime_error when the ops support fewer experts.
-  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, Routing routing,
+  /// Returns a packer for a rank's experts of `count`, which is at least routing.experts_per_row. Options that are not
+  /// the default ones require their features. Throws std::runtime_error when the ops support fewer experts.
+  [[nodiscard]] virtual std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
                                                                    RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
@@ -320,17 +377,24 @@ class Backend {
   virtual void copy_out(const void* from, std::span<std::byte> to) = 0;
 
   // Ops. T rows, H hidden, all matrices dense. "compute" and "hidden" name the two dtypes above.
-  /// Returns whether the ops of encoders exist: add_embedding, layer_norm, gelu, and attention that is not causal.
-  [[nodiscard]] virtual bool computes_encoders() const { return false; }
+  /// Returns whether the ops and options of a feature exist.
+  [[nodiscard]] virtual bool computes(Feature /*feature*/) const { return false; }
   /// hidden [T, H] = table[tokens[t]]. A token outside the table gives zeros.
   virtual void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) = 0;
   /// hidden [T, H] += table[indices[t]]. An index outside the table adds nothing.
   virtual void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden);
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
-  /// hidden [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias, and out (compute) [T, H] = hidden.
-  virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector& bias, float epsilon,
-                          Matrix out);
+  /// out (compute) [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias; `bias` may be null. With
+  /// `in_place` hidden [T, H] also becomes that.
+  virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon,
+                          bool in_place, Matrix out);
+  /// out (compute) [T, H] = hidden.
+  virtual void convert(Matrix hidden, Matrix out);
+  /// matrix (f32) = matrix · factor.
+  virtual void scale(Matrix matrix, float factor);
+  /// matrix (f32) = cap · tanh(matrix / cap).
+  virtual void soft_cap(Matrix matrix, float cap);
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
   /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
@@ -339,10 +403,14 @@ class Backend {
   virtual void matmul_silu_mul(Matrix x, const PackedWeight& weight, Matrix out) = 0;
   /// out (compute) [T, F] = x/2 · (1 + erf(x/√2)) of every element x of in (f32) [T, F].
   virtual void gelu(Matrix in, Matrix out);
-  /// hidden [T, H] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. `router_logits` (f32)
-  /// [T, experts] choose the experts and their weights p_e; x is (compute) [T, H]. Within a shard a row's experts are
-  /// added in ascending order; the shards' sums are added in the order of the tree. A NaN logit makes its row NaN and
-  /// no other. Rows after the last sequence's rows of `batch` stay unchanged, and no expert is read for them.
+  /// out (compute) [T, F] = g(in[:, f]) · in[:, F + f] of in (f32) [T, 2F], g(x) = x/2 · (1 + tanh(√(2/π) · (x +
+  /// 0.044715 x³))).
+  virtual void gelu_tanh_mul(Matrix in, Matrix out);
+  /// hidden [T, H] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each row.
+  /// `router_logits` (f32) [T, experts] choose the experts and their weights p_e as tensor::Routing says; f is the
+  /// experts' gated activation; x is (compute) [T, H]. Within a shard a row's experts are added in ascending order; the
+  /// shards' sums are added in the order of the tree. A NaN logit makes its row NaN and no other. Rows after the last
+  /// sequence's rows of `batch` stay unchanged, and no expert is read for them.
   virtual void fused_moe(Matrix x, Matrix router_logits, const Experts& experts, const UploadedBatch& batch,
                          Matrix hidden) = 0;
   /// sums (f32) [T, H] = the part of the sum of fused_moe that the rank's experts contribute: zero for rows without any
@@ -357,9 +425,17 @@ class Backend {
   /// hidden [T, N] += sums (f32) [T, N] + bias; `bias` may be null. It ends matmul_add and fused_moe where the sums of
   /// several ranks were added in between. The contents of `sums` are lost.
   virtual void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) = 0;
-  /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm per head of q
-  /// and k precedes the rotation when both weights [head_dim] are given. q goes to `q` (compute) [T, heads·head_dim]; k
-  /// and v go to the pages of `layer`, an index into this cache's layers.
+  /// hidden [T, N] += sigmoid(gates[t]) · sums (f32) [T, N], with gates (f32) [T, 1]. It adds the whole sum of a shared
+  /// expert.
+  virtual void add_gated_sums(Matrix sums, Matrix gates, Matrix hidden);
+  /// hidden [T, N] += factor · rms_norm(sums + bias) · norm, with sums (f32) [T, N]; `bias` may be null. Without `norm`
+  /// hidden += factor · (sums + bias). The contents of `sums` are lost.
+  virtual void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon,
+                               float factor, Matrix hidden);
+  /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
+  /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
+  /// [heads·head_dim] and [kv_heads·head_dim]. The contents of `qkv` are lost. q goes to `q` (compute) [T,
+  /// heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;

@@ -26,6 +26,17 @@ std::vector<std::byte> copy_rows(const std::byte* rows, int64_t row_count, size_
   return copy;
 }
 
+/// Copies rows by their numbers.
+std::vector<std::byte> copy_rows(const std::byte* rows, int64_t row_count, size_t row_bytes,
+                                 std::span<const int64_t> numbers) {
+  std::vector<std::byte> copy(numbers.size() * row_bytes);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    CHECK(numbers[i] >= 0 && numbers[i] < row_count, "row {} of {}", numbers[i], row_count);
+    std::memcpy(copy.data() + i * row_bytes, rows + static_cast<size_t>(numbers[i]) * row_bytes, row_bytes);
+  }
+  return copy;
+}
+
 void check_rows(const std::string& name, TermRange rows, int64_t count) {
   CHECK(0 <= rows.begin && rows.begin <= rows.end && rows.end <= count, "{}: rows [{}, {}) of {}", name, rows.begin,
         rows.end, count);
@@ -112,6 +123,30 @@ W8Slice column_slice(const W8Matrix& matrix, TermRange cols) {
                                  static_cast<size_t>(cols.begin), static_cast<size_t>(cols.size())),
                     copy_columns(matrix.scales, matrix.rows, scale_row_bytes(matrix),
                                  static_cast<size_t>(groups.begin) * size, static_cast<size_t>(groups.size()) * size));
+}
+
+HostSlice gather_rows(const HostTensor& matrix, std::span<const int64_t> rows) {
+  return make_slice(matrix, {static_cast<int64_t>(rows.size()), matrix.shape[1]},
+                    copy_rows(matrix.data, matrix.shape[0], row_bytes(matrix), rows));
+}
+
+W8Slice gather_rows(const W8Matrix& matrix, std::span<const int64_t> rows) {
+  return make_slice(matrix, static_cast<int64_t>(rows.size()), matrix.cols,
+                    copy_rows(matrix.values, matrix.rows, static_cast<size_t>(matrix.cols), rows),
+                    copy_rows(matrix.scales, matrix.rows, scale_row_bytes(matrix), rows));
+}
+
+HostSlice columns_as_rows(const HostTensor& matrix, int64_t first, int64_t step, int64_t count) {
+  check_columns(matrix.name, {first, first + (count - 1) * step + 1}, matrix.shape[1]);
+  const size_t size = size_of(matrix.dtype);
+  const auto height = static_cast<size_t>(matrix.shape[0]);
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * height * size);
+  for (size_t column = 0; column < height; ++column) {
+    const std::byte* from = matrix.data + column * row_bytes(matrix) + static_cast<size_t>(first) * size;
+    for (size_t row = 0; row < static_cast<size_t>(count); ++row)
+      std::memcpy(bytes.data() + (row * height + column) * size, from + row * static_cast<size_t>(step) * size, size);
+  }
+  return make_slice(matrix, {count, matrix.shape[0]}, std::move(bytes));
 }
 
 }  // namespace millrace::tensor

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "tensor/host_tensor.h"
@@ -33,5 +34,12 @@ struct W8Slice {
 /// Copies some columns of a matrix. With one scale per group they begin with a group.
 [[nodiscard]] HostSlice column_slice(const HostTensor& matrix, TermRange cols);
 [[nodiscard]] W8Slice column_slice(const W8Matrix& matrix, TermRange cols);
+
+/// Copies the rows of the given numbers, in their order.
+[[nodiscard]] HostSlice gather_rows(const HostTensor& matrix, std::span<const int64_t> rows);
+[[nodiscard]] W8Slice gather_rows(const W8Matrix& matrix, std::span<const int64_t> rows);
+
+/// Copies the columns first, first + step, … of a matrix as the rows of another: [count, matrix rows].
+[[nodiscard]] HostSlice columns_as_rows(const HostTensor& matrix, int64_t first, int64_t step, int64_t count);
 
 }  // namespace millrace::tensor

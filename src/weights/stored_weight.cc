@@ -121,8 +121,10 @@ void unpack(const StoredWeight& weight, int64_t first, int64_t count, uint8_t* o
   switch (codes.order) {
     case CodeOrder::kRows:
       for (int64_t row = 0; row < count; ++row) {
-        const auto bytes = codes.bytes.subspan(static_cast<size_t>((first + row) * codes.row_bytes),
-                                               static_cast<size_t>(codes.row_bytes));
+        // The last row may end before the next would begin.
+        const auto begin = static_cast<size_t>((first + row) * codes.row_bytes);
+        const auto bytes =
+            codes.bytes.subspan(begin, std::min(static_cast<size_t>(codes.row_bytes), codes.bytes.size() - begin));
         uint8_t* const to = out + row * cols;
         if (codes.bits == 8) {
           std::memcpy(to, bytes.data(), static_cast<size_t>(cols));

@@ -123,7 +123,8 @@ Result<WeightFormat> parse_weight_format(JsonObject config) {
   if (method == "gptq") return parse_gptq(config);
   if (method == "awq") return parse_awq(config);
   if (method == "modelopt") return WeightFormat{.method = QuantMethod::kModelOpt};
-  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq, modelopt or millrace-w8", method);
+  if (method == "mxfp4") return WeightFormat{.method = QuantMethod::kMxfp4};
+  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq, modelopt, mxfp4 or millrace-w8", method);
 }
 
 }  // namespace millrace::weights

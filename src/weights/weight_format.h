@@ -8,7 +8,7 @@
 namespace millrace::weights {
 
 /// The library that wrote a quantized checkpoint.
-enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt };
+enum class QuantMethod : uint8_t { kNone, kFp8, kCompressedTensors, kGptq, kAwq, kModelOpt, kMxfp4 };
 
 /// What quantization_config says of how to read weights. Which tensors are quantized follows from what is stored.
 struct WeightFormat {

@@ -6,6 +6,7 @@
 #include "app/engine_client.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
+#include "model/families/read_config.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "sched/head/engine_status.h"

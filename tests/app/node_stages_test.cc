@@ -13,6 +13,7 @@
 #include "base/machine.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_files.h"
+#include "model/families/read_config.h"
 #include "model/random_model.h"
 #include "sched/stage/ring_config.h"
 #include "support/captured_log.h"
@@ -26,7 +27,7 @@ namespace {
 
 app::NodeStagesOptions two_stages(const model::ModelConfig& config) {
   app::NodeStagesOptions options;
-  options.spans = model::stage_spans(model::divide_layers(config.layer_count, 2).value());
+  options.spans = model::stage_spans(model::divide_layers(config.layer_count(), 2).value());
   options.node.threads = 1;
   options.stage.max_batch_tokens = 64;
   options.stage.page_size = 16;
@@ -85,12 +86,11 @@ TEST_CASE("stages load in parallel and the first error names its tensor") {
   REQUIRE(stages.has_value());
 
   model::ModelConfig longer = config;
-  longer.layer_count += 1;
-  longer.sliding_windows.push_back(0);
-  options.spans = model::stage_spans(model::divide_layers(longer.layer_count, 2).value());
+  longer.layers.push_back(longer.layers.back());
+  options.spans = model::stage_spans(model::divide_layers(longer.layer_count(), 2).value());
   const auto missing = app::NodeStages::load(*checkpoint, longer, options);
   REQUIRE(missing.has_error());
-  REQUIRE_THAT(missing.error().message, Catch::Contains(fmt::format("model.layers.{}.", config.layer_count)));
+  REQUIRE_THAT(missing.error().message, Catch::Contains(fmt::format("model.layers.{}.", config.layer_count())));
 
   const std::atomic<bool> interrupted = true;
   options = two_stages(config);
@@ -124,7 +124,7 @@ TEST_CASE("pinned threads have a CPU each or are refused") {
     await_cpus("compute 1", {});
   }
   const std::vector<model::StageSpan> two = options.spans;
-  options.spans = model::stage_spans({{0, config.layer_count}});
+  options.spans = model::stage_spans({{0, config.layer_count()}});
   options.node.threads = static_cast<int32_t>(std::min<size_t>(2, allowed.size()));
   {
     const auto stages = app::NodeStages::load(*checkpoint, config, options);
@@ -145,7 +145,7 @@ TEST_CASE("pinned threads have a CPU each or are refused") {
 
 TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   model::ModelConfig config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
-  config.head_dim = 8;  // less than any kernel takes
+  for (model::LayerConfig& layer : config.layers) layer.attention.head_dim = 8;  // less than any kernel takes
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(test::RandomModel(config, 19).tensors()));
   const auto checkpoint = model::Checkpoint::open(folder.path()).value();
@@ -153,7 +153,8 @@ TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   options.stage.has_store = false;
   const auto stages = app::NodeStages::load(*checkpoint, config, options).value();
   const auto backend = app::make_rank_backend(options.device, options.stage, options.node, {.stage_count = 2}).value();
-  const auto cache = backend->make_kv_cache({config.layer_count, config.kv_head_count, config.head_dim, 16, 1});
+  const auto cache = backend->make_kv_cache(
+      {config.layer_count(), config.layer(0).attention.kv_head_count, config.layer(0).attention.head_dim, 16, 1});
   REQUIRE(stages->memory().page_bytes() == cache->page_bytes());
 
   async::IoThread control("control");

@@ -7,6 +7,7 @@
 #include "base/json_value.h"
 #include "base/random.h"
 #include "base/text_file.h"
+#include "model/families/read_config.h"
 #include "sched/head/engine_status.h"
 #include "sched/plan/finish_reason.h"
 #include "sched/plan/generate_event.h"

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "model/families/read_config.h"
 #include "support/mentions.h"
 #include "support/paths.h"
 

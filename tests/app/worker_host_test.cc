@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "app/stage_backend.h"
+#include "model/families/read_config.h"
 #include "support/paths.h"
 
 using namespace millrace;
@@ -12,7 +13,7 @@ namespace {
 /// The assignment of the second of two stages.
 cluster::Assignment second_stage(const model::ModelConfig& config, uint64_t ring_id) {
   cluster::Assignment assignment{.ring_id = ring_id, .first_stage = 1, .stage_count = 2, .layers = {}, .stage = {}};
-  assignment.layers = {model::divide_layers(config.layer_count, 2).value()[1]};
+  assignment.layers = {model::divide_layers(config.layer_count(), 2).value()[1]};
   assignment.stage.page_size = 16;
   assignment.stage.max_batch_tokens = 64;
   assignment.stage.max_running = 2;

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "cluster/support.h"
+#include "model/families/read_config.h"
 #include "support/paths.h"
 
 namespace millrace::test {

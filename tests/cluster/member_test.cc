@@ -13,6 +13,7 @@
 #include "cluster/node_link.h"
 #include "cluster/support.h"
 #include "comm/tcp_handshake.h"
+#include "model/families/read_config.h"
 #include "sched/plan/plan.h"
 #include "support/captured_log.h"
 #include "support/hanging_lookup.h"

@@ -24,7 +24,7 @@ std::unique_ptr<sched::LocalStages> simulated_stage(async::Runtime& runtime, con
   stage.layer_end = layers.end;
   stage.first = assignment.first_stage == 0;
   stage.last = assignment.first_stage + 1 == assignment.stage_count;
-  const sim::SimulatedModel simulated{config.layer_count, shape.bounds.vocab_size};
+  const sim::SimulatedModel simulated{config.layer_count(), shape.bounds.vocab_size};
   const sched::LocalStages::RunnerFactory runner = [=](async::Runtime& home) {
     return std::make_unique<sim::SimulatedRunner>(home, simulated, stage, shape.bounds, [] { return uint64_t{0}; });
   };

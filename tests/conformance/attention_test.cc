@@ -19,6 +19,12 @@ std::vector<AttentionCase> attention_cases() {
       {.head_count = 2, .kv_head_count = 2, .head_dim = 128, .rotary_dim = 128, .page_size = 32, .norms = true},
       {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
       {.head_count = 70, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .page_size = 8},
+      {.head_count = 4, .kv_head_count = 2, .soft_cap = 2.0f},
+      {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 9, .soft_cap = 0.5f},
+      {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .page_size = 7, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .norms = true, .norms_all_heads = true},
+      {.head_count = 4, .kv_head_count = 2, .rotary_dim = 64, .query_beta = 0.3f, .query_period = 16},
   };
 }
 
@@ -43,7 +49,7 @@ TEST_CASE("rotary_store_kv and attention agree with the reference") {
         wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
       for (const BackendCase& backend_case : backend_cases()) {
         const auto backend = backend_case.make();
-        if (backend->compute_dtype() != dtype) continue;
+        if (backend->compute_dtype() != dtype || !sizes.is_computed_by(*backend)) continue;
         INFO(backend_case.name << ": " << sizes.to_string());
         const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed(), .noise = true});
         for (size_t s = 0; s < sequences.size(); ++s) {
@@ -58,7 +64,11 @@ TEST_CASE("rotary_store_kv and attention agree with the reference") {
 TEST_CASE("attention over several KV splits agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 7);
-  const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32};
+  const AttentionCase plain{.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32};
+  AttentionCase other = plain;
+  other.soft_cap = 3.0f;
+  other.sinks = true;
+  const AttentionCase sizes = GENERATE_COPY(plain, other);
   const Weights weights = random_weights(random, sizes);
   TestSequence sequence = random_sequence(random, sizes, 2200, false);
   sequence.chunks = {2000, 100, 99, 1};
@@ -66,7 +76,7 @@ TEST_CASE("attention over several KV splits agrees with the reference") {
     const Values wanted = expected_outputs(sizes, weights, sequence, dtype);
     for (const BackendCase& backend_case : backend_cases()) {
       const auto backend = backend_case.make();
-      if (backend->compute_dtype() != dtype) continue;
+      if (backend->compute_dtype() != dtype || !sizes.is_computed_by(*backend)) continue;
       INFO(backend_case.name);
       check_close(feed(*backend, sizes, weights, {sequence}, {.noise = true})[0], wanted, unit(dtype),
                   attention_error(dtype));
@@ -92,7 +102,7 @@ TEST_CASE("attention in both directions agrees with the reference") {
         wanted.push_back(expected_outputs(sizes, weights, sequence, dtype));
       for (const BackendCase& backend_case : backend_cases()) {
         const auto backend = backend_case.make();
-        if (backend->compute_dtype() != dtype || !backend->computes_encoders()) continue;
+        if (backend->compute_dtype() != dtype || !backend->computes(tensor::Feature::kEncoders)) continue;
         INFO(backend_case.name << ": " << sizes.to_string());
         const auto got = feed(*backend, sizes, weights, sequences, {.page_seed = test_seed(), .noise = true});
         for (size_t s = 0; s < sequences.size(); ++s) {

@@ -3,164 +3,13 @@
 #include <limits>
 #include <numeric>
 
-#include "conformance/harness.h"
+#include "conformance/random_experts.h"
 
 using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
-using tensor::Routing;
 
 namespace {
-
-/// The error of a feature: silu(gate) · up, each a sum of up to 150 terms of about 1 / sqrt(150) in size.
-constexpr float kFeatureError = 2e-5f;
-
-enum class ExpertFormat { kCompute, kW8, kW8A8, kW8A8Int8 };
-
-struct ExpertSizes {
-  int64_t hidden = 0;
-  int64_t inner = 0;
-  int32_t experts = 0;
-  Routing routing;
-};
-
-std::string shown(const BackendCase& backend_case, const ExpertSizes& sizes, ExpertFormat format, int64_t rows) {
-  const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8"};
-  return fmt::format("{}, {}: {} rows of {}, {} of {} experts of {}, renormalize {}", backend_case.name,
-                     names[static_cast<size_t>(format)], rows, sizes.hidden, sizes.routing.experts_per_row,
-                     sizes.experts, sizes.inner, sizes.routing.renormalize);
-}
-
-ExpertSizes random_sizes(Random& random) {
-  ExpertSizes sizes{.hidden = random.integer(1, 150), .inner = random.integer(1, 90)};
-  sizes.experts = static_cast<int32_t>(random.integer(1, 11));
-  sizes.routing = {static_cast<int32_t>(random.integer(1, sizes.experts)), random.integer(0, 1) != 0};
-  return sizes;
-}
-
-/// Experts on a backend, with their dequantized weights.
-class RandomExperts {
- public:
-  /// Draws all experts, of which those of the rank at `position` are packed.
-  RandomExperts(Random& random, tensor::Backend& backend, const ExpertSizes& sizes, ExpertFormat format, DType w8_dtype,
-                tensor::RankPosition position = {})
-      : backend_(backend), sizes_(sizes), format_(format), w8_dtype_(w8_dtype) {
-    const auto packer = backend.pack_experts(sizes.experts, sizes.routing, position);
-    const tensor::TermRange owned = tensor::expert_shards(sizes.experts, position).owned();
-    for (int32_t expert = 0; expert < sizes.experts; ++expert) {
-      const HostMatrix gate = matrix(random, sizes.inner, sizes.hidden);
-      const HostMatrix up = matrix(random, sizes.inner, sizes.hidden);
-      const HostMatrix down = matrix(random, sizes.hidden, sizes.inner);
-      if (expert >= owned.begin && expert < owned.end) pack(gate.tensor(), up.tensor(), down.tensor(), *packer);
-      values.push_back({stood_for(gate.tensor()), stood_for(up.tensor()), stood_for(down.tensor())});
-    }
-    packed = packer->finish();
-  }
-
-  /// Returns before + the op's result. The last `padding` rows belong to no sequence.
-  [[nodiscard]] Values mix(const Values& x, const Values& logits, const Values& before, int32_t padding = 0) const {
-    return run(x, logits, before, padding, [&](auto&&... given) { backend_.fused_moe(given...); });
-  }
-  /// Returns the rank's part of the op's result, whatever the memory held before.
-  [[nodiscard]] Values sums(const Values& x, const Values& logits, int32_t padding = 0) const {
-    const Values stale(x.size(), 1.0f);
-    return run(x, logits, stale, padding, [&](auto&&... given) { backend_.fused_moe_sums(given...); });
-  }
-
-  /// The inputs of the op: x, router logits, and the residual before.
-  struct Inputs {
-    Values x, logits, before;
-  };
-  [[nodiscard]] Inputs random_inputs(Random& random, int64_t rows) const {
-    return {reference::rounded(random.normal(rows * sizes_.hidden), backend_.compute_dtype()),
-            random.normal(rows * sizes_.experts), random.normal(rows * sizes_.hidden)};
-  }
-
-  /// Returns rows as the reference's GEMMs read them.
-  [[nodiscard]] Values round(const Values& rows, int64_t width) const {
-    Values rounded = reference::rounded(rows, backend_.compute_dtype());
-    if (!rounds_inputs()) return rounded;
-    return reference::rounded_to_int8(rounded, width, format_ == ExpertFormat::kW8A8Int8 ? width : tensor::kW8Group);
-  }
-
-  [[nodiscard]] bool rounds_inputs() const {
-    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8;
-  }
-
-  struct Dense {
-    std::unique_ptr<tensor::PackedWeight> gate_up, down;
-  };
-  std::vector<Dense> dense;  // for the ops of dense layers
-  std::vector<reference::Expert> values;
-  std::unique_ptr<tensor::Experts> packed;
-
- private:
-  [[nodiscard]] HostMatrix matrix(Random& random, int64_t rows, int64_t cols) const {
-    const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    return {random.normal(rows * cols, deviation), backend_.compute_dtype(), rows, cols};
-  }
-  /// Packs the next expert, for the op and for the ops of dense layers.
-  void pack(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down,
-            tensor::ExpertPacker& packer) {
-    if (format_ == ExpertFormat::kCompute) {
-      packer.add(gate, up, down);
-      dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
-      return;
-    }
-    const auto inputs = rounds_inputs() ? tensor::W8Activations::kInt8 : tensor::W8Activations::kUnquantized;
-    const tensor::W8Storage small_gate = tensor::quantize_w8(gate, scaling());
-    const tensor::W8Storage small_up = tensor::quantize_w8(up, scaling());
-    const tensor::W8Storage small_down = tensor::quantize_w8(down, scaling());
-    const tensor::W8Matrix view = small_down.view();
-    packer.add_w8(small_gate.view(), small_up.view(), view, inputs);
-    dense.push_back(
-        {backend_.pack_gate_up_w8(small_gate.view(), small_up.view(), inputs), backend_.pack_w8({&view, 1}, inputs)});
-  }
-  [[nodiscard]] Values stood_for(const tensor::HostTensor& tensor) const {
-    if (format_ == ExpertFormat::kCompute) return reference::to_floats(tensor);
-    const Values exact = reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
-    return rounds_inputs() ? exact : reference::rounded(exact, w8_dtype_);
-  }
-  [[nodiscard]] tensor::W8Scaling scaling() const {
-    return format_ == ExpertFormat::kW8A8Int8 ? tensor::W8Scaling::kPerChannel : tensor::W8Scaling::kPerGroup;
-  }
-
-  template <class Op>
-  [[nodiscard]] Values run(const Values& x, const Values& logits, const Values& before, int32_t padding,
-                           const Op& op) const {
-    const auto rows = static_cast<int64_t>(logits.size()) / sizes_.experts;
-    const std::vector<int32_t> row_begin{0, static_cast<int32_t>(rows) - padding};
-    const std::vector<int32_t> zeros(2);
-    const tensor::BatchLayout batch{.row_begin = row_begin,
-                                    .prefix = std::span(zeros).first(1),
-                                    .page_begin = zeros,
-                                    .pages = {},
-                                    .padded_rows = padding > 0 ? static_cast<int32_t>(rows) : 0,
-                                    .padded_sequences = padding > 0 ? static_cast<int32_t>(rows) : 0};
-    Values result;
-    backend_.run_and_wait([&] {
-      const DeviceMatrix left = make_matrix(backend_, backend_.compute_dtype(), rows, sizes_.hidden);
-      const DeviceMatrix routed = make_matrix(backend_, DType::kF32, rows, sizes_.experts);
-      const DeviceMatrix out = make_matrix(backend_, backend_.hidden_dtype(), rows, sizes_.hidden);
-      upload(backend_, x, left);
-      upload(backend_, logits, routed);
-      upload(backend_, before, out);
-      op(left.matrix, routed.matrix, *packed, backend_.upload(batch), out.matrix);
-      result = download(backend_, out.matrix);
-    });
-    return result;
-  }
-
-  tensor::Backend& backend_;
-  const ExpertSizes sizes_;
-  const ExpertFormat format_;
-  const DType w8_dtype_;
-};
-
-std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {ExpertFormat::kCompute};
-  return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8};
-}
 
 Values rows_of(const Values& all, int64_t width, const std::vector<int64_t>& rows) {
   Values some;
@@ -188,13 +37,7 @@ TEST_CASE("fused_moe agrees with the reference") {
         const int64_t rows = random.integer(1, 60);
         INFO(shown(backend_case, sizes, format, rows));
         const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());
-        const auto [x, logits, before] = experts.random_inputs(random, rows);
-        const auto [sums, jumps] = reference::fused_moe(
-            x, logits, experts.values, sizes.routing, [&](const Values& of, int64_t n) { return experts.round(of, n); },
-            kFeatureError);
-        Values wanted = sums;
-        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
-        check_close(experts.mix(x, logits, before), wanted, unit(backend->hidden_dtype()) + 1e-5, 2e-5, jumps);
+        experts.check(random, rows, kFeatureError);
       }
     }
   }
@@ -205,8 +48,13 @@ TEST_CASE("experts of ranks add up to the same bits for every count") {
   Random random(test_seed() + 45);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (ExpertSizes sizes : {ExpertSizes{96, 40, 8, {3, true}}, ExpertSizes{70, 33, 11, {8, false}},
-                              ExpertSizes{64, 32, 24, {8, true}}, ExpertSizes{24, 16, 8, {1, true}}}) {
+    std::vector<ExpertSizes> all_sizes = {
+        {96, 40, 8, {3, true}}, {70, 33, 11, {8, false}}, {64, 32, 24, {8, true}}, {24, 16, 8, {1, true}}};
+    all_sizes.push_back(random_sizes(random, *backend));
+    all_sizes.back().experts = 24;
+    all_sizes.back().routing = {.experts_per_row = 5};
+    all_sizes.back().has_biases = backend->computes(tensor::Feature::kExpertBiases);
+    for (const ExpertSizes& sizes : all_sizes) {
       for (const ExpertFormat format : expert_formats_of(*backend)) {
         const int64_t rows = random.integer(1, 60);
         const auto padding = static_cast<int32_t>(random.integer(0, rows - 1));
@@ -300,7 +148,7 @@ TEST_CASE("a row of a mixture does not depend on the other rows") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     for (const ExpertFormat format : expert_formats_of(*backend)) {
-      const ExpertSizes sizes = random_sizes(random);
+      const ExpertSizes sizes = random_sizes(random, *backend);
       const int64_t rows = 70;
       INFO(shown(backend_case, sizes, format, rows));
       const RandomExperts experts(random, *backend, sizes, format, backend_case.w8_dtype());

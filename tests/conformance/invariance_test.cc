@@ -175,10 +175,13 @@ TEST_CASE("attention does not depend on chunks or pages or company") {
       {.head_count = 14, .kv_head_count = 2},
       {.head_count = 3, .kv_head_count = 1, .head_dim = 80, .rotary_dim = 40, .sliding_window = 33},
       {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .norms = true},
+      {.head_count = 8, .kv_head_count = 2, .sliding_window = 40, .soft_cap = 2.0f, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .norms = true, .norms_all_heads = true, .query_beta = 0.2f},
   };
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     for (AttentionCase sizes : cases) {
+      if (!sizes.is_computed_by(*backend)) continue;
       const Weights weights = random_weights(random, sizes);
       TestSequence sequence = random_sequence(random, sizes, static_cast<int32_t>(random.integer(60, 200)), false);
       sequence.chunks = {sequence.length};

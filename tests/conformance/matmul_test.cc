@@ -67,6 +67,33 @@ TEST_CASE("matmul agrees with the reference") {
   }
 }
 
+TEST_CASE("a weight in f32 is multiplied in f32") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 4);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kF32Weights)) continue;
+    for (const auto& [rows, in, out] : matmul_sizes(random)) {
+      INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
+      const HostMatrix stored(random.normal(out * in), DType::kF32, out, in);
+      const auto weight = backend->pack_f32(stored.tensor());
+      const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
+      const Values bias = random.normal(out);
+      const auto device_bias = backend->make_vector(bias);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix left = make_matrix(*backend, backend->compute_dtype(), rows, in);
+        const DeviceMatrix product = make_matrix(*backend, DType::kF32, rows, out);
+        upload(*backend, x, left);
+        backend->matmul(left.matrix, *weight, device_bias.get(), product.matrix);
+        got = download(*backend, product.matrix);
+      });
+      check_close(got, reference::matmul(x, reference::to_floats(stored.tensor()), bias, in, out), unit(DType::kF32),
+                  sum_error(in));
+    }
+  }
+}
+
 TEST_CASE("matmul_add adds the product and its bias to the hidden state") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 1);
@@ -111,8 +138,9 @@ TEST_CASE("matmul_silu_mul agrees with the reference") {
       const auto weight = backend->pack_gate_up(gate.tensor(), up.tensor());
       REQUIRE(weight->out_features() == out);
       const Values x = reference::rounded(random.normal(rows * in, 0.5f), compute);
-      const Values wanted = reference::silu_mul(reference::matmul(x, reference::to_floats(gate.tensor()), {}, in, out),
-                                                reference::matmul(x, reference::to_floats(up.tensor()), {}, in, out));
+      const Values wanted =
+          reference::activate({}, reference::matmul(x, reference::to_floats(gate.tensor()), {}, in, out),
+                              reference::matmul(x, reference::to_floats(up.tensor()), {}, in, out));
       Values got;
       backend->run_and_wait([&] {
         const DeviceMatrix left = make_matrix(*backend, compute, rows, in);

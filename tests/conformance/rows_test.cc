@@ -82,7 +82,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   Random random(test_seed() + 10);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const int64_t width : {int64_t{2}, int64_t{15}, int64_t{384}, random.integer(2, 3000)}) {
       INFO(backend_case.name << ": width " << width);
       const int64_t rows = random.integer(1, 9);
@@ -98,7 +98,7 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
         const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), rows, width);
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), rows, width);
         upload(*backend, in, hidden);
-        backend->layer_norm(hidden.matrix, *device_weight, *device_bias, 1e-12f, out.matrix);
+        backend->layer_norm(hidden.matrix, *device_weight, device_bias.get(), 1e-12f, true, out.matrix);
         got = download(*backend, out.matrix);
         residual = download(*backend, hidden.matrix);
       });
@@ -109,12 +109,178 @@ TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   }
 }
 
+TEST_CASE("add_gated_sums agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 12);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kGatedSums)) continue;
+    for (const int64_t width : {int64_t{1}, int64_t{75}, int64_t{896}}) {
+      INFO(backend_case.name << ": width " << width);
+      const Values gates{0.0f, -3.0f, 200.0f, -200.0f, 1.25f};
+      const Values sums = random.normal(5 * width);
+      const Values before = random.normal(5 * width);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix added = make_matrix(*backend, DType::kF32, 5, width);
+        const DeviceMatrix gate = make_matrix(*backend, DType::kF32, 5, 1);
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, width);
+        upload(*backend, sums, added);
+        upload(*backend, gates, gate);
+        upload(*backend, before, hidden);
+        backend->add_gated_sums(added.matrix, gate.matrix, hidden.matrix);
+        got = download(*backend, hidden.matrix);
+      });
+      check_close(got, reference::add_gated_sums(sums, gates, before), 1e-6, 1e-6);
+    }
+  }
+}
+
+TEST_CASE("layer_norm without a bias leaves its input") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 13);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kLayerNorm)) continue;
+    for (const int64_t width : {int64_t{2}, int64_t{33}, random.integer(2, 3000)}) {
+      INFO(backend_case.name << ": width " << width);
+      const Values in = random.normal(7 * width, 3.0f);
+      const Values weight = random.normal(width);
+      const auto device_weight = backend->make_vector(weight);
+      Values got;
+      Values residual;
+      backend->run_and_wait([&] {
+        const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 7, width);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 7, width);
+        upload(*backend, in, hidden);
+        backend->layer_norm(hidden.matrix, *device_weight, nullptr, 1e-5f, false, out.matrix);
+        got = download(*backend, out.matrix);
+        residual = download(*backend, hidden.matrix);
+      });
+      const Values no_bias(static_cast<size_t>(width));
+      check_close(got, reference::layer_norm(in, weight, no_bias, 1e-5), unit(backend->compute_dtype()) + 1e-6, 1e-5);
+      REQUIRE(residual == in);
+    }
+  }
+}
+
+TEST_CASE("convert rounds to the compute dtype") {
+  Random random(14);
+  const Values in = random.normal(5 * 75, 3.0f);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kConversion)) continue;
+    INFO(backend_case.name);
+    Values got;
+    backend->run_and_wait([&] {
+      const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, 75);
+      const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, 75);
+      upload(*backend, in, hidden);
+      backend->convert(hidden.matrix, out.matrix);
+      got = download(*backend, out.matrix);
+    });
+    REQUIRE(got == reference::rounded(in, backend->compute_dtype()));
+  }
+}
+
+TEST_CASE("scale and soft_cap change every element") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 15);
+  Values in = random.normal(6 * 77, 20.0f);
+  for (size_t i = 0; i < 5; ++i) in[i] = std::array{0.0f, -1e4f, 1e4f, 1e-6f, 30.0f}[i];
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kScaling) || !backend->computes(tensor::Feature::kSoftCap)) continue;
+    INFO(backend_case.name);
+    Values scaled;
+    Values capped;
+    backend->run_and_wait([&] {
+      const DeviceMatrix matrix = make_matrix(*backend, DType::kF32, 6, 77);
+      upload(*backend, in, matrix);
+      backend->scale(matrix.matrix, 0.3f);
+      scaled = download(*backend, matrix.matrix);
+      upload(*backend, in, matrix);
+      backend->soft_cap(matrix.matrix, 30.0f);
+      capped = download(*backend, matrix.matrix);
+    });
+    for (size_t i = 0; i < in.size(); ++i) REQUIRE(scaled[i] == in[i] * 0.3f);
+    check_close(capped, reference::soft_cap(in, 30.0), 1e-6, 1e-5);
+  }
+}
+
+TEST_CASE("gelu_tanh_mul agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 16);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kGeluTanh)) continue;
+    for (const int64_t width : {int64_t{1}, int64_t{16}, int64_t{75}}) {
+      INFO(backend_case.name << ": width " << width);
+      Values gate = random.normal(5 * width, 3.0f);
+      for (size_t i = 0; i < 4; ++i) gate[i] = std::array{0.0f, -40.0f, 40.0f, -0.0f}[i];
+      const Values up = random.normal(5 * width);
+      Values both;
+      for (int64_t row = 0; row < 5; ++row) {
+        both.insert(both.end(), gate.begin() + row * width, gate.begin() + (row + 1) * width);
+        both.insert(both.end(), up.begin() + row * width, up.begin() + (row + 1) * width);
+      }
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix in = make_matrix(*backend, DType::kF32, 5, 2 * width);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, width);
+        upload(*backend, both, in);
+        backend->gelu_tanh_mul(in.matrix, out.matrix);
+        got = download(*backend, out.matrix);
+      });
+      check_close(got, reference::gelu_tanh_mul(gate, up), unit(backend->compute_dtype()) + 2e-6, 1e-6);
+    }
+  }
+}
+
+TEST_CASE("add_scaled_sums ends a block with and without a norm") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 17);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kScaledSums)) continue;
+    const int64_t width = random.integer(1, 200);
+    INFO(backend_case.name << ": width " << width);
+    const Values before = random.normal(5 * width);
+    const Values sums = random.normal(5 * width, 3.0f);
+    const Values bias = random.normal(width);
+    const Values norm = random.normal(width);
+    const auto device_bias = backend->make_vector(bias);
+    const auto device_norm = backend->make_vector(norm);
+    for (const bool has_bias : {false, true}) {
+      for (const bool has_norm : {false, true}) {
+        Values got;
+        backend->run_and_wait([&] {
+          const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 5, width);
+          const DeviceMatrix added = make_matrix(*backend, DType::kF32, 5, width);
+          upload(*backend, before, hidden);
+          upload(*backend, sums, added);
+          backend->add_scaled_sums(added.matrix, has_bias ? device_bias.get() : nullptr,
+                                   has_norm ? device_norm.get() : nullptr, 1e-5f, 0.4f, hidden.matrix);
+          got = download(*backend, hidden.matrix);
+        });
+        Values wanted = sums;
+        for (size_t i = 0; i < wanted.size(); ++i) {
+          if (has_bias) wanted[i] += bias[i % static_cast<size_t>(width)];
+        }
+        if (has_norm) wanted = reference::rms_norm(wanted, norm, 1e-5);
+        for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = before[i] + 0.4f * wanted[i];
+        check_close(got, wanted, 1e-6, 1e-5);
+      }
+    }
+  }
+}
+
 TEST_CASE("gelu agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 11);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     INFO(backend_case.name);
     Values in = random.normal(5 * 75, 3.0f);
     for (size_t i = 0; i < 4; ++i) in[i] = std::array{0.0f, -40.0f, 40.0f, -0.0f}[i];
@@ -135,7 +301,7 @@ TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
   Random random(test_seed() + 12);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes_encoders()) continue;
+    if (!backend->computes(tensor::Feature::kEncoders)) continue;
     for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
       INFO(backend_case.name << " from " << tensor::to_string(stored));
       const HostMatrix table(random.normal(20 * 33), stored, 20, 33);

@@ -17,8 +17,19 @@ std::span<const float> row_of(const Values& values, int64_t row, int64_t width) 
 }  // namespace
 
 std::string AttentionCase::to_string() const {
-  return fmt::format("{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}", head_count,
-                     kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal);
+  return fmt::format(
+      "{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}, cap {}, sinks {}, beta {}",
+      head_count, kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal,
+      soft_cap, sinks, query_beta);
+}
+
+bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
+  using tensor::Feature;
+  return (causal || backend.computes(Feature::kEncoders)) &&
+         (soft_cap == 0.0f || backend.computes(Feature::kAttentionSoftCap)) &&
+         (!sinks || backend.computes(Feature::kAttentionSinks)) &&
+         (!norms_all_heads || backend.computes(Feature::kNormOfAllHeads)) &&
+         (query_beta == 0.0f || backend.computes(Feature::kQueryScaling));
 }
 
 TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one) {
@@ -36,8 +47,13 @@ Weights random_weights(Random& random, const AttentionCase& sizes) {
   for (int32_t i = 0; i < sizes.rotary_dim / 2; ++i) {
     weights.inverse_frequency.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / sizes.rotary_dim)));
   }
-  weights.q_norm = random.normal(sizes.head_dim);
-  weights.k_norm = random.normal(sizes.head_dim);
+  weights.q_norm = random.normal(int64_t{sizes.norms_all_heads ? sizes.head_count : 1} * sizes.head_dim);
+  weights.k_norm = random.normal(int64_t{sizes.norms_all_heads ? sizes.kv_head_count : 1} * sizes.head_dim);
+  if (sizes.sinks) {
+    weights.sinks = random.normal(sizes.head_count, 2.0f);
+    weights.sinks.front() = 40.0f;   // takes nearly everything
+    weights.sinks.back() = -300.0f;  // takes nothing
+  }
   return weights;
 }
 
@@ -58,7 +74,8 @@ class Feeder {
                                       .page_count = page_count})),
         frequencies_(backend.make_vector(weights.inverse_frequency)),
         q_norm_(backend.make_vector(weights.q_norm)),
-        k_norm_(backend.make_vector(weights.k_norm)) {}
+        k_norm_(backend.make_vector(weights.k_norm)),
+        sinks_(backend.make_vector(weights.sinks)) {}
 
   /// Fills all pages with one random sequence.
   void leave_noise(uint64_t seed) {
@@ -88,8 +105,14 @@ class Feeder {
                                        .head_dim = sizes_.head_dim,
                                        .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                        .sliding_window = sizes_.sliding_window,
-                                       .causal = sizes_.causal};
-    const tensor::RotaryTable rotary{frequencies_.get(), sizes_.rotary_dim, sizes_.attention_factor};
+                                       .causal = sizes_.causal,
+                                       .soft_cap = sizes_.soft_cap,
+                                       .sinks = sizes_.sinks ? sinks_.get() : nullptr};
+    const tensor::RotaryTable rotary{.inverse_frequency = frequencies_.get(),
+                                     .rotary_dim = sizes_.rotary_dim,
+                                     .attention_factor = sizes_.attention_factor,
+                                     .query_beta = sizes_.query_beta,
+                                     .query_period = sizes_.query_period};
     const int64_t rows = batch.row_count();
     Values result;
     backend_.run_and_wait([&] {
@@ -119,6 +142,7 @@ class Feeder {
   std::unique_ptr<tensor::DeviceVector> frequencies_;
   std::unique_ptr<tensor::DeviceVector> q_norm_;
   std::unique_ptr<tensor::DeviceVector> k_norm_;
+  std::unique_ptr<tensor::DeviceVector> sinks_;
 };
 
 /// Each sequence's pages, in a shuffled order, of a cache with spare pages.
@@ -190,13 +214,14 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   const int64_t q_width = sizes.head_count * dim;
   const int64_t kv_width = sizes.kv_head_count * dim;
   const int64_t qkv_width = q_width + 2 * kv_width;
-  const auto turned = [&](std::span<const float> heads, const Values& norm, int64_t position) {
+  const auto turned = [&](std::span<const float> heads, const Values& norm, int64_t position, double factor) {
     Values values(heads.begin(), heads.end());
     if (sizes.norms) values = reference::rms_norm(values, norm, double{kEpsilon});
     for (size_t head = 0; head < values.size(); head += static_cast<size_t>(dim)) {
       reference::rotate(std::span(values).subspan(head, static_cast<size_t>(dim)), weights.inverse_frequency,
                         sizes.attention_factor, position);
     }
+    for (float& value : values) value = static_cast<float>(value * factor);
     return reference::rounded(values, dtype);
   };
   reference::History history;
@@ -204,8 +229,9 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   for (int64_t position = 0; position < sequence.length; ++position) {
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
-    queries.push_back(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position));
-    const Values k = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position);
+    queries.push_back(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position,
+                             reference::query_factor(sizes.query_beta, sizes.query_period, position)));
+    const Values k = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
     const auto raw_value = row.last(widths);
     const Values v = reference::rounded(Values(raw_value.begin(), raw_value.end()), dtype);
     history.keys.insert(history.keys.end(), k.begin(), k.end());
@@ -219,7 +245,9 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
                                              .kv_head_count = sizes.kv_head_count,
                                              .head_dim = sizes.head_dim,
                                              .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
-                                             .sliding_window = sizes.sliding_window});
+                                             .sliding_window = sizes.sliding_window,
+                                             .soft_cap = sizes.soft_cap,
+                                             .sinks = weights.sinks});
     outputs.insert(outputs.end(), out.begin(), out.end());
   }
   return outputs;

@@ -15,6 +15,13 @@ struct AttentionCase {
   float attention_factor = 1.0f;
   bool norms = false;
   bool causal = true;  ///< else every sequence is one chunk
+  float soft_cap = 0.0f;
+  bool sinks = false;
+  bool norms_all_heads = false;  ///< with `norms`: of all heads together
+  float query_beta = 0.0f;
+  int32_t query_period = 1;
+  /// Returns whether a backend has the features that the case uses.
+  [[nodiscard]] bool is_computed_by(const tensor::Backend& backend) const;
   [[nodiscard]] std::string to_string() const;
 };
 
@@ -29,8 +36,9 @@ struct TestSequence {
 
 struct Weights {
   Values inverse_frequency;  // [rotary_dim / 2]
-  Values q_norm;             // [head_dim]
-  Values k_norm;             // [head_dim]
+  Values q_norm;             // [head_dim], or [heads·head_dim]
+  Values k_norm;             // [head_dim], or [kv_heads·head_dim]
+  Values sinks;              // [heads]
 };
 [[nodiscard]] Weights random_weights(Random& random, const AttentionCase& sizes);
 

@@ -119,7 +119,7 @@ TEST_CASE("matmul_silu_mul with 8-bit weights equals its real values") {
                              *backend->pack_gate_up_w8(gate.view(), up.view(), W8Activations::kUnquantized), x, {});
       if (backend_case.scales_sums) {
         const Values wanted =
-            reference::silu_mul(reference::matmul(x, reference::to_floats(plain_gate.tensor()), {}, in, out),
+            reference::activate({}, reference::matmul(x, reference::to_floats(plain_gate.tensor()), {}, in, out),
                                 reference::matmul(x, reference::to_floats(plain_up.tensor()), {}, in, out));
         check_close(got, wanted, unit(backend->compute_dtype()), 40.0 * static_cast<double>(in) * 0x1p-24 + 1e-6);
         continue;
@@ -297,7 +297,7 @@ TEST_CASE("matmul_silu_mul with channel scales equals its real values") {
       const auto weight = backend->pack_gate_up_w8(gate.view(), up.view(), W8Activations::kInt8);
       const Values x = reference::rounded(random.normal(rows * in, 0.5f), backend->compute_dtype());
       const Values wanted =
-          reference::silu_mul(reference::matmul_int8(x, gate.view()), reference::matmul_int8(x, up.view()));
+          reference::activate({}, reference::matmul_int8(x, gate.view()), reference::matmul_int8(x, up.view()));
       check_close(run(*backend, Op::kMatmulSiluMul, *weight, x, {}), wanted, unit(backend->compute_dtype()), 1e-6);
     }
   }

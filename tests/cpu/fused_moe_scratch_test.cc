@@ -30,13 +30,14 @@ cpu::CpuExperts make_experts(cpu::Device& device, Scaling scaling, int32_t per_r
       const tensor::W8Storage tall_w8 = tensor::quantize_w8(tall, *scaling);
       const tensor::W8Matrix matrix = tall_w8.view();
       weights.push_back(
-          {cpu::pack_gate_up_w8_weight(device, wide_w8.view(), wide_w8.view(), tensor::W8Activations::kInt8),
-           cpu::pack_w8_weight(device, {&matrix, 1}, tensor::W8Activations::kInt8)});
+          {.gate_up = cpu::pack_gate_up_w8_weight(device, wide_w8.view(), wide_w8.view(), tensor::W8Activations::kInt8),
+           .down = cpu::pack_w8_weight(device, {&matrix, 1}, tensor::W8Activations::kInt8)});
     } else {
-      weights.push_back({cpu::pack_gate_up_weight(device, wide, wide), cpu::pack_weight(device, {&tall, 1})});
+      weights.push_back(
+          {.gate_up = cpu::pack_gate_up_weight(device, wide, wide), .down = cpu::pack_weight(device, {&tall, 1})});
     }
   }
-  return {std::move(weights), {.experts_per_row = per_row}, tensor::expert_shards(kExperts, {})};
+  return {std::move(weights), {.routing = {.experts_per_row = per_row}}, tensor::expert_shards(kExperts, {})};
 }
 
 /// Returns the bytes that a device has allocated so far.
@@ -45,7 +46,7 @@ std::vector<size_t> taken(const cpu::Device& device) {
   std::vector<size_t> sizes{device.expert_values.bytes(), device.expert_rows.bytes(),    routes.topk_ids.capacity(),
                             routes.weights.capacity(),    routes.pair_index.capacity(),  routes.pair_row.capacity(),
                             routes.order.capacity(),      routes.pair_weight.capacity(), routes.group_of.capacity(),
-                            routes.groups.capacity(),     routes.terms.capacity(),       device.shared_scratch.bytes()};
+                            routes.groups.capacity(),     routes.scores.capacity(),      device.shared_scratch.bytes()};
   for (const size_t capacity : {routes.pair_sum.capacity(), routes.last_pair.capacity(), routes.last_shard.capacity(),
                                 routes.waiting.capacity()})
     sizes.push_back(capacity);

@@ -82,7 +82,9 @@ class Layer {
     gate_up_.forbid(expert * gate_up_bytes_, gate_up_bytes_);
     down_.forbid(expert * down_bytes_, down_bytes_);
   }
-  [[nodiscard]] tensor::Routing routing() const { return {sizes_.per_row, sizes_.renormalize}; }
+  [[nodiscard]] tensor::ExpertOptions options() const {
+    return {.routing = {.experts_per_row = sizes_.per_row, .renormalize = sizes_.renormalize}};
+  }
 
   std::vector<reference::Expert> values;
 
@@ -148,7 +150,7 @@ Values mix(const Layer& layer, const Rows& rows, int32_t padding = 0) {
 
 void check_mixture(const Layer& layer, const Rows& rows, const Values& got) {
   const auto [sums, jumps] = reference::fused_moe(
-      rows.x, rows.logits, layer.values, layer.routing(), [](const Values& of, int64_t) { return rounded_bf16(of); },
+      rows.x, rows.logits, layer.values, layer.options(), [](const Values& of, int64_t) { return rounded_bf16(of); },
       kFeatureError);
   Values wanted = sums;
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += rows.hidden[i];

@@ -8,6 +8,7 @@
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
+#include "model/families/read_config.h"
 
 using namespace millrace;
 

@@ -5,6 +5,7 @@
 #include <boost/asio/use_future.hpp>
 
 #include "golden_test/golden_file.h"
+#include "model/families/read_config.h"
 
 namespace millrace::test {
 namespace {
@@ -30,7 +31,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
   checkpoint_ = model::Checkpoint::open(folder).value();
   const model::ModelConfig config = model::read_config(folder).value();
   const auto stage_count = static_cast<int32_t>(backends_.size());
-  const auto spans = model::stage_spans(model::divide_layers(config.layer_count, stage_count).value());
+  const auto spans = model::stage_spans(model::divide_layers(config.layer_count(), stage_count).value());
   const auto sequences = static_cast<int32_t>(options.sequence_count);
   for (size_t s = 0; s < spans.size(); ++s) {
     auto model = model::StageModel::load(*checkpoint_, config, spans[s], *backends_[s],

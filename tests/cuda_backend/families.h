@@ -5,6 +5,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/agreement.h"
+#include "model/families/read_config.h"
 
 namespace millrace::test {
 

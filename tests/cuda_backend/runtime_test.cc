@@ -306,7 +306,7 @@ TEST_CASE("experts are packed in place with two allocations per layer") {
   const HostMatrix wide(std::vector<float>(kHidden * kInner, 0.5f), tensor::DType::kF32, kInner, kHidden);
   const HostMatrix tall(std::vector<float>(kHidden * kInner, 0.5f), tensor::DType::kF32, kHidden, kInner);
   const auto pack = [&] {
-    const auto packer = backend->pack_experts(kExperts, {.experts_per_row = 2}, {});
+    const auto packer = backend->pack_experts(kExperts, {.routing = {.experts_per_row = 2}}, {});
     for (int32_t i = 0; i < kExperts; ++i) packer->add(wide.tensor(), wide.tensor(), tall.tensor());
     return packer->finish();
   };
@@ -325,7 +325,7 @@ TEST_CASE("too many experts are refused at load with their number") {
   const auto backend = cuda::make_backend({});
   const HostMatrix matrix({1.0f}, tensor::DType::kF32, 1, 1);
   const auto experts_of = [&](int32_t count) {
-    const auto packer = backend->pack_experts(count, {.experts_per_row = 1}, {});
+    const auto packer = backend->pack_experts(count, {.routing = {.experts_per_row = 1}}, {});
     for (int32_t i = 0; i < count; ++i) packer->add(matrix.tensor(), matrix.tensor(), matrix.tensor());
     return packer->finish();
   };

@@ -1,24 +1,34 @@
 #include "base/check.h"
 #include "fuzz/targets.h"
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "model/generation_config.h"
 #include "model/pooling_config.h"
 
 namespace millrace::fuzz {
 
+namespace {
+
+void check_layer(const model::ModelConfig& config, const model::LayerConfig& layer) {
+  const model::AttentionConfig& attention = layer.attention;
+  CHECK(attention.head_count > 0 && attention.head_dim > 0 && attention.window >= 0);
+  CHECK(attention.kv_head_count > 0 && attention.head_count % attention.kv_head_count == 0);
+  CHECK(!attention.rope || static_cast<size_t>(*attention.rope) < config.ropes.size());
+  CHECK(model::rotary_dim(config, attention) <= attention.head_dim);
+  CHECK(layer.feed_forward.width > 0);
+  if (!layer.feed_forward.moe) return;
+  const model::MoeConfig& moe = *layer.feed_forward.moe;
+  CHECK(moe.experts_per_token > 0 && moe.experts_per_token <= moe.expert_count && moe.intermediate_size > 0);
+}
+
+}  // namespace
+
 void config_json(std::string_view input) {
   if (const auto config = model::parse_config(input); config.has_error()) {
     CHECK(config.error().code == ErrorCode::kData && config.error().message.starts_with("config.json"));
   } else {
-    CHECK(config->vocab_size > 0 && config->hidden_size > 0 && config->intermediate_size > 0);
-    CHECK(config->layer_count > 0 && config->head_count > 0 && config->head_dim > 0);
-    CHECK(config->kv_head_count > 0 && config->head_count % config->kv_head_count == 0);
-    CHECK(config->context_length() > 0);
-    CHECK(config->sliding_windows.size() == static_cast<size_t>(config->layer_count));
-    const auto& moe = config->moe;
-    CHECK(config->sparse_layers.size() == (moe.expert_count > 0 ? config->sliding_windows.size() : 0));
-    CHECK(moe.expert_count == 0 || (moe.experts_per_token > 0 && moe.intermediate_size > 0));
-    CHECK(moe.experts_per_token <= moe.expert_count);
+    CHECK(config->vocab_size > 0 && config->hidden_size > 0 && config->context_length() > 0);
+    CHECK(config->layer_count() > 0);
+    for (const model::LayerConfig& layer : config->layers) check_layer(*config, layer);
   }
   if (const auto suggested = model::parse_generation_config(input); suggested.has_error()) {
     CHECK(suggested.error().message.starts_with("generation_config.json"));

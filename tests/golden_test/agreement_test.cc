@@ -4,6 +4,7 @@
 #include "cpu/cpu_backend.h"
 #include "golden_test/agreement.h"
 #include "golden_test/golden_file.h"
+#include "model/families/read_config.h"
 #include "model/test_pipeline.h"
 
 using namespace millrace;

@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/families/read_config.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 
 #include "model/generation_config.h"
 #include "model/checkpoint_files.h"
+#include "model/plain_model.h"
 #include "support/mentions.h"
 
 using namespace millrace;
@@ -79,19 +80,20 @@ TEST_CASE("a Llama config is read") {
   REQUIRE(config.dtype == tensor::DType::kBF16);
   REQUIRE(config.vocab_size == 512);
   REQUIRE(config.hidden_size == 64);
-  REQUIRE(config.intermediate_size == 128);
-  REQUIRE(config.layer_count == 4);
-  REQUIRE(config.head_count == 4);
-  REQUIRE(config.kv_head_count == 2);
-  REQUIRE(config.head_dim == 16);
-  REQUIRE(config.query_width() == 64);
-  REQUIRE(config.kv_width() == 32);
+  REQUIRE(config.layer_count() == 4);
+  const LayerConfig& layer = config.layer(3);
+  REQUIRE(layer.feed_forward == FeedForwardConfig{.width = 128});
+  REQUIRE(layer.norms == LayerNorms{});
+  REQUIRE(layer.residual_multiplier == 1.0f);
+  REQUIRE_FALSE(layer.parallel);
+  const AttentionConfig attention{.head_count = 4, .kv_head_count = 2, .head_dim = 16, .rope = 0, .scale = 0.25f};
+  REQUIRE(layer.attention == attention);
+  REQUIRE(attention.query_width() == 64);
+  REQUIRE(attention.kv_width() == 32);
+  REQUIRE(config.names == TensorNames{});
   REQUIRE(config.norm_epsilon == 1e-6f);
   REQUIRE_FALSE(config.tied_embeddings);
-  REQUIRE_FALSE(config.qkv_bias);
-  REQUIRE_FALSE(config.qk_norm);
-  REQUIRE(config.rope == RopeConfig{});
-  REQUIRE(config.sliding_windows == std::vector<int32_t>(4, 0));
+  REQUIRE(config.ropes == std::vector<RopeConfig>(1));
   REQUIRE(config.eos_token_ids == std::vector<TokenId>{2});
   REQUIRE_FALSE(config.bos_token_id);
   REQUIRE(config.context_length() == 256);
@@ -106,22 +108,22 @@ TEST_CASE("both spellings of rope and dtype mean the same") {
                                     {"torch_dtype", ""},
                                     {"dtype", "\"bfloat16\""}});
   REQUIRE(older == newer);
-  REQUIRE(older.rope.kind == RopeKind::kLlama3);
-  REQUIRE(older.rope.theta == 500000.0);
-  REQUIRE(older.rope.factor == 8.0);
-  REQUIRE(older.rope.original_max_position == 64);
+  REQUIRE(older.ropes[0].kind == RopeKind::kLlama3);
+  REQUIRE(older.ropes[0].theta == 500000.0);
+  REQUIRE(older.ropes[0].factor == 8.0);
+  REQUIRE(older.ropes[0].original_max_position == 64);
   const ModelConfig typed = parsed({{"rope_scaling", R"({"type":"linear","factor":2})"}});
-  REQUIRE(typed.rope.kind == RopeKind::kLinear);
+  REQUIRE(typed.ropes[0].kind == RopeKind::kLinear);
   REQUIRE(parsed({{"rope_scaling", "null"}}) == parsed());
 }
 
 TEST_CASE("yarn stretches the context length") {
   const ModelConfig config = parsed({{"rope_scaling", R"({"type":"yarn","factor":4,)"
                                                       R"("original_max_position_embeddings":128})"}});
-  REQUIRE(config.rope.kind == RopeKind::kYarn);
+  REQUIRE(config.ropes[0].kind == RopeKind::kYarn);
   REQUIRE(config.context_length() == 512);
   const ModelConfig without_original = parsed({{"rope_scaling", R"({"rope_type":"yarn","factor":2.0})"}});
-  REQUIRE(without_original.rope.original_max_position == 256);
+  REQUIRE(without_original.ropes[0].original_max_position == 256);
 }
 
 TEST_CASE("a dual chunk attention model is served as plain attention") {
@@ -142,24 +144,24 @@ TEST_CASE("a dual chunk attention model is served as plain attention") {
 TEST_CASE("each family has its own switches") {
   SECTION("Mistral slides on every layer, by default 4096 as in v0.1, not at all with null") {
     const std::string mistral = R"(["MistralForCausalLM"])";
-    REQUIRE(parsed({{"architectures", mistral}, {"sliding_window", "16"}}).sliding_windows == std::vector(4, 16));
-    REQUIRE(parsed({{"architectures", mistral}}).sliding_windows == std::vector(4, 4096));
-    REQUIRE(parsed({{"architectures", mistral}, {"sliding_window", "null"}}).sliding_windows == std::vector(4, 0));
+    REQUIRE(test::windows_of(parsed({{"architectures", mistral}, {"sliding_window", "16"}})) == std::vector(4, 16));
+    REQUIRE(test::windows_of(parsed({{"architectures", mistral}})) == std::vector(4, 4096));
+    REQUIRE(test::windows_of(parsed({{"architectures", mistral}, {"sliding_window", "null"}})) == std::vector(4, 0));
   }
   SECTION("Qwen2 has biases and slides from max_window_layers, if at all") {
     const std::string qwen2 = R"(["Qwen2ForCausalLM"])";
     const ModelConfig still = parsed({{"architectures", qwen2}, {"sliding_window", "32"}});
-    REQUIRE(still.qkv_bias);
-    REQUIRE_FALSE(still.output_bias);
-    REQUIRE(still.sliding_windows == std::vector(4, 0));
+    REQUIRE(still.layer(0).attention.qkv_bias);
+    REQUIRE_FALSE(still.layer(0).attention.output_bias);
+    REQUIRE(test::windows_of(still) == std::vector(4, 0));
     const ModelConfig sliding = parsed({{"architectures", qwen2},
                                         {"sliding_window", "32"},
                                         {"use_sliding_window", "true"},
                                         {"max_window_layers", "3"}});
-    REQUIRE(sliding.sliding_windows == std::vector{0, 0, 0, 32});
+    REQUIRE(test::windows_of(sliding) == std::vector{0, 0, 0, 32});
     const ModelConfig silent =
         parsed({{"architectures", qwen2}, {"use_sliding_window", "true"}, {"max_window_layers", "3"}});
-    REQUIRE(silent.sliding_windows == std::vector{0, 0, 0, 4096});
+    REQUIRE(test::windows_of(silent) == std::vector{0, 0, 0, 4096});
   }
   SECTION("layer_types goes before max_window_layers") {
     const ModelConfig config =
@@ -167,31 +169,31 @@ TEST_CASE("each family has its own switches") {
                 {"sliding_window", "8"},
                 {"use_sliding_window", "true"},
                 {"layer_types", R"(["sliding_attention","full_attention","full_attention","sliding_attention"])"}});
-    REQUIRE(config.sliding_windows == std::vector{8, 0, 0, 8});
+    REQUIRE(test::windows_of(config) == std::vector{8, 0, 0, 8});
   }
   SECTION("Qwen3 normalises q and k and defaults to head_dim 128") {
     const std::string qwen3 = R"(["Qwen3ForCausalLM"])";
-    REQUIRE(parsed({{"architectures", qwen3}}).head_dim == 128);
+    REQUIRE(parsed({{"architectures", qwen3}}).layer(0).attention.head_dim == 128);
     const ModelConfig config = parsed({{"architectures", qwen3}, {"head_dim", "32"}, {"attention_bias", "true"}});
-    REQUIRE(config.qk_norm);
-    REQUIRE(config.head_dim == 32);
-    REQUIRE(config.query_width() == 128);
-    REQUIRE(config.qkv_bias);
-    REQUIRE(config.output_bias);
+    REQUIRE(config.layer(0).attention.qk_norm == QkNorm::kPerHead);
+    REQUIRE(config.layer(0).attention.head_dim == 32);
+    REQUIRE(config.layer(0).attention.query_width() == 128);
+    REQUIRE(config.layer(0).attention.qkv_bias);
+    REQUIRE(config.layer(0).attention.output_bias);
   }
 }
 
 TEST_CASE("a Qwen3-MoE config gives sparse layers and experts") {
   const ModelConfig config = parsed(qwen3_moe());
-  REQUIRE(config.moe == MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 48});
-  REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
+  REQUIRE(*config.layer(0).feed_forward.moe ==
+          MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 48});
+  REQUIRE(test::sparse_layers_of(config) == std::vector<bool>(4, true));
   REQUIRE(config.is_sparse(3));
-  REQUIRE(config.intermediate_size == 128);
-  REQUIRE(config.qk_norm);
-  REQUIRE(config.head_dim == 16);
-  REQUIRE(config.sliding_windows == std::vector(4, 0));
-  REQUIRE(parsed(qwen3_moe({{"norm_topk_prob", "true"}})).moe.renormalize);
-  const auto sparse = [](const Changes& changes) { return parsed(qwen3_moe(changes)).sparse_layers; };
+  REQUIRE(config.layer(0).attention.qk_norm == QkNorm::kPerHead);
+  REQUIRE(config.layer(0).attention.head_dim == 16);
+  REQUIRE(test::windows_of(config) == std::vector(4, 0));
+  REQUIRE(parsed(qwen3_moe({{"norm_topk_prob", "true"}})).layer(0).feed_forward.moe->renormalize);
+  const auto sparse = [](const Changes& changes) { return test::sparse_layers_of(parsed(qwen3_moe(changes))); };
   REQUIRE(sparse({{"mlp_only_layers", "[1]"}}) == std::vector<bool>{true, false, true, true});
   REQUIRE(sparse({{"mlp_only_layers", "[0,3,70]"}}) == std::vector<bool>{false, true, true, false});
   REQUIRE(sparse({{"mlp_only_layers", "null"}, {"decoder_sparse_step", "2"}}) ==
@@ -202,22 +204,20 @@ TEST_CASE("a Qwen3-MoE config gives sparse layers and experts") {
   REQUIRE(parsed(qwen3_moe({{"num_experts", ""}, {"num_local_experts", "8"}})) == config);
   REQUIRE(parsed(qwen3_moe({{"num_local_experts", "8"}})) == config);
   const Changes windows{{"use_sliding_window", "true"}, {"sliding_window", "32"}, {"max_window_layers", "3"}};
-  REQUIRE(parsed(qwen3_moe(windows)).sliding_windows == std::vector(4, 32));
+  REQUIRE(test::windows_of(parsed(qwen3_moe(windows))) == std::vector(4, 32));
 }
 
 TEST_CASE("a Mixtral config is read") {
   const ModelConfig config = parsed(mixtral());
-  REQUIRE(config.moe == MoeConfig{.expert_count = 8,
-                                  .experts_per_token = 2,
-                                  .intermediate_size = 128,
-                                  .renormalize = true,
-                                  .names = ExpertNaming::kBlockSparseMoe});
-  REQUIRE(config.sparse_layers == std::vector<bool>(4, true));
-  REQUIRE_FALSE(config.qk_norm);
-  REQUIRE(config.sliding_windows == std::vector(4, 0));
-  REQUIRE(parsed(mixtral({{"sliding_window", "16"}})).sliding_windows == std::vector(4, 16));
+  REQUIRE(*config.layer(0).feed_forward.moe ==
+          MoeConfig{.expert_count = 8, .experts_per_token = 2, .intermediate_size = 128, .renormalize = true});
+  REQUIRE(config.names.experts == "block_sparse_moe.experts.");
+  REQUIRE(test::sparse_layers_of(config) == std::vector<bool>(4, true));
+  REQUIRE(config.layer(0).attention.qk_norm == QkNorm::kNone);
+  REQUIRE(test::windows_of(config) == std::vector(4, 0));
+  REQUIRE(test::windows_of(parsed(mixtral({{"sliding_window", "16"}}))) == std::vector(4, 16));
   REQUIRE(parsed(mixtral({{"sliding_window", "null"}})) == config);
-  REQUIRE(parsed(mixtral({{"rope_theta", ""}})).rope.theta == 1e6);
+  REQUIRE(parsed(mixtral({{"rope_theta", ""}})).ropes[0].theta == 1e6);
   REQUIRE(parsed(mixtral({{"rms_norm_eps", ""}})).norm_epsilon == 1e-5f);
 }
 
@@ -226,7 +226,7 @@ TEST_CASE("experts that cannot be are refused by name") {
                Mentions("config.json", "num_experts_per_tok 9", "num_experts 8"));
   REQUIRE_THAT(refused(mixtral({{"num_experts_per_tok", "9"}})),
                Mentions("config.json", "num_experts_per_tok 9", "num_local_experts 8"));
-  REQUIRE(parsed(qwen3_moe({{"num_experts_per_tok", "8"}})).moe.experts_per_token == 8);
+  REQUIRE(parsed(qwen3_moe({{"num_experts_per_tok", "8"}})).layer(0).feed_forward.moe->experts_per_token == 8);
   REQUIRE_THAT(refused(qwen3_moe({{"num_experts", ""}})),
                Mentions("config.json", "num_experts", "missing", "1", "1024"));
   REQUIRE_THAT(refused(qwen3_moe({{"num_experts", "0"}})), Mentions("config.json", "num_experts", "0", "1", "1024"));
@@ -372,7 +372,7 @@ TEST_CASE("the original context may be repeated but not contradicted") {
   const std::string within = R"(,"original_max_position_embeddings":64)";
   for (const std::string& scaling : {yarn, llama3}) {
     const ModelConfig wanted = parsed({{"rope_scaling", "{" + scaling + within + "}"}});
-    REQUIRE(wanted.rope.original_max_position == 64);
+    REQUIRE(wanted.ropes[0].original_max_position == 64);
     const std::string beside = "original_max_position_embeddings";
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + "}"}}) == wanted);
     REQUIRE(parsed({{beside, "64"}, {"rope_scaling", "{" + scaling + within + "}"}}) == wanted);
@@ -409,7 +409,7 @@ TEST_CASE("no mutation of a config is more than an error") {
     for (int edit = 0; edit < 3; ++edit) text[random() % text.size()] = "0123456789-.,:\"[]{}e n\xff"[random() % 22];
     const auto config = parse_config(text);
     if (config)
-      REQUIRE(config->query_width() * config->hidden_size > 0);
+      REQUIRE(config->layer(0).attention.query_width() * config->hidden_size > 0);
     else
       REQUIRE(config.error().message.find("config.json: ") == 0);
   }
@@ -473,7 +473,7 @@ TEST_CASE("architectures without an output head are of their families") {
     REQUIRE_FALSE(config.has_output_head);
   }
   const ModelConfig qwen3 = parsed({{"architectures", R"(["Qwen3ForSequenceClassification"])"}});
-  REQUIRE(qwen3.qk_norm);
+  REQUIRE(qwen3.layer(0).attention.qk_norm == QkNorm::kPerHead);
   REQUIRE_FALSE(qwen3.has_output_head);
   for (const char* name :
        {"LlamaForTokenClassification", "BertForCausalLM", "XLMRobertaForSequenceClassification", "Llama"}) {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "model/config.h"
+#include "model/families/read_config.h"
 #include "support/mentions.h"
 
 using namespace millrace;
@@ -26,10 +26,14 @@ TEST_CASE("encoders are read with their tables of positions") {
       parse_config(encoder_json("BertModel", R"("type_vocab_size":2,"hidden_act":"gelu")")).value();
   REQUIRE(bert.encoder == EncoderConfig{.position_rows = 34, .first_position = 0, .type_rows = 2});
   REQUIRE(bert.context_length() == 34);
-  REQUIRE(bert.head_dim == 8);
-  REQUIRE(bert.kv_head_count == 6);
+  REQUIRE(bert.layer_count() == 3);
+  REQUIRE(bert.layer(2).attention.head_dim == 8);
+  REQUIRE(bert.layer(2).attention.kv_head_count == 6);
+  REQUIRE(bert.layer(2).feed_forward ==
+          FeedForwardConfig{.width = 64, .activation = MlpActivation::kGelu, .gated = false, .bias = true});
+  REQUIRE(bert.norm == NormKind::kLayerInPlace);
   REQUIRE(bert.norm_epsilon == 1e-12f);
-  REQUIRE(bert.qkv_bias);
+  REQUIRE(bert.layer(2).attention.qkv_bias);
   REQUIRE_FALSE(bert.has_output_head);
   for (const char* name : {"RobertaModel", "XLMRobertaModel", "CamembertModel"}) {
     const ModelConfig roberta =

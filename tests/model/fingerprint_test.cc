@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cpu/cpu_backend.h"
+#include "model/plain_model.h"
 #include "model/random_model.h"
 #include "model/stage_model.h"
 #include "model/tensor_list.h"
@@ -16,20 +17,17 @@ using namespace millrace::model;
 namespace {
 
 ModelConfig small_config(bool tied_embeddings) {
-  ModelConfig config;
-  config.architecture = "Qwen2ForCausalLM";
-  config.vocab_size = 20;
-  config.hidden_size = 16;
-  config.intermediate_size = 24;
-  config.layer_count = 3;
-  config.head_count = 2;
-  config.kv_head_count = 1;
-  config.head_dim = 8;
-  config.max_position = 64;
-  config.norm_epsilon = 1e-5f;
+  ModelConfig config = test::plain_model({.architecture = "Qwen2ForCausalLM",
+                                          .vocab_size = 20,
+                                          .hidden_size = 16,
+                                          .intermediate_size = 24,
+                                          .layer_count = 3,
+                                          .head_count = 2,
+                                          .kv_head_count = 1,
+                                          .head_dim = 8,
+                                          .max_position = 64});
   config.tied_embeddings = tied_embeddings;
-  config.qkv_bias = config.output_bias = config.qk_norm = true;
-  config.sliding_windows.assign(3, 0);
+  test::set_biases_and_norms(config);
   return config;
 }
 
@@ -92,33 +90,36 @@ TEST_CASE("a fingerprint covers tensors and arithmetic but no kernels") {
   REQUIRE(loaded(tensors, other, kWhole) != wanted);
   REQUIRE(fingerprint(other) != fingerprint(config));
   other = config;
-  other.rope.theta *= 2;
+  other.ropes.front().theta *= 2;
   REQUIRE(loaded(tensors, other, kWhole) != wanted);
   REQUIRE(fingerprint(other) != fingerprint(config));
   other = config;
-  other.sliding_windows[1] = 8;
+  other.layers[1].attention.window = 8;
   REQUIRE(loaded(tensors, other, kWhole) != wanted);
 }
 
 TEST_CASE("a fingerprint covers experts under any arithmetic") {
   ModelConfig config = small_config(false);
-  config.moe = {.expert_count = 4, .experts_per_token = 2, .intermediate_size = 12};
-  config.sparse_layers = {true, false, true};
+  const MoeConfig moe{.expert_count = 4, .experts_per_token = 2, .intermediate_size = 12};
+  test::set_experts(config, moe, {true, false, true});
   const auto tensors = test::RandomModel(config, 3).tensors();
   const Fingerprint wanted = loaded(tensors, config, kWhole);
-  const auto differs = [&](const std::function<void(ModelConfig&)>& change) {
+  const auto differs = [&](const std::function<void(MoeConfig&)>& change) {
     ModelConfig other = config;
-    change(other);
+    test::for_experts(other, change);
     return fingerprint(other) != fingerprint(config);
   };
-  REQUIRE(differs([](ModelConfig& other) { other.moe.expert_count = 5; }));
-  REQUIRE(differs([](ModelConfig& other) { other.moe.experts_per_token = 3; }));
-  REQUIRE(differs([](ModelConfig& other) { other.moe.intermediate_size = 13; }));
-  REQUIRE(differs([](ModelConfig& other) { other.moe.renormalize = true; }));
-  REQUIRE(differs([](ModelConfig& other) { other.sparse_layers[1] = true; }));
-  REQUIRE(differs([](ModelConfig& other) { other.moe = {}; }));
+  REQUIRE(differs([](MoeConfig& other) { other.expert_count = 5; }));
+  REQUIRE(differs([](MoeConfig& other) { other.experts_per_token = 3; }));
+  REQUIRE(differs([](MoeConfig& other) { other.intermediate_size = 13; }));
+  REQUIRE(differs([](MoeConfig& other) { other.renormalize = true; }));
+  for (const std::vector<bool>& sparse : {std::vector{true, true, true}, std::vector{false, false, false}}) {
+    ModelConfig other = config;
+    test::set_experts(other, moe, sparse);
+    REQUIRE(fingerprint(other) != fingerprint(config));
+  }
   ModelConfig fewer = config;
-  fewer.moe.experts_per_token = 1;
+  test::for_experts(fewer, [](MoeConfig& other) { other.experts_per_token = 1; });
   REQUIRE(loaded(tensors, fewer, kWhole) != wanted);
   auto swapped = tensors;
   const auto named = [&](const std::string& name) {

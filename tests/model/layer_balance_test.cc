@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "cpu/cpu_backend.h"
+#include "model/families/read_config.h"
 #include "model/part_estimate.h"
 #include "model/part_timing.h"
 #include "model/tensor_list.h"
@@ -189,12 +190,12 @@ TEST_CASE("every part is timed and equal layers cost the same") {
   const PartCosts& costs = GENERATE(true, false) ? work.prefill : work.decode;
   REQUIRE(costs.embedding > 0);
   REQUIRE(costs.head > 0);
-  REQUIRE(costs.layers.size() == static_cast<size_t>(config.layer_count));
+  REQUIRE(costs.layers.size() == static_cast<size_t>(config.layer_count()));
   for (size_t i = 0; i < costs.layers.size(); ++i) {
     REQUIRE(costs.layers[i] > 0);
     for (size_t j = 0; j < i; ++j) {
       const bool alike = config.is_sparse(static_cast<int32_t>(i)) == config.is_sparse(static_cast<int32_t>(j));
-      if (alike && config.sliding_windows[i] == config.sliding_windows[j]) REQUIRE(costs.layers[i] == costs.layers[j]);
+      if (alike && config.layers[i] == config.layers[j]) REQUIRE(costs.layers[i] == costs.layers[j]);
     }
   }
 }

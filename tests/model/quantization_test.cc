@@ -3,8 +3,9 @@
 
 #include "cpu/cpu_backend.h"
 #include "model/checkpoint_files.h"
+#include "model/families/read_config.h"
 #include "model/fingerprint.h"
-#include "model/quantize_checkpoint.h"
+#include "model/quantize/quantize_checkpoint.h"
 #include "model/tensor_list.h"
 #include "model/test_pipeline.h"
 #include "support/paths.h"
@@ -64,7 +65,7 @@ std::string refusal(const std::filesystem::path& folder) {
   if (config.has_error()) return config.error().message;
   const auto checkpoint = Checkpoint::open(folder).value();
   const auto backend = cpu::make_backend({.threads = 1});
-  const auto loaded = model::StageModel::load(*checkpoint, *config, {{0, config->layer_count}, true, true}, *backend,
+  const auto loaded = model::StageModel::load(*checkpoint, *config, {{0, config->layer_count()}, true, true}, *backend,
                                               {.max_batch_tokens = 8, .max_logit_rows = 8});
   REQUIRE(loaded.has_error());
   return loaded.error().message;
@@ -81,7 +82,7 @@ TEST_CASE("a written 8-bit model equals one quantized at load") {
     REQUIRE(report.bytes_after < report.bytes_before);
     const ModelConfig config = w8_config(source);
     REQUIRE(model::read_config(written.path()).value() == config);
-    const auto layers = static_cast<size_t>(config.layer_count);
+    const auto layers = static_cast<size_t>(config.layer_count());
     REQUIRE(report.tensors == layers * 7 + (config.tied_embeddings ? 0 : 1));
     for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
       const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
@@ -153,7 +154,7 @@ TEST_CASE("per-channel scales are written as compressed-tensors does") {
     if (config.is_sparse(0))
       REQUIRE_THAT(read_text(written.path() / "config.json"), Contains(R"(,"model.layers.0.mlp.gate")"));
     const auto scales = checkpoint->find("model.layers.0.self_attn.q_proj.weight_scale");
-    REQUIRE(scales->shape == tensor::Shape{config.query_width(), 1});
+    REQUIRE(scales->shape == tensor::Shape{config.layer(0).attention.query_width(), 1});
     for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
       const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
       const auto wanted = logits_of(source, config, *backend, 1);
@@ -253,10 +254,10 @@ TEST_CASE("experts are written in 8 bits and the router as it is") {
     const ModelConfig config = w8_config(source);
     REQUIRE(model::read_config(written.path()).value() == config);
     size_t projections = 1;  // the head
-    for (int32_t layer = 0; layer < config.layer_count; ++layer) projections += config.is_sparse(layer) ? 4 + 24 : 7;
+    for (int32_t layer = 0; layer < config.layer_count(); ++layer) projections += config.is_sparse(layer) ? 4 + 24 : 7;
     REQUIRE(report.tensors == projections);
     const auto checkpoint = Checkpoint::open(written.path()).value();
-    for (int32_t layer = 0; layer < config.layer_count; ++layer) {
+    for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
       if (!config.is_sparse(layer)) continue;
       REQUIRE(checkpoint->find_stored(model::router_name(config, layer))->dtype == "BF16");
       const std::string expert = model::expert_tensor_name(config, layer, 3, model::ExpertPart::kDown);
@@ -279,7 +280,7 @@ TEST_CASE("a separate tied head is written and the config says so") {
   change_config(source, R"("tie_word_embeddings": false)", R"("tie_word_embeddings": true)");
   const auto report = model::quantize_checkpoint(source.path(), written.path()).value();
   const ModelConfig config = w8_config(untied);
-  REQUIRE(report.tensors == static_cast<size_t>(config.layer_count) * 7 + 1);
+  REQUIRE(report.tensors == static_cast<size_t>(config.layer_count()) * 7 + 1);
   REQUIRE(model::read_config(written.path()).value() == config);
   const auto backend = cpu::make_backend({.threads = 1});
   REQUIRE(logits_of(written.path(), config, *backend, 2) == logits_of(untied, config, *backend, 2));
@@ -311,8 +312,8 @@ TEST_CASE("models that are held differently have different fingerprints") {
   REQUIRE(fingerprint_of(*small, w8) == of_small);
   // Other scales are another model.
   std::string weights = read_text(written.path() / "model.safetensors");
-  const auto matrix =
-      small->find_w8("model.layers.1.self_attn.q_proj.weight", {plain.query_width(), plain.hidden_size}, false);
+  const auto matrix = small->find_w8("model.layers.1.self_attn.q_proj.weight",
+                                     {plain.layer(0).attention.query_width(), plain.hidden_size}, false);
   REQUIRE(matrix.has_value());
   const std::string scales(reinterpret_cast<const char*>(matrix->scales), 64);
   weights[weights.find(scales)] ^= 1;

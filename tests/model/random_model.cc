@@ -12,7 +12,7 @@ namespace millrace::test {
 RandomModel::RandomModel(const model::ModelConfig& config, uint32_t seed) : config_(config) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> noise;
-  const model::StageSpan whole{.layers = {0, config.layer_count}};
+  const model::StageSpan whole{.layers = {0, config.layer_count()}};
   for (const model::TensorSpec& spec : model::stage_tensors(config, whole)) {
     TensorToWrite tensor{.name = spec.name, .shape = {}, .values = {}};
     for (size_t axis = 0; axis < spec.shape.rank(); ++axis) tensor.shape.push_back(spec.shape[axis]);
@@ -52,13 +52,15 @@ RandomModel::Row RandomModel::norm(const Row& x, const std::string& name) const 
 }
 
 /// Applies to each head the norm, if the model has one, then the rotation to `position`.
-void RandomModel::prepare_head(Row& heads, const std::string& norm_name, size_t position) const {
-  const auto dim = static_cast<size_t>(config_.head_dim);
-  const model::RotaryFrequencies rope = model::rotary_frequencies(config_.rope, config_.head_dim);
+void RandomModel::prepare_head(Row& heads, const model::AttentionConfig& attention, const std::string& norm_name,
+                               size_t position) const {
+  const auto dim = static_cast<size_t>(attention.head_dim);
+  const model::RopeConfig& config = config_.ropes.at(static_cast<size_t>(attention.rope.value()));
+  const model::RotaryFrequencies rope = model::rotary_frequencies(config, attention.head_dim);
   for (size_t begin = 0; begin < heads.size(); begin += dim) {
     const auto at = heads.begin() + static_cast<std::ptrdiff_t>(begin);
     Row head(at, at + static_cast<std::ptrdiff_t>(dim));
-    if (config_.qk_norm) head = norm(head, norm_name);
+    if (attention.qk_norm == model::QkNorm::kPerHead) head = norm(head, norm_name);
     for (size_t i = 0; i < dim / 2; ++i) {
       const double angle = static_cast<double>(position) * static_cast<double>(rope.inverse[i]);
       const double cos = std::cos(angle) * static_cast<double>(rope.attention_factor);
@@ -71,10 +73,11 @@ void RandomModel::prepare_head(Row& heads, const std::string& norm_name, size_t 
 
 void RandomModel::attend(std::vector<Row>& hidden, int32_t layer) const {
   const std::string place = model::layer_tensor_name(layer, "");
-  const auto dim = static_cast<size_t>(config_.head_dim);
-  const auto heads = static_cast<size_t>(config_.head_count);
-  const auto group = heads / static_cast<size_t>(config_.kv_head_count);
-  const auto window = static_cast<size_t>(config_.sliding_windows[static_cast<size_t>(layer)]);
+  const model::AttentionConfig& attention = config_.layer(layer).attention;
+  const auto dim = static_cast<size_t>(attention.head_dim);
+  const auto heads = static_cast<size_t>(attention.head_count);
+  const auto group = heads / static_cast<size_t>(attention.kv_head_count);
+  const auto window = static_cast<size_t>(attention.window);
   std::vector<Row> keys;
   std::vector<Row> values;
   for (size_t row = 0; row < hidden.size(); ++row) {
@@ -82,8 +85,8 @@ void RandomModel::attend(std::vector<Row>& hidden, int32_t layer) const {
     Row query = linear(x, place + "self_attn.q_proj");
     keys.push_back(linear(x, place + "self_attn.k_proj"));
     values.push_back(linear(x, place + "self_attn.v_proj"));
-    prepare_head(query, place + "self_attn.q_norm.weight", row);
-    prepare_head(keys.back(), place + "self_attn.k_norm.weight", row);
+    prepare_head(query, attention, place + "self_attn.q_norm.weight", row);
+    prepare_head(keys.back(), attention, place + "self_attn.k_norm.weight", row);
     const size_t oldest = window > 0 && row + 1 > window ? row + 1 - window : 0;
     Row out(query.size(), 0.0);
     for (size_t head = 0; head < heads; ++head) {
@@ -114,7 +117,8 @@ RandomModel::Row RandomModel::feed_forward(const Row& x, const std::string& gate
 
 /// Adds the most probable experts one by one, by their definition.
 RandomModel::Row RandomModel::fused_moe(const Row& x, int32_t layer) const {
-  const bool qwen = config_.moe.names == model::ExpertNaming::kMlp;
+  const model::MoeConfig& moe = config_.layer(layer).feed_forward.moe.value();
+  const bool qwen = config_.names.router == model::TensorNames{}.router;
   const std::string place = model::layer_tensor_name(layer, qwen ? "mlp." : "block_sparse_moe.");
   Row weights = linear(x, place + "gate");
   double all = 0.0;
@@ -122,7 +126,7 @@ RandomModel::Row RandomModel::fused_moe(const Row& x, int32_t layer) const {
   std::vector<std::pair<double, size_t>> ranked;
   for (size_t expert = 0; expert < weights.size(); ++expert) ranked.emplace_back(-weights[expert], expert);
   std::sort(ranked.begin(), ranked.end());
-  ranked.resize(static_cast<size_t>(config_.moe.experts_per_token));
+  ranked.resize(static_cast<size_t>(moe.experts_per_token));
   double kept = 0.0;
   for (const auto& [negative, expert] : ranked) kept -= negative;
   Row out(x.size(), 0.0);
@@ -130,7 +134,7 @@ RandomModel::Row RandomModel::fused_moe(const Row& x, int32_t layer) const {
     const std::string own = place + "experts." + std::to_string(expert) + ".";
     const Row result = qwen ? feed_forward(x, own + "gate_proj", own + "up_proj", own + "down_proj")
                             : feed_forward(x, own + "w1", own + "w3", own + "w2");
-    const double share = -negative / (config_.moe.renormalize ? kept : all);
+    const double share = -negative / (moe.renormalize ? kept : all);
     for (size_t i = 0; i < out.size(); ++i) out[i] += share * result[i];
   }
   return out;
@@ -155,7 +159,7 @@ std::vector<double> RandomModel::logits(const std::vector<TokenId>& tokens) cons
     const auto row = table.values.begin() + token * width;
     hidden.emplace_back(row, row + width);
   }
-  for (int32_t layer = 0; layer < config_.layer_count; ++layer) {
+  for (int32_t layer = 0; layer < config_.layer_count(); ++layer) {
     attend(hidden, layer);
     feed_forward(hidden, layer);
   }

@@ -26,7 +26,8 @@ class RandomModel {
   [[nodiscard]] const TensorToWrite& tensor(const std::string& name) const { return tensors_.at(name); }
   [[nodiscard]] Row linear(const Row& x, const std::string& name) const;
   [[nodiscard]] Row norm(const Row& x, const std::string& name) const;
-  void prepare_head(Row& heads, const std::string& norm_name, size_t position) const;
+  void prepare_head(Row& heads, const model::AttentionConfig& attention, const std::string& norm_name,
+                    size_t position) const;
   void attend(std::vector<Row>& hidden, int32_t layer) const;
   /// Returns down(silu(gate(x)) · up(x)) for tensors by their names without ".weight".
   [[nodiscard]] Row feed_forward(const Row& x, const std::string& gate, const std::string& up,

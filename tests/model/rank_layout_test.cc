@@ -7,6 +7,8 @@
 #include <set>
 
 #include "cpu/cpu_backend.h"
+#include "model/families/read_config.h"
+#include "model/plain_model.h"
 #include "model/random_model.h"
 #include "model/stage_model.h"
 #include "model/test_pipeline.h"
@@ -22,27 +24,24 @@ namespace {
 
 /// Returns a model with odd sizes: 33 tokens, 8 heads of 12 channels for 2 KV heads, biases and norms of heads.
 ModelConfig odd_config() {
-  ModelConfig config;
-  config.architecture = "Qwen2ForCausalLM";
-  config.vocab_size = 33;
-  config.hidden_size = 24;
-  config.intermediate_size = 72;
-  config.layer_count = 3;
-  config.head_count = 8;
-  config.kv_head_count = 2;
-  config.head_dim = 12;
-  config.max_position = 64;
-  config.norm_epsilon = 1e-5f;
-  config.qkv_bias = config.output_bias = config.qk_norm = true;
-  config.sliding_windows.assign(3, 0);
+  ModelConfig config = test::plain_model({.architecture = "Qwen2ForCausalLM",
+                                          .vocab_size = 33,
+                                          .hidden_size = 24,
+                                          .intermediate_size = 72,
+                                          .layer_count = 3,
+                                          .head_count = 8,
+                                          .kv_head_count = 2,
+                                          .head_dim = 12,
+                                          .max_position = 64});
+  test::set_biases_and_norms(config);
   return config;
 }
 
 /// Returns such a model with eleven experts in its last two layers.
 ModelConfig odd_sparse_config() {
   ModelConfig config = odd_config();
-  config.moe = {.expert_count = 11, .experts_per_token = 4, .intermediate_size = 20, .renormalize = true};
-  config.sparse_layers = {false, true, true};
+  const MoeConfig moe{.expert_count = 11, .experts_per_token = 4, .intermediate_size = 20, .renormalize = true};
+  test::set_experts(config, moe, {false, true, true});
   return config;
 }
 
@@ -71,18 +70,18 @@ std::vector<TokenId> prompt_of(size_t count, int32_t vocab) {
 TEST_CASE("a rank has its heads and the tokens of its logits") {
   const ModelConfig config = odd_config();
   const RankLayout second = rank_layout(config, {1, 4});
-  REQUIRE(second.heads == TermRange{2, 4});
-  REQUIRE(second.kv_heads == TermRange{0, 1});  // shared by two ranks
+  REQUIRE(second.layer(0).heads == TermRange{2, 4});
+  REQUIRE(second.layer(0).kv_heads == TermRange{0, 1});  // shared by two ranks
   REQUIRE(second.logit_columns == 9);
   REQUIRE(second.vocabulary == TermRange{9, 18});
   const RankLayout last = rank_layout(config, {3, 4});
-  REQUIRE(last.kv_heads == TermRange{1, 2});
+  REQUIRE(last.layer(0).kv_heads == TermRange{1, 2});
   REQUIRE(last.vocabulary == TermRange{27, 33});
-  REQUIRE(last.head_outputs.owned() == TermRange{72, 96});
-  REQUIRE(last.features.owned() == TermRange{48, 72});
+  REQUIRE(last.layer(0).head_outputs.owned() == TermRange{72, 96});
+  REQUIRE(last.layer(0).features.owned() == TermRange{48, 72});
   const RankLayout alone = rank_layout(config, {});
-  REQUIRE(alone.heads == TermRange{0, 8});
-  REQUIRE(alone.kv_heads == TermRange{0, 2});
+  REQUIRE(alone.layer(0).heads == TermRange{0, 8});
+  REQUIRE(alone.layer(0).kv_heads == TermRange{0, 2});
   REQUIRE(alone.logit_columns == 33);
   // More ranks than tokens leave some without any.
   ModelConfig few_tokens = config;
@@ -100,17 +99,16 @@ TEST_CASE("a model that cannot be divided is refused by its size") {
   ModelConfig config = odd_config();
   for (const int32_t ranks : {1, 2, 4, 8}) REQUIRE(check_ranks(config, ranks).has_value());
   refuses(config, 3, Mentions("3 tensor-parallel ranks", "1, 2, 4 or 8"));
-  config.head_count = 14;
+  test::set_heads(config, 14, 2, 12);
   refuses(config, 4, Mentions("num_attention_heads 14", "that work: 1, 2"));
   config = odd_config();
-  config.kv_head_count = 3;
-  config.head_count = 24;
+  test::set_heads(config, 24, 3, 12);
   refuses(config, 2, Mentions("num_key_value_heads 3", "that work: 1"));
   config = odd_config();
   config.hidden_size = 20;
   refuses(config, 8, Mentions("hidden_size 20", "that work: 1, 2, 4"));
   config = odd_config();
-  config.intermediate_size = 24;
+  test::for_layers(config, [](LayerConfig& layer) { layer.feed_forward.width = 24; });
   refuses(config, 4, Mentions("intermediate_size 24", "that work: 1, 2"));
   config = odd_config();
   config.quantization = Quantization::kW8;
@@ -118,7 +116,7 @@ TEST_CASE("a model that cannot be divided is refused by its size") {
   config.quantization = Quantization::kW8A8Int8;
   REQUIRE(check_ranks(config, 8).has_value());
   config = odd_sparse_config();
-  config.moe.expert_count = 3;
+  test::for_experts(config, [](MoeConfig& moe) { moe.expert_count = 3; });
   refuses(config, 4, Mentions("3 experts", "4 ranks", "that work: 1, 2"));
 }
 

@@ -8,6 +8,8 @@
 #include <functional>
 
 #include "cpu/cpu_backend.h"
+#include "model/families/read_config.h"
+#include "model/plain_model.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "support/captured_log.h"
@@ -22,26 +24,21 @@ using test::TestPipeline;
 namespace {
 
 ModelConfig small_config() {
-  ModelConfig config;
-  config.architecture = "LlamaForCausalLM";
-  config.vocab_size = 50;
-  config.hidden_size = 24;
-  config.intermediate_size = 40;
-  config.layer_count = 5;
-  config.head_count = 6;
-  config.kv_head_count = 2;
-  config.head_dim = 8;
-  config.max_position = 128;
-  config.norm_epsilon = 1e-5f;
-  config.sliding_windows.assign(5, 0);
-  return config;
+  return test::plain_model({.vocab_size = 50,
+                            .hidden_size = 24,
+                            .intermediate_size = 40,
+                            .layer_count = 5,
+                            .head_count = 6,
+                            .kv_head_count = 2,
+                            .head_dim = 8,
+                            .max_position = 128});
 }
 
 /// Returns a config whose layers 0, 2 and 4 have seven experts, of which each token takes three.
 ModelConfig sparse_config() {
   ModelConfig config = small_config();
-  config.moe = {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20};
-  config.sparse_layers = {true, false, true, false, true};
+  test::set_experts(config, {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20},
+                    {true, false, true, false, true});
   return config;
 }
 
@@ -67,12 +64,12 @@ std::vector<float> pipeline_logits(const std::filesystem::path& folder, const Mo
 /// Writes each layer into a shard of its own, the embedding into shard 0 and the rest into the last.
 void write_sharded(const test::TemporaryFolder& folder, const ModelConfig& config,
                    const std::vector<test::TensorToWrite>& tensors) {
-  std::vector<std::vector<test::TensorToWrite>> shards(static_cast<size_t>(config.layer_count) + 2);
+  std::vector<std::vector<test::TensorToWrite>> shards(static_cast<size_t>(config.layer_count()) + 2);
   std::string map;
   for (const test::TensorToWrite& tensor : tensors) {
     size_t shard = shards.size() - 1;
     if (tensor.name == kEmbeddingName) shard = 0;
-    for (int32_t layer = 0; layer < config.layer_count; ++layer)
+    for (int32_t layer = 0; layer < config.layer_count(); ++layer)
       if (tensor.name.find(layer_tensor_name(layer, "")) == 0) shard = static_cast<size_t>(layer) + 1;
     shards[shard].push_back(tensor);
     map += fmt::format("{}\"{}\":\"shard-{}.safetensors\"", map.empty() ? "" : ",", tensor.name, shard);
@@ -146,7 +143,7 @@ TEST_CASE("the attention of a layer waits only for copies of its layer") {
 
 TEST_CASE("tail rows have equal bits with or without the other rows") {
   ModelConfig config = GENERATE(small_config(), sparse_config());
-  config.sliding_windows = {0, 0, 0, 0, 3};
+  test::set_windows(config, {0, 0, 0, 0, 3});
   const test::RandomModel random(config, 23);
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
@@ -199,48 +196,49 @@ TEST_CASE("logits follow the definition of a block under every switch") {
     config.tied_embeddings = true;
   }
   SECTION("biases of q, k, v") {
-    config.qkv_bias = true;
+    test::for_layers(config, [](LayerConfig& layer) { layer.attention.qkv_bias = true; });
   }
   SECTION("biases of q, k, v and o") {
-    config.qkv_bias = config.output_bias = true;
+    test::for_layers(config, [](LayerConfig& layer) { layer.attention.qkv_bias = layer.attention.output_bias = true; });
   }
   SECTION("norms of q and k") {
-    config.qk_norm = true;
+    test::for_layers(config, [](LayerConfig& layer) { layer.attention.qk_norm = QkNorm::kPerHead; });
   }
   SECTION("sliding windows on some layers") {
-    config.sliding_windows = {0, 4, 1, 0, 33};
+    test::set_windows(config, {0, 4, 1, 0, 33});
   }
   SECTION("one key per query head, heads wider than hidden") {
-    config.kv_head_count = 6;
-    config.head_dim = 10;
+    test::set_heads(config, 6, 6, 10);
   }
   SECTION("many query heads per key head") {
-    config.head_count = 70;
-    config.kv_head_count = 1;
-    config.head_dim = 4;
+    test::set_heads(config, 70, 1, 4);
   }
   SECTION("yarn") {
-    config.rope = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
+    config.ropes.front() = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
   }
   SECTION("experts on some layers") {
     config = sparse_config();
   }
   SECTION("experts whose weights are renormalize, by other names, on every layer") {
     config = sparse_config();
-    config.moe.renormalize = true;
-    config.moe.names = ExpertNaming::kBlockSparseMoe;
-    config.sparse_layers.assign(5, true);
+    config.names = {.router = "block_sparse_moe.gate",
+                    .experts = "block_sparse_moe.experts.",
+                    .expert_gate = "w1",
+                    .expert_up = "w3",
+                    .expert_down = "w2"};
+    const MoeConfig moe{.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20, .renormalize = true};
+    test::set_experts(config, moe, std::vector<bool>(5, true));
   }
   SECTION("one expert") {
     config = sparse_config();
-    config.moe.expert_count = config.moe.experts_per_token = 1;
+    test::for_experts(config, [](MoeConfig& moe) { moe.expert_count = moe.experts_per_token = 1; });
   }
   SECTION("all experts") {
     config = sparse_config();
-    config.moe.experts_per_token = 7;
+    test::for_experts(config, [](MoeConfig& moe) { moe.experts_per_token = 7; });
   }
   SECTION("linear") {
-    config.rope = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0};
+    config.ropes.front() = {.kind = RopeKind::kLinear, .theta = 10000.0, .factor = 4.0};
   }
   const test::RandomModel random(config, 11);
   const test::TemporaryFolder folder;
@@ -318,21 +316,20 @@ TEST_CASE("a checkpoint that contradicts its config is refused early") {
     folder.write("model.safetensors", test::safetensors_text(tensors));
     const auto checkpoint = Checkpoint::open(folder.path()).value();
     size_t done = 0;
-    const auto stage = StageModel::load(*checkpoint, claimed, {.layers = {0, claimed.layer_count}}, *backend, kLimits,
+    const auto stage = StageModel::load(*checkpoint, claimed, {.layers = {0, claimed.layer_count()}}, *backend, kLimits,
                                         {.progress = [&](const LoadProgress& step) { done = step.tensors_done; }});
     REQUIRE(done == 0);
     return stage.error().message;
   };
   ModelConfig wider = config;
-  wider.intermediate_size = 48;
+  test::for_layers(wider, [](LayerConfig& layer) { layer.feed_forward.width = 48; });
   REQUIRE_THAT(message(wider),
                Mentions(path, "'model.layers.0.mlp.gate_proj.weight'", "[40, 24]", "config.json", "[48, 24]"));
   ModelConfig biased = config;
-  biased.qkv_bias = true;
+  test::for_layers(biased, [](LayerConfig& layer) { layer.attention.qkv_bias = true; });
   REQUIRE_THAT(message(biased), Mentions(path, "/model.safetensors", "'model.layers.0.self_attn.q_proj.bias'"));
   ModelConfig deeper = config;
-  deeper.layer_count = 6;
-  deeper.sliding_windows.push_back(0);
+  deeper.layers.push_back(deeper.layers.back());
   REQUIRE_THAT(message(deeper), Mentions(path, "/model.safetensors", "'model.layers.5.input_layernorm.weight'"));
   std::erase_if(tensors, [](const auto& tensor) { return tensor.name == "lm_head.weight"; });
   REQUIRE_THAT(message(config), Mentions(path, "/model.safetensors", "'lm_head.weight'"));
@@ -387,7 +384,7 @@ TEST_CASE("parameters are counted from the config") {
   config.tied_embeddings = true;
   REQUIRE(parameter_count(config) == 5 * layer + 24 + 50 * 24);
   REQUIRE(parameter_count(config, {.layers = {4, 5}, .first = false, .last = true}) == layer + 24 + 50 * 24);
-  config.qkv_bias = config.output_bias = config.qk_norm = true;
+  test::set_biases_and_norms(config);
   REQUIRE(parameter_count(config) == 5 * (layer + 80 + 24 + 16) + 24 + 50 * 24);
 }
 
@@ -429,11 +426,11 @@ TEST_CASE("missing and extra and misshapen experts are named") {
   const auto as_it_is = [](test::TensorToWrite&) {};
   REQUIRE(message(config, as_it_is) == "loaded");
   ModelConfig more = config;
-  more.moe.expert_count = 8;
+  test::for_experts(more, [](MoeConfig& moe) { moe.expert_count = 8; });
   REQUIRE_THAT(message(more, as_it_is),
                Mentions("'model.layers.0.mlp.gate.weight'", "[7, 24]", "config.json", "[8, 24]"));
   ModelConfig wider = config;
-  wider.moe.intermediate_size = 21;
+  test::for_experts(wider, [](MoeConfig& moe) { moe.intermediate_size = 21; });
   REQUIRE_THAT(message(wider, as_it_is),
                Mentions("'model.layers.0.mlp.experts.0.gate_proj.weight'", "[20, 24]", "config.json", "[21, 24]"));
   const auto rename = [&](std::string_view from, std::string_view to) {
@@ -444,7 +441,7 @@ TEST_CASE("missing and extra and misshapen experts are named") {
   REQUIRE(rename("model.layers.2.mlp.experts.6.down_proj.weight", "model.layers.2.mlp.experts.7.down_proj.weight") ==
           "/model.safetensors: has no tensor 'model.layers.2.mlp.experts.6.down_proj.weight'");
   ModelConfig dense = config;
-  dense.sparse_layers[4] = false;
+  dense.layers[4].feed_forward.moe.reset();
   REQUIRE_THAT(message(dense, as_it_is), Mentions("/model.safetensors", "'model.layers.4.mlp.gate_proj.weight'"));
 }
 

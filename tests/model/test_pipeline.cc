@@ -46,7 +46,7 @@ TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::Mod
                            const std::vector<tensor::Backend*>& ranks, Options options)
     : options_(options) {
   const auto size = static_cast<int32_t>(ranks.size());
-  const auto ranges = model::divide_layers(config.layer_count, options.stage_count).value();
+  const auto ranges = model::divide_layers(config.layer_count(), options.stage_count).value();
   for (const model::StageSpan span : model::stage_spans(ranges)) {
     Stage& stage = stages_.emplace_back();
     if (size > 1) stage.ends = comm::make_shared_collectives(ranks);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "cpu/cpu_backend.h"
 #include "model/checkpoint_files.h"
+#include "model/plain_model.h"
 #include "model/random_model.h"
 #include "model/tensor_list.h"
 #include "model/test_pipeline.h"
@@ -175,21 +176,17 @@ std::vector<Format> formats() {
 }
 
 ModelConfig test_config(bool sparse) {
-  ModelConfig config;
-  config.architecture = sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM";
-  config.vocab_size = 64;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.layer_count = 2;
-  config.head_count = 4;
-  config.kv_head_count = 2;
-  config.head_dim = 16;
-  config.max_position = 128;
-  config.norm_epsilon = 1e-5f;
-  config.sliding_windows.assign(2, 0);
+  ModelConfig config = test::plain_model({.architecture = sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
+                                          .vocab_size = 64,
+                                          .hidden_size = 64,
+                                          .intermediate_size = 128,
+                                          .layer_count = 2,
+                                          .head_count = 4,
+                                          .kv_head_count = 2,
+                                          .head_dim = 16,
+                                          .max_position = 128});
   if (sparse) {
-    config.moe = {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 32};
-    config.sparse_layers = {false, true};
+    test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 32}, {false, true});
   }
   return config;
 }
@@ -203,7 +200,7 @@ struct Twins {
     Draw draw(seed);
     std::vector<RawTensorToWrite> in_format;
     std::vector<RawTensorToWrite> in_f32;
-    const auto projections = stage_tensors(config, {.layers = {0, config.layer_count}});
+    const auto projections = stage_tensors(config, {.layers = {0, config.layer_count()}});
     for (const test::TensorToWrite& tensor : test::RandomModel(config, seed).tensors()) {
       RawTensorToWrite raw{tensor.name, "F32", tensor.shape, bytes_of(tensor.values)};
       const auto spec = std::ranges::find(projections, tensor.name, &TensorSpec::name);

@@ -1,4 +1,4 @@
-#include "model/quantize_checkpoint.h"
+#include "model/quantize/quantize_checkpoint.h"
 
 #include <algorithm>
 #include <array>
@@ -7,11 +7,13 @@
 #include <fstream>
 #include <span>
 #include <string>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/families/read_config.h"
 #include "model/field_reader.h"
 #include "model/mapped_file.h"
 #include "model/tensor_list.h"
@@ -50,23 +52,32 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
   return quantization == Quantization::kW8A8Int8 && spec.name == kHeadName;
 }
 
-/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, and the head, which may
-/// be tied and have no tensor.
+/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared
+/// experts, and the head, which may be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
-  for (int32_t layer = 0; layer < config.layer_count; ++layer) {
-    if (config.is_sparse(layer)) names.push_back(module(router_name(config, layer)));
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    names.push_back(module(router_name(config, layer)));
+    const auto& shared = config.layer(layer).feed_forward.moe->shared;
+    if (shared && shared->has_gate) names.push_back(config.names.plain(layer, config.names.shared_expert_gate));
   }
   return names;
 }
 
 Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const ModelConfig& config,
                                          Quantization quantization) {
-  const StageSpan whole{.layers = {0, config.layer_count}, .first = true, .last = true};
+  const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   std::vector<Source> sources;
+  std::unordered_set<std::string> known;  // one tensor may hold several weights
   for (const TensorSpec& spec : stage_tensors(config, whole)) {
-    auto tensor = checkpoint.find(spec.name, spec.shape);
+    if (!known.insert(spec.stored_name()).second) continue;
+    if (spec.stored_shape().rank() > 2)
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{}: tensor '{}' holds several matrices {}, wanted one tensor for each to quantize",
+                        checkpoint.folder().string(), spec.stored_name(), spec.stored_shape().to_string());
+    auto tensor = checkpoint.find(spec.stored_name(), spec.stored_shape());
     if (!tensor) return tensor.error();
     sources.push_back({std::move(*tensor), spec.projection && !stays(spec, quantization)});
   }

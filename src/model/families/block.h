@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/field_reader.h"
+#include "model/rope_config.h"
+
+/// What the families have in common: the members of config.json that most of them spell alike.
+namespace millrace::model {
+
+// Bounds far above any model, and far below numbers whose product overflows.
+inline constexpr int32_t kMaxVocab = 1 << 22;
+inline constexpr int32_t kMaxWidth = 1 << 18;
+inline constexpr int32_t kMaxIntermediate = 1 << 20;
+inline constexpr int32_t kMaxLayerCount = 1024;
+inline constexpr int32_t kMaxHeadCount = 4096;
+inline constexpr int32_t kMaxHeadDim = 256;  ///< limit of the attention kernels
+inline constexpr int32_t kMaxPosition = 1 << 28;
+inline constexpr int32_t kMaxExpertCount = 1024;
+
+/// A family's defaults. A member without one must be in config.json.
+struct BlockDefaults {
+  std::optional<int32_t> vocab_size = {};
+  std::optional<int32_t> head_count = {};
+  std::optional<int32_t> kv_head_count = {};  ///< none: head_count
+  std::optional<int32_t> head_dim = {};       ///< none: hidden_size / head_count
+  std::optional<int32_t> max_position = {};
+  std::string_view epsilon_key = "rms_norm_eps";
+  double epsilon = 1e-6;
+  bool tied_embeddings = false;
+};
+
+/// Reads the dimensions into `config` and gives it num_hidden_layers copies of Llama's layer, which is also returned:
+/// RMS norms before both blocks, attention over all positions without rotation, a gated feed-forward block of
+/// intermediate_size with SiLU. Models whose attention looks ahead are refused.
+LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefaults& defaults = {});
+
+/// Reads the activation under one of `keys`, the first that is there; `wanted` when absent. Another name is a fault.
+void require_activation(FieldReader& fields, std::string_view wanted,
+                        std::initializer_list<std::string_view> keys = {"hidden_act"});
+
+/// Reads the rotary part of a model whose layers all have the same, and adds it to `config`. It fills in
+/// max_position and head_dim of `reading`. Returns its index.
+int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading = {});
+
+/// Says of each layer whether its attention slides: as layer_types names them, or else as `slides` says.
+[[nodiscard]] std::vector<bool> read_layer_types(FieldReader& fields, const ModelConfig& config,
+                                                 const std::function<bool(int32_t layer)>& slides);
+
+/// Gives every layer a copy of `layer`, and those that slide the window. A layer that slides without a window is a
+/// fault.
+void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,
+                const std::vector<bool>& slides);
+
+/// Reads the experts of each token, at most `moe.expert_count`, whose name in config.json is `count_key`.
+void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,
+                            std::string_view key = "num_experts_per_tok");
+
+/// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert: n_routed_experts, n_group and so on.
+/// Scores are sigmoids; a group counts as the sum of its two largest scores with their correction biases.
+[[nodiscard]] MoeConfig read_grouped_experts(FieldReader& fields);
+
+/// Gives every layer a copy of `layer`, with experts from the layer `dense_count` on.
+void set_dense_then_sparse(ModelConfig& config, const LayerConfig& layer, const MoeConfig& moe, int32_t dense_count);
+
+/// Refuses members that change the arithmetic and that the family has not read. One that is absent, null, false, 0, 1
+/// or empty changes nothing.
+void refuse_unread_arithmetic(FieldReader& fields);
+
+}  // namespace millrace::model

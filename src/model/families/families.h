@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "model/config.h"
+#include "model/field_reader.h"
+
+/// The families of models. Each is one file of this folder, which turns a config.json into the description of a model:
+/// its layers, and the names of its tensors.
+namespace millrace::model {
+
+/// Which architectures of config.json are a family's.
+enum class FamilyKind : uint8_t {
+  kDecoder,  ///< <name>ForCausalLM, and without an output head <name>Model and <name>ForSequenceClassification
+  kWrapper,  ///< <name> alone, a multimodal model whose text part is served; its config is the member text_config
+  kEncoder,  ///< <name> alone
+};
+
+/// A family of models.
+struct Family {
+  std::string_view name;  ///< what architectures[0] begins with
+  FamilyKind kind = FamilyKind::kDecoder;
+  std::string_view models;  ///< models of the family, for people
+  /// Fills in the dimensions, the layers and the tensor names. Faults are recorded in the reader.
+  void (*describe)(FieldReader& fields, ModelConfig& config) = nullptr;
+};
+
+void describe_llama(FieldReader& fields, ModelConfig& config);
+void describe_mistral(FieldReader& fields, ModelConfig& config);
+void describe_mixtral(FieldReader& fields, ModelConfig& config);
+void describe_qwen2(FieldReader& fields, ModelConfig& config);
+void describe_qwen3(FieldReader& fields, ModelConfig& config);
+void describe_qwen3_moe(FieldReader& fields, ModelConfig& config);
+void describe_qwen2_moe(FieldReader& fields, ModelConfig& config);
+void describe_granite_moe(FieldReader& fields, ModelConfig& config);
+void describe_ernie4_5_moe(FieldReader& fields, ModelConfig& config);
+void describe_glm4_moe(FieldReader& fields, ModelConfig& config);
+void describe_hy_v3(FieldReader& fields, ModelConfig& config);
+void describe_minimax_m2(FieldReader& fields, ModelConfig& config);
+void describe_gpt_oss(FieldReader& fields, ModelConfig& config);
+void describe_phi3(FieldReader& fields, ModelConfig& config);
+void describe_ministral3(FieldReader& fields, ModelConfig& config);
+void describe_mistral3(FieldReader& fields, ModelConfig& config);
+void describe_granite(FieldReader& fields, ModelConfig& config);
+void describe_olmo2(FieldReader& fields, ModelConfig& config);
+void describe_olmo3(FieldReader& fields, ModelConfig& config);
+void describe_gemma2(FieldReader& fields, ModelConfig& config);
+void describe_gemma3(FieldReader& fields, ModelConfig& config);
+void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
+void describe_glm4(FieldReader& fields, ModelConfig& config);
+void describe_cohere2(FieldReader& fields, ModelConfig& config);
+void describe_bert(FieldReader& fields, ModelConfig& config);
+void describe_roberta(FieldReader& fields, ModelConfig& config);
+
+/// Returns all families, in the order in which messages and docs/models.md list them.
+[[nodiscard]] std::span<const Family> families();
+
+}  // namespace millrace::model

@@ -1,0 +1,134 @@
+#include "model/families/read_config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/families/block.h"
+#include "model/families/families.h"
+#include "model/field_reader.h"
+#include "model/mapped_file.h"
+
+namespace millrace::model {
+namespace {
+
+constexpr std::string_view kGenerates = "ForCausalLM";
+/// The architectures of a decoder family that have no output head.
+constexpr std::array<std::string_view, 2> kPools = {"Model", "ForSequenceClassification"};
+
+bool is_of_family(std::string_view architecture, const Family& family) {
+  if (family.kind != FamilyKind::kDecoder) return architecture == family.name;
+  if (!architecture.starts_with(family.name)) return false;
+  const std::string_view rest = architecture.substr(family.name.size());
+  return rest == kGenerates || std::ranges::find(kPools, rest) != kPools.end();
+}
+
+/// Returns the names of the architectures of one kind, for a message.
+std::string known_architectures(FamilyKind kind) {
+  std::vector<std::string> names;
+  for (const Family& family : families()) {
+    if (family.kind == kind)
+      names.push_back(fmt::format("{}{}", family.name, kind == FamilyKind::kDecoder ? kGenerates : ""));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Family* find_family(FieldReader& fields, ModelConfig& config) {
+  const std::vector<std::string> names = fields.strings("architectures");
+  if (names.empty()) {
+    fields.fail_with("architectures is missing or empty, wanted one of {}", known_architectures(FamilyKind::kDecoder));
+    return nullptr;
+  }
+  const auto found =
+      std::ranges::find_if(families(), [&](const Family& each) { return is_of_family(names.front(), each); });
+  if (found != families().end()) {
+    config.architecture = names.front();
+    config.has_output_head = found->kind != FamilyKind::kDecoder || config.architecture.ends_with(kGenerates);
+    return &*found;
+  }
+  const std::string wrappers = known_architectures(FamilyKind::kWrapper);
+  fields.fail_with("architecture '{}' is not known, wanted one of {}, or the same with {} in place of {}, or {}{}{}",
+                   names.front(), known_architectures(FamilyKind::kDecoder), fmt::join(kPools, " or "), kGenerates,
+                   wrappers, wrappers.empty() ? "" : ", ", known_architectures(FamilyKind::kEncoder));
+  return nullptr;
+}
+
+void read_dtype(FieldReader& fields, ModelConfig& config) {
+  const char* key = fields.has("dtype") ? "dtype" : "torch_dtype";
+  const Result<tensor::DType> dtype = tensor::parse_dtype(fields.text_or(key, "float32"));
+  if (dtype)
+    config.dtype = *dtype;
+  else
+    fields.fail_with("{}: {}", key, dtype.error().message);
+}
+
+void read_special_tokens(FieldReader& fields, ModelConfig& config) {
+  if (fields.has("eos_token_id")) config.eos_token_ids = fields.token_ids("eos_token_id");
+  const std::vector<TokenId> bos = fields.token_ids("bos_token_id");
+  if (!bos.empty()) config.bos_token_id = bos.front();
+}
+
+void read_stored_quantization(FieldReader& fields, ModelConfig& config) {
+  const StoredQuantization stored = read_quantization(fields);
+  config.quantization = stored.quantization;
+  config.keeps_unquantized_projections = stored.has_unquantized_projections;
+  config.weight_format = stored.format;
+}
+
+void describe(const Family& family, FieldReader& fields, ModelConfig& config) {
+  family.describe(fields, config);
+  if (family.kind != FamilyKind::kEncoder) refuse_unread_arithmetic(fields);
+}
+
+bool has_dtype(const FieldReader& fields) {
+  return fields.has("dtype") || fields.has("torch_dtype");
+}
+
+/// Describes the text part of a wrapper. What lies outside of it goes before what lies in it.
+void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& config) {
+  constexpr const char* kTextConfig = "text_config";
+  const auto object = fields.object(kTextConfig);
+  if (!object) return fields.fail_with("{} is missing, wanted the config of the text model", kTextConfig);
+  FieldReader text(fields.source() + ": " + kTextConfig, *object);
+  if (!has_dtype(fields) && has_dtype(text)) read_dtype(text, config);
+  describe(family, text, config);
+  read_special_tokens(text, config);
+  fields.take_error_of(text);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", config.tied_embeddings);
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
+  JsonDocument document;
+  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
+  if (!object) return object.error();
+  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
+  FieldReader fields(std::string(source), *object);
+  ModelConfig config;
+  const Family* family = find_family(fields, config);
+  if (family == nullptr) return *fields.error();
+  if (has_dtype(fields)) read_dtype(fields, config);
+  read_stored_quantization(fields, config);
+  if (family->kind == FamilyKind::kWrapper) {
+    describe_wrapped(*family, fields, config);
+  } else {
+    describe(*family, fields, config);
+  }
+  read_special_tokens(fields, config);
+  if (fields.error()) return *fields.error();
+  return config;
+}
+
+Result<ModelConfig> read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text) return text.error();
+  return parse_config(*text, path.string());
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "tensor/routing.h"
+
+/// The parts of one layer of a model. The forward pass interprets them; a family's file (families/) fills them in.
+namespace millrace::model {
+
+/// How a vector x is normalised with a weight w.
+enum class NormKind : uint8_t {
+  kRms,           ///< x / sqrt(mean(x²) + epsilon) · w
+  kRmsPlusOne,    ///< x / sqrt(mean(x²) + epsilon) · (1 + w)
+  kLayer,         ///< (x - mean) / sqrt(variance + epsilon) · w
+  kLayerInPlace,  ///< LayerNorm with a bias, whose result also replaces the residual stream, as in BERT
+};
+
+/// The norms of a layer. One before a block normalises its input, one after it what the block adds.
+struct LayerNorms {
+  bool before_attention = true;
+  bool after_attention = false;
+  bool before_feed_forward = true;  ///< without effect in a parallel layer, whose blocks have the same input
+  bool after_feed_forward = false;
+  friend bool operator==(const LayerNorms&, const LayerNorms&) = default;
+};
+
+/// The RMS norm of q and k before the rotation.
+enum class QkNorm : uint8_t {
+  kNone,
+  kPerHead,   ///< of each head, with one weight [head_dim]
+  kAllHeads,  ///< of all heads together, with weights [heads · head_dim]
+};
+
+/// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor(p / original_max_position)).
+struct QueryScaling {
+  double beta = 0.0;
+  int32_t original_max_position = 1;
+  friend bool operator==(const QueryScaling&, const QueryScaling&) = default;
+};
+
+/// Attention with keys and values per head: Wo · softmax(mask(cap(scale · q·k))) · v.
+struct AttentionConfig {
+  int32_t head_count = 0;
+  int32_t kv_head_count = 0;
+  int32_t head_dim = 0;  ///< head_count · head_dim may differ from hidden_size
+  bool qkv_bias = false;
+  bool output_bias = false;  ///< of o_proj
+  QkNorm qk_norm = QkNorm::kNone;
+  std::optional<int32_t> rope = {};  ///< index into ModelConfig::ropes; none: q and k are not rotated
+  float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
+  float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
+  std::optional<QueryScaling> query_scaling = {};
+
+  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
+  [[nodiscard]] int64_t kv_width() const { return int64_t{kv_head_count} * head_dim; }
+  friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
+};
+
+/// The function between the matrices of a feed-forward block.
+enum class MlpActivation : uint8_t {
+  kSilu,      ///< x / (1 + exp(-x))
+  kGelu,      ///< x/2 · (1 + erf(x/√2))
+  kGeluTanh,  ///< x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+};
+
+/// A feed-forward block that every token of a sparse layer takes besides its chosen experts.
+struct SharedExpertConfig {
+  int32_t width = 0;
+  bool has_gate = false;  ///< sigmoid(Wgate · x), one number per token, weighs its output
+  friend bool operator==(const SharedExpertConfig&, const SharedExpertConfig&) = default;
+};
+
+/// The experts of a sparse layer, which replace its feed-forward block. Each expert is a gated feed-forward block of
+/// another width. How a token chooses and weighs them: tensor::Routing.
+struct MoeConfig {
+  int32_t expert_count = 0;
+  int32_t experts_per_token = 0;  ///< at most expert_count
+  int32_t intermediate_size = 0;  ///< of one expert
+  bool renormalize = false;       ///< the weights of a token's experts are divided by their sum
+  tensor::RouterScore score = tensor::RouterScore::kSoftmax;
+  float weight_scale = 1.0f;  ///< Routing::scale
+  double sum_epsilon = 0.0;
+  double min_sum = 0.0;
+  int32_t group_count = 1;  ///< divides expert_count
+  int32_t groups_per_token = 1;
+  tensor::GroupScore group_score = tensor::GroupScore::kMax;
+  bool choice_bias = false;  ///< Routing::choice_bias is a tensor
+  bool router_bias = false;
+  bool f32_router = false;  ///< logits are computed in f32 where the router is stored so
+  tensor::GatedActivation activation = {};
+  bool biases = false;  ///< of gate, up and down
+  std::optional<SharedExpertConfig> shared = {};
+
+  /// Returns the routing without its choice_bias.
+  [[nodiscard]] tensor::Routing routing() const;
+  friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
+};
+
+/// The feed-forward block: Wdown · (f(Wgate·x) · Wup·x), or Wdown · f(Wup·x) without a gate.
+struct FeedForwardConfig {
+  int32_t width = 0;  ///< rows of Wup; of no meaning with experts, see inner_width
+  MlpActivation activation = MlpActivation::kSilu;
+  bool gated = true;
+  bool bias = false;  ///< of every matrix; only without a gate
+  std::optional<MoeConfig> moe = {};
+
+  /// Returns the width of the block that all tokens take: of a sparse layer the shared expert's, 0 without one.
+  [[nodiscard]] int32_t inner_width() const {
+    if (!moe) return width;
+    return moe->shared ? moe->shared->width : 0;
+  }
+  friend bool operator==(const FeedForwardConfig&, const FeedForwardConfig&) = default;
+};
+
+/// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
+/// so. In a parallel layer both blocks have the input norm(x) of the first.
+struct LayerConfig {
+  LayerNorms norms;
+  AttentionConfig attention;
+  FeedForwardConfig feed_forward;
+  float residual_multiplier = 1.0f;  ///< m
+  bool parallel = false;
+  friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/config.h"
+#include "model/layer_range.h"
+#include "model/rank_layout.h"
+#include "model/weights.h"
+#include "tensor/backend.h"
+#include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
+
+namespace millrace::model {
+
+/// Upper bounds of one forward pass, by which activations are allocated.
+struct StageLimits {
+  int32_t max_batch_tokens = 0;  ///< rows of one forward pass
+  int32_t max_logit_rows = 0;    ///< rows of logits that exist at once
+  int32_t max_tail_rows = 0;     ///< rows that go on from the last layer's keys and values
+};
+
+/// Computes the layers of a stage on one rank, as their descriptions say. It owns the activations inside a layer, which
+/// every layer overwrites. Layers are numbered within the stage. Owned by a StageModel, whose rules of calls hold; what
+/// the constructor takes outlives it.
+class LayerRunner {
+ public:
+  LayerRunner(const ModelConfig& config, LayerRange range, tensor::Backend& backend, const RankLayout& layout,
+              const std::vector<LayerWeights>& weights, const StageLimits& limits);
+  /// Sets the exchange with the other ranks of the stage; null: there are none.
+  void set_collective(tensor::Collective* collective) { collective_ = collective; }
+  /// Sets the exchange of experts with other rings; null: the ring has all experts.
+  void set_expert_exchange(tensor::ExpertExchange* exchange) { expert_exchange_ = exchange; }
+
+  [[nodiscard]] tensor::AttentionShape attention_shape(int32_t index) const;
+  /// Computes the model's norm of `hidden` into `out` (compute). An encoder's also replaces `hidden`.
+  void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
+            tensor::Matrix out);
+
+  /// Stores the keys and values of all rows in the pages and returns their queries, valid until the layer is finished.
+  [[nodiscard]] tensor::Matrix project_qkv(int32_t index, tensor::Matrix hidden, const tensor::UploadedBatch& batch,
+                                           tensor::KvCache& cache);
+  /// Computes the rest of the layer, from the queries on, into `hidden`.
+  void finish(int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
+              tensor::Matrix hidden);
+  /// Computes the rest of the layer for some rows of `hidden` into `tails`; `batch` has these rows only.
+  void finish_tails(int32_t index, tensor::Matrix query, tensor::Matrix hidden, const tensor::UploadedIndices& rows,
+                    const tensor::UploadedBatch& batch, const tensor::KvCache& cache, tensor::Matrix tails);
+  /// Takes part in the exchange of a layer's experts, if it has some, without rows of this ring.
+  void exchange_without_rows(int32_t index);
+  /// Returns the most rows of one pass of all rings that share experts.
+  [[nodiscard]] int64_t exchanged_rows() const {
+    return int64_t{max_batch_tokens_} * layout_.experts.size / layout_.position.size;
+  }
+
+ private:
+  /// Scratch of one layer. Widths are the rank's, of the widest layer.
+  struct Activations {
+    tensor::Buffer normed;           // compute [max_batch_tokens, hidden]
+    tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], if has_sums_
+    tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
+    tensor::Buffer rank_magnitudes;  // f32     [max_batch_tokens, ranks], with several ranks
+    tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
+    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
+    tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
+    tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if a layer is sparse
+    tensor::Buffer all_rows;         // compute [exchanged_rows(), hidden], if rings share experts, as the next two
+    tensor::Buffer all_routed;       // f32     [exchanged_rows(), experts]
+    tensor::Buffer all_sums;         // f32     [exchanged_rows(), hidden]
+    tensor::Buffer shared_sums;      // f32     [max_batch_tokens, hidden], if a layer has a shared expert
+    tensor::Buffer shared_gates;     // f32     [max_batch_tokens, 1], if a shared expert has a gate
+    tensor::Buffer tail_query;       // compute [max_tail_rows, heads·head_dim]
+    tensor::Buffer tail_normed;      // compute [max_tail_rows, hidden], if a layer is parallel
+  };
+  /// The rotation of one entry of ModelConfig::ropes, or none.
+  struct Rotation {
+    std::unique_ptr<tensor::DeviceVector> inverse_frequency;  // [rotary_dim / 2]
+    float attention_factor = 1.0f;
+  };
+  /// The end of a block: hidden += multiplier · norm(sums + bias).
+  struct BlockEnd {
+    const tensor::DeviceVector* bias = nullptr;
+    const tensor::DeviceVector* norm = nullptr;  ///< null: no norm
+    float multiplier = 1.0f;
+    [[nodiscard]] bool is_plain() const { return norm == nullptr && multiplier == 1.0f; }
+  };
+
+  [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
+  [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
+  [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
+  void make_rotations();
+  void allocate(const StageLimits& limits);
+  /// Returns the largest of a number that `of` gives for each layer.
+  template <class Of>
+  [[nodiscard]] int64_t largest(const Of& of) const;
+  /// Returns the columns of a layer's activations before its activation function, where they are stored.
+  [[nodiscard]] int64_t expanded_columns(int32_t index) const;
+  [[nodiscard]] tensor::RotaryTable rotary_table(const AttentionConfig& attention) const;
+  /// Returns the first rows of the buffer of normed activations.
+  [[nodiscard]] tensor::Matrix normed_rows(int64_t rows) const;
+  /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
+  [[nodiscard]] tensor::Matrix block_input(tensor::Matrix hidden, const tensor::DeviceVector* weight,
+                                           const tensor::DeviceVector* bias);
+  void attend(int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
+              tensor::Matrix hidden);
+  /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
+  void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
+  [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;
+  /// Computes the rank's part of x · Wᵀ (f32). The weight's inputs are divided over the ranks.
+  void multiply(tensor::Matrix x, const tensor::PackedWeight& weight, tensor::Matrix sums);
+  /// Adds a block's output, whose sums are those of all ranks, to hidden.
+  void end_block(tensor::Matrix sums, const BlockEnd& end, tensor::Matrix hidden);
+  /// Adds the sums of all ranks to hidden.
+  void add_sums(tensor::Matrix sums, const BlockEnd& end, tensor::Matrix hidden);
+  /// Computes a layer's feed-forward block. In a parallel layer `attention_input` is its input.
+  void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
+                    tensor::Matrix hidden);
+  void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  /// Computes the sums of a layer's experts over all ranks that have some.
+  void sum_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed,
+                   const tensor::UploadedBatch& batch, tensor::Matrix sums);
+  /// Computes the rank's experts for the rows of all rings, and the sums over all of their ranks for those of this
+  /// ring.
+  void exchange_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed, tensor::Matrix sums);
+  /// Adds a shared expert's output to hidden.
+  void add_shared_expert(int32_t index, tensor::Matrix x, tensor::Matrix hidden);
+  /// Returns the inputs of the feed-forward block's last matrix.
+  [[nodiscard]] tensor::Matrix activate(int32_t index, tensor::Matrix x);
+
+  const ModelConfig& config_;
+  const LayerRange range_;
+  tensor::Backend& backend_;
+  const RankLayout& layout_;
+  const std::vector<LayerWeights>& weights_;
+  const int32_t max_batch_tokens_;
+  tensor::Collective* collective_ = nullptr;
+  tensor::ExpertExchange* expert_exchange_ = nullptr;
+  std::vector<Rotation> rotations_;  // [ropes + 1]; the last one rotates nothing
+  bool has_sums_ = false;            // blocks end with sums in a buffer of their own
+  Activations activations_;
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,178 @@
+#include "model/layer_tensors.h"
+
+#include <array>
+#include <span>
+#include <string_view>
+
+namespace millrace::model {
+namespace {
+
+/// Lists the weights of one layer.
+class LayerLister {
+ public:
+  LayerLister(const ModelConfig& config, int32_t index, std::vector<TensorSpec>& specs)
+      : config_(config), names_(config.names), layer_(config.layer(index)), index_(index), specs_(specs) {}
+
+  void list() {
+    const LayerNorms& norms = layer_.norms;
+    if (norms.before_attention) add_norm_before_layer(config_, index_, specs_);
+    list_attention();
+    if (norms.after_attention) add_norm(names_.attention_output_norm);
+    if (norms.before_feed_forward && !layer_.parallel) add_norm(names_.feed_forward_norm);
+    if (layer_.feed_forward.moe)
+      list_experts(*layer_.feed_forward.moe);
+    else
+      list_feed_forward();
+    if (norms.after_feed_forward) add_norm(names_.feed_forward_output_norm);
+  }
+
+ private:
+  /// A matrix of the layer with its division.
+  struct Rows {
+    std::string_view name;
+    int64_t count = 0;
+    Division division = Division::kNone;
+    PairedRows paired = {};
+  };
+
+  TensorSpec& add(std::string name, tensor::Shape shape, Division division = Division::kNone) {
+    const bool projection = shape.rank() == 2;
+    return specs_.emplace_back(TensorSpec{
+        .name = std::move(name), .shape = shape, .projection = projection, .division = division, .layer = index_});
+  }
+
+  void add_norm(std::string_view name) {
+    add(names_.weight(index_, name), {config_.hidden_size});
+    if (config_.norm == NormKind::kLayerInPlace) add(names_.bias(index_, name), {config_.hidden_size});
+  }
+
+  /// Adds weights [count, hidden], and then their biases. With a `fused` name one tensor has the rows of all.
+  void add_rows(std::span<const Rows> parts, std::string_view fused, bool bias) {
+    const int64_t hidden = config_.hidden_size;
+    int64_t all = 0;
+    for (const Rows& part : parts) all += part.count;
+    for (const bool is_bias : {false, true}) {
+      if (is_bias && !bias) continue;
+      const auto name = [&](std::string_view part) {
+        return is_bias ? names_.bias(index_, part) : names_.weight(index_, part);
+      };
+      const auto shape = [&](int64_t rows) { return is_bias ? tensor::Shape{rows} : tensor::Shape{rows, hidden}; };
+      int64_t first = 0;
+      for (const Rows& part : parts) {
+        TensorSpec& spec = add(name(part.name), shape(part.count), part.division);
+        spec.paired = part.paired;
+        if (!fused.empty()) spec.part = TensorPart{.tensor = name(fused), .shape = shape(all), .first_row = first};
+        first += part.count;
+      }
+    }
+  }
+
+  void list_attention() {
+    const AttentionConfig& attention = layer_.attention;
+    const int64_t query = attention.query_width();
+    const int64_t kv = attention.kv_width();
+    PairedRows paired;
+    if (attention.rope && config_.ropes[static_cast<size_t>(*attention.rope)].interleaved)
+      paired = {.head_rows = attention.head_dim, .first = 0, .count = rotary_dim(config_, attention)};
+    add_rows(
+        std::array{Rows{names_.query, query, Division::kHeadRows, paired},
+                   Rows{names_.key, kv, Division::kKvHeadRows, paired}, Rows{names_.value, kv, Division::kKvHeadRows}},
+        names_.fused_qkv, attention.qkv_bias);
+    if (attention.qk_norm != QkNorm::kNone) {
+      const bool per_head = attention.qk_norm == QkNorm::kPerHead;
+      add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : query});
+      add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : kv});
+    }
+    if (attention.sinks) add(names_.plain(index_, names_.sinks), {attention.head_count}, Division::kHeads);
+    add(names_.weight(index_, names_.output), {config_.hidden_size, query}, Division::kHeadColumns);
+    if (attention.output_bias) add(names_.bias(index_, names_.output), {config_.hidden_size});
+  }
+
+  void list_feed_forward() {
+    const FeedForwardConfig& feed_forward = layer_.feed_forward;
+    const Rows up{names_.up, feed_forward.width, Division::kFeatureRows};
+    if (feed_forward.gated) {
+      const Rows gate{names_.gate, feed_forward.width, Division::kFeatureRows};
+      add_rows(std::array{gate, up}, names_.fused_gate_up, feed_forward.bias);
+    } else {
+      add_rows(std::array{up}, {}, feed_forward.bias);
+    }
+    add(names_.weight(index_, names_.down), {config_.hidden_size, feed_forward.width}, Division::kFeatureColumns);
+    if (feed_forward.bias) add(names_.bias(index_, names_.down), {config_.hidden_size});
+  }
+
+  /// Adds a tensor of a router, which is never quantized.
+  void add_plain(std::string name, tensor::Shape shape) { add(std::move(name), shape).projection = false; }
+
+  void list_experts(const MoeConfig& moe) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t count = moe.expert_count;
+    add_plain(router_name(config_, index_), {count, hidden});
+    if (moe.router_bias) add_plain(names_.bias(index_, names_.router), {count});
+    if (moe.choice_bias)
+      add_plain(names_.plain(index_, names_.choice_bias),
+                names_.choice_bias_is_row ? tensor::Shape{1, count} : tensor::Shape{count});
+    for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
+      for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
+        list_expert_part(moe, expert, part);
+    }
+    if (moe.biases) {
+      add_plain(fused_bias_name(config_, index_, ExpertPart::kGate), {count, 2 * int64_t{moe.intermediate_size}});
+      add_plain(fused_bias_name(config_, index_, ExpertPart::kDown), {count, hidden});
+    }
+    if (moe.shared) list_shared_expert(*moe.shared);
+  }
+
+  void list_expert_part(const MoeConfig& moe, int32_t expert, ExpertPart part) {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t inner = moe.intermediate_size;
+    const bool is_down = part == ExpertPart::kDown;
+    const tensor::Shape shape = is_down ? tensor::Shape{hidden, inner} : tensor::Shape{inner, hidden};
+    TensorSpec& spec = add(expert_tensor_name(config_, index_, expert, part), shape);
+    spec.expert = expert;
+    if (names_.expert_storage == ExpertStorage::kSeparate) return;
+    const bool in_turn = !is_down && names_.expert_storage != ExpertStorage::kRows;
+    const bool is_up = part == ExpertPart::kUp;
+    const int64_t rows = is_down ? hidden : 2 * inner;
+    TensorPart& stored = spec.part.emplace();
+    stored.tensor = names_.plain(index_, is_down ? names_.fused_experts_down : names_.fused_experts_gate_up);
+    stored.plane = expert;
+    stored.transposed = names_.expert_storage == ExpertStorage::kColumns;
+    stored.shape = stored.transposed ? tensor::Shape{moe.expert_count, shape[1], rows}
+                                     : tensor::Shape{moe.expert_count, rows, shape[1]};
+    if (is_up) stored.first_row = in_turn ? 1 : inner;
+    if (in_turn) stored.row_step = 2;
+    if (names_.expert_storage == ExpertStorage::kMxfp4) {
+      stored.scales = stored.tensor + "_scales";
+      stored.tensor += "_blocks";
+    }
+  }
+
+  void list_shared_expert(const SharedExpertConfig& shared) {
+    add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows},
+                        Rows{names_.shared_up, shared.width, Division::kFeatureRows}},
+             {}, false);
+    add(names_.weight(index_, names_.shared_down), {config_.hidden_size, shared.width}, Division::kFeatureColumns);
+    if (shared.has_gate) add_plain(names_.weight(index_, names_.shared_expert_gate), {1, config_.hidden_size});
+  }
+
+  const ModelConfig& config_;
+  const TensorNames& names_;
+  const LayerConfig& layer_;
+  int32_t index_;
+  std::vector<TensorSpec>& specs_;
+};
+
+}  // namespace
+
+void add_layer_tensors(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
+  LayerLister(config, layer, specs).list();
+}
+
+void add_norm_before_layer(const ModelConfig& config, int32_t layer, std::vector<TensorSpec>& specs) {
+  const std::string name = config.names.norm_before_layer(layer, config.layer_count());
+  specs.push_back({.name = name + ".weight", .shape = {config.hidden_size}});
+  if (config.norm == NormKind::kLayerInPlace) specs.push_back({.name = name + ".bias", .shape = {config.hidden_size}});
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace millrace::model {
+
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kFinalNormName = "model.norm.weight";
+inline constexpr std::string_view kHeadName = "lm_head.weight";
+
+/// How the experts of a layer are stored: one by one, or each of their matrices in one tensor for all.
+enum class ExpertStorage : uint8_t {
+  kSeparate,
+  kRows,     ///< gate_up [experts, 2·intermediate, hidden], gate rows first; down [experts, hidden, intermediate]
+  kColumns,  ///< gate_up [experts, hidden, 2·intermediate], gate and up in turn; down [experts, intermediate, hidden]
+  kMxfp4,    ///< blocks and scales of [experts, 2·intermediate, hidden], gate and up in turn, and of kRows' down
+};
+
+/// How a family names its tensors; the defaults are Llama's. All views are of literals. The members from
+/// `attention_norm` on follow "<layers>N." and lack the ending ".weight" or ".bias". A tensor that the layer's
+/// description lacks is not looked for. Where a fused name is set, one tensor has the rows of several, one after
+/// another.
+struct TensorNames {
+  std::string_view embedding = kEmbeddingName;
+  std::string_view position_embedding = {};  ///< of an encoder
+  std::string_view type_embedding = {};      ///< of an encoder
+  /// The norm after an encoder's embeddings; the norm before its other layers, and the final one, is the previous
+  /// layer's `attention_norm`. Empty in a decoder.
+  std::string_view embedding_norm = {};
+  std::string_view final_norm = kFinalNormName;
+  std::string_view head = kHeadName;
+  std::string_view layers = "model.layers.";
+  std::string_view attention_norm = "input_layernorm";
+  std::string_view query = "self_attn.q_proj";
+  std::string_view key = "self_attn.k_proj";
+  std::string_view value = "self_attn.v_proj";
+  std::string_view fused_qkv = {};
+  std::string_view query_norm = "self_attn.q_norm";
+  std::string_view key_norm = "self_attn.k_norm";
+  std::string_view sinks = "self_attn.sinks";  ///< has no ending
+  std::string_view output = "self_attn.o_proj";
+  std::string_view attention_output_norm = {};
+  std::string_view feed_forward_norm = "post_attention_layernorm";
+  std::string_view gate = "mlp.gate_proj";
+  std::string_view up = "mlp.up_proj";
+  std::string_view fused_gate_up = {};
+  std::string_view down = "mlp.down_proj";
+  std::string_view feed_forward_output_norm = {};
+  std::string_view router = "mlp.gate";
+  std::string_view choice_bias = "mlp.gate.e_score_correction_bias";  ///< has no ending
+  bool choice_bias_is_row = false;                                    ///< it is stored as [1, experts]
+  std::string_view experts = "mlp.experts.";                          ///< before an expert's number
+  std::string_view expert_gate = "gate_proj";
+  std::string_view expert_up = "up_proj";
+  std::string_view expert_down = "down_proj";
+  ExpertStorage expert_storage = ExpertStorage::kSeparate;
+  // Of experts that are not separate. Biases have these names plus "_bias"; they are [experts, 2·intermediate], gate
+  // and up in turn, and [experts, hidden].
+  std::string_view fused_experts_gate_up = "mlp.experts.gate_up_proj";  ///< has no ending
+  std::string_view fused_experts_down = "mlp.experts.down_proj";        ///< has no ending
+  std::string_view shared_gate = "mlp.shared_experts.gate_proj";
+  std::string_view shared_up = "mlp.shared_experts.up_proj";
+  std::string_view shared_down = "mlp.shared_experts.down_proj";
+  std::string_view shared_expert_gate = "mlp.shared_expert_gate";
+  /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.
+  std::string_view skipped_parts = {};  ///< separated by blanks
+
+  /// Returns "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj").
+  [[nodiscard]] std::string weight(int32_t layer, std::string_view part) const;
+  [[nodiscard]] std::string bias(int32_t layer, std::string_view part) const;
+  [[nodiscard]] std::string plain(int32_t layer, std::string_view part) const;
+  /// Returns the name, without an ending, of the norm before a layer's attention; for the count of layers the final
+  /// one.
+  [[nodiscard]] std::string norm_before_layer(int32_t layer, int32_t layer_count) const;
+  friend bool operator==(const TensorNames&, const TensorNames&) = default;
+};
+
+/// Returns "model.layers.7.self_attn.q_proj.weight" for (7, "self_attn.q_proj.weight") with Llama's names.
+[[nodiscard]] std::string layer_tensor_name(int32_t layer, std::string_view part);
+
+}  // namespace millrace::model

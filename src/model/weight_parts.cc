@@ -1,0 +1,187 @@
+#include "model/weight_parts.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::model {
+
+using tensor::HostTensor;
+using tensor::TermRange;
+using tensor::W8Matrix;
+
+namespace {
+
+/// Returns the rows of the stored tensor from the first to the last of those that `own` names.
+TermRange stored_rows(const TensorSpec& spec, TermRange own) {
+  if (!spec.part || own.size() == 0) return own;
+  const TensorPart& part = *spec.part;
+  return {part.first_row + own.begin * part.row_step, part.first_row + (own.end - 1) * part.row_step + 1};
+}
+
+/// Returns one matrix of a tensor with three dimensions; other tensors as they are.
+HostTensor plane_of(const HostTensor& tensor, const TensorSpec& spec) {
+  if (tensor.shape.rank() != 3) return tensor;
+  HostTensor matrix = tensor;
+  matrix.shape = {tensor.shape[1], tensor.shape[2]};
+  matrix.data += static_cast<size_t>(spec.part->plane) * matrix.bytes();
+  return matrix;
+}
+
+/// Returns the elements of a vector, or the rows of a matrix, in place.
+HostTensor rows_in_place(const HostTensor& tensor, TermRange range) {
+  if (tensor.shape.rank() == 2) return tensor::row_slice(tensor, range);
+  HostTensor elements = tensor;
+  elements.shape = {range.size()};
+  elements.data += static_cast<size_t>(range.begin) * tensor::size_of(tensor.dtype);
+  return elements;
+}
+
+/// Returns the columns of a part in 8 bits.
+W8Matrix columns_of(const WeightPart& part, const W8Matrix& matrix, PackingMemory& memory) {
+  if (!part.columns) return matrix;
+  return memory.w8_slices.emplace_back(tensor::column_slice(matrix, *part.columns)).matrix;
+}
+
+}  // namespace
+
+WeightParts::WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, const RankLayout& layout,
+                         bool rounds_to_bf16, int32_t threads)
+    : checkpoint_(checkpoint), config_(config), layout_(layout), rounds_to_bf16_(rounds_to_bf16), threads_(threads) {}
+
+Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
+  specs_ = std::move(specs);
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : specs_) {
+    const bool is_new = names.empty() || names.back() != spec.stored_name();
+    if (!is_owned(spec) || !is_new) continue;
+    if (spec.part && !spec.part->scales.empty()) names.push_back(spec.part->scales);
+    names.push_back(spec.stored_name());
+  }
+  RETURN_IF_ERROR(checkpoint_.prepare(names));
+  for (const TensorSpec& spec : specs_) {
+    if (!is_owned(spec)) continue;
+    Result<WeightPart> part = find(spec);
+    if (!part) return part.error();
+    parts_.emplace(spec.name, std::move(*part));
+  }
+  return {};
+}
+
+bool WeightParts::is_owned(const TensorSpec& spec) const {
+  if (spec.expert < 0) return true;
+  const TermRange experts = layout_.layer(spec.layer).experts.owned();
+  return spec.expert >= experts.begin && spec.expert < experts.end;
+}
+
+Result<WeightPart> WeightParts::find(const TensorSpec& spec) const {
+  const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kFeatureColumns;
+  const int64_t whole = spec.shape[by_columns ? 1 : 0];
+  const TermRange range = layout_.part(spec.division, spec.layer, whole);
+  const TermRange own = by_columns ? TermRange{0, spec.shape[0]} : range;
+  WeightPart part;
+  part.spec = &spec;
+  part.order = row_order(spec, own);
+  RETURN_IF_ERROR(find_rows(spec, own, part));
+  if (!by_columns || range.size() == whole) return part;
+  part.columns = range;
+  part.bytes = part.bytes / static_cast<size_t>(whole) * static_cast<size_t>(range.size());
+  return part;
+}
+
+Result<void> WeightParts::find_rows(const TensorSpec& spec, TermRange own, WeightPart& part) const {
+  const TermRange stored_range = stored_rows(spec, own);
+  if (spec.part && !spec.part->scales.empty()) {
+    const TensorPart& source = *spec.part;
+    Result<weights::StoredWeight> found = checkpoint_.find_mxfp4({.name = spec.name,
+                                                                  .blocks = source.tensor,
+                                                                  .scales = source.scales,
+                                                                  .shape = source.shape,
+                                                                  .plane = source.plane,
+                                                                  .first_row = source.first_row,
+                                                                  .row_step = source.row_step});
+    if (!found) return found.error();
+    part.bytes = found->stored_bytes();
+    part.stored = std::move(*found);
+    part.rows = own;
+    part.order.clear();  // the stored rows are a step apart
+    return {};
+  }
+  if (stored_in_w8(checkpoint_, config_, spec)) {
+    const bool per_channel_scales = w8_scaling_of(config_.quantization) == tensor::W8Scaling::kPerChannel;
+    Result<W8Matrix> found = checkpoint_.find_w8(spec.stored_name(), spec.stored_shape(), per_channel_scales);
+    if (!found) return found.error();
+    part.bytes = found->bytes() / static_cast<size_t>(found->rows) * static_cast<size_t>(own.size());
+    part.matrix = tensor::row_slice(*found, stored_range);
+    return {};
+  }
+  Result<std::optional<weights::StoredWeight>> stored = find_stored(spec);
+  if (!stored) return stored.error();
+  if (*stored) {
+    part.bytes = (**stored).stored_bytes() * static_cast<size_t>(own.size()) / static_cast<size_t>((**stored).rows);
+    part.stored = std::move(**stored);
+    part.rows = stored_range;
+    return {};
+  }
+  Result<HostTensor> found = checkpoint_.find(spec.stored_name(), spec.stored_shape());
+  if (!found) return found.error();
+  const HostTensor plane = plane_of(*found, spec);
+  part.tensor = spec.part && spec.part->transposed ? plane : rows_in_place(plane, stored_range);
+  const int64_t columns = spec.shape.rank() == 2 ? spec.shape[1] : 1;
+  part.bytes = static_cast<size_t>(own.size() * columns) * tensor::size_of(found->dtype);
+  return {};
+}
+
+/// Finds a projection that is stored in a format of its own; nothing when it is stored as plain floating point.
+Result<std::optional<weights::StoredWeight>> WeightParts::find_stored(const TensorSpec& spec) const {
+  const bool is_decoded = config_.weight_format.method != weights::QuantMethod::kNone;
+  if (!spec.projection || !is_decoded || spec.stored_shape().rank() != 2) return std::optional<weights::StoredWeight>();
+  return checkpoint_.find_weight(spec.stored_name(), spec.stored_shape(), config_.weight_format);
+}
+
+const WeightPart& WeightParts::part(std::string_view name) const {
+  const auto found = parts_.find(std::string(name));
+  CHECK(found != parts_.end(), "tensor '{}' is not listed for its stage", name);
+  return found->second;
+}
+
+bool WeightParts::in_8_bits(std::span<const std::string> names) const {
+  if (config_.quantization == Quantization::kNone) return false;
+  const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
+  return !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
+}
+
+HostTensor WeightParts::plain(const WeightPart& part, PackingMemory& memory) const {
+  const HostTensor stored = part.stored
+                                ? memory.decoded.emplace_back(*part.stored, part.rows, rounds_to_bf16_, threads_).view()
+                                : part.tensor;
+  if (part.spec->part && part.spec->part->transposed) {
+    const TensorPart& source = *part.spec->part;
+    return memory.slices
+        .emplace_back(tensor::columns_as_rows(stored, source.first_row, source.row_step, part.spec->shape[0]))
+        .tensor;
+  }
+  if (part.order.empty()) return stored;
+  return memory.slices.emplace_back(tensor::gather_rows(stored, part.order)).tensor;
+}
+
+HostTensor WeightParts::columns(const WeightPart& part, PackingMemory& memory) const {
+  const HostTensor whole = plain(part, memory);
+  if (!part.columns) return whole;
+  return memory.slices.emplace_back(tensor::column_slice(whole, *part.columns)).tensor;
+}
+
+W8Matrix WeightParts::matrix(const WeightPart& part, PackingMemory& memory) const {
+  if (part.matrix) {
+    if (part.order.empty()) return columns_of(part, *part.matrix, memory);
+    return columns_of(part, memory.w8_slices.emplace_back(tensor::gather_rows(*part.matrix, part.order)).matrix,
+                      memory);
+  }
+  const tensor::W8Scaling scaling = w8_scaling_of(config_.quantization);
+  const bool whole_rows = scaling == tensor::W8Scaling::kPerChannel;
+  const HostTensor source = whole_rows ? plain(part, memory) : columns(part, memory);
+  const W8Matrix quantized = memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, threads_)).view();
+  return whole_rows ? columns_of(part, quantized, memory) : quantized;
+}
+
+}  // namespace millrace::model

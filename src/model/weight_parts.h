@@ -1,0 +1,81 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/decoded_matrix.h"
+#include "model/rank_layout.h"
+#include "model/tensor_list.h"
+#include "tensor/slices.h"
+#include "tensor/w8.h"
+#include "weights/stored_weight.h"
+
+namespace millrace::model {
+
+/// A rank's part of a weight: some rows in place, or some columns.
+struct WeightPart {
+  tensor::HostTensor tensor;                    // with all columns
+  std::optional<tensor::W8Matrix> matrix;       // in place of `tensor` where it is stored in 8 bits
+  std::optional<weights::StoredWeight> stored;  // in place of `tensor` where it is decoded while it is packed
+  tensor::TermRange rows;                       // of `stored`
+  std::optional<tensor::TermRange> columns;
+  std::vector<int64_t> order;  // of rows, relative to the first; empty: as they are
+  const TensorSpec* spec = nullptr;
+  size_t bytes = 0;
+};
+
+/// The memory of matrices that are decoded, quantized or cut while they are packed.
+struct PackingMemory {
+  std::deque<DecodedMatrix> decoded;
+  std::vector<tensor::W8Storage> quantized;
+  std::vector<tensor::HostSlice> slices;
+  std::vector<tensor::W8Slice> w8_slices;
+};
+
+/// A rank's parts of the weights of a span, as the checkpoint stores them, and their conversion to what backends pack.
+/// Used by the thread that loads; the checkpoint and the config outlive it.
+class WeightParts {
+ public:
+  /// `rounds_to_bf16`: decoded weights are rounded to bf16. `threads` decode and quantize; 0: one per processor.
+  WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, const RankLayout& layout, bool rounds_to_bf16,
+              int32_t threads);
+
+  /// Finds the parts of all weights that the rank owns. Errors: those of Checkpoint::find.
+  [[nodiscard]] Result<void> resolve(std::vector<TensorSpec> specs);
+
+  [[nodiscard]] const RankLayout& layout() const { return layout_; }
+  [[nodiscard]] const std::unordered_map<std::string, WeightPart>& all() const { return parts_; }
+  [[nodiscard]] const WeightPart& part(std::string_view name) const;
+  /// Returns whether weights that are packed together are packed in 8 bits.
+  [[nodiscard]] bool in_8_bits(std::span<const std::string> names) const;
+  /// Returns the rows of a part as floating point: in place, decoded, or copied into their order.
+  [[nodiscard]] tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const;
+  /// Returns the columns of a part that is not stored in 8 bits.
+  [[nodiscard]] tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const;
+  /// Returns a part in 8 bits: as stored, or quantized. The scale of a whole row takes all of its columns.
+  [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
+
+ private:
+  [[nodiscard]] bool is_owned(const TensorSpec& spec) const;
+  [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
+  [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
+  [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const RankLayout layout_;
+  const bool rounds_to_bf16_;
+  const int32_t threads_;
+  std::vector<TensorSpec> specs_;
+  std::unordered_map<std::string, WeightPart> parts_;
+};
+
+}  // namespace millrace::model
