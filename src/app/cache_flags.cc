@@ -61,6 +61,8 @@ void add_cache_flags(CLI::App& serve, ServeFlags& flags) {
   add_number(serve, "--mem-fraction-static", engine.stage.memory_fraction, {0.001, 0.99},
              "Gives this part of the memory that is available at start, after weights and scratch, to the KV cache.")
       ->default_str("0.9 on a GPU, 0.5 on the CPU");
+  add_number(serve, "--expected-tokens", engine.stage.expected_tokens, {1, 0x1p31},
+             "Divides the KV cache between layers with and without a sliding window for sequences of this length.");
   serve.add_flag_callback(
       "--disable-radix-cache", [&engine] { engine.head.scheduler.share_prefixes = false; },
       "Shares no prefixes between requests.");

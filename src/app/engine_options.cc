@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "model/cache_groups.h"
 #include "sched/scheduler/chunker.h"
 
 namespace millrace::app {
@@ -78,6 +79,8 @@ sched::HeadOptions head_options(const EngineOptions& options, const model::Model
   scheduler.page_size = options.stage.page_size;
   scheduler.page_count = pages.device;
   scheduler.host_page_count = pages.host;
+  scheduler.windows = model::CacheGroups(config).windows();
+  scheduler.expected_tokens = options.stage.expected_tokens;
   scheduler.max_running = options.stage.max_running;
   scheduler.window = window_of(options);
   scheduler.max_context_length = max_context;

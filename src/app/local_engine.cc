@@ -13,6 +13,7 @@
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "model/cache_groups.h"
 #include "model/families/read_config.h"
 #include "model/part_estimate.h"
 #include "model/rank_layout.h"
@@ -278,7 +279,7 @@ Result<cache::PoolSizes> LocalEngine::pool_sizes(uint64_t capacity, const cluste
 uint32_t LocalEngine::host_page_count(uint32_t page_count) const {
   if (!options_.hierarchical_cache) return 0;
   const double pages = options_.host_cache_gb > 0 ? options_.host_cache_gb * 1e9 / largest_node_ /
-                                                        static_cast<double>(node_->memory().page_bytes())
+                                                        std::max(1.0, node_->memory().page_bytes(page_count))
                                                   : options_.host_cache_ratio * page_count;
   return static_cast<uint32_t>(std::clamp(pages, 1.0, 0x1p31));
 }
@@ -298,9 +299,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
     head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();
-  sched::RingConfig shape =
-      sched::ring_config(stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
-                         static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host);
+  sched::RingConfig shape = sched::ring_config(
+      stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
+      static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
   if (expert_sharing_ != nullptr) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
       return expert_sharing_->join(step_epoch_, options_.node.ring, stage, rank, *backend);
@@ -314,6 +315,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   engine_proxy_.set_engine(ring_->head());
   log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", pages.device,
             options_.stage.page_size, context, head.scheduler.window);
+  for (const cache::WindowPool& pool : shape.bounds.windows) {
+    log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
+  }
   return {};
 }
 

@@ -45,8 +45,39 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
   return {};
 }
 
-NodeMemory::NodeMemory(std::vector<MemoryUser> stages, uint32_t page_size)
-    : stages_(std::move(stages)), page_size_(page_size) {}
+NodeMemory::NodeMemory(std::vector<MemoryUser> stages, const sched::StageConfig& config)
+    : stages_(std::move(stages)), page_size_(config.page_size), needs_(sched::pool_needs(config)) {}
+
+const std::vector<uint32_t>& NodeMemory::windows() const {
+  return stages_.front().model->cache_groups().windows();
+}
+
+void NodeMemory::add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& page_bytes) const {
+  page_bytes.resize(1 + windows().size());
+  for (size_t group = 0; group < page_bytes.size(); ++group) {
+    page_bytes[group] += stage.model->page_bytes(static_cast<int32_t>(page_size_), group);
+  }
+}
+
+/// Returns the bytes of all groups' pools where the first group has `page_count` pages.
+uint64_t NodeMemory::bytes_of(uint64_t page_count, std::span<const uint64_t> page_bytes) const {
+  uint64_t bytes = page_count * page_bytes.front();
+  const auto pools = cache::divide_pools(windows(), {.device = static_cast<uint32_t>(page_count)}, needs_);
+  for (size_t i = 0; i < pools.size(); ++i) bytes += pools[i].pages.device * page_bytes[i + 1];
+  return bytes;
+}
+
+/// Returns the largest number of pages of the first group for which all pools fit.
+uint64_t NodeMemory::max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const {
+  if (windows().empty()) return bytes / std::max<uint64_t>(1, page_bytes.front());
+  uint64_t fits = 0;
+  uint64_t exceeds = uint64_t{INT32_MAX} + 1;
+  while (exceeds - fits > 1) {
+    const uint64_t middle = fits + (exceeds - fits) / 2;
+    (bytes_of(middle, page_bytes) <= bytes ? fits : exceeds) = middle;
+  }
+  return fits;
+}
 
 std::vector<std::string> NodeMemory::device_names() const {
   std::vector<std::string> names;
@@ -57,10 +88,10 @@ std::vector<std::string> NodeMemory::device_names() const {
   return names;
 }
 
-uint64_t NodeMemory::page_bytes() const {
-  uint64_t bytes = 0;
-  for (const MemoryUser& stage : stages_) bytes += stage.model->page_bytes(static_cast<int32_t>(page_size_));
-  return bytes;
+double NodeMemory::page_bytes(uint64_t page_count) const {
+  std::vector<uint64_t> page_bytes;
+  for (const MemoryUser& stage : stages_) add_page_bytes(stage, page_bytes);
+  return static_cast<double>(bytes_of(page_count, page_bytes)) / static_cast<double>(page_count);
 }
 
 std::map<std::string, NodeMemory::Device> NodeMemory::devices() const {
@@ -71,7 +102,7 @@ std::map<std::string, NodeMemory::Device> NodeMemory::devices() const {
     const tensor::DeviceMemory memory = stage.backend->memory();
     Device& device = devices[memory.name];
     device.available_bytes = memory.available_bytes;
-    device.page_bytes += stage.model->page_bytes(static_cast<int32_t>(page_size_));
+    add_page_bytes(stage, device.page_bytes);
     if (stage.backend->is_host()) continue;
     // Only the first stage can follow another node's, and only there NCCL is asked for.
     const bool receives = i == 0 && !stage.span.first && stage.backend->channel_support().unavailable_reason.empty();
@@ -86,19 +117,20 @@ uint64_t NodeMemory::page_capacity(double fraction) const {
   uint64_t smallest = UINT64_MAX;
   for (const auto& [name, device] : devices()) {
     const auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(device.available_bytes));
-    smallest = std::min(smallest, bytes / std::max<uint64_t>(1, device.page_bytes));
+    smallest = std::min(smallest, max_pages(bytes, device.page_bytes));
   }
   return smallest;
 }
 
 uint64_t NodeMemory::host_page_capacity() const {
   const double bytes = kUsableFraction * static_cast<double>(Machine().available_memory());
-  return static_cast<uint64_t>(bytes) / std::max<uint64_t>(1, page_bytes());
+  const uint64_t page_count = std::max<uint64_t>(1, page_capacity(0));
+  return static_cast<uint64_t>(bytes / std::max(1.0, page_bytes(page_count)));
 }
 
 Result<void> NodeMemory::check_room(uint64_t page_count) const {
   for (const auto& [name, device] : devices()) {
-    const uint64_t wanted = page_count * device.page_bytes;
+    const uint64_t wanted = bytes_of(page_count, device.page_bytes);
     if (wanted <= device.available_bytes) continue;
     if (on_host()) {
       log::warn(
@@ -116,14 +148,14 @@ Result<void> NodeMemory::check_room(uint64_t page_count) const {
   return {};
 }
 
-Result<void> NodeMemory::check_host_room(uint64_t host_page_count) const {
-  const double wanted = static_cast<double>(host_page_count) * static_cast<double>(page_bytes());
+Result<void> NodeMemory::check_host_room(cache::PoolSizes pages) const {
+  const double wanted = pages.host * page_bytes(std::max(1U, pages.device));
   const uint64_t available = Machine().available_memory();
   if (wanted <= static_cast<double>(available)) return {};
   return make_error(ErrorCode::kExhausted,
                     "a host tier of {} pages of {} tokens takes {:.1f} MB, {:.1f} MB of memory are available: "
                     "lower --hicache-size or --hicache-ratio",
-                    host_page_count, page_size_, wanted / 1e6, to_megabytes(available));
+                    pages.host, page_size_, wanted / 1e6, to_megabytes(available));
 }
 
 }  // namespace millrace::app

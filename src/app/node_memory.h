@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/page_pool.h"
 #include "model/stage_model.h"
+#include "sched/stage/stage_config.h"
 #include "tensor/backend.h"
 
 namespace millrace::app {
@@ -26,12 +28,13 @@ struct MemoryUser {
 /// one question on the thread that loads.
 class NodeMemory {
  public:
-  NodeMemory(std::vector<MemoryUser> stages, uint32_t page_size);
+  NodeMemory(std::vector<MemoryUser> stages, const sched::StageConfig& config);
 
   /// Returns the devices of the stages, each once.
   [[nodiscard]] std::vector<std::string> device_names() const;
-  /// Returns the bytes of one page over all stages.
-  [[nodiscard]] uint64_t page_bytes() const;
+  /// Returns the bytes per page over all stages, with its share of the window groups' pools where the first group has
+  /// `page_count` pages.
+  [[nodiscard]] double page_bytes(uint64_t page_count = 1) const;
   /// Returns the pages, over all stages, in `fraction` of the memory that is available now; 0: the device's default.
   [[nodiscard]] uint64_t page_capacity(double fraction) const;
   /// Returns the pages that a host tier can have in the host memory that is available now. It leaves some for other
@@ -40,19 +43,24 @@ class NodeMemory {
   /// Checks that `page_count` pages have room on the devices. An error says how much is missing. Host memory becomes
   /// resident page by page, so there a shortage is a warning in the log.
   [[nodiscard]] Result<void> check_room(uint64_t page_count) const;
-  /// Checks that `host_page_count` pages of the host tier have room in host memory.
-  [[nodiscard]] Result<void> check_host_room(uint64_t host_page_count) const;
+  /// Checks that the host tier has room in host memory.
+  [[nodiscard]] Result<void> check_host_room(cache::PoolSizes pages) const;
 
  private:
   struct Device {
     uint64_t available_bytes = 0;
-    uint64_t page_bytes = 0;  // over the stages on it
+    std::vector<uint64_t> page_bytes;  // [cache groups], over the stages on it
   };
   [[nodiscard]] std::map<std::string, Device> devices() const;
+  [[nodiscard]] const std::vector<uint32_t>& windows() const;
+  void add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& page_bytes) const;
+  [[nodiscard]] uint64_t bytes_of(uint64_t page_count, std::span<const uint64_t> page_bytes) const;
+  [[nodiscard]] uint64_t max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] bool on_host() const { return stages_.front().backend->is_host(); }
 
   const std::vector<MemoryUser> stages_;
   const uint32_t page_size_;
+  const cache::PoolNeeds needs_;
 };
 
 }  // namespace millrace::app

@@ -220,7 +220,7 @@ std::vector<MemoryUser> NodeStages::memory_users() const {
 }
 
 NodeMemory NodeStages::memory() const {
-  return {memory_users(), options_.stage.page_size};
+  return {memory_users(), options_.stage};
 }
 
 /// Returns how many buffers of activations take turns. A stage whose neighbour reads them in place can be ahead of it
@@ -243,12 +243,17 @@ std::vector<std::string> NodeStages::contents() const {
 Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& bounds) {
   model::StageModel& model = *parts_[index].model;
   const auto page_size = static_cast<int32_t>(bounds.page_size);
+  std::vector<uint32_t> page_counts;
+  uint64_t bytes = 0;
+  for (size_t group = 0; group < bounds.group_count(); ++group) {
+    page_counts.push_back(bounds.pools(group).device);
+    bytes += page_counts.back() * model.page_bytes(page_size, group);
+  }
   try {
-    model.allocate_cache(page_size, static_cast<int32_t>(bounds.page_count));
+    model.allocate_cache(page_size, page_counts);
   } catch (const std::runtime_error& short_of_memory) {
     return make_error(ErrorCode::kExhausted, "{}: a KV cache of {} pages of {} tokens takes {:.1f} MB: {}", name(index),
-                      bounds.page_count, page_size, megabytes(bounds.page_count * model.page_bytes(page_size)),
-                      short_of_memory.what());
+                      bounds.page_count, page_size, megabytes(bytes), short_of_memory.what());
   }
   return {};
 }
@@ -261,15 +266,20 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
                                 .layer_begin = static_cast<uint32_t>(layers.begin),
                                 .layer_end = static_cast<uint32_t>(layers.end),
                                 .kv_dtype = page_format(*part.backend, options_.stage),
-                                .page_size = bounds.page_size,
-                                .page_bytes = part.model->cache().page_bytes()};
+                                .page_size = bounds.page_size};
   if (options_.stage.rank_count > 1) {
     identity.head_begin = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.begin);
     identity.head_end = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.end);
   }
-  auto store = open_page_store(part.thread->runtime(), options_.node.storage, identity);
-  if (store.has_error()) return store.error();
-  part.store = std::move(*store);
+  for (uint32_t group = 0; group < bounds.group_count(); ++group) {
+    std::unique_ptr<cache::PageStore>& store = part.stores.emplace_back();
+    if (!part.model->has_cache(group)) continue;
+    identity.window = group == 0 ? 0 : bounds.windows[group - 1].window;
+    identity.page_bytes = part.model->cache(group).page_bytes();
+    auto opened = open_page_store(part.thread->runtime(), options_.node.storage, identity);
+    if (opened.has_error()) return opened.error();
+    store = std::move(*opened);
+  }
   return {};
 }
 
@@ -283,7 +293,7 @@ Result<void> NodeStages::make_stages(async::Runtime& control, const sched::RingC
 Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint) {
   RETURN_IF_ERROR(memory().check_room(shape.bounds.page_count));
-  RETURN_IF_ERROR(memory().check_host_room(shape.bounds.host_page_count));
+  RETURN_IF_ERROR(memory().check_host_room(shape.bounds.pools(0)));
   std::vector<async::Runtime*> runtimes;
   std::vector<std::unique_ptr<sched::ModelRunner>> made;
   std::vector<sched::LocalStages::RunnerFactory> runners;
@@ -315,14 +325,18 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
 /// Makes the runner of a stage, which takes its model. The model stays when this throws.
 std::unique_ptr<sched::ModelRunner> NodeStages::make_runner(size_t index, const sched::RingConfig& shape) {
   Part& part = parts_[index];
+  std::vector<uint32_t> host_page_counts;
+  for (size_t group = 0; group < shape.bounds.group_count(); ++group) {
+    host_page_counts.push_back(shape.bounds.pools(group).host);
+  }
   const sched::ModelRunner::Options runner{.vocab_size = shape.bounds.sampling_vocab,
-                                           .host_page_count = shape.bounds.host_page_count,
+                                           .host_page_counts = std::move(host_page_counts),
                                            .activations_to_host = is_of_last_stage(index),
                                            .output_buffers = output_buffers(index, shape),
                                            .slices_input = index < rank_count(),
                                            .slices_output = is_of_last_stage(index)};
   return std::make_unique<sched::ModelRunner>(part.thread->runtime(), std::move(part.model), runner,
-                                              std::move(part.store));
+                                              std::move(part.stores));
 }
 
 /// Frees what make_stages() has allocated for the stages, whose models are all here, and starts threads for the next.
@@ -330,7 +344,7 @@ void NodeStages::release_pools() {
   join();
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i].model->free_cache();
-    parts_[i].store.reset();
+    parts_[i].stores.clear();
     parts_[i].thread = std::make_unique<async::IoThread>(name(i));
   }
 }

@@ -94,9 +94,9 @@ class NodeStages {
   /// One rank of a stage.
   struct Part {
     std::unique_ptr<tensor::Backend> backend;
-    std::unique_ptr<model::StageModel> model;  // until the runner takes it, as the store
-    sched::ModelRunner* runner = nullptr;      // of stages_
-    std::unique_ptr<cache::PageStore> store;
+    std::unique_ptr<model::StageModel> model;               // until the runner takes it, as the stores
+    sched::ModelRunner* runner = nullptr;                   // of stages_
+    std::vector<std::unique_ptr<cache::PageStore>> stores;  // [cache groups]
     std::unique_ptr<async::IoThread> thread;
     std::string fingerprint;                                // when there is a store
     std::shared_ptr<const tensor::GraphStats> graph_stats;  // where the device may record them

@@ -49,6 +49,7 @@ struct StoreStats {
   uint64_t bytes_read = 0;     ///< of hits, without headers
   uint64_t bytes_written = 0;  ///< of written pages, without headers
   uint64_t bytes_stored = 0;   ///< now, of this identity, with headers; 0 where the store cannot know
+  StoreStats& operator+=(const StoreStats& other);
 };
 
 /// One counter of StoreStats: its name in metrics, its field, and its help text.
@@ -72,7 +73,12 @@ inline constexpr std::array<StoreCounter, 12> kStoreCounters = {{
     {"stored_bytes", &StoreStats::bytes_stored, "Bytes in use in a stage's page store, where the store knows."},
 }};
 
-/// The counts of one stage's store.
+inline StoreStats& StoreStats::operator+=(const StoreStats& other) {
+  for (const StoreCounter& counter : kStoreCounters) this->*counter.value += other.*counter.value;
+  return *this;
+}
+
+/// The counts of one stage's stores of all cache groups.
 struct StageStoreStats {
   StageId stage;
   uint32_t rank = 0;  ///< of the stage

@@ -4,13 +4,13 @@
 
 namespace millrace::cache {
 
-HostTier::HostTier(uint32_t page_count, RadixTree& tree, PrefixCacheCounts& counts)
-    : pool_(page_count), tree_(tree), counts_(counts) {}
+HostTier::HostTier(uint32_t page_count, GroupPages& pages, PrefixCacheCounts& counts)
+    : pool_(page_count), pages_(pages), counts_(counts) {}
 
 std::optional<HostPageId> HostTier::allocate() {
   std::vector<HostPageId> pages;
   while (!pool_.allocate(1, pages)) {
-    tree_.evict_host(1, pages);
+    pages_.evict_host(1, pages);
     if (pages.empty()) return std::nullopt;
     ++counts_.evicted_host_pages;
     release(std::exchange(pages, {}));
@@ -30,9 +30,9 @@ void HostTier::release(std::span<const HostPageId> pages) {
 }
 
 void HostTier::begin_persist(NodeId node) {
-  const bool is_new = persisting_.emplace(tree_.host_page(node), false).second;
-  CHECK(is_new, "host page {} is persisted twice", tree_.host_page(node).value());
-  tree_.pin_host(node);
+  const bool is_new = persisting_.emplace(pages_.host_page(node), false).second;
+  CHECK(is_new, "host page {} is persisted twice", pages_.host_page(node).value());
+  pages_.pin_host(node);
 }
 
 void HostTier::end_persist(HostPageId page, NodeId node) {
@@ -43,7 +43,7 @@ void HostTier::end_persist(HostPageId page, NodeId node) {
   if (given_up) {
     pool_.release({&page, 1});
   } else {
-    tree_.unpin_host(node);
+    pages_.unpin_host(node);
   }
 }
 

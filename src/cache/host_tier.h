@@ -8,18 +8,18 @@
 
 #include "cache/cache_counts.h"
 #include "cache/page_pool.h"
-#include "cache/radix_tree.h"
+#include "cache/group_pages.h"
 
 namespace millrace::cache {
 
-/// The room of the host tier: which of its pages are free, and which the page store still reads. A page that the tree
-/// gives up while it is being persisted becomes free only when the persist has ended. Plain and deterministic. Owned by
-/// a PrefixCache, on its thread; the tree and the counts are the PrefixCache's.
+/// The room that a cache group has on the host tier: which of its pages are free, and which the page store still reads.
+/// A page that the tree gives up while it is being persisted becomes free only when the persist has ended. Plain and
+/// deterministic. Owned by a GroupAccount, on its thread, as are the counts.
 class HostTier {
  public:
-  HostTier(uint32_t page_count, RadixTree& tree, PrefixCacheCounts& counts);
+  HostTier(uint32_t page_count, GroupPages& pages, PrefixCacheCounts& counts);
 
-  /// Returns a page to fill. Evicts the tree's least recently used host page when none is free; nothing when none can
+  /// Returns a page to fill. Evicts the group's next host page when none is free; nothing when none can
   /// go.
   [[nodiscard]] std::optional<HostPageId> allocate();
   /// Takes back pages that neither the tree nor a copy that fills them holds any more.
@@ -43,7 +43,7 @@ class HostTier {
 
  private:
   HostPagePool pool_;
-  RadixTree& tree_;
+  GroupPages& pages_;
   PrefixCacheCounts& counts_;
   std::unordered_map<HostPageId, bool> persisting_;  // true: the tree has given the page up
 };

@@ -6,16 +6,16 @@
 #include "cache/cache_counts.h"
 #include "cache/copy_tracker.h"
 #include "cache/host_tier.h"
-#include "cache/radix_tree.h"
+#include "cache/group_pages.h"
 
 namespace millrace::cache {
 
-/// Copies from the device to the host tier (CopyKind::kStore): pages noted for write-through, and victims of an
-/// eviction that are written back first. A page is stored once at a time and stays pinned until its copy ends. Plain
-/// and deterministic. Owned by a PrefixCache, on its thread, as are all that it refers to.
+/// Copies of one cache group from the device to the host tier (CopyKind::kStore): pages noted for write-through, and
+/// victims of an eviction that are written back first. A page is stored once at a time and stays pinned until its copy
+/// ends. Plain and deterministic. Owned by a GroupAccount, on its thread, as are all that it refers to.
 class HostWriter {
  public:
-  HostWriter(RadixTree& tree, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts);
+  HostWriter(GroupPages& pages, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts, uint32_t group = 0);
 
   /// Notes a page on the device for the next plan, unless it is on the host or on its way there.
   void note(NodeId node);
@@ -36,10 +36,11 @@ class HostWriter {
   [[nodiscard]] size_t write_back_pages() const { return write_back_pages_; }
 
  private:
-  RadixTree& tree_;
+  GroupPages& pages_;
   HostTier& host_;
   CopyTracker& copies_;
   PrefixCacheCounts& counts_;
+  const uint32_t group_;
   std::vector<NodeId> noted_;           // pinned
   std::unordered_set<NodeId> storing_;  // noted, or their copy is pending
   size_t write_back_pages_ = 0;

@@ -29,6 +29,7 @@ struct PageCopy {
   std::vector<HostPageId> host;  ///< all but probe
   std::vector<PageKey> keys;     ///< persist, probe and fetch
   CopyId previous_verify{0};     ///< verify: the one before; a stage that last answered another one has missed some
+  uint32_t group = 0;            ///< the cache group whose pages they are
 
   [[nodiscard]] size_t page_count() const { return kind == CopyKind::kProbe ? keys.size() : host.size(); }
 };

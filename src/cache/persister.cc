@@ -10,18 +10,18 @@ constexpr size_t kPersistFraction = 4;
 
 }  // namespace
 
-Persister::Persister(RadixTree& tree, const NodeKeys& keys, HostTier& host, CopyTracker& copies,
-                     PrefixCacheCounts& counts)
-    : tree_(tree), keys_(keys), host_(host), copies_(copies), counts_(counts) {}
+Persister::Persister(GroupPages& pages, const NodeKeys& keys, HostTier& host, CopyTracker& copies,
+                     PrefixCacheCounts& counts, uint32_t group)
+    : pages_(pages), keys_(keys), host_(host), copies_(copies), counts_(counts), group_(group) {}
 
 void Persister::request(const std::vector<NodeId>& nodes) {
-  PendingCopy request{.copy = {.kind = CopyKind::kPersist}};
+  PendingCopy request{.copy = {.kind = CopyKind::kPersist, .group = group_}};
   for (const NodeId node : nodes) {
     if (host_.persisting_count() * kPersistFraction >= host_.page_count()) {
       ++counts_.unpersisted_pages;
       continue;
     }
-    request.copy.host.push_back(tree_.host_page(node));
+    request.copy.host.push_back(pages_.host_page(node));
     request.copy.keys.push_back(keys_.at(node));
     request.nodes.push_back(node);
     host_.begin_persist(node);

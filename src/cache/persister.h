@@ -9,12 +9,13 @@
 
 namespace millrace::cache {
 
-/// Copies from the host tier to the page store (CopyKind::kPersist). A store that is behind by a quarter of the host
-/// tier gets no more. The pages that wait for it would evict host pages in use. Plain and deterministic. Owned by a
-/// PrefixCache, on its thread, as are all that it refers to.
+/// Copies of one cache group from the host tier to the page store (CopyKind::kPersist). A store that is behind by a
+/// quarter of the host tier gets no more. The pages that wait for it would evict host pages in use. Plain and
+/// deterministic. Owned by a GroupAccount, on its thread, as are all that it refers to.
 class Persister {
  public:
-  Persister(RadixTree& tree, const NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts);
+  Persister(GroupPages& pages, const NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts,
+            uint32_t group = 0);
 
   /// Asks for copies of these nodes, which are on the host; those beyond the bound count as unpersisted.
   void request(const std::vector<NodeId>& nodes);
@@ -22,11 +23,12 @@ class Persister {
   void finish(const PendingCopy& ended);
 
  private:
-  RadixTree& tree_;
+  GroupPages& pages_;
   const NodeKeys& keys_;
   HostTier& host_;
   CopyTracker& copies_;
   PrefixCacheCounts& counts_;
+  const uint32_t group_;
 };
 
 }  // namespace millrace::cache

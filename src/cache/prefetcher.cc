@@ -16,14 +16,26 @@ constexpr size_t kMaxProbedPages = 65536;
 }  // namespace
 
 Prefetcher::Prefetcher(RadixTree& tree, NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts,
-                       uint32_t page_size)
-    : tree_(tree), keys_(keys), host_(host), copies_(copies), counts_(counts), page_size_(page_size) {}
+                       uint32_t page_size, std::span<const std::unique_ptr<WindowGroup>> windows)
+    : tree_(tree),
+      keys_(keys),
+      host_(host),
+      copies_(copies),
+      counts_(counts),
+      page_size_(page_size),
+      windows_(windows),
+      filled_(1 + windows.size()) {}
 
+HostTier& Prefetcher::host_of(uint32_t group) {
+  return group == 0 ? host_ : windows_[group - 1]->account().host();
+}
+
+// What is known to the end may still lack pages of window groups, which need no probe.
 void Prefetcher::start(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageTable& page_table) {
   const RadixTree::Match match = tree_.match(salt, tokens);
   const size_t known = size_t{match.pages} * page_size_;
   const size_t pages = std::min((tokens.size() - known) / page_size_, kMaxProbedPages);
-  if (pages == 0) return;
+  if (pages == 0 && (windows_.empty() || match.pages == 0)) return;
   Prefetch prefetch;
   prefetch.anchor = match.node == kNoNode ? keys_.root(salt) : match.node;
   tree_.lock(prefetch.anchor);
@@ -35,7 +47,11 @@ void Prefetcher::start(SequenceId id, std::string_view salt, std::span<const Tok
   PendingCopy probe{.copy = {.kind = CopyKind::kProbe, .keys = prefetch.keys}, .request = id};
   const bool inserted = prefetches_.emplace(id, std::move(prefetch)).second;
   CHECK(inserted, "sequence {} is prefetched twice", id.value());
-  copies_.request(std::move(probe));
+  if (pages == 0) {
+    fetch(id);
+  } else {
+    copies_.request(std::move(probe));
+  }
 }
 
 void Prefetcher::stop(SequenceId id) {
@@ -68,6 +84,47 @@ void Prefetcher::skip_known(Prefetch& prefetch) {
   prefetch.found -= static_cast<size_t>(known);
 }
 
+PendingCopy Prefetcher::prefix_fetch(const Prefetch& prefetch) {
+  PendingCopy request{.copy = {.kind = CopyKind::kFetch}};
+  PageCopy& copy = request.copy;
+  const size_t most = host_.page_count() / kPrefetchFraction;
+  while (copy.host.size() < prefetch.found && filled_.front() < most) {
+    const auto page = host_.allocate();
+    if (!page) break;
+    copy.keys.push_back(prefetch.keys[copy.host.size()]);
+    copy.host.push_back(*page);
+    ++filled_.front();
+  }
+  return request;
+}
+
+// A part of what the window sees is of no use.
+PendingCopy Prefetcher::window_fetch(Prefetch& prefetch, size_t index, size_t page_count) {
+  WindowGroup& window = *windows_[index];
+  const uint32_t group = window.account().group();
+  HostTier& host = window.account().host();
+  PendingCopy request{.copy = {.kind = CopyKind::kFetch, .group = group}};
+  PageCopy& copy = request.copy;
+  const uint32_t anchor_depth = tree_.depth(prefetch.anchor);
+  const auto end = anchor_depth + static_cast<uint32_t>(page_count);
+  NodeId node = prefetch.anchor;
+  for (uint32_t depth = end; depth > window.first_page(size_t{end} * page_size_); --depth) {
+    while (depth <= anchor_depth && tree_.depth(node) > depth) node = tree_.parent(node);
+    if (depth <= anchor_depth && window.pages().known(node)) continue;
+    const auto page = filled_[group] < host.page_count() / kPrefetchFraction ? host.allocate() : std::nullopt;
+    if (!page) {
+      host.release(copy.host);
+      filled_[group] -= copy.host.size();
+      return {.copy = {.kind = CopyKind::kFetch, .group = group}};
+    }
+    copy.keys.push_back(depth <= anchor_depth ? keys_.at(node) : prefetch.keys[depth - anchor_depth - 1]);
+    copy.host.push_back(*page);
+    prefetch.depths[index].push_back(depth);
+    ++filled_[group];
+  }
+  return request;
+}
+
 void Prefetcher::fetch(SequenceId id) {
   Prefetch& prefetch = prefetches_.at(id);
   skip_known(prefetch);
@@ -75,26 +132,28 @@ void Prefetcher::fetch(SequenceId id) {
     after_fetches_.push_back(id);
     return;
   }
-  PendingCopy request{.copy = {.kind = CopyKind::kFetch}, .request = id};
-  PageCopy& copy = request.copy;
-  const size_t most = host_.page_count() / kPrefetchFraction;
-  while (prefetch.wanted && copy.host.size() < prefetch.found && filled_pages_ < most) {
-    const auto page = host_.allocate();
-    if (!page) break;
-    copy.keys.push_back(prefetch.keys[copy.host.size()]);
-    copy.host.push_back(*page);
-    ++filled_pages_;
+  std::vector<PendingCopy> fetches;
+  if (prefetch.wanted) {
+    fetches.push_back(prefix_fetch(prefetch));
+    fetching_.insert(fetches.front().copy.keys.begin(), fetches.front().copy.keys.end());
+    prefetch.depths.assign(windows_.size(), {});
+    const size_t page_count = fetches.front().copy.host.size();
+    for (size_t i = 0; i < windows_.size(); ++i) fetches.push_back(window_fetch(prefetch, i, page_count));
+    std::erase_if(fetches, [](const PendingCopy& one) { return one.copy.host.empty(); });
   }
-  if (copy.host.empty()) {
+  if (fetches.empty()) {
     end(id);
     return;
   }
-  fetching_.insert(copy.keys.begin(), copy.keys.end());
-  copies_.request(std::move(request));
+  prefetch.pending = fetches.size();
+  for (PendingCopy& request : fetches) {
+    request.request = id;
+    copies_.request(std::move(request));
+  }
 }
 
-void Prefetcher::finish_fetch(const PendingCopy& ended) {
-  const Prefetch& prefetch = prefetches_.at(ended.request);
+/// Returns the last page of the prefix that is known now.
+NodeId Prefetcher::insert_prefix(const Prefetch& prefetch, const PendingCopy& ended) {
   NodeId node = prefetch.anchor;
   const std::span<const TokenId> tokens(prefetch.tokens);
   for (size_t i = 0; i < ended.copy.host.size(); ++i) {
@@ -105,18 +164,67 @@ void Prefetcher::finish_fetch(const PendingCopy& ended) {
     }
     if (i >= ended.done || tree_.host_page(node) != page) host_.release({&page, 1});
   }
-  filled_pages_ -= ended.copy.host.size();
   counts_.fetched_pages += ended.done;
   for (const PageKey& key : ended.copy.keys) fetching_.erase(key);
+  return node;
+}
+
+void Prefetcher::insert_window(const Prefetch& prefetch, const PendingCopy& ended, NodeId last) {
+  const size_t index = ended.copy.group - 1;
+  WindowGroup& window = *windows_[index];
+  NodeId node = last;
+  for (size_t i = 0; i < ended.copy.host.size(); ++i) {
+    const HostPageId page = ended.copy.host[i];
+    const uint32_t depth = prefetch.depths[index][i];
+    while (tree_.depth(node) > depth) node = tree_.parent(node);
+    const bool is_wanted = i < ended.done && tree_.depth(node) == depth;
+    if (is_wanted && window.pages().host_page(node) == kNoHostPage) {
+      window.pages().set_host(node, page);
+      ++window.account().counts().fetched_pages;
+    } else {
+      window.account().host().release({&page, 1});
+    }
+  }
+}
+
+// The pages of window groups belong to nodes that the prefix brings.
+void Prefetcher::finish_fetch(const PendingCopy& ended) {
+  Prefetch& prefetch = prefetches_.at(ended.request);
+  prefetch.arrived.push_back(ended);
+  filled_[ended.copy.group] -= ended.copy.host.size();
+  if (--prefetch.pending > 0) return;
+  std::ranges::sort(prefetch.arrived, {}, [](const PendingCopy& one) { return one.copy.group; });
+  NodeId last = prefetch.anchor;
+  for (const PendingCopy& one : prefetch.arrived) {
+    if (one.copy.group == 0) {
+      last = insert_prefix(prefetch, one);
+    } else {
+      insert_window(prefetch, one, last);
+    }
+  }
+  prefetch.arrived.clear();
   end(ended.request);
   for (const SequenceId id : std::exchange(after_fetches_, {})) fetch(id);
 }
 
+std::vector<HostPageId> Prefetcher::arrived_pages(uint32_t group) const {
+  std::vector<HostPageId> pages;
+  for (const auto& [id, prefetch] : prefetches_) {
+    for (const PendingCopy& one : prefetch.arrived) {
+      if (one.copy.group == group) pages.insert(pages.end(), one.copy.host.begin(), one.copy.host.end());
+    }
+  }
+  return pages;
+}
+
 void Prefetcher::clear() {
-  while (!prefetches_.empty()) end(prefetches_.begin()->first);
+  while (!prefetches_.empty()) {
+    for (const PendingCopy& one : prefetches_.begin()->second.arrived) host_of(one.copy.group).release(one.copy.host);
+    end(prefetches_.begin()->first);
+  }
   fetching_.clear();
   after_fetches_.clear();
-  filled_pages_ = 0;
+  std::ranges::fill(filled_, 0);
 }
 
 size_t Prefetcher::wanted_count() const {

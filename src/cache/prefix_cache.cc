@@ -7,52 +7,106 @@
 #include "cache/prefix_cache_audit.h"
 
 namespace millrace::cache {
+namespace {
+
+std::vector<std::unique_ptr<WindowGroup>> make_windows(const PrefixCacheOptions& options, RadixTree& tree,
+                                                       const NodeKeys& keys, CopyTracker& copies) {
+  std::vector<std::unique_ptr<WindowGroup>> groups;
+  for (const WindowPool& window : options.windows) {
+    const WindowGroup::Options made{.group = static_cast<uint32_t>(groups.size() + 1),
+                                    .window = window.window,
+                                    .page_size = options.page_size,
+                                    .sizes = window.pages,
+                                    .write_policy = options.write_policy};
+    groups.push_back(std::make_unique<WindowGroup>(made, tree, keys, copies));
+  }
+  return groups;
+}
+
+}  // namespace
 
 PrefixCache::PrefixCache(const PrefixCacheOptions& options)
     : options_(options),
-      pool_(options.page_count),
       tree_(options.page_size),
       keys_(tree_, options.page_size, options.has_store),
-      host_(options.host_page_count, tree_, counts_),
       copies_(options.first_copy_id),
-      writer_(tree_, host_, copies_, counts_),
-      persister_(tree_, keys_, host_, copies_, counts_),
-      prefetcher_(tree_, keys_, host_, copies_, counts_, options.page_size) {
+      first_(0, {.device = options.page_count, .host = options.host_page_count}, options.write_policy, tree_, keys_,
+             copies_),
+      windows_(make_windows(options, tree_, keys_, copies_)),
+      prefetcher_(tree_, keys_, first_.host(), copies_, first_.counts(), options.page_size, windows_) {
   check_options();
+  if (!windows_.empty()) tree_.set_listener(this);
   if (options.host_page_count > 0) request_verification();
 }
 
 void PrefixCache::check_options() const {
   CHECK(options_.share_prefixes || options_.host_page_count == 0, "host pages without shared prefixes");
   CHECK(options_.host_page_count > 0 || !options_.has_store, "a store without host pages");
+  for (const WindowPool& one : options_.windows) {
+    CHECK(one.window > 0 && (one.pages.host > 0) == (options_.host_page_count > 0), "a window of {} with {} host pages",
+          one.window, one.pages.host);
+  }
+}
+
+uint64_t PrefixCache::version() const {
+  uint64_t version = tree_.version();
+  for (const auto& group : windows_) version += group->pages().version();
+  return version;
+}
+
+bool PrefixCache::writing_back() const {
+  const auto has_some = [](const auto& group) { return group->account().writer().write_back_pages() > 0; };
+  return first_.writer().write_back_pages() > 0 || std::ranges::any_of(windows_, has_some);
+}
+
+size_t PrefixCache::noted_pages() const {
+  size_t count = first_.writer().noted_pages();
+  for (const auto& group : windows_) count += group->account().writer().noted_pages();
+  return count;
+}
+
+void PrefixCache::on_off_device(NodeId node) {
+  for (const auto& group : windows_) group->on_off_device(node);
+}
+
+void PrefixCache::on_removed(NodeId node) {
+  for (const auto& group : windows_) group->on_removed(node);
 }
 
 RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const TokenId> tokens) const {
-  return options_.share_prefixes ? tree_.match(salt, tokens) : RadixTree::Match{};
+  if (!options_.share_prefixes) return {};
+  const RadixTree::Match match = tree_.match(salt, tokens);
+  return windows_.empty() ? match : restricted(match);
 }
 
-bool PrefixCache::make_room(size_t count) {
-  while (pool_.free_count() + writer_.write_back_pages() < count) {
-    const NodeId victim = tree_.next_device_victim();
-    if (victim == kNoNode) break;
-    if (options_.write_policy == WritePolicy::kWriteBack && tree_.host_page(victim) == kNoHostPage) {
-      if (writer_.write_back(victim, count - pool_.free_count() - writer_.write_back_pages())) continue;
-      // What is being saved is colder than this one and will make way for it on the host.
-      if (writing_back()) break;
+/// Returns the part of a match at whose end every window group has what the next token sees. O(pages of the match).
+RadixTree::Match PrefixCache::restricted(RadixTree::Match match) const {
+  NodeId end = match.node;  // the deepest that no page examined so far rules out
+  uint32_t end_pages = match.pages;
+  NodeId node = match.node;
+  for (uint32_t pages = match.pages; pages > 0; --pages, node = tree_.parent(node)) {
+    bool is_seen = false;
+    bool is_missing = false;
+    for (const auto& group : windows_) {
+      if (pages <= group->first_page(size_t{end_pages} * options_.page_size)) continue;
+      is_seen = true;
+      is_missing |= !group->pages().known(node);
     }
-    std::vector<PageId> device;
-    std::vector<HostPageId> host;
-    tree_.evict_device(1, device, host);
-    counts_.evicted_device_pages += device.size();
-    counts_.evicted_host_pages += host.size();
-    pool_.release(device);
-    host_.release(host);
+    if (!is_seen) break;
+    if (!is_missing) continue;
+    end = tree_.parent(node);
+    end_pages = pages - 1;
   }
-  return pool_.free_count() >= count;
+  match.node = end;
+  match.pages = end_pages;
+  if (match.device_pages <= end_pages) return match;
+  match.device_node = end;
+  match.device_pages = end_pages;
+  return match;
 }
 
 bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const RadixTree::Match& match,
-                          size_t page_count) {
+                          size_t page_count, size_t window_pages) {
   CHECK(page_table.node == kNoNode && page_table.pages.empty(), "a holder acquires twice");
   CHECK(page_count >= match.pages, "{} pages for a match of {}", page_count, match.pages);
   if (options_.share_prefixes) {
@@ -62,22 +116,43 @@ bool PrefixCache::acquire(PageTable& page_table, std::string_view salt, const Ra
   page_table.pages.resize(match.device_pages);
   NodeId node = match.device_node;
   for (size_t i = match.device_pages; i-- > 0; node = tree_.parent(node)) page_table.pages[i] = tree_.device_page(node);
-  if (!make_room(page_count - match.device_pages)) {
+  if (!first_.make_room(page_count - match.device_pages) || !acquire_windows(page_table, match, window_pages)) {
     if (options_.share_prefixes) tree_.unlock(page_table.node);
     page_table.node = kNoNode;
     page_table.pages.clear();
     return false;
   }
-  CHECK(pool_.allocate(page_count - match.device_pages, page_table.pages));
+  CHECK(first_.pool().allocate(page_count - match.device_pages, page_table.pages));
   page_table.indexed_pages = match.pages;
   load(match, std::span(page_table.pages).subspan(match.device_pages, match.pages - match.device_pages));
-  counts_.device_hit_pages += match.device_pages;
-  counts_.host_hit_pages += match.pages - match.device_pages;
-  counts_.missed_pages += page_count - match.pages;
-  if (options_.write_policy == WritePolicy::kWriteThroughSelective) {
-    for (node = match.node; match.pages > 0 && tree_.depth(node) > 0; node = tree_.parent(node)) {
-      if (tree_.use_count(node) > 1) writer_.note(node);
+  for (size_t i = 0; i < windows_.size(); ++i) windows_[i]->load(page_table.windows[i]);
+  PrefixCacheCounts& counts = first_.counts();
+  counts.device_hit_pages += match.device_pages;
+  counts.host_hit_pages += match.pages - match.device_pages;
+  counts.missed_pages += page_count - match.pages;
+  if (options_.write_policy == WritePolicy::kWriteThroughSelective) note_reused(page_table, match);
+  return true;
+}
+
+void PrefixCache::note_reused(const PageTable& page_table, const RadixTree::Match& match) {
+  NodeId node = match.node;
+  for (uint32_t pages = match.pages; pages > 0; --pages, node = tree_.parent(node)) {
+    if (tree_.use_count(node) <= 1) continue;
+    first_.writer().note(node);
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      if (pages > page_table.windows[i].first) windows_[i]->account().writer().note(node);
     }
+  }
+}
+
+bool PrefixCache::acquire_windows(PageTable& page_table, const RadixTree::Match& match, size_t page_count) {
+  page_table.windows.assign(windows_.size(), {});
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    const auto wanted = static_cast<uint32_t>(page_count);
+    if (windows_[i]->acquire(page_table.windows[i], match.node, match.pages, wanted)) continue;
+    while (i-- > 0) windows_[i]->release(page_table.windows[i]);
+    page_table.windows.clear();
+    return false;
   }
   return true;
 }
@@ -99,7 +174,18 @@ void PrefixCache::load(const RadixTree::Match& match, std::span<const PageId> pa
 }
 
 bool PrefixCache::extend(PageTable& page_table) {
-  return make_room(1) && pool_.allocate(1, page_table.pages);
+  return first_.make_room(1) && first_.pool().allocate(1, page_table.pages);
+}
+
+bool PrefixCache::extend_windows(PageTable& page_table, size_t page_count) {
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (!windows_[i]->extend(page_table.windows[i], static_cast<uint32_t>(page_count))) return false;
+  }
+  return true;
+}
+
+void PrefixCache::advance_windows(PageTable& page_table, size_t tokens) {
+  for (size_t i = 0; i < page_table.windows.size(); ++i) windows_[i]->advance(page_table.windows[i], tokens);
 }
 
 void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens) {
@@ -110,10 +196,14 @@ void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens
     const auto page_tokens = tokens.subspan(page_table.indexed_pages * page_size, page_size);
     const size_t nodes_before = tree_.node_count();
     const NodeId next = tree_.insert(page_table.node, page_tokens, page);
-    if (tree_.node_count() > nodes_before) keys_.set_computed(next, page_table, page_tokens);
+    const bool is_new = tree_.node_count() > nodes_before;
+    if (is_new) keys_.set_computed(next, page_table, page_tokens);
     tree_.extend_lock(std::exchange(page_table.node, next), next);
     const bool taken = tree_.device_page(next) == page;
-    if (taken && options_.write_policy == WritePolicy::kWriteThrough) writer_.note(next);
+    if (taken && options_.write_policy == WritePolicy::kWriteThrough) first_.writer().note(next);
+    for (size_t i = 0; i < windows_.size(); ++i) {
+      windows_[i]->publish(page_table.windows[i], page_table.indexed_pages, next, !is_new);
+    }
   }
 }
 
@@ -123,7 +213,8 @@ void PrefixCache::release(PageTable& page_table) {
   for (size_t i = page_table.indexed_pages; i-- > 0; node = tree_.parent(node)) {
     if (tree_.device_page(node) != page_table.pages[i]) own.push_back(page_table.pages[i]);
   }
-  pool_.release(own);
+  first_.pool().release(own);
+  for (size_t i = 0; i < page_table.windows.size(); ++i) windows_[i]->release(page_table.windows[i]);
   if (page_table.node != kNoNode) tree_.unlock(page_table.node);
   page_table = {};
 }
@@ -139,11 +230,12 @@ void PrefixCache::prefetch(SequenceId id, std::string_view salt, std::span<const
 }
 
 bool PrefixCache::copies_pin_pages() const {
-  return writer_.noted_pages() + copies_.pending_count(CopyKind::kLoad) + copies_.pending_count(CopyKind::kStore) > 0;
+  return noted_pages() + copies_.pending_count(CopyKind::kLoad) + copies_.pending_count(CopyKind::kStore) > 0;
 }
 
 std::vector<PageCopy> PrefixCache::take_copies() {
-  writer_.request_noted();
+  first_.writer().request_noted();
+  for (const auto& group : windows_) group->account().writer().request_noted();
   return copies_.take();
 }
 
@@ -155,17 +247,17 @@ Result<void> PrefixCache::acknowledge(const CopyAck& ack) {
 }
 
 void PrefixCache::finish(const PendingCopy& ended) {
+  GroupAccount& group = account(ended.copy.group);
   switch (ended.copy.kind) {
     case CopyKind::kLoad:
-      for (const NodeId node : ended.nodes) tree_.unpin(node);
+      for (const NodeId node : ended.nodes) group.pages().unpin(node);
       break;
     case CopyKind::kStore: {
-      for (const NodeId node : ended.nodes) tree_.unpin(node);
-      const std::vector<NodeId> stored = writer_.finish(ended);
-      if (options_.has_store) persister_.request(stored);
+      const std::vector<NodeId> stored = group.finish_store(ended);
+      if (options_.has_store) group.persister().request(stored);
       break;
     }
-    case CopyKind::kPersist: persister_.finish(ended); break;
+    case CopyKind::kPersist: group.persister().finish(ended); break;
     case CopyKind::kProbe: prefetcher_.finish_probe(ended); break;
     case CopyKind::kFetch: prefetcher_.finish_fetch(ended); break;
     case CopyKind::kVerify:
@@ -175,23 +267,27 @@ void PrefixCache::finish(const PendingCopy& ended) {
   }
 }
 
-// Asked also when nothing is known: who answers the next time must have been there from now on.
 void PrefixCache::request_verification() {
-  const std::vector<HostPageId> pages = tree_.host_pages();
-  std::span<const HostPageId> left(pages);
+  request_verification(0, tree_.host_pages());
+  for (const auto& group : windows_) request_verification(group->account().group(), group->pages().host_pages());
+}
+
+// Asked also when nothing is known: who answers the next time must have been there from now on.
+void PrefixCache::request_verification(uint32_t group, std::span<const HostPageId> pages) {
+  std::span<const HostPageId> left = pages;
   do {
     const auto part = left.first(std::min(left.size(), CopyTracker::kPagesPerPlan));
-    copies_.request({.copy = {.kind = CopyKind::kVerify, .host = {part.begin(), part.end()}}});
+    copies_.request({.copy = {.kind = CopyKind::kVerify, .host = {part.begin(), part.end()}, .group = group}});
     left = left.subspan(part.size());
   } while (!left.empty());
 }
 
 void PrefixCache::clear_tree() {
+  for (const auto& group : windows_) group->clear();
   std::vector<PageId> device;
   std::vector<HostPageId> host;
   tree_.clear(device, host);
-  pool_.release(device);
-  host_.release(host);
+  first_.release(device, host);
 }
 
 // While the stages verify what they hold, nothing else is under way, and a verification outlives the tree.
@@ -208,40 +304,40 @@ void PrefixCache::on_ring_lost() {
   prefetcher_.clear();
   for (const auto& [id, pending] : copies_.pending()) {
     const CopyKind kind = pending.copy.kind;
-    if (kind == CopyKind::kStore || kind == CopyKind::kFetch) host_.release(pending.copy.host);
+    if (kind == CopyKind::kStore || kind == CopyKind::kFetch) {
+      account(pending.copy.group).host().release(pending.copy.host);
+    }
   }
-  host_.abandon_persists();
+  for (const auto& group : windows_) group->on_ring_lost();
+  first_.on_ring_lost();
   std::vector<PageId> device;
   std::vector<HostPageId> host;
   tree_.clear_device(device, host);
-  host_.release(host);
-  pool_ = PagePool(options_.page_count);
-  writer_.clear();
+  first_.host().release(host);
   copies_.clear();
   if (options_.host_page_count > 0) request_verification();
 }
 
 // Copies that were to verify the former host pages are forgotten: the new ones are asked for instead.
-void PrefixCache::resize(PoolSizes pages) {
+void PrefixCache::resize(PoolSizes pages, std::span<const WindowPool> windows) {
+  CHECK(windows.size() == windows_.size(), "{} window pools for {} groups", windows.size(), windows_.size());
   clear_tree();
-  CHECK(pool_.free_count() == pool_.page_count(), "the pools are resized while {} of {} pages are free",
-        pool_.free_count(), pool_.page_count());
   copies_.clear();
   options_.page_count = pages.device;
   options_.host_page_count = pages.host;
+  options_.windows.assign(windows.begin(), windows.end());
   check_options();
-  pool_ = PagePool(pages.device);
-  host_.resize(pages.host);
+  first_.resize(pages);
+  for (size_t i = 0; i < windows_.size(); ++i) windows_[i]->account().resize(windows[i].pages);
   if (pages.host > 0) request_verification();
 }
 
 void PrefixCache::check_invariants(std::span<const PageTable* const> holders) const {
-  const PrefixCacheAudit audit({.pool = pool_,
-                                .tree = tree_,
+  const PrefixCacheAudit audit({.tree = tree_,
                                 .keys = keys_,
-                                .host = host_,
                                 .copies = copies_,
-                                .writer = writer_,
+                                .first = first_,
+                                .windows = windows_,
                                 .prefetcher = prefetcher_});
   audit.check(holders);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -18,17 +19,20 @@
 #include "cache/persister.h"
 #include "cache/prefetcher.h"
 #include "cache/radix_tree.h"
+#include "cache/window_group.h"
+#include "cache/window_pool.h"
 #include "cache/write_policy.h"
 
 namespace millrace::cache {
 
 struct PrefixCacheOptions {
   uint32_t page_size = 64;
-  uint32_t page_count = 0;
+  uint32_t page_count = 0;       ///< of the first group
   bool share_prefixes = true;    ///< false: every page belongs to one sequence
-  uint32_t host_page_count = 0;  ///< 0: no host tier
+  uint32_t host_page_count = 0;  ///< of the first group; 0: no host tier
   bool has_store = false;        ///< stages have a store behind their host tier
   WritePolicy write_policy = WritePolicy::kWriteThrough;
+  std::vector<WindowPool> windows;  ///< of the window groups, which are numbered from 1 on
   uint64_t first_copy_id = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 
@@ -36,30 +40,37 @@ struct PrefixCacheOptions {
 /// the stages are asked for. It decides what sequences get and what makes room for them; its parts keep the tree, the
 /// host tier and each kind of copy. A page changes its tier only when all stages have acknowledged the copy. Plain and
 /// deterministic; owned by the scheduler, on its thread, for the head's life. docs/cache.md is the contract.
-class PrefixCache {
+class PrefixCache final : private NodeListener {
  public:
   explicit PrefixCache(const PrefixCacheOptions& options);
   PrefixCache(const PrefixCache&) = delete;  // its parts refer to each other
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// Returns the longest known prefix of `tokens`; nothing when prefixes are not shared.
+  /// Returns the longest known prefix of `tokens` at whose end every cache group can continue; nothing when prefixes
+  /// are not shared.
   [[nodiscard]] RadixTree::Match match(std::string_view salt, std::span<const TokenId> tokens) const;
   /// Returns a number that changes whenever a match may have changed.
-  [[nodiscard]] uint64_t version() const { return tree_.version(); }
+  [[nodiscard]] uint64_t version() const;
 
-  /// Gives `page_table`, which holds nothing, the matched pages and new ones up to `page_count`. Host pages of the
-  /// match are loaded by the next plan. False, and nothing changes for the holder, when there are not enough.
+  /// Gives `page_table`, which holds nothing, the matched pages and new ones up to `page_count`; in window groups those
+  /// that the match's end sees and new ones up to `window_pages`. Host pages of the match are loaded by the next plan.
+  /// False, and nothing changes for the holder, when there are not enough.
   [[nodiscard]] bool acquire(PageTable& page_table, std::string_view salt, const RadixTree::Match& match,
-                             size_t page_count);
+                             size_t page_count, size_t window_pages = 0);
   /// Adds one page. False when none is free or evictable now; if writing_back() some will be.
   [[nodiscard]] bool extend(PageTable& page_table);
+  /// Adds pages of window groups up to `page_count`. False when some are not free or evictable now.
+  [[nodiscard]] bool extend_windows(PageTable& page_table, size_t page_count);
+  /// Gives up the pages of window groups that the token after `tokens` tokens does not see. Call it when the plan that
+  /// reads them is complete.
+  void advance_windows(PageTable& page_table, size_t tokens);
   /// Lets others share the full pages of `tokens`, which have been computed, or will be by plans already made.
   void publish(PageTable& page_table, std::span<const TokenId> tokens);
   /// Gives everything back; what the tree knows stays cached.
   void release(PageTable& page_table);
 
   /// Returns the number of pages that can be allocated: those that are free, or in the tree and evictable.
-  [[nodiscard]] size_t available_pages() const { return pool_.free_count() + tree_.evictable_device_pages(); }
+  [[nodiscard]] size_t available_pages() const { return first_.available_pages(); }
   /// Returns available_pages() once the match is in use. O(pages of the match that nobody uses).
   [[nodiscard]] size_t available_after(const RadixTree::Match& match) const {
     return available_pages() - (match.device_pages == 0 ? 0 : tree_.evictable_above(match.device_node));
@@ -67,7 +78,7 @@ class PrefixCache {
   /// Counts the pages that only `page_table` keeps from being available, except those of the match.
   [[nodiscard]] size_t exclusively_held(const PageTable& page_table, const RadixTree::Match& match) const;
   /// Returns whether copies are under way that will make pages available.
-  [[nodiscard]] bool writing_back() const { return writer_.write_back_pages() > 0; }
+  [[nodiscard]] bool writing_back() const;
 
   /// Looks in the store for what neither tier has of a waiting request's prompt, and brings it to the host.
   /// `page_table` will be the request's, and keeps the keys.
@@ -81,7 +92,7 @@ class PrefixCache {
 
   /// Returns the copies that the next plan carries, in order. What exceeds its bound waits for the plan after it.
   [[nodiscard]] std::vector<PageCopy> take_copies();
-  [[nodiscard]] bool has_copies() const { return copies_.has_unsent() || writer_.noted_pages() > 0; }
+  [[nodiscard]] bool has_copies() const { return copies_.has_unsent() || noted_pages() > 0; }
   [[nodiscard]] bool has_pending_copies() const { return !copies_.pending().empty(); }
   /// Returns whether copies to or from the host, asked for or under way, pin device pages.
   [[nodiscard]] bool copies_pin_pages() const;
@@ -95,34 +106,40 @@ class PrefixCache {
   /// matched, acquired or prefetched.
   void on_ring_lost();
   /// Forgets all prefixes and sets the sizes of the pools, since the stages have new ones. No ring is there.
-  void resize(PoolSizes pages);
+  void resize(PoolSizes pages, std::span<const WindowPool> windows = {});
   [[nodiscard]] bool verifying() const { return copies_.pending_count(CopyKind::kVerify) > 0; }
 
-  [[nodiscard]] const PrefixCacheCounts& counts() const { return counts_; }
-  [[nodiscard]] size_t page_count() const { return pool_.page_count(); }
+  [[nodiscard]] const PrefixCacheCounts& counts() const { return first_.counts(); }
+  [[nodiscard]] size_t page_count() const { return first_.pool().page_count(); }
   [[nodiscard]] size_t cached_pages() const { return tree_.device_page_count(); }
-  [[nodiscard]] size_t host_page_count() const { return host_.page_count(); }
+  [[nodiscard]] size_t host_page_count() const { return first_.host().page_count(); }
   [[nodiscard]] size_t cached_host_pages() const { return tree_.host_page_count(); }
+  /// Returns the window groups, the one with number 1 first.
+  [[nodiscard]] std::span<const std::unique_ptr<WindowGroup>> windows() const { return windows_; }
   /// CHECKs the whole account against what all holders hold (PrefixCacheAudit). O(pages); for simulation.
   void check_invariants(std::span<const PageTable* const> holders) const;
 
  private:
   void check_options() const;
-  [[nodiscard]] bool make_room(size_t count);
+  [[nodiscard]] RadixTree::Match restricted(RadixTree::Match match) const;
+  [[nodiscard]] bool acquire_windows(PageTable& page_table, const RadixTree::Match& match, size_t page_count);
+  [[nodiscard]] GroupAccount& account(uint32_t group) { return group == 0 ? first_ : windows_[group - 1]->account(); }
+  void note_reused(const PageTable& page_table, const RadixTree::Match& match);
+  [[nodiscard]] size_t noted_pages() const;
+  void on_off_device(NodeId node) override;
+  void on_removed(NodeId node) override;
   void load(const RadixTree::Match& match, std::span<const PageId> pages);
   void request_verification();
+  void request_verification(uint32_t group, std::span<const HostPageId> pages);
   void finish(const PendingCopy& ended);
   void clear_tree();
 
   PrefixCacheOptions options_;  // resize() sets the sizes of the pools
-  PrefixCacheCounts counts_;
-  PagePool pool_;
   RadixTree tree_;
   NodeKeys keys_;
-  HostTier host_;
   CopyTracker copies_;
-  HostWriter writer_;
-  Persister persister_;
+  GroupAccount first_;  // of the first group, whose pages are the tree's
+  const std::vector<std::unique_ptr<WindowGroup>> windows_;
   Prefetcher prefetcher_;
 };
 

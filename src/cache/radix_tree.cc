@@ -206,6 +206,7 @@ void RadixTree::refresh(NodeId id) {
 }
 
 void RadixTree::drop_device(NodeId id, std::vector<PageId>& device) {
+  if (listener_ != nullptr) listener_->on_off_device(id);
   const NodeId parent = trie_.parent(id);
   device.push_back(std::exchange(at(id).device, kNoPage));
   --device_page_count_;
@@ -260,6 +261,7 @@ void RadixTree::remove_subtree(NodeId id, std::vector<HostPageId>& host) {
 void RadixTree::remove(NodeId id) {
   const Residency& node = at(id);
   CHECK(!node.is_pinned() && node.device == kNoPage && node.host == kNoHostPage, "node {} is in use", id.value());
+  if (listener_ != nullptr) listener_->on_removed(id);
   refresh(id);
   const NodeId parent = trie_.parent(id);
   trie_.remove(id);

@@ -7,23 +7,33 @@
 
 #include "base/ids.h"
 #include "cache/eviction_order.h"
+#include "cache/group_pages.h"
 #include "cache/token_trie.h"
 
 namespace millrace::cache {
 
-inline constexpr PageId kNoPage{UINT32_MAX};
-inline constexpr HostPageId kNoHostPage{UINT32_MAX};
+/// Hears of nodes that lose what other cache groups build on. Outlives the tree's use.
+class NodeListener {
+ public:
+  virtual ~NodeListener() = default;
+  /// A node loses its device page, which nothing keeps.
+  virtual void on_off_device(NodeId node) = 0;
+  /// A node leaves the tree. Its id may be used again.
+  virtual void on_removed(NodeId node) = 0;
+};
 
-/// The index of known prefixes and of the tiers that hold their pages. Sequences share what they have in common: one
-/// node per full page, never split or copied. Prompts of different salts have different roots.
+/// The index of known prefixes and of the tiers that hold their pages in the first cache group. Sequences share what
+/// they have in common: one node per full page, never split or copied. Prompts of different salts have different roots.
 ///
 /// Every node is on the device, on the host, or on both; a node on the device has all its ancestors there. A lock keeps
 /// a node and its ancestors. What is unlocked may be evicted, least recently used first, leaves before their parents.
 /// Plain and deterministic: recency is a logical clock. Owned by a PrefixCache, on its thread. Pages belong to the
 /// caller's pools: insert() and set_host() take them over, the evictions and clear() hand them back.
-class RadixTree {
+class RadixTree final : public GroupPages {
  public:
   explicit RadixTree(uint32_t page_size);
+  /// Sets who hears of nodes that go, except by clear() and clear_device(), which only report removed nodes.
+  void set_listener(NodeListener* listener) { listener_ = listener; }
 
   struct Match {
     NodeId device_node = kNoNode;  ///< the last of the pages on the device; the salt's root if there are none
@@ -44,12 +54,12 @@ class RadixTree {
   void unlock(NodeId node);
   /// Keeps a node on the device, though not its ancestors, for a copy under way. Its page can't be evicted; those of
   /// its ancestors count as evictable but come only after it. O(1).
-  void pin(NodeId node);
-  void unpin(NodeId node);
+  void pin(NodeId node) override;
+  void unpin(NodeId node) override;
   /// Keeps the host page of a node from evict_host(), for a copy under way. If the node goes with one above it, so does
   /// the pin.
-  void pin_host(NodeId node);
-  void unpin_host(NodeId node);
+  void pin_host(NodeId node) override;
+  void unpin_host(NodeId node) override;
   /// Moves a lock from `from` to its descendant `to`. O(pages between).
   void extend_lock(NodeId from, NodeId to);
 
@@ -60,10 +70,10 @@ class RadixTree {
   [[nodiscard]] NodeId insert_host(NodeId parent, std::span<const TokenId> tokens, HostPageId host_page);
   /// Gives a node its copy on the other tier. It has none there; set_device wants its parent on the device.
   void set_device(NodeId node, PageId page);
-  void set_host(NodeId node, HostPageId page);
+  void set_host(NodeId node, HostPageId page) override;
 
-  [[nodiscard]] PageId device_page(NodeId node) const { return at(node).device; }
-  [[nodiscard]] HostPageId host_page(NodeId node) const { return at(node).host; }
+  [[nodiscard]] PageId device_page(NodeId node) const override { return at(node).device; }
+  [[nodiscard]] HostPageId host_page(NodeId node) const override { return at(node).host; }
   [[nodiscard]] NodeId parent(NodeId node) const { return trie_.parent(node); }
   [[nodiscard]] std::span<const TokenId> tokens(NodeId node) const { return trie_.tokens(node); }
   /// Returns the number of pages from the root to `node`.
@@ -75,14 +85,14 @@ class RadixTree {
 
   /// Frees up to `count` device pages into `device`. Nodes with a host copy stay as such; others go, and with them
   /// host-only descendants, whose pages go to `host`. O(log nodes) each.
-  void evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host);
+  void evict_device(size_t count, std::vector<PageId>& device, std::vector<HostPageId>& host) override;
   /// Frees up to `count` host pages.
-  void evict_host(size_t count, std::vector<HostPageId>& host);
+  void evict_host(size_t count, std::vector<HostPageId>& host) override;
   /// Returns the node whose device page would be freed next; kNoNode if none can be.
-  [[nodiscard]] NodeId next_device_victim() const { return device_order_.next(); }
+  [[nodiscard]] NodeId next_device_victim() const override { return device_order_.next(); }
   /// Returns the ancestor whose turn it would be next if the device page of `node`, which has no children there, were
   /// gone; kNoNode if there is none.
-  [[nodiscard]] NodeId device_victim_above(NodeId node) const;
+  [[nodiscard]] NodeId device_victim_above(NodeId node) const override;
   /// Forgets everything, locked or not.
   void clear(std::vector<PageId>& device, std::vector<HostPageId>& host);
   /// Forgets what the device holds, and with it what can't be reached by host pages alone; no copy is under way any
@@ -93,7 +103,7 @@ class RadixTree {
   [[nodiscard]] std::vector<HostPageId> host_pages() const;
 
   /// Returns the number of device pages that evict_device could free.
-  [[nodiscard]] size_t evictable_device_pages() const { return evictable_device_pages_; }
+  [[nodiscard]] size_t evictable_device_pages() const override { return evictable_device_pages_; }
   /// Counts the evictable pages that locking `node`, which is on the device or a root, would keep. O(those).
   [[nodiscard]] size_t evictable_above(NodeId node) const;
   [[nodiscard]] size_t device_page_count() const { return device_page_count_; }
@@ -103,6 +113,12 @@ class RadixTree {
   [[nodiscard]] bool locked() const { return locks_ > 0; }
   /// Returns a number that changes whenever a match may have changed.
   [[nodiscard]] uint64_t version() const { return version_; }
+  /// Returns the logical time.
+  [[nodiscard]] uint64_t clock() const { return clock_; }
+  /// Returns whether a page of the tree has this id.
+  [[nodiscard]] bool contains(NodeId node) const {
+    return node.value() < residency_.size() && (at(node).device != kNoPage || at(node).host != kNoHostPage);
+  }
   struct PinCounts {
     size_t locks = 0;
     size_t pins = 0;
@@ -142,6 +158,7 @@ class RadixTree {
   void drop_root_if_unused(NodeId id);
 
   TokenTrie trie_;
+  NodeListener* listener_ = nullptr;
   std::vector<Residency> residency_;  // by node; of nodes that are gone: empty
   EvictionOrder device_order_;        // unlocked device leaves
   EvictionOrder host_order_;          // unlocked nodes whose host page can go

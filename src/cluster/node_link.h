@@ -8,6 +8,7 @@
 #include "cluster/messages.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
+#include "model/cache_groups.h"
 #include "sched/stage/local_stages.h"
 
 namespace millrace::cluster {
@@ -60,7 +61,7 @@ namespace millrace::cluster {
 [[nodiscard]] inline sched::RingConfig ring_shape(const Assignment& assignment, const model::ModelConfig& config,
                                                   cache::PoolSizes pages) {
   return sched::ring_config(assignment.stage, assignment.stage_count, static_cast<uint32_t>(config.vocab_size),
-                            pages.device, pages.host);
+                            pages.device, pages.host, model::CacheGroups(config).windows());
 }
 
 }  // namespace millrace::cluster

@@ -149,8 +149,7 @@ Matrix LayerRunner::block_input(Matrix hidden, const tensor::DeviceVector* weigh
   return normed;
 }
 
-Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const tensor::UploadedBatch& batch,
-                                tensor::KvCache& cache) {
+Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const LayerCache& kept) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const LayerLayout& layout = layer_layout(index);
   const int64_t rows = hidden.rows;
@@ -163,18 +162,17 @@ Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const tensor::Uplo
   const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
-                           layer.k_norm.get(), config_.norm_epsilon, batch, cache, index, query);
+                           layer.k_norm.get(), config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
   return query;
 }
 
-void LayerRunner::finish(int32_t index, Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
-                         Matrix hidden) {
-  attend(index, query, batch, cache, hidden);
-  feed_forward(index, batch, normed_rows(hidden.rows), hidden);
+void LayerRunner::finish(int32_t index, Matrix query, const LayerCache& kept, Matrix hidden) {
+  attend(index, query, kept, hidden);
+  feed_forward(index, kept.batch, normed_rows(hidden.rows), hidden);
 }
 
 void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const tensor::UploadedIndices& rows,
-                               const tensor::UploadedBatch& batch, const tensor::KvCache& cache, Matrix tails) {
+                               const LayerCache& kept, Matrix tails) {
   const Matrix tail_query{
       .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.rows, .cols = query.cols};
   backend_.gather_rows(hidden, rows, tails);
@@ -185,16 +183,15 @@ void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const
     attention_input.data = activations_.tail_normed.data();
     backend_.gather_rows(normed_rows(hidden.rows), rows, attention_input);
   }
-  attend(index, tail_query, batch, cache, tails);
-  feed_forward(index, batch, attention_input, tails);
+  attend(index, tail_query, kept, tails);
+  feed_forward(index, kept.batch, attention_input, tails);
 }
 
-void LayerRunner::attend(int32_t index, Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
-                         Matrix hidden) {
+void LayerRunner::attend(int32_t index, Matrix query, const LayerCache& kept, Matrix hidden) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const Matrix attended{
       .data = activations_.attended.data(), .dtype = backend_.compute_dtype(), .rows = query.rows, .cols = query.cols};
-  backend_.attention(query, attention_shape(index), batch, cache, index, attended);
+  backend_.attention(query, attention_shape(index), kept.batch, kept.cache, kept.layer, attended);
   add_product(attended, *layer.output,
               {.bias = layer.output_bias.get(),
                .norm = layer.attention_norm.get(),

@@ -21,6 +21,14 @@ struct StageLimits {
   int32_t max_tail_rows = 0;     ///< rows that go on from the last layer's keys and values
 };
 
+/// Where a layer keeps its keys and values: the cache of its group, its number there, and the batch with the group's
+/// pages. Borrowed for one call.
+struct LayerCache {
+  const tensor::UploadedBatch& batch;
+  tensor::KvCache& cache;
+  int32_t layer = 0;
+};
+
 /// Computes the layers of a stage on one rank, as their descriptions say. It owns the activations inside a layer, which
 /// every layer overwrites. Layers are numbered within the stage. Owned by a StageModel, whose rules of calls hold; what
 /// the constructor takes outlives it.
@@ -39,14 +47,12 @@ class LayerRunner {
             tensor::Matrix out);
 
   /// Stores the keys and values of all rows in the pages and returns their queries, valid until the layer is finished.
-  [[nodiscard]] tensor::Matrix project_qkv(int32_t index, tensor::Matrix hidden, const tensor::UploadedBatch& batch,
-                                           tensor::KvCache& cache);
+  [[nodiscard]] tensor::Matrix project_qkv(int32_t index, tensor::Matrix hidden, const LayerCache& kept);
   /// Computes the rest of the layer, from the queries on, into `hidden`.
-  void finish(int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
-              tensor::Matrix hidden);
-  /// Computes the rest of the layer for some rows of `hidden` into `tails`; `batch` has these rows only.
+  void finish(int32_t index, tensor::Matrix query, const LayerCache& kept, tensor::Matrix hidden);
+  /// Computes the rest of the layer for some rows of `hidden` into `tails`; the batch of `kept` has these rows only.
   void finish_tails(int32_t index, tensor::Matrix query, tensor::Matrix hidden, const tensor::UploadedIndices& rows,
-                    const tensor::UploadedBatch& batch, const tensor::KvCache& cache, tensor::Matrix tails);
+                    const LayerCache& kept, tensor::Matrix tails);
   /// Takes part in the exchange of a layer's experts, if it has some, without rows of this ring.
   void exchange_without_rows(int32_t index);
   /// Returns the most rows of one pass of all rings that share experts.
@@ -104,8 +110,7 @@ class LayerRunner {
   /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
   [[nodiscard]] tensor::Matrix block_input(tensor::Matrix hidden, const tensor::DeviceVector* weight,
                                            const tensor::DeviceVector* bias);
-  void attend(int32_t index, tensor::Matrix query, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
-              tensor::Matrix hidden);
+  void attend(int32_t index, tensor::Matrix query, const LayerCache& kept, tensor::Matrix hidden);
   /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
   void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
   [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;

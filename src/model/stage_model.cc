@@ -19,6 +19,13 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
   return size;
 }
 
+/// Returns the rows of `rows` with the pages of `pages`.
+tensor::BatchLayout with_pages_of(const tensor::BatchLayout& pages, tensor::BatchLayout rows) {
+  rows.page_begin = pages.page_begin;
+  rows.pages = pages.pages;
+  return rows;
+}
+
 /// Returns the row of each token in a table of positions, -1 for padding.
 std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t first_position) {
   std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), -1);
@@ -38,9 +45,9 @@ struct StageModel::Tails {
   std::vector<int32_t> row_begin{0};  // [sequences + 1]
   std::vector<int32_t> prefix;        // [sequences]
   tensor::UploadedIndices rows;
-  tensor::UploadedBatch batch;
-  Matrix hidden;      // [row_numbers, hidden]
-  int64_t count = 0;  // of its rows, without padding
+  std::vector<tensor::UploadedBatch> batches;  // [groups]
+  Matrix hidden;                               // [row_numbers, hidden]
+  int64_t count = 0;                           // of its rows, without padding
 };
 
 /// One forward pass with its inputs uploaded.
@@ -48,8 +55,8 @@ struct StageModel::ForwardPass {
   std::span<const std::shared_ptr<tensor::LayerGate>> loads;
   std::span<const std::byte> received;
   bool replays = false;
-  Matrix hidden;  // with padding
-  tensor::UploadedBatch batch;
+  Matrix hidden;                               // with padding
+  std::vector<tensor::UploadedBatch> batches;  // [groups]
   tensor::UploadedIndices tokens;
   std::optional<Tails> tails;
   std::vector<TokenId> padded_tokens;  // where there is padding
@@ -78,7 +85,13 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       limits_(limits),
       layout_(rank_layout(config, options.position, options.experts)),
       weights_(std::move(weights)),
-      runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_) {
+      runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_),
+      groups_(config),
+      cache_layers_(groups_.count()) {
+  for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
+    const size_t group = groups_.group_of(layer);
+    layer_caches_.push_back({.group = group, .layer = cache_layers_[group]++});
+  }
   replay_ = backend_.make_replay();
   allocate_activations();
 }
@@ -117,10 +130,10 @@ void StageModel::allocate_activations() {
   }
 }
 
-tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count) const {
+tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count, size_t group) const {
   // The layers of every family have equal heads. A stage without layers has pages without bytes.
   const LayerLayout& layout = layout_.layers.front();
-  return {.layer_count = span_.layers.size(),
+  return {.layer_count = cache_layers_[group],
           .kv_head_count = layout.kv_head_count(),
           .head_dim = layout.head_dim,
           .page_size = page_size,
@@ -140,10 +153,12 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     if (layer.experts) experts.push_back(layer.experts.get());
     attention.push_back(runner_.attention_shape(index));
   }
+  tensor::KvCacheShape cache = cache_shape(page_size, 0, 0);
+  cache.layer_count = span_.layers.size();
   tensor::WorkBounds bounds{.rows = static_cast<int32_t>(runner_.exchanged_rows()),
                             .sequences = sequences,
                             .context = context,
-                            .cache = cache_shape(page_size, 0),
+                            .cache = cache,
                             .weights = {},
                             .experts = experts,
                             .attention = attention};
@@ -158,23 +173,33 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   backend_.reserve(bounds);
 }
 
-void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
+void StageModel::allocate_cache(int32_t page_size, std::span<const uint32_t> page_counts) {
+  CHECK(page_counts.size() == groups_.count(), "{} page counts for {} cache groups", page_counts.size(),
+        groups_.count());
   free_cache();
-  cache_ = backend_.make_kv_cache(cache_shape(page_size, page_count));
+  caches_.resize(groups_.count());
+  for (size_t group = 0; group < groups_.count(); ++group) {
+    if (!has_cache(group)) continue;
+    caches_[group] = backend_.make_kv_cache(cache_shape(page_size, static_cast<int32_t>(page_counts[group]), group));
+  }
 }
 
-uint64_t StageModel::page_bytes(int32_t page_size) const {
-  return backend_.kv_page_bytes(cache_shape(page_size, 0));
+void StageModel::allocate_cache(int32_t page_size, int32_t page_count) {
+  allocate_cache(page_size, std::vector<uint32_t>(groups_.count(), static_cast<uint32_t>(page_count)));
+}
+
+uint64_t StageModel::page_bytes(int32_t page_size, size_t group) const {
+  return has_cache(group) ? backend_.kv_page_bytes(cache_shape(page_size, 0, group)) : 0;
 }
 
 void StageModel::free_cache() {
   replay_ = backend_.make_replay();  // recorded graphs hold addresses of the old cache
-  cache_.reset();
+  caches_.clear();
 }
 
-tensor::KvCache& StageModel::cache() const {
-  CHECK(cache_ != nullptr, "the cache is not allocated yet");
-  return *cache_;
+tensor::KvCache& StageModel::cache(size_t group) const {
+  CHECK(group < caches_.size() && caches_[group] != nullptr, "the cache of group {} is not allocated", group);
+  return *caches_[group];
 }
 
 tensor::Buffer StageModel::allocate_hidden() {
@@ -215,7 +240,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
     graph_stats_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
-                                     pass.batch, refill, [this, &pass] { run_layers(pass); }));
+                                     pass.batches.front(), refill, [this, &pass] { run_layers(pass); }));
   } else {
     fill(pass);
     run_layers(pass);
@@ -250,7 +275,13 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
       tokens = pass.padded_tokens;
     }
   }
-  pass.batch = backend_.upload(batch);
+  CHECK(input.windows.empty() || input.windows.size() + 1 == groups_.count(), "pages of {} window groups, wanted {}",
+        input.windows.size(), groups_.count() - 1);
+  pass.batches.push_back(backend_.upload(batch));
+  for (size_t i = 0; i + 1 < groups_.count(); ++i) {
+    pass.batches.push_back(input.windows.empty() ? pass.batches.front()
+                                                 : backend_.upload(with_pages_of(input.windows[i], batch)));
+  }
   if (span_.first) pass.tokens = backend_.upload(tokens);
   if (span_.first && config_.encoder) {
     pass.position_rows = position_rows(batch, config_.encoder->first_position);
@@ -266,6 +297,11 @@ void StageModel::fill(const ForwardPass& pass) {
   if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
 
+LayerCache StageModel::layer_cache(int32_t index, std::span<const tensor::UploadedBatch> batches) const {
+  const auto [group, layer] = cache_layer(index);
+  return {.batch = batches[group], .cache = cache(group), .layer = layer};
+}
+
 void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first) backend_.embed(*weights_.embedding, pass.tokens, pass.hidden);
   if (span_.first && config_.encoder) {
@@ -274,17 +310,18 @@ void StageModel::run_layers(const ForwardPass& pass) {
   }
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
-    const Matrix query = runner_.project_qkv(index, pass.hidden, pass.batch, cache());
+    const LayerCache kept = layer_cache(index, pass.batches);
+    const Matrix query = runner_.project_qkv(index, pass.hidden, kept);
     for (const auto& load : pass.loads) load->wait_for(index);
     if (pass.tails && index + 1 == span_.layers.size()) {
       if (pass.tails->hidden.rows > 0) {
-        runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, pass.tails->batch, cache(),
+        runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, layer_cache(index, pass.tails->batches),
                              pass.tails->hidden);
       } else if (expert_exchange_ != nullptr) {
         runner_.exchange_without_rows(index);
       }
     } else {
-      runner_.finish(index, query, pass.batch, cache(), pass.hidden);
+      runner_.finish(index, query, kept, pass.hidden);
     }
   }
 }
@@ -320,15 +357,18 @@ void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {
                             .pages = input.batch.pages};
   if (pass.replays) {
     // The bounds of all rows except their count, so that all steps share one key.
-    batch.padded_sequences = pass.batch.layout.padded_sequences;
-    batch.padded_sequence_rows = pass.batch.layout.padded_sequence_rows;
+    const tensor::BatchLayout& all = pass.batches.front().layout;
+    batch.padded_sequences = all.padded_sequences;
+    batch.padded_sequence_rows = all.padded_sequence_rows;
     const auto count = static_cast<int32_t>(tails.count);
     batch.padded_rows = padded({count, batch.padded_sequences, batch.padded_sequence_rows}, limits_.max_tail_rows).rows;
     tails.row_numbers.resize(static_cast<size_t>(batch.padded_rows), -1);
     tails.hidden.rows = batch.padded_rows;
   }
   tails.rows = backend_.upload(tails.row_numbers);
-  tails.batch = backend_.upload(batch);
+  for (const tensor::UploadedBatch& all : pass.batches) {
+    tails.batches.push_back(backend_.upload(with_pages_of(all.layout, batch)));
+  }
 }
 
 void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {

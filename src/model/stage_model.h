@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/cache_groups.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/layer_range.h"
@@ -21,7 +22,7 @@ namespace millrace::model {
 /// The inputs of one forward pass, borrowed for the duration of the call.
 struct ForwardInput {
   std::span<const TokenId> tokens;   ///< [T], first stage only
-  const tensor::BatchLayout& batch;  ///< of T rows
+  const tensor::BatchLayout& batch;  ///< of T rows, with the pages of cache group 0
   /// The residual stream, computed in place, in a buffer from allocate_hidden. The first stage computes it from the
   /// tokens; the others start from what the previous stage sent. On return it holds the input of the next stage, or of
   /// `logits`. Buffer rows after these may be overwritten.
@@ -38,6 +39,8 @@ struct ForwardInput {
   /// sequence always is.
   bool is_decode = false;
   uint64_t step = 0;  ///< number of the step, where rings share experts
+  /// Has the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
+  std::span<const tensor::BatchLayout> windows = {};  // [CacheGroups::windows]
 };
 
 /// The layers [begin, end) of a model on a backend, or one rank's part of them. The first stage also embeds; the last
@@ -61,12 +64,15 @@ class StageModel {
   /// Reserves the device's scratch for all work within the limits, with sequences of up to `context` tokens. Call it
   /// before the remaining memory is divided into pages.
   void reserve(int32_t sequences, int32_t context, int32_t page_size);
-  /// Replaces the cache by a new one, which discards its contents. Call it before the first forward pass, or between
+  /// Replaces the caches by new ones, which discards their contents. Call it before the first forward pass, or between
   /// two.
+  void allocate_cache(int32_t page_size, std::span<const uint32_t> page_counts);  // [groups]
+  /// Does so with equal page counts.
   void allocate_cache(int32_t page_size, int32_t page_count);
   void free_cache();
-  /// Returns the bytes per page of a cache that allocate_cache() makes.
-  [[nodiscard]] uint64_t page_bytes(int32_t page_size) const;
+  /// Returns the bytes per page of a group's cache that allocate_cache() makes; 0 if no layer of the stage is in the
+  /// group.
+  [[nodiscard]] uint64_t page_bytes(int32_t page_size, size_t group = 0) const;
 
   /// Computes the stage's layers for at most max_batch_tokens rows and stores their keys and values in the pages.
   /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
@@ -93,7 +99,17 @@ class StageModel {
   [[nodiscard]] StageLimits limits() const { return limits_; }
   [[nodiscard]] const RankLayout& rank() const { return layout_; }
   [[nodiscard]] tensor::Backend& backend() const { return backend_; }
-  [[nodiscard]] tensor::KvCache& cache() const;
+  [[nodiscard]] const CacheGroups& cache_groups() const { return groups_; }
+  /// Returns whether a layer of the stage is in a cache group.
+  [[nodiscard]] bool has_cache(size_t group) const { return cache_layers_[group] > 0; }
+  [[nodiscard]] tensor::KvCache& cache(size_t group = 0) const;
+  /// A layer's cache group, and its number among the stage's layers there.
+  struct CacheLayer {
+    size_t group = 0;
+    int32_t layer = 0;
+  };
+  /// Returns where the `index`th layer of the stage keeps its keys and values.
+  [[nodiscard]] CacheLayer cache_layer(int32_t index) const { return layer_caches_[static_cast<size_t>(index)]; }
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
   /// Returns the counts of decode steps. They outlive the model.
@@ -115,7 +131,8 @@ class StageModel {
              const LoadOptions& options, StageWeights weights);
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
-  [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count) const;
+  [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
+  [[nodiscard]] LayerCache layer_cache(int32_t index, std::span<const tensor::UploadedBatch> batches) const;
   struct Tails;
   struct ForwardPass;
   /// Returns the size to which a replay pads a batch when the buffers hold `max_rows`.
@@ -135,8 +152,11 @@ class StageModel {
   StageWeights weights_;
   LayerRunner runner_;
   Activations activations_;
-  std::unique_ptr<tensor::KvCache> cache_;
-  std::unique_ptr<tensor::Replay> replay_;  // of decode steps
+  const CacheGroups groups_;
+  std::vector<CacheLayer> layer_caches_;                  // [layers of the stage]
+  std::vector<int32_t> cache_layers_;                     // [groups]: layers of the stage
+  std::vector<std::unique_ptr<tensor::KvCache>> caches_;  // [groups]; null for a group without layers here
+  std::unique_ptr<tensor::Replay> replay_;                // of decode steps
   const std::shared_ptr<tensor::GraphStats> graph_stats_ = std::make_shared<tensor::GraphStats>();
 };
 

@@ -1,5 +1,6 @@
 #include "sim/simulated_model.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -85,7 +86,7 @@ std::vector<float> SimulatedModel::pooled_vector(uint64_t pooled, uint64_t row_c
 }
 
 std::vector<float> SimulatedModel::embed_prompt(std::span<const TokenId> prompt, sched::Pooling pooling) const {
-  std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
+  std::vector<Context> contexts(static_cast<size_t>(layer_count));
   std::vector<uint64_t> rows;
   for (const TokenId token : prompt) rows.push_back(next_row(token, contexts));
   std::span<const uint64_t> pooled(rows);
@@ -96,14 +97,34 @@ std::vector<float> SimulatedModel::embed_prompt(std::span<const TokenId> prompt,
   return faulty(sum) ? std::vector<float>() : pooled_vector(sum, pooled.size());
 }
 
-uint64_t SimulatedModel::next_row(TokenId token, std::vector<uint64_t>& contexts) const {
+uint64_t SimulatedModel::next_row(TokenId token, std::vector<Context>& contexts) const {
   uint64_t hidden = embed(token);
   for (int32_t layer = 0; layer < layer_count; ++layer) {
-    uint64_t& context = contexts[static_cast<size_t>(layer)];
-    context = attend(context, key_value(layer, hidden));
-    hidden = mix(hidden, context);
+    Context& context = contexts[static_cast<size_t>(layer)];
+    const uint64_t own = key_value(layer, hidden);
+    if (window_of(layer) == 0) {
+      context.running = attend(context.running, own);
+    } else {
+      context.key_values.push_back(own);
+      context.running = 0;
+      for (size_t at = first_visible(context.key_values.size() - 1, layer); at < context.key_values.size(); ++at) {
+        context.running = attend(context.running, context.key_values[at]);
+      }
+    }
+    hidden = mix(hidden, context.running);
   }
   return hidden;
+}
+
+size_t SimulatedModel::first_visible(size_t position, int32_t layer) const {
+  const uint32_t seen = window_of(layer);
+  return seen == 0 ? 0 : position + 1 - std::min<size_t>(position + 1, seen);
+}
+
+size_t SimulatedModel::layers_in(uint32_t group, int32_t begin, int32_t end) const {
+  size_t count = 0;
+  for (int32_t layer = begin; layer < end; ++layer) count += group_of(layer) == group ? 1 : 0;
+  return count;
 }
 
 SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> prompt, size_t count,
@@ -114,7 +135,7 @@ SimulatedModel::Continuation SimulatedModel::generate(std::span<const TokenId> p
   if (grammar != nullptr) matcher.emplace(grammar, sched::samples_end_token(*grammar, sampling));
   std::optional<sched::ReasoningBudget> budget;
   if (limit != nullptr) budget.emplace(limit);
-  std::vector<uint64_t> contexts(static_cast<size_t>(layer_count), 0);
+  std::vector<Context> contexts(static_cast<size_t>(layer_count));
   uint64_t hidden = 0;
   const auto feed = [&](TokenId token) { hidden = next_row(token, contexts); };
   Continuation found;

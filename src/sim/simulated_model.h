@@ -19,7 +19,22 @@ struct SimulatedModel {
   int32_t layer_count = 4;
   uint32_t vocab_size = 1000;
   uint32_t distinct_tokens = UINT32_MAX;  ///< bounds the sampled ids, so that texts repeat themselves
+  uint32_t window = 0;                    ///< tokens that some layers see; 0: all layers see all
+  bool all_slide = false;                 ///< all layers have the window, else every second one
   uint32_t faulty_one_in = 0;             ///< one row in this many has no valid logits; 0: none
+
+  /// Returns the window of a layer; 0: it sees all tokens.
+  [[nodiscard]] uint32_t window_of(int32_t layer) const { return all_slide || layer % 2 == 1 ? window : 0; }
+  /// Returns the windows of the model's window groups.
+  [[nodiscard]] std::vector<uint32_t> windows() const {
+    return window > 0 ? std::vector<uint32_t>{window} : std::vector<uint32_t>();
+  }
+  /// Returns the first position that the token at `position` sees in a layer.
+  [[nodiscard]] size_t first_visible(size_t position, int32_t layer) const;
+  /// Returns the cache group of a layer.
+  [[nodiscard]] uint32_t group_of(int32_t layer) const { return window_of(layer) > 0 ? 1 : 0; }
+  /// Returns the number of layers of [begin, end) in a cache group.
+  [[nodiscard]] size_t layers_in(uint32_t group, int32_t begin, int32_t end) const;
 
   [[nodiscard]] static uint64_t mix(uint64_t a, uint64_t b);
   /// Returns what a layer stores for a token whose hidden value is `hidden`.
@@ -58,8 +73,13 @@ struct SimulatedModel {
                                       const std::shared_ptr<const sched::ReasoningLimit>& limit = nullptr) const;
 
  private:
-  /// Returns the last layer's row of one more token; `contexts` hold the layers' running values.
-  [[nodiscard]] uint64_t next_row(TokenId token, std::vector<uint64_t>& contexts) const;
+  /// What one layer attends to.
+  struct Context {
+    uint64_t running = 0;                // of a layer that sees all tokens
+    std::vector<uint64_t> key_values{};  // of a layer with a window
+  };
+  /// Returns the last layer's row of one more token; `contexts` are the layers'.
+  [[nodiscard]] uint64_t next_row(TokenId token, std::vector<Context>& contexts) const;
 };
 
 }  // namespace millrace::sim

@@ -26,7 +26,31 @@ sched::StageBounds bounds_of(const SimulatedRingOptions& options, cache::PoolSiz
           .vocab_size = options.model.vocab_size,
           .host_page_count = pages.host,
           .sampling_vocab = options.model.vocab_size,
-          .has_output_head = scheduler.has_output_head};
+          .has_output_head = scheduler.has_output_head,
+          .windows = window_pools(scheduler, pages)};
+}
+
+std::vector<std::unique_ptr<cache::PageStore>> make_stores(async::Runtime& runtime, const SimulatedRingOptions& options,
+                                                           StageId id, const SimulatedStage& stage) {
+  std::vector<std::unique_ptr<cache::PageStore>> stores;
+  if (!options.make_store) return stores;
+  const uint32_t page_size = options.head.scheduler.page_size;
+  for (uint32_t group = 0; group <= options.model.windows().size(); ++group) {
+    auto& store = stores.emplace_back();
+    const size_t layers = options.model.layers_in(group, stage.layer_begin, stage.layer_end);
+    if (layers == 0) continue;
+    const auto rank = static_cast<uint32_t>(stage.position.rank);
+    store = options.make_store(runtime, {.model_fingerprint = "model",
+                                         .layer_begin = id.value(),
+                                         .layer_end = id.value() + 1,
+                                         .kv_dtype = "u64",
+                                         .page_size = page_size,
+                                         .page_bytes = layers * page_size * sizeof(uint64_t),
+                                         .head_begin = rank,
+                                         .head_end = rank + 1,
+                                         .window = group == 0 ? 0 : options.model.window});
+  }
+  return stores;
 }
 
 sched::LocalStages::RunnerFactory runner_factory(async::VirtualWorld& world, const SimulatedRingOptions& options,
@@ -37,12 +61,11 @@ sched::LocalStages::RunnerFactory runner_factory(async::VirtualWorld& world, con
   if (options.stall) stall = [ask = options.stall, index] { return ask(StageId(index)); };
   SimulatedStage stage = stage_of(options, index);
   stage.position = {.rank = static_cast<int32_t>(rank), .size = static_cast<int32_t>(options.rank_count)};
-  return [&world, bounds, fault, stall, index, rank, make = options.make_runner, model = options.model,
-          make_store = options.make_store, stage](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
-    if (make) return make(runtime, StageId(index));
+  return [&world, bounds, fault, stall, index, options, stage](auto& runtime) -> std::unique_ptr<sched::StageRunner> {
+    if (options.make_runner) return options.make_runner(runtime, StageId(index));
     return std::make_unique<SimulatedRunner>(
-        runtime, model, stage, bounds, [&world] { return world.random(); }, fault,
-        make_store ? make_store(runtime, StageId(index), rank) : nullptr, stall);
+        runtime, options.model, stage, bounds, [&world] { return world.random(); }, fault,
+        make_stores(runtime, options, StageId(index), stage), stall);
   };
 }
 
@@ -65,7 +88,9 @@ asio::awaitable<void> ResizingRingBuilder::tear_down(RingEpoch epoch, std::strin
   co_await made_.back().builder->tear_down(epoch, std::move(reason));
 }
 
-SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& options) {
+SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOptions& given) {
+  SimulatedRingOptions options = given;
+  options.head.scheduler.windows = options.model.windows();
   const sched::SchedulerOptions& scheduler = options.head.scheduler;
   async::Runtime& head_runtime = world.add_thread();
   std::vector<async::Runtime*> runtimes;

@@ -25,8 +25,8 @@ struct SimulatedRingOptions {
   SimulatedLinkOptions links;
   VirtualCollectiveOptions collectives;            ///< between the ranks of a stage
   std::optional<SimulatedLinkOptions> head_links;  ///< of the two links of the head, if they differ
-  /// Makes the page store of a rank, if set.
-  std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, StageId, uint32_t rank)> make_store;
+  /// Makes the page store of a rank for pages of a cache group, if set. `identity` has the group and the page's bytes.
+  std::function<std::unique_ptr<cache::PageStore>(async::Runtime&, const cache::StoreIdentity& identity)> make_store;
   /// Makes the runners of stages of one rank, if set, instead of those of `model`.
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
   /// Returns the sizes of the pools of an epoch, if set; throws ErrorException when there can be none.

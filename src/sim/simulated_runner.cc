@@ -11,7 +11,7 @@ namespace millrace::sim {
 
 SimulatedRunner::SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage,
                                  const sched::StageBounds& bounds, std::function<uint64_t()> random,
-                                 std::function<void()> fault, std::unique_ptr<cache::PageStore> store,
+                                 std::function<void()> fault, std::vector<std::unique_ptr<cache::PageStore>> stores,
                                  std::function<async::Duration()> stall)
     : runtime_(runtime),
       model_(model),
@@ -20,13 +20,24 @@ SimulatedRunner::SimulatedRunner(async::Runtime& runtime, SimulatedModel model, 
       random_(std::move(random)),
       fault_(std::move(fault)),
       stall_(std::move(stall)),
-      pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.page_count * bounds.page_size),
-      host_pages_(static_cast<size_t>(stage.layer_end - stage.layer_begin) * bounds.host_page_count * bounds.page_size),
-      store_(std::move(store)) {}
+      stores_(std::move(stores)) {
+  CHECK(bounds.group_count() == 1 + model.windows().size(), "{} cache groups for a model with {} windows",
+        bounds.group_count(), model.windows().size());
+  for (int32_t layer = stage.layer_begin; layer < stage.layer_end; ++layer) {
+    cells_.pages.emplace_back(size_t{bounds.pools(model.group_of(layer)).device} * bounds.page_size);
+  }
+  for (uint32_t group = 0; group < bounds.group_count(); ++group) {
+    cells_.host_pages.emplace_back(bounds.pools(group).host * layers_in(group) * bounds.page_size);
+  }
+}
 
-std::span<uint64_t> SimulatedRunner::host_cells(HostPageId page) {
-  const size_t count = static_cast<size_t>(stage_.layer_end - stage_.layer_begin) * bounds_.page_size;
-  return std::span(host_pages_).subspan(page.value() * count, count);
+size_t SimulatedRunner::layers_in(uint32_t group) const {
+  return model_.layers_in(group, stage_.layer_begin, stage_.layer_end);
+}
+
+std::span<uint64_t> SimulatedRunner::host_cells(uint32_t group, HostPageId page) {
+  const size_t count = layers_in(group) * bounds_.page_size;
+  return std::span(cells_.host_pages[group]).subspan(page.value() * count, count);
 }
 
 std::span<std::byte> SimulatedRunner::input_memory(size_t bytes, Memory) {
@@ -34,50 +45,56 @@ std::span<std::byte> SimulatedRunner::input_memory(size_t bytes, Memory) {
   return std::as_writable_bytes(std::span(inputs_)).first(bytes);
 }
 
-std::span<std::byte> SimulatedRunner::host_page(HostPageId page) {
-  return std::as_writable_bytes(host_cells(page));
+std::span<std::byte> SimulatedRunner::host_page(uint32_t group, HostPageId page) {
+  return std::as_writable_bytes(host_cells(group, page));
 }
 
-void SimulatedRunner::load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host,
-                                 bool for_real) {
-  const size_t begin = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_size;
-  for (size_t i = 0; i < device.size(); ++i) {
-    const std::span<uint64_t> cells = host_cells(host[i]).subspan(begin, bounds_.page_size);
-    for (uint32_t offset = 0; offset < bounds_.page_size; ++offset) {
-      cell(layer, device[i], offset) = for_real ? cells[offset] : random_();
+void SimulatedRunner::load_layer(int32_t layer, const std::vector<cache::PageCopy>& loads, bool for_real) {
+  const uint32_t group = model_.group_of(layer);
+  const size_t begin = model_.layers_in(group, stage_.layer_begin, layer) * bounds_.page_size;
+  for (const cache::PageCopy& copy : loads) {
+    if (copy.group != group) continue;
+    for (size_t i = 0; i < copy.device.size(); ++i) {
+      const std::span<uint64_t> cells = host_cells(group, copy.host[i]).subspan(begin, bounds_.page_size);
+      for (uint32_t offset = 0; offset < bounds_.page_size; ++offset) {
+        cell(layer, copy.device[i], offset) = for_real ? cells[offset] : random_();
+      }
     }
   }
 }
 
-async::Event SimulatedRunner::begin_load(std::vector<PageId> device, std::vector<HostPageId> host) {
+async::Event SimulatedRunner::begin_load(std::vector<cache::PageCopy> loads) {
   std::vector<async::Event>& layers = loads_.emplace_back();
   const auto layer_count = static_cast<size_t>(stage_.layer_end - stage_.layer_begin);
+  size_t page_count = 0;
+  for (const cache::PageCopy& copy : loads) page_count += copy.page_count();
   async::TimePoint at = runtime_.now();
   for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
-    load_layer(layer, device, host, false);
-    at += copy_time(device.size()) / layer_count;
+    load_layer(layer, loads, false);
+    at += copy_time(page_count) / layer_count;
     const async::Event loaded = layers.emplace_back(runtime_);
-    runtime_.arm(at, [this, layer, device, host, loaded] {
-      load_layer(layer, device, host, true);
+    runtime_.arm(at, [this, layer, loads, loaded] {
+      load_layer(layer, loads, true);
       loaded.set();
     });
   }
   return layers.back();
 }
 
-asio::awaitable<void> SimulatedRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
+asio::awaitable<void> SimulatedRunner::store_pages(const cache::PageCopy& stored) {
   const auto copy = [&](bool for_real) {
-    for (size_t i = 0; i < device.size(); ++i) {
+    for (size_t i = 0; i < stored.device.size(); ++i) {
       size_t at = 0;
       for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
+        if (model_.group_of(layer) != stored.group) continue;
         for (uint32_t offset = 0; offset < bounds_.page_size; ++offset, ++at) {
-          host_cells(host[i])[at] = for_real ? cell(layer, device[i], offset) : random_();
+          host_cells(stored.group, stored.host[i])[at] = for_real ? cell(layer, stored.device[i], offset) : random_();
         }
       }
     }
   };
   copy(false);
-  co_await async::sleep_for(runtime_, copy_time(device.size()));
+  co_await async::sleep_for(runtime_, copy_time(stored.device.size()));
   copy(true);
 }
 
@@ -91,8 +108,7 @@ double SimulatedRunner::chance() {
 }
 
 uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
-  const size_t plane = static_cast<size_t>(layer - stage_.layer_begin) * bounds_.page_count + page.value();
-  return pages_[plane * bounds_.page_size + offset];
+  return cells_.pages[static_cast<size_t>(layer - stage_.layer_begin)][page.value() * bounds_.page_size + offset];
 }
 
 void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
@@ -130,17 +146,20 @@ std::vector<uint64_t> SimulatedRunner::contexts(int32_t layer, const sched::Stag
   const auto shift = 8 * stage_.position.first_shard();
   const uint64_t own_bytes = (~uint64_t{0} >> (64 - 8 * stage_.position.shard_count())) << shift;
   std::vector<uint64_t> found(hidden.size());
+  const uint32_t group = model_.group_of(layer);
+  const tensor::BatchLayout& layout = group == 0 ? batch.layout : batch.windows[group - 1];
   for (size_t sequence = 0; sequence < batch.slices.size(); ++sequence) {
     const sched::PlanSlice& slice = batch.slices[sequence];
-    const auto pages = batch.layout.pages.subspan(static_cast<size_t>(batch.layout.page_begin[sequence]));
-    const auto row_begin = static_cast<size_t>(batch.layout.row_begin[sequence]);
+    const auto pages = layout.pages.subspan(static_cast<size_t>(layout.page_begin[sequence]));
+    const auto row_begin = static_cast<size_t>(layout.row_begin[sequence]);
     for (uint32_t i = 0; i < slice.token_count; ++i) {
       const uint32_t position = slice.prefix + i;
       cell(layer, pages[position / bounds_.page_size], position % bounds_.page_size) =
           SimulatedModel::key_value(layer, hidden[row_begin + i]);
       uint64_t context = 0;
-      for (uint32_t at = 0; at <= position; ++at) {
-        context = SimulatedModel::attend(context, cell(layer, pages[at / bounds_.page_size], at % bounds_.page_size));
+      for (size_t at = model_.first_visible(position, layer); at <= position; ++at) {
+        context = SimulatedModel::attend(
+            context, cell(layer, pages[at / bounds_.page_size], static_cast<uint32_t>(at % bounds_.page_size)));
       }
       found[row_begin + i] = context & own_bytes;
     }
@@ -203,12 +222,15 @@ void SimulatedRunner::drop_loads() {
   loads_.clear();
   if (!std::exchange(has_died_, false)) return;
   if (!other_process_) {
-    other_process_.emplace(OtherProcess{pages_, host_pages_, {std::vector<bool>(bounds_.host_page_count), {}}});
-    std::ranges::generate(other_process_->pages, random_);
-    std::ranges::generate(other_process_->host_pages, random_);
+    other_process_.emplace(OtherProcess{cells_, {}});
+    for (auto* const tier : {&other_process_->cells.pages, &other_process_->cells.host_pages}) {
+      for (std::vector<uint64_t>& cells : *tier) std::ranges::generate(cells, random_);
+    }
+    for (const std::vector<bool>& pages : host_tier().valid) {
+      other_process_->host_tier.valid.emplace_back(pages.size());
+    }
   }
-  std::swap(pages_, other_process_->pages);
-  std::swap(host_pages_, other_process_->host_pages);
+  std::swap(cells_, other_process_->cells);
   std::swap(host_tier(), other_process_->host_tier);
 }
 

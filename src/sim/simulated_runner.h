@@ -51,7 +51,8 @@ class SimulatedRunner final : public sched::StageRunner {
  public:
   SimulatedRunner(async::Runtime& runtime, SimulatedModel model, SimulatedStage stage, const sched::StageBounds& bounds,
                   std::function<uint64_t()> random, std::function<void()> fault = {},
-                  std::unique_ptr<cache::PageStore> store = nullptr, std::function<async::Duration()> stall = {});
+                  std::vector<std::unique_ptr<cache::PageStore>> stores = {},
+                  std::function<async::Duration()> stall = {});
 
   [[nodiscard]] size_t output_row_bytes() const override { return stage_.last ? 0 : sizeof(uint64_t); }
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
@@ -63,18 +64,20 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies at the end of the time that the copy takes, separately for each layer of a load. Until then the written
   /// cells contain noise.
-  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  [[nodiscard]] async::Event begin_load(std::vector<cache::PageCopy> loads) override;
   void drop_loads() override;
-  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
-                                                  std::span<const HostPageId> host) override;
-  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
-  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+  [[nodiscard]] asio::awaitable<void> store_pages(const cache::PageCopy& copy) override;
+  [[nodiscard]] std::span<std::byte> host_page(uint32_t group, HostPageId page) override;
+  [[nodiscard]] cache::PageStore* store(uint32_t group) override {
+    return group < stores_.size() ? stores_[group].get() : nullptr;
+  }
 
  private:
   [[nodiscard]] asio::awaitable<void> inject_faults();
-  [[nodiscard]] std::span<uint64_t> host_cells(HostPageId page);
+  [[nodiscard]] std::span<uint64_t> host_cells(uint32_t group, HostPageId page);
+  [[nodiscard]] size_t layers_in(uint32_t group) const;
   [[nodiscard]] double chance();
-  void load_layer(int32_t layer, const std::vector<PageId>& device, const std::vector<HostPageId>& host, bool for_real);
+  void load_layer(int32_t layer, const std::vector<cache::PageCopy>& loads, bool for_real);
   [[nodiscard]] std::vector<uint64_t> contexts(int32_t layer, const sched::StageBatch& batch,
                                                std::span<const uint64_t> hidden);
   [[nodiscard]] asio::awaitable<void> run_layer(int32_t layer, const sched::StageBatch& batch,
@@ -95,22 +98,24 @@ class SimulatedRunner final : public sched::StageRunner {
   std::function<uint64_t()> random_;
   std::function<void()> fault_;
   std::function<async::Duration()> stall_;
+  struct Cells {
+    std::vector<std::vector<uint64_t>> pages;       // [layers of the stage][page_count, page_size]
+    std::vector<std::vector<uint64_t>> host_pages;  // [cache groups][host pages, layers of the group, page_size]
+  };
   struct OtherProcess {
-    std::vector<uint64_t> pages;
-    std::vector<uint64_t> host_pages;
+    Cells cells;
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
-  bool has_died_ = false;             // another process replaces it when the epoch is over
-  std::vector<uint64_t> pages_;       // [layers of the stage, page_count, page_size]
-  std::vector<uint64_t> host_pages_;  // [host_page_count, layers of the stage, page_size]
-  std::unique_ptr<cache::PageStore> store_;
-  std::unique_ptr<SimulatedCollective> collective_;   // of the epoch; null with one rank
-  std::unique_ptr<SimulatedExpertExchange> experts_;  // of the epoch; null where the ring has all experts
-  std::unordered_map<SlotId, uint64_t> pooled_;       // running value of each sequence that is pooled by mean
-  std::vector<uint64_t> inputs_;                      // memory for a link that fills posted memory
-  std::vector<std::vector<async::Event>> loads_;      // begun since the last run; one event per layer
-  std::array<std::vector<uint64_t>, 2> activations_;  // [rows] each; they take turns
+  bool has_died_ = false;  // another process replaces it when the epoch is over
+  Cells cells_;
+  std::vector<std::unique_ptr<cache::PageStore>> stores_;  // [cache groups]
+  std::unique_ptr<SimulatedCollective> collective_;        // of the epoch; null with one rank
+  std::unique_ptr<SimulatedExpertExchange> experts_;       // of the epoch; null where the ring has all experts
+  std::unordered_map<SlotId, uint64_t> pooled_;            // running value of each sequence that is pooled by mean
+  std::vector<uint64_t> inputs_;                           // memory for a link that fills posted memory
+  std::vector<std::vector<async::Event>> loads_;           // begun since the last run; one event per layer
+  std::array<std::vector<uint64_t>, 2> activations_;       // [rows] each; they take turns
   size_t turn_ = 0;
 };
 

@@ -155,7 +155,7 @@ TEST_CASE("room for pages counts real sizes and refusals name the stage") {
   const auto backend = app::make_rank_backend(options.device, options.stage, options.node, {.stage_count = 2}).value();
   const auto cache = backend->make_kv_cache(
       {config.layer_count(), config.layer(0).attention.kv_head_count, config.layer(0).attention.head_dim, 16, 1});
-  REQUIRE(stages->memory().page_bytes() == cache->page_bytes());
+  REQUIRE(stages->memory().page_bytes() == static_cast<double>(cache->page_bytes()));
 
   async::IoThread control("control");
   sched::RingConfig shape;

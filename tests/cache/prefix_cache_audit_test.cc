@@ -32,26 +32,26 @@ bool aborts(const std::function<void()>& action) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-/// Parts with two computed pages, one of them noted for the host, and a pool that knows of them.
+/// Parts with two computed pages, one of them noted for the host, and an account that knows of them.
 struct Audited {
   Audited() {
     std::vector<PageId> taken;
-    REQUIRE(pool.allocate(2, taken));
-    parts.writer.note(parts.compute({1, 2})[0]);
+    REQUIRE(account.pool().allocate(2, taken));
+    account.writer().note(parts.compute({1, 2})[0]);
   }
   void check(std::span<const PageTable* const> holders = {}) {
-    const PrefixCacheAudit audit({.pool = pool,
-                                  .tree = parts.tree,
+    const PrefixCacheAudit audit({.tree = parts.tree,
                                   .keys = parts.keys,
-                                  .host = parts.host,
                                   .copies = parts.copies,
-                                  .writer = parts.writer,
-                                  .prefetcher = parts.prefetcher});
+                                  .first = account,
+                                  .windows = {},
+                                  .prefetcher = prefetcher});
     audit.check(holders);
   }
 
-  PagePool pool{4};
-  TierParts parts{4};
+  TierParts parts{0};
+  GroupAccount account{0, {.device = 4, .host = 4}, WritePolicy::kWriteThrough, parts.tree, parts.keys, parts.copies};
+  Prefetcher prefetcher{parts.tree, parts.keys, account.host(), parts.copies, account.counts(), 1};
 };
 
 }  // namespace
@@ -59,9 +59,9 @@ struct Audited {
 TEST_CASE("a consistent account passes the audit") {
   Audited world;
   world.check();
-  world.parts.writer.request_noted();
+  world.account.writer().request_noted();
   world.check();
-  (void)world.parts.writer.finish(world.parts.end_copy(1));
+  (void)world.account.writer().finish(world.parts.end_copy(1));
   world.check();
 }
 
@@ -75,9 +75,9 @@ TEST_CASE("the audit finds lost and doubled pages and ownerless claims") {
   };
   REQUIRE_FALSE(spoil([] {}));
   std::vector<PageId> pages;
-  REQUIRE(spoil([&] { (void)world.pool.allocate(1, pages); }));                               // lost
-  REQUIRE(spoil([&] { (void)world.parts.host.allocate(); }));                                 // lost on the host
-  REQUIRE(spoil([&] { world.pool.release(std::vector{PageId(0)}); }));                        // free and known
+  REQUIRE(spoil([&] { (void)world.account.pool().allocate(1, pages); }));                     // lost
+  REQUIRE(spoil([&] { (void)world.account.host().allocate(); }));                             // lost on the host
+  REQUIRE(spoil([&] { world.account.pool().release(std::vector{PageId(0)}); }));              // free and known
   REQUIRE(spoil([&] { world.parts.tree.pin(world.parts.tree.next_device_victim()); }));       // a pin of nobody's
   REQUIRE(spoil([&] { world.parts.tree.lock(world.parts.tree.root("")); }));                  // a lock of nobody's
   REQUIRE(spoil([&] { world.parts.copies.request({.copy = {.kind = CopyKind::kProbe}}); }));  // for no prefetch

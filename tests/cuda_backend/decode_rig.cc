@@ -44,7 +44,8 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     const sched::ModelRunner::Options runner{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                              .host_page_count = options.host_page_count,
                                              .activations_to_host = options.activations_to_host};
-    runners_.push_back(std::make_unique<sched::ModelRunner>(thread_.runtime(), std::move(model), runner, nullptr));
+    runners_.push_back(std::make_unique<sched::ModelRunner>(thread_.runtime(), std::move(model), runner,
+                                                            std::vector<std::unique_ptr<cache::PageStore>>()));
   }
   uint32_t next_page = 0;
   for (size_t s = 0; s < options.sequence_count; ++s) {

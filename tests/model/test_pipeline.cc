@@ -1,5 +1,6 @@
 #include "model/test_pipeline.h"
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -14,6 +15,16 @@ using tensor::Matrix;
 
 namespace {
 
+/// Returns the pages of a sequence in a window group: others than in the first group. Those before what the first row
+/// sees are void, which the first page that it sees stands for.
+std::vector<PageId> window_pages(const std::vector<PageId>& own, size_t first, int32_t page_count) {
+  std::vector<PageId> pages;
+  for (size_t i = 0; i < own.size(); ++i) {
+    pages.emplace_back(static_cast<uint32_t>(page_count) - 1 - own[std::max(i, first)].value());
+  }
+  return pages;
+}
+
 /// The storage behind a BatchLayout.
 struct Batch {
   std::vector<TokenId> tokens;
@@ -22,15 +33,22 @@ struct Batch {
   std::vector<int32_t> page_begin{0};
   std::vector<PageId> pages;
 
-  Batch(const std::vector<Piece>& pieces, const std::vector<std::vector<PageId>>& pages_of, int32_t page_size) {
+  /// `window`: that of a window group; 0: the first group.
+  Batch(const std::vector<Piece>& pieces, const std::vector<std::vector<PageId>>& pages_of,
+        const TestPipeline::Options& options, int32_t window = 0) {
+    const int32_t page_size = options.page_size;
     for (const Piece& piece : pieces) {
       tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
       row_begin.push_back(static_cast<int32_t>(tokens.size()));
       prefix.push_back(piece.prefix);
       const auto end = static_cast<size_t>(piece.prefix) + piece.tokens.size();
       const size_t count = (end + static_cast<size_t>(page_size) - 1) / static_cast<size_t>(page_size);
-      const std::vector<PageId>& own = pages_of.at(piece.sequence);
+      std::vector<PageId> own = pages_of.at(piece.sequence);
       CHECK(count <= own.size(), "{} pages for {} tokens", own.size(), end);
+      if (window > 0) {
+        own = window_pages(own, static_cast<size_t>(std::max(0, piece.prefix + 1 - window) / page_size),
+                           options.page_count);
+      }
       pages.insert(pages.end(), own.begin(), own.begin() + static_cast<std::ptrdiff_t>(count));
       page_begin.push_back(static_cast<int32_t>(pages.size()));
     }
@@ -95,8 +113,14 @@ void TestPipeline::start(const std::vector<int32_t>& tokens, uint32_t seed) {
 }
 
 void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) {
-  const Batch batch(pieces, pages_, options_.page_size);
+  const Batch batch(pieces, pages_, options_);
   const tensor::BatchLayout layout = batch.layout();
+  std::vector<Batch> window_batches;
+  for (const uint32_t window : stage(0).cache_groups().windows()) {
+    window_batches.emplace_back(pieces, pages_, options_, static_cast<int32_t>(window));
+  }
+  std::vector<tensor::BatchLayout> windows;
+  for (const Batch& window : window_batches) windows.push_back(window.layout());
   std::vector<int32_t> rows(batch.tokens.size());
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<std::byte> wire;
@@ -108,7 +132,8 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
       model.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
                      .batch = layout,
                      .hidden = hidden,
-                     .received = wire});
+                     .received = wire,
+                     .windows = windows});
       if (model.span().last) {
         model.logits(hidden, rows, rank == 0 ? block : [](size_t, Matrix) {});
       } else if (rank == 0) {

@@ -40,9 +40,12 @@ class MisbehavingRunner final : public sched::StageRunner {
  private:
   static sched::StageBounds bounds(const sim::SimulatedRingOptions& ring) {
     const sched::SchedulerOptions& scheduler = ring.head.scheduler;
-    return {scheduler.max_running, scheduler.page_size,
-            scheduler.page_count,  sched::max_plan_tokens(scheduler),
-            ring.model.vocab_size, 0};
+    return {.slot_count = scheduler.max_running,
+            .page_size = scheduler.page_size,
+            .page_count = scheduler.page_count,
+            .max_batch_tokens = sched::max_plan_tokens(scheduler),
+            .vocab_size = ring.model.vocab_size,
+            .windows = sched::window_pools(scheduler, {.device = scheduler.page_count})};
   }
   async::Runtime& runtime_;
   sim::SimulatedRunner model_;

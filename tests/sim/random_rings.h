@@ -19,17 +19,10 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
   const uint64_t seed = dice.range(0, 1u << 30);
   const StageId failing(dice.range(0, ring.stage_count));  // one past the last: none
   const async::Duration slowest = std::chrono::microseconds(dice.range(0, 3000));
-  ring.make_store = [=, stages = ring.stage_count, page_size = ring.head.scheduler.page_size](
-                        async::Runtime& runtime, StageId stage, uint32_t rank) {
-    cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
-    identity.head_begin = rank;
-    identity.head_end = rank + 1;
-    const sim::SimulatedModel model;
-    const int32_t layers =
-        model.layer_count * (static_cast<int32_t>(stage.value()) + 1) / static_cast<int32_t>(stages) -
-        model.layer_count * static_cast<int32_t>(stage.value()) / static_cast<int32_t>(stages);
-    identity.page_bytes = static_cast<size_t>(layers) * page_size * sizeof(uint64_t);
-    const auto own = std::make_shared<Dice>(seed + stage.value() + 100 * rank);
+  ring.make_store = [=](async::Runtime& runtime, const cache::StoreIdentity& identity) {
+    const StageId stage(identity.layer_begin);
+    const uint32_t rank = identity.head_begin;
+    const auto own = std::make_shared<Dice>(seed + stage.value() + 100 * rank + identity.window);
     sim::SimulatedStoreOptions options;
     options.delay = [own, slowest](sim::StoreCall, size_t) { return slowest * own->range(0, 100) / 100; };
     options.fails = [own, failure_rate, is_failing = stage == failing](sim::StoreCall) {
@@ -85,6 +78,12 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   ring.head.watchdog = 100s;
   if (dice.chance(0.2)) ring.rank_count = 1U << (dice.chance(0.7) ? 1 : dice.range(2, 3));
   if (ring.rank_count > 1) ring.collectives.latency = std::chrono::microseconds(dice.range(0, 20));
+  if (dice.chance(0.5)) {
+    ring.model.window = dice.range(1, dice.chance(0.7) ? 12 : 60);
+    ring.model.all_slide = dice.chance(0.3);
+    scheduler.windows = ring.model.windows();
+    scheduler.expected_tokens = dice.range(1, 64);
+  }
   return ring;
 }
 
@@ -108,13 +107,14 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
   return ring;
 }
 
-/// A random ring with a roomy host tier that gets every page.
+/// A random ring with a roomy host tier that gets every page, also of window groups.
 inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   auto options = random_ring(dice);
   sched::SchedulerOptions& scheduler = options.head.scheduler;
   scheduler.share_prefixes = true;
   scheduler.host_page_count = 4 * scheduler.page_count;
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
+  scheduler.expected_tokens = 1;
   scheduler.has_store = false;
   options.make_store = {};
   options.head.prefetch_timeout = {};
@@ -135,13 +135,7 @@ inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall
   options.head.scheduler.has_store = true;
   options.head.scheduler.prefetch_policy = sched::PrefetchPolicy::kBestEffort;
   const auto store_backend = std::make_shared<sim::SimulatedStoreBackend>(1000);
-  options.make_store = [=, page_size = options.head.scheduler.page_size, model = options.model,
-                        stages = options.stage_count](async::Runtime& runtime, StageId stage, uint32_t rank) {
-    const auto layers = [&](uint32_t end) { return static_cast<size_t>(model.layer_count) * end / stages; };
-    cache::StoreIdentity identity{"model", stage.value(), stage.value() + 1, "u64", page_size, 0};
-    identity.head_begin = rank;
-    identity.head_end = rank + 1;
-    identity.page_bytes = (layers(stage.value() + 1) - layers(stage.value())) * page_size * sizeof(uint64_t);
+  options.make_store = [=](async::Runtime& runtime, const cache::StoreIdentity& identity) {
     return sim::make_simulated_store(runtime, identity, store_backend, {.delay = [=](sim::StoreCall call, size_t) {
                                        return call == slow ? duration : async::Duration{};
                                      }});

@@ -54,6 +54,7 @@ IdentityHash hash_of(const StoreIdentity& identity) {
                   identity.model_fingerprint, identity.layer_begin, identity.layer_end, identity.kv_dtype.size(),
                   identity.kv_dtype, identity.page_size, identity.page_bytes);
   if (identity.head_end > 0) text += fmt::format("\nheads {}-{}", identity.head_begin, identity.head_end);
+  if (identity.window > 0) text += fmt::format("\nwindow {}", identity.window);
   return {hash_128(text.data(), text.size())};
 }
 

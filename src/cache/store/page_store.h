@@ -27,6 +27,7 @@ struct StoreIdentity {
   size_t page_bytes = 0;
   uint32_t head_begin = 0;  ///< KV heads of a tensor-parallel rank
   uint32_t head_end = 0;    ///< one past the last; 0: all heads, of a stage of one rank
+  uint32_t window = 0;      ///< of the layers' cache group; 0: the group that keeps all tokens
   friend bool operator==(const StoreIdentity&, const StoreIdentity&) = default;
 };
 

@@ -128,6 +128,7 @@ void StoreFolder::describe(const StoreIdentity& identity) const {
                                  identity.model_fingerprint, identity.layer_begin, identity.layer_end - 1,
                                  identity.kv_dtype, identity.page_size, identity.page_bytes);
   if (identity.head_end > 0) text += fmt::format("KV heads {} to {}\n", identity.head_begin, identity.head_end - 1);
+  if (identity.window > 0) text += fmt::format("window {} tokens\n", identity.window);
   // Nobody but people reads it, so half of it is no harm.
   [[maybe_unused]] const ssize_t written = write(file, text.data(), text.size());
   close(file);

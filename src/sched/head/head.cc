@@ -434,6 +434,23 @@ void Head::fail_expired(const std::vector<SequenceId>& expired, const std::strin
   delivery_.fail(expired, {ErrorCode::kTimeout, message}, runtime_.now());
 }
 
+namespace {
+
+std::vector<WindowStatus> window_statuses(const cache::PrefixCache& cache) {
+  std::vector<WindowStatus> all;
+  for (const auto& group : cache.windows()) {
+    all.push_back({.window = group->window(),
+                   .free_pages = group->account().available_pages(),
+                   .total_pages = group->account().pool().page_count(),
+                   .cached_pages = group->pages().device_page_count(),
+                   .host_pages = group->account().host().page_count(),
+                   .cached_host_pages = group->pages().host_page_count()});
+  }
+  return all;
+}
+
+}  // namespace
+
 void Head::publish() {
   if (options_.audit) scheduler_.check_invariants();
   if (!flushes_.empty()) flushes_.settle(scheduler_, runtime_.now());
@@ -447,6 +464,7 @@ void Head::publish() {
                    .cached_pages = cache.cached_pages(),
                    .host_pages = cache.host_page_count(),
                    .cached_host_pages = cache.cached_host_pages(),
+                   .windows = window_statuses(cache),
                    .cache = cache.counts(),
                    .preemptions = scheduler_.retraction_count(),
                    .drafts = scheduler_.draft_counts()});

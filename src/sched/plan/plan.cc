@@ -18,11 +18,12 @@ constexpr uint32_t kPlanMagic = 0x4E414C50;  // "PLAN"
 constexpr uint32_t kAcksMagic = 0x534B4341;  // "ACKS"
 // Sizes of the smallest encodings, which bound the counts that a hostile message may claim.
 constexpr size_t kOpenBytes = 48;
-constexpr size_t kCopyBytes = 29;
+constexpr size_t kCopyBytes = 33;
 constexpr size_t kSliceBytes = 30;
 constexpr size_t kMaskBytes = 13;
 constexpr uint32_t kMaxMaskWords = 1 << 20;
 constexpr size_t kBiasBytes = 8;
+constexpr size_t kWindowBytes = 8;
 
 void put_sampling(ByteWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -141,6 +142,7 @@ Result<MaskWrite> get_mask(ByteReader& in) {
 void put_copy(ByteWriter& out, const cache::PageCopy& copy) {
   out.put(copy.id);
   out.put(copy.kind);
+  out.put(copy.group);
   out.put_array(std::span(copy.device));
   out.put_array(std::span(copy.host));
   out.put_array(std::span(copy.keys));
@@ -151,6 +153,7 @@ cache::PageCopy get_copy(ByteReader& in) {
   cache::PageCopy copy;
   copy.id = in.get<cache::CopyId>();
   copy.kind = in.get<cache::CopyKind>();
+  copy.group = in.get<uint32_t>();
   copy.device = in.get_array<PageId>();
   copy.host = in.get_array<HostPageId>();
   copy.keys = in.get_array<cache::PageKey>();
@@ -188,6 +191,13 @@ Result<void> consistent(const PlanSlice& slice) {
                     slice.prompt_top_logprobs < 0 ? "no scores" : "scores");
 }
 
+Result<void> consistent(const PlanWindow& window, size_t slice_count) {
+  const uint64_t wanted = std::accumulate(window.counts.begin(), window.counts.end(), uint64_t{0});
+  if (window.counts.size() == slice_count && window.pages.size() == wanted) return {};
+  return make_error(ErrorCode::kData, "plan: {} pages of a window group for {} slices, its {} counts want {}",
+                    window.pages.size(), slice_count, window.counts.size(), wanted);
+}
+
 Result<Plan> consistent(Plan plan) {
   uint64_t token_count = 0;
   uint64_t page_count = 0;
@@ -208,6 +218,7 @@ Result<Plan> consistent(Plan plan) {
   if (page_count != plan.new_pages.size()) {
     return make_error(ErrorCode::kData, "plan: {} new pages, its slices want {}", plan.new_pages.size(), page_count);
   }
+  for (const PlanWindow& window : plan.windows) RETURN_IF_ERROR(consistent(window, plan.slices.size()));
   for (const SequenceOpen& open : plan.opens) {
     if (!open.history.empty() && open.history.size() != open.cached_length) {
       return make_error(ErrorCode::kData, "plan: a history of {} tokens for {} cached ones", open.history.size(),
@@ -240,6 +251,10 @@ uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table) {
   return mix_bits(before + table + (uint64_t{slice.slot.value()} << 32) + slice.prefix + slice.token_count);
 }
 
+uint64_t window_digest(uint64_t before, uint64_t table) {
+  return mix_bits(before + table);
+}
+
 std::vector<std::byte> Plan::encode() const {
   ByteWriter out;
   out.put(kPlanMagic);
@@ -261,6 +276,11 @@ std::vector<std::byte> Plan::encode() const {
   out.put_array(std::span(sample_masks));
   out.put_array(std::span(tokens));
   out.put_array(std::span(new_pages));
+  out.put(static_cast<uint32_t>(windows.size()));
+  for (const PlanWindow& window : windows) {
+    out.put_array(std::span(window.counts));
+    out.put_array(std::span(window.pages));
+  }
   out.put(static_cast<uint32_t>(copies.size()));
   for (const cache::PageCopy& copy : copies) put_copy(out, copy);
   out.put(digest);
@@ -294,6 +314,11 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   plan.sample_masks = in.get_array<int32_t>();
   plan.tokens = in.get_array<TokenId>();
   plan.new_pages = in.get_array<PageId>();
+  plan.windows.resize(in.get_count(kWindowBytes));
+  for (PlanWindow& window : plan.windows) {
+    window.counts = in.get_array<uint32_t>();
+    window.pages = in.get_array<PageId>();
+  }
   plan.copies.resize(in.get_count(kCopyBytes));
   for (cache::PageCopy& copy : plan.copies) copy = get_copy(in);
   plan.digest = in.get<uint64_t>();

@@ -57,6 +57,12 @@ struct PlanSlice {
   [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == draft_count + 1; }
 };
 
+/// The pages of one window group that a plan appends to the tables of its slices' sequences.
+struct PlanWindow {
+  std::vector<uint32_t> counts;  // [slices], taken from `pages` in order
+  std::vector<PageId> pages;     // [Σ counts]
+};
+
 /// Replaces the mask at `index` in the last stage's mask table.
 struct MaskWrite {
   uint32_t index = 0;
@@ -81,6 +87,7 @@ struct Plan {
   std::vector<int32_t> sample_masks;    // empty, or [Σ sample_count]: index of the sample's token mask; -1: no mask
   std::vector<TokenId> tokens;          // [Σ token_count]
   std::vector<PageId> new_pages;        // [Σ new_page_count]
+  std::vector<PlanWindow> windows;      // [window groups], or none in a plan without slices
   std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
   uint64_t digest = 0;                  ///< digest of the slices' page tables as the head knows them (plan_digest)
   uint64_t step = 0;                    ///< of all rings that share experts; 0: the plan is no step of theirs
@@ -101,5 +108,7 @@ struct Plan {
 [[nodiscard]] uint64_t table_digest(uint64_t before, PageId page);
 /// Returns the digest of a plan after a slice whose sequence has the digest `table`; a plan without slices has 0.
 [[nodiscard]] uint64_t plan_digest(uint64_t before, const PlanSlice& slice, uint64_t table);
+/// Returns the digest of a plan after one more table of its last slice's sequence, that of a window group.
+[[nodiscard]] uint64_t window_digest(uint64_t before, uint64_t table);
 
 }  // namespace millrace::sched

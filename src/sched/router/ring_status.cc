@@ -11,6 +11,15 @@
 namespace millrace::sched {
 namespace {
 
+void add_window(WindowStatus& sum, const WindowStatus& ring) {
+  sum.window = ring.window;
+  sum.free_pages += ring.free_pages;
+  sum.total_pages += ring.total_pages;
+  sum.cached_pages += ring.cached_pages;
+  sum.host_pages += ring.host_pages;
+  sum.cached_host_pages += ring.cached_host_pages;
+}
+
 void add_counts(EngineStatus& sum, const EngineStatus& ring) {
   sum.running += ring.running;
   sum.waiting += ring.waiting;
@@ -20,6 +29,8 @@ void add_counts(EngineStatus& sum, const EngineStatus& ring) {
   sum.cached_pages += ring.cached_pages;
   sum.host_pages += ring.host_pages;
   sum.cached_host_pages += ring.cached_host_pages;
+  sum.windows.resize(std::max(sum.windows.size(), ring.windows.size()));
+  for (size_t i = 0; i < ring.windows.size(); ++i) add_window(sum.windows[i], ring.windows[i]);
   sum.cache += ring.cache;
   sum.preemptions += ring.preemptions;
   for (size_t i = 0; i < kDraftSources; ++i) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "cache/pool_division.h"
+#include "sched/scheduler/chunker.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -14,6 +17,36 @@ constexpr uint64_t kMaxExpectedTokens = 4096;
 uint64_t AdmissionController::max_new_tokens(const Sequence& sequence) const {
   const uint64_t wanted = sequence.request.max_tokens - std::min(sequence.request.max_tokens, sequence.output_count());
   return std::min({wanted, uint64_t{state_.options.context_length} - sequence.tokens.size(), kMaxExpectedTokens});
+}
+
+// The pages that a sequence keeps between its plans, with those of rejected drafts, and those that a decode step adds.
+size_t AdmissionController::max_window_pages(const Sequence& sequence, uint32_t window) const {
+  const SchedulerOptions& options = state_.options;
+  const size_t longest =
+      std::min<uint64_t>(options.context_length, uint64_t{sequence.tokens.size()} + sequence.request.max_tokens);
+  const size_t kept = cache::kept_window_pages(window, options.page_size) + state_.pages_for(options.draft_tokens);
+  return std::min(kept, state_.pages_for(longest)) + state_.pages_for(options.draft_tokens + 1);
+}
+
+void AdmissionController::add_window_pages(const Sequence& sequence, std::vector<size_t>& pages) const {
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] += max_window_pages(sequence, state_.options.windows[i]);
+}
+
+bool AdmissionController::windows_hold(std::span<const size_t> pages) const {
+  const SchedulerOptions& options = state_.options;
+  const size_t of_prompts = state_.pages_for(max_prompt_tokens(options.chunking, options.chunked_prefill_size));
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (pages[i] + of_prompts > state_.cache.windows()[i]->account().pool().page_count()) return false;
+  }
+  return true;
+}
+
+bool AdmissionController::windows_hold(const Sequence& candidate, std::span<Sequence* const> others) const {
+  if (others.empty()) return true;
+  std::vector<size_t> pages(state_.options.windows.size());
+  add_window_pages(candidate, pages);
+  for (const Sequence* sequence : others) add_window_pages(*sequence, pages);
+  return windows_hold(pages);
 }
 
 // Pages for what a candidate and `others` are expected to generate, with one page of each other that is not full.
@@ -36,6 +69,8 @@ size_t AdmissionController::count_with_room(std::span<Sequence* const> candidate
   size_t pages = 0;
   uint64_t new_tokens = 0;
   for (const Sequence* sequence : state_.running) new_tokens += max_new_tokens(*sequence);
+  std::vector<size_t> window_pages(state_.options.windows.size());
+  for (const Sequence* sequence : state_.running) add_window_pages(*sequence, window_pages);
   std::vector<cache::NodeId> prefixes;  // whose unused pages are in `pages`
   for (size_t count = 0; count < limit; ++count) {
     Sequence& candidate = *candidates[count];
@@ -47,12 +82,14 @@ size_t AdmissionController::count_with_room(std::span<Sequence* const> candidate
     }
     new_tokens += max_new_tokens(candidate);
     if (pages + expected_pages(new_tokens, state_.running.size() + count) > available) return count;
+    add_window_pages(candidate, window_pages);
+    if (state_.running.size() + count > 0 && !windows_hold(window_pages)) return count;
   }
   return limit;
 }
 
 bool AdmissionController::has_room(Sequence& candidate) const {
-  if (state_.free_slots.empty()) return false;
+  if (state_.free_slots.empty() || !windows_hold(candidate, state_.running)) return false;
   const size_t wanted = pages_needed(candidate, state_.running);
   const size_t available = state_.cache.available_pages();
   // available_after() walks the match: it is called only if its result matters.
@@ -66,11 +103,14 @@ bool AdmissionController::has_room_for_next() const {
   return next != nullptr && has_room(*next);
 }
 
-bool AdmissionController::admit(Sequence& candidate) {
+bool AdmissionController::admit(Sequence& candidate, uint32_t slice_tokens) {
   if (!has_room(candidate) || !builder_.can_open(candidate)) return false;
   const cache::RadixTree::Match match = queue_.match(candidate);
   const size_t page_count = state_.pages_for(candidate.tokens.size());
-  if (!state_.cache.acquire(candidate.page_table, candidate.request.cache_salt, match, page_count)) return false;
+  const size_t window_pages = state_.pages_for(size_t{match.pages} * state_.options.page_size + slice_tokens);
+  if (!state_.cache.acquire(candidate.page_table, candidate.request.cache_salt, match, page_count, window_pages)) {
+    return false;
+  }
   state_.cache.stop_prefetch(candidate.id);
   queue_.take(candidate);
   // Prompts of smaller priority between their chunks are overtaken as well.

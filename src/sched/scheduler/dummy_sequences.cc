@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cache/window_group.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -35,6 +37,29 @@ void DummySequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
   open_[slot] = {.pages = std::move(open_[slot].pages)};
 }
 
+// Pages of a window group repeat, since only the time to read and write them matters.
+void DummySequences::append_window_pages(Plan& plan, const PlanSlice& slice, DummySequence& sequence) {
+  plan.windows.resize(windows_.size());
+  sequence.windows.resize(windows_.size());
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    const uint32_t page_count = windows_[i].pages.device;
+    DummySequence::SentWindow& sent = sequence.windows[i];
+    PlanWindow& window = plan.windows[i];
+    const uint32_t begin = std::max(sent.end, cache::first_window_page(slice.prefix, windows_[i].window, page_size_));
+    uint32_t index = begin;
+    for (; index * page_size_ < sequence.length; ++index) {
+      uint32_t& used = used_window_pages_[i];
+      const bool is_cached = index * page_size_ < slice.prefix;
+      const PageId page((is_cached ? index % std::min(used, page_count) : used++ % page_count));
+      window.pages.push_back(page);
+      sent.digest = sched::table_digest(sent.digest, page);
+    }
+    window.counts.push_back(index - begin);
+    sent.end = index;
+    plan.digest = window_digest(plan.digest, sent.digest);
+  }
+}
+
 // The first sequence has the first pages in order, so that its full pages are the ids below full_pages_.
 void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   DummySequence& sequence = open_[slot];
@@ -58,6 +83,7 @@ void DummySequences::append(Plan& plan, uint32_t slot, uint32_t tokens) {
   const uint32_t first = slice.prefix + slot;
   for (uint32_t i = 0; i < tokens; ++i) plan.tokens.push_back(static_cast<TokenId>((first + i) % token_kinds));
   plan.digest = plan_digest(plan.digest, slice, sequence.table_digest);
+  append_window_pages(plan, slice, sequence);
   plan.slices.push_back(slice);
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
+#include "cache/window_pool.h"
 #include "sched/plan/plan.h"
 
 namespace millrace::sched {
@@ -11,8 +13,13 @@ namespace millrace::sched {
 class DummySequences {
  public:
   /// `vocab_size`: token ids that every stage knows. Without `sample` the slices return their last rows instead.
-  DummySequences(uint32_t page_size, uint32_t vocab_size, bool sample = true)
-      : page_size_(page_size), vocab_size_(vocab_size), sample_(sample) {}
+  DummySequences(uint32_t page_size, uint32_t vocab_size, bool sample = true,
+                 std::vector<cache::WindowPool> windows = {})
+      : page_size_(page_size),
+        vocab_size_(vocab_size),
+        sample_(sample),
+        windows_(std::move(windows)),
+        used_window_pages_(windows_.size()) {}
 
   /// Closes all sequences in the plan; their pages are used again by the next ones.
   void close_all(Plan& plan);
@@ -33,14 +40,22 @@ class DummySequences {
     uint32_t sent_pages = 0;  // pages that earlier plans have sent to the stages
     std::vector<PageId> pages;
     uint64_t table_digest = 0;
+    struct SentWindow {
+      uint32_t end = 0;
+      uint64_t digest = 0;
+    };
+    std::vector<SentWindow> windows;
   };
+  void append_window_pages(Plan& plan, const PlanSlice& slice, DummySequence& sequence);
 
   const uint32_t page_size_;
   const uint32_t vocab_size_;
   const bool sample_;
-  std::vector<DummySequence> open_;  // by slot
-  uint32_t used_pages_ = 0;          // pages with smaller ids are in use
-  uint32_t full_pages_ = 0;          // pages with smaller ids were full once
+  const std::vector<cache::WindowPool> windows_;
+  std::vector<uint32_t> used_window_pages_;  // by window group; the pools are used over and over
+  std::vector<DummySequence> open_;          // by slot
+  uint32_t used_pages_ = 0;                  // pages with smaller ids are in use
+  uint32_t full_pages_ = 0;                  // pages with smaller ids were full once
 };
 
 }  // namespace millrace::sched

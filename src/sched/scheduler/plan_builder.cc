@@ -41,6 +41,7 @@ PlanBuilder::PlanBuilder(SchedulerState& state) : state_(state), masks_(state.op
 
 void PlanBuilder::begin() {
   plan_ = {};
+  plan_.windows.resize(state_.options.windows.size());
   sequences_.clear();
   open_bytes_ = 0;
   draft_rows_ = 0;
@@ -85,6 +86,7 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
   plan_.new_pages.insert(plan_.new_pages.end(), new_pages.begin(), new_pages.end());
   for (const PageId page : new_pages) sequence.table_digest = table_digest(sequence.table_digest, page);
   plan_.digest = plan_digest(plan_.digest, slice, sequence.table_digest);
+  add_window_pages(sequence);
   sequence.sent_pages += slice.new_page_count;
   sequence.scheduled = end;
   state_.cache.publish(sequence.page_table, std::span(sequence.tokens).first(end));
@@ -92,6 +94,24 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
   ++sequence.in_flight;
   sequences_.push_back(sequence.id);
   draft_rows_ += draft_count;
+}
+
+void PlanBuilder::add_window_pages(Sequence& sequence) {
+  sequence.sent_windows.resize(plan_.windows.size());
+  for (size_t i = 0; i < plan_.windows.size(); ++i) {
+    const cache::WindowTable& table = sequence.page_table.windows[i];
+    Sequence::SentWindow& sent = sequence.sent_windows[i];
+    PlanWindow& window = plan_.windows[i];
+    const uint32_t begin = std::max(sent.end, table.first);
+    for (uint32_t index = begin; index < table.end(); ++index) {
+      const PageId page = table.entries[index - table.first].page;
+      window.pages.push_back(page);
+      sent.digest = table_digest(sent.digest, page);
+    }
+    window.counts.push_back(table.end() - begin);
+    sent.end = table.end();
+    plan_.digest = window_digest(plan_.digest, sent.digest);
+  }
 }
 
 void PlanBuilder::add_sample_masks(Sequence& sequence) {
@@ -118,7 +138,14 @@ void PlanBuilder::add_sample_masks(Sequence& sequence) {
   }
 }
 
+// Pages before the window may go only now: until here, another slice of this plan would have taken them.
 Plan PlanBuilder::take() {
+  if (!plan_.windows.empty()) {
+    for (const SequenceId id : sequences_) {
+      Sequence& sequence = *state_.find(id);
+      state_.cache.advance_windows(sequence.page_table, sequence.scheduled);
+    }
+  }
   plan_.closes = std::exchange(state_.closed_slots, {});
   plan_.copies = state_.cache.take_copies();
   if (std::ranges::all_of(plan_.sample_masks, [](int32_t mask) { return mask < 0; })) plan_.sample_masks.clear();

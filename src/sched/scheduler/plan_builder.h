@@ -22,7 +22,7 @@ class PlanBuilder {
   /// Opens a sequence that has just got its slot and pages.
   void open(const Sequence& sequence);
   /// Adds the next `token_count` tokens of a running sequence that awaits no mask, and its drafts. The last chunk of
-  /// its tokens samples.
+  /// its tokens samples. Its page tables reach to the end of these.
   void add_slice(Sequence& sequence, uint32_t token_count);
   /// Ends the plan with the closes and page copies that wait for one, and counts it as in flight.
   [[nodiscard]] Plan take();
@@ -34,6 +34,7 @@ class PlanBuilder {
   [[nodiscard]] size_t draft_rows() const { return draft_rows_; }
 
  private:
+  void add_window_pages(Sequence& sequence);
   void add_sample_masks(Sequence& sequence);
 
   SchedulerState& state_;

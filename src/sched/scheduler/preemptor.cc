@@ -20,7 +20,7 @@ void Preemptor::make_room_for_next() {
       others.push_back(sequence);
     }
   }
-  if (pages < admission_.pages_needed(*candidate, others)) return;
+  if (pages < admission_.pages_needed(*candidate, others) || !admission_.windows_hold(*candidate, others)) return;
   while (!victims.empty() && !admission_.has_room(*candidate)) {
     ++victims.back()->bypasses;
     retract(*victims.back());
@@ -39,7 +39,8 @@ bool Preemptor::reserve_page(Sequence& sequence) {
     admission_.on_retraction();
     if (victim == &sequence) return false;
   }
-  return true;
+  // Admission has left room for these: only copies may keep it.
+  return state_.cache.extend_windows(sequence.page_table, wanted);
 }
 
 // A sequence that is in this very plan, or whose next token is in flight, can't be sent back; the requester waits for

@@ -51,7 +51,8 @@ void PrefillPlanner::add_short_prompts(const std::vector<Sequence*>& begun) {
   uint32_t budget = state_.options.chunked_prefill_size / kShortPromptPart;
   if (begun.empty() || begun.front()->unscheduled() <= budget) return;
   for (Sequence* sequence : begun) {
-    if (chunker_.fits_whole(prompt_of(*sequence), budget)) budget -= add_whole(*sequence);
+    const bool fits = chunker_.fits_whole(prompt_of(*sequence), budget);
+    if (fits && extend_windows(*sequence, sequence->unscheduled())) budget -= add_whole(*sequence);
   }
   if (state_.free_slots.empty()) return;
   queue_.refresh_matches();
@@ -71,7 +72,7 @@ void PrefillPlanner::admit_short_prompts(uint32_t budget) {
     Sequence& candidate = *state_.waiting[index];
     const bool is_ready = queue_.is_ready(candidate);
     if (is_ready && candidate.in_flight == 0 && fits(candidate)) {
-      if (!admission_.admit(candidate)) return;
+      if (!admission_.admit(candidate, prompt_of(candidate).left)) return;
       budget -= add_whole(candidate);
       continue;
     }
@@ -95,14 +96,20 @@ bool PrefillPlanner::add_first_chunk(const Sequence* before) {
   if (candidate == nullptr || (before != nullptr && !outranks(policy, *candidate, *before))) return false;
   (void)queue_.match(*candidate);
   // A retracted sequence waits until the outputs of its earlier slices have come back.
-  if (chunker_.chunk_tokens(prompt_of(*candidate)) == 0 || candidate->in_flight > 0) return false;
-  return admission_.admit(*candidate) && add_chunk(*candidate);
+  const uint32_t count = chunker_.chunk_tokens(prompt_of(*candidate));
+  if (count == 0 || candidate->in_flight > 0) return false;
+  return admission_.admit(*candidate, count) && add_chunk(*candidate);
+}
+
+// Returns false while the window pages of the sequence's next tokens wait for copies.
+bool PrefillPlanner::extend_windows(Sequence& sequence, uint32_t count) {
+  return state_.cache.extend_windows(sequence.page_table, state_.pages_for(sequence.scheduled + count));
 }
 
 bool PrefillPlanner::add_chunk(Sequence& sequence) {
   const Chunker::Prompt prompt = prompt_of(sequence);
   const uint32_t count = chunker_.chunk_tokens(prompt);
-  if (count == 0) return false;
+  if (count == 0 || !extend_windows(sequence, count)) return false;
   sequence.last_target_us = chunker_.target_us(prompt);
   chunker_.add_chunk(prompt, count);
   builder_.add_slice(sequence, count);

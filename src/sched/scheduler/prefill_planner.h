@@ -30,6 +30,7 @@ class PrefillPlanner {
   [[nodiscard]] uint32_t add_whole(Sequence& sequence);
   [[nodiscard]] bool add_first_chunk(const Sequence* before);
   [[nodiscard]] bool add_chunk(Sequence& sequence);
+  [[nodiscard]] bool extend_windows(Sequence& sequence, uint32_t count);
 
   SchedulerState& state_;
   WaitingQueue& queue_;

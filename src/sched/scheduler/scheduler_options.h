@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/enum_names.h"
+#include "cache/window_pool.h"
 #include "cache/write_policy.h"
 #include "sched/scheduler/chunking.h"
 #include "sched/scheduler/queue_policy.h"
@@ -28,7 +30,7 @@ constexpr std::span<const EnumName<PrefetchPolicy>> enum_names(PrefetchPolicy) {
 /// What a Scheduler is built with. All counts are per ring; pages and slots are the same on every stage.
 struct SchedulerOptions {
   uint32_t page_size = 64;            ///< tokens per page
-  uint32_t page_count = 0;            ///< device pages
+  uint32_t page_count = 0;            ///< device pages of the first cache group
   uint32_t max_running = 0;           ///< slots: sequences that may run at once
   uint32_t window = 1;                ///< plans that the head keeps in flight
   uint32_t chunked_prefill_size = 0;  ///< prompt tokens per plan
@@ -42,11 +44,13 @@ struct SchedulerOptions {
   bool cuts_prompts = true;       ///< ChunkingOptions::cuts_prompts; false: chunked_prefill_size holds every prompt
   double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
   QueuePolicy policy = QueuePolicy::kFcfs;
-  bool spread_decodes = true;    ///< over the number of plans that is fastest; false: a plan takes all ready sequences
-  double new_token_ratio = 0.7;  ///< initial share of max_tokens that running requests are expected to generate
-  bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
-  uint32_t host_page_count = 0;  ///< pages of the host tier; 0: there is no host tier
-  bool has_store = false;        ///< the stages have a page store after the host tier
+  bool spread_decodes = true;     ///< over the number of plans that is fastest; false: a plan takes all ready sequences
+  double new_token_ratio = 0.7;   ///< initial share of max_tokens that running requests are expected to generate
+  bool share_prefixes = true;     ///< keep computed pages for requests with the same prefix
+  uint32_t host_page_count = 0;   ///< host pages of the first cache group; 0: there is no host tier
+  std::vector<uint32_t> windows;  ///< of the model's window groups
+  uint32_t expected_tokens = 16'384;  ///< length of a typical sequence (cache::PoolNeeds)
+  bool has_store = false;             ///< the stages have a page store after the host tier
   cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
   PrefetchPolicy prefetch_policy = PrefetchPolicy::kBestEffort;
   uint32_t processors = 0;     ///< processors that all stages share; 0: unknown, or the stages are on several machines
@@ -63,5 +67,7 @@ struct SchedulerOptions {
 [[nodiscard]] uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running);
 /// Returns the largest number of rows in one micro-batch.
 [[nodiscard]] uint32_t max_plan_tokens(const SchedulerOptions& options);
+/// Returns the pools of the window groups where the first group has `pages`. Every stage has the same.
+[[nodiscard]] std::vector<cache::WindowPool> window_pools(const SchedulerOptions& options, cache::PoolSizes pages);
 
 }  // namespace millrace::sched

@@ -16,6 +16,7 @@ cache::PrefixCacheOptions cache_options(const SchedulerOptions& options) {
           .host_page_count = options.host_page_count,
           .has_store = options.has_store,
           .write_policy = options.write_policy,
+          .windows = window_pools(options, {.device = options.page_count, .host = options.host_page_count}),
           .first_copy_id = options.first_copy_id};
 }
 
@@ -37,7 +38,9 @@ void check_slots(const SchedulerState& state) {
 void check_pages(const SchedulerState& state) {
   std::vector<const cache::PageTable*> holders;
   for (const Sequence* sequence : state.running) holders.push_back(&sequence->page_table);
-  for (const Sequence* sequence : state.waiting) CHECK(sequence->page_table.pages.empty() && !sequence->running);
+  for (const Sequence* sequence : state.waiting) {
+    CHECK(sequence->page_table.pages.empty() && sequence->page_table.windows.empty() && !sequence->running);
+  }
   state.cache.check_invariants(holders);
   const auto prefetching = static_cast<size_t>(
       std::ranges::count_if(state.waiting, [&](const auto* one) { return state.cache.prefetching(one->id); }));
@@ -96,6 +99,7 @@ void SchedulerState::release(Sequence& sequence) {
   cache.release(sequence.page_table);
   sequence.sent_pages = 0;
   sequence.table_digest = 0;
+  sequence.sent_windows.clear();
   sequence.scheduled = 0;
   sequence.last_target_us = 0;
   sequence.running = false;
@@ -145,7 +149,7 @@ std::vector<SequenceId> SchedulerState::resize(cache::PoolSizes pages) {
   options.context_length = static_cast<uint32_t>(std::min<uint64_t>(max_context, capacity));
   options.page_count = pages.device;
   options.host_page_count = pages.host;
-  cache.resize(pages);
+  cache.resize(pages, window_pools(options, pages));
   std::vector<SequenceId> ended;
   for (const Sequence* sequence : waiting) {
     if (sequence->tokens.size() > max_prompt_length(sequence->request, options.context_length)) {

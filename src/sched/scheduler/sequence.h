@@ -27,9 +27,14 @@ struct Sequence {
   uint32_t in_flight = 0;     ///< plans in flight that have a slice of it
   bool running = false;       ///< it has a slot and pages
   SlotId slot;
-  cache::PageTable page_table;            ///< its pages, while it runs
-  uint32_t sent_pages = 0;                ///< pages that earlier plans have sent to the stages
-  uint64_t table_digest = 0;              ///< digest of the sent pages (sched::table_digest)
+  cache::PageTable page_table;  ///< its pages, while it runs
+  uint32_t sent_pages = 0;      ///< pages that earlier plans have sent to the stages
+  uint64_t table_digest = 0;    ///< digest of the sent pages (sched::table_digest)
+  struct SentWindow {
+    uint32_t end = 0;     ///< index of the first page that no plan has sent
+    uint64_t digest = 0;  ///< digest of the sent pages
+  };
+  std::vector<SentWindow> sent_windows;   ///< [window groups], once a plan has sent pages
   std::optional<uint32_t> cached_tokens;  ///< prompt tokens found in the cache at its first admission
   cache::RadixTree::Match match;          ///< while it waits: what the cache had at match_version
   uint64_t match_version = UINT64_MAX;

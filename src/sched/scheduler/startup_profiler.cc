@@ -29,7 +29,7 @@ constexpr uint32_t kMinBurstPrompt = 32;
 }  // namespace
 
 StartupProfiler::StartupProfiler(const StartupProfilerOptions& bounds)
-    : bounds_(bounds), dummies_(bounds.page_size, bounds.vocab_size, bounds.sample) {}
+    : bounds_(bounds), dummies_(bounds.page_size, bounds.vocab_size, bounds.sample, bounds.windows) {}
 
 // Adds the next probe or the next round; nothing if all plans of stages alone were made.
 void StartupProfiler::extend() {

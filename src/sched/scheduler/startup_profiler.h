@@ -12,6 +12,7 @@ namespace millrace::sched {
 struct StartupProfilerOptions {
   uint32_t page_size = 0;
   uint32_t page_count = 0;
+  std::vector<cache::WindowPool> windows = {};
   uint32_t max_running = 0;
   uint32_t chunk_size = 0;  ///< largest number of prompt tokens in a micro-batch
   uint32_t context_length = 0;

@@ -216,9 +216,15 @@ std::vector<comm::LinkStats> LocalStages::link_stats() const {
 std::vector<cache::StageStoreStats> LocalStages::store_stats() const {
   std::vector<cache::StageStoreStats> all;
   for (const auto& host : ranks_) {
-    const cache::PageStore* const store = host->runner->store();
-    if (store == nullptr) continue;
-    all.push_back({.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .store = store->stats()});
+    cache::StageStoreStats found{.stage = host->stage, .rank = static_cast<uint32_t>(host->position.rank), .store = {}};
+    bool has_store = false;
+    for (uint32_t group = 0; group < shape_.bounds.group_count(); ++group) {
+      const cache::PageStore* const store = host->runner->store(group);
+      if (store == nullptr) continue;
+      has_store = true;
+      found.store += store->stats();
+    }
+    if (has_store) all.push_back(found);
   }
   return all;
 }

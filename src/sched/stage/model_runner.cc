@@ -94,15 +94,19 @@ uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives
 }
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
-                         std::unique_ptr<cache::PageStore> store)
+                         std::vector<std::unique_ptr<cache::PageStore>> stores)
     : runtime_(runtime),
       vocab_size_(options.vocab_size),
       slices_(model->rank().position, model->rank().position.size, model->config().hidden_size),
-      store_(std::move(store)) {
+      stores_(std::move(stores)) {
   tensor::Backend& backend = model->backend();
   if (!backend.is_host()) graph_stats_ = model->graph_stats();
-  page_bytes_ = model->cache().page_bytes();
-  if (options.host_page_count > 0) host_pages_ = backend.allocate_host(options.host_page_count * page_bytes_);
+  for (size_t group = 0; group < options.host_page_counts.size(); ++group) {
+    HostPages& host = host_pages_.emplace_back();
+    if (options.host_page_counts[group] == 0 || !model->has_cache(group)) continue;
+    host.page_bytes = model->cache(group).page_bytes();
+    host.pages = backend.allocate_host(options.host_page_counts[group] * host.page_bytes);
+  }
   for (size_t i = 0; i < options.output_buffers; ++i) hidden_.push_back(model->allocate_hidden());
   row_bytes_ = model->hidden_view(hidden_[0], 1).bytes();
   const size_t slice_bytes = slices_.row_bytes(backend.hidden_dtype());
@@ -181,31 +185,34 @@ std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {
   return {inputs.data(), bytes};
 }
 
-std::span<std::byte> ModelRunner::host_page(HostPageId page) {
-  return {host_pages_.data() + page.value() * page_bytes_, page_bytes_};
+std::span<std::byte> ModelRunner::host_page(uint32_t group, HostPageId page) {
+  const HostPages& host = host_pages_[group];
+  return {host.pages.data() + page.value() * host.page_bytes, host.page_bytes};
 }
 
-async::Event ModelRunner::begin_load(std::vector<PageId> device, std::vector<HostPageId> host) {
+async::Event ModelRunner::begin_load(std::vector<cache::PageCopy> loads) {
   const async::Event done(runtime_);
   const auto gate = loads_.emplace_back(model_->backend().make_layer_gate());
+  GroupTransfers pages(host_pages_.size());
+  for (const cache::PageCopy& copy : loads) add_transfers(copy, pages[copy.group]);
   model_->backend().submit_copy(
-      tensor::CopyDirection::kToDevice, [this, gate, pages = page_places(device, host)] { load_layers(pages, *gate); },
+      tensor::CopyDirection::kToDevice, [this, gate, pages = std::move(pages)] { load_layers(pages, *gate); },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   return done;
 }
 
-std::vector<tensor::PageTransfer> ModelRunner::page_places(std::span<const PageId> device,
-                                                           std::span<const HostPageId> host) {
-  std::vector<tensor::PageTransfer> places;
-  for (size_t i = 0; i < device.size(); ++i) places.push_back({device[i], host_page(host[i]).data()});
-  return places;
+void ModelRunner::add_transfers(const cache::PageCopy& copy, std::vector<tensor::PageTransfer>& transfers) {
+  for (size_t i = 0; i < copy.device.size(); ++i) {
+    transfers.push_back({copy.device[i], host_page(copy.group, copy.host[i]).data()});
+  }
 }
 
-void ModelRunner::load_layers(std::span<const tensor::PageTransfer> pages, tensor::LayerGate& gate) {
+void ModelRunner::load_layers(const GroupTransfers& pages, tensor::LayerGate& gate) {
   try {
-    for (int32_t layer = 0; layer < model_->span().layers.size(); ++layer) {
-      model_->cache().write_layer(layer, pages);
-      gate.open(layer);
+    for (int32_t index = 0; index < model_->span().layers.size(); ++index) {
+      const auto [group, layer] = model_->cache_layer(index);
+      if (!pages[group].empty()) model_->cache(group).write_layer(layer, pages[group]);
+      gate.open(index);
     }
   } catch (...) {
     gate.fail();  // otherwise the run that waits for it never ends
@@ -213,10 +220,13 @@ void ModelRunner::load_layers(std::span<const tensor::PageTransfer> pages, tenso
   }
 }
 
-asio::awaitable<void> ModelRunner::store_pages(std::span<const PageId> device, std::span<const HostPageId> host) {
+asio::awaitable<void> ModelRunner::store_pages(const cache::PageCopy& copy) {
+  if (!model_->has_cache(copy.group)) co_return;
   const async::Event done(runtime_);
+  std::vector<tensor::PageTransfer> pages;
+  add_transfers(copy, pages);
   model_->backend().submit_copy(
-      tensor::CopyDirection::kToHost, [&] { model_->cache().read_pages(page_places(device, host)); },
+      tensor::CopyDirection::kToHost, [&] { model_->cache(copy.group).read_pages(pages); },
       [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
 }
@@ -226,7 +236,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   const bool decodes = std::ranges::all_of(batch.slices, &PlanSlice::decodes);
   if (gathers_input_) input = gathered(input, hidden);
   if (!model_->span().last) {
-    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes, batch.step});
+    model_->forward({batch.tokens, batch.layout, hidden, loads, {}, input, decodes, batch.step, batch.windows});
     if (!packed_.empty()) {
       slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
       return;
@@ -236,8 +246,8 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   }
   drawn.wanted = logit_rows(batch);
   trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
-  const tensor::Matrix kept =
-      model_->forward({batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes, batch.step});
+  const tensor::Matrix kept = model_->forward(
+      {batch.tokens, batch.layout, hidden, loads, drawn.wanted.tails, input, decodes, batch.step, batch.windows});
   project(batch, kept, drawn);
   if (makes_outputs()) copy_pooled_rows(kept, drawn);
 }

@@ -15,8 +15,8 @@ namespace millrace::sched {
 class ModelRunner final : public StageRunner {
  public:
   struct Options {
-    uint32_t vocab_size = 0;       ///< ids that may be sampled
-    uint32_t host_page_count = 0;  ///< of the host tier
+    uint32_t vocab_size = 0;                   ///< ids that may be sampled
+    std::vector<uint32_t> host_page_counts{};  ///< [cache groups], of the host tier; none: there is no host tier
     /// Says whether a link may read the activations on the host; otherwise a stage of this process reads them on the
     /// device.
     bool activations_to_host = true;
@@ -30,9 +30,10 @@ class ModelRunner final : public StageRunner {
   /// output buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
   /// Takes a model with an allocated cache, or leaves it where it is when memory is short and this throws. The model's
-  /// backend outlives the runner. `store` is the page store after the host tier; null: none.
+  /// backend outlives the runner. `stores` are the page stores after the host tier, by cache group; null, or missing:
+  /// none.
   ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
-              std::unique_ptr<cache::PageStore> store);
+              std::vector<std::unique_ptr<cache::PageStore>> stores);
 
   /// Returns the model for another runner; this one runs no more.
   [[nodiscard]] std::unique_ptr<model::StageModel> release_model();
@@ -51,19 +52,21 @@ class ModelRunner final : public StageRunner {
     if (expert_exchange_) expert_exchange_->abort(reason);
   }
   [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
-  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override;
+  [[nodiscard]] async::Event begin_load(std::vector<cache::PageCopy> loads) override;
   void drop_loads() override { loads_.clear(); }
-  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId> device,
-                                                  std::span<const HostPageId> host) override;
-  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override;
+  [[nodiscard]] asio::awaitable<void> store_pages(const cache::PageCopy& copy) override;
+  [[nodiscard]] std::span<std::byte> host_page(uint32_t group, HostPageId page) override;
   [[nodiscard]] const tensor::GraphStats* graph_stats() const override { return graph_stats_.get(); }
-  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+  [[nodiscard]] cache::PageStore* store(uint32_t group) override {
+    return group < stores_.size() ? stores_[group].get() : nullptr;
+  }
 
  private:
   using LayerGates = std::vector<std::shared_ptr<tensor::LayerGate>>;
-  void load_layers(std::span<const tensor::PageTransfer> pages, tensor::LayerGate& gate);
-  [[nodiscard]] std::vector<tensor::PageTransfer> page_places(std::span<const PageId> device,
-                                                              std::span<const HostPageId> host);
+  /// Addresses of pages to copy, by cache group.
+  using GroupTransfers = std::vector<std::vector<tensor::PageTransfer>>;
+  void load_layers(const GroupTransfers& pages, tensor::LayerGate& gate);
+  void add_transfers(const cache::PageCopy& copy, std::vector<tensor::PageTransfer>& transfers);
   struct LogitRows;
   struct SamplingResults;
   void compute(const StageBatch& batch, std::span<const std::byte> input, tensor::Matrix hidden,
@@ -99,13 +102,16 @@ class ModelRunner final : public StageRunner {
   size_t output_row_bytes_ = 0;
   bool gathers_input_ = false;
   size_t next_buffer_ = 0;
-  size_t page_bytes_ = 0;
-  tensor::Buffer host_pages_;                              // [host pages, page_bytes]
+  struct HostPages {
+    size_t page_bytes = 0;  // 0: no layer of the stage is in the group
+    tensor::Buffer pages;   // [host pages, page_bytes]
+  };
+  std::vector<HostPages> host_pages_;                      // [cache groups]
   LayerGates loads_;                                       // begun since the last run
   std::shared_ptr<const tensor::GraphStats> graph_stats_;  // kept after the model's release
   Pooler pooler_;
   tensor::Buffer pooled_rows_;  // of one run, on the host; grows to the most rows that a batch has pooled
-  std::unique_ptr<cache::PageStore> store_;
+  std::vector<std::unique_ptr<cache::PageStore>> stores_;  // [cache groups]
 };
 
 }  // namespace millrace::sched

@@ -2,14 +2,33 @@
 
 #include <algorithm>
 
+#include "cache/window_group.h"
+
 namespace millrace::sched {
 
 SequenceTable::SequenceTable(const StageBounds& bounds, bool samples)
-    : bounds_(bounds),
-      samples_(samples),
-      slots_(bounds.slot_count),
-      masks_(mask_table_size(bounds.slot_count)),
-      written_(bounds.page_count) {}
+    : bounds_(bounds), samples_(samples), slots_(bounds.slot_count), masks_(mask_table_size(bounds.slot_count)) {
+  for (size_t i = 0; i < bounds.group_count(); ++i) {
+    const uint32_t page_count = bounds.pools(i).device;
+    groups_.push_back({.window = i == 0 ? 0 : bounds.windows[i - 1].window,
+                       .page_count = page_count,
+                       .written = std::vector<bool>(page_count),
+                       .page_begin = {},
+                       .pages = {}});
+  }
+}
+
+uint32_t SequenceTable::Group::first_page(const PlanSlice& slice, uint32_t page_size) const {
+  return window == 0 ? 0 : cache::first_window_page(slice.prefix, window, page_size);
+}
+
+// Attention reads nothing before the window except as padding of its blocks, for which any page will do.
+void SequenceTable::Group::add_to_batch(const PlanSlice& slice, uint32_t page_size, const Table& table) {
+  const uint32_t first = first_page(slice, page_size);
+  pages.insert(pages.end(), first, table.pages[first]);
+  pages.insert(pages.end(), table.pages.begin() + first, table.pages.end());
+  page_begin.push_back(static_cast<int32_t>(pages.size()));
+}
 
 Result<void> SequenceTable::open_and_close(const Plan& plan) {
   for (const SlotId slot : plan.closes) {
@@ -24,6 +43,7 @@ Result<void> SequenceTable::open_and_close(const Plan& plan) {
                         open.slot.value());
     }
     Sequence& sequence = slots_[open.slot.value()].emplace();
+    sequence.tables.resize(groups_.size());
     sequence.prompt_length = open.prompt_length;
     sequence.sampling = open.sampling;
     sequence.length = open.cached_length;
@@ -37,8 +57,35 @@ Result<void> SequenceTable::open_and_close(const Plan& plan) {
   return {};
 }
 
-Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const TokenId> tokens,
-                                   std::span<const PageId> new_pages) {
+Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, std::span<const PageId> new_pages,
+                                         Table& table) {
+  const uint32_t slot = slice.slot.value();
+  for (const PageId page : new_pages) {
+    if (page.value() < group.page_count) continue;
+    return make_error(ErrorCode::kData, "slot {}: page {} of a pool of {}", slot, page.value(), group.page_count);
+  }
+  // A prefix that is found in the cache has no pages before the window.
+  const uint32_t first = group.first_page(slice, bounds_.page_size);
+  if (table.pages.size() < first) table.pages.resize(first, cache::kNoPage);
+  for (const PageId page : new_pages) {
+    const bool in_prefix = table.pages.size() * size_t{bounds_.page_size} < slice.prefix;
+    if (in_prefix && !group.written[page.value()]) {
+      return make_error(ErrorCode::kData, "slot {}: page {} of its prefix was never written", slot, page.value());
+    }
+    table.pages.push_back(page);
+    table.digest = table_digest(table.digest, page);
+  }
+  const uint64_t length = uint64_t{slice.prefix} + slice.token_count;
+  if (length > uint64_t{bounds_.page_size} * table.pages.size()) {
+    return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slot, length, table.pages.size());
+  }
+  for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
+    group.written[table.pages[at].value()] = true;
+  }
+  return {};
+}
+
+Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const TokenId> tokens) {
   if (slice.slot.value() >= slots_.size() || !slots_[slice.slot.value()]) {
     return make_error(ErrorCode::kData, "a slice of slot {}, which is not open", slice.slot.value());
   }
@@ -47,31 +94,8 @@ Result<void> SequenceTable::append(const PlanSlice& slice, std::span<const Token
     return make_error(ErrorCode::kData, "slot {}: a slice at {}, the sequence has {} tokens, {} of them drafts",
                       slice.slot.value(), slice.prefix, sequence.length, sequence.draft_count);
   }
-  for (const PageId page : new_pages) {
-    if (page.value() >= bounds_.page_count) {
-      return make_error(ErrorCode::kData, "slot {}: page {} of a pool of {}", slice.slot.value(), page.value(),
-                        bounds_.page_count);
-    }
-  }
-  for (const PageId page : new_pages) {
-    const bool in_prefix = sequence.pages.size() * size_t{bounds_.page_size} < slice.prefix;
-    if (in_prefix && !written_[page.value()]) {
-      return make_error(ErrorCode::kData, "slot {}: page {} of its prefix was never written", slice.slot.value(),
-                        page.value());
-    }
-    sequence.pages.push_back(page);
-    sequence.digest = table_digest(sequence.digest, page);
-  }
-  const uint64_t length = uint64_t{slice.prefix} + slice.token_count;
-  if (length > uint64_t{bounds_.page_size} * sequence.pages.size()) {
-    return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slice.slot.value(), length,
-                      sequence.pages.size());
-  }
-  sequence.length = static_cast<uint32_t>(length);
+  sequence.length = slice.prefix + slice.token_count;
   sequence.draft_count = slice.draft_count;
-  for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
-    written_[sequence.pages[at].value()] = true;
-  }
   if (samples_ && sequence.sampling.needs_history()) {
     sequence.history.resize(slice.prefix);
     sequence.history.insert(sequence.history.end(), tokens.begin(), tokens.end());
@@ -157,19 +181,56 @@ Result<void> SequenceTable::check(const Plan& plan) const {
   }
   RETURN_IF_ERROR(check_targets(plan));
   RETURN_IF_ERROR(check_masks(plan));
+  if (!plan.slices.empty() && plan.windows.size() + 1 != groups_.size()) {
+    return make_error(ErrorCode::kData, "plan {}: pages of {} window groups, the stage has {}", plan.id.value(),
+                      plan.windows.size(), groups_.size() - 1);
+  }
+  return check_copies(plan);
+}
+
+Result<void> SequenceTable::check_copies(const Plan& plan) const {
   for (const cache::PageCopy& copy : plan.copies) {
+    if (copy.group >= groups_.size()) {
+      return make_error(ErrorCode::kData, "plan {}: copies pages of cache group {} of {}", plan.id.value(), copy.group,
+                        groups_.size());
+    }
+    const cache::PoolSizes pools = bounds_.pools(copy.group);
     for (const PageId page : copy.device) {
-      if (page.value() < bounds_.page_count) continue;
+      if (page.value() < pools.device) continue;
       return make_error(ErrorCode::kData, "plan {}: copies page {} of a pool of {}", plan.id.value(), page.value(),
-                        bounds_.page_count);
+                        pools.device);
     }
     for (const HostPageId page : copy.host) {
-      if (page.value() < bounds_.host_page_count) continue;
+      if (page.value() < pools.host) continue;
       return make_error(ErrorCode::kData, "plan {}: copies host page {} of a pool of {}", plan.id.value(), page.value(),
-                        bounds_.host_page_count);
+                        pools.host);
     }
   }
   return {};
+}
+
+/// Appends the pages of all slices in all groups. Returns the digest of the tables.
+Result<uint64_t> SequenceTable::append_all_pages(const Plan& plan) {
+  std::vector<size_t> taken(groups_.size());
+  uint64_t digest = 0;
+  for (Group& group : groups_) {
+    group.page_begin.assign(1, 0);
+    group.pages.clear();
+  }
+  for (size_t s = 0; s < plan.slices.size(); ++s) {
+    const PlanSlice& slice = plan.slices[s];
+    Sequence& sequence = *slots_[slice.slot.value()];
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const std::vector<PageId>& all = g == 0 ? plan.new_pages : plan.windows[g - 1].pages;
+      const size_t count = g == 0 ? slice.new_page_count : plan.windows[g - 1].counts[s];
+      RETURN_IF_ERROR(append_pages(groups_[g], slice, std::span(all).subspan(taken[g], count), sequence.tables[g]));
+      taken[g] += count;
+      groups_[g].add_to_batch(slice, bounds_.page_size, sequence.tables[g]);
+      const uint64_t table = sequence.tables[g].digest;
+      digest = g == 0 ? plan_digest(digest, slice, table) : window_digest(digest, table);
+    }
+  }
+  return digest;
 }
 
 Result<StageBatch> SequenceTable::apply(const Plan& plan) {
@@ -180,34 +241,35 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
   }
   for (const cache::PageCopy& copy : plan.copies) {
     if (copy.kind != cache::CopyKind::kLoad) continue;
-    for (const PageId page : copy.device) written_[page.value()] = true;
+    for (const PageId page : copy.device) groups_[copy.group].written[page.value()] = true;
   }
-  uint64_t digest = 0;
   row_begin_.assign(1, 0);
   prefix_.clear();
-  page_begin_.assign(1, 0);
-  pages_.clear();
   StageBatch batch;
   batch.plan = plan.id;
   std::span<const TokenId> tokens(plan.tokens);
-  std::span<const PageId> new_pages(plan.new_pages);
   for (const PlanSlice& slice : plan.slices) {
-    RETURN_IF_ERROR(append(slice, tokens.first(slice.token_count), new_pages.first(slice.new_page_count)));
+    RETURN_IF_ERROR(append(slice, tokens.first(slice.token_count)));
     tokens = tokens.subspan(slice.token_count);
-    new_pages = new_pages.subspan(slice.new_page_count);
-    const Sequence& sequence = *slots_[slice.slot.value()];
-    digest = plan_digest(digest, slice, sequence.digest);
     row_begin_.push_back(row_begin_.back() + static_cast<int32_t>(slice.token_count));
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
-    pages_.insert(pages_.end(), sequence.pages.begin(), sequence.pages.end());
-    page_begin_.push_back(static_cast<int32_t>(pages_.size()));
     if (samples_) RETURN_IF_ERROR(add_specs(plan, slice, batch));
   }
-  if (digest != plan.digest) {
+  const auto digest = append_all_pages(plan);
+  if (digest.has_error()) return digest.error();
+  if (*digest != plan.digest) {
     return make_error(ErrorCode::kData, "plan {}: its pages have digest {:016x} here, {:016x} at the head",
-                      plan.id.value(), digest, plan.digest);
+                      plan.id.value(), *digest, plan.digest);
   }
-  batch.layout = {row_begin_, prefix_, page_begin_, pages_};
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const tensor::BatchLayout layout{
+        .row_begin = row_begin_, .prefix = prefix_, .page_begin = groups_[g].page_begin, .pages = groups_[g].pages};
+    if (g == 0) {
+      batch.layout = layout;
+    } else {
+      batch.windows.push_back(layout);
+    }
+  }
   batch.tokens = plan.tokens;
   batch.slices = plan.slices;
   return batch;

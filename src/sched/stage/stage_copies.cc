@@ -19,14 +19,15 @@ constexpr async::Duration kTransferGrace = std::chrono::seconds(2);
 }  // namespace
 
 StageCopies::StageCopies(async::Runtime& runtime, StageRunner& runner, async::TaskGroup& tasks, CopyAcks& acks,
-                         uint32_t host_page_count)
+                         const StageBounds& bounds)
     : runtime_(runtime),
       runner_(runner),
       tasks_(tasks),
       acks_(acks),
       tier_(runner.host_tier()),
       transfer_ended_(runtime) {
-  tier_.valid.resize(host_page_count);
+  tier_.valid.resize(bounds.group_count());
+  for (size_t group = 0; group < tier_.valid.size(); ++group) tier_.valid[group].resize(bounds.pools(group).host);
 }
 
 void StageCopies::stop() {
@@ -39,28 +40,33 @@ asio::awaitable<void> StageCopies::give_up_late_transfers() {
   while (transfers_ > 0) {
     const bool has_ended_one = co_await transfer_ended_.wait_until(deadline);
     if (has_ended_one) continue;
-    runner_.store()->give_up();
+    for (uint32_t group = 0; group < tier_.valid.size(); ++group) {
+      if (cache::PageStore* const store = runner_.store(group)) store->give_up();
+    }
     co_return;
   }
 }
 
 void StageCopies::check_valid(const cache::PageCopy& copy) const {
   for (const HostPageId page : copy.host) {
-    if (tier_.valid[page.value()]) continue;
+    if (tier_.valid[copy.group][page.value()]) continue;
     throw ErrorException(
         make_error(ErrorCode::kData, "copy {} reads host page {}, which holds nothing", copy.id.value(), page.value()));
   }
 }
 
 void StageCopies::set_valid(const cache::PageCopy& copy, size_t count, bool valid) {
-  for (size_t i = 0; i < count; ++i) tier_.valid[copy.host[i].value()] = valid;
+  for (size_t i = 0; i < count; ++i) tier_.valid[copy.group][copy.host[i].value()] = valid;
 }
 
 // A stage that missed an earlier verify missed an epoch, in which its pages may have been given to other prefixes.
 void StageCopies::answer_verify(const cache::PageCopy& copy) {
-  if (tier_.last_verify != copy.previous_verify) tier_.valid.assign(tier_.valid.size(), false);
+  if (tier_.last_verify != copy.previous_verify) {
+    for (std::vector<bool>& pages : tier_.valid) pages.assign(pages.size(), false);
+  }
   tier_.last_verify = copy.id;
-  const auto missing = std::ranges::find_if(copy.host, [this](HostPageId page) { return !tier_.valid[page.value()]; });
+  const std::vector<bool>& valid = tier_.valid[copy.group];
+  const auto missing = std::ranges::find_if(copy.host, [&valid](HostPageId page) { return !valid[page.value()]; });
   acks_.add_own(copy.id, static_cast<size_t>(missing - copy.host.begin()));
 }
 
@@ -71,7 +77,7 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
       answer_verify(copy);
       continue;
     }
-    if (runner_.store() == nullptr) {
+    if (!has_store()) {
       throw ErrorException(
           make_error(ErrorCode::kData, "copy {} needs a page store, and this stage has none", copy.id.value()));
     }
@@ -83,17 +89,13 @@ void StageCopies::start(const std::vector<cache::PageCopy>& copies) {
 
 void StageCopies::load(const std::vector<cache::PageCopy>& copies) {
   std::vector<cache::PageCopy> loads;
-  std::vector<PageId> device;
-  std::vector<HostPageId> host;
   for (const cache::PageCopy& copy : copies) {
     if (copy.kind != CopyKind::kLoad) continue;
     check_valid(copy);
     loads.push_back(copy);
-    device.insert(device.end(), copy.device.begin(), copy.device.end());
-    host.insert(host.end(), copy.host.begin(), copy.host.end());
   }
   if (loads.empty()) return;
-  const async::Event loaded = runner_.begin_load(std::move(device), std::move(host));
+  const async::Event loaded = runner_.begin_load(loads);
   tasks_.spawn("load pages", finish_loads(std::move(loads), loaded));
 }
 
@@ -111,7 +113,7 @@ void StageCopies::store(const std::vector<cache::PageCopy>& copies) {
 }
 
 asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
-  co_await runner_.store_pages(copy.device, copy.host);
+  co_await runner_.store_pages(copy);
   set_valid(copy, copy.host.size(), true);
   acks_.add_own(copy.id, copy.page_count());
 }
@@ -143,15 +145,33 @@ asio::awaitable<void> StageCopies::copy_pages(Batch& batch) {
   if (stopping_) batch.good = std::min(batch.good, batch.next);
 }
 
+bool StageCopies::has_store() const {
+  for (uint32_t group = 0; group < tier_.valid.size(); ++group) {
+    if (runner_.store(group) != nullptr) return true;
+  }
+  return false;
+}
+
+// A stage without layers in the first group probes another one: its pages alone say nothing.
+cache::PageStore* StageCopies::store_of(const cache::PageCopy& copy) const {
+  cache::PageStore* store = runner_.store(copy.group);
+  for (uint32_t group = 0; copy.kind == CopyKind::kProbe && store == nullptr && group < tier_.valid.size(); ++group) {
+    store = runner_.store(group);
+  }
+  return store;
+}
+
 asio::awaitable<bool> StageCopies::copy_page(const cache::PageCopy& copy, size_t index) {
-  cache::PageStore& store = *runner_.store();
+  cache::PageStore* const found = store_of(copy);
+  if (found == nullptr) co_return true;  // the stage has nothing to keep
+  cache::PageStore& store = *found;
   bool is_good = false;
   if (copy.kind == CopyKind::kPersist) {
-    is_good = co_await store.put(copy.keys[index], runner_.host_page(copy.host[index]));
+    is_good = co_await store.put(copy.keys[index], runner_.host_page(copy.group, copy.host[index]));
   } else if (copy.kind == CopyKind::kProbe) {
     is_good = co_await store.exists(copy.keys[index]);
   } else {
-    is_good = co_await store.get(copy.keys[index], runner_.host_page(copy.host[index]));
+    is_good = co_await store.get(copy.keys[index], runner_.host_page(copy.group, copy.host[index]));
   }
   co_return is_good;
 }

@@ -5,6 +5,7 @@
 #include "async/task_group.h"
 #include "cache/page_copy.h"
 #include "sched/stage/copy_acks.h"
+#include "sched/stage/stage_bounds.h"
 #include "sched/stage/stage_runner.h"
 
 namespace millrace::sched {
@@ -15,7 +16,7 @@ namespace millrace::sched {
 class StageCopies {
  public:
   StageCopies(async::Runtime& runtime, StageRunner& runner, async::TaskGroup& tasks, CopyAcks& acks,
-              uint32_t host_page_count);
+              const StageBounds& bounds);
 
   /// Answers a plan's verify, and starts its persists, probes and fetches, which wait for no other plan.
   void start(const std::vector<cache::PageCopy>& copies);
@@ -40,6 +41,8 @@ class StageCopies {
   [[nodiscard]] asio::awaitable<void> give_up_late_transfers();
   [[nodiscard]] asio::awaitable<void> copy_pages(Batch& batch);
   [[nodiscard]] asio::awaitable<bool> copy_page(const cache::PageCopy& copy, size_t index);
+  [[nodiscard]] cache::PageStore* store_of(const cache::PageCopy& copy) const;
+  [[nodiscard]] bool has_store() const;
   void check_valid(const cache::PageCopy& copy) const;
   void set_valid(const cache::PageCopy& copy, size_t count, bool valid);
   void answer_verify(const cache::PageCopy& copy);

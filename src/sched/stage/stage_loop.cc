@@ -36,7 +36,7 @@ StageLoop::StageLoop(async::Runtime& runtime, StageLoopOptions options, StageRun
       table_(options.bounds, options.samples()),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { fail(async::describe(error)); }),
       acks_(runtime, ack_source_count(options)),
-      copies_(runtime, runner, tasks_, acks_, options.bounds.host_page_count),
+      copies_(runtime, runner, tasks_, acks_, options.bounds),
       watchdog_(runtime, rank_name(options.stage, options.position), options.watchdog,
                 [this](const std::string& reason) { fail(reason); }),
       batch_queue_(runtime, options.window) {

@@ -10,7 +10,7 @@ std::span<std::byte> StageRunner::input_memory(size_t bytes, Memory) {
   return {};
 }
 
-async::Event StageRunner::begin_load(std::vector<PageId>, std::vector<HostPageId>) {
+async::Event StageRunner::begin_load(std::vector<cache::PageCopy>) {
   CHECK(false, "a load on a stage without a host tier");
 }
 
@@ -20,13 +20,13 @@ asio::awaitable<void> StageRunner::step_without_rows(uint64_t step) {
   co_return;
 }
 
-asio::awaitable<void> StageRunner::store_pages(std::span<const PageId>, std::span<const HostPageId>) {
+asio::awaitable<void> StageRunner::store_pages(const cache::PageCopy&) {
   CHECK(false, "a store on a stage without a host tier");
   co_return;
 }
 
-std::span<std::byte> StageRunner::host_page(HostPageId page) {
-  CHECK(false, "host page {} of a stage without a host tier", page.value());
+std::span<std::byte> StageRunner::host_page(uint32_t group, HostPageId page) {
+  CHECK(false, "host page {} of group {} of a stage without a host tier", page.value(), group);
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include "async/event.h"
 #include "async/runtime.h"
+#include "cache/page_copy.h"
 #include "cache/store/page_store.h"
 #include "sched/plan/plan_output.h"
 #include "sched/stage/sequence_table.h"
@@ -62,28 +63,29 @@ class StageRunner {
   /// Returns the device as an end of channels to other devices; null when it has none.
   [[nodiscard]] virtual tensor::Backend* channel_backend() { return nullptr; }
 
-  /// Begins to copy host pages host[i] to device pages device[i], layer by layer, concurrently with runs. The event is
-  /// set at the end; nothing else touches the written pages meanwhile. Called only if StageBounds::host_page_count > 0.
-  [[nodiscard]] virtual async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host);
+  /// Begins to copy the host pages of `loads` to their device pages, layer by layer, concurrently with runs. The event
+  /// is set at the end; nothing else touches the written pages meanwhile. Called only if StageBounds::host_page_count >
+  /// 0.
+  [[nodiscard]] virtual async::Event begin_load(std::vector<cache::PageCopy> loads);
   /// Forgets the loads of an epoch that has ended, whether they succeeded or not: later runs do not wait for them.
   virtual void drop_loads() {}
   /// Copies device pages to the host tier, concurrently with runs, which do not write to them meanwhile. Called only if
   /// StageBounds::host_page_count > 0.
-  [[nodiscard]] virtual asio::awaitable<void> store_pages(std::span<const PageId> device,
-                                                          std::span<const HostPageId> host);
-  /// Returns the bytes of one page of the host tier.
-  [[nodiscard]] virtual std::span<std::byte> host_page(HostPageId page);
+  [[nodiscard]] virtual asio::awaitable<void> store_pages(const cache::PageCopy& copy);
+  /// Returns the bytes of one page of a cache group in the host tier.
+  [[nodiscard]] virtual std::span<std::byte> host_page(uint32_t group, HostPageId page);
   /// The state of the host tier's pages. The stage loops of successive epochs maintain it; it lives as long as the
   /// pages.
   struct HostTier {
-    std::vector<bool> valid;       // by page: a store or a fetch has filled the page
-    cache::CopyId last_verify{0};  // the last verify of the head that was answered
+    std::vector<std::vector<bool>> valid;  // by cache group and page: a store or a fetch has filled the page
+    cache::CopyId last_verify{0};          // the last verify of the head that was answered
   };
   [[nodiscard]] HostTier& host_tier() { return host_tier_; }
   /// Returns the counts of graph replays; null for a device that captures no graphs.
   [[nodiscard]] virtual const tensor::GraphStats* graph_stats() const { return nullptr; }
-  /// Returns the page store after the host tier; null when there is none.
-  [[nodiscard]] virtual cache::PageStore* store() { return nullptr; }
+  /// Returns the page store of a cache group after the host tier; null when there is none, or when no layer of the
+  /// stage is in the group.
+  [[nodiscard]] virtual cache::PageStore* store(uint32_t /*group*/) { return nullptr; }
 
  private:
   HostTier host_tier_;

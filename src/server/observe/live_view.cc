@@ -40,6 +40,13 @@ void write_state(JsonWriter& json, const sched::EngineStatus& status) {
   json.member("running", status.running).member("waiting", status.waiting);
   json.member("free_pages", status.free_pages).member("total_pages", status.total_pages);
   json.member("preemptions", status.preemptions);
+  if (status.windows.empty()) return;
+  json.key("windows").begin_array();
+  for (const sched::WindowStatus& one : status.windows) {
+    json.begin_object().member("window", one.window);
+    json.member("free_pages", one.free_pages).member("total_pages", one.total_pages).end_object();
+  }
+  json.end_array();
 }
 
 void write_recent(JsonWriter& json, const RingSnapshot& ring) {

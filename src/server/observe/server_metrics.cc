@@ -81,6 +81,23 @@ void write_cache_counts(Writer& writer, const cache::PrefixCacheCounts& counts) 
   pages("kv_cache_fetched_pages_total", "Pages that every stage got from the store.", counts.fetched_pages);
 }
 
+/// Appends the pages of the window groups, if the model has any.
+void write_windows(Writer& writer, const std::vector<sched::WindowStatus>& windows) {
+  if (windows.empty()) return;
+  const auto pages = [&](std::string_view name, std::string_view help, uint64_t sched::WindowStatus::* value) {
+    writer.millrace().describe(name, "gauge", help);
+    for (const sched::WindowStatus& one : windows) {
+      writer.millrace().sample(name, writer.labels_and(fmt::format("window=\"{}\"", one.window)), one.*value);
+    }
+  };
+  pages("kv_cache_window_free_pages", "Free pages of layers with a sliding window.", &sched::WindowStatus::free_pages);
+  pages("kv_cache_window_total_pages", "Pages of layers with a sliding window.", &sched::WindowStatus::total_pages);
+  pages("kv_cache_window_cached_pages", "Device pages of such layers that hold cached prefixes.",
+        &sched::WindowStatus::cached_pages);
+  pages("kv_cache_window_host_pages", "Host pages of such layers that hold cached prefixes.",
+        &sched::WindowStatus::cached_host_pages);
+}
+
 /// Appends the size of the cache, once there is one: routers compute from it how many prefixes a server can keep.
 void write_cache_config(Writer& writer, const sched::EngineStatus& status) {
   if (status.page_size == 0) return;
@@ -126,6 +143,7 @@ std::string ServerMetrics::render(std::string_view model_name, const sched::Engi
   writer.counter("prefix_cache_hits_total", "Prompt tokens found in the cache.", cached_tokens);
   writer.own("gauge", "kv_cache_cached_pages", "Device pages that hold cached prefixes.", status.cached_pages);
   writer.own("gauge", "kv_cache_host_pages", "Host pages that hold cached prefixes.", status.cached_host_pages);
+  write_windows(writer, status.windows);
   write_cache_counts(writer, status.cache);
   for (MetricWriter* each : {&writer.vllm(), &writer.millrace()}) {
     each->describe("request_success_total", "counter", "Choices that ended without an error, by reason.");

@@ -10,7 +10,7 @@ using namespace millrace::cache;
 using namespace millrace::test;
 
 TEST_CASE("every field of an identity changes the folder name") {
-  std::vector<StoreIdentity> identities(11, make_identity());
+  std::vector<StoreIdentity> identities(12, make_identity());
   identities[1].model_fingerprint = "model b";
   identities[2].layer_begin = 1;
   identities[3].layer_end = 5;
@@ -22,6 +22,7 @@ TEST_CASE("every field of an identity changes the folder name") {
   identities[9].head_end = 2;
   identities[10].head_begin = 1;
   identities[10].head_end = 2;
+  identities[11].window = 128;
   std::set<std::string> names;
   for (const StoreIdentity& identity : identities) names.insert(hash_of(identity).hex());
   REQUIRE(names.size() == identities.size());

@@ -34,6 +34,7 @@ Plan sample_plan() {
   plan.sample_masks = {-1, 2, -1, 9};
   plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80, 90, 91};
   plan.new_pages = {PageId(9), PageId(8)};
+  plan.windows = {{{1, 0, 2}, {PageId(5), PageId(6), PageId(7)}}};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
   cache::PageKey key;
   for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>(i + 1);
@@ -42,6 +43,7 @@ Plan sample_plan() {
       {cache::CopyId(6), cache::CopyKind::kFetch, {}, {HostPageId(8)}, {key}},
       {cache::CopyId(7), cache::CopyKind::kProbe, {}, {}, {key, {}}},
       {cache::CopyId(8), cache::CopyKind::kVerify, {}, {HostPageId(1), HostPageId(0)}, {}, cache::CopyId(2)}};
+  plan.copies[0].group = 1;
   plan.digest = 0x123456789ABCDEF0u;
   plan.step = 77;
   return plan;
@@ -93,6 +95,9 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->slices[0].prompt_top_logprobs == 1);
   REQUIRE(read->tokens == plan.tokens);
   REQUIRE(read->new_pages == plan.new_pages);
+  REQUIRE(read->windows.size() == 1);
+  REQUIRE(read->windows[0].counts == plan.windows[0].counts);
+  REQUIRE(read->windows[0].pages == plan.windows[0].pages);
   REQUIRE(read->reports[0].run_ns() == -7);
   REQUIRE(read->reports[0].sent_bytes == 77);
   REQUIRE(read->digest == plan.digest);
@@ -105,6 +110,7 @@ TEST_CASE("a plan survives its wire form") {
     REQUIRE(read->copies[i].host == plan.copies[i].host);
     REQUIRE(read->copies[i].keys == plan.copies[i].keys);
     REQUIRE(read->copies[i].previous_verify == plan.copies[i].previous_verify);
+    REQUIRE(read->copies[i].group == plan.copies[i].group);
   }
 }
 
@@ -187,6 +193,13 @@ TEST_CASE("a plan whose parts disagree is refused with both numbers") {
   plan = sample_plan();
   plan.new_pages.push_back(PageId(1));
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: 3 new pages, its slices want 2");
+  plan = sample_plan();
+  plan.windows[0].pages.pop_back();
+  REQUIRE(Plan::decode(plan.encode()).error().code == ErrorCode::kData);
+  plan = sample_plan();
+  plan.windows[0].counts.pop_back();
+  plan.windows[0].pages = {PageId(5)};
+  REQUIRE(Plan::decode(plan.encode()).error().code == ErrorCode::kData);
   plan = sample_plan();
   plan.sample_masks.pop_back();
   REQUIRE(Plan::decode(plan.encode()).error().message == "plan: masks of 3 draws, its slices have 4");
@@ -309,8 +322,9 @@ TEST_CASE("a plan has the bytes that docs/wire.md says") {
       04000000 ffffffff 02000000 ffffffff 09000000
       0a000000 0a000000 14000000 1e000000 28000000 32000000 3c000000 46000000 50000000 5a000000 5b000000
       02000000 09000000 08000000
-      02000000  0500000000000000 00 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000
-                0600000000000000 04 00000000 01000000 08000000 01000000
+      01000000  03000000 01000000 00000000 02000000 03000000 05000000 06000000 07000000
+      02000000  0500000000000000 00 01000000 02000000 03000000 04000000 02000000 06000000 07000000 00000000 0000000000000000
+                0600000000000000 04 00000000 00000000 01000000 08000000 01000000
                 0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20 0000000000000000
       f0debc9a78563412
       01000000  01000000 2800000000000000 e803000000000000 4c04000000000000 b004000000000000 a904000000000000

@@ -65,7 +65,7 @@ TEST_CASE("as many have room together as are admitted in turn") {
   const size_t predicted = parts.admission.count_with_room(candidates);
   parts.begin_turn();
   size_t admitted = 0;
-  while (admitted < candidates.size() && parts.admission.admit(*candidates[admitted])) ++admitted;
+  while (admitted < candidates.size() && parts.admission.admit(*candidates[admitted], 1)) ++admitted;
   REQUIRE(predicted == admitted);
   REQUIRE(predicted > 0);
 }
@@ -77,7 +77,7 @@ TEST_CASE("admission opens the sequence behind its cached prefix") {
   candidate.tokens.assign(11, 1);
   parts.begin_turn();
   REQUIRE(parts.admission.has_room_for_next());
-  REQUIRE(parts.admission.admit(candidate));
+  REQUIRE(parts.admission.admit(candidate, 1));
   REQUIRE(candidate.running);
   REQUIRE(candidate.scheduled == 8);
   REQUIRE(candidate.cached_tokens == 8u);
@@ -99,9 +99,36 @@ TEST_CASE("nothing happens without a slot or pages") {
   (void)parts.start(1, 20, 40);
   Sequence& candidate = parts.add(2, 40, 20);
   parts.begin_turn();
-  REQUIRE_FALSE(parts.admission.admit(candidate));
+  REQUIRE_FALSE(parts.admission.admit(candidate, 1));
   REQUIRE_FALSE(candidate.running);
   REQUIRE(parts.state.waiting.size() == 1);
+  parts.state.check_invariants();
+}
+
+TEST_CASE("admission keeps room in window groups") {
+  auto options = small_options();
+  options.page_count = 60;
+  options.windows = {8};
+  options.expected_tokens = 10'000;
+  SchedulerParts parts(options);
+  const auto& window = *parts.state.cache.windows()[0];
+  // Of 16 pages a plan takes 4 for prompts, and each sequence keeps 3 and may need one more.
+  REQUIRE(window.account().pool().page_count() == 16);
+  for (uint64_t id = 1; id <= 3; ++id) (void)parts.start(id, 12);
+  Sequence& candidate = parts.add(4, 12);
+  parts.begin_turn();
+  REQUIRE_FALSE(parts.admission.has_room_for_next());
+  REQUIRE_FALSE(parts.admission.admit(candidate, 12));
+  Sequence* const candidates[] = {&candidate};
+  REQUIRE(parts.admission.count_with_room(candidates) == 0);
+  parts.state.remove(*parts.state.find(SequenceId(1)));
+  REQUIRE(parts.admission.count_with_room(candidates) == 1);
+  REQUIRE(parts.admission.admit(candidate, 12));
+  parts.builder.add_slice(candidate, 12);
+  const Plan plan = parts.builder.take();
+  REQUIRE(plan.windows.size() == 1);
+  REQUIRE(plan.windows[0].counts == std::vector<uint32_t>{3});
+  REQUIRE(candidate.page_table.windows[0].first == 1);  // the next token sees 5 to 12
   parts.state.check_invariants();
 }
 
@@ -111,9 +138,9 @@ TEST_CASE("an admission bypasses begun prompts of smaller priority") {
   SchedulerParts parts(options);
   Sequence& begun = parts.add(1, 20);
   parts.begin_turn();
-  REQUIRE(parts.admission.admit(begun));
+  REQUIRE(parts.admission.admit(begun, 1));
   parts.builder.add_slice(begun, 4);
   Sequence& candidate = parts.add(2, 4, 10, 1);
-  REQUIRE(parts.admission.admit(candidate));
+  REQUIRE(parts.admission.admit(candidate, 1));
   REQUIRE(begun.bypasses == (options.policy == QueuePolicy::kPriority ? 1 : 0));
 }

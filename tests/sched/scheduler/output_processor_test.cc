@@ -174,7 +174,7 @@ TEST_CASE("a prompt that is only scored ends with its last chunk") {
   SchedulerParts parts(small_options());
   Sequence& sequence = add(parts, {.max_tokens = 0, .prompt_top_logprobs = 0});
   parts.begin_turn();
-  REQUIRE(parts.admission.admit(sequence));
+  REQUIRE(parts.admission.admit(sequence, 1));
   parts.builder.add_slice(sequence, 2);
   (void)parts.builder.take();
   REQUIRE(book(parts, {.scores = {{.token = 2}, {.token = 3}}}).empty());

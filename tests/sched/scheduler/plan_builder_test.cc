@@ -10,7 +10,7 @@ TEST_CASE("chunks continue one another and only the last one samples") {
   SchedulerParts parts(small_options());
   Sequence& sequence = parts.add(1, 10);
   parts.begin_turn();
-  REQUIRE(parts.admission.admit(sequence));
+  REQUIRE(parts.admission.admit(sequence, 1));
   parts.builder.add_slice(sequence, 6);
   const Plan first = parts.builder.take();
   parts.begin_turn();
@@ -50,7 +50,7 @@ TEST_CASE("scored rows name their successor") {
   parts.queue.add(SequenceId(1), std::move(request));
   Sequence& sequence = *parts.state.find(SequenceId(1));
   parts.begin_turn();
-  REQUIRE(parts.admission.admit(sequence));
+  REQUIRE(parts.admission.admit(sequence, 1));
   parts.builder.add_slice(sequence, 2);
   parts.builder.add_slice(sequence, 2);
   const std::vector<PlanSlice>& slices = parts.builder.slices();
@@ -133,7 +133,7 @@ TEST_CASE("histories bound the opens of one message") {
   Sequence& third = add(3);
   parts.begin_turn();
   REQUIRE(parts.builder.can_open(second));
-  REQUIRE(parts.admission.admit(second));  // six MiB of history
+  REQUIRE(parts.admission.admit(second, 1));  // six MiB of history
   (void)parts.queue.match(third);
   REQUIRE_FALSE(parts.builder.can_open(third));
   REQUIRE(parts.builder.can_open(parts.add(4, 8)));
@@ -145,7 +145,7 @@ TEST_CASE("chunks of a prompt are pooled as the request says") {
     parts.queue.add(SequenceId(1), {.prompt = {1, 2, 3, 4, 5, 6}, .max_tokens = 0, .pooling = pooling});
     Sequence& sequence = *parts.state.find(SequenceId(1));
     parts.begin_turn();
-    REQUIRE(parts.admission.admit(sequence));
+    REQUIRE(parts.admission.admit(sequence, 1));
     for (int i = 0; i < 3; ++i) parts.builder.add_slice(sequence, 2);
     std::vector<SlicePooling> found;
     for (const PlanSlice& slice : parts.builder.slices()) {

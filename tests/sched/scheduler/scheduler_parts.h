@@ -63,7 +63,7 @@ struct SchedulerParts {
   /// Admits a waiting sequence and puts its whole prompt into a plan.
   Plan run(Sequence& sequence) {
     begin_turn();
-    REQUIRE(admission.admit(sequence));
+    REQUIRE(admission.admit(sequence, static_cast<uint32_t>(sequence.tokens.size())));
     builder.add_slice(sequence, sequence.unscheduled());
     return builder.take();
   }

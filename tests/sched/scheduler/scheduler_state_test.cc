@@ -49,8 +49,8 @@ TEST_CASE("without the ring nothing runs and nothing is in flight") {
   (void)parts.run(second);
   (void)parts.answer();
   parts.begin_turn();
-  REQUIRE(parts.admission.admit(first));
-  REQUIRE(parts.admission.admit(retracted));
+  REQUIRE(parts.admission.admit(first, 1));
+  REQUIRE(parts.admission.admit(retracted, 1));
   parts.builder.add_slice(first, 4);
   parts.builder.add_slice(retracted, 4);
   (void)parts.builder.take();

@@ -275,3 +275,96 @@ TEST_CASE("a stage without an output head refuses to sample") {
   plan.slices[0].pooling = SlicePooling::kLastRow;
   REQUIRE_FALSE(table.check(plan).has_error());
 }
+
+namespace {
+
+/// Bounds with one window group: a token sees itself and the four before it.
+StageBounds bounds_with_window() {
+  StageBounds bounds = kBounds;
+  bounds.windows = {{.window = 5, .pages = {.device = 6, .host = 3}}};
+  return bounds;
+}
+
+/// A plan of one slice that appends these pages to both tables, whose digests it takes on from those before.
+struct WindowPlanner {
+  uint64_t first_digest = 0;
+  uint64_t window_table = 0;
+
+  Plan slice(uint32_t prefix, uint32_t tokens, std::vector<PageId> pages, std::vector<PageId> window_pages) {
+    Plan plan;
+    plan.slices = {{SlotId(1), prefix, tokens, static_cast<uint32_t>(pages.size()), false, -1, -1}};
+    plan.tokens.assign(tokens, 7);
+    for (const PageId page : pages) first_digest = table_digest(first_digest, page);
+    for (const PageId page : window_pages) window_table = table_digest(window_table, page);
+    plan.windows = {{{static_cast<uint32_t>(window_pages.size())}, window_pages}};
+    plan.new_pages = std::move(pages);
+    plan.digest = window_digest(plan_digest(0, plan.slices.front(), first_digest), window_table);
+    return plan;
+  }
+};
+
+std::vector<PageId> pages_of(const tensor::BatchLayout& layout) {
+  return {layout.pages.begin(), layout.pages.end()};
+}
+
+}  // namespace
+
+TEST_CASE("a window group has a table of its own") {
+  SequenceTable table(bounds_with_window(), false);
+  WindowPlanner planner;
+  Plan plan = planner.slice(0, 8, {PageId(9), PageId(8)}, {PageId(0), PageId(1)});
+  plan.opens = {{.slot = SlotId(1), .prompt_length = 30}};
+  auto batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(batch->windows.size() == 1);
+  REQUIRE(pages_of(batch->layout) == std::vector{PageId(9), PageId(8)});
+  REQUIRE(pages_of(batch->windows[0]) == std::vector{PageId(0), PageId(1)});
+  // The token at 8 sees 4 to 8: page 0 may be written again at once.
+  batch = table.apply(planner.slice(8, 4, {PageId(7)}, {PageId(0)}));
+  REQUIRE(batch.has_value());
+  REQUIRE(pages_of(batch->windows[0]) == std::vector{PageId(1), PageId(1), PageId(0)});
+  REQUIRE(std::ranges::equal(batch->windows[0].prefix, batch->layout.prefix));
+  REQUIRE(std::ranges::equal(batch->windows[0].row_begin, batch->layout.row_begin));
+}
+
+TEST_CASE("a cached prefix has no window pages before the window") {
+  SequenceTable table(bounds_with_window(), false);
+  WindowPlanner first;
+  Plan plan = first.slice(0, 8, {PageId(9), PageId(8)}, {PageId(0), PageId(1)});
+  plan.opens = {{.slot = SlotId(1), .prompt_length = 8}};
+  REQUIRE(table.apply(plan).has_value());
+  WindowPlanner second;
+  plan = second.slice(8, 2, {PageId(9), PageId(8), PageId(3)}, {PageId(1), PageId(5)});
+  plan.closes = {SlotId(1)};
+  plan.opens = {{.slot = SlotId(1), .prompt_length = 10, .cached_length = 8}};
+  const auto batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(pages_of(batch->windows[0]) == std::vector{PageId(1), PageId(1), PageId(5)});
+}
+
+TEST_CASE("window pages that cannot be are refused") {
+  const auto refused = [](const Plan& slice) {
+    SequenceTable table(bounds_with_window(), false);
+    Plan plan = slice;
+    plan.opens = {{.slot = SlotId(1), .prompt_length = 8, .cached_length = slice.slices[0].prefix}};
+    return refusal(table, plan);
+  };
+  WindowPlanner planner;
+  Plan plan = planner.slice(0, 4, {PageId(9)}, {PageId(0)});
+  plan.digest ^= 1;
+  REQUIRE_THAT(refused(plan), Mentions("digest"));
+  planner = {};
+  REQUIRE_THAT(refused(planner.slice(0, 4, {PageId(9)}, {PageId(6)})), Mentions("page 6", "pool of 6"));
+  planner = {};
+  REQUIRE_THAT(refused(planner.slice(0, 8, {PageId(9), PageId(8)}, {PageId(1)})), Mentions("8 tokens", "1 pages"));
+  planner = {};
+  plan = planner.slice(0, 4, {PageId(9)}, {PageId(0)});
+  plan.windows.clear();
+  REQUIRE_THAT(refused(plan), Mentions("0 window groups", "1"));
+  plan = planner.slice(0, 4, {PageId(9)}, {PageId(0)});
+  plan.copies = {{.id = cache::CopyId(1), .kind = cache::CopyKind::kVerify, .host = {HostPageId(0)}, .group = 2}};
+  REQUIRE_THAT(refused(plan), Mentions("group 2 of 2"));
+  plan.copies[0].group = 1;
+  plan.copies[0].host = {HostPageId(3)};
+  REQUIRE_THAT(refused(plan), Mentions("host page 3", "pool of 3"));
+}

@@ -32,20 +32,22 @@ class HostOnlyRunner final : public StageRunner {
   [[nodiscard]] asio::awaitable<Result> run(const StageBatch&, std::span<const std::byte>) override {
     co_return Result{};
   }
-  [[nodiscard]] async::Event begin_load(std::vector<PageId> device, std::vector<HostPageId> host) override {
-    for (size_t i = 0; i < device.size(); ++i) loads[device[i]] = host[i];
+  [[nodiscard]] async::Event begin_load(std::vector<PageCopy> asked) override {
+    for (const PageCopy& copy : asked) {
+      for (size_t i = 0; i < copy.device.size(); ++i) loads[copy.device[i]] = copy.host[i];
+    }
     ++load_count;
     const async::Event loaded(runtime_);
     runtime_.arm(runtime_.now() + 1ms, [loaded] { loaded.set(); });
     return loaded;
   }
-  [[nodiscard]] asio::awaitable<void> store_pages(std::span<const PageId>, std::span<const HostPageId>) override {
+  [[nodiscard]] asio::awaitable<void> store_pages(const PageCopy&) override {
     co_await async::sleep_for(runtime_, 1ms);
   }
-  [[nodiscard]] std::span<std::byte> host_page(HostPageId page) override {
+  [[nodiscard]] std::span<std::byte> host_page(uint32_t, HostPageId page) override {
     return std::span(pages_).subspan(page.value() * kPageBytes, kPageBytes);
   }
-  [[nodiscard]] cache::PageStore* store() override { return store_.get(); }
+  [[nodiscard]] cache::PageStore* store(uint32_t) override { return store_.get(); }
 
   std::map<PageId, HostPageId> loads;
   int load_count = 0;
@@ -59,7 +61,9 @@ class HostOnlyRunner final : public StageRunner {
 /// One stage's copies, and what it says of them.
 struct Stage {
   explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
-      : runner(runtime, options), acks(runtime, first ? 0 : 1), copies(runtime, runner, tasks, acks, kHostPages) {
+      : runner(runtime, options),
+        acks(runtime, first ? 0 : 1),
+        copies(runtime, runner, tasks, acks, {.host_page_count = kHostPages}) {
     tasks.spawn("listen", listen());
   }
   ~Stage() {
@@ -207,10 +211,10 @@ TEST_CASE("the end of an epoch starts no store work and fails the rest") {
   stage.copies.stop();
   stage.acks.stop();
   REQUIRE(stage.settle().empty());  // whom should it tell?
-  REQUIRE(stage.runner.store()->stats().written == 16);
+  REQUIRE(stage.runner.store(0)->stats().written == 16);
   stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(40, 16))});
   (void)stage.settle();
-  REQUIRE(stage.runner.store()->stats().hits == 0);
+  REQUIRE(stage.runner.store(0)->stats().hits == 0);
 }
 
 TEST_CASE("a copy ends when earlier stages ended it too") {
@@ -249,5 +253,5 @@ TEST_CASE("pages whose store work throws are not good") {
   REQUIRE(stage.settle().at(CopyId(2)) == 40);
   stage.copies.start({with_keys(3, CopyKind::kFetch, host_pages(0, 20))});
   REQUIRE(stage.settle().at(CopyId(3)) == 0);
-  REQUIRE(stage.runner.host_tier().valid[0] == false);
+  REQUIRE(stage.runner.host_tier().valid[0][0] == false);
 }

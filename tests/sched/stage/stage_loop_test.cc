@@ -34,7 +34,7 @@ class FailingLoads final : public StageRunner {
     result.outputs.resize(batch.slices.size());
     co_return result;
   }
-  [[nodiscard]] async::Event begin_load(std::vector<PageId>, std::vector<HostPageId>) override {
+  [[nodiscard]] async::Event begin_load(std::vector<cache::PageCopy>) override {
     failed_ = true;
     const async::Event loaded(runtime_);
     loaded.set(std::make_exception_ptr(std::runtime_error("the copy has failed")));
@@ -121,7 +121,7 @@ asio::awaitable<void> run_epoch(async::Runtime& runtime, StageRunner& runner, Pl
   comm::Link out = comm::make_in_process_link(runtime, runtime, 4);
   const StageLoopOptions options{.stage = StageId(0), .first = true, .last = true, .bounds = kBounds};
   StageLoop loop(runtime, options, runner, links(in, out));
-  runner.host_tier().valid.assign(kBounds.host_page_count, true);
+  runner.host_tier().valid.assign(1, std::vector<bool>(kBounds.host_page_count, true));
   async::TaskGroup tasks(runtime);
   tasks.spawn("stage", run_loop(loop));
   in.sender->send(MessageKind::kPlan, plan.epoch, plan.id, plan.encode());
