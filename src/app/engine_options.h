@@ -36,8 +36,10 @@ struct EngineOptions {
   std::shared_ptr<model::RangeSource> weight_ranges;  ///< fills the weights' files; null: they are complete
   int32_t context_length = 0;                         ///< tokens of prompt and output; 0: the model's own
   int32_t pp_size = 1;
-  int32_t tp_size = 1;  ///< tensor-parallel ranks of each stage; 0: one per NUMA node
-  int32_t dp_size = 1;  ///< rings
+  int32_t tp_size = 1;          ///< tensor-parallel ranks of each stage; 0: one per NUMA node
+  int32_t dp_size = 1;          ///< rings
+  bool enable_ep = false;       ///< the rings divide the experts of the model among them
+  int32_t step_lookahead = 24;  ///< steps that rings with shared experts run beyond the last work, at most
   sched::LoadBalanceMethod load_balance = sched::LoadBalanceMethod::kCacheAware;
   int32_t async_batch_depth = 0;  ///< plans in flight beyond one per stage
   model::LayerPartition layer_partition;

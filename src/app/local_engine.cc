@@ -6,6 +6,7 @@
 #include "app/cluster_head.h"
 #include "app/devices.h"
 #include "app/division_report.h"
+#include "app/expert_sharing.h"
 #include "app/head_pool_host.h"
 #include "app/node_stages.h"
 #include "app/rank_processors.h"
@@ -19,20 +20,23 @@
 #include "model/tensor_list.h"
 #include "sched/ring/in_process_ring_builder.h"
 #include "sched/ring/ring.h"
+#include "sched/ring/stepping_ring_builder.h"
 
 namespace millrace::app {
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
-                         std::vector<cluster::NodePart> parts, size_t vocab_size)
+                         std::vector<cluster::NodePart> parts, size_t vocab_size, ExpertSharing* sharing)
     : options_(options),
       cluster_options_(cluster_options),
       parts_(std::move(parts)),
       config_(std::move(config)),
       sampling_vocab_(static_cast<uint32_t>(std::min<size_t>(vocab_size, static_cast<size_t>(config_.vocab_size)))),
+      expert_sharing_(sharing),
       engine_proxy_(model_info()) {}
 
 Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& options,
-                                                         const ClusterOptions& cluster_options, size_t vocab_size) {
+                                                         const ClusterOptions& cluster_options, size_t vocab_size,
+                                                         ExpertSharing* sharing) {
   auto config = model::read_config(options.model_path);
   if (config.has_error()) return config.error();
   if (options.stage.has_output_head && !config->has_output_head) {
@@ -50,13 +54,17 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
+  if (resolved.node.shares_experts) {
+    const auto shared = model::check_shared_experts(*config, resolved.node.ring_count, resolved.tp_size);
+    if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
+  }
   if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
   const auto parts =
       cluster::place_ranks(static_cast<uint32_t>(resolved.pp_size), static_cast<uint32_t>(resolved.tp_size),
                            static_cast<uint32_t>(cluster_options.node_count));
   if (parts.has_error()) return parts.error();
   return std::unique_ptr<LocalEngine>(
-      new LocalEngine(resolved, cluster_options, std::move(*config), *parts, vocab_size));
+      new LocalEngine(resolved, cluster_options, std::move(*config), *parts, vocab_size, sharing));
 }
 
 /// Returns what is known before the start. The cache's capacity, and its effect on the context, are not.
@@ -126,6 +134,18 @@ std::vector<cluster::NodeInfo> LocalEngine::nodes() const {
            .compute = compute_}};
 }
 
+void LocalEngine::expect_stop() {
+  if (ring_) ring_->head().expect_stop();
+}
+
+std::vector<std::string> LocalEngine::contents() const {
+  return node_->contents();
+}
+
+void LocalEngine::set_contents(const std::vector<std::string>& contents) {
+  if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(contents).to_string();
+}
+
 LocalEngine::~LocalEngine() {
   if (ring_) ring_->stop();
   interrupt();
@@ -143,6 +163,10 @@ Result<void> LocalEngine::load() {
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
   RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));
+  if (expert_sharing_ != nullptr && *device != DeviceKind::kCpu) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");
+  }
   NodeStagesOptions node{.ranks = {.first = 0, .count = own_part().rank_count},
                          .stage = stage_config(options_, sampling_vocab_),
                          .node = options_.node,
@@ -275,9 +299,14 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
     head.scheduler.stage_threads = static_cast<uint32_t>(rank_threads * options_.tp_size);
   }
   head.model = model_info();
-  const sched::RingConfig shape = sched::ring_config(
+  sched::RingConfig shape = sched::ring_config(
       stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
       static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
+  if (expert_sharing_ != nullptr) {
+    shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
+      return expert_sharing_->join(step_epoch_, options_.node.ring, stage, rank, *backend);
+    };
+  }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
   set_stages(&node_->stages());
   make_ring(head, shape);
@@ -301,7 +330,14 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
   async::Runtime& runtime = head_thread_.runtime();
   if (!cluster_) {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
-    ring_ = std::make_unique<sched::Ring>(runtime, head, *ring_builder_);
+    if (expert_sharing_ != nullptr) {
+      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
+          runtime, *ring_builder_, expert_sharing_->steps(), static_cast<uint32_t>(options_.node.ring),
+          [this](uint64_t epoch) { step_epoch_ = epoch; });
+    }
+    sched::RingBuilder& builder =
+        stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);
+    ring_ = std::make_unique<sched::Ring>(runtime, head, builder);
     return;
   }
   cluster::Coordinator& coordinator = cluster_->coordinator();

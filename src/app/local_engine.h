@@ -26,6 +26,7 @@ struct NodeInfo;
 
 namespace millrace::sched {
 class InProcessRingBuilder;
+class RingBuilder;
 class LocalStages;
 class Ring;
 struct RingConfig;
@@ -35,6 +36,7 @@ struct StageGraphStats;
 namespace millrace::app {
 
 class ClusterHead;
+class ExpertSharing;
 class HeadPoolHost;
 class NodeStages;
 struct NodeStagesOptions;
@@ -44,10 +46,11 @@ struct NodeStagesOptions;
 class LocalEngine {
  public:
   /// Makes the engine of the model in `options.model_path`, which is not loaded yet. `vocab_size`: ids that the
-  /// tokenizer knows. Errors name the file or flag at fault.
+  /// tokenizer knows. `sharing` outlives the engine; null: its ring has all experts of the model. Errors name the file
+  /// or flag at fault.
   [[nodiscard]] static Result<std::unique_ptr<LocalEngine>> create(const EngineOptions& options,
                                                                    const ClusterOptions& cluster_options,
-                                                                   size_t vocab_size);
+                                                                   size_t vocab_size, ExpertSharing* sharing = nullptr);
   ~LocalEngine();
   LocalEngine(const LocalEngine&) = delete;
   LocalEngine& operator=(const LocalEngine&) = delete;
@@ -60,6 +63,13 @@ class LocalEngine {
   /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
+  /// Notes that the engine is destroyed soon: if its ring breaks before, with another, that is no fault.
+  void expect_stop();
+  /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
+  [[nodiscard]] std::vector<std::string> contents() const;
+  /// Sets the contents that name pages in the store: those of all rings that share experts. Call it between load() and
+  /// start_ring().
+  void set_contents(const std::vector<std::string>& contents);
   /// Returns the devices of this node's stages, once loaded.
   [[nodiscard]] std::vector<std::string> device_names() const;
   /// Ends loading, or a wait for other nodes. May be called from any thread.
@@ -79,7 +89,7 @@ class LocalEngine {
 
  private:
   LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
-              std::vector<cluster::NodePart> parts, size_t vocab_size);
+              std::vector<cluster::NodePart> parts, size_t vocab_size, ExpertSharing* sharing);
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
@@ -95,6 +105,7 @@ class LocalEngine {
   const std::vector<cluster::NodePart> parts_;  // of the ring, by node
   model::ModelConfig config_;                   // whether its embedding is tied is known once the checkpoint is open
   const uint32_t sampling_vocab_;
+  ExpertSharing* const expert_sharing_;
   StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;
   std::atomic<bool> interrupted_ = false;       // set under interrupt_mutex_
@@ -109,6 +120,8 @@ class LocalEngine {
   std::stop_source interruption_;                              // ends the lookup of this node's own name
   std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_
   std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
+  std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around ring_builder_, with shared experts
+  std::atomic<uint64_t> step_epoch_ = 0;                       // of the rings that share experts
   std::unique_ptr<sched::Ring> ring_;
 };
 

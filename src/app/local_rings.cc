@@ -31,22 +31,38 @@ void append_ring_metrics(std::string& out, const LocalEngine& ring) {
 
 }  // namespace
 
-LocalRings::LocalRings(std::vector<std::unique_ptr<LocalEngine>> rings) : rings_(std::move(rings)) {}
+LocalRings::LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::unique_ptr<LocalEngine>> rings)
+    : expert_sharing_(std::move(sharing)), rings_(std::move(rings)) {}
 
 Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& options,
                                                        const ClusterOptions& cluster_options, size_t vocab_size) {
   const auto count = static_cast<size_t>(options.dp_size);
   std::vector<std::unique_ptr<LocalEngine>> rings;
+  std::unique_ptr<ExpertSharing> sharing;
+  if (count > 1 && options.enable_ep) {
+    if (options.tp_size == 0 || options.dp_size * options.tp_size > tensor::kSumShards) {
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "--enable-ep with --dp-size {} and --tp-size {}: experts are divided over at most {} ranks, whose "
+          "number is given",
+          options.dp_size, options.tp_size == 0 ? "auto" : std::to_string(options.tp_size), tensor::kSumShards);
+    }
+    sharing = std::make_unique<ExpertSharing>(
+        comm::SharedExperts::Shape{
+            .ring_count = options.dp_size, .rank_count = options.tp_size, .stage_count = options.pp_size},
+        static_cast<uint64_t>(options.step_lookahead));
+  }
   for (size_t ring = 0; ring < count; ++ring) {
     const RingLabel label(ring, count);
     EngineOptions ring_options = options;
     ring_options.node.ring = static_cast<int32_t>(ring);
     ring_options.node.ring_count = options.dp_size;
-    auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size);
+    ring_options.node.shares_experts = sharing != nullptr;
+    auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, sharing.get());
     if (engine.has_error()) return engine.error();
     rings.push_back(std::move(*engine));
   }
-  std::unique_ptr<LocalRings> all(new LocalRings(std::move(rings)));
+  std::unique_ptr<LocalRings> all(new LocalRings(std::move(sharing), std::move(rings)));
   if (count > 1) all->make_router(options);
   return all;
 }
@@ -67,6 +83,8 @@ void LocalRings::make_router(const EngineOptions& options) {
 }
 
 LocalRings::~LocalRings() {
+  // Rings that share experts end when the first does.
+  for (const auto& ring : rings_) ring->expect_stop();
   if (!router_) return;
   router_->stop();
   router_thread_->join();
@@ -82,6 +100,7 @@ Result<void> LocalRings::start_several() {
     const RingLabel label(ring, rings_.size());
     RETURN_IF_ERROR(rings_[ring]->load());
   }
+  if (expert_sharing_) share_contents();
   const std::vector<uint32_t> sharers = rings_per_device();
   std::vector<cache::PoolSizes> pages;
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
@@ -95,6 +114,15 @@ Result<void> LocalRings::start_several() {
     RETURN_IF_ERROR(rings_[ring]->start_ring(pages[ring]));
   }
   return {};
+}
+
+/// Gives all rings the same names of stored pages, which follow from the experts of each.
+void LocalRings::share_contents() {
+  std::vector<std::string> all;
+  for (const auto& ring : rings_) {
+    for (std::string& text : ring->contents()) all.push_back(std::move(text));
+  }
+  for (const auto& ring : rings_) ring->set_contents(all);
 }
 
 /// Returns per ring how many rings there are on the device that it shares with most others.

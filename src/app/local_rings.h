@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/expert_sharing.h"
 #include "app/local_engine.h"
 #include "async/task_group.h"
 #include "sched/router/ring_router.h"
@@ -36,11 +37,13 @@ class LocalRings {
   [[nodiscard]] std::vector<std::vector<cluster::NodeInfo>> nodes() const;
 
  private:
-  explicit LocalRings(std::vector<std::unique_ptr<LocalEngine>> rings);
+  LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::unique_ptr<LocalEngine>> rings);
   void make_router(const EngineOptions& options);
   [[nodiscard]] Result<void> start_several();
   [[nodiscard]] std::vector<uint32_t> rings_per_device() const;
+  void share_contents();
 
+  std::unique_ptr<ExpertSharing> expert_sharing_;  // with --enable-ep
   std::vector<std::unique_ptr<LocalEngine>> rings_;
   std::unique_ptr<async::IoThread> router_thread_;  // with several rings, as the next two
   std::unique_ptr<async::TaskGroup> router_tasks_;

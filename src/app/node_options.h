@@ -35,8 +35,9 @@ constexpr std::span<const EnumName<NcclMode>> enum_names(NcclMode) {
 
 /// What each node decides for itself by its own flags, however the head configures the stages.
 struct NodeOptions {
-  int32_t ring = 0;        ///< of these stages, among the rings of the process
-  int32_t ring_count = 1;  ///< rings that share the process's threads or GPUs
+  int32_t ring = 0;             ///< of these stages, among the rings of the process
+  int32_t ring_count = 1;       ///< rings that share the process's threads or GPUs
+  bool shares_experts = false;  ///< the rings divide the experts of the model among them
   DeviceChoice device = DeviceChoice::kAuto;
   int32_t threads = 0;                              ///< of the whole process; 0: one per CPU that it may use
   bool pin_threads = false;                         ///< binds each compute thread to a CPU of its own

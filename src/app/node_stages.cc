@@ -116,6 +116,13 @@ tensor::RankPosition NodeStages::position(size_t index) const {
           .size = static_cast<int32_t>(options_.stage.rank_count)};
 }
 
+std::optional<tensor::RankPosition> NodeStages::expert_position(size_t index) const {
+  if (!options_.node.shares_experts) return std::nullopt;
+  const tensor::RankPosition in_stage = position(index);
+  return tensor::RankPosition{.rank = options_.node.ring * in_stage.size + in_stage.rank,
+                              .size = options_.node.ring_count * in_stage.size};
+}
+
 StageId NodeStages::stage(size_t index) const {
   return StageId(options_.first.value() + static_cast<uint32_t>(index / rank_count()));
 }
@@ -148,6 +155,7 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
     stages.push_back({.name = name(i),
                       .span = span(i),
                       .position = position(i),
+                      .experts = expert_position(i),
                       .backend = parts_[i].backend.get(),
                       .processors = std::move(processors->near)});
   }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,8 @@ class NodeStages {
   /// Return the rank at an index of parts_: among this node's, in its stage, and the layers and number of that.
   [[nodiscard]] NodeRank rank(size_t index) const;
   [[nodiscard]] tensor::RankPosition position(size_t index) const;
+  /// Returns its position among the ranks of all rings that share experts; nothing if none do.
+  [[nodiscard]] std::optional<tensor::RankPosition> expert_position(size_t index) const;
   [[nodiscard]] const model::StageSpan& span(size_t index) const { return options_.spans[index / rank_count()]; }
   [[nodiscard]] StageId stage(size_t index) const;
   [[nodiscard]] bool is_of_last_stage(size_t index) const { return index + rank_count() >= parts_.size(); }

@@ -66,6 +66,12 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
              "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
   add_number(serve, "--dp-size", engine.dp_size, {1, 64},
              "Sets the number of rings: copies of the whole pipeline that share the requests.");
+  serve.add_flag(
+      "--enable-ep,--enable-expert-parallel", engine.enable_ep,
+      "Divides the experts of a mixture-of-experts model over the ranks of all rings instead of copying them to "
+      "each ring.");
+  add_number(serve, "--dp-step-lookahead", engine.step_lookahead, {1, 65536},
+             "Sets how many steps rings with --enable-ep are announced ahead of a ring with work.");
   add_choice(serve, "--load-balance-method", engine.load_balance,
              "Selects how a ring is chosen for a request: by its cached prefix as long as loads are in proportion, in "
              "turn, or by the fewest requests.");

@@ -48,7 +48,8 @@ class StageLoading {
     const model::LoadOptions loading{.progress = [&](const model::LoadProgress& done) { note(index, done); },
                                      .threads = options_.threads,
                                      .with_fingerprint = options_.with_fingerprint,
-                                     .position = stage.position};
+                                     .position = stage.position,
+                                     .experts = stage.experts};
     try {
       auto loaded = model::StageModel::load(checkpoint_, config_, stage.span, *stage.backend, options_.limits, loading);
       if (loaded.has_error()) return fail(loaded.error());

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct StageToLoad {
   std::string name;  ///< in errors: "stage 2"
   model::StageSpan span;
   tensor::RankPosition position;
-  tensor::Backend* backend = nullptr;  ///< outlives what is loaded
-  std::vector<int> processors;         ///< on which it is loaded, so that its memory is near them; empty: any
+  std::optional<tensor::RankPosition> experts;  ///< model::LoadOptions::experts
+  tensor::Backend* backend = nullptr;           ///< outlives what is loaded
+  std::vector<int> processors;                  ///< on which it is loaded, so that its memory is near them; empty: any
 };
 
 /// How the stages of a node are loaded.

@@ -1,6 +1,7 @@
 #include "model/layer_runner.h"
 
 #include <algorithm>
+#include <array>
 
 #include "model/needed_features.h"
 #include "model/rope.h"
@@ -17,7 +18,8 @@ LayerRunner::LayerRunner(const ModelConfig& config, LayerRange range, tensor::Ba
       backend_(backend),
       layout_(layout),
       weights_(weights),
-      has_sums_(layout.position.size > 1 || needs(config, tensor::Feature::kScaledSums)) {
+      max_batch_tokens_(limits.max_batch_tokens),
+      has_sums_(layout.position.size > 1 || layout.shares_experts() || needs(config, tensor::Feature::kScaledSums)) {
   make_rotations();
   allocate(limits);
 }
@@ -67,6 +69,15 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.shared_sums = batch(DType::kF32, config_.hidden_size);
   if (count_layers([](const SharedExpertConfig& shared) { return shared.has_gate; }) > 0)
     activations_.shared_gates = batch(DType::kF32, 1);
+  const int64_t experts = largest([this](int32_t index) {
+    const auto& moe = layer_config(index).feed_forward.moe;
+    return moe ? moe->expert_count : 0;
+  });
+  if (layout_.shares_experts() && experts > 0) {
+    activations_.all_rows = rows(exchanged_rows(), compute, config_.hidden_size);
+    activations_.all_routed = rows(exchanged_rows(), DType::kF32, experts);
+    activations_.all_sums = rows(exchanged_rows(), DType::kF32, config_.hidden_size);
+  }
   if (has_sums_) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (has_ranks()) {
     activations_.magnitudes = batch(DType::kF32, 1);
@@ -233,8 +244,7 @@ void LayerRunner::multiply(Matrix x, const tensor::PackedWeight& weight, Matrix 
   const Matrix own{.data = activations_.magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = 1};
   const Matrix all{
       .data = activations_.rank_magnitudes.data(), .dtype = DType::kF32, .rows = x.rows, .cols = layout_.position.size};
-  const tensor::IntMatrix integers{
-      .data = reinterpret_cast<int32_t*>(sums.data), .rows = sums.rows, .cols = sums.cols};
+  const tensor::IntMatrix integers{.data = reinterpret_cast<int32_t*>(sums.data), .rows = sums.rows, .cols = sums.cols};
   backend_.row_magnitudes(x, own);
   collective_->all_gather(own, all);
   backend_.matmul_integers(x, weight, all, integers);
@@ -271,14 +281,13 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   const BlockEnd end{.norm = layer.output_norm.get(), .multiplier = layer_config(index).residual_multiplier};
   const bool has_shared = layer_config(index).feed_forward.moe->shared.has_value();
   backend_.matmul(x, *layer.router, layer.router_bias.get(), routed);
-  if (!has_ranks() && end.is_plain()) {
+  if (!has_ranks() && expert_exchange_ == nullptr && end.is_plain()) {
     backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
     if (has_shared) add_shared_expert(index, x, hidden);
     return;
   }
   const Matrix sums = block_sums(hidden.rows);
-  backend_.fused_moe_sums(x, routed, *layer.experts, batch, sums);
-  if (has_ranks()) collective_->all_reduce(sums);
+  sum_experts(*layer.experts, x, routed, batch, sums);
   if (!has_shared || end.is_plain()) {
     add_sums(sums, end, hidden);
     if (has_shared) add_shared_expert(index, x, hidden);
@@ -286,7 +295,41 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   }
   // What follows the block sees the sum of both.
   add_shared_expert(index, x, sums);
-  backend_.add_scaled_sums(sums, end.bias, end.norm, config_.norm_epsilon, end.multiplier, hidden);
+  add_sums(sums, end, hidden);
+}
+
+void LayerRunner::sum_experts(const tensor::Experts& experts, Matrix x, Matrix routed,
+                              const tensor::UploadedBatch& batch, Matrix sums) {
+  if (expert_exchange_ != nullptr) return exchange_experts(experts, x, routed, sums);
+  backend_.fused_moe_sums(x, routed, experts, batch, sums);
+  if (has_ranks()) collective_->all_reduce(sums);
+}
+
+void LayerRunner::exchange_experts(const tensor::Experts& experts, Matrix x, Matrix routed, Matrix sums) {
+  Matrix all_rows{.data = activations_.all_rows.data(), .dtype = x.dtype, .rows = exchanged_rows(), .cols = x.cols};
+  Matrix all_routed{
+      .data = activations_.all_routed.data(), .dtype = DType::kF32, .rows = exchanged_rows(), .cols = routed.cols};
+  const int64_t rows = expert_exchange_->dispatch(x, routed, all_rows, all_routed);
+  all_rows.rows = all_routed.rows = rows;
+  if (rows == 0) return;
+  const Matrix all_sums{
+      .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
+  // One sequence without pages: the experts only ask how many rows there are.
+  const std::array<int32_t, 2> row_begin{0, static_cast<int32_t>(rows)};
+  const std::array<int32_t, 1> prefix{0};
+  const std::array<int32_t, 2> page_begin{0, 0};
+  const tensor::UploadedBatch batch = backend_.upload(
+      tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
+  backend_.fused_moe_sums(all_rows, all_routed, experts, batch, all_sums);
+  expert_exchange_->combine(all_sums, sums);
+}
+
+void LayerRunner::exchange_without_rows(int32_t index) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  if (!layer.experts) return;
+  const Matrix routed{
+      .data = activations_.routed.data(), .dtype = DType::kF32, .rows = 0, .cols = layer.experts->count()};
+  exchange_experts(*layer.experts, normed_rows(0), routed, block_sums(0));
 }
 
 void LayerRunner::add_shared_expert(int32_t index, Matrix x, Matrix hidden) {

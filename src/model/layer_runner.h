@@ -12,6 +12,7 @@
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
 
 namespace millrace::model {
 
@@ -39,6 +40,8 @@ class LayerRunner {
               const std::vector<LayerWeights>& weights, const StageLimits& limits);
   /// Sets the exchange with the other ranks of the stage; null: there are none.
   void set_collective(tensor::Collective* collective) { collective_ = collective; }
+  /// Sets the exchange of experts with other rings; null: the ring has all experts.
+  void set_expert_exchange(tensor::ExpertExchange* exchange) { expert_exchange_ = exchange; }
 
   [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
   [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
@@ -54,6 +57,12 @@ class LayerRunner {
   /// Computes the rest of the layer for some rows of `hidden` into `tails`; the batch of `kept` has these rows only.
   void finish_tails(int32_t index, tensor::Matrix query, tensor::Matrix hidden, const tensor::UploadedIndices& rows,
                     const LayerCache& kept, tensor::Matrix tails);
+  /// Takes part in the exchange of a layer's experts, if it has some, without rows of this ring.
+  void exchange_without_rows(int32_t index);
+  /// Returns the most rows of one pass of all rings that share experts.
+  [[nodiscard]] int64_t exchanged_rows() const {
+    return int64_t{max_batch_tokens_} * layout_.experts.size / layout_.position.size;
+  }
 
  private:
   /// Scratch of one layer. Widths are the rank's, of the widest layer.
@@ -68,6 +77,9 @@ class LayerRunner {
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if a layer is sparse
+    tensor::Buffer all_rows;         // compute [exchanged_rows(), hidden], if rings share experts, as the next two
+    tensor::Buffer all_routed;       // f32     [exchanged_rows(), experts]
+    tensor::Buffer all_sums;         // f32     [exchanged_rows(), hidden]
     tensor::Buffer shared_sums;      // f32     [max_batch_tokens, hidden], if a layer has a shared expert
     tensor::Buffer shared_gates;     // f32     [max_batch_tokens, 1], if a shared expert has a gate
     tensor::Buffer tail_query;       // as `query`, or what LatentProjection returns, of max_tail_rows
@@ -113,6 +125,12 @@ class LayerRunner {
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
                     tensor::Matrix hidden);
   void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  /// Computes the sums of a layer's experts over all ranks that have some.
+  void sum_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed,
+                   const tensor::UploadedBatch& batch, tensor::Matrix sums);
+  /// Computes the rank's experts for the rows of all rings, and the sums over all of their ranks for those of this
+  /// ring.
+  void exchange_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed, tensor::Matrix sums);
   /// Adds a shared expert's output to hidden.
   void add_shared_expert(int32_t index, tensor::Matrix x, tensor::Matrix hidden);
   /// Returns the inputs of the feed-forward block's last matrix.
@@ -123,7 +141,9 @@ class LayerRunner {
   tensor::Backend& backend_;
   const RankLayout& layout_;
   const std::vector<LayerWeights>& weights_;
+  const int32_t max_batch_tokens_;
   tensor::Collective* collective_ = nullptr;
+  tensor::ExpertExchange* expert_exchange_ = nullptr;
   std::vector<Rotation> rotations_;  // [ropes + 1]; the last one rotates nothing
   bool has_sums_ = false;            // blocks end with sums in a buffer of their own
   Activations activations_;

@@ -86,7 +86,7 @@ std::optional<std::string> obstacle(const ModelConfig& config, int32_t ranks) {
   return {};
 }
 
-LayerLayout layer_layout(const LayerConfig& layer, RankPosition position) {
+LayerLayout layer_layout(const LayerConfig& layer, RankPosition position, RankPosition experts) {
   const auto share = [position](int64_t count) {
     return TermRange{position.rank * count / position.size, (position.rank + 1) * count / position.size};
   };
@@ -97,7 +97,7 @@ LayerLayout layer_layout(const LayerConfig& layer, RankPosition position) {
                      .head_dim = attention.head_dim,
                      .head_outputs = tensor::head_shards(attention.head_count, attention.head_dim, position),
                      .features = tensor::feature_shards(feed_forward.inner_width(), position),
-                     .experts = tensor::expert_shards(feed_forward.moe ? feed_forward.moe->expert_count : 0, position)};
+                     .experts = tensor::expert_shards(feed_forward.moe ? feed_forward.moe->expert_count : 0, experts)};
   if (attention.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;
   return layout;
 }
@@ -134,13 +134,35 @@ Result<void> check_ranks(const ModelConfig& config, int32_t size) {
                     *found, fmt::join(working, ", "));
 }
 
-RankLayout rank_layout(const ModelConfig& config, RankPosition position) {
+Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count) {
+  const int32_t groups = ring_count * rank_count;
+  if (std::ranges::find(kRankCounts, groups) == kRankCounts.end())
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} rings of {} ranks make {} groups of experts, wanted 1, 2, 4 or 8", ring_count, rank_count,
+                      groups);
+  bool has_experts = false;
+  for (const LayerConfig& layer : config.layers) {
+    if (!layer.feed_forward.moe) continue;
+    has_experts = true;
+    const int32_t count = layer.feed_forward.moe->expert_count;
+    for (int32_t group = 0; group < groups; ++group) {
+      if (tensor::expert_shards(count, {group, groups}).owned().size() > 0) continue;
+      return make_error(ErrorCode::kInvalidArgument, "{} experts are too few for {} rings of {} ranks", count,
+                        ring_count, rank_count);
+    }
+  }
+  if (has_experts) return {};
+  return make_error(ErrorCode::kInvalidArgument, "{} has no experts to share", config.architecture);
+}
+
+RankLayout rank_layout(const ModelConfig& config, RankPosition position, std::optional<RankPosition> experts) {
   CHECK(check_ranks(config, position.size), "a model that {} ranks cannot divide", position.size);
   RankLayout layout{.position = position,
+                    .experts = experts.value_or(position),
                     .layers = {},
                     .vocabulary = {},
                     .logit_columns = (int64_t{config.vocab_size} + position.size - 1) / position.size};
-  for (const LayerConfig& layer : config.layers) layout.layers.push_back(layer_layout(layer, position));
+  for (const LayerConfig& layer : config.layers) layout.layers.push_back(layer_layout(layer, position, layout.experts));
   layout.vocabulary.begin = std::min<int64_t>(position.rank * layout.logit_columns, config.vocab_size);
   layout.vocabulary.end = std::min<int64_t>(layout.vocabulary.begin + layout.logit_columns, config.vocab_size);
   return layout;

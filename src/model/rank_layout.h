@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -39,10 +40,13 @@ struct LayerLayout {
 /// The part of a model that one tensor-parallel rank of a stage computes. With one rank it is everything.
 struct RankLayout {
   tensor::RankPosition position;
+  tensor::RankPosition experts;     ///< among the ranks of all rings that share experts; else `position`
   std::vector<LayerLayout> layers;  // [layer_count], of the whole model
   tensor::TermRange vocabulary;     ///< tokens whose logits the rank computes; may be fewer than logit_columns
   int64_t logit_columns = 0;        ///< columns of a rank's slice of logits, equal for all ranks
 
+  /// Returns whether ranks of other rings have some of the experts.
+  [[nodiscard]] bool shares_experts() const { return experts != position; }
   [[nodiscard]] const LayerLayout& layer(int32_t index) const { return layers[static_cast<size_t>(index)]; }
   /// Returns the rows or columns of a layer's tensor that the rank has; `size` is that of the whole side. `layer` does
   /// not count where the division is not by layer.
@@ -53,7 +57,13 @@ struct RankLayout {
 /// and the counts of ranks that work.
 [[nodiscard]] Result<void> check_ranks(const ModelConfig& config, int32_t size);
 
-/// Returns the layout of a rank of a model that check_ranks allows.
-[[nodiscard]] RankLayout rank_layout(const ModelConfig& config, tensor::RankPosition position);
+/// Checks that the experts of a model can be divided over the ranks of `ring_count` rings of `rank_count` ranks.
+/// Errors: kInvalidArgument with what does not divide.
+[[nodiscard]] Result<void> check_shared_experts(const ModelConfig& config, int32_t ring_count, int32_t rank_count);
+
+/// Returns the layout of a rank of a model that check_ranks allows. `experts` is its position among all ranks of the
+/// rings that share experts; without other rings it is `position`.
+[[nodiscard]] RankLayout rank_layout(const ModelConfig& config, tensor::RankPosition position,
+                                     std::optional<tensor::RankPosition> experts = {});
 
 }  // namespace millrace::model

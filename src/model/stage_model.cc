@@ -87,17 +87,16 @@ Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoin
   CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
   Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
-  return std::unique_ptr<StageModel>(
-      new StageModel(config, span, backend, limits, options.position, std::move(*weights)));
+  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, options, std::move(*weights)));
 }
 
 StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-                       tensor::RankPosition position, StageWeights weights)
+                       const LoadOptions& options, StageWeights weights)
     : config_(config),
       span_(span),
       backend_(backend),
       limits_(limits),
-      layout_(rank_layout(config, position)),
+      layout_(rank_layout(config, options.position, options.experts)),
       weights_(std::move(weights)),
       runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_),
       groups_(config),
@@ -117,6 +116,16 @@ void StageModel::set_collective(tensor::Collective* collective) {
   replay_ = backend_.make_replay();  // recorded graphs call the old one
   collective_ = collective;
   runner_.set_collective(collective);
+}
+
+void StageModel::set_expert_exchange(tensor::ExpertExchange* exchange) {
+  CHECK(exchange == nullptr || exchange->position() == layout_.experts,
+        "an exchange of position {} of {}, wanted {} of {}", exchange->position().rank, exchange->position().size,
+        layout_.experts.rank, layout_.experts.size);
+  CHECK(exchange == nullptr || backend_.is_host(), "{}: experts are shared between rings on CPUs only",
+        backend_.description());
+  expert_exchange_ = exchange;
+  runner_.set_expert_exchange(exchange);
 }
 
 void StageModel::allocate_activations() {
@@ -174,7 +183,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   }
   tensor::KvCacheShape cache = cache_shape(page_size, 0, 0);
   cache.layer_count = span_.layers.size();
-  tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
+  tensor::WorkBounds bounds{.rows = static_cast<int32_t>(runner_.exchanged_rows()),
                             .sequences = sequences,
                             .context = context,
                             .cache = cache,
@@ -237,6 +246,8 @@ Matrix StageModel::hidden_view(const tensor::Buffer& buffer, int64_t rows) const
 Matrix StageModel::forward(const ForwardInput& input) {
   const int64_t rows = input.batch.row_count();
   CHECK(!has_ranks() || collective_ != nullptr, "rank {} has no exchange with the others", layout_.position.rank);
+  CHECK(!layout_.shares_experts() || expert_exchange_ != nullptr, "rank {} has no exchange of experts",
+        layout_.position.rank);
   CHECK(rows > 0 && rows <= limits_.max_batch_tokens, "a batch of {} rows, wanted 1 to {}", rows,
         limits_.max_batch_tokens);
   CHECK(input.hidden.rows == rows && input.hidden.cols == config_.hidden_size &&
@@ -253,6 +264,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
                    .replays = is_decode && input.loads.empty(),
                    .hidden = input.hidden};
   upload_inputs(input, pass);
+  if (expert_exchange_ != nullptr) (void)expert_exchange_->begin_step(input.step, true);
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
@@ -332,13 +344,22 @@ void StageModel::run_layers(const ForwardPass& pass) {
     const Matrix query = runner_.project_qkv(index, pass.hidden, kept);
     for (const auto& load : pass.loads) load->wait_for(index);
     if (pass.tails && index + 1 == span_.layers.size()) {
-      if (pass.tails->hidden.rows > 0)
+      if (pass.tails->hidden.rows > 0) {
         runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, layer_cache(index, pass.tails->batches),
                              pass.tails->hidden);
+      } else if (expert_exchange_ != nullptr) {
+        runner_.exchange_without_rows(index);
+      }
     } else {
       runner_.finish(index, query, kept, pass.hidden);
     }
   }
+}
+
+void StageModel::step_without_rows(uint64_t step) {
+  CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
+  if (!expert_exchange_->begin_step(step, false)) return;
+  for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.exchange_without_rows(index);
 }
 
 void StageModel::upload_tails(const ForwardInput& input, ForwardPass& pass) {

@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
 
 namespace millrace::model {
 
@@ -37,6 +38,7 @@ struct ForwardInput {
   /// Says whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per
   /// sequence always is.
   bool is_decode = false;
+  uint64_t step = 0;  ///< number of the step, where rings share experts
   /// Has the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
   std::span<const tensor::BatchLayout> windows = {};  // [CacheGroups::windows]
   /// First stage of an encoder: the position of each sequence's second text, whose tokens have type 1. 0: it has none.
@@ -59,6 +61,8 @@ class StageModel {
   /// Sets the exchange with the other ranks of the stage, which outlives its use. Its position is that of LoadOptions.
   /// Call it before the first forward pass, and between two for another one. A single rank needs none.
   void set_collective(tensor::Collective* collective);
+  /// Sets the exchange of experts with other rings, in the same way. Its position is LoadOptions::experts.
+  void set_expert_exchange(tensor::ExpertExchange* exchange);
 
   /// Reserves the device's scratch for all work within the limits, with sequences of up to `context` tokens. Call it
   /// before the remaining memory is divided into pages.
@@ -76,6 +80,8 @@ class StageModel {
   /// Computes the stage's layers for at most max_batch_tokens rows and stores their keys and values in the pages.
   /// Returns the stage's output, valid until the next call: `hidden`, or the rows that `tails` names, in order.
   tensor::Matrix forward(const ForwardInput& input);
+  /// Takes part in a step of the rings that share experts: computes what their rows want of the rank's experts.
+  void step_without_rows(uint64_t step);
 
   /// Receives what is computed of `rows[first, first + R)`, valid during the call. R is at most max_logit_rows.
   using BlockFn = std::function<void(size_t first, tensor::Matrix block)>;
@@ -125,7 +131,7 @@ class StageModel {
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-             tensor::RankPosition position, StageWeights weights);
+             const LoadOptions& options, StageWeights weights);
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
@@ -145,6 +151,7 @@ class StageModel {
   StageLimits limits_;
   RankLayout layout_;
   tensor::Collective* collective_ = nullptr;
+  tensor::ExpertExchange* expert_exchange_ = nullptr;
   StageWeights weights_;
   LayerRunner runner_;
   Activations activations_;

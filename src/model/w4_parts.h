@@ -24,8 +24,9 @@ struct W4Source {
   std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
 };
 
-/// Returns whether weights that are packed together can keep the 4 bits in which they are stored. `shards`, unless null,
-/// are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same bits.
+/// Returns whether weights that are packed together can keep the 4 bits in which they are stored. `shards`, unless
+/// null, are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same
+/// bits.
 [[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, const tensor::SumShards* shards);
 
 /// Returns weights that are packed together as 4 bits: as stored if all are stored so, or quantized. `memory` holds

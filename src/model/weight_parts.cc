@@ -50,9 +50,9 @@ W8Matrix columns_of(const WeightPart& part, const W8Matrix& matrix, PackingMemor
 
 }  // namespace
 
-WeightParts::WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::RankPosition position,
+WeightParts::WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, const RankLayout& layout,
                          const ConversionOptions& options)
-    : checkpoint_(checkpoint), config_(config), layout_(rank_layout(config, position)), options_(options) {}
+    : checkpoint_(checkpoint), config_(config), layout_(layout), options_(options) {}
 
 Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
   specs_ = std::move(specs);

@@ -53,7 +53,7 @@ struct ConversionOptions {
 /// Used by the thread that loads; the checkpoint and the config outlive it.
 class WeightParts {
  public:
-  WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, tensor::RankPosition position,
+  WeightParts(const Checkpoint& checkpoint, const ModelConfig& config, const RankLayout& layout,
               const ConversionOptions& options);
 
   /// Finds the parts of all weights that the rank owns. Errors: those of Checkpoint::find.

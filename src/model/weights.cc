@@ -30,7 +30,7 @@ class Loader {
         is_encoder_(config.encoder.has_value()),
         options_(options),
         // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
-        parts_(checkpoint, config, options.position,
+        parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
                {.rounds_to_bf16 =
                     backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
                 .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
@@ -419,7 +419,7 @@ class LayerLoader {
     if (moe.choice_bias) routing.choice_bias = loader_.values(names_.plain(index_, names_.choice_bias));
     const auto packer = backend_.pack_experts(
         moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
-        loader_.layout().position);
+        loader_.layout().experts);
     std::vector<std::string> names;  // [owned experts, 3]
     const TermRange owned = layout_.experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {

@@ -35,6 +35,8 @@ struct LoadOptions {
   int32_t threads = 0;            ///< for quantizing weights to 8 bits on loading; 0: one per processor
   bool with_fingerprint = false;  ///< compute StageWeights::fingerprint, which hashes all bytes
   tensor::RankPosition position;  ///< the rank whose part is loaded
+  /// The rank's position among those of all rings that share experts; empty: the ring has all of them.
+  std::optional<tensor::RankPosition> experts;
 };
 
 /// A rank's part of one layer on the device. Weights that the layer's description lacks are null. Sizes are the rank's

@@ -102,13 +102,21 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
                           .rank_count = options.rank_count,
                           .window = scheduler.window,
                           .watchdog = head.watchdog,
-                          .make_collectives = {}};
+                          .make_collectives = {},
+                          .make_expert_exchange = {}};
   shape.make_collectives = [options = options.collectives, runtimes, size = options.rank_count](
                                StageId stage, const std::vector<tensor::Backend*>&) {
     std::vector<std::reference_wrapper<async::Runtime>> ranks;
     for (size_t i = 0; i < size; ++i) ranks.emplace_back(*runtimes[stage.value() * size + i]);
     return SimulatedCollective::make_group(ranks, options);
   };
+  const uint32_t number = options.experts == nullptr ? 0 : options.experts->add_ring(runtimes);
+  if (options.experts != nullptr) {
+    shape.make_expert_exchange = [this, number, experts = options.experts](StageId stage, uint32_t rank,
+                                                                           tensor::Backend*) {
+      return experts->join(step_epoch_, number, stage, rank);
+    };
+  }
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
                         async::Runtime& sender, async::Runtime& receiver, size_t capacity) {
     const bool of_head = &sender == &head_runtime || &receiver == &head_runtime;
@@ -128,7 +136,14 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   };
   const cache::PoolSizes first{.device = scheduler.page_count, .host = scheduler.host_page_count};
   ring_builder_ = std::make_unique<ResizingRingBuilder>(first, make_stages, options.pool_sizes);
-  ring_ = std::make_unique<sched::Ring>(head_runtime, head, *ring_builder_);
+  if (options.experts != nullptr) {
+    stepping_builder_ =
+        std::make_unique<sched::SteppingRingBuilder>(head_runtime, *ring_builder_, options.experts->steps(), number,
+                                                     [this](uint64_t epoch) { step_epoch_ = epoch; });
+  }
+  sched::RingBuilder& builder = stepping_builder_ ? static_cast<sched::RingBuilder&>(*stepping_builder_)
+                                                  : static_cast<sched::RingBuilder&>(*ring_builder_);
+  ring_ = std::make_unique<sched::Ring>(head_runtime, head, builder);
   ring_->start();
 }
 

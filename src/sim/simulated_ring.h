@@ -8,6 +8,7 @@
 #include "async/virtual_runtime.h"
 #include "sched/ring/in_process_ring_builder.h"
 #include "sched/ring/ring.h"
+#include "sched/ring/stepping_ring_builder.h"
 #include "sim/simulated_link.h"
 #include "sim/simulated_runner.h"
 
@@ -30,6 +31,7 @@ struct SimulatedRingOptions {
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
   /// Returns the sizes of the pools of an epoch, if set; throws ErrorException when there can be none.
   std::function<cache::PoolSizes(RingEpoch)> pool_sizes;
+  SimulatedExperts* experts = nullptr;  ///< shared with other rings; outlives the ring
 };
 
 /// The stages of one process, with pools of other sizes in some epochs. Stages of earlier sizes are kept, since timers
@@ -66,7 +68,9 @@ class SimulatedRing {
   [[nodiscard]] bool stopped() const { return ring_->stopped(); }
 
  private:
+  uint64_t step_epoch_ = 0;  // of the rings that share experts
   std::unique_ptr<ResizingRingBuilder> ring_builder_;
+  std::unique_ptr<sched::SteppingRingBuilder> stepping_builder_;  // around it, with shared experts
   std::unique_ptr<sched::Ring> ring_;
 };
 

@@ -118,8 +118,26 @@ void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collect
   collective_.reset(simulated);
 }
 
+void SimulatedRunner::set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) {
+  auto* const simulated = dynamic_cast<SimulatedExpertExchange*>(exchange.get());
+  CHECK(simulated != nullptr, "a simulated rank needs a simulated exchange of experts");
+  (void)exchange.release();
+  experts_.reset(simulated);
+}
+
+asio::awaitable<void> SimulatedRunner::step_without_rows(uint64_t step) {
+  CHECK(experts_ != nullptr, "step {} of a stage that shares no experts", step);
+  co_await inject_faults();
+  const bool has_rows = co_await experts_->begin(step, 0);
+  if (!has_rows) co_return;
+  for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
+    (void)co_await experts_->differences(layer, {});
+  }
+}
+
 void SimulatedRunner::abort_exchanges(const std::string& reason) {
   if (collective_) collective_->abort(reason);
+  if (experts_) experts_->abort(reason);
 }
 
 /// Stores the rows of a layer in their pages, and returns what each attends to: of a rank of several, its own bytes.
@@ -158,6 +176,9 @@ asio::awaitable<void> SimulatedRunner::run_layer(int32_t layer, const sched::Sta
     found = co_await collective_->sum(exchange, std::move(found));
   }
   for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::mix(hidden[row], found[row]);
+  if (!experts_) co_return;
+  const std::vector<uint64_t> differences = co_await experts_->differences(layer, hidden);
+  for (size_t row = 0; row < hidden.size(); ++row) hidden[row] ^= differences[row];
 }
 
 // Without loads the layers need no times of their own, and fewer events make the simulation faster.
@@ -185,13 +206,15 @@ async::Duration SimulatedRunner::cost(const sched::StageBatch& batch) {
   return async::Duration(static_cast<int64_t>(us * 1000.0 * (1.0 + cost.jitter * chance())));
 }
 
-void SimulatedRunner::inject_fault() {
+asio::awaitable<void> SimulatedRunner::inject_faults() {
   try {
-    fault_();
+    if (fault_) fault_();
   } catch (const StageDeath&) {
     has_died_ = true;
     throw;
   }
+  const async::Duration time = stall_ ? stall_() : async::Duration{};
+  if (time.count() > 0) co_await async::sleep_for(runtime_, time);
 }
 
 // The loads of the old process may not reach the memory of the next.
@@ -213,16 +236,13 @@ void SimulatedRunner::drop_loads() {
 
 asio::awaitable<sched::StageRunner::Result> SimulatedRunner::run(const sched::StageBatch& batch,
                                                                  std::span<const std::byte> input) {
-  if (fault_) inject_fault();
-  if (stall_) {
-    const async::Duration time = stall_();
-    if (time.count() > 0) co_await async::sleep_for(runtime_, time);
-  }
+  if (fault_ || stall_) co_await inject_faults();
   // The input is read before and the output written after the run's time, since a device may overlap both.
   std::vector<uint64_t> hidden(batch.tokens.size());
   if (stage_.first) {
     for (size_t row = 0; row < hidden.size(); ++row) hidden[row] = SimulatedModel::embed(batch.tokens[row]);
   }
+  if (experts_) (void)co_await experts_->begin(batch.step, hidden.size());
   co_await run_layers(batch, input, hidden);
 
   Result result;

@@ -11,6 +11,7 @@
 #include "async/runtime.h"
 #include "sched/stage/stage_runner.h"
 #include "sim/simulated_collective.h"
+#include "sim/simulated_experts.h"
 #include "sim/simulated_model.h"
 
 namespace millrace::sim {
@@ -57,6 +58,8 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] size_t input_row_bytes() const override { return stage_.first ? 0 : sizeof(uint64_t); }
   [[nodiscard]] asio::awaitable<Result> run(const sched::StageBatch& batch, std::span<const std::byte> input) override;
   void set_collective(std::unique_ptr<tensor::Collective> collective) override;
+  void set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) override;
+  [[nodiscard]] asio::awaitable<void> step_without_rows(uint64_t step) override;
   void abort_exchanges(const std::string& reason) override;
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   /// Copies at the end of the time that the copy takes, separately for each layer of a load. Until then the written
@@ -70,7 +73,7 @@ class SimulatedRunner final : public sched::StageRunner {
   }
 
  private:
-  void inject_fault();
+  [[nodiscard]] asio::awaitable<void> inject_faults();
   [[nodiscard]] std::span<uint64_t> host_cells(uint32_t group, HostPageId page);
   [[nodiscard]] size_t layers_in(uint32_t group) const;
   [[nodiscard]] double chance();
@@ -108,6 +111,7 @@ class SimulatedRunner final : public sched::StageRunner {
   Cells cells_;
   std::vector<std::unique_ptr<cache::PageStore>> stores_;  // [cache groups]
   std::unique_ptr<SimulatedCollective> collective_;        // of the epoch; null with one rank
+  std::unique_ptr<SimulatedExpertExchange> experts_;       // of the epoch; null where the ring has all experts
   std::unordered_map<SlotId, uint64_t> pooled_;            // running value of each sequence that is pooled by mean
   std::vector<uint64_t> inputs_;                           // memory for a link that fills posted memory
   std::vector<std::vector<async::Event>> loads_;           // begun since the last run; one event per layer

@@ -59,6 +59,9 @@ TEST_CASE("names arrive as enums") {
                                             "3,2",
                                             "--dp-size",
                                             "3",
+                                            "--enable-ep",
+                                            "--dp-step-lookahead",
+                                            "7",
                                             "--load-balance-method",
                                             "shortest_queue"})
                                         .engine;
@@ -73,6 +76,8 @@ TEST_CASE("names arrive as enums") {
   CHECK(engine.draft_algorithm == app::DraftAlgorithm::kNgram);
   CHECK(engine.layer_partition.sizes == std::vector<int32_t>{3, 2});
   CHECK(engine.dp_size == 3);
+  CHECK(engine.enable_ep);
+  CHECK(engine.step_lookahead == 7);
   CHECK(engine.load_balance == sched::LoadBalanceMethod::kShortestQueue);
 }
 

@@ -115,3 +115,19 @@ def test_a_killed_rank_breaks_the_ring_in_time_and_returns(pp1, victim):
         ring.start_node(victim)
         ring.wait_until_whole()
         same_answers(ring, pp1)
+
+
+def scores_of(server):
+    request = {"model": MODEL.name, "prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    return client_of(server).completions.create(**request).choices[0].logprobs.token_logprobs
+
+
+def test_sums_rounded_to_bf16_between_nodes_change_scores_a_little(pp1):
+    exact = scores_of(pp1)
+    with Ring(2, 1, "--tp-size", 2, "--tp-reduce-dtype", "bf16") as ring:
+        rounded = scores_of(ring.server)
+        assert scores_of(ring.server) == rounded
+    assert rounded[0] != exact[0]
+    assert rounded[0] == pytest.approx(exact[0], abs=0.2)
+    with MillraceServer("--tp-size", 2, "--tp-reduce-dtype", "bf16") as server:
+        assert scores_of(server) == exact

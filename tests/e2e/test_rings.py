@@ -2,11 +2,12 @@
 
 import json
 import re
+import shutil
 import threading
 
 import httpx
 import pytest
-from millrace_server import MODEL, PATIENCE_S, MillraceServer, run_binary, wait_until
+from millrace_server import MODEL, PATIENCE_S, ROOT, MillraceServer, run_binary, wait_until
 
 WORDS = "the sea was calm and the captain looked at the old harbour with a heavy heart while ships went by ".split()
 
@@ -186,3 +187,58 @@ def test_rings_on_several_nodes_are_refused():
                         "127.0.0.1:30100")
     assert result.returncode == 2
     assert "--dp-size 2" in result.stderr and "--nnodes 2" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A small mixture of experts with the tokenizer of another model, whose first tokens it has."""
+    folder = tmp_path_factory.mktemp("mixture") / "mixture"
+    shutil.copytree(ROOT / "tests/golden/qwen3moe", folder)
+    for tokenizer in MODEL.glob("tokenizer*"):
+        shutil.copy(tokenizer, folder)
+    return folder
+
+
+def ids_answer(server, number, **fields):
+    body = {"prompt": [(7 * i + 31 * number) % 500 for i in range(40 + number)], "max_tokens": 16, "temperature": 0,
+            "logprobs": 2, "ignore_eos": True, **fields}
+    answer = server.post("/v1/completions", body)
+    assert answer.status_code == 200, answer.text
+    choice = answer.json()["choices"][0]
+    return choice["text"], choice["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.parametrize(("pp_size", "tp_size"), [(1, 2), (2, 1)])
+def test_rings_that_share_experts_give_the_tokens_of_one(mixture, pp_size, tp_size):
+    with MillraceServer("--device", "cpu", model=mixture) as server:
+        wanted = [ids_answer(server, number) for number in range(4)]
+    flags = ("--device", "cpu", "--dp-size", 2, "--pp-size", pp_size, "--tp-size", tp_size, "--enable-ep")
+    with MillraceServer(*flags, model=mixture) as server:
+        wait_for_all_rings(server)
+        for ring in (0, 1):
+            assert [ids_answer(server, number, routed_dp_rank=ring) for number in range(4)] == wanted
+        for ring in (0, 1):
+            assert server.metric("millrace:expert_steps_total", ring=ring, rows="some") > 0
+            assert server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0
+
+
+def test_a_restart_restarts_rings_that_share_experts(mixture):
+    with MillraceServer("--device", "cpu", "--dp-size", 2, "--enable-ep", model=mixture) as server:
+        wait_for_all_rings(server)
+        wanted = ids_answer(server, 1, routed_dp_rank=0)
+        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
+        stream.wait_for_text()
+        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # it runs until the restart
+        assert server.post("/restart_ring", {"ring": 1, "force": True}).status_code == 200
+        assert "ring 1: " in stream.error()["message"]
+        assert server.post("/continue_generation", {}).status_code == 200
+        wait_for_all_rings(server)
+        for ring in (0, 1):
+            assert server.metric("millrace:ring_generations_total", ring=ring) == 2
+            assert ids_answer(server, 1, routed_dp_rank=ring) == wanted
+
+
+def test_experts_that_a_model_does_not_have_are_not_shared():
+    result = run_binary("serve", "--model-path", MODEL, "--dp-size", 2, "--enable-ep", "--port", 0)
+    assert result.returncode == 1
+    assert "--enable-ep" in result.stderr and "no experts" in result.stderr

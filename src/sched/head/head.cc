@@ -53,6 +53,7 @@ asio::awaitable<void> Head::run() {
 }
 
 void Head::stop() {
+  expect_stop();
   (void)intake_.push(Stop{});
 }
 
@@ -86,7 +87,7 @@ asio::awaitable<Result<void>> Head::flush_cache(async::Runtime& runtime, async::
 }
 
 void Head::attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
-                  std::unique_ptr<comm::LinkReceiver> from_last_stage) {
+                  std::unique_ptr<comm::LinkReceiver> from_last_stage, std::unique_ptr<StepParticipant> steps) {
   CHECK(!ring_, "a ring is attached already");
   if (stopping_) return;
   const async::TimePoint now = runtime_.now();
@@ -96,6 +97,8 @@ void Head::attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_st
   const Outputs outputs = std::move(from_last_stage);
   tasks_.spawn("head outputs", receive_outputs(epoch, outputs));
   tasks_.spawn("head acks", receive_acks(epoch, outputs));
+  steps_ = std::move(steps);
+  if (steps_) tasks_.spawn("head steps", follow_steps(epoch, steps_));
   stats_.ring_attached(epoch, async::nanoseconds(now));
   send(scheduler_.empty_plan(), now);
   wake_.notify_all();
@@ -134,11 +137,13 @@ void Head::break_ring(const std::string& reason) {
   break_reason_ = reason;
   ring_->close(reason);
   ring_.reset();
+  if (steps_) steps_->leave(reason);
+  steps_.reset();
   const async::TimePoint now = runtime_.now();
   stats_.ring_broken(async::nanoseconds(now));
   const std::vector<SequenceId> lost = scheduler_.on_ring_lost();
   const std::string message = "the ring is broken: " + reason;
-  if (!stopping_) {
+  if (!stopping_ && !stop_expected_) {
     log::error("{} ({} running requests end, {} stay queued)", message, lost.size(), scheduler_.waiting_count());
     intake_.set_ready(false, message);
   }
@@ -162,6 +167,7 @@ asio::awaitable<void> Head::take_turns() {
         continue;
       }
       stats_.starved();
+      if (send_step_without_rows()) continue;
     }
     // A slice of this work keeps the head from everything else, so other handlers run between two slices.
     const bool works = scheduler_.masks_pending();
@@ -199,7 +205,17 @@ bool Head::send_next_plan() {
   return true;
 }
 
+/// Steps along with the other rings. While the stages are being timed, only one plan is in flight.
+bool Head::send_step_without_rows() {
+  if (!steps_ || !steps_->behind() || (scheduler_.profiling() && scheduler_.in_flight_plans() > 0)) return false;
+  Plan plan = scheduler_.empty_plan();
+  plan.step = steps_->begin_step();
+  send(std::move(plan), runtime_.now());
+  return true;
+}
+
 void Head::send(Plan plan, async::TimePoint begin) {
+  if (steps_ && !plan.slices.empty()) plan.step = steps_->begin_step();
   std::vector<std::byte> bytes = ring_->encode(plan);
   const async::TimePoint now = runtime_.now();
   stats_.plan_sent(plan, {.schedule_ns = async::nanoseconds(begin),
@@ -243,6 +259,21 @@ asio::awaitable<void> Head::receive_outputs(RingEpoch epoch, Outputs from_last_s
     }
   } catch (const std::exception& failure) {
     reason = failure.what();
+  }
+  if (attached(epoch)) break_ring(reason);
+}
+
+/// Wakes the turns when the other rings have gone on, and breaks the ring when one of them has left.
+asio::awaitable<void> Head::follow_steps(RingEpoch epoch, Steps steps) {
+  std::string reason;
+  try {
+    for (;;) {
+      co_await steps->wait_for_target();
+      if (!attached(epoch)) co_return;
+      wake_.notify_all();
+    }
+  } catch (const std::exception& ended) {
+    reason = ended.what();
   }
   if (attached(epoch)) break_ring(reason);
 }

@@ -17,6 +17,7 @@
 #include "sched/head/ring_connection.h"
 #include "sched/head/ring_stats.h"
 #include "sched/scheduler/scheduler.h"
+#include "sched/steps/step_participant.h"
 
 namespace millrace::sched {
 
@@ -33,11 +34,14 @@ class Head final : public Engine {
   /// Refuses new requests, ends those in flight as kAborted and closes the ring. run() then returns. May be called from
   /// any thread.
   void stop();
+  /// Notes that the head stops soon: a ring that breaks before is no fault. May be called from any thread.
+  void expect_stop() { stop_expected_ = true; }
 
   /// Sends plans to `to_first_stage` from now on. No other ring is attached. The head is ready when the stages have
-  /// been timed, or when the first empty plan has come back.
+  /// been timed, or when the first empty plan has come back. A ring that shares experts has `steps`: it then sends
+  /// plans without rows where it has no work and other rings step on.
   void attach(RingEpoch epoch, std::unique_ptr<comm::LinkSender> to_first_stage,
-              std::unique_ptr<comm::LinkReceiver> from_last_stage);
+              std::unique_ptr<comm::LinkReceiver> from_last_stage, std::unique_ptr<StepParticipant> steps = nullptr);
   /// Sets the sizes of the page pools of the ring that is attached next; none is now. The context follows them, and
   /// waiting requests that do not fit any more end with kUnavailable. Unchanged sizes keep everything.
   void resize_pools(cache::PoolSizes pages);
@@ -64,10 +68,12 @@ class Head final : public Engine {
 
  private:
   using Outputs = std::shared_ptr<comm::LinkReceiver>;
+  using Steps = std::shared_ptr<StepParticipant>;
 
   [[nodiscard]] asio::awaitable<void> take_turns();
   [[nodiscard]] asio::awaitable<void> wait_for_ring();
   [[nodiscard]] bool send_next_plan();
+  [[nodiscard]] bool send_step_without_rows();
   void send(Plan plan, async::TimePoint begin);
   void work_on_masks();
   void check_watchdog();
@@ -76,6 +82,7 @@ class Head final : public Engine {
   [[nodiscard]] bool attached(RingEpoch epoch) const { return ring_ && ring_->epoch() == epoch; }
   [[nodiscard]] asio::awaitable<void> receive_outputs(RingEpoch epoch, Outputs from_last_stage);
   [[nodiscard]] asio::awaitable<void> receive_acks(RingEpoch epoch, Outputs from_last_stage);
+  [[nodiscard]] asio::awaitable<void> follow_steps(RingEpoch epoch, Steps steps);
   void book(const comm::Message& message);
   [[nodiscard]] Result<void> acknowledge(const comm::Message& message);
 
@@ -108,6 +115,7 @@ class Head final : public Engine {
   FlushQueue flushes_;
   ProfileLog profile_log_;
   std::optional<RingConnection> ring_;  // none: no ring is attached
+  Steps steps_;                         // of the attached ring, where it shares experts
   async::TaskGroup tasks_;
   async::WaitList wake_;
   async::WaitList broken_signal_;
@@ -115,6 +123,7 @@ class Head final : public Engine {
   uint64_t outputs_booked_ = 0;
   std::string break_reason_;
   bool stopping_ = false;
+  std::atomic<bool> stop_expected_ = false;
 };
 
 }  // namespace millrace::sched

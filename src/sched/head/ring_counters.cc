@@ -34,6 +34,13 @@ RingCounters::RingCounters(size_t stage_count, size_t window)
 
 void RingCounters::ring_attached(int64_t now_ns) {
   if (epochs_++ == 0) attached_ns_ = in_flight_since_ = now_ns;
+  steps_.newest = steps_.newest_with_rows = 0;
+}
+
+void RingCounters::add_step(uint64_t step, bool has_rows) {
+  ++(has_rows ? steps_.with_rows : steps_.without_rows);
+  steps_.newest = step;
+  if (has_rows) steps_.newest_with_rows = step;
 }
 
 void RingCounters::add_output(const OpenRecord& open, const PlanOutput& output, uint64_t output_bytes) {
@@ -118,6 +125,7 @@ RingSnapshot RingCounters::snapshot(int64_t now_ns) const {
   snapshot.window = window_;
   snapshot.in_flight = in_flight_;
   snapshot.epochs = epochs_;
+  snapshot.steps = steps_;
   snapshot.since_start = since_start_;
   snapshot.profile = profile_;
   snapshot.recent = RingTotals(stage_count_);

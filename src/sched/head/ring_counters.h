@@ -18,12 +18,21 @@ inline constexpr std::array<double, 14> kRingLatencyBounds = {.0001, .00025, .00
 inline constexpr std::array<uint64_t, 13> kTokenCountBounds = {1,   8,    16,   32,   64,   128,  256,
                                                                512, 1024, 2048, 4096, 8192, 16384};
 
+/// The steps of a ring that shares experts with others.
+struct StepCounts {
+  uint64_t with_rows = 0;
+  uint64_t without_rows = 0;
+  uint64_t newest = 0;            ///< number of the last one, in the newest epoch
+  uint64_t newest_with_rows = 0;  ///< number of the last one that had rows
+};
+
 /// A copy of all counters at one moment.
 struct RingSnapshot {
   size_t stage_count = 0;
   size_t window = 0;
   uint32_t in_flight = 0;
   uint64_t epochs = 0;  ///< rings that have been attached
+  StepCounts steps;     ///< with other rings that share experts
   RingTotals since_start;
   RingTotals profile;  ///< of the plans that timed the stages at start, which the other totals leave out
   RingTotals recent;
@@ -43,6 +52,8 @@ class RingCounters {
   RingCounters(size_t stage_count, size_t window);
 
   void ring_attached(int64_t now_ns);
+  /// Counts a step that begins, by its number in this epoch.
+  void add_step(uint64_t step, bool has_rows);
   /// Adds a plan whose output has been booked.
   void add_output(const OpenRecord& open, const PlanOutput& output, uint64_t output_bytes);
   /// Adds what the stages and links did for a plan whose record is complete.
@@ -64,6 +75,7 @@ class RingCounters {
   uint32_t in_flight_ = 0;
   int64_t in_flight_since_ = 0;
   uint64_t epochs_ = 0;
+  StepCounts steps_;
   int64_t attached_ns_ = 0;  // when the first ring was attached
   RingTotals since_start_;
   RingTotals profile_;

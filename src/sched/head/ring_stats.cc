@@ -29,8 +29,10 @@ void RingStats::ring_broken(int64_t now_ns) {
 
 void RingStats::plan_sent(const Plan& plan, const PlanSent& sent) {
   recorder_.plan_sent(plan, sent);
-  if (plan.slices.empty()) return;
+  if (plan.slices.empty() && plan.step == 0) return;
   const std::lock_guard lock(mutex_);
+  if (plan.step > 0) counters_.add_step(plan.step, !plan.slices.empty());
+  if (plan.slices.empty()) return;
   counters_.set_in_flight(recorder_.in_flight(), sent.sent_ns, sent.profile);
 }
 

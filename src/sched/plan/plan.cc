@@ -286,6 +286,7 @@ std::vector<std::byte> Plan::encode() const {
   out.put(static_cast<uint32_t>(copies.size()));
   for (const cache::PageCopy& copy : copies) put_copy(out, copy);
   out.put(digest);
+  out.put(step);
   put_reports(out, reports);
   return out.take();
 }
@@ -323,6 +324,7 @@ Result<Plan> Plan::decode(std::span<const std::byte> bytes) {
   plan.copies.resize(in.get_count(kCopyBytes));
   for (cache::PageCopy& copy : plan.copies) copy = get_copy(in);
   plan.digest = in.get<uint64_t>();
+  plan.step = in.get<uint64_t>();
   plan.reports = get_reports(in);
   if (!in.finished()) return make_error(ErrorCode::kData, "plan: malformed message of {} bytes", bytes.size());
   return consistent(std::move(plan));

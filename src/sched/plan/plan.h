@@ -91,6 +91,7 @@ struct Plan {
   std::vector<PlanWindow> windows;      // [window groups], or none in a plan without slices
   std::vector<cache::PageCopy> copies;  ///< loads take effect after `opens`, before `slices`; stores after `slices`
   uint64_t digest = 0;                  ///< digest of the slices' page tables as the head knows them (plan_digest)
+  uint64_t step = 0;                    ///< of all rings that share experts; 0: the plan is no step of theirs
   std::vector<StageReport> reports;     ///< added by the stages on the way
 
   [[nodiscard]] std::vector<std::byte> encode() const;

@@ -11,7 +11,8 @@ asio::awaitable<RingEnds> InProcessRingBuilder::build(RingEpoch) {
   const StageBounds& bounds = config_.bounds;
   co_return RingEnds{.to_first_stage = std::move(in.sender),
                      .from_last_stage = std::move(out.receiver),
-                     .pages = {.device = bounds.page_count, .host = bounds.host_page_count}};
+                     .pages = {.device = bounds.page_count, .host = bounds.host_page_count},
+                     .steps = nullptr};
 }
 
 asio::awaitable<void> InProcessRingBuilder::tear_down(RingEpoch, std::string reason) {

@@ -62,7 +62,7 @@ asio::awaitable<std::string> Ring::run_epoch(RingEpoch epoch) {
     co_return build_failure_;
   }
   head_.resize_pools(ends.pages);
-  head_.attach(epoch, std::move(ends.to_first_stage), std::move(ends.from_last_stage));
+  head_.attach(epoch, std::move(ends.to_first_stage), std::move(ends.from_last_stage), std::move(ends.steps));
   co_await head_.wait_until_broken();
   co_return head_.break_reason();
 }

@@ -7,6 +7,7 @@
 #include "base/ids.h"
 #include "cache/page_pool.h"
 #include "comm/link.h"
+#include "sched/steps/step_participant.h"
 
 namespace millrace::sched {
 
@@ -14,7 +15,8 @@ namespace millrace::sched {
 struct RingEnds {
   std::unique_ptr<comm::LinkSender> to_first_stage;
   std::unique_ptr<comm::LinkReceiver> from_last_stage;
-  cache::PoolSizes pages;  ///< of every stage in this epoch
+  cache::PoolSizes pages;                  ///< of every stage in this epoch
+  std::unique_ptr<StepParticipant> steps;  ///< where the ring shares experts with others; else null
 };
 
 /// Links the stages of one epoch into a ring, and dissolves the ring; epochs follow one another. Outlives the Ring that

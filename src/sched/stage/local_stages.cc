@@ -87,6 +87,13 @@ void LocalStages::start(OuterLinks outer) {
   running_ = ranks_.size();
   end_reason_.clear();
   set_collectives(std::move(outer.collectives));
+  if (shape_.make_expert_exchange) {
+    for (const auto& host : ranks_) {
+      const auto rank = static_cast<uint32_t>(host->position.rank);
+      host->runner->set_expert_exchange(
+          shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
+    }
+  }
   add_inner_links(outer.ranks);
   for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
 }

@@ -148,12 +148,26 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
 
 std::unique_ptr<model::StageModel> ModelRunner::release_model() {
   model_->set_collective(nullptr);
+  model_->set_expert_exchange(nullptr);
   return std::move(model_);
 }
 
 void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
   model_->set_collective(collective.get());
   collective_ = std::move(collective);
+}
+
+void ModelRunner::set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) {
+  model_->set_expert_exchange(exchange.get());
+  expert_exchange_ = std::move(exchange);
+}
+
+asio::awaitable<void> ModelRunner::step_without_rows(uint64_t step) {
+  if (!expert_exchange_) co_return co_await StageRunner::step_without_rows(step);
+  const async::Event done(runtime_);
+  model_->backend().submit([&] { model_->step_without_rows(step); },
+                           [done](std::exception_ptr failure) { done.set(std::move(failure)); });
+  co_await done.wait();
 }
 
 /// Returns where this run's activations are copied for a link; empty when the link reads them in place.
@@ -230,6 +244,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
                      .loads = loads,
                      .received = input,
                      .is_decode = decodes,
+                     .step = batch.step,
                      .windows = batch.windows,
                      .second_texts = second_texts});
     if (!packed_.empty()) {
@@ -248,6 +263,7 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
                                                .tails = drawn.wanted.tails,
                                                .received = input,
                                                .is_decode = decodes,
+                                               .step = batch.step,
                                                .windows = batch.windows,
                                                .second_texts = second_texts});
   project(batch, kept, drawn);

@@ -45,8 +45,11 @@ class ModelRunner final : public StageRunner {
   [[nodiscard]] std::span<std::byte> input_memory(size_t bytes, Memory where) override;
   void set_output_memory(Memory where) override { output_memory_ = where; }
   void set_collective(std::unique_ptr<tensor::Collective> collective) override;
+  void set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) override;
+  [[nodiscard]] asio::awaitable<void> step_without_rows(uint64_t step) override;
   void abort_exchanges(const std::string& reason) override {
     if (collective_) collective_->abort(reason);
+    if (expert_exchange_) expert_exchange_->abort(reason);
   }
   [[nodiscard]] tensor::Backend* channel_backend() override { return &model_->backend(); }
   [[nodiscard]] async::Event begin_load(std::vector<cache::PageCopy> loads) override;
@@ -85,9 +88,10 @@ class ModelRunner final : public StageRunner {
   async::Runtime& runtime_;
   std::unique_ptr<model::StageModel> model_;
   const uint32_t vocab_size_;
-  std::unique_ptr<tensor::Collective> collective_;  // of the epoch; null in a stage of one rank
-  std::vector<tensor::Buffer> hidden_;              // [max_batch_tokens, hidden] each; they take turns
-  std::vector<tensor::Buffer> host_copies_;         // copies for links that need them
+  std::unique_ptr<tensor::Collective> collective_;           // of the epoch; null in a stage of one rank
+  std::unique_ptr<tensor::ExpertExchange> expert_exchange_;  // of the epoch, where rings share experts
+  std::vector<tensor::Buffer> hidden_;                       // [max_batch_tokens, hidden] each; they take turns
+  std::vector<tensor::Buffer> host_copies_;                  // copies for links that need them
   ActivationSlices slices_;
   std::vector<tensor::Buffer>
       packed_;  // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns

@@ -11,6 +11,7 @@
 #include "comm/in_process_link.h"
 #include "sched/stage/stage_bounds.h"
 #include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
 
 namespace millrace::sched {
 
@@ -28,6 +29,9 @@ struct RingConfig {
   /// (StageRunner::channel_backend). Called if there are several ranks.
   std::function<std::vector<std::unique_ptr<tensor::Collective>>(StageId, const std::vector<tensor::Backend*>&)>
       make_collectives;
+  /// Makes a rank's end of the exchange of experts with other rings, for one epoch, given its number in its stage and
+  /// its device. Empty: the ring has all experts of its model.
+  std::function<std::unique_ptr<tensor::ExpertExchange>(StageId, uint32_t, tensor::Backend*)> make_expert_exchange;
 };
 
 }  // namespace millrace::sched

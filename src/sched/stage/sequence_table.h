@@ -15,6 +15,7 @@ namespace millrace::sched {
 /// SequenceTable; valid until the table applies the next plan.
 struct StageBatch {
   PlanId plan;
+  uint64_t step = 0;                             ///< Plan::step
   tensor::BatchLayout layout;                    ///< with the pages of the first cache group
   std::vector<tensor::BatchLayout> windows;      ///< [window groups]: the same rows with that group's pages
   std::span<const TokenId> tokens;               // [rows]

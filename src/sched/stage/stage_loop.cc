@@ -85,7 +85,7 @@ asio::awaitable<void> StageLoop::receive_plans() {
     if (usable.has_error()) throw ErrorException(usable.error());
     if (!plan->slices.empty()) inputs_.expect(*plan);
     // The head sends a plan without slices and copies only when no other is in flight.
-    if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty();
+    if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty() || plan->step > 0;
     copies_.start(plan->copies);
     epoch_ = plan->epoch;
     pass_on(*plan);
@@ -150,10 +150,12 @@ asio::awaitable<void> StageLoop::execute_plans() {
 }
 
 asio::awaitable<void> StageLoop::execute(Plan plan, async::TimePoint arrived) {
-  const auto batch = table_.apply(plan);
+  auto batch = table_.apply(plan);
   if (batch.has_error()) throw ErrorException(batch.error());
+  batch->step = plan.step;
   copies_.load(plan.copies);
   if (plan.slices.empty()) {
+    if (plan.step > 0) co_await step_without_rows(plan, arrived);
     copies_.store(plan.copies);
     if (options_.samples()) send_output(plan, {}, std::move(plan.reports));
     co_return;
@@ -196,6 +198,13 @@ asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, cons
   input = {};
   inputs_.release();
   co_return result;
+}
+
+/// Takes part in a step of the rings that share experts, for which this ring has no rows.
+asio::awaitable<void> StageLoop::step_without_rows(const Plan& plan, async::TimePoint arrived) {
+  watchdog_.begin({.plan = plan.id, .arrived = arrived, .begun = runtime_.now(), .inputs_event = nullptr});
+  co_await runner_.step_without_rows(plan.step);
+  watchdog_.end();
 }
 
 /// Runs a batch. What a rank of several throws says which one, unless it is another's reason.

@@ -62,6 +62,7 @@ class StageLoop {
   [[nodiscard]] asio::awaitable<void> receive_reports(comm::LinkReceiver& from_rank);
   [[nodiscard]] asio::awaitable<void> send_acks();
   [[nodiscard]] asio::awaitable<void> execute(Plan plan, async::TimePoint arrived);
+  [[nodiscard]] asio::awaitable<void> step_without_rows(const Plan& plan, async::TimePoint arrived);
   [[nodiscard]] asio::awaitable<StageRunner::Result> run_batch(const Plan& plan, const StageBatch& batch,
                                                                async::TimePoint arrived, StageReport& report);
   [[nodiscard]] asio::awaitable<StageRunner::Result> run_named(const StageBatch& batch,

@@ -1,6 +1,7 @@
 #include "sched/stage/stage_runner.h"
 
 #include "base/check.h"
+#include "base/result.h"
 
 namespace millrace::sched {
 
@@ -11,6 +12,12 @@ std::span<std::byte> StageRunner::input_memory(size_t bytes, Memory) {
 
 async::Event StageRunner::begin_load(std::vector<cache::PageCopy>) {
   CHECK(false, "a load on a stage without a host tier");
+}
+
+asio::awaitable<void> StageRunner::step_without_rows(uint64_t step) {
+  throw ErrorException(
+      make_error(ErrorCode::kData, "step {} of rings that share experts, on a stage that shares none", step));
+  co_return;
 }
 
 asio::awaitable<void> StageRunner::store_pages(const cache::PageCopy&) {

@@ -14,6 +14,7 @@
 #include "sched/stage/sequence_table.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
+#include "tensor/expert_exchange.h"
 
 namespace millrace::sched {
 
@@ -40,6 +41,12 @@ class StageRunner {
   /// Sets the rank's end of the exchanges within its stage, for the runs of one epoch. Called before its first run, in
   /// a stage of several ranks.
   virtual void set_collective(std::unique_ptr<tensor::Collective> /*collective*/) {}
+  /// Sets the rank's end of the exchange of experts with other rings, for the runs of one epoch. Called before its
+  /// first run, where rings share experts.
+  virtual void set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> /*exchange*/) {}
+  /// Takes part in a step of all rings for which this one has no rows. Called where rings share experts. Throws as
+  /// run().
+  [[nodiscard]] virtual asio::awaitable<void> step_without_rows(uint64_t step);
   /// Ends the exchanges of the epoch: a run that waits in one throws CollectiveAborted on every rank of the stage.
   virtual void abort_exchanges(const std::string& /*reason*/) {}
 

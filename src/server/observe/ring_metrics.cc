@@ -99,6 +99,10 @@ void append_ring_metrics(std::string& out, const RingSnapshot& ring, const sched
   write_latency(writer, ring);
   write_links(writer, ring);
   writer.single("micro_batches_total", "counter", "Micro-batches that have completed.", ring.since_start.plans);
+  writer.describe("expert_steps_total", "counter",
+                  "Steps run together with other rings that share experts, by whether this ring had rows.");
+  writer.sample("expert_steps_total", "rows=\"some\"", ring.steps.with_rows);
+  writer.sample("expert_steps_total", "rows=\"none\"", ring.steps.without_rows);
   writer.describe("computed_tokens_total", "counter", "Rows that the ring has computed.");
   writer.sample("computed_tokens_total", "phase=\"prefill\"", ring.since_start.prefill_tokens);
   writer.sample("computed_tokens_total", "phase=\"decode\"", ring.since_start.decode_tokens);

@@ -45,6 +45,7 @@ Plan sample_plan() {
       {cache::CopyId(8), cache::CopyKind::kVerify, {}, {HostPageId(1), HostPageId(0)}, {}, cache::CopyId(2)}};
   plan.copies[0].group = 1;
   plan.digest = 0x123456789ABCDEF0u;
+  plan.step = 77;
   return plan;
 }
 
@@ -100,6 +101,7 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->reports[0].run_ns() == -7);
   REQUIRE(read->reports[0].sent_bytes == 77);
   REQUIRE(read->digest == plan.digest);
+  REQUIRE(read->step == plan.step);
   REQUIRE(read->copies.size() == plan.copies.size());
   for (size_t i = 0; i < plan.copies.size(); ++i) {
     REQUIRE(read->copies[i].id == plan.copies[i].id);
