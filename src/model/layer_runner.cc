@@ -60,7 +60,6 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.magnitudes = batch(DType::kF32, 1);
     activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
   }
-  if (range_.end < config_.layer_count()) return;
   activations_.tail_query = rows(limits.max_tail_rows, compute, query);
   if (largest([this](int32_t index) { return layer_config(index).parallel; }) > 0)
     activations_.tail_normed = rows(limits.max_tail_rows, compute, config_.hidden_size);
