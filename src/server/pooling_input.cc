@@ -126,10 +126,10 @@ PoolingInput::Prompt PoolingInput::encode_pair(const openai::PairRequest& reques
   const std::string document = document_of(request, pair);
   const text::Tokenizer& tokenizer = *service_.tokenizer;
   if (service_.pooling->rerank_template == RerankTemplate::kPair) {
-    auto pair = tokenizer.encode_pair(query, document, request.add_special_tokens.value_or(true));
-    const auto second = std::ranges::find(pair.type_ids, 1u);
-    const auto first_count = static_cast<size_t>(second - pair.type_ids.begin());
-    return {.ids = std::move(pair.ids), .second_text = second == pair.type_ids.end() ? 0 : first_count};
+    auto both = tokenizer.encode_pair(query, document, request.add_special_tokens.value_or(true));
+    const auto second = std::ranges::find(both.type_ids, 1u);
+    const auto first_count = static_cast<size_t>(second - both.type_ids.begin());
+    return {.ids = std::move(both.ids), .second_text = second == both.type_ids.end() ? 0 : first_count};
   }
   const std::string_view instruction = request.instruction.empty() ? kQwen3Instruction : request.instruction;
   std::vector<TokenId> ids = tokenizer.encode(kQwen3Start, false);
