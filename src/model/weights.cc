@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "model/needed_features.h"
 #include "model/tensor_list.h"
-#include "model/weight_parts.h"
+#include "model/weight_packer.h"
 #include "tensor/slices.h"
 
 namespace millrace::model {
@@ -19,274 +19,6 @@ using tensor::HostTensor;
 using tensor::TermRange;
 using tensor::W4Matrix;
 using tensor::W8Matrix;
-
-/// Packs the parts of a span's weights and counts progress.
-class Loader {
- public:
-  Loader(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
-      : checkpoint_(checkpoint),
-        backend_(backend),
-        activations_(activations_of(config.quantization)),
-        is_encoder_(config.encoder.has_value()),
-        options_(options),
-        // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
-        parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
-               {.rounds_to_bf16 =
-                    backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
-                .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
-                .threads = options.threads}) {}
-
-  [[nodiscard]] const RankLayout& layout() const { return parts_.layout(); }
-
-  Result<void> resolve(std::vector<TensorSpec> specs) {
-    RETURN_IF_ERROR(parts_.resolve(std::move(specs)));
-    for (const auto& [name, part] : parts_.all()) state_.bytes_total += part.bytes;
-    state_.tensors_total = parts_.all().size();
-    report();
-    return {};
-  }
-
-  const HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
-  /// Returns how weights are packed together: see WeightParts.
-  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
-                                       const tensor::SumShards* shards = nullptr) const {
-    return parts_.packed_bits(names, shards);
-  }
-
-  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded into
-  /// `decoded`.
-  std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
-                                                         std::unique_ptr<DecodedMatrix>& decoded) {
-    const WeightPart& found = part(name);
-    if (found.stored) {
-      const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
-      decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
-    }
-    auto table = backend_.make_embedding(found.stored ? decoded->view() : found.tensor);
-    count(name);
-    return table;
-  }
-
-  /// Returns the values of a tensor that is not quantized.
-  std::vector<float> values(const std::string& name) {
-    const WeightPart& found = part(name);
-    std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
-    tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
-    std::vector<float> ordered;
-    for (const int64_t row : found.order) ordered.push_back(stored[static_cast<size_t>(row)]);
-    count(name);
-    return found.order.empty() ? stored : ordered;
-  }
-
-  /// Makes one vector of several, each of whose elements is added to `addend`.
-  std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f) {
-    std::vector<float> all;
-    for (const std::string& name : names) {
-      for (const float value : values(name)) all.push_back(value + addend);
-    }
-    return backend_.make_vector(all);
-  }
-
-  std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names) {
-    std::unique_ptr<tensor::PackedWeight> weight;
-    PackingMemory memory;
-    const std::span all(names.begin(), names.size());
-    const PackedBits bits = packed_bits(all);
-    std::vector<W8Matrix> matrices;
-    std::vector<HostTensor> plain_parts;
-    for (const std::string& name : names) {
-      if (bits == PackedBits::k8) matrices.push_back(matrix(name, memory));
-      if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
-    }
-    switch (bits) {
-      case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
-      case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
-      case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
-    }
-    for (const std::string& name : names) count(name);
-    return weight;
-  }
-
-  /// Packs a weight whose columns are divided by `shards`. An encoder has one rank, and therefore no shards.
-  std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards) {
-    if (is_encoder_) return pack({name});
-    std::unique_ptr<tensor::PackedWeight> weight;
-    PackingMemory memory;
-    switch (packed_bits({&name, 1}, &shards)) {
-      case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
-      case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
-      case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
-    }
-    count(name);
-    return weight;
-  }
-
-  /// Packs the rank's rows of the output head, with zeros up to RankLayout::logit_columns, without counting them.
-  std::unique_ptr<tensor::PackedWeight> pack_head(const std::string& name) {
-    const int64_t rows = layout().logit_columns;
-    PackingMemory memory;
-    // A tied head is the embedding, of which the rank has all rows.
-    switch (packed_bits({&name, 1})) {
-      case PackedBits::k4: {
-        W4Matrix head = w4_matrices({&name, 1}, memory).front();
-        if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-        if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
-        return backend_.pack_w4({&head, 1});
-      }
-      case PackedBits::k8: {
-        W8Matrix head = matrix(name, memory);
-        if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-        if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-        return backend_.pack_w8({&head, 1}, activations_);
-      }
-      case PackedBits::kCompute: break;
-    }
-    HostTensor head = plain(part(name), memory);
-    if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-    if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
-    return backend_.pack({&head, 1});
-  }
-
-  /// Packs a tensor as stored, whatever the quantization. With `keeps_f32` one that is stored in f32 stays so.
-  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name, bool keeps_f32 = false) {
-    PackingMemory memory;
-    const HostTensor source = plain(part(name), memory);
-    auto weight =
-        keeps_f32 && source.dtype == tensor::DType::kF32 ? backend_.pack_f32(source) : backend_.pack({&source, 1});
-    count(name);
-    return weight;
-  }
-
-  /// Packs the expansion of latents, which stays unquantized: queries go through its transpose, whose rows have no
-  /// common scales.
-  std::unique_ptr<tensor::LatentExpansion> pack_latent_expansion(const std::string& name,
-                                                                 const tensor::LatentShape& shape) {
-    PackingMemory memory;
-    const WeightPart& found = part(name);
-    std::unique_ptr<tensor::LatentExpansion> expansion;
-    if (found.matrix) {
-      const std::vector<float> values = tensor::dequantize(*found.matrix);
-      expansion = backend_.pack_latent_expansion({.name = name,
-                                                  .dtype = tensor::DType::kF32,
-                                                  .shape = {found.matrix->rows, found.matrix->cols},
-                                                  .data = reinterpret_cast<const std::byte*>(values.data())},
-                                                 shape);
-    } else {
-      expansion = backend_.pack_latent_expansion(plain(found, memory), shape);
-    }
-    count(name);
-    return expansion;
-  }
-
-  std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up) {
-    std::unique_ptr<tensor::PackedWeight> weight;
-    PackingMemory memory;
-    const std::array pair{gate, up};
-    switch (packed_bits(pair)) {
-      case PackedBits::k4: {
-        const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
-        weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
-        break;
-      }
-      case PackedBits::k8: {
-        const W8Matrix gate_matrix = matrix(gate, memory);
-        weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
-        break;
-      }
-      case PackedBits::kCompute:
-        weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
-        break;
-    }
-    count(gate);
-    count(up);
-    return weight;
-  }
-
-  void pack_expert(tensor::ExpertPacker& packer, PackedBits bits, const std::string& gate, const std::string& up,
-                   const std::string& down) {
-    PackingMemory memory;
-    switch (bits) {
-      case PackedBits::k4: {
-        const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
-        packer.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
-        break;
-      }
-      case PackedBits::k8: {
-        const W8Matrix gate_matrix = matrix(gate, memory);
-        const W8Matrix up_matrix = matrix(up, memory);
-        packer.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
-        break;
-      }
-      case PackedBits::kCompute: {
-        const HostTensor gate_tensor = plain(part(gate), memory);
-        const HostTensor up_tensor = plain(part(up), memory);
-        packer.add(gate_tensor, up_tensor, plain(part(down), memory));
-        break;
-      }
-    }
-    for (const std::string& name : {gate, up, down}) count(name);
-  }
-
-  /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
-  void count(std::string_view name) {
-    const WeightPart& done = part(name);
-    if (options_.with_fingerprint) add_to_fingerprint(done);
-    if (!done.spec->part || done.spec->expert < 0) release(done.spec->stored_name());
-    ++state_.tensors_done;
-    state_.bytes_done += done.bytes;
-    report();
-  }
-  void release(std::string_view name) const { checkpoint_.release(name); }
-  /// Releases the tensors that have the parts of several experts, after all have been counted.
-  void release_shared(std::span<const std::string> names) const {
-    std::set<std::string> stored;
-    for (const std::string& name : names) {
-      const TensorSpec& spec = *part(name).spec;
-      if (!spec.part) continue;
-      stored.insert(spec.part->tensor);
-      stored.insert(spec.part->scales);
-    }
-    for (const std::string& name : stored) release(name);
-  }
-
-  [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
-  /// Returns the fingerprint of the tensors counted so far.
-  [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
-
- private:
-  [[nodiscard]] const WeightPart& part(std::string_view name) const { return parts_.part(name); }
-  HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
-  HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
-  W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
-  std::vector<W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
-    return parts_.w4_matrices(names, memory);
-  }
-
-  void add_to_fingerprint(const WeightPart& part) {
-    PackingMemory memory;
-    if (part.matrix)
-      fingerprint_.add(parts_.matrix(part, memory));
-    else if (part.stored)
-      fingerprint_.add(*part.stored);
-    else if (part.spec->shape.rank() == 2)
-      fingerprint_.add(columns(part, memory));
-    else
-      fingerprint_.add(part.tensor);
-  }
-
-  void report() const {
-    if (options_.progress) options_.progress(state_);
-  }
-
-  const Checkpoint& checkpoint_;
-  tensor::Backend& backend_;
-  const tensor::W8Activations activations_;
-  const bool is_encoder_;
-  const LoadOptions& options_;
-  WeightParts parts_;
-  LoadProgress state_;
-  WeightsFingerprint fingerprint_;
-};
 
 /// Returns what is added to the stored weights of norms.
 float norm_addend(const ModelConfig& config) {
@@ -323,13 +55,13 @@ class ExpertBiasReader {
 /// Loads one layer as its description says.
 class LayerLoader {
  public:
-  LayerLoader(Loader& loader, tensor::Backend& backend, const ModelConfig& config, int32_t index)
-      : loader_(loader),
+  LayerLoader(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config, int32_t index)
+      : packer_(packer),
         backend_(backend),
         config_(config),
         names_(config.names),
         layer_(config.layer(index)),
-        layout_(loader.layout().layer(index)),
+        layout_(packer.layout().layer(index)),
         index_(index) {}
 
   LayerWeights load() {
@@ -352,12 +84,12 @@ class LayerLoader {
   [[nodiscard]] std::string weight(std::string_view part) const { return names_.weight(index_, part); }
   [[nodiscard]] std::string bias(std::string_view part) const { return names_.bias(index_, part); }
   std::unique_ptr<tensor::DeviceVector> norm(const std::string& name) {
-    return loader_.vector({name}, norm_addend(config_));
+    return packer_.vector({name}, norm_addend(config_));
   }
   void load_norm(const std::string& name, std::unique_ptr<tensor::DeviceVector>& vector,
                  std::unique_ptr<tensor::DeviceVector>& bias) {
     vector = norm(name + ".weight");
-    if (config_.norm == NormKind::kLayerInPlace) bias = loader_.vector({name + ".bias"});
+    if (config_.norm == NormKind::kLayerInPlace) bias = packer_.vector({name + ".bias"});
   }
 
   void load_attention() {
@@ -366,32 +98,32 @@ class LayerLoader {
       weights_.latent = load_latent(attention);
     else
       load_projections(attention);
-    if (attention.sinks) weights_.sinks = loader_.vector({names_.plain(index_, names_.sinks)});
-    weights_.output = loader_.pack_sharded(weight(names_.output), layout_.head_outputs);
-    if (attention.output_bias) weights_.output_bias = loader_.vector({bias(names_.output)});
+    if (attention.sinks) weights_.sinks = packer_.vector({names_.plain(index_, names_.sinks)});
+    weights_.output = packer_.pack_sharded(weight(names_.output), layout_.head_outputs);
+    if (attention.output_bias) weights_.output_bias = packer_.vector({bias(names_.output)});
   }
 
   std::unique_ptr<LatentWeights> load_latent(const AttentionConfig& attention) {
     const LatentConfig& config = *attention.latent;
     auto latent = std::make_unique<LatentWeights>();
     if (config.query_rank > 0) {
-      latent->query_a = loader_.pack({weight(names_.query_a)});
-      if (config.bias) latent->query_a_bias = loader_.vector({bias(names_.query_a)});
+      latent->query_a = packer_.pack({weight(names_.query_a)});
+      if (config.bias) latent->query_a_bias = packer_.vector({bias(names_.query_a)});
       latent->query_norm = norm(weight(names_.query_a_norm));
     }
-    latent->query = loader_.pack({weight(config.query_rank > 0 ? names_.query_b : names_.query)});
-    latent->latent = loader_.pack({weight(names_.latent)});
-    if (config.bias) latent->latent_bias = loader_.vector({bias(names_.latent)});
+    latent->query = packer_.pack({weight(config.query_rank > 0 ? names_.query_b : names_.query)});
+    latent->latent = packer_.pack({weight(names_.latent)});
+    if (config.bias) latent->latent_bias = packer_.vector({bias(names_.latent)});
     latent->latent_norm = norm(weight(names_.latent_norm));
     latent->expansion =
-        loader_.pack_latent_expansion(weight(names_.latent_expansion), latent_shape(attention, layout_.head_count()));
+        packer_.pack_latent_expansion(weight(names_.latent_expansion), latent_shape(attention, layout_.head_count()));
     return latent;
   }
 
   void load_projections(const AttentionConfig& attention) {
-    weights_.qkv = loader_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
+    weights_.qkv = packer_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
     if (attention.qkv_bias)
-      weights_.qkv_bias = loader_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
+      weights_.qkv_bias = packer_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
     if (attention.qk_norm != QkNorm::kNone) {
       weights_.q_norm = norm(weight(names_.query_norm));
       weights_.k_norm = norm(weight(names_.key_norm));
@@ -401,25 +133,25 @@ class LayerLoader {
   void load_feed_forward() {
     const FeedForwardConfig& feed_forward = layer_.feed_forward;
     if (!feed_forward.gated) {
-      weights_.up = loader_.pack({weight(names_.up)});
-      if (feed_forward.bias) weights_.up_bias = loader_.vector({bias(names_.up)});
+      weights_.up = packer_.pack({weight(names_.up)});
+      if (feed_forward.bias) weights_.up_bias = packer_.vector({bias(names_.up)});
     } else if (feed_forward.activation == MlpActivation::kSilu) {
-      weights_.gate_up = loader_.pack_gate_up(weight(names_.gate), weight(names_.up));
+      weights_.gate_up = packer_.pack_gate_up(weight(names_.gate), weight(names_.up));
     } else {
-      weights_.gate_up = loader_.pack({weight(names_.gate), weight(names_.up)});
+      weights_.gate_up = packer_.pack({weight(names_.gate), weight(names_.up)});
     }
-    weights_.down = loader_.pack_sharded(weight(names_.down), layout_.features);
-    if (feed_forward.bias) weights_.down_bias = loader_.vector({bias(names_.down)});
+    weights_.down = packer_.pack_sharded(weight(names_.down), layout_.features);
+    if (feed_forward.bias) weights_.down_bias = packer_.vector({bias(names_.down)});
   }
 
   void load_experts(const MoeConfig& moe) {
-    weights_.router = loader_.pack_plain(router_name(config_, index_), moe.f32_router);
-    if (moe.router_bias) weights_.router_bias = loader_.vector({bias(names_.router)});
+    weights_.router = packer_.pack_plain(router_name(config_, index_), moe.f32_router);
+    if (moe.router_bias) weights_.router_bias = packer_.vector({bias(names_.router)});
     tensor::Routing routing = moe.routing();
-    if (moe.choice_bias) routing.choice_bias = loader_.values(names_.plain(index_, names_.choice_bias));
-    const auto packer = backend_.pack_experts(
+    if (moe.choice_bias) routing.choice_bias = packer_.values(names_.plain(index_, names_.choice_bias));
+    const auto experts = backend_.pack_experts(
         moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
-        loader_.layout().experts);
+        packer_.layout().experts);
     std::vector<std::string> names;  // [owned experts, 3]
     const TermRange owned = layout_.experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
@@ -429,14 +161,14 @@ class LayerLoader {
     const PackedBits bits = expert_bits(names);
     ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
     if (moe.biases)
-      biases.set(loader_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
-                 loader_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
+      biases.set(packer_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
+                 packer_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
     for (size_t i = 0; i < names.size(); i += 3) {
-      loader_.pack_expert(*packer, bits, names[i], names[i + 1], names[i + 2]);
-      if (moe.biases) biases.add_to(*packer, owned.begin + static_cast<int64_t>(i / 3));
+      packer_.pack_expert(*experts, bits, names[i], names[i + 1], names[i + 2]);
+      if (moe.biases) biases.add_to(*experts, owned.begin + static_cast<int64_t>(i / 3));
     }
-    loader_.release_shared(names);
-    weights_.experts = packer->finish();
+    packer_.release_shared(names);
+    weights_.experts = experts->finish();
     if (moe.shared) load_shared_expert(*moe.shared);
   }
 
@@ -446,17 +178,17 @@ class LayerLoader {
     std::vector<std::string> gates_and_ups;
     std::vector<std::string> downs;
     for (size_t i = 0; i < names.size(); ++i) (i % 3 == 2 ? downs : gates_and_ups).push_back(names[i]);
-    const PackedBits of_downs = loader_.packed_bits(downs);
-    return of_downs == loader_.packed_bits(gates_and_ups) ? of_downs : loader_.packed_bits(names);
+    const PackedBits of_downs = packer_.packed_bits(downs);
+    return of_downs == packer_.packed_bits(gates_and_ups) ? of_downs : packer_.packed_bits(names);
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {
-    weights_.gate_up = loader_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
-    weights_.down = loader_.pack_sharded(weight(names_.shared_down), layout_.features);
-    if (shared.has_gate) weights_.shared_expert_gate = loader_.pack_plain(weight(names_.shared_expert_gate));
+    weights_.gate_up = packer_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
+    weights_.down = packer_.pack_sharded(weight(names_.shared_down), layout_.features);
+    if (shared.has_gate) weights_.shared_expert_gate = packer_.pack_plain(weight(names_.shared_expert_gate));
   }
 
-  Loader& loader_;
+  WeightPacker& packer_;
   tensor::Backend& backend_;
   const ModelConfig& config_;
   const TensorNames& names_;
@@ -466,25 +198,25 @@ class LayerLoader {
   LayerWeights weights_;
 };
 
-std::unique_ptr<tensor::PackedWeight> load_head(Loader& loader, const ModelConfig& config, StageSpan span) {
-  auto head = loader.pack_head(std::string(head_name(config)));
+std::unique_ptr<tensor::PackedWeight> load_head(WeightPacker& packer, const ModelConfig& config, StageSpan span) {
+  auto head = packer.pack_head(std::string(head_name(config)));
   if (span.first && config.tied_embeddings)
-    loader.release(head_name(config));  // counted as the embedding
+    packer.release(head_name(config));  // counted as the embedding
   else
-    loader.count(head_name(config));
+    packer.count(head_name(config));
   return head;
 }
 
-void load_parts(Loader& loader, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
+void load_parts(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config, StageSpan span,
                 StageWeights& weights) {
   const TensorNames& names = config.names;
   const auto table = [&](std::string_view name) {
-    auto made = backend.make_embedding(loader.tensor(name));
-    loader.count(name);
+    auto made = backend.make_embedding(packer.tensor(name));
+    packer.count(name);
     return made;
   };
   if (span.first) {
-    weights.embedding = loader.make_embedding(names.embedding, weights.decoded_embedding);
+    weights.embedding = packer.make_embedding(names.embedding, weights.decoded_embedding);
     if (config.encoder) {
       weights.positions = table(names.position_embedding);
       weights.types = table(names.type_embedding);
@@ -492,13 +224,13 @@ void load_parts(Loader& loader, tensor::Backend& backend, const ModelConfig& con
   }
   if (span.last) {
     // The largest tensor first: while it is packed, memory holds it twice.
-    if (config.has_output_head) weights.head = load_head(loader, config, span);
+    if (config.has_output_head) weights.head = load_head(packer, config, span);
     const std::string norm = names.norm_before_layer(config.layer_count(), config.layer_count());
-    weights.final_norm = loader.vector({norm + ".weight"}, norm_addend(config));
-    if (config.norm == NormKind::kLayerInPlace) weights.final_norm_bias = loader.vector({norm + ".bias"});
+    weights.final_norm = packer.vector({norm + ".weight"}, norm_addend(config));
+    if (config.norm == NormKind::kLayerInPlace) weights.final_norm_bias = packer.vector({norm + ".bias"});
   }
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
-    weights.layers.push_back(LayerLoader(loader, backend, config, layer).load());
+    weights.layers.push_back(LayerLoader(packer, backend, config, layer).load());
 }
 
 void log_skipped_parts(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -530,14 +262,14 @@ Result<StageWeights> load_weights(const Checkpoint& checkpoint, const ModelConfi
                                   tensor::Backend& backend, const LoadOptions& options) {
   RETURN_IF_ERROR(check_backend(config, backend));
   RETURN_IF_ERROR(check_ranks(config, options.position.size));
-  Loader loader(checkpoint, backend, config, options);
-  RETURN_IF_ERROR(loader.resolve(stage_tensors(config, span)));
+  WeightPacker packer(checkpoint, backend, config, options);
+  RETURN_IF_ERROR(packer.resolve(stage_tensors(config, span)));
   RETURN_IF_ERROR(reject_unknown_tensors(checkpoint, config, span));
   StageWeights weights;
-  weights.checkpoint_bytes = loader.total_bytes();
-  load_parts(loader, backend, config, span, weights);
+  weights.checkpoint_bytes = packer.total_bytes();
+  load_parts(packer, backend, config, span, weights);
   if (span.first && options.position.rank == 0) log_skipped_parts(checkpoint, config);
-  if (options.with_fingerprint) weights.fingerprint = loader.fingerprint().finish(config, span, options.position);
+  if (options.with_fingerprint) weights.fingerprint = packer.fingerprint().finish(config, span, options.position);
   return weights;
 }
 

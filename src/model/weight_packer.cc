@@ -1,0 +1,241 @@
+#include "model/weight_packer.h"
+
+#include <array>
+#include <set>
+
+#include "tensor/slices.h"
+
+namespace millrace::model {
+
+using tensor::HostTensor;
+using tensor::W4Matrix;
+using tensor::W8Matrix;
+
+WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
+    : checkpoint_(checkpoint),
+      backend_(backend),
+      activations_(activations_of(config.quantization)),
+      is_encoder_(config.encoder.has_value()),
+      options_(options),
+      // Rounding to bf16 before bf16 arithmetic, or to 8 bits, would round twice.
+      parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
+             {.rounds_to_bf16 =
+                  backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
+              .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
+              .threads = options.threads}) {}
+
+Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {
+  RETURN_IF_ERROR(parts_.resolve(std::move(specs)));
+  for (const auto& [name, part] : parts_.all()) state_.bytes_total += part.bytes;
+  state_.tensors_total = parts_.all().size();
+  report();
+  return {};
+}
+
+PackedBits WeightPacker::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
+  return parts_.packed_bits(names, shards);
+}
+
+std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) {
+  const WeightPart& found = part(name);
+  if (found.stored) {
+    const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+    decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
+  }
+  auto table = backend_.make_embedding(found.stored ? decoded->view() : found.tensor);
+  count(name);
+  return table;
+}
+
+std::vector<float> WeightPacker::values(const std::string& name) {
+  const WeightPart& found = part(name);
+  std::vector<float> stored(static_cast<size_t>(found.tensor.shape.elements()));
+  tensor::read_floats(found.tensor, 0, found.tensor.shape.elements(), stored.data());
+  std::vector<float> ordered;
+  for (const int64_t row : found.order) ordered.push_back(stored[static_cast<size_t>(row)]);
+  count(name);
+  return found.order.empty() ? stored : ordered;
+}
+
+std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(std::initializer_list<std::string> names, float addend) {
+  std::vector<float> all;
+  for (const std::string& name : names) {
+    for (const float value : values(name)) all.push_back(value + addend);
+  }
+  return backend_.make_vector(all);
+}
+
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(std::initializer_list<std::string> names) {
+  std::unique_ptr<tensor::PackedWeight> weight;
+  PackingMemory memory;
+  const std::span all(names.begin(), names.size());
+  const PackedBits bits = packed_bits(all);
+  std::vector<W8Matrix> matrices;
+  std::vector<HostTensor> plain_parts;
+  for (const std::string& name : names) {
+    if (bits == PackedBits::k8) matrices.push_back(matrix(name, memory));
+    if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
+  }
+  switch (bits) {
+    case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
+    case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
+    case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
+  }
+  for (const std::string& name : names) count(name);
+  return weight;
+}
+
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::string& name, const tensor::SumShards& shards) {
+  if (is_encoder_) return pack({name});
+  std::unique_ptr<tensor::PackedWeight> weight;
+  PackingMemory memory;
+  switch (packed_bits({&name, 1}, &shards)) {
+    case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
+    case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
+    case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
+  }
+  count(name);
+  return weight;
+}
+
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string& name) {
+  const int64_t rows = layout().logit_columns;
+  PackingMemory memory;
+  // A tied head is the embedding, of which the rank has all rows.
+  switch (packed_bits({&name, 1})) {
+    case PackedBits::k4: {
+      W4Matrix head = w4_matrices({&name, 1}, memory).front();
+      if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+      if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
+      return backend_.pack_w4({&head, 1});
+    }
+    case PackedBits::k8: {
+      W8Matrix head = matrix(name, memory);
+      if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+      if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
+      return backend_.pack_w8({&head, 1}, activations_);
+    }
+    case PackedBits::kCompute: break;
+  }
+  HostTensor head = plain(part(name), memory);
+  if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+  if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
+  return backend_.pack({&head, 1});
+}
+
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::string& name, bool keeps_f32) {
+  PackingMemory memory;
+  const HostTensor source = plain(part(name), memory);
+  auto weight =
+      keeps_f32 && source.dtype == tensor::DType::kF32 ? backend_.pack_f32(source) : backend_.pack({&source, 1});
+  count(name);
+  return weight;
+}
+
+std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(const std::string& name, const tensor::LatentShape& shape) {
+  PackingMemory memory;
+  const WeightPart& found = part(name);
+  std::unique_ptr<tensor::LatentExpansion> expansion;
+  if (found.matrix) {
+    const std::vector<float> values = tensor::dequantize(*found.matrix);
+    expansion = backend_.pack_latent_expansion({.name = name,
+                                                .dtype = tensor::DType::kF32,
+                                                .shape = {found.matrix->rows, found.matrix->cols},
+                                                .data = reinterpret_cast<const std::byte*>(values.data())},
+                                               shape);
+  } else {
+    expansion = backend_.pack_latent_expansion(plain(found, memory), shape);
+  }
+  count(name);
+  return expansion;
+}
+
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::string& gate, const std::string& up) {
+  std::unique_ptr<tensor::PackedWeight> weight;
+  PackingMemory memory;
+  const std::array pair{gate, up};
+  switch (packed_bits(pair)) {
+    case PackedBits::k4: {
+      const std::vector<W4Matrix> parts = w4_matrices(pair, memory);
+      weight = backend_.pack_gate_up_w4(parts[0], parts[1]);
+      break;
+    }
+    case PackedBits::k8: {
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
+      break;
+    }
+    case PackedBits::kCompute:
+      weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
+      break;
+  }
+  count(gate);
+  count(up);
+  return weight;
+}
+
+void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate, const std::string& up, const std::string& down) {
+  PackingMemory memory;
+  switch (bits) {
+    case PackedBits::k4: {
+      const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
+      experts.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
+      break;
+    }
+    case PackedBits::k8: {
+      const W8Matrix gate_matrix = matrix(gate, memory);
+      const W8Matrix up_matrix = matrix(up, memory);
+      experts.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
+      break;
+    }
+    case PackedBits::kCompute: {
+      const HostTensor gate_tensor = plain(part(gate), memory);
+      const HostTensor up_tensor = plain(part(up), memory);
+      experts.add(gate_tensor, up_tensor, plain(part(down), memory));
+      break;
+    }
+  }
+  for (const std::string& name : {gate, up, down}) count(name);
+}
+
+void WeightPacker::count(std::string_view name) {
+  const WeightPart& done = part(name);
+  if (options_.with_fingerprint) add_to_fingerprint(done);
+  if (!done.spec->part || done.spec->expert < 0) release(done.spec->stored_name());
+  ++state_.tensors_done;
+  state_.bytes_done += done.bytes;
+  report();
+}
+
+void WeightPacker::release_shared(std::span<const std::string> names) const {
+  std::set<std::string> stored;
+  for (const std::string& name : names) {
+    const TensorSpec& spec = *part(name).spec;
+    if (!spec.part) continue;
+    stored.insert(spec.part->tensor);
+    stored.insert(spec.part->scales);
+  }
+  for (const std::string& name : stored) release(name);
+}
+
+std::vector<W4Matrix> WeightPacker::w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
+  return parts_.w4_matrices(names, memory);
+}
+
+void WeightPacker::add_to_fingerprint(const WeightPart& part) {
+  PackingMemory memory;
+  if (part.matrix)
+    fingerprint_.add(parts_.matrix(part, memory));
+  else if (part.stored)
+    fingerprint_.add(*part.stored);
+  else if (part.spec->shape.rank() == 2)
+    fingerprint_.add(columns(part, memory));
+  else
+    fingerprint_.add(part.tensor);
+}
+
+void WeightPacker::report() const {
+  if (options_.progress) options_.progress(state_);
+}
+
+}  // namespace millrace::model

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/decoded_matrix.h"
+#include "model/fingerprint.h"
+#include "model/weight_parts.h"
+#include "model/weights.h"
+#include "tensor/backend.h"
+
+namespace millrace::model {
+
+/// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on the
+/// thread that loads; what the constructor takes outlives it.
+class WeightPacker {
+ public:
+  WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config,
+               const LoadOptions& options);
+
+  [[nodiscard]] const RankLayout& layout() const { return parts_.layout(); }
+
+  /// Finds the parts of all weights that the rank owns. Errors: those of WeightParts::resolve.
+  [[nodiscard]] Result<void> resolve(std::vector<TensorSpec> specs);
+
+  /// Returns a tensor that is stored as floating point.
+  [[nodiscard]] const tensor::HostTensor& tensor(std::string_view name) const { return part(name).tensor; }
+  /// Returns how weights are packed together: see WeightParts.
+  [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
+                                       const tensor::SumShards* shards = nullptr) const;
+
+  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded into
+  /// `decoded`.
+  std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
+                                                         std::unique_ptr<DecodedMatrix>& decoded);
+
+  /// Returns the values of a tensor that is not quantized.
+  std::vector<float> values(const std::string& name);
+
+  /// Makes one vector of several, each of whose elements is added to `addend`.
+  std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f);
+
+  /// Packs weights one above the other.
+  std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names);
+
+  /// Packs a weight whose columns are divided by `shards`. An encoder has one rank, and therefore no shards.
+  std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards);
+
+  /// Packs the rank's rows of the output head, with zeros up to RankLayout::logit_columns, without counting them.
+  std::unique_ptr<tensor::PackedWeight> pack_head(const std::string& name);
+
+  /// Packs a tensor as stored, whatever the quantization. With `keeps_f32` one that is stored in f32 stays so.
+  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name, bool keeps_f32 = false);
+
+  /// Packs the expansion of latents, which stays unquantized: queries go through its transpose, whose rows have no
+  /// common scales.
+  std::unique_ptr<tensor::LatentExpansion> pack_latent_expansion(const std::string& name,
+                                                                 const tensor::LatentShape& shape);
+
+  /// Packs the pair of a gated feed-forward block.
+  std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up);
+
+  /// Packs the next expert in the bits that all experts of its layer have.
+  void pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate, const std::string& up,
+                   const std::string& down);
+
+  /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
+  void count(std::string_view name);
+  void release(std::string_view name) const { checkpoint_.release(name); }
+  /// Releases the tensors that have the parts of several experts, after all have been counted.
+  void release_shared(std::span<const std::string> names) const;
+
+  [[nodiscard]] uint64_t total_bytes() const { return state_.bytes_total; }
+  /// Returns the fingerprint of the tensors counted so far.
+  [[nodiscard]] const WeightsFingerprint& fingerprint() const { return fingerprint_; }
+
+ private:
+  [[nodiscard]] const WeightPart& part(std::string_view name) const { return parts_.part(name); }
+  tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
+  tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
+  tensor::W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
+  std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const;
+
+  void add_to_fingerprint(const WeightPart& part);
+
+  void report() const;
+
+  const Checkpoint& checkpoint_;
+  tensor::Backend& backend_;
+  const tensor::W8Activations activations_;
+  const bool is_encoder_;
+  const LoadOptions& options_;
+  WeightParts parts_;
+  LoadProgress state_;
+  WeightsFingerprint fingerprint_;
+};
+
+}  // namespace millrace::model

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/enum_names.h"
+
+namespace millrace::tensor {
+
+/// The ops, and the members of ops, that only some backends have.
+enum class Feature : uint8_t {
+  kEncoders,          ///< add_embedding, gelu, and attention that is not causal
+  kLayerNorm,         ///< layer_norm
+  kConversion,        ///< convert
+  kScaledSums,        ///< add_scaled_sums
+  kScaling,           ///< scale
+  kSoftCap,           ///< soft_cap
+  kGeluTanh,          ///< gelu_tanh_mul
+  kAttentionSoftCap,  ///< AttentionShape::soft_cap
+  kAttentionSinks,    ///< AttentionShape::sinks
+  kQueryScaling,      ///< RotaryTable::query_beta
+  kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
+  kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
+  kRouting,           ///< routing that is not Routing::is_plain_softmax
+  kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
+  kExpertBiases,      ///< ExpertPacker::add_biases
+  kF32Weights,        ///< pack_f32
+  kGatedSums,         ///< add_gated_sums
+};
+
+/// The features by the names that messages have for them.
+inline constexpr EnumName<Feature> kFeatureNames[] = {
+    {Feature::kEncoders, "encoders"},
+    {Feature::kLayerNorm, "LayerNorm"},
+    {Feature::kConversion, "attention without a norm before it"},
+    {Feature::kScaledSums, "norms after a block or scaled residuals"},
+    {Feature::kScaling, "scaled embeddings or logits"},
+    {Feature::kSoftCap, "a soft cap of logits"},
+    {Feature::kGeluTanh, "GELU with tanh"},
+    {Feature::kAttentionSoftCap, "a soft cap of attention scores"},
+    {Feature::kAttentionSinks, "attention sinks"},
+    {Feature::kQueryScaling, "queries scaled by position"},
+    {Feature::kNormOfAllHeads, "a norm over all heads"},
+    {Feature::kLatentAttention, "latent attention"},
+    {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
+    {Feature::kExpertActivation, "experts with another activation than silu"},
+    {Feature::kExpertBiases, "experts with biases"},
+    {Feature::kF32Weights, "routers in f32"},
+    {Feature::kGatedSums, "shared experts with a gate"},
+};
+constexpr std::span<const EnumName<Feature>> enum_names(Feature) {
+  return kFeatureNames;
+}
+
+}  // namespace millrace::tensor
