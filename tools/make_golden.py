@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import golden_compressed
+from golden_dense import DENSE_FAMILIES
 from golden_families import FAMILIES, make_family
 from golden_mixtures import MIXTURES
 from golden_pooling import MODELS, make_pooling_model
@@ -30,7 +31,7 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in [*FAMILIES, *MIXTURES]:
+    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES]:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
     for model in MODELS:

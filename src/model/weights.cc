@@ -183,16 +183,21 @@ class Loader {
   HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
   W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
 
+  /// Adds a part under its weight's name, since one stored tensor may have several.
   void add_to_fingerprint(const WeightPart& part) {
+    const auto add = [&](auto values) {
+      values.name = part.spec->name;
+      fingerprint_.add(values);
+    };
     PackingMemory memory;
     if (part.matrix)
-      fingerprint_.add(parts_.matrix(part, memory));
+      add(parts_.matrix(part, memory));
     else if (part.stored)
-      fingerprint_.add(*part.stored);
+      add(*part.stored);
     else if (part.spec->shape.rank() == 2)
-      fingerprint_.add(columns(part, memory));
+      add(columns(part, memory));
     else
-      fingerprint_.add(part.tensor);
+      add(part.tensor);
   }
 
   void report() const {
