@@ -223,15 +223,20 @@ std::vector<W4Matrix> WeightPacker::w4_matrices(std::span<const std::string> nam
 }
 
 void WeightPacker::add_to_fingerprint(const WeightPart& part) {
+  // Under its weight's name, since one stored tensor may have several.
+  const auto add = [&](auto values) {
+    values.name = part.spec->name;
+    fingerprint_.add(values);
+  };
   PackingMemory memory;
   if (part.matrix)
-    fingerprint_.add(parts_.matrix(part, memory));
+    add(parts_.matrix(part, memory));
   else if (part.stored)
-    fingerprint_.add(*part.stored);
+    add(*part.stored);
   else if (part.spec->shape.rank() == 2)
-    fingerprint_.add(columns(part, memory));
+    add(columns(part, memory));
   else
-    fingerprint_.add(part.tensor);
+    add(part.tensor);
 }
 
 void WeightPacker::report() const {

@@ -30,7 +30,8 @@ std::string text(JsonObject object, std::string_view name, std::string_view usua
 
 Result<WeightFormat> parse_fp8(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kFp8};
-  if (const std::string fmt = text(config, "fmt", "e4m3"); fmt != "e4m3") return bad("fmt is '{}', wanted 'e4m3'", fmt);
+  const std::string fmt = text(config, "fmt", "e4m3");
+  if (fmt != "e4m3" && fmt != "float8_e4m3fn") return bad("fmt is '{}', wanted 'e4m3' or 'float8_e4m3fn'", fmt);
   const JsonValue block = config["weight_block_size"];
   if (block.is_missing() || block.is_null()) return format;
   JsonArray sizes;

@@ -6,10 +6,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "cpu/cpu_backend.h"
 #include "model/families/read_config.h"
 #include "model/needed_features.h"
 #include "model/tensor_list.h"
+#include "model/weights.h"
 #include "support/mentions.h"
+#include "support/paths.h"
 
 using namespace millrace;
 using namespace millrace::model;
@@ -228,4 +231,24 @@ TEST_CASE("switches that a mixture does not compute are refused") {
   REQUIRE_THAT(refusal("GLM-4.5-Air", R"("topk_group":1)", R"("topk_group":2)"), Mentions("topk_group", "2"));
   REQUIRE_THAT(refusal("gpt-oss-120b", R"("num_experts_per_tok":4)", R"("num_experts_per_tok":129)"),
                Mentions("num_experts_per_tok", "129", "128"));
+}
+
+TEST_CASE("weights of fused experts are counted and hashed one by one") {
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
+  for (const char* name : {"qwen2moe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4"}) {
+    CAPTURE(name);
+    const auto folder = test::source_dir() / "tests/golden" / name;
+    const auto checkpoint = Checkpoint::open(folder).value();
+    const ModelConfig config = read_config(folder).value();
+    LoadProgress last;
+    LoadOptions options{.progress = [&last](const LoadProgress& progress) { last = progress; }};
+    options.with_fingerprint = true;
+    const StageSpan span{.layers = {0, config.layer_count()}, .first = true, .last = true};
+    const auto weights = load_weights(*checkpoint, config, span, *backend, options);
+    if (!weights) FAIL(weights.error().message);
+    REQUIRE(last.tensors_total == stage_tensors(config, span).size());
+    REQUIRE(last.tensors_done == last.tensors_total);
+    REQUIRE(last.bytes_done == last.bytes_total);
+    REQUIRE(weights->fingerprint);
+  }
 }
