@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <set>
@@ -182,18 +183,20 @@ TEST_CASE("a rank loads its part and has a fingerprint of its own") {
 
 TEST_CASE("experts are divided over the ranks of several rings") {
   const ModelConfig config = odd_sparse_config();
-  const int32_t experts = config.moe.expert_count;
+  const auto sparse = static_cast<int32_t>(
+      std::ranges::find_if(config.layers, [](const LayerConfig& each) { return each.feed_forward.moe.has_value(); }) -
+      config.layers.begin());
   int64_t end = 0;
   for (int32_t ring = 0; ring < 2; ++ring) {
     for (int32_t rank = 0; rank < 2; ++rank) {
       const RankLayout layout = rank_layout(config, {rank, 2}, tensor::RankPosition{2 * ring + rank, 4});
       REQUIRE(layout.shares_experts());
-      REQUIRE(layout.heads == rank_layout(config, {rank, 2}).heads);
-      REQUIRE(layout.experts.owned().begin == end);
-      end = layout.experts.owned().end;
+      REQUIRE(layout.layer(sparse).heads == rank_layout(config, {rank, 2}).layer(sparse).heads);
+      REQUIRE(layout.layer(sparse).experts.owned().begin == end);
+      end = layout.layer(sparse).experts.owned().end;
     }
   }
-  REQUIRE(end == experts);
+  REQUIRE(end == config.layer(sparse).feed_forward.moe->expert_count);
   REQUIRE_FALSE(rank_layout(config, {1, 2}).shares_experts());
   REQUIRE_FALSE(check_shared_experts(config, 2, 2).has_error());
   const auto refusal = [](const ModelConfig& of, int32_t rings, int32_t ranks) {
@@ -201,10 +204,10 @@ TEST_CASE("experts are divided over the ranks of several rings") {
     REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
     return refused.error().message;
   };
-  REQUIRE_THAT(refusal(odd_config(), 2, 1), Mentions("Qwen2ForCausalLM", "no experts"));
+  REQUIRE_THAT(refusal(odd_config(), 2, 1), Mentions("no experts"));
   REQUIRE_THAT(refusal(config, 3, 2), Mentions("3 rings of 2 ranks", "6 groups"));
   ModelConfig few = config;
-  few.moe.expert_count = 3;
+  few.layers[static_cast<size_t>(sparse)].feed_forward.moe->expert_count = 3;
   REQUIRE_THAT(refusal(few, 4, 2), Mentions("3 experts", "4 rings of 2 ranks"));
 }
 
