@@ -68,7 +68,6 @@ Values rounded_to_int8(const Values& rows, int64_t width, int64_t group_size) {
   return out;
 }
 
-
 Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix) {
   const auto cols = static_cast<size_t>(matrix.cols);
   Values out;

@@ -11,7 +11,8 @@ using tensor::HostTensor;
 using tensor::W4Matrix;
 using tensor::W8Matrix;
 
-WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config, const LoadOptions& options)
+WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config,
+                           const LoadOptions& options)
     : checkpoint_(checkpoint),
       backend_(backend),
       activations_(activations_of(config.quantization)),
@@ -36,7 +37,8 @@ PackedBits WeightPacker::packed_bits(std::span<const std::string> names, const t
   return parts_.packed_bits(names, shards);
 }
 
-std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) {
+std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name,
+                                                                     std::unique_ptr<DecodedMatrix>& decoded) {
   const WeightPart& found = part(name);
   if (found.stored) {
     const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
@@ -85,7 +87,8 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(std::initializer_list<s
   return weight;
 }
 
-std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::string& name, const tensor::SumShards& shards) {
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::string& name,
+                                                                 const tensor::SumShards& shards) {
   if (is_encoder_) return pack({name});
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
@@ -132,7 +135,8 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::string
   return weight;
 }
 
-std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(const std::string& name, const tensor::LatentShape& shape) {
+std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(const std::string& name,
+                                                                             const tensor::LatentShape& shape) {
   PackingMemory memory;
   const WeightPart& found = part(name);
   std::unique_ptr<tensor::LatentExpansion> expansion;
@@ -174,7 +178,8 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   return weight;
 }
 
-void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate, const std::string& up, const std::string& down) {
+void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate,
+                               const std::string& up, const std::string& down) {
   PackingMemory memory;
   switch (bits) {
     case PackedBits::k4: {

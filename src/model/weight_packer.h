@@ -17,8 +17,8 @@
 
 namespace millrace::model {
 
-/// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on the
-/// thread that loads; what the constructor takes outlives it.
+/// Packs the parts of a span's weights on a backend and counts progress. Lives while a stage's weights are loaded, on
+/// the thread that loads; what the constructor takes outlives it.
 class WeightPacker {
  public:
   WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backend, const ModelConfig& config,
@@ -83,8 +83,12 @@ class WeightPacker {
  private:
   [[nodiscard]] const WeightPart& part(std::string_view name) const { return parts_.part(name); }
   tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
-  tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const { return parts_.columns(part, memory); }
-  tensor::W8Matrix matrix(std::string_view name, PackingMemory& memory) const { return parts_.matrix(part(name), memory); }
+  tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const {
+    return parts_.columns(part, memory);
+  }
+  tensor::W8Matrix matrix(std::string_view name, PackingMemory& memory) const {
+    return parts_.matrix(part(name), memory);
+  }
   std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const;
 
   void add_to_fingerprint(const WeightPart& part);

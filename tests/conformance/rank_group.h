@@ -27,7 +27,7 @@ struct CollectiveCase {
   /// Says whether a rank waits for the others inside a call, which an abort then ends with the reason. Otherwise it
   /// waits on the device: an abort ends the work, and the next call throws.
   bool waits_in_calls = true;
-  bool adds_integers = true;  ///< else nothing on such devices has integer sums
+  bool adds_integers = true;      ///< else nothing on such devices has integer sums
   uint64_t calls_in_turn = 2000;  ///< that show races; fewer where a call is slow
 };
 

@@ -171,8 +171,7 @@ TEST_CASE("Pieces of work stay small where many parts may follow", "[mask]") {
                               "([a-d]{0,3}x?){9000}", "(\\p{L}?1?){9000}x"}) {
     INFO(pattern);
     const auto at_once = grammar_from_regex(pattern, vocabulary, {}).value();
-    const auto in_pieces =
-        grammar_from_regex(pattern, vocabulary, {}, {.dfa_bytes = 5 << 20}).value();
+    const auto in_pieces = grammar_from_regex(pattern, vocabulary, {}, {.dfa_bytes = 5 << 20}).value();
     std::mt19937_64 random(7);
     grammar::Matcher whole(at_once, false);
     grammar::Matcher pieces(in_pieces, false);

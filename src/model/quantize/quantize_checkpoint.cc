@@ -58,8 +58,8 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
   return spec.keeps_precision || (of_compressed_tensors && spec.name == kHeadName);
 }
 
-/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared experts,
-/// expansions of latents, and the head, which may be tied and have no tensor.
+/// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared
+/// experts, expansions of latents, and the head, which may be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
