@@ -271,7 +271,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
         const auto wanted = keeps_4_bits ? logits_of(twins.stored.path(), stored, dtype, 1) : exact;
         CHECK(logits_of(twins.stored.path(), stored, dtype, 1) == wanted);
         CHECK((wanted != exact) == keeps_4_bits);
-        for (size_t i = 0; i < wanted.size(); ++i) CHECK(wanted[i] == Approx(exact[i]).margin(0.1));
+        for (size_t i = 0; i < wanted.size(); ++i) CHECK(wanted[i] == Approx(exact[i]).margin(0.4));
         CHECK(logits_of(twins.stored.path(), stored, dtype, 2) == wanted);
       }
       for (const Quantization quantization : {Quantization::kW8, Quantization::kW8A8Int8}) {
