@@ -122,7 +122,7 @@ def scores_of(server):
     return client_of(server).completions.create(**request).choices[0].logprobs.token_logprobs
 
 
-def test_sums_rounded_to_bf16_between_nodes_change_scores_a_little(pp1):
+def test_sums_rounded_to_bf16_change_scores_a_little(pp1):
     exact = scores_of(pp1)
     with Ring(2, 1, "--tp-size", 2, "--tp-reduce-dtype", "bf16") as ring:
         rounded = scores_of(ring.server)
