@@ -57,7 +57,7 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
     if (random.integer(0, 1) != 0) routing.choice_bias = random.normal(sizes.experts, 0.3f);
     draw_groups(random, sizes.experts, routing);
   }
-  if (backend.computes(Feature::kGatedActivations)) {
+  if (backend.computes(Feature::kExpertActivation)) {
     sizes.activation = {.function = static_cast<tensor::GatedFunction>(random.integer(0, 2)), .limit = 1.5f};
   }
   sizes.has_biases = backend.computes(Feature::kExpertBiases) && random.integer(0, 1) != 0;
