@@ -37,7 +37,7 @@ struct ForwardInput {
   /// Says whether each sequence takes a decode step, whose rows after the first are drafts. A batch of one row per
   /// sequence always is.
   bool is_decode = false;
-  /// Has the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
+  /// Batches of the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
   std::span<const tensor::BatchLayout> windows = {};  // [CacheGroups::windows]
 };
 
