@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import golden_compressed
+from golden_dense import DENSE_FAMILIES
 from golden_families import FAMILIES, make_family
 from golden_pooling import MODELS, make_pooling_model
 from golden_sampling import make_sampling
@@ -29,7 +30,7 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in FAMILIES:
+    for family in FAMILIES + DENSE_FAMILIES:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
     for model in MODELS:

@@ -26,6 +26,12 @@ tensor::BatchLayout with_pages_of(const tensor::BatchLayout& pages, tensor::Batc
   return rows;
 }
 
+/// Returns the limits of a stage's layers: only the last stage has tails.
+StageLimits of_layers(StageSpan span, StageLimits limits) {
+  if (!span.last) limits.max_tail_rows = 0;
+  return limits;
+}
+
 /// Returns the row of each token in a table of positions, -1 for padding.
 std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t first_position) {
   std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), -1);
@@ -86,7 +92,7 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       limits_(limits),
       layout_(rank_layout(config, position)),
       weights_(std::move(weights)),
-      runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_),
+      runner_(config_, span_.layers, backend_, layout_, weights_.layers, of_layers(span, limits)),
       groups_(config),
       cache_layers_(groups_.count()) {
   for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
