@@ -39,7 +39,7 @@ struct ForwardInput {
   /// sequence always is.
   bool is_decode = false;
   uint64_t step = 0;  ///< number of the step, where rings share experts
-  /// Rows as in `batch`, with the pages of each window group. Empty: all groups use the pages of `batch`.
+  /// Batches of the same rows with the pages of each window group. Empty: all groups use the pages of `batch`.
   std::span<const tensor::BatchLayout> windows = {};  // [CacheGroups::windows]
   /// First stage of an encoder: the position of each sequence's second text, whose tokens have type 1. 0: it has none.
   /// Empty: none has.

@@ -63,7 +63,7 @@ struct Stage {
   explicit Stage(sim::SimulatedStoreOptions options = {}, bool first = true)
       : runner(runtime, options),
         acks(runtime, first ? 0 : 1),
-        copies(runtime, runner, tasks, acks, {.host_page_count = kHostPages}) {
+        copies(runtime, runner, tasks, acks, StageBounds{.host_page_count = kHostPages}) {
     tasks.spawn("listen", listen());
   }
   ~Stage() {
@@ -135,7 +135,7 @@ TEST_CASE("a stage verifies host pages it filled and was present for") {
   REQUIRE(stage.ask(3, 1, host_pages(4, 3)) == 3);
   REQUIRE(stage.ask(5, 3, {HostPageId(5), HostPageId(4), HostPageId(9), HostPageId(6)}) == 2);
   // The next epoch's copies, in the same process.
-  StageCopies next(stage.runtime, stage.runner, stage.tasks, stage.acks, kHostPages);
+  StageCopies next(stage.runtime, stage.runner, stage.tasks, stage.acks, StageBounds{.host_page_count = kHostPages});
   next.start({{.id = CopyId(6), .kind = CopyKind::kVerify, .host = host_pages(4, 3), .previous_verify = CopyId(5)}});
   REQUIRE(stage.settle() == std::map<CopyId, uint32_t>{{CopyId(6), 3}});
   next.stop();
