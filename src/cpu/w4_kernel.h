@@ -262,9 +262,16 @@ MILLRACE_INLINE void unpack_w4_unit(const char* codes, const W4Table& table, cha
   }
 }
 
+/// Says whether a tile prefetches the codes that it streams. Zen 4 reads a third faster without that.
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+constexpr bool kPrefetchesW4Codes = false;
+#else
+constexpr bool kPrefetchesW4Codes = true;
+#endif
+
 /// How a tile reads a unit.
 enum class W4Source : uint8_t {
-  kPacked,    ///< from the panel, which it prefetches ahead of itself
+  kPacked,    ///< from the panel
   kUnpacked,  ///< from scratch
 };
 
@@ -291,7 +298,8 @@ MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit
       Ints high;
       if constexpr (kSource == W4Source::kPacked) {
         load_w4_codes<kTable>(from + v * 64, table, low, high);
-        __builtin_prefetch(from + v * 64 + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
+        if constexpr (kPrefetchesW4Codes)
+          __builtin_prefetch(from + v * 64 + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
       } else {
         low = load_as<Ints>(from + v * 64);
         high = load_as<Ints>(from + kW4StepBytes + v * 64);
