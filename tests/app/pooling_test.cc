@@ -319,7 +319,7 @@ TEST_CASE("a pair is encoded as the reference encodes it") {
   }
 }
 
-TEST_CASE("a pair of texts has two kinds in an encoder score") {
+TEST_CASE("types of a pair of texts count in the score of an encoder") {
   const GoldenPooling golden("score-bert");
   const auto engine = start_pooling(pooling_engine(golden.folder, 2, 512));
   const auto pair = golden.tokenizer->encode_pair("what is a harpoon?", "no", true);

@@ -30,7 +30,7 @@ Plan sample_plan() {
   plan.masks = {{9, few}, {2, TokenMask({0xFFFFFFFFu, 0x80000001u, 0x3Fu})}};
   plan.slices = {{SlotId(2), 0, 5, 2, true, 1, -1},
                  {SlotId(4), 130, 3, 0, true, -1, -1, 2},
-                 {.slot = SlotId(5), .token_count = 2, .pooling = SlicePooling::kMean}};
+                 {.slot = SlotId(5), .token_count = 2, .pooling = SlicePooling::kMean, .second_text = 1}};
   plan.sample_masks = {-1, 2, -1, 9};
   plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80, 90, 91};
   plan.new_pages = {PageId(9), PageId(8)};
@@ -86,6 +86,7 @@ TEST_CASE("a plan survives its wire form") {
   REQUIRE(read->slices[1].draft_count == 2);
   REQUIRE(read->slices[1].pooling == SlicePooling::kNone);
   REQUIRE(read->slices[2].pooling == SlicePooling::kMean);
+  REQUIRE(read->slices[2].second_text == 1);
   REQUIRE(read->sample_masks == plan.sample_masks);
   REQUIRE(read->masks.size() == 2);
   for (size_t i = 0; i < plan.masks.size(); ++i) {
