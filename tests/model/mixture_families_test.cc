@@ -157,7 +157,7 @@ TEST_CASE("published mixtures route as their papers say") {
   REQUIRE_FALSE(oss.shared);
 }
 
-TEST_CASE("published mixtures have dense layers and windows where they should") {
+TEST_CASE("published mixtures have their dense layers and windows") {
   for (const char* name : {"GLM-4.5-Air", "Hy3", "ERNIE-4.5-21B-A3B"}) {
     CAPTURE(name);
     const ModelConfig config = known(name);
