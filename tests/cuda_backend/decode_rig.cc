@@ -41,9 +41,11 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
                      .value();
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
-    const sched::ModelRunner::Options runner{.vocab_size = static_cast<uint32_t>(config.vocab_size),
-                                             .host_page_count = options.host_page_count,
-                                             .activations_to_host = options.activations_to_host};
+    group_count_ = static_cast<uint32_t>(model->cache_groups().count());
+    const sched::ModelRunner::Options runner{
+        .vocab_size = static_cast<uint32_t>(config.vocab_size),
+        .host_page_counts = std::vector<uint32_t>(group_count_, options.host_page_count),
+        .activations_to_host = options.activations_to_host};
     runners_.push_back(std::make_unique<sched::ModelRunner>(thread_.runtime(), std::move(model), runner,
                                                             std::vector<std::unique_ptr<cache::PageStore>>()));
   }
@@ -139,6 +141,25 @@ sched::StageRunner::Result DecodeRig::run_stage(size_t stage, const sched::Stage
   return asio::co_spawn(thread_.context(), runners_[stage]->run(batch, input), asio::use_future).get();
 }
 
+// The page tables of all cache groups are the same.
+std::vector<cache::PageCopy> DecodeRig::copies(const std::vector<PageId>& device,
+                                               const std::vector<HostPageId>& host) const {
+  std::vector<cache::PageCopy> all(group_count_);
+  for (uint32_t group = 0; group < group_count_; ++group) {
+    all[group].device = device;
+    all[group].host = host;
+    all[group].group = group;
+  }
+  return all;
+}
+
+void DecodeRig::store(sched::ModelRunner& runner, const std::vector<PageId>& device,
+                      const std::vector<HostPageId>& host) {
+  for (const cache::PageCopy& copy : copies(device, host)) {
+    asio::co_spawn(thread_.context(), runner.store_pages(copy), asio::use_future).get();
+  }
+}
+
 void DecodeRig::move_pages(const std::function<void()>& before_load) {
   std::vector<PageId> from;
   std::vector<PageId> to;
@@ -154,9 +175,9 @@ void DecodeRig::move_pages(const std::function<void()>& before_load) {
     }
   }
   for (const auto& runner : runners_) {
-    asio::co_spawn(thread_.context(), runner->store_pages(from, host), asio::use_future).get();
+    store(*runner, from, host);
     if (before_load) before_load();
-    asio::post(thread_.context(), asio::use_future([&] { (void)runner->begin_load(to, host); })).get();
+    asio::post(thread_.context(), asio::use_future([&] { (void)runner->begin_load(copies(to, host)); })).get();
   }
 }
 
@@ -169,9 +190,9 @@ std::vector<std::byte> DecodeRig::pages() {
   }
   std::vector<std::byte> all;
   for (const auto& runner : runners_) {
-    asio::co_spawn(thread_.context(), runner->store_pages(device, host), asio::use_future).get();
-    for (const HostPageId page : host) {
-      const auto bytes = runner->host_page(page);
+    store(*runner, device, host);
+    for (size_t i = 0; i < host.size() * group_count_; ++i) {
+      const auto bytes = runner->host_page(static_cast<uint32_t>(i / host.size()), host[i % host.size()]);
       all.insert(all.end(), bytes.begin(), bytes.end());
     }
   }

@@ -56,6 +56,9 @@ class DecodeRig {
   [[nodiscard]] std::vector<std::byte> pages();
 
  private:
+  [[nodiscard]] std::vector<cache::PageCopy> copies(const std::vector<PageId>& device,
+                                                    const std::vector<HostPageId>& host) const;
+  void store(sched::ModelRunner& runner, const std::vector<PageId>& device, const std::vector<HostPageId>& host);
   /// Runs the given tokens of each sequence, which follow its cached ones. The last `drafts[s]` of them are drafts.
   void run(const std::vector<std::vector<TokenId>>& tokens, const std::vector<size_t>& drafts);
   [[nodiscard]] sched::StageRunner::Result run_stage(size_t stage, const sched::StageBatch& batch,
@@ -66,6 +69,7 @@ class DecodeRig {
   std::vector<std::unique_ptr<tensor::Backend>> backends_;
   async::IoThread thread_{"rig"};
   std::vector<std::unique_ptr<sched::ModelRunner>> runners_;
+  uint32_t group_count_ = 1;
   std::vector<tensor::SamplingParams> sampling_;  // [sequences]
   std::vector<std::vector<PageId>> pages_;        // [sequences, pages of one]
   std::vector<std::vector<TokenId>> tokens_;      // [sequences, tokens in the cache]
