@@ -24,11 +24,10 @@ EXPERT_SPREAD = 0.05
 GREEDY_STEPS = 32
 MIN_MARGIN = 2e-3
 PROMPT_LENGTHS = (1, 7, 33, 100, 190)
-DENSE_LENGTHS = (7, 33, 190)
 TOLERANCE = {"f32_max": 1e-4, "bf16_max": 0.3, "bf16_rms": 0.06, "bf16_kl": 5e-3}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
-_COMMON = {
+COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -42,9 +41,9 @@ _COMMON = {
     "bos_token_id": 1,
     "use_cache": True,
 }
-_LLAMA = {**_COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False}
+_LLAMA = {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False}
 _QWEN3_MOE = {
-    **_COMMON,
+    **COMMON,
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
     "head_dim": 32,
@@ -58,13 +57,6 @@ _QWEN3_MOE = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [1],
     "tie_word_embeddings": False,
-}
-_GEMMA = {
-    **{key: value for key, value in _COMMON.items() if key != "hidden_act"},
-    "head_dim": 32,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "sliding_window": 16,
-    "tie_word_embeddings": True,
 }
 _LLAMA3_ROPE = {"factor": 4.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64}
 
@@ -118,7 +110,7 @@ FAMILIES = [
         "mistral",
         seed=103,
         config={
-            **_COMMON,
+            **COMMON,
             "architectures": ["MistralForCausalLM"],
             "model_type": "mistral",
             "sliding_window": 16,
@@ -132,7 +124,7 @@ FAMILIES = [
         "qwen2",
         seed=104,
         config={
-            **_COMMON,
+            **COMMON,
             "architectures": ["Qwen2ForCausalLM"],
             "model_type": "qwen2",
             "use_sliding_window": False,
@@ -148,7 +140,7 @@ FAMILIES = [
         "qwen3",
         seed=105,
         config={
-            **_COMMON,
+            **COMMON,
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
             "head_dim": 32,
@@ -231,7 +223,7 @@ FAMILIES = [
         "mixtral",
         seed=111,
         config={
-            **_COMMON,
+            **COMMON,
             "architectures": ["MixtralForCausalLM"],
             "model_type": "mixtral",
             "intermediate_size": 72,
@@ -243,186 +235,6 @@ FAMILIES = [
             "torch_dtype": "bfloat16",
         },
         eos=2,
-    ),
-    # Longrope takes its long list beyond 64 positions, which all prompts exceed.
-    Family(
-        "phi3",
-        seed=112,
-        config={
-            **_COMMON,
-            "architectures": ["Phi3ForCausalLM"],
-            "model_type": "phi3",
-            "partial_rotary_factor": 0.75,
-            "original_max_position_embeddings": 64,
-            "pad_token_id": 0,
-            "rope_theta": 10000.0,
-            "rope_scaling": {
-                "type": "longrope",
-                "short_factor": [1.0, 1.05, 1.15, 1.3, 1.5, 1.8],
-                "long_factor": [1.0, 1.3, 2.0, 3.1, 4.6, 6.5],
-            },
-            "sliding_window": None,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-        },
-        eos=[2, 5],
-        prompt_lengths=(70, 100, 190),
-    ),
-    Family(
-        "granite",
-        seed=113,
-        config={
-            **_COMMON,
-            "architectures": ["GraniteForCausalLM"],
-            "model_type": "granite",
-            "attention_bias": False,
-            "attention_multiplier": 0.2,
-            "embedding_multiplier": 12.0,
-            "logits_scaling": 1.5,
-            "residual_multiplier": 0.7,
-            "tie_word_embeddings": False,
-            "rope_theta": 10000.0,
-            "torch_dtype": "bfloat16",
-        },
-        eos=2,
-        prompt_lengths=DENSE_LENGTHS,
-    ),
-    Family(
-        "olmo2",
-        seed=114,
-        config={
-            **_COMMON,
-            "architectures": ["Olmo2ForCausalLM"],
-            "model_type": "olmo2",
-            "attention_bias": False,
-            "tie_word_embeddings": False,
-            "rope_theta": 500000.0,
-            "torch_dtype": "bfloat16",
-        },
-        eos=2,
-        prompt_lengths=DENSE_LENGTHS,
-    ),
-    Family(
-        "olmo3",
-        seed=115,
-        config={
-            **_COMMON,
-            "architectures": ["Olmo3ForCausalLM"],
-            "model_type": "olmo3",
-            "attention_bias": False,
-            "sliding_window": 16,
-            "tie_word_embeddings": False,
-            "rope_theta": 500000.0,
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "attention_factor": 1.2,
-                "beta_fast": 32,
-                "beta_slow": 1,
-            },
-            "torch_dtype": "bfloat16",
-        },
-        eos=2,
-        prompt_lengths=DENSE_LENGTHS,
-    ),
-    Family(
-        "gemma2",
-        seed=116,
-        config={
-            **_GEMMA,
-            "architectures": ["Gemma2ForCausalLM"],
-            "model_type": "gemma2",
-            "query_pre_attn_scalar": 24,
-            "attn_logit_softcapping": 5.0,
-            "final_logit_softcapping": 10.0,
-            "rope_theta": 10000.0,
-            "torch_dtype": "bfloat16",
-        },
-        eos=1,
-        prompt_lengths=DENSE_LENGTHS,
-        norm_mean=0.0,
-    ),
-    Family(
-        "gemma3",
-        seed=117,
-        config={
-            **_GEMMA,
-            "architectures": ["Gemma3ForCausalLM"],
-            "model_type": "gemma3_text",
-            "num_hidden_layers": 6,
-            "query_pre_attn_scalar": 24,
-            "rope_theta": 1000000.0,
-            "rope_local_base_freq": 10000.0,
-            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-            "sliding_window_pattern": 6,
-            "torch_dtype": "bfloat16",
-        },
-        eos=[1, 5],
-        prompt_lengths=DENSE_LENGTHS,
-        norm_mean=0.0,
-    ),
-    Family(
-        "glm4",
-        seed=118,
-        config={
-            **_COMMON,
-            "architectures": ["Glm4ForCausalLM"],
-            "model_type": "glm4",
-            "pad_token_id": 0,
-            "head_dim": 32,
-            "partial_rotary_factor": 0.5,
-            "attention_bias": True,
-            "tie_word_embeddings": False,
-            "rope_theta": 10000.0,
-            "torch_dtype": "bfloat16",
-        },
-        eos=[2, 5],
-        prompt_lengths=DENSE_LENGTHS,
-    ),
-    Family(
-        "cohere2",
-        seed=119,
-        config={
-            **{key: value for key, value in _COMMON.items() if key != "rms_norm_eps"},
-            "architectures": ["Cohere2ForCausalLM"],
-            "model_type": "cohere2",
-            "layer_norm_eps": 1e-5,
-            "logit_scale": 0.5,
-            "sliding_window": 16,
-            "sliding_window_pattern": 4,
-            "rope_theta": 50000.0,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-        },
-        eos=2,
-        prompt_lengths=DENSE_LENGTHS,
-    ),
-    Family(
-        "ministral3",
-        seed=120,
-        config={
-            **_COMMON,
-            "architectures": ["Ministral3ForCausalLM"],
-            "model_type": "ministral3",
-            "head_dim": 32,
-            "sliding_window": None,
-            "tie_word_embeddings": False,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-                "llama_4_scaling_beta": 0.1,
-            },
-            "dtype": "bfloat16",
-        },
-        eos=2,
-        prompt_lengths=DENSE_LENGTHS,
     ),
 ]
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import golden_compressed
+from golden_dense import DENSE_FAMILIES
 from golden_families import FAMILIES, make_family
 from golden_latent import LATENT_FAMILIES
 from golden_mixtures import MIXTURES
@@ -31,7 +32,7 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in [*FAMILIES, *MIXTURES, *LATENT_FAMILIES]:
+    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES, *LATENT_FAMILIES]:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
     for model in MODELS:

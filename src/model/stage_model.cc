@@ -19,6 +19,12 @@ tensor::BatchSize batch_size(const tensor::BatchLayout& batch) {
   return size;
 }
 
+/// Returns the limits of a stage's layers: only the last stage has tails.
+StageLimits of_layers(StageSpan span, StageLimits limits) {
+  if (!span.last) limits.max_tail_rows = 0;
+  return limits;
+}
+
 /// Returns the row of each token in a table of positions, -1 for padding.
 std::vector<int32_t> position_rows(const tensor::BatchLayout& batch, int32_t first_position) {
   std::vector<int32_t> rows(static_cast<size_t>(batch.row_count()), -1);
@@ -79,7 +85,7 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       limits_(limits),
       layout_(rank_layout(config, position)),
       weights_(std::move(weights)),
-      runner_(config_, span_.layers, backend_, layout_, weights_.layers, limits_) {
+      runner_(config_, span_.layers, backend_, layout_, weights_.layers, of_layers(span, limits)) {
   replay_ = backend_.make_replay();
   allocate_activations();
 }

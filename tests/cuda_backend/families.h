@@ -1,20 +1,33 @@
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "cuda/cuda_backend.h"
 #include "cuda_backend/tested_gemm.h"
 #include "golden_test/agreement.h"
 #include "model/families/read_config.h"
+#include "model/needed_features.h"
+#include "model/weights.h"
+#include "support/mentions.h"
 
 namespace millrace::test {
 
-/// Checks logits, logprobs and greedy choices of a family on the CUDA backend with one, two and four stages, in bf16.
+/// Checks logits, logprobs and greedy choices of a family on the CUDA backend with one, two and four stages, in bf16. A
+/// family that needs what the backend lacks is refused by its name.
 inline void require_agreement(const GoldenFamily& family) {
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const int32_t stages = GENERATE(1, 2, 4);
   const auto backend = cuda::make_backend({.products = tested_gemm()});
+  if (const auto checked = model::check_backend(config, *backend); checked.has_error()) {
+    CAPTURE(checked.error().message);
+    REQUIRE(checked.error().code == ErrorCode::kInvalidArgument);
+    REQUIRE_THAT(checked.error().message, Mentions(backend->description(), config.architecture));
+    const auto needed = [&](const auto& feature) { return model::needs(config, feature.value); };
+    REQUIRE(std::ranges::any_of(tensor::kFeatureNames, needed));
+    return;
+  }
   TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = stages});
   const Agreement agreement = measure_agreement(pipeline, family, 2.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, stages, agreement.logprob_max, agreement.greedy_checked);

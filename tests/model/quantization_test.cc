@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <map>
 #include <fstream>
 
 #include "cpu/cpu_backend.h"
@@ -74,7 +75,15 @@ std::string refusal(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("a written 8-bit model equals one quantized at load") {
-  for (const std::string family : {"llama-tied", "llama-untied", "qwen2", "qwen3", "llama-f16", "llama-sharded"}) {
+  // The last two have fused tensors, and rows that are reordered at load.
+  for (const auto& [family, tensors_of_layer] : std::map<std::string, size_t>{{"llama-tied", 7},
+                                                                              {"llama-untied", 7},
+                                                                              {"qwen2", 7},
+                                                                              {"qwen3", 7},
+                                                                              {"llama-f16", 7},
+                                                                              {"llama-sharded", 7},
+                                                                              {"phi3", 4},
+                                                                              {"glm4", 6}}) {
     CAPTURE(family);
     const TemporaryFolder written;
     const std::filesystem::path source = family_folder(family);
@@ -83,7 +92,7 @@ TEST_CASE("a written 8-bit model equals one quantized at load") {
     const ModelConfig config = w8_config(source);
     REQUIRE(model::read_config(written.path()).value() == config);
     const auto layers = static_cast<size_t>(config.layer_count());
-    REQUIRE(report.tensors == layers * 7 + (config.tied_embeddings ? 0 : 1));
+    REQUIRE(report.tensors == layers * tensors_of_layer + (config.tied_embeddings ? 0 : 1));
     for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
       const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
       const auto wanted = logits_of(source, config, *backend, 1);

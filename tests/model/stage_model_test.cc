@@ -141,54 +141,6 @@ TEST_CASE("the attention of a layer waits only for copies of its layer") {
   REQUIRE(gate->passed == std::vector<int32_t>{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("tail rows have equal bits with or without the other rows") {
-  ModelConfig config = GENERATE(small_config(), sparse_config());
-  test::set_windows(config, {0, 0, 0, 0, 3});
-  const test::RandomModel random(config, 23);
-  const test::TemporaryFolder folder;
-  folder.write("model.safetensors", test::safetensors_text(random.tensors()));
-  const auto checkpoint = Checkpoint::open(folder.path()).value();
-  const auto backend = f32_backend();
-  const StageLimits limits{.max_batch_tokens = 16, .max_logit_rows = 4, .max_tail_rows = 6};
-  const StageSpan whole{.layers = {0, 5}, .first = true, .last = true};
-  const auto model = StageModel::load(*checkpoint, config, whole, *backend, limits).value();
-  model->allocate_cache(4, 8);
-  const auto hidden = model->allocate_hidden();
-  const std::vector<PageId> pages{PageId(0), PageId(1), PageId(2), PageId(3), PageId(4), PageId(5)};
-  const std::vector<int32_t> page_begin{0, 2, 4, 6};
-  const auto forward = [&](const std::vector<TokenId>& tokens, const std::vector<int32_t>& row_begin,
-                           const std::vector<int32_t>& prefix, std::vector<int32_t> tails) {
-    const tensor::BatchLayout layout{
-        .row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
-    std::vector<float> out;
-    backend->run_and_wait([&] {
-      const auto kept = model->forward({tokens, layout, model->hidden_view(hidden, layout.row_count()), {}, tails});
-      out.resize(static_cast<size_t>(kept.rows * kept.cols));
-      backend->copy_to_host(kept.data, std::as_writable_bytes(std::span(out)));
-    });
-    return out;
-  };
-  const auto first = some_tokens(9, config.vocab_size);
-  (void)forward(first, {0, 3, 3, 9}, {0, 0, 0}, {0, 0, 0});  // keys and values are stored though no row goes on
-  const auto next = some_tokens(8, config.vocab_size);
-  const std::vector<int32_t> row_begin{0, 4, 7, 8};
-  const std::vector<int32_t> prefix{3, 0, 6};
-  const auto all = forward(next, row_begin, prefix, {});
-  const auto width = static_cast<size_t>(config.hidden_size);
-  REQUIRE(all.size() == 8 * width);
-  const auto rows = [&](std::vector<size_t> wanted) {
-    std::vector<float> out;
-    for (const size_t row : wanted)
-      out.insert(out.end(), all.begin() + static_cast<ptrdiff_t>(row * width),
-                 all.begin() + static_cast<ptrdiff_t>((row + 1) * width));
-    return out;
-  };
-  REQUIRE(forward(next, row_begin, prefix, {1, 0, 1}) == rows({3, 7}));
-  REQUIRE(forward(next, row_begin, prefix, {1, 3, 1}) == rows({3, 4, 5, 6, 7}));
-  REQUIRE(forward(next, row_begin, prefix, {0, 1, 0}) == rows({6}));
-  REQUIRE(forward(next, row_begin, prefix, {0, 0, 0}).empty());
-}
-
 TEST_CASE("logits follow the definition of a block under every switch") {
   ModelConfig config = small_config();
   SECTION("plain") {}

@@ -2,6 +2,19 @@
 #include "model/families/families.h"
 
 namespace millrace::model {
+namespace {
+
+void read_query_scaling(FieldReader& fields, const char* key, const char* beta_key, AttentionConfig& attention) {
+  const auto object = fields.object(key);
+  if (!object) return;
+  FieldReader scaling(fields.source() + ": " + key, *object);
+  if (const auto beta = scaling.optional_number(beta_key, 0.0, 1e3))
+    attention.query_scaling = {
+        .beta = *beta, .original_max_position = scaling.integer("original_max_position_embeddings", 1, kMaxPosition)};
+  fields.take_error_of(scaling);
+}
+
+}  // namespace
 
 /// Mistral's block, in which the query grows with the logarithm of its position beyond the original context.
 void describe_ministral3(FieldReader& fields, ModelConfig& config) {
@@ -9,13 +22,9 @@ void describe_ministral3(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_block(fields, config, {.kv_head_count = 8, .head_dim = 128, .epsilon = 1e-5});
   layer.attention.rope = add_rope(fields, config, layer);
   layer.attention.window = fields.integer_or("sliding_window", 0, 1, kMaxPosition);
-  if (const auto object = fields.object("rope_parameters")) {
-    FieldReader rope(fields.source() + ": rope_parameters", *object);
-    if (const auto beta = rope.optional_number("llama_4_scaling_beta", 0.0, 1e3))
-      layer.attention.query_scaling = {
-          .beta = *beta, .original_max_position = rope.integer("original_max_position_embeddings", 1, kMaxPosition)};
-    fields.take_error_of(rope);
-  }
+  // Two spellings: within the rotary parameters, or in an object of its own.
+  read_query_scaling(fields, "rope_parameters", "llama_4_scaling_beta", layer.attention);
+  read_query_scaling(fields, "llama_4_scaling", "beta", layer.attention);
   config.layers.assign(config.layers.size(), layer);
 }
 
