@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "sched/head/engine.h"
+#include "sched/plan/request.h"
 #include "server/grammar_cache.h"
 #include "server/openai/error.h"
 #include "server/openai/request.h"

@@ -98,7 +98,7 @@ void write_plan(JsonWriter& json, const PlanRecord& record) {
   json.end_array().end_object();
 }
 
-void write_rings(JsonWriter& json, const sched::RingSet& rings) {
+void write_ring_list(JsonWriter& json, const sched::RingSet& rings) {
   json.key("rings").begin_array();
   for (size_t ring = 0; ring < rings.size(); ++ring) {
     const sched::RingReport report = rings.report(ring);
@@ -122,7 +122,7 @@ void append_live_view(std::string& out, const sched::RingStats& ring, const Live
   json.member("prefill_tokens", snapshot.since_start.prefill_tokens);
   json.member("decode_tokens", snapshot.since_start.decode_tokens);
   write_state(json, options.engine.status());
-  if (options.rings != nullptr) write_rings(json, *options.rings);
+  if (options.rings != nullptr) write_ring_list(json, *options.rings);
   write_recent(json, snapshot);
   json.key("causes").begin_array();
   for (const std::string_view name : sched::kWaitCauseNames) json.value(name);

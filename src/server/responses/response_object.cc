@@ -10,7 +10,7 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-void write_usage(JsonWriter& json, const openai::Usage& usage) {
+void write_response_usage(JsonWriter& json, const openai::Usage& usage) {
   json.begin_object().member("input_tokens", usage.prompt_tokens);
   json.key("input_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens);
   json.member("cache_write_tokens", 0).end_object();
@@ -71,7 +71,7 @@ void write_response(JsonWriter& json, const ResponseHead& head, const ResponseSt
   json.end_array().member("temperature", head.temperature).member("top_p", head.top_p);
   json.member("service_tier", "default").key("usage");
   if (state.usage != nullptr) {
-    write_usage(json, *state.usage);
+    write_response_usage(json, *state.usage);
   } else {
     json.null();
   }
