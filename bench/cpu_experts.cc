@@ -49,7 +49,7 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
   if (format == WeightFormat::kW4) {
     const tensor::W4Storage wide_w4 = tensor::quantize_w4(wide);
     const tensor::W4Storage tall_w4 = tensor::quantize_w4(tall);
-    const auto packer = backend.pack_experts(shape.experts, {.experts_per_row = shape.per_row}, {});
+    const auto packer = backend.pack_experts(shape.experts, {.routing = {.experts_per_row = shape.per_row}}, {});
     for (int32_t expert = 0; expert < shape.experts; ++expert)
       packer->add_w4(wide_w4.view(), wide_w4.view(), tall_w4.view());
     return {format, 3 * static_cast<double>(wide_w4.view().bytes()), packer->finish()};

@@ -246,7 +246,7 @@ TEST_CASE("matmul_silu_mul with 4-bit weights equals its real values") {
       const Values x = reference::rounded(random.normal(rows * in, 0.05f), backend->compute_dtype());
       const Values inputs = reference::rounded_to_int8(x, in);
       const Values wanted =
-          reference::silu_mul(reference::matmul(inputs, reference::to_floats(gate.view()), {}, in, out),
+          reference::activate({}, reference::matmul(inputs, reference::to_floats(gate.view()), {}, in, out),
                               reference::matmul(inputs, reference::to_floats(up.view()), {}, in, out));
       check_close(run(*backend, *backend->pack_gate_up_w4(gate.view(), up.view()), true, x), wanted,
                   unit(backend->compute_dtype()), error_of_sums(in));
