@@ -170,7 +170,7 @@ TEST_CASE("files of another writer are read") {
   const auto path = test::source_dir() / "tests/gguf/vectors" / name;
   simdjson::dom::parser parser;
   const simdjson::dom::element vector = parser.load(path.string());
-  const std::string text = test::bytes_of(std::string_view(vector["hex"]));
+  const std::string text = test::from_hex(std::string_view(vector["hex"]));
   const auto file = parse(text).value();
   size_t index = 0;
   for (const simdjson::dom::element wanted : vector["tensors"].get_array()) {

@@ -121,7 +121,7 @@ TEST_CASE("parts of another writer are joined") {
   for (const simdjson::dom::element each : vector["parts"].get_array()) {
     std::string_view hex;
     if (each["hex"].get(hex) != simdjson::SUCCESS) hex = each;
-    texts.push_back(test::bytes_of(hex));
+    texts.push_back(test::from_hex(hex));
   }
   REQUIRE(texts.size() == 2);
   const auto joined = join(texts);

@@ -23,7 +23,7 @@ inline std::string hex_of(std::string fields) {
 }
 
 /// Returns the bytes that pairs of digits stand for.
-inline std::string bytes_of(std::string_view hex) {
+inline std::string from_hex(std::string_view hex) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
   std::string bytes;
   for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(digit(hex[i]) << 4 | digit(hex[i + 1]));
