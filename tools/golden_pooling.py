@@ -289,7 +289,10 @@ def golden_head_scores(folder: Path) -> dict:
     model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     scores = [float(model.predict([(QUERY, document)])[0]) for document in DOCUMENTS]
     pairs = [model.tokenizer(QUERY, document) for document in DOCUMENTS]
-    encoded = [{"ids": pair["input_ids"], "types": pair.get("token_type_ids", [0] * len(pair["input_ids"]))} for pair in pairs]
+    encoded = [
+        {"ids": pair["input_ids"]} | ({"types": pair["token_type_ids"]} if "token_type_ids" in pair else {})
+        for pair in pairs
+    ]
     return {"query": QUERY, "documents": DOCUMENTS, "scores": significant(scores), "pairs": encoded}
 
 

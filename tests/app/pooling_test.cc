@@ -290,7 +290,8 @@ TEST_CASE("scores are those of the reference") {
   } else {
     REQUIRE(golden.document.root()["pairs"].get(given));
     for (const JsonValue each : given) {
-      const auto types = GoldenPooling::numbers<uint32_t>(each["types"]);
+      const auto types =
+          each["types"].is_missing() ? std::vector<uint32_t>() : GoldenPooling::numbers<uint32_t>(each["types"]);
       const auto second = static_cast<size_t>(std::ranges::find(types, 1u) - types.begin());
       add(GoldenPooling::numbers<TokenId>(each["ids"]), static_cast<uint32_t>(second == types.size() ? 0 : second));
     }
@@ -315,7 +316,9 @@ TEST_CASE("a pair is encoded as the reference encodes it") {
     REQUIRE(documents.at(i).get(document));
     const auto pair = golden.tokenizer->encode_pair(query, document, true);
     REQUIRE(pair.ids == GoldenPooling::numbers<TokenId>(pairs.at(i)["ids"]));
-    REQUIRE(pair.type_ids == GoldenPooling::numbers<uint32_t>(pairs.at(i)["types"]));
+    // The reference gives no types where the model has none.
+    if (!pairs.at(i)["types"].is_missing())
+      REQUIRE(pair.type_ids == GoldenPooling::numbers<uint32_t>(pairs.at(i)["types"]));
   }
 }
 

@@ -200,11 +200,15 @@ asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, cons
   co_return result;
 }
 
-/// Takes part in a step of the rings that share experts, for which this ring has no rows.
+/// Takes part in a step of the rings that share experts, for which this ring has no rows. Messages without bytes keep
+/// the stages in order: the last stage's output says that all have ended the plan, as with rows. Otherwise plans would
+/// pile up before a stage that waits for other rings.
 asio::awaitable<void> StageLoop::step_without_rows(const Plan& plan, async::TimePoint arrived) {
+  if (!options_.first) (void)co_await inputs_.receive(plan);
   watchdog_.begin({.plan = plan.id, .arrived = arrived, .begun = runtime_.now(), .inputs_event = nullptr});
   co_await runner_.step_without_rows(plan.step);
   watchdog_.end();
+  if (!options_.last) co_await send_activations(plan, {});
 }
 
 /// Runs a batch. What a rank of several throws says which one, unless it is another's reason.
