@@ -186,6 +186,8 @@ TEST_CASE("random patterns match what PCRE matches") {
     const auto grammar = grammar_from_regex(pattern);
     const std::string refusal = message_of(grammar);
     if (refusal == "only the empty text matches it") continue;
+    // Conditions within large counts may take too many states.
+    if (with_assertions && refusal.find("states") != std::string::npos) continue;
     if (!with_assertions) REQUIRE(grammar.has_value());
     const text::Regex other = text::Regex::compile("\\A(?:" + pattern + ")\\z");
     text::RegexScratch scratch;
