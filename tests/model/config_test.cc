@@ -51,8 +51,7 @@ std::string refused(const std::map<std::string, std::string>& changes) {
   return config.error().message;
 }
 
-const std::string kKnown =
-    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, MixtralForCausalLM";
+const std::string kKnown = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, ";
 
 using Changes = std::map<std::string, std::string>;
 
