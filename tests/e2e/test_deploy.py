@@ -17,12 +17,16 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 LABELS = set("stage rank cause from to end sender receiver in_flight phase work route status refused "
              "graph replayed new failed too_large loading off "
              "source ngram prediction form fate accepted rejected "
-             "ring reason pinned prefix load round_robin".split())
+             "ring reason pinned prefix load round_robin "
+             "rows some none window".split())
 # test_devices.py has a server with one.
 OF_A_GPU = {"decode_steps_total"}
 # test_rings.py has a server with several.
 OF_SEVERAL_RINGS = {"ring_serves", "ring_requests_running", "ring_requests_waiting", "ring_cache_hit_pages_total",
-                    "ring_cache_missed_pages_total", "ring_moved_requests_total", "routed_requests_total"}
+                    "ring_cache_missed_pages_total", "ring_moved_requests_total", "routed_requests_total",
+                    "expert_steps_total"}
+# tests/server has a ring with windows.
+OF_WINDOWS = {f"kv_cache_window_{pages}_pages" for pages in ("free", "total", "cached", "host")}
 
 
 def expanded(word):
@@ -89,7 +93,7 @@ def test_the_list_of_metrics_is_whole_and_true(tmp_path):
     own = {name.removeprefix("millrace:") for name in exported if name.startswith("millrace:")} - both
     of_any_process = {name for name in exported if ":" not in name}
     assert own | of_any_process <= words, "not in docs/observing.md"
-    assert words - own - both - of_any_process - LABELS == OF_A_GPU | OF_SEVERAL_RINGS, "not in /metrics"
+    assert words - own - both - of_any_process - LABELS == OF_A_GPU | OF_SEVERAL_RINGS | OF_WINDOWS, "not in /metrics"
 
 
 @pytest.mark.parametrize("name", ["millrace.service", "Containerfile"])

@@ -141,7 +141,7 @@ def test_what_cannot_be_done_is_refused(tmp_path, written):
     check_refusal(run_binary("quantize", "--model-path", MODEL, "--output", written), written, "is not empty")
     check_refusal(run_binary("quantize", "--model-path", written, "--output", tmp_path / "twice"), "has quantized weights already")
     check_refusal(run_binary("quantize", "--model-path", tmp_path / "nowhere", "--output", tmp_path / "out"), "nowhere")
-    check_refusal(run_binary("serve", "--model-path", MODEL, "--quantization", "w4"), "--quantization")
+    check_refusal(run_binary("serve", "--model-path", MODEL, "--quantization", "w3"), "--quantization")
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     for path in MODEL.iterdir():
