@@ -149,6 +149,7 @@ sched::EngineStatus FakeEngine::status() const {
   status.free_pages = 60;
   status.total_pages = 80;
   status.page_size = 16;
+  status.windows = {{.window = 128, .free_pages = 7, .total_pages = 9, .cached_pages = 2}};
   return status;
 }
 

@@ -29,6 +29,10 @@ TEST_CASE("Metrics count requests and tokens under both names") {
            "vllm:kv_cache_usage_perc{model_name=\"fake\"} 0.25\n",
            "vllm:cache_config_info{model_name=\"fake\",block_size=\"16\",num_gpu_blocks=\"80\",num_cpu_blocks=\"0\"} "
            "1\n",
+           "millrace:kv_cache_window_free_pages{model_name=\"fake\",window=\"128\"} 7\n",
+           "millrace:kv_cache_window_total_pages{model_name=\"fake\",window=\"128\"} 9\n",
+           "millrace:kv_cache_window_cached_pages{model_name=\"fake\",window=\"128\"} 2\n",
+           "millrace:kv_cache_window_host_pages{model_name=\"fake\",window=\"128\"} 0\n",
            "vllm:e2e_request_latency_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 1\n",
            "route=\"/v1/completions\",status=\"400\"} 1\n",
        }) {
