@@ -83,7 +83,7 @@ asio::awaitable<void> StageLoop::receive_plans() {
     unsent_reports_.clear();
     const auto usable = table_.check(*plan);
     if (usable.has_error()) throw ErrorException(usable.error());
-    if (!plan->slices.empty()) inputs_.expect(*plan);
+    if (!plan->slices.empty() || plan->step > 0) inputs_.expect(*plan);
     // The head sends a plan without slices and copies only when no other is in flight.
     if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty() || plan->step > 0;
     copies_.start(plan->copies);
@@ -204,7 +204,10 @@ asio::awaitable<StageRunner::Result> StageLoop::run_batch(const Plan& plan, cons
 /// the stages in order: the last stage's output says that all have ended the plan, as with rows. Otherwise plans would
 /// pile up before a stage that waits for other rings.
 asio::awaitable<void> StageLoop::step_without_rows(const Plan& plan, async::TimePoint arrived) {
-  if (!options_.first) (void)co_await inputs_.receive(plan);
+  if (!options_.first) {
+    (void)co_await inputs_.receive(plan);
+    inputs_.release();
+  }
   watchdog_.begin({.plan = plan.id, .arrived = arrived, .begun = runtime_.now(), .inputs_event = nullptr});
   co_await runner_.step_without_rows(plan.step);
   watchdog_.end();
