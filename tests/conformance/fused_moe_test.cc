@@ -67,7 +67,7 @@ TEST_CASE("experts of ranks add up to the same bits for every count") {
         const RandomExperts all = draw({});
         const auto [x, logits, before] = all.random_inputs(random, rows);
         const Values wanted = all.mix(x, logits, before, padding);
-        for (const int32_t ranks : {1, 2, 4, 8}) {
+        for (const int32_t ranks : {1, 1 << random.integer(1, 3)}) {
           INFO(ranks << " ranks");
           std::vector<Values> sums;
           for (int32_t rank = 0; rank < ranks; ++rank) sums.push_back(draw({rank, ranks}).sums(x, logits, padding));
