@@ -23,8 +23,7 @@ LABELS = set("stage rank cause from to end sender receiver in_flight phase work 
 OF_A_GPU = {"decode_steps_total"}
 # test_rings.py has a server with several.
 OF_SEVERAL_RINGS = {"ring_serves", "ring_requests_running", "ring_requests_waiting", "ring_cache_hit_pages_total",
-                    "ring_cache_missed_pages_total", "ring_moved_requests_total", "routed_requests_total",
-                    "expert_steps_total"}
+                    "ring_cache_missed_pages_total", "ring_moved_requests_total", "routed_requests_total"}
 # tests/server has a ring with windows.
 OF_WINDOWS = {f"kv_cache_window_{pages}_pages" for pages in ("free", "total", "cached", "host")}
 
