@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from golden_families import DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, Family
+from golden_families import COMMON, DTYPES, EXPERT_SPREAD, INIT_STD, NORM_STD, Family
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -15,22 +15,7 @@ SINK_STD = 1.0
 MXFP4_BLOCK = 32
 MXFP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
-_COMMON = {
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "initializer_range": INIT_STD,
-    "bos_token_id": 1,
-    "tie_word_embeddings": False,
-    "use_cache": True,
-    "torch_dtype": "bfloat16",
-}
+_COMMON = {**COMMON, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 _GPT_OSS = {
     **_COMMON,
     "architectures": ["GptOssForCausalLM"],
