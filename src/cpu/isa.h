@@ -19,6 +19,8 @@ inline constexpr Isa kIsas[] = {Isa::kPortable,   Isa::kAvx2,       Isa::kAvx2Vn
 /// Returns the names of all instruction sets, separated by commas.
 [[nodiscard]] std::string isa_names();
 
+/// Returns whether this processor has the instructions of a set, and the system lets the process use them.
+[[nodiscard]] bool processor_has(Isa isa);
 /// Returns the instruction sets that both this binary and this processor have, slowest first; never empty.
 [[nodiscard]] std::vector<Isa> available_isas();
 

@@ -135,14 +135,13 @@ TEST_CASE("a GEMM row has the same bits alone for all sizes") {
       const Values x = reference::rounded(of_any_size(kRows * kIn, -50, -40), backend->compute_dtype());
       std::vector<int64_t> rows(kRows);
       std::iota(rows.begin(), rows.end(), 0);
-      for (const WeightFormat& format : weight_formats(*backend)) {
-        INFO(backend_case.name << ", " << format.name << ", from 2^" << least << " to 2^" << most);
-        const auto weight = pack_any(*backend, stored.tensor(), false, format);
-        const Values together = product_of_rows(*backend, *weight, false, x, rows);
-        for (const int64_t count : {1, 2, 3, 16, 30}) {
-          const Values some = product_of_rows(*backend, *weight, false, x, {rows.begin(), rows.begin() + count});
-          REQUIRE(std::memcmp(some.data(), together.data(), some.size() * sizeof(float)) == 0);
-        }
+      const WeightFormat& format = any_weight_format(random, *backend);
+      INFO(backend_case.name << ", " << format.name << ", from 2^" << least << " to 2^" << most);
+      const auto weight = pack_any(*backend, stored.tensor(), false, format);
+      const Values together = product_of_rows(*backend, *weight, false, x, rows);
+      for (const int64_t count : {1, 2, 3, 16, 30}) {
+        const Values some = product_of_rows(*backend, *weight, false, x, {rows.begin(), rows.begin() + count});
+        REQUIRE(std::memcmp(some.data(), together.data(), some.size() * sizeof(float)) == 0);
       }
     }
   }
@@ -165,7 +164,7 @@ TEST_CASE("a row of a large GEMM does not depend on its blocking") {
     std::vector<int64_t> rows(kRows);
     std::iota(rows.begin(), rows.end(), 0);
     const Values whole = product_of_rows(*backend, *weight, false, x, rows);
-    for (const int64_t count : {int64_t{1}, int64_t{17}, int64_t{33}, int64_t{257}, random.integer(34, kRows)}) {
+    for (const int64_t count : {int64_t{1}, random.integer(2, 33), random.integer(34, kRows)}) {
       rows.resize(static_cast<size_t>(count));
       std::iota(rows.begin(), rows.end(), kRows - count);
       const Values some = product_of_rows(*backend, *weight, false, x, rows);

@@ -1,8 +1,9 @@
-// The sets of kernels whose instructions are emulated, in place of those of this binary and processor.
+// The sets of kernels whose instructions are emulated, of which those are tested that this processor lacks.
 
 #include <cstdio>
 #include <cstdlib>
 
+#include "cpu/isa.h"
 #include "cpu/kernels.h"
 
 namespace millrace::cpu {
@@ -25,7 +26,13 @@ const Kernels* kernels_for(Isa isa) {
 }
 
 std::vector<Isa> available_isas() {
-  return {Isa::kAvx2Vnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx};
+  std::vector<Isa> isas;
+  // The other programs test the sets that this processor has. The last one shows the emulator's state everywhere.
+  for (const Isa isa : {Isa::kAvx2Vnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16}) {
+    if (!processor_has(isa)) isas.push_back(isa);
+  }
+  isas.push_back(Isa::kAmx);
+  return isas;
 }
 
 }  // namespace millrace::cpu
