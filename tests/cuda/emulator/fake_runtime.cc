@@ -76,6 +76,7 @@ cudaError_t before_work(cudaStream_t stream) {
 }
 
 cudaError_t before_graph_call() {
+  ++state().graph_calls;
   return is_nth(state().graph_calls_to_failure) ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
@@ -88,8 +89,8 @@ cudaError_t before_other() {
 
 Counts counts() {
   State& all = state();
-  return {all.allocations, all.frees,          all.creations,       all.synchronisations, all.launches,
-          all.copies,      all.graph_launches, all.divided_streams, all.captures,         all.timed_events};
+  return {all.allocations,    all.frees,           all.creations, all.synchronisations, all.launches,   all.copies,
+          all.graph_launches, all.divided_streams, all.captures,  all.timed_events,     all.graph_calls};
 }
 
 int64_t live_graphs() {
@@ -98,8 +99,9 @@ int64_t live_graphs() {
 
 void reset() {
   State& all = state();
-  for (auto* counter : {&all.allocations, &all.frees, &all.creations, &all.synchronisations, &all.launches, &all.copies,
-                        &all.graph_launches, &all.divided_streams, &all.captures, &all.timed_events}) {
+  for (auto* counter :
+       {&all.allocations, &all.frees, &all.creations, &all.synchronisations, &all.launches, &all.copies,
+        &all.graph_launches, &all.divided_streams, &all.captures, &all.timed_events, &all.graph_calls}) {
     *counter = 0;
   }
   all.calls_to_failure = 0;

@@ -20,6 +20,7 @@ struct Counts {
   uint64_t divided_streams = 0;  ///< created on a part of a GPU
   uint64_t captures = 0;         ///< begun
   uint64_t timed_events = 0;     ///< created with timing, which slows down waiting for them
+  uint64_t graph_calls = 0;      ///< calls that build a graph, as fail_graph_call counts them
 };
 [[nodiscard]] Counts counts();
 /// Returns the number of graphs, executable or not, that have not been destroyed.

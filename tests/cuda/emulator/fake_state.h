@@ -29,7 +29,7 @@ inline int initial(const char* name, int otherwise) {
 
 struct State {
   std::atomic<uint64_t> allocations{0}, frees{0}, creations{0}, synchronisations{0}, launches{0}, copies{0},
-      graph_launches{0}, divided_streams{0}, captures{0}, timed_events{0};
+      graph_launches{0}, divided_streams{0}, captures{0}, timed_events{0}, graph_calls{0};
   std::atomic<int64_t> live_graphs{0};
   // 0: none is to fail
   std::atomic<int64_t> calls_to_failure{initial("MILLRACE_EMULATED_FAILING_CALL", 0)};
