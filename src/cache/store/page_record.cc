@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, as are the hosts");
 
-constexpr std::array<char, 8> kMagic = {'m', 'r', 'p', 'a', 'g', 'e', '\r', '\n'};
+constexpr std::array<char, 8> kRecordMagic = {'m', 'r', 'p', 'a', 'g', 'e', '\r', '\n'};
 constexpr uint32_t kVersion = 1;
 
 template <size_t N>
@@ -85,7 +85,7 @@ RecordFormat::RecordFormat(const StoreIdentity& identity)
 
 std::unique_ptr<PageHeader> RecordFormat::make_header(const PageKey& key, std::span<const std::byte> page) const {
   auto header = std::make_unique<PageHeader>();
-  header->magic = kMagic;
+  header->magic = kRecordMagic;
   header->version = kVersion;
   header->header_bytes = sizeof *header;
   header->identity = identity_;
@@ -98,7 +98,7 @@ std::unique_ptr<PageHeader> RecordFormat::make_header(const PageKey& key, std::s
 
 RecordStatus RecordFormat::check(const PageHeader& header, const PageKey& key, std::span<const std::byte> payload,
                                  uint64_t record_bytes) const {
-  if (record_bytes < sizeof header || header.magic != kMagic) return RecordStatus::kCorrupt;
+  if (record_bytes < sizeof header || header.magic != kRecordMagic) return RecordStatus::kCorrupt;
   if (header.header_checksum != header_checksum(header)) return RecordStatus::kCorrupt;
   if (header.payload_bytes != record_bytes - sizeof header) return RecordStatus::kCorrupt;
   if (header.version != kVersion || header.header_bytes != sizeof header || header.identity != identity_ ||
