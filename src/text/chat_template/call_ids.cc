@@ -38,7 +38,7 @@ std::optional<std::string> rendered(const MessageShapes::Render& render, std::st
           R"([{{"role":"user","content":"probe question"}},{{"role":"assistant",{}"tool_calls":[{{"id":"{}",)"
           R"("type":"function",)"
           R"("function":{{"name":"probe_call","arguments":{}}}}}]}},)"
-          R"({{"role":"tool","tool_call_id":"{}","name":"probe_call","content":"probe result"}}])",
+          R"({{"role":"tool","tool_call_id":"{}","name":"probe_reply","content":"probe result"}}])",
           content, id, arguments, id);
       for (const bool as_parts : {false, true}) {
         if (auto text = render(messages, as_parts)) return text;

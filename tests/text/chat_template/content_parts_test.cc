@@ -29,15 +29,15 @@ constexpr std::string_view kShowsPartsOfTurns =
 
 constexpr std::string_view kParts = R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])";
 
-std::string message(std::string_view role, std::string_view content) {
+std::string message_of(std::string_view role, std::string_view content) {
   return fmt::format(R"({{"role":"{}","content":{}}})", role, content);
 }
 
 }  // namespace
 
 TEST_CASE("Text parts stay apart where the template shows them") {
-  const std::string chat = fmt::format("[{},{},{},{}]", message("system", kParts), message("user", kParts),
-                                       message("assistant", kParts), message("user", R"("c")"));
+  const std::string chat = fmt::format("[{},{},{},{}]", message_of("system", kParts), message_of("user", kParts),
+                                       message_of("assistant", kParts), message_of("user", R"("c")"));
   CHECK(rendered(kShowsParts, chat) == "<system>[a][b]<user>[a][b]<assistant>[a][b]<user>c");
   CHECK(rendered(kPrintsContent, chat) == "<system>a\nb<user>a\nb<assistant>a\nb<user>c");
   CHECK(rendered(kShowsPartsOfUsers, chat) == "<system>a\nb<user>[a][b]<assistant>a\nb<user>c");
@@ -54,15 +54,15 @@ TEST_CASE("Text parts of results stay apart where they are shown") {
 }
 
 TEST_CASE("Text parts of messages that are joined become a text") {
-  const std::string chat = fmt::format("[{},{}]", message("user", kParts), message("user", R"("c")"));
+  const std::string chat = fmt::format("[{},{}]", message_of("user", kParts), message_of("user", R"("c")"));
   CHECK(rendered(kShowsPartsOfTurns, chat) == "<user>a\nb\n\nc");
-  const std::string apart =
-      fmt::format("[{},{},{}]", message("user", kParts), message("assistant", R"("c")"), message("user", kParts));
+  const std::string apart = fmt::format("[{},{},{}]", message_of("user", kParts), message_of("assistant", R"("c")"),
+                                        message_of("user", kParts));
   CHECK(rendered(kShowsPartsOfTurns, apart) == "<user>[a][b]<assistant>c<user>[a][b]");
 }
 
 TEST_CASE("A final message of parts is continued at its last one") {
-  const std::string chat = fmt::format("[{},{}]", message("user", R"("q")"), message("assistant", kParts));
+  const std::string chat = fmt::format("[{},{}]", message_of("user", R"("q")"), message_of("assistant", kParts));
   ChatInput input;
   input.messages_json = chat;
   input.continue_final_message = true;

@@ -84,16 +84,17 @@ TEST_CASE("An empty answer follows results if need be") {
   constexpr std::string_view kTakesAny =
       "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}"
       "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}";
-  constexpr const char* kCall =
+  constexpr const char* kPlainCall =
       R"({"role":"assistant","content":"","tool_calls":[{"id":"call_abcdef","type":"function",)"
       R"("function":{"name":"f","arguments":"{}"}}]})";
-  constexpr const char* kResult = R"({"role":"tool","tool_call_id":"call_abcdef","content":"r"})";
-  const std::string interrupted = fmt::format("[{},{},{},{}]", user_of("a"), kCall, kResult, user_of("b"));
+  constexpr const char* kCallResult = R"({"role":"tool","tool_call_id":"call_abcdef","content":"r"})";
+  const std::string interrupted = fmt::format("[{},{},{},{}]", user_of("a"), kPlainCall, kCallResult, user_of("b"));
   CHECK(render_turns(kAnswersAlternate, interrupted) == "<user>a<assistant>f<tool>r<assistant><user>b");
   CHECK(render_turns(kTakesAny, interrupted) == "<user>a<assistant>f<tool>r<user>b");
-  const std::string without_result = fmt::format("[{},{},{}]", user_of("a"), kCall, user_of("b"));
+  const std::string without_result = fmt::format("[{},{},{}]", user_of("a"), kPlainCall, user_of("b"));
   CHECK(render_turns(kAnswersAlternate, without_result) == "<user>a<assistant>f<assistant><user>b");
-  const std::string answered = fmt::format("[{},{},{},{},{}]", user_of("a"), kCall, kResult, kAnswered, user_of("b"));
+  const std::string answered =
+      fmt::format("[{},{},{},{},{}]", user_of("a"), kPlainCall, kCallResult, kAnswered, user_of("b"));
   CHECK(render_turns(kAnswersAlternate, answered) == "<user>a<assistant>f<tool>r<assistant>yes<user>b");
 }
 
