@@ -102,7 +102,8 @@ CallIds CallIds::probe(const MessageShapes::Render& render) {
   if (!taken) return ids;
   ids.are_nine_bytes_ = !rendered(render, kLong);
   ids.are_nine_bytes_at_least_ = !ids.are_nine_bytes_ && !rendered(render, kShort);
-  ids.are_names_ = taken->find(kTaken) != std::string::npos && taken->find(kName) == std::string::npos;
+  ids.are_names_ =
+      !ids.are_nine_bytes_ && taken->find(kTaken) != std::string::npos && taken->find(kName) == std::string::npos;
   return ids;
 }
 

@@ -10,7 +10,7 @@ using namespace millrace::text;
 
 namespace {
 
-/// Shows the ids of calls and not their names, as Kimi K2's templates do.
+/// Shows the ids of calls and the names of results, as Kimi K2's templates do.
 constexpr std::string_view kIdsOnly =
     "{% for m in messages %}{% for c in m.tool_calls or [] %}<{{ c.id }}>{% endfor %}"
     "{{ m.name or '' }}{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{{ m.content or '' }};{% endfor %}";
@@ -38,14 +38,15 @@ TEST_CASE("Ids hold the names that a template does not show") {
   const std::string chat =
       fmt::format("[{},{},{},{},{}]", kAsked, named_call("call_1", "look"), named_result("call_1", "r"),
                   named_call("call_2", "find"), named_result("call_2", "s"));
-  CHECK(rendered(kIdsOnly, chat) == "q;<functions.look:0>;(functions.look:0)r;<functions.find:1>;(functions.find:1)s;");
+  CHECK(rendered(kIdsOnly, chat) ==
+        "q;<functions.look:0>;look(functions.look:0)r;<functions.find:1>;find(functions.find:1)s;");
   const std::string own =
       fmt::format("[{},{},{}]", kAsked, named_call("functions.look:7", "look"), named_result("functions.look:7", "r"));
-  CHECK(rendered(kIdsOnly, own) == "q;<functions.look:7>;(functions.look:7)r;");
+  CHECK(rendered(kIdsOnly, own) == "q;<functions.look:7>;look(functions.look:7)r;");
   const std::string again = fmt::format("[{},{},{},{},{}]", kAsked, named_call("c", "look"), named_result("c", "r"),
                                         named_call("c", "find"), named_result("c", "s"));
   CHECK(rendered(kIdsOnly, again) ==
-        "q;<functions.look:0>;(functions.look:0)r;<functions.find:1>;(functions.find:1)s;");
+        "q;<functions.look:0>;look(functions.look:0)r;<functions.find:1>;find(functions.find:1)s;");
 }
 
 TEST_CASE("Ids that are too short for a template are replaced") {
