@@ -14,6 +14,41 @@ constexpr size_t kMaxContainNodes = 4096;
 constexpr size_t kMaxContained = 3;
 /// Limits the values whose arrays of distinct items are told apart.
 constexpr size_t kMaxDistinctValues = 64;
+/// Whole numbers between two bounds that are looked at, at most.
+constexpr int64_t kMaxWholeNumbers = 1000;
+
+/// Returns the number without its fraction, or nothing where it has more than 18 digits.
+std::optional<int64_t> whole_part(const Decimal& number) {
+  constexpr size_t kDigits = 18;
+  if (number.whole.size() > kDigits) return std::nullopt;
+  const int64_t whole = std::stoll(number.whole);
+  return number.is_negative ? -whole : whole;
+}
+
+bool satisfies(const Decimal& number, const NumberConditions& conditions) {
+  const auto above = number <=> *conditions.low;
+  const auto below = number <=> *conditions.high;
+  if (above < 0 || below > 0 || (above == 0 && conditions.excludes_low) || (below == 0 && conditions.excludes_high)) {
+    return false;
+  }
+  const bool is_excluded = std::ranges::find(conditions.excluded, number) != conditions.excluded.end();
+  return !is_excluded && std::ranges::all_of(conditions.multiples, [&](const NumberConditions::Multiple& multiple) {
+    return is_multiple_of(number, multiple.divisor) != multiple.is_negated;
+  });
+}
+
+/// Returns the whole numbers that satisfy the conditions if their bounds are close together.
+std::optional<std::vector<std::string>> few_whole_numbers(const NumberConditions& conditions) {
+  const auto first = conditions.low ? whole_part(*conditions.low) : std::nullopt;
+  const auto last = conditions.high ? whole_part(*conditions.high) : std::nullopt;
+  if (!first || !last || *last - *first > kMaxWholeNumbers) return std::nullopt;
+  std::vector<std::string> numbers;
+  for (int64_t number = *first; number <= *last; ++number) {
+    std::string text = std::to_string(number);
+    if (satisfies(*parse_decimal(text), conditions)) numbers.push_back(std::move(text));
+  }
+  return numbers;
+}
 
 /// Reads the items of one array. Lives for one call.
 class ArrayReader {
@@ -195,7 +230,12 @@ class ArrayReader {
         for (const JsonValue value : *each.listed) add(to_json(value));
         continue;
       }
-      if ((each.types & ~(kNullType | kTrueType | kFalseType)) != 0) return std::nullopt;
+      if ((each.types & ~(kNullType | kTrueType | kFalseType | kWholeType)) != 0) return std::nullopt;
+      if ((each.types & kWholeType) != 0) {
+        const auto numbers = few_whole_numbers(each.number);
+        if (!numbers) return std::nullopt;
+        for (const std::string& number : *numbers) add(number);
+      }
       if ((each.types & kNullType) != 0) add("null");
       if ((each.types & kTrueType) != 0) add("true");
       if ((each.types & kFalseType) != 0) add("false");

@@ -65,6 +65,20 @@ void write_reasoning(JsonWriter& json, const openai::ChatMessage& message, bool 
   if (is_harmony && !is_refused) json.member("thinking", message.reasoning);
 }
 
+/// Writes a content of several parts as an array, which templates may show otherwise than one text.
+void write_content(JsonWriter& json, const openai::ChatMessage& message) {
+  json.key("content");
+  if (message.parts.size() < 2) {
+    json.value(message.content);
+    return;
+  }
+  json.begin_array();
+  for (const std::string& part : message.parts) {
+    json.begin_object().member("type", "text").member("text", part).end_object();
+  }
+  json.end_array();
+}
+
 std::string messages_json(const openai::Conversation& conversation, bool is_harmony) {
   using Content = openai::ChatMessage::Content;
   std::string out;
@@ -72,7 +86,7 @@ std::string messages_json(const openai::Conversation& conversation, bool is_harm
   json.begin_array();
   for (const openai::ChatMessage& message : conversation.messages) {
     json.begin_object().member("role", message.role);
-    if (message.content_kind == Content::kText) json.member("content", message.content);
+    if (message.content_kind == Content::kText) write_content(json, message);
     if (message.content_kind == Content::kNull) json.key("content").null();
     if (!message.name.empty()) json.member("name", message.name);
     if (!message.reasoning.empty()) write_reasoning(json, message, is_harmony);

@@ -79,10 +79,13 @@ class SchemaDraws {
     if (type == "array") {
       const bool is_finite = chance(4);
       const std::string unique = is_finite && chance(2) ? R"(,"uniqueItems":true)" : "";
-      return unique + some({fmt::format(R"("items":{})", is_finite ? R"({"enum":[1,"a",null]})" : part()),
-                            fmt::format(R"("prefixItems":[{},{}])", part(), part()),
-                            fmt::format(R"("minItems":{})", random_() % 3),
-                            fmt::format(R"("maxItems":{})", random_() % 4), fmt::format(R"("contains":{})", part())});
+      return unique +
+             some({fmt::format(R"("items":{})", is_finite ? pick({R"({"enum":[1,"a",null]})",
+                                                                  R"({"type":"integer","minimum":-1,"maximum":3})"})
+                                                          : part()),
+                   fmt::format(R"("prefixItems":[{},{}])", part(), part()),
+                   fmt::format(R"("minItems":{})", random_() % 3), fmt::format(R"("maxItems":{})", random_() % 4),
+                   fmt::format(R"("contains":{})", part())});
     }
     if (type != "object") return "";
     return some({fmt::format(R"("properties":{{"a":{},"b":{}}})", part(), part()),

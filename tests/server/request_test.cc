@@ -101,6 +101,7 @@ TEST_CASE("Every bound is kept and every bad value names its field") {
       {"dry_multiplier", {"0"}, {"0.8"}},
       {"xtc_probability", {"0"}, {"0.5"}},
       {"dynatemp_range", {"0"}, {"0.2"}},
+      {"smoothing_factor", {"0", "null"}, {"0.3"}},
       {"top_n_sigma", {"-1", "0", "-1.0", "null"}, {"1", "2.5", "true"}},
       {"thinking_budget", {"-1", "null"}, {"0", "100"}},
       {"thinking_budget_tokens", {"-1"}, {"512"}},
@@ -353,6 +354,7 @@ TEST_CASE("Messages are text and other parts are named") {
   const auto parsed =
       parse_chat_request(fmt::format(R"({{"messages":[{{"role":"developer","content":{}}}]}})", parts), kRequestLimits);
   CHECK(parsed->conversation.messages[0].content == "a\nb");
+  CHECK(parsed->conversation.messages[0].parts == std::vector<std::string>{"a", "b"});
   CHECK(parsed->conversation.messages[0].role == "system");
 }
 

@@ -311,9 +311,16 @@ TEST_CASE("Reasoning has its own member and is counted") {
   CHECK(json.integer("/usage/completion_tokens_details/reasoning_tokens") == 13);
   const ParsedJson together = server.ask(R"("separate_reasoning":false)");
   CHECK(together.string("/choices/0/message/content") == "<think>\nHm.\n</think>\n\nYes.");
-  const ParsedJson without = server.ask(R"("include_reasoning":false)");
-  CHECK(without.string("/choices/0/message/content") == "Yes.");
-  CHECK_FALSE(without.has("/choices/0/message/reasoning_content"));
+  for (const char* hidden : {R"("include_reasoning":false)", R"("reasoning_format":"hidden")"}) {
+    const ParsedJson without = server.ask(hidden);
+    CHECK(without.string("/choices/0/message/content") == "Yes.");
+    CHECK_FALSE(without.has("/choices/0/message/reasoning_content"));
+  }
+  for (const char* within : {"none", "raw"}) {
+    CHECK(server.ask(fmt::format(R"("reasoning_format":"{}")", within)).string("/choices/0/message/content") ==
+          "<think>\nHm.\n</think>\n\nYes.");
+  }
+  CHECK(server.ask(R"("reasoning_format":"auto")").string("/choices/0/message/content") == "Yes.");
   std::string reasoning;
   const HttpReply stream = server.chat(ToolServer::body(R"("stream":true)"));
   for (const std::string& event : stream.events()) {

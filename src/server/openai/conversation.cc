@@ -10,7 +10,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
-FieldError read_part(const std::string& path, Json part, std::string& content) {
+FieldError read_part(const std::string& path, Json part, std::vector<std::string>& parts) {
   JsonObject object;
   if (!part.get(object)) return wrong_type(path, part, "an object");
   std::string_view type;
@@ -31,8 +31,13 @@ FieldError read_part(const std::string& path, Json part, std::string& content) {
   if (!object[type].get(text)) {
     return bad_request(path, "{}: a {} part has no {}", path, type, type);
   }
-  content += text;
+  parts.emplace_back(text);
   return std::nullopt;
+}
+
+/// Returns the parts with newlines between them.
+std::string joined(const std::vector<std::string>& parts) {
+  return fmt::format("{}", fmt::join(parts, "\n"));
 }
 
 bool is_empty_array(Json value) {
@@ -53,7 +58,8 @@ FieldError read_message(const std::string& path, Json value, ChatMessage& messag
     if (member.key == "role") {
       field_error = read_string(name, member.value, message.role);
     } else if (member.key == "content") {
-      field_error = read_content(name, member.value, message.content);
+      field_error = read_parts(name, member.value, message.parts);
+      message.content = joined(message.parts);
     } else if (member.key == "refusal") {
       field_error = read_string(name, member.value, refused);
     } else if (member.key == "name") {
@@ -168,19 +174,23 @@ constexpr std::array kConversationFields = {
 
 }  // namespace
 
-FieldError read_content(const std::string& path, Json value, std::string& content) {
-  JsonArray parts;
-  if (!value.get(parts)) {
+FieldError read_parts(const std::string& path, Json value, std::vector<std::string>& parts) {
+  parts.clear();
+  JsonArray array;
+  if (!value.get(array)) {
     if (!value.is_string()) return wrong_type(path, value, "a string or an array of text parts");
-    return read_string(path, value, content);
+    return read_string(path, value, parts.emplace_back());
   }
-  content.clear();
-  bool first = true;
-  for (const Json part : parts) {
-    if (!first) content += '\n';
-    first = false;
-    if (FieldError field_error = read_part(path, part, content)) return field_error;
+  for (const Json part : array) {
+    if (FieldError field_error = read_part(path, part, parts)) return field_error;
   }
+  return std::nullopt;
+}
+
+FieldError read_content(const std::string& path, Json value, std::string& content) {
+  std::vector<std::string> parts;
+  if (FieldError field_error = read_parts(path, value, parts)) return field_error;
+  content = joined(parts);
   return std::nullopt;
 }
 

@@ -37,6 +37,8 @@ struct Field {
 
 [[nodiscard]] FieldError read_bool(std::string_view name, Json value, bool& out);
 [[nodiscard]] FieldError read_string(std::string_view name, Json value, std::string& out);
+/// Reads a text as one part, or an array of text parts.
+[[nodiscard]] FieldError read_parts(const std::string& path, Json value, std::vector<std::string>& parts);
 /// Reads a text, or an array of text parts, which are joined by newlines.
 [[nodiscard]] FieldError read_content(const std::string& path, Json value, std::string& content);
 [[nodiscard]] FieldError read_float(std::string_view name, Json value, double low, double high, float& out);

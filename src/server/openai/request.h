@@ -93,6 +93,7 @@ struct ChatMessage {
   std::string role;
   Content content_kind = Content::kAbsent;  ///< as it was sent
   std::string content;                      ///< text parts joined by newlines
+  std::vector<std::string> parts;           ///< as they were sent, or none
   std::string name;
   std::string reasoning;                    ///< of an assistant
   std::vector<MessageToolCall> tool_calls;  ///< of an assistant

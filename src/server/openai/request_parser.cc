@@ -112,6 +112,20 @@ void describe_prediction(SchemaWriter& schema) {
            R"("text":{"type":"string"}}}}]}})");
 }
 
+FieldError read_reasoning_format(Name name, Json value, const Limits&, ChatFields& request) {
+  std::string format;
+  if (FieldError field_error = read_string(name, value, format)) return field_error;
+  const bool is_within = format == "none" || format == "raw";
+  const bool is_hidden = format == "hidden";
+  if (!is_within && !is_hidden && format != "auto" && format != "deepseek" && format != "parsed") {
+    return bad_request(name, "{}: found '{}', wanted auto, deepseek, parsed, none, raw or hidden", name,
+                       format.substr(0, 64));
+  }
+  if (is_within) request.separate_reasoning = false;
+  if (is_hidden) request.include_reasoning = false;
+  return std::nullopt;
+}
+
 constexpr std::array kChatFields = {
     integer_field<ChatFields, &ChatFields::max_tokens, 1, kInt32Max>("max_tokens",
                                                                      "Default: what remains of the context"),
@@ -126,6 +140,10 @@ constexpr std::array kChatFields = {
     flag_field<ChatFields, &ChatFields::separate_reasoning>("separate_reasoning",
                                                             "Default true; false leaves reasoning in the content"),
     flag_field<ChatFields, &ChatFields::include_reasoning>("include_reasoning", "Default true; false omits it"),
+    Field<ChatFields>{
+        "reasoning_format", read_reasoning_format,
+        [](SchemaWriter& schema) { schema.words({"auto", "deepseek", "parsed", "none", "raw", "hidden"}); },
+        "none and raw leave reasoning in the content, hidden omits it"},
     Field<ChatFields>{"prediction", read_prediction, describe_prediction,
                       "Expected output, used as drafts. It speeds the answer up and never changes it"},
 };

@@ -42,11 +42,14 @@ std::string CallProbe::messages(std::string_view no_content, std::string_view ar
                        is_first ? kFirstName : kSecondName, arguments);
   };
   const auto result = [&](bool is_first) {
+    const std::string content = is_first && has_result_parts
+                                    ? fmt::format(R"([{{"type":"text","text":"{}"}},{{"type":"text","text":"{}"}}])",
+                                                  kFirstResult, kSecondResult)
+                                    : fmt::format(R"("{}")", is_first ? kFirstResult : kSecondResult);
     return fmt::format(
-        R"(,{{"role":"tool",{}{}"content":"{}"}})",
+        R"(,{{"role":"tool",{}{}"content":{}}})",
         has_ids ? fmt::format(R"("tool_call_id":"{}",)", is_first != are_ids_swapped ? kFirstId : kSecondId) : "",
-        has_names ? fmt::format(R"("name":"{}",)", is_first ? kFirstName : kSecondName) : "",
-        is_first ? kFirstResult : kSecondResult);
+        has_names ? fmt::format(R"("name":"{}",)", is_first ? kFirstName : kSecondName) : "", content);
   };
   const auto caller = [&](std::string_view content, const std::string& calling) {
     return fmt::format(R"(,{{"role":"assistant",{}"tool_calls":[{}]}})", content, calling);
@@ -61,7 +64,7 @@ std::string CallProbe::messages(std::string_view no_content, std::string_view ar
     all += caller(content, calls == 2 ? call(true) + ',' + call(false) : call(true)) + result(true);
     if (calls == 2) all += result(false);
   }
-  return all + ']';
+  return all.append(following) + ']';
 }
 
 std::optional<std::string> CallProbe::rendered(const MessageShapes::Render& render) const {

@@ -37,6 +37,8 @@ struct CallProbe {
   bool are_ids_swapped = false;
   std::string_view text = {};  ///< of the first call's message, or of a message before it if `is_text_apart`
   bool is_text_apart = false;
+  bool has_result_parts = false;    ///< the first result consists of both results as text parts
+  std::string_view following = {};  ///< further messages, each after a comma
 
   /// Returns the text in the first form of messages that the template renders with the first result.
   [[nodiscard]] std::optional<std::string> rendered(const MessageShapes::Render& render) const;

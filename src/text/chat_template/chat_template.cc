@@ -9,6 +9,7 @@
 #include "base/text_file.h"
 #include "text/chat_template/call_ids.h"
 #include "text/chat_template/call_turns.h"
+#include "text/chat_template/content_parts.h"
 #include "text/chat_template/final_message.h"
 #include "text/chat_template/jinja_builtins.h"
 #include "text/chat_template/jinja_eval.h"
@@ -17,6 +18,7 @@
 #include "text/chat_template/message_shapes.h"
 #include "text/chat_template/role_turns.h"
 #include "text/chat_template/system_messages.h"
+#include "text/chat_template/tool_definitions.h"
 #include "text/chat_template/tool_results.h"
 #include "text/tool_calls/response_template.h"
 
@@ -96,6 +98,7 @@ struct ChatTemplate::Compiled {
   CallIds call_ids;
   ToolResults tool_results;
   CallTurns call_turns;
+  ContentParts content_parts;
   bool supports_documents = false;
   bool wants_tools = false;    ///< it fails without a list of tools, and takes an empty one
   bool prints_effort = false;  ///< any word of reasoning_effort becomes part of the prompt as it is
@@ -259,6 +262,7 @@ void ChatTemplate::probe() {
     compiled.call_ids = CallIds::probe(render);
     compiled.tool_results = ToolResults::probe(render);
     compiled.call_turns = CallTurns::probe(render);
+    compiled.content_parts = ContentParts::probe(render);
   }
 }
 
@@ -326,11 +330,13 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   // Calls `change` with the adapted messages before they are rendered.
   const auto attempt = [&](const MessageShapes& shapes, const std::function<void(const Value&)>& change) {
     const Value messages = jinja::parse_json(input.messages_json, "messages", heap);
+    const auto joined = ContentParts::join(messages, heap);
     compiled->system_messages.adapt(messages, heap);
     compiled->role_turns.adapt(messages, heap);
     compiled->tool_results.adapt(messages, heap);
     compiled->call_turns.adapt(messages, heap);
     compiled->call_ids.adapt(messages, heap);
+    compiled->content_parts.restore(messages, joined, heap);
     has_gaps = shapes.adapt(messages, heap);
     change(messages);
     const Value context = variables(shown, messages, heap);
@@ -351,14 +357,22 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   } catch (const TemplateError& error) {
     first = to_error(ErrorCode::kInvalidArgument, error);
   }
+  const auto render_again = [&](const MessageShapes& shapes) -> std::optional<std::string> {
+    try {
+      return render_shaped(shapes);
+    } catch (const TemplateError&) {
+      return std::nullopt;
+    }
+  };
   // A place in the conversation that the probes had not: other forms of messages without content may be rendered there.
   for (const NoContent form : {NoContent::kEmpty, NoContent::kNull, NoContent::kAbsent}) {
     if (!has_gaps) break;
-    try {
-      return render_shaped(compiled->shapes.with_no_content(form));
-    } catch (const TemplateError&) {
-      continue;
-    }
+    if (auto text = render_again(compiled->shapes.with_no_content(form))) return std::move(*text);
+  }
+  if (input.tools_json.empty()) return *first;
+  for (const std::string& tools : other_tool_forms(input.tools_json, heap)) {
+    shown.tools_json = tools;
+    if (auto text = render_again(compiled->shapes)) return std::move(*text);
   }
   return *first;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -61,6 +62,46 @@ void join_neighbours(std::vector<Value>& messages, std::string_view role, Heap& 
   messages = std::move(joined);
 }
 
+Value empty_message(std::string_view role, Heap& heap) {
+  auto* message = heap.make<jinja::DictObject>(heap);
+  message->set(heap.string("role"), heap.string(std::string(role)));
+  message->set(heap.string("content"), heap.string(""));
+  return Value::dict(message);
+}
+
+bool has_role(const Value& message, std::string_view role) {
+  const Value* own = text_member(message, "role");
+  return own != nullptr && own->string() == role;
+}
+
+/// Puts an empty message of the user before an assistant that begins.
+void begin_with_user(std::vector<Value>& messages, Heap& heap) {
+  const auto is_system = [](const Value& message) { return has_role(message, "system"); };
+  const auto first = std::ranges::find_if_not(messages, is_system);
+  if (first != messages.end() && has_role(*first, "assistant")) messages.insert(first, empty_message("user", heap));
+}
+
+/// Puts an empty answer between calls or their results and the user.
+void add_answers(std::vector<Value>& messages, Heap& heap) {
+  std::vector<Value> answered;
+  for (const Value& message : messages) {
+    const bool follows_calls =
+        !answered.empty() && (is_result(answered.back()) || calls_of(answered.back()) != nullptr);
+    if (follows_calls && has_role(message, "user")) answered.push_back(empty_message("assistant", heap));
+    answered.push_back(message);
+  }
+  messages = std::move(answered);
+}
+
+/// Returns whether the template fails at the user after a call and its result, and takes an empty answer between them.
+bool probe_needs_answer(const MessageShapes::Render& render) {
+  constexpr std::string_view kDetail = R"(,{"role":"user","content":"probe detail"})";
+  constexpr std::string_view kAnswerAndUser =
+      R"(,{"role":"assistant","content":""},{"role":"user","content":"probe detail"})";
+  return !CallProbe{.calls = 1, .has_names = true, .following = kDetail}.rendered(render) &&
+         CallProbe{.calls = 1, .has_names = true, .following = kAnswerAndUser}.rendered(render);
+}
+
 }  // namespace
 
 RoleTurns RoleTurns::probe(const MessageShapes::Render& render) {
@@ -87,6 +128,8 @@ RoleTurns RoleTurns::probe(const MessageShapes::Render& render) {
   const std::pair<std::string_view, std::string_view> reply{"assistant", "probe reply"};
   const std::pair<std::string_view, std::string_view> remark{"assistant", "probe remark"};
   RoleTurns found;
+  found.needs_user_first_ = !shows({reply, task}) && shows({{"user", ""}, reply, task});
+  found.needs_answer_ = probe_needs_answer(render);
   // A template that shows no earlier message at all gains nothing.
   if (!shows({task, reply, detail})) return found;
   found.joins_user_ =
@@ -99,6 +142,8 @@ void RoleTurns::adapt(const Value& messages, Heap& heap) const {
   if (!messages.is(Kind::kList)) return;
   if (joins_user_) join_neighbours(messages.items(), "user", heap);
   if (joins_assistant_) join_neighbours(messages.items(), "assistant", heap);
+  if (needs_user_first_) begin_with_user(messages.items(), heap);
+  if (needs_answer_) add_answers(messages.items(), heap);
 }
 
 }  // namespace millrace::text

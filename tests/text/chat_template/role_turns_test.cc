@@ -61,6 +61,43 @@ TEST_CASE("Neighbouring assistant messages join if need be") {
   CHECK(render_turns(kTurnsAlternate, calling) == "<user>a<assistant>yes<user>b");
 }
 
+TEST_CASE("An assistant that begins follows an empty message if need be") {
+  const std::string chat = fmt::format("[{},{}]", kAnswered, user_of("b"));
+  CHECK(render_turns(kTakesAllTurns, chat) == "<assistant>yes<user>b");
+  CHECK(render_turns(kTurnsAlternate, chat) == "<user><assistant>yes<user>b");
+  constexpr std::string_view kSystemAndTurns =
+      "{% if messages[0].role == 'system' %}{{ messages[0].content + '|' }}{% set messages = messages[1:] %}{% endif %}"
+      "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
+      "{% endif %}{{ '<' + m.role + '>' + m.content }}{% endfor %}";
+  const std::string rules = fmt::format(R"([{{"role":"system","content":"s"}},{},{}])", kAnswered, user_of("b"));
+  CHECK(render_turns(kSystemAndTurns, rules) == "s|<user><assistant>yes<user>b");
+}
+
+TEST_CASE("An empty answer follows results if need be") {
+  // Counts the turns of the user and the answers, as Mistral's templates do.
+  constexpr std::string_view kAnswersAlternate =
+      "{% set ns = namespace(i=0) %}{% for m in messages %}"
+      "{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}"
+      "{% if (m.role == 'user') != (ns.i % 2 == 0) %}{{ raise_exception('turns must alternate') }}{% endif %}"
+      "{% set ns.i = ns.i + 1 %}{% endif %}{{ '<' + m.role + '>' + m.content }}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}";
+  constexpr std::string_view kTakesAny =
+      "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}";
+  constexpr const char* kPlainCall =
+      R"({"role":"assistant","content":"","tool_calls":[{"id":"call_abcdef","type":"function",)"
+      R"("function":{"name":"f","arguments":"{}"}}]})";
+  constexpr const char* kCallResult = R"({"role":"tool","tool_call_id":"call_abcdef","content":"r"})";
+  const std::string interrupted = fmt::format("[{},{},{},{}]", user_of("a"), kPlainCall, kCallResult, user_of("b"));
+  CHECK(render_turns(kAnswersAlternate, interrupted) == "<user>a<assistant>f<tool>r<assistant><user>b");
+  CHECK(render_turns(kTakesAny, interrupted) == "<user>a<assistant>f<tool>r<user>b");
+  const std::string without_result = fmt::format("[{},{},{}]", user_of("a"), kPlainCall, user_of("b"));
+  CHECK(render_turns(kAnswersAlternate, without_result) == "<user>a<assistant>f<assistant><user>b");
+  const std::string answered =
+      fmt::format("[{},{},{},{},{}]", user_of("a"), kPlainCall, kCallResult, kAnswered, user_of("b"));
+  CHECK(render_turns(kAnswersAlternate, answered) == "<user>a<assistant>f<tool>r<assistant>yes<user>b");
+}
+
 TEST_CASE("User messages that name their sender stay apart") {
   const std::string named = fmt::format(R"([{},{{"role":"user","name":"ann","content":"b"}}])", user_of("a"));
   CHECK(render_turns(kTurnsAlternate, named).find("turns must alternate") != std::string::npos);

@@ -77,7 +77,8 @@ TEST_CASE("A template without system messages keeps its own words") {
 
 TEST_CASE("Ids of calls have the form that the template takes") {
   constexpr std::string_view kCallsOf =
-      "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}CHECK(c.id)({{ c.id }})"
+      "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}CHECK(c.id){{ c.function.name "
+      "}}({{ c.id }})"
       "{% endfor %}{% if m.tool_call_id %}CHECK(m.tool_call_id)[{{ m.tool_call_id }}]{% endif %}{% endfor %}";
   const auto with_check = [&](std::string_view check) {
     std::string source(kCallsOf);
@@ -94,12 +95,12 @@ TEST_CASE("Ids of calls have the form that the template takes") {
                        kHi, id);
   };
   const std::string any = with_check("");
-  CHECK(rendered(any, chat("toolu_0123456789")) == "hi(toolu_0123456789)seen[toolu_0123456789]");
+  CHECK(rendered(any, chat("toolu_0123456789")) == "hif(toolu_0123456789)seen[toolu_0123456789]");
   const std::string nine = with_check("{{% if {} | length != 9 %}}{{{{ raise_exception('nine') }}}}{{% endif %}}");
-  CHECK(rendered(nine, chat("a1b2c3d4e")) == "hi(a1b2c3d4e)seen[a1b2c3d4e]");
+  CHECK(rendered(nine, chat("a1b2c3d4e")) == "hif(a1b2c3d4e)seen[a1b2c3d4e]");
   const std::string replaced = rendered(nine, chat("toolu_0123456789"));
-  REQUIRE(replaced.size() == std::string_view("hi(123456789)seen[123456789]").size());
-  CHECK(replaced.substr(3, 9) == replaced.substr(18, 9));
+  REQUIRE(replaced.size() == std::string_view("hif(123456789)seen[123456789]").size());
+  CHECK(replaced.substr(4, 9) == replaced.substr(19, 9));
   CHECK(rendered(nine, chat("toolu_9876543210")) != replaced);
 }
 

@@ -16,8 +16,8 @@ constexpr std::string_view kInOrder =
     "{% for m in messages %}{{ '<' + m.role + '>' }}{% for c in m.tool_calls or [] %}{{ c.function.name }};{% endfor %}"
     "{{ m.content or '' }}{% endfor %}";
 constexpr std::string_view kShowsIds =
-    "{% for m in messages %}{{ '<' + m.role + '>' }}{% for c in m.tool_calls or [] %}{{ c.id }};{% endfor %}"
-    "{{ m.tool_call_id or '' }}{{ m.content or '' }}{% endfor %}";
+    "{% for m in messages %}{{ '<' + m.role + '>' }}{% for c in m.tool_calls or [] %}"
+    "{{ c.id + c.function.name }};{% endfor %}{{ m.tool_call_id or '' }}{{ m.content or '' }}{% endfor %}";
 /// Finds the call of a result by its id, and shows the call's name.
 constexpr std::string_view kFindsCalls =
     "{% set ns = namespace(names={}) %}{% for m in messages %}{% for c in m.tool_calls or [] %}"
@@ -71,7 +71,7 @@ TEST_CASE("Results come in the order of calls if ids are hidden") {
 
 TEST_CASE("Results stay in place where their call is shown") {
   const std::string swapped = calls_of("b", "a") + result_of("a", "two") + result_of("b", "one");
-  CHECK(render_results(kShowsIds, swapped) == "<user>q<assistant>b;a;<tool>atwo<tool>bone");
+  CHECK(render_results(kShowsIds, swapped) == "<user>q<assistant>bf;ag;<tool>atwo<tool>bone");
   CHECK(render_results(kFindsCalls, swapped) == "qf;g;g=twof=one");
 }
 
