@@ -7,10 +7,11 @@
 
 namespace millrace::cuda {
 
-/// Reads a unit's scale. A weight is (n - shift) · factor, or with kF32Minimum n · factor + shift.
+/// A unit's scale: a weight is (n - zero) · factor + minimum.
 struct UnitScale {
   float factor = 0.0f;
-  float shift = 0.0f;
+  float zero = 0.0f;
+  float minimum = 0.0f;
   __device__ UnitScale(CodeScales scales, const std::byte* from) {
     const auto word = [from] { return *reinterpret_cast<const uint32_t*>(from); };
     switch (scales) {
@@ -20,10 +21,10 @@ struct UnitScale {
       case CodeScales::kF32Zero:
       case CodeScales::kF32Minimum:
         factor = reinterpret_cast<const float*>(from)[0];
-        shift = reinterpret_cast<const float*>(from)[1];
+        (scales == CodeScales::kF32Zero ? zero : minimum) = reinterpret_cast<const float*>(from)[1];
         return;
     }
-    shift = static_cast<float>(word() & 0xFFFFu);
+    zero = static_cast<float>(word() & 0xFFFFu);
   }
 };
 
@@ -112,17 +113,6 @@ __device__ inline void read_part(const std::byte* from, uint32_t (&codes)[4]) {
   codes[3] = read.w;
 }
 
-/// Dequantizes a unit whose integers are `weight`'s argument minus `base`.
-template <class Dequantize>
-__device__ void dequantize_by(CodeScales scales, const UnitScale& scale, float base, const Dequantize& dequantize) {
-  if (scales == CodeScales::kF32Minimum) {
-    dequantize([&](float f) { return (f - base) * scale.factor + scale.shift; });
-  } else {
-    const float zero = base + scale.shift;
-    dequantize([&](float f) { return (f - zero) * scale.factor; });
-  }
-}
-
 /// Dequantizes a unit of a step to rows of a panel in bf16, as GEMMs read them.
 __device__ inline void dequantize_unit(const WeightFormat& format, const std::byte* step, int row, int half,
                                        std::byte* tile) {
@@ -137,22 +127,25 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
   const UnitScale scale(format.scales, scale_at);
   if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kF16Zero) {
     // (128 + z) · s has at most 20 bits, so that the sum is rounded once, as (n - z) · s.
-    const float minus = -((kInt4Base + scale.shift) * scale.factor);
+    const float minus = -((kInt4Base + scale.zero) * scale.factor);
     return dequantize_int4(codes, tile, row, half, [&](float f) { return __fmaf_rn(f, scale.factor, minus); });
   }
-  if (format.codes == WeightCodes::kInt4) {
-    return dequantize_by(format.scales, scale, kInt4Base,
-                         [&](const auto& weight) { dequantize_int4(codes, tile, row, half, weight); });
+  const float zero = (format.codes == WeightCodes::kInt4 ? kInt4Base : kByteBase) + scale.zero;
+  const auto weight = [&](float f) { return (f - zero) * scale.factor + scale.minimum; };
+  if (format.codes == WeightCodes::kInt4) return dequantize_int4(codes, tile, row, half, weight);
+  if (format.codes == WeightCodes::kTable4) {
+    return dequantize_table4(codes, format.integers, tile, row, half, weight);
   }
-  dequantize_by(format.scales, scale, kByteBase, [&](const auto& weight) {
-    if (format.codes == WeightCodes::kTable4) {
-      return dequantize_table4(codes, format.integers, tile, row, half, weight);
-    }
-    uint32_t rest[4];
-    read_part(step + part_offset(format.codes, row, half, 1), rest);
-    dequantize_int8(codes, tile, row, half * 4, weight);
-    dequantize_int8(rest, tile, row, half * 4 + 2, weight);
-  });
+  uint32_t rest[4];
+  read_part(step + part_offset(format.codes, row, half, 1), rest);
+  dequantize_int8(codes, tile, row, half * 4, weight);
+  dequantize_int8(rest, tile, row, half * 4 + 2, weight);
+}
+
+/// Calls dequantize_unit(), without a further copy of its code.
+__device__ __noinline__ inline void dequantize_first_unit(const WeightFormat& format, const std::byte* step, int row,
+                                                          int half, std::byte* tile) {
+  dequantize_unit(format, step, row, half, tile);
 }
 
 }  // namespace millrace::cuda

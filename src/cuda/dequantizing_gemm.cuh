@@ -67,10 +67,17 @@ class CodeLoader {
       copy_async(to + chunk * 16, from + chunk * 16, has_panel_ ? 16 : 0);
     }
   }
-  /// Dequantizes this thread's unit of a step.
+  /// Dequantizes this thread's unit of a step, of the first one with `kFirst`.
+  template <bool kFirst>
   __device__ static void dequantize(const GemmParams& p, std::byte* codes, std::byte* panels) {
-    dequantize_unit(p.format, panel_codes(codes), unit() % kPanelRows, unit() / kPanelRows,
-                    panels + panel() * kPanelStepBytes);
+    const int row = unit() % kPanelRows;
+    const int half = unit() / kPanelRows;
+    std::byte* const tile = panels + panel() * kPanelStepBytes;
+    if constexpr (kFirst) {
+      dequantize_first_unit(p.format, panel_codes(codes), row, half, tile);
+    } else {
+      dequantize_unit(p.format, panel_codes(codes), row, half, tile);
+    }
   }
 
  private:
@@ -93,7 +100,7 @@ class GemmMainloop<T, Rows, true> {
     for (int32_t s = 0; s < T::kStagesInFlight; ++s) load_step(first + s, s);
     wait_copies<T::kStagesInFlight - 1>();
     __syncthreads();
-    if (first < last) dequantize(first, 0);
+    if (first < last) dequantize<true>(first, 0);
   }
   /// Adds the products of all steps before `end` to the sums, which are complete on return.
   __device__ void run_until(int32_t end, Accumulators<T>& sums) {
@@ -108,10 +115,10 @@ class GemmMainloop<T, Rows, true> {
       load_step(step_ + T::kStagesInFlight, stage_ > 0 ? stage_ - 1 : T::kStageCount - 1);
       if constexpr (T::kByWarpgroup) {
         begin_step<T>(panels, tokens, sums);
-        if (step_ + 1 < last_) dequantize(step_ + 1, next);
+        if (step_ + 1 < last_) dequantize<false>(step_ + 1, next);
         wgmma_wait<0>();
       } else {
-        if (step_ + 1 < last_) dequantize(step_ + 1, next);
+        if (step_ + 1 < last_) dequantize<false>(step_ + 1, next);
         multiply_step<T>(panels, tokens, sums);
       }
       stage_ = next;
@@ -132,8 +139,9 @@ class GemmMainloop<T, Rows, true> {
     }
     commit_copies();
   }
+  template <bool kFirst>
   __device__ void dequantize(int32_t step, int32_t index) const {
-    CodeLoader<T>::dequantize(p_, stage(index) + T::kTokenBytes, buffer(step));
+    CodeLoader<T>::template dequantize<kFirst>(p_, stage(index) + T::kTokenBytes, buffer(step));
   }
 
   const GemmParams& p_;

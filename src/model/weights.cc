@@ -250,6 +250,11 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
+  if (activations_of(config.quantization) == tensor::W8Activations::kInt8 && !backend.quantizes_inputs())
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: does not quantize the inputs of GEMMs (quantization {}), wanted w8, mxint8, w4 or another "
+                      "device",
+                      backend.description(), to_string(config.quantization));
   for (const auto& [feature, name] : tensor::kFeatureNames) {
     if (needs(config, feature) && !backend.computes(feature))
       return make_error(ErrorCode::kInvalidArgument, "{}: does not compute {}, which {} needs, wanted another device",

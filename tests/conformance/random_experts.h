@@ -68,7 +68,8 @@ class RandomExperts {
 
  private:
   [[nodiscard]] bool rounds_inputs() const {
-    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8 || format_ == ExpertFormat::kW4;
+    return backend_.quantizes_inputs() &&
+           (format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8 || format_ == ExpertFormat::kW4);
   }
   [[nodiscard]] HostMatrix matrix(Random& random, int64_t rows, int64_t cols) const;
   /// Packs the next expert, for the op and for the ops of dense layers.

@@ -36,7 +36,7 @@ constexpr Sum kSums[] = {{.heads = 16, .inputs = 512},
                          {.inputs = 7}};
 
 std::vector<Format> formats_of(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {Format::kCompute};
+  if (!backend.quantizes_inputs()) return {Format::kCompute, Format::kW8, Format::kW4, Format::kW4Wide};
   return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8, Format::kW4, Format::kW4Wide};
 }
 
@@ -251,7 +251,9 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
         Values inputs = sharded.x;
         // Where borders cut a group of 32 inputs, its parts have scales of their own, which the reference does not
         // model.
-        if (format == Format::kW8A8 || sharded.has_4_bits()) {
+        const bool rounds_w4 = sharded.has_4_bits() && backend->quantizes_inputs();
+        if (sharded.has_4_bits() && !rounds_w4) weights = reference::rounded(weights, DType::kBF16);
+        if (format == Format::kW8A8 || rounds_w4) {
           if (!sharded.can_cut(tensor::kSumShards)) continue;
           inputs = reference::rounded_to_int8(inputs, sum.inputs);
         }
