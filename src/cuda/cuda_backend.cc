@@ -90,7 +90,6 @@ class CudaBackend final : public Backend {
     return loader_.pack_sharded(part, shards);
   }
   bool packs_w8() const override { return true; }
-  bool quantizes_inputs() const override { return false; }
   std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
     check_inputs(inputs);
     return loader_.pack_coded({parts.begin(), parts.end()}, false);

@@ -86,9 +86,8 @@ __device__ void dequantize_table4(const uint32_t (&codes)[4], const uint32_t (&t
   for (int i = 0; i < 4; ++i) {
     const uint32_t even = look_up(table, codes[i]);
     const uint32_t odd = look_up(table, codes[i] >> 16);
-    store_weights(tile, row, half * 4 + i, [&](int j) {
-      return pack_bf16(weight(byte_to_float(even, j)), weight(byte_to_float(odd, j)));
-    });
+    store_weights(tile, row, half * 4 + i,
+                  [&](int j) { return pack_bf16(weight(byte_to_float(even, j)), weight(byte_to_float(odd, j))); });
   }
 }
 
@@ -142,9 +141,10 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
   dequantize_int8(rest, tile, row, half * 4 + 2, weight);
 }
 
-/// Calls dequantize_unit(), without a further copy of its code.
-__device__ __noinline__ inline void dequantize_first_unit(const WeightFormat& format, const std::byte* step, int row,
-                                                          int half, std::byte* tile) {
+/// Calls dequantize_unit(), without a further copy of its code. The format is a value, since one by reference would
+/// move a kernel's parameters to local memory.
+__device__ __noinline__ inline void dequantize_first_unit(WeightFormat format, const std::byte* step, int row, int half,
+                                                          std::byte* tile) {
   dequantize_unit(format, step, row, half, tile);
 }
 

@@ -126,12 +126,8 @@ class GemmMainloop<T, Rows, true> {
   }
 
  private:
-  __device__ std::byte* buffer(int32_t step) const {
-    return shared_memory() + (step & 1) * T::kWeightBytes;
-  }
-  __device__ std::byte* stage(int32_t index) const {
-    return shared_memory() + T::kStagesAt + index * T::kStageBytes;
-  }
+  __device__ std::byte* buffer(int32_t step) const { return shared_memory() + (step & 1) * T::kWeightBytes; }
+  __device__ std::byte* stage(int32_t index) const { return shared_memory() + T::kStagesAt + index * T::kStageBytes; }
   __device__ void load_step(int32_t step, int32_t index) const {
     if (step < last_) {
       tokens_.load_step(step, stage(index));

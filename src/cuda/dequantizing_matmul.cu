@@ -13,7 +13,8 @@ constexpr int kThreads = kPanelRows * kUnitsPerStep;
 /// Steps that a block dequantizes.
 constexpr int32_t kBlockSteps = 4;
 
-/// Grid: [blocks of steps, panels]. Each thread dequantizes a unit per step.
+/// Grid: [blocks of steps, panels]. Each thread dequantizes a unit per step. The step passes through shared memory, so
+/// that a warp writes whole lines.
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(const std::byte* weight, WeightFormat format, int32_t steps, std::byte* bf16) {
   const int32_t first = static_cast<int32_t>(blockIdx.x) * kBlockSteps;
@@ -22,7 +23,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t step = first; step < last; ++step) {
     const size_t at = static_cast<size_t>(blockIdx.y) * steps + step;
     dequantize_unit(format, weight + at * step_bytes(format), thread % kPanelRows, thread / kPanelRows,
-                    bf16 + at * kPanelStepBytes);
+                    shared_memory());
+    __syncthreads();
+    const auto* const from = reinterpret_cast<const uint4*>(shared_memory());
+    auto* const to = reinterpret_cast<uint4*>(bf16 + at * kPanelStepBytes);
+    for (int i = thread; i < kPanelStepBytes / 16; i += kThreads) to[i] = from[i];
+    __syncthreads();
   }
 }
 
@@ -64,8 +70,8 @@ size_t dequantizing_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
 void run_dequantizing(cudaStream_t stream, const GemmParams& product, MatrixInstruction by, void* workspace) {
   if (product.rows <= kMaxTileRows) return run_tiles(stream, product, by);
   const int32_t steps = step_count(product.inputs);
-  std::byte* const bf16 = static_cast<std::byte*>(workspace) +
-                          aligned(split_workspace_bytes(product.splits, product.panels, product.rows));
+  std::byte* const bf16 =
+      static_cast<std::byte*>(workspace) + aligned(split_workspace_bytes(product.splits, product.panels, product.rows));
   const int32_t count = panels_at_once(product.panels, steps);
   for (int32_t first = 0; first < product.panels; first += count) {
     GemmParams part = product;
@@ -73,9 +79,9 @@ void run_dequantizing(cudaStream_t stream, const GemmParams& product, MatrixInst
     part.first_panel = first;
     part.weight = bf16;
     part.format = {};
-    launch<dequantize_kernel>({"dequantize", dim3(ceil_div(steps, kBlockSteps), part.panels), dim3(kThreads)}, stream,
-                              product.weight + static_cast<size_t>(first) * steps * step_bytes(product.format),
-                              product.format, steps, bf16);
+    launch<dequantize_kernel>(
+        {"dequantize", dim3(ceil_div(steps, kBlockSteps), part.panels), dim3(kThreads), kPanelStepBytes}, stream,
+        product.weight + static_cast<size_t>(first) * steps * step_bytes(product.format), product.format, steps, bf16);
     (product.shards.count > 0 ? run_bf16_shards : run_bf16)(stream, part, by);
   }
 }

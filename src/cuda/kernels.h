@@ -185,7 +185,8 @@ void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& wei
 
 /// Returns the scratch bytes of the two ops below for up to `rows` rows. Rules: matmul_workspace_bytes.
 [[nodiscard]] size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows);
-/// Computes matmul and matmul_add with a weight that has shards, whose sums are added in a binary tree.
+/// Computes matmul and matmul_add with a weight that has shards, whose sums are added in a binary tree. Inputs between
+/// shards are zeros.
 void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                     void* out, OutputType type, void* workspace);
 void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,

@@ -135,7 +135,7 @@ class WeightLoader {
   Device& device_;
   std::mutex mutex_;
   std::array<Block, 3> blocks_;  // allocated when first used; guarded by mutex_, as the rest
-  size_t block_ = 0;  // the current one
+  size_t block_ = 0;             // the current one
 };
 
 }  // namespace millrace::cuda

@@ -10,6 +10,7 @@
 #include "model/needed_features.h"
 #include "model/tensor_list.h"
 #include "model/weight_packer.h"
+#include "tensor/quantized_inputs.h"
 #include "tensor/slices.h"
 
 namespace millrace::model {
@@ -250,7 +251,7 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
-  if (activations_of(config.quantization) == tensor::W8Activations::kInt8 && !backend.quantizes_inputs())
+  if (activations_of(config.quantization) == tensor::W8Activations::kInt8 && !tensor::quantizes_inputs(backend))
     return make_error(ErrorCode::kInvalidArgument,
                       "{}: does not quantize the inputs of GEMMs (quantization {}), wanted w8, mxint8, w4 or another "
                       "device",

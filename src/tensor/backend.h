@@ -308,14 +308,11 @@ class Backend {
   /// Returns whether pack_w8 and pack_gate_up_w8 exist, which keep weights at 8 bits. With unquantized inputs their
   /// results equal, bit for bit, GEMMs with the dequantized weights rounded to the compute dtype.
   [[nodiscard]] virtual bool packs_w8() const { return false; }
-  /// Returns whether GEMMs with 8-bit weights can quantize inputs (W8Activations::kInt8), and those with 4-bit weights
-  /// do: 32 neighbours to int8 with one f32 scale. Otherwise GEMMs with 4-bit weights equal, bit for bit, those with
-  /// the dequantized weights rounded to the compute dtype.
-  [[nodiscard]] virtual bool quantizes_inputs() const { return packs_w8(); }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits.
+  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits and quantize inputs to int8, 32 neighbours
+  /// with one f32 scale.
   [[nodiscard]] virtual bool packs_w4() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "conformance/sequences.h"
+#include "tensor/quantized_inputs.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -73,7 +74,8 @@ std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const t
 }
 
 std::span<const WeightFormat> weight_formats(const tensor::Backend& backend) {
-  return std::span(kWeightFormats).first(backend.quantizes_inputs() ? std::size(kWeightFormats) : kWithoutRoundedInputs);
+  return std::span(kWeightFormats)
+      .first(tensor::quantizes_inputs(backend) ? std::size(kWeightFormats) : kWithoutRoundedInputs);
 }
 
 const WeightFormat& any_weight_format(Random& random, const tensor::Backend& backend) {

@@ -65,7 +65,7 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
 }
 
 std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
-  if (!backend.quantizes_inputs()) return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW4};
+  if (!tensor::quantizes_inputs(backend)) return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW4};
   return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8, ExpertFormat::kW4};
 }
 

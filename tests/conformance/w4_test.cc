@@ -132,8 +132,9 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 73);
   constexpr int64_t kIn = 400;
-  const std::array<std::vector<W4Kind>, 3> stacks = {
-      std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]}, {kW4Kinds[5], kW4Kinds[6]}, {kW4Kinds[7], kW4Kinds[8]}};
+  const std::array<std::vector<W4Kind>, 3> stacks = {std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]},
+                                                     {kW4Kinds[5], kW4Kinds[6]},
+                                                     {kW4Kinds[7], kW4Kinds[8]}};
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();

@@ -126,8 +126,8 @@ TEST_CASE("8-bit weights on a GPU have the bits of their bf16 values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 312);
   const auto backend = make_backend();
-  for (const tensor::W8Scaling scaling : {tensor::W8Scaling::kPerGroup, tensor::W8Scaling::kPerGroupPowerOfTwo,
-                                          tensor::W8Scaling::kPerChannel}) {
+  for (const tensor::W8Scaling scaling :
+       {tensor::W8Scaling::kPerGroup, tensor::W8Scaling::kPerGroupPowerOfTwo, tensor::W8Scaling::kPerChannel}) {
     for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
       const int64_t out = random.integer(1, 150);
       W8Storage storage =
@@ -177,7 +177,7 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 314);
   const auto backend = make_backend();
-  for (const size_t kind : {0, 1, 3, 6, 7}) {
+  for (const size_t kind : {0, 1, 2, 3, 6, 7}) {
     // Borders at steps, at units, and inside of units.
     for (const int64_t head_dim : {64, 96, 32, 20}) {
       const int64_t in = 8 * head_dim;

@@ -17,6 +17,8 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __noinline__
+#define __noinline__
 #define threadIdx (::millrace::emulator::current_thread().index)
 #define blockIdx (::millrace::emulator::current_block().index)
 #define blockDim (::millrace::emulator::current_block().shape)
