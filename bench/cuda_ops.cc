@@ -1,8 +1,9 @@
 // The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
-// products. Shapes are by default those of Llama-3.1-8B; experts, in cuda_ops_experts.cc, those of Qwen3-30B-A3B;
-// pages are in cuda_ops_pages.cc.
+// products. Shapes are by default those of Llama-3.1-8B; weights of 4 and 8 bits are in cuda_ops_coded.cc; experts, in
+// cuda_ops_experts.cc, those of Qwen3-30B-A3B; pages are in cuda_ops_pages.cc.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -229,11 +230,13 @@ void measure_all(const OpsOptions& options) {
   const double copy_rate = copy_bandwidth(stream, options.cold_bytes);
   fmt::print("{}, {} multiprocessors\ncopy {:.0f} GB/s (read and written)\n", properties.name,
              properties.multiProcessorCount, copy_rate * 1e-9);
-  measure_products(stream, options);
-  measure_experts(stream, options, copy_rate);
-  measure_attention(stream, options);
-  measure_rows(stream, options);
-  measure_pages(stream, options);
+  const auto wants = [&](const char* part) { return std::ranges::find(options.parts, part) != options.parts.end(); };
+  if (wants("gemm")) measure_products(stream, options);
+  if (wants("coded")) measure_coded(stream, options, copy_rate);
+  if (wants("experts")) measure_experts(stream, options, copy_rate);
+  if (wants("attention")) measure_attention(stream, options);
+  if (wants("rows")) measure_rows(stream, options);
+  if (wants("pages")) measure_pages(stream, options);
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
@@ -263,6 +266,9 @@ int main(int argc, char** argv) {
   number("--contexts", options.contexts, "Of each sequence that decodes");
   app.add_option("--prefixes", options.prefixes, "Tokens before a prompt's rows")->capture_default_str();
   number("--prompt-rows", options.prompt_rows, "Of attention in a prompt, and of norms");
+  app.add_option("--parts", options.parts, "What is measured")
+      ->check(CLI::IsMember(options.parts))
+      ->capture_default_str();
   number("--drawn-rows", options.drawn_rows, "That are sampled");
   number("--cold-mib", cold_mib, "Operands that take turns, together: more than any cache holds");
   app.add_flag("--mma-only{false}", options.wgmma, "No products by wgmma");

@@ -28,6 +28,7 @@ struct OpsOptions {
   std::vector<int32_t> prefixes = {0, 6144, 30720};            ///< before the rows of a prompt
   std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
   int32_t prompt_rows = 2048;
+  std::vector<std::string> parts = {"gemm", "coded", "experts", "attention", "rows", "pages"};
   bool wgmma = true;               ///< also measure wgmma where the device has it
   size_t cold_bytes = kColdBytes;  ///< larger than any cache
 
@@ -39,6 +40,9 @@ struct OpsOptions {
 /// Measures the experts of one layer with rows that choose at random. It compares with two ceilings: reading the chosen
 /// weights at `copy_rate` (bytes per second), and a dense GEMM's operations.
 void measure_experts(cudaStream_t stream, const OpsOptions& options, double copy_rate);
+
+/// Measures GEMMs with weights of 4 and 8 bits, and compares with cuBLASLt's in bf16.
+void measure_coded(cudaStream_t stream, const OpsOptions& options, double copy_rate);
 
 /// Measures copies of pages to pinned host memory and back, and one copy of as many bytes.
 void measure_pages(cudaStream_t stream, const OpsOptions& options);

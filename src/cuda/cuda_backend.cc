@@ -1,5 +1,6 @@
 #include "cuda/cuda_backend.h"
 
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -87,6 +88,34 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
     return loader_.pack_sharded(part, shards);
+  }
+  bool packs_w8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
+    check_inputs(inputs);
+    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
+                                                W8Activations inputs) override {
+    check_inputs(inputs);
+    return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
+                                                const SumShards& shards) override {
+    check_inputs(inputs);
+    return loader_.pack_sharded_coded(CodedPart(part), shards);
+  }
+  bool packs_w4() const override { return true; }
+  bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
+  std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
+    CHECK(fit_together_w4(parts), "matrices of 4 bits that do not fit together");
+    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up) override {
+    CHECK(fit_together_w4(std::array{gate, up}), "gate and up of 4 bits that do not fit together");
+    return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards) override {
+    return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
   std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
                                              RankPosition position) override {
@@ -177,6 +206,9 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  static void check_inputs(W8Activations inputs) {
+    CHECK(inputs == W8Activations::kUnquantized, "a GPU does not quantize the inputs of GEMMs");
+  }
   void check_inside() const { CHECK(submissions_.inside(), "an op was called outside submitted work"); }
   void copy(void* to, const void* from, size_t bytes) const {
     check_inside();

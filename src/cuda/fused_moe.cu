@@ -1,3 +1,4 @@
+#include "cuda/dequantizing_gemm.cuh"
 #include "cuda/gemm.cuh"
 #include "cuda/routing.cuh"
 
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   __syncthreads();
   const ListedRows rows{sources, targets, count};
   p.weight += static_cast<size_t>(tiles.expert - which.first_expert) * p.panels * ceil_div(p.inputs, kStepInputs) *
-              kPanelStepBytes;
+              step_bytes(p.format);
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   compute_tile<T>(p, rows, first_panel, 0, true, sums);
   run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
@@ -190,10 +191,16 @@ size_t max_tiles(const DeviceExperts& experts, size_t pairs, int32_t tokens) {
   return busy + (pairs - busy) / static_cast<size_t>(tokens);
 }
 
+/// Returns whether the weights are not in bf16, which holds for all of them or none.
+bool is_coded(const DeviceExperts& experts) {
+  return experts.gate_up_format.codes != WeightCodes::kBf16;
+}
+
 /// Returns a tile width of twice the mean, so that most experts' rows fill one tile and its weight is read once.
 int32_t expert_tile_tokens(const DeviceExperts& experts, int32_t rows) {
   const int32_t twice = 2 * ceil_div(rows * experts.per_row, experts.count);
-  return tile_tokens(twice < rows ? twice : rows);
+  const int32_t wanted = twice < rows ? twice : rows;
+  return is_coded(experts) ? dequantizing_tile_tokens(experts.by, wanted) : tile_tokens(wanted);
 }
 
 /// The offsets of the parts of the scratch for `rows` rows. The counter is first, at an offset that no other part ever
@@ -303,7 +310,8 @@ void launch_gemm(const MoePart& part, bool gate_up) {
                            .features = features,
                            .panels = panels,
                            .splits = split_count(panels, step_count(inputs)),
-                           .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32};
+                           .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32,
+                           .format = gate_up ? experts.gate_up_format : experts.down_format};
   constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
   static_assert(kShared <= T::kMaxSharedBytes);
   const size_t pairs = static_cast<size_t>(part.rows) * static_cast<size_t>(experts.per_row);
@@ -323,10 +331,15 @@ void run_part(const MoePart& part) {
   const DeviceExperts& experts = part.experts;
   const int32_t tokens = expert_tile_tokens(experts, part.rows);
   launch_route(part, tokens);
-  with_tiling(experts.by, tokens, [&](auto tiling) {
+  const auto multiply = [&](auto tiling) {
     launch_gemm<decltype(tiling)>(part, true);
     launch_gemm<decltype(tiling)>(part, false);
-  });
+  };
+  if (is_coded(experts)) {
+    with_dequantizing_tiling(experts.by, tokens, multiply);
+  } else {
+    with_tiling(experts.by, tokens, multiply);
+  }
   launch<sum_experts_kernel>({"sum_experts", dim3(part.rows, ceil_div(experts.hidden, kSumThreads * kSumFeatures)),
                               dim3(kSumThreads), static_cast<size_t>(experts.per_row)},
                              part.stream, part.outputs, part.lists, experts, part.batch, part.first_row, part.hidden);

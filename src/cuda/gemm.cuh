@@ -25,6 +25,8 @@ struct GemmParams {
   int32_t splits = 1;
   Epilogue epilogue = Epilogue::kStoreF32;
   ShardSteps shards = {};  ///< the splits of a sum with shards
+  WeightFormat format = {};
+  int32_t first_panel = 0;  ///< of the matrix, where `weight` and `panels` are a part of it
 };
 
 /// Returns the first step of a split; for `splits` it is the end.
@@ -47,6 +49,7 @@ struct RowRange {
 template <MatrixInstruction kBy, int kPanels, int kTokens, int kWarpsM, int kWarpsN, int kStages, int kBlocksPerSm>
 struct Tiling {
   static constexpr bool kByWarpgroup = kBy == MatrixInstruction::kWgmma;
+  static constexpr bool kDequantizes = false;
   static constexpr int kFeatures = kPanels * kPanelRows;
   static constexpr int kTokenCount = kTokens;
   static constexpr int kPanelCount = kPanels;
@@ -116,17 +119,13 @@ void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
 template <class T>
 using Accumulators = float[T::kRowTiles][T::kColumnTiles][4];
 
-/// Starts the copies of steps of a tile's panels and tokens. Each thread copies the same chunks in every step. Inputs,
-/// panels and tokens outside the operands become zeros.
+/// Starts the copies of steps of a tile's tokens. Each thread copies the same chunks in every step. Inputs and tokens
+/// outside the operand become zeros.
 template <class T, class Rows>
-class TileLoader {
+class TokenLoader {
  public:
-  __device__ TileLoader(const GemmParams& p, const Rows& rows, int32_t first_panel)
+  __device__ TokenLoader(const GemmParams& p, const Rows& rows)
       : p_(p), rows_(rows), thread_(threadIdx.x), aligned_(p.inputs % kChunkInputs == 0) {
-    const size_t panel_bytes = static_cast<size_t>(ceil_div(p.inputs, kStepInputs)) * kPanelStepBytes;
-    weights_ = p.weight + first_panel * panel_bytes + thread_ * 16;
-    panels_ = p.panels - first_panel;
-    panel_bytes_ = panels_ > 1 ? panel_bytes : 0;
 #pragma unroll
     for (int i = 0; i < kTokenLoads; ++i) {
       const bool is_there = has_token(i) && rows.has(token(i));
@@ -134,23 +133,14 @@ class TileLoader {
       there_ |= static_cast<uint32_t>(is_there) << i;
     }
   }
-  __device__ void load_step(int32_t step, std::byte* stage) const {
-#pragma unroll
-    for (int i = 0; i < kWeightLoads; ++i) {
-      constexpr int kOfPanel = kPanelStepBytes / 16 / T::kThreads;
-      const int panel = i / kOfPanel;
-      const std::byte* const from =
-          weights_ + (panel > 0 ? panel_bytes_ : 0) + static_cast<size_t>(step) * kPanelStepBytes;
-      copy_async(stage + (thread_ + i * T::kThreads) * 16, from + i % kOfPanel * T::kThreads * 16,
-                 panel < panels_ ? 16 : 0);
-    }
+  __device__ void load_step(int32_t step, std::byte* to) const {
     const int32_t input = step * kStepInputs;
-    if (!aligned_) return copy_tokens(input, stage + T::kWeightBytes);
+    if (!aligned_) return copy_tokens(input, to);
     const bool known = input + first_input() < p_.inputs;
 #pragma unroll
     for (int i = 0; i < kTokenLoads; ++i) {
       if (!has_token(i)) continue;
-      copy_async(stage + T::kWeightBytes + chunk_offset(token(i), chunk()), known ? tokens_[i] + input : p_.x,
+      copy_async(to + chunk_offset(token(i), chunk()), known ? tokens_[i] + input : p_.x,
                  known && (there_ >> i & 1) != 0 ? 16 : 0);
     }
   }
@@ -158,9 +148,8 @@ class TileLoader {
  private:
   static constexpr int kChunks = kStepRowBytes / 16;  // of a token
   static constexpr int kChunkInputs = kStepInputs / kChunks;
-  static constexpr int kWeightLoads = T::kWeightBytes / 16 / T::kThreads;
   static constexpr int kTokenLoads = ceil_div(T::kTokenCount * kChunks, T::kThreads);
-  static_assert(T::kPanelCount <= 2 && kPanelStepBytes / 16 % T::kThreads == 0 && T::kThreads % kChunks == 0);
+  static_assert(T::kThreads % kChunks == 0);
 
   __device__ int chunk() const { return thread_ % kChunks; }
   __device__ int32_t first_input() const { return chunk() * kChunkInputs; }
@@ -185,16 +174,50 @@ class TileLoader {
   const Rows& rows_;
   const int thread_;
   const bool aligned_;
-  const std::byte* weights_;  // this thread's first chunk of step 0
-  size_t panel_bytes_;        // from one panel to the next; 0 where there is no next
-  int32_t panels_;            // from this tile's first panel on
   const uint16_t* tokens_[kTokenLoads];
   uint32_t there_ = 0;  // one bit per pointer: set if the token exists
 };
 
+/// Starts the copies of steps of a tile's panels and tokens. Panels outside the weight become zeros.
+template <class T, class Rows>
+class TileLoader {
+ public:
+  __device__ TileLoader(const GemmParams& p, const Rows& rows, int32_t first_panel)
+      : tokens_(p, rows), thread_(threadIdx.x) {
+    const size_t panel_bytes = static_cast<size_t>(ceil_div(p.inputs, kStepInputs)) * kPanelStepBytes;
+    weights_ = p.weight + first_panel * panel_bytes + thread_ * 16;
+    panels_ = p.panels - first_panel;
+    panel_bytes_ = panels_ > 1 ? panel_bytes : 0;
+  }
+  __device__ void load_step(int32_t step, std::byte* stage) const {
+#pragma unroll
+    for (int i = 0; i < kWeightLoads; ++i) {
+      constexpr int kOfPanel = kPanelStepBytes / 16 / T::kThreads;
+      const int panel = i / kOfPanel;
+      const std::byte* const from =
+          weights_ + (panel > 0 ? panel_bytes_ : 0) + static_cast<size_t>(step) * kPanelStepBytes;
+      copy_async(stage + (thread_ + i * T::kThreads) * 16, from + i % kOfPanel * T::kThreads * 16,
+                 panel < panels_ ? 16 : 0);
+    }
+    tokens_.load_step(step, stage + T::kWeightBytes);
+  }
+
+ private:
+  static constexpr int kWeightLoads = T::kWeightBytes / 16 / T::kThreads;
+  static_assert(T::kPanelCount <= 2 && kPanelStepBytes / 16 % T::kThreads == 0);
+
+  const TokenLoader<T, Rows> tokens_;
+  const int thread_;
+  const std::byte* weights_;  // this thread's first chunk of step 0
+  size_t panel_bytes_;        // 0 where there is no second panel
+  int32_t panels_;            // from this tile's first panel on
+};
+
 template <class T>
-__device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, int lane, Accumulators<T>& sums) {
-  const std::byte* const tokens = stage + T::kWeightBytes;
+__device__ void multiply_step(const std::byte* features, const std::byte* tokens, Accumulators<T>& sums) {
+  const int warp_m = threadIdx.x / kLanes / T::kWarpsAlongTokens;
+  const int warp_n = threadIdx.x / kLanes % T::kWarpsAlongTokens;
+  const int lane = threadIdx.x % kLanes;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t b[T::kColumnTiles][4];
@@ -209,7 +232,7 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
       for (int m = 0; m < T::kRowTiles; ++m) {
         const int row = (warp_m * T::kRowTiles + m) * 16 + lane % 16;
         uint32_t a[4];
-        load_matrix(a, stage + chunk_offset(row, half * 4 + quarter * 2 + lane / 16));
+        load_matrix(a, features + chunk_offset(row, half * 4 + quarter * 2 + lane / 16));
 #pragma unroll
         for (int n = 0; n < T::kColumnTiles; ++n) {
           const uint32_t pair[2] = {b[n][quarter * 2], b[n][quarter * 2 + 1]};
@@ -222,10 +245,10 @@ __device__ void multiply_step(const std::byte* stage, int warp_m, int warp_n, in
 
 /// Starts the multiplication by warpgroups, each with a panel of its own.
 template <class T>
-__device__ void begin_step(const std::byte* stage, Accumulators<T>& sums) {
+__device__ void begin_step(const std::byte* panels, const std::byte* rows, Accumulators<T>& sums) {
   const int panel = static_cast<int>(threadIdx.x) / (4 * kLanes);
-  const uint32_t features = shared_address(stage) + panel * kPanelStepBytes;
-  const uint32_t tokens = shared_address(stage) + T::kWeightBytes;
+  const uint32_t features = shared_address(panels) + panel * kPanelStepBytes;
+  const uint32_t tokens = shared_address(rows);
   wgmma_fence();
 #pragma unroll
   for (int inputs = 0; inputs < kStepInputs; inputs += 16) {
@@ -235,7 +258,7 @@ __device__ void begin_step(const std::byte* stage, Accumulators<T>& sums) {
 }
 
 /// Walks over the steps [first, last) of a tile in stretches, with up to kStagesInFlight further steps in flight.
-template <class T, class Rows>
+template <class T, class Rows, bool kDequantizes = T::kDequantizes>
 class GemmMainloop {
  public:
   __device__ GemmMainloop(const GemmParams& p, const Rows& rows, int32_t first_panel, int32_t first, int32_t last)
@@ -253,13 +276,12 @@ class GemmMainloop {
                                                                         : stage_ + T::kStagesInFlight - T::kStageCount;
       const std::byte* const stage = shared_memory() + stage_ * T::kStageBytes;
       if constexpr (T::kByWarpgroup) {
-        begin_step<T>(stage, sums);
+        begin_step<T>(stage, stage + T::kWeightBytes, sums);
         load_step(step_ + T::kStagesInFlight, free);
         wgmma_wait<1>();  // after the next barrier no thread reads the previous stage
       } else {
         load_step(step_ + T::kStagesInFlight, free);
-        const int warp = threadIdx.x / kLanes;
-        multiply_step<T>(stage, warp / T::kWarpsAlongTokens, warp % T::kWarpsAlongTokens, threadIdx.x % kLanes, sums);
+        multiply_step<T>(stage, stage + T::kWeightBytes, sums);
       }
       stage_ = stage_ + 1 < T::kStageCount ? stage_ + 1 : 0;
     }
@@ -433,7 +455,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) gemm_kernel(GemmPa
   compute_tile<T>(p, rows, first_panel, split, alone, tile);
   const auto tile_index = static_cast<int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
   if (!alone && !reduce_splits<T>(p, tile_index, static_cast<int32_t>(gridDim.x * gridDim.y), split, tile)) return;
-  run_epilogue<T>(p, rows, first_panel * kPanelRows, tile);
+  run_epilogue<T>(p, rows, (p.first_panel + first_panel) * kPanelRows, tile);
 }
 
 }  // namespace millrace::cuda

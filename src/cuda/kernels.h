@@ -105,9 +105,35 @@ struct DeviceShards {
   int32_t border[kMaxShards + 1] = {};
 };
 
+/// What the codes of a packed weight stand for.
+enum class WeightCodes : int32_t {
+  kBf16,    ///< the weights themselves
+  kInt4,    ///< integers from 0 to 15
+  kTable4,  ///< 16 integers from -128 to 127
+  kInt8,    ///< integers from -128 to 127
+};
+/// How the integer n of a code becomes a weight, which is rounded to bf16 after each operation in f32.
+enum class CodeScales : int32_t {
+  kBf16,        ///< s: n · s; with kInt4 (n - 8) · s
+  kBf16Zero,    ///< a 16-bit integer z, and s: (n - z) · s
+  kF16Zero,     ///< the same with an f16
+  kF32Zero,     ///< f32 s and z: (n - z) · s
+  kF32Minimum,  ///< f32 s and m: n · s + m
+};
+/// The format of a packed weight. Its layout is in weight_layout.h.
+struct WeightFormat {
+  WeightCodes codes = WeightCodes::kBf16;
+  CodeScales scales = CodeScales::kBf16;
+  int32_t scales_per_step = 1;  ///< of a row: one for 64 inputs, or two for 32 inputs each
+  uint32_t integers[4] = {};    ///< of kTable4: 16 bytes, each an integer plus 128
+
+  friend constexpr bool operator==(const WeightFormat&, const WeightFormat&) = default;
+};
+
 /// A packed weight: bf16 [panel of 64 rows][step of 64 inputs][row 64][chunk 8][8]. The chunks of a row are permuted by
 /// chunk_offset (packed_weight.h). Rows and inputs outside the matrix are zeros. Rows are features. With `gate_up`,
-/// rows 16i…16i+7 are gate features 8i…8i+7, and the eight rows after them are up features.
+/// rows 16i…16i+7 are gate features 8i…8i+7, and the eight rows after them are up features. In another format codes and
+/// scales are in the order of weight_layout.h, and GEMMs have the bits of one with the dequantized weights in bf16.
 struct DeviceWeight {
   const void* data = nullptr;
   int32_t out_features = 0;
@@ -115,8 +141,9 @@ struct DeviceWeight {
   bool gate_up = false;
   MatrixInstruction by = MatrixInstruction::kMma;
   DeviceShards shards = {};  ///< of inputs; they begin with whole steps
+  WeightFormat format = {};
 };
-/// Returns the bytes of a packed weight.
+/// Returns the bytes of a packed weight in bf16.
 [[nodiscard]] size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up);
 
 /// The dtype of a matrix to pack.
@@ -158,11 +185,14 @@ void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& wei
 
 /// Returns the scratch bytes of the two ops below for up to `rows` rows. Rules: matmul_workspace_bytes.
 [[nodiscard]] size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows);
-/// Computes matmul and matmul_add with a weight that has shards, whose sums are added in a binary tree.
+/// Computes matmul and matmul_add with a weight that has shards, whose sums are added in a binary tree. Inputs between
+/// shards are zeros.
 void sharded_matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                     void* out, OutputType type, void* workspace);
 void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows,
                         float* hidden, void* workspace);
+/// Returns the scratch bytes of all GEMM ops with a weight that is not in bf16. Rules: matmul_workspace_bytes.
+[[nodiscard]] size_t dequantizing_workspace_bytes(const DeviceWeight& weight, int32_t rows);
 /// Copies rows with zeros before the shards that begin inside a step: out (bf16) [rows, to.border[count]] =
 /// x (bf16) [rows, from.border[count]], shard by shard.
 void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from, const DeviceShards& to, int32_t rows,
@@ -170,8 +200,8 @@ void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from,
 /// hidden (f32) [rows, width] += sums (f32) [rows, width] + bias (f32, may be null).
 void add_sums(cudaStream_t stream, const float* sums, const float* bias, int32_t rows, int32_t width, float* hidden);
 
-/// The experts of a sparse layer; contract: tensor::Routing. Their weights are contiguous, packed_weight_bytes each:
-/// gate and up [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
+/// The experts of a sparse layer; contract: tensor::Routing. Their weights are contiguous packed weights: gate and up
+/// [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
 struct DeviceExperts {
   const void* gate_up = nullptr;
   const void* down = nullptr;
@@ -181,6 +211,8 @@ struct DeviceExperts {
   int32_t hidden = 0;
   int32_t intermediate = 0;
   MatrixInstruction by = MatrixInstruction::kMma;
+  WeightFormat gate_up_format = {};
+  WeightFormat down_format = {};
   DeviceShards shards = {};  ///< of experts; without any, all experts are one shard
 
   /// Returns the experts [first, end) whose weights are there.

@@ -1,3 +1,4 @@
+#include "cuda/dequantizing_gemm.cuh"
 #include "cuda/wide_launch.cuh"
 
 namespace millrace::cuda {
@@ -30,17 +31,15 @@ GemmParams params_of(const Operands& given) {
           .features = weight.out_features,
           .panels = panel_count(weight.out_features, weight.gate_up),
           .splits = splits_of_weight(weight),
-          .epilogue = given.epilogue};
+          .epilogue = given.epilogue,
+          .format = weight.format};
 }
 
 void run_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
   const GemmParams product = params_of(given);
-  if (takes_wide(weight, given.rows)) return run_wide<false>(stream, product);
-  with_tiling(weight.by, tile_tokens(given.rows), [&](auto tiling) {
-    using T = decltype(tiling);
-    launch_tiles<gemm_kernel<T>, T>("product", stream, product);
-  });
+  if (weight.format.codes == WeightCodes::kBf16) return run_bf16(stream, product, weight.by);
+  run_dequantizing(stream, product, weight.by, given.workspace);
 }
 
 void check_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
@@ -50,6 +49,14 @@ void check_gate_up(const char* op, const DeviceWeight& weight, bool wanted) {
 }
 
 }  // namespace
+
+void run_bf16(cudaStream_t stream, const GemmParams& product, MatrixInstruction by) {
+  if (takes_wide(product, by)) return run_wide<false>(stream, product);
+  with_tiling(by, tile_tokens(product.rows), [&](auto tiling) {
+    using T = decltype(tiling);
+    launch_tiles<gemm_kernel<T>, T>("product", stream, product);
+  });
+}
 
 bool has_wgmma() {
 #if defined(MILLRACE_EMULATED_CUDA)

@@ -13,6 +13,15 @@ __device__ inline float bf16_to_float(uint16_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
 
+/// Converts an IEEE binary16 to f32: exact, with subnormals, infinities and NaNs.
+__device__ inline float binary16_to_float(uint16_t half) {
+  const uint32_t sign = (half & 0x8000u) << 16;
+  const uint32_t magnitude = (half & 0x7FFFu) << 13;
+  if (magnitude >= 0x0F800000u) return __uint_as_float(sign | magnitude | 0x7F800000u);
+  // Scaling by 2^112 moves the exponent's bias, and makes subnormals normal on the way.
+  return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude) * 0x1p112f));
+}
+
 #ifdef MILLRACE_EMULATED_CUDA
 
 inline uint16_t float_to_bf16(float value) {
@@ -22,6 +31,11 @@ inline uint16_t float_to_bf16(float value) {
 }
 inline uint32_t pack_bf16(float low, float high) {
   return static_cast<uint32_t>(float_to_bf16(low)) | static_cast<uint32_t>(float_to_bf16(high)) << 16;
+}
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const auto low = [](uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair)); };
+  const auto high = [](uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair >> 16)); };
+  return pack_bf16(std::fma(low(a), low(b), low(c)), std::fma(high(a), high(b), high(c)));
 }
 inline float exp2_fast(float x) {
   return std::exp2(x);
@@ -60,6 +74,13 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
 }
 __device__ inline uint16_t float_to_bf16(float value) {
   return static_cast<uint16_t>(pack_bf16(value, 0.0f));
+}
+
+/// Computes a · b + c of two pairs of bf16, rounded once. The emulator rounds a second time where f32 is not exact.
+__device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sums;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
+  return sums;
 }
 
 /// Computes 2^x to 2 ulp; 0 for very negative x, exactly 1 at 0.

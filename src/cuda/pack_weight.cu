@@ -6,15 +6,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Converts an IEEE binary16 to f32: exact, with subnormals, infinities and NaNs.
-__device__ float binary16_to_float(uint16_t half) {
-  const uint32_t sign = (half & 0x8000u) << 16;
-  const uint32_t magnitude = (half & 0x7FFFu) << 13;
-  if (magnitude >= 0x0F800000u) return __uint_as_float(sign | magnitude | 0x7F800000u);
-  // Scaling by 2^112 moves the exponent's bias, and makes subnormals normal on the way.
-  return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude) * 0x1p112f));
-}
-
 __device__ uint16_t read_as_bf16(const void* source, SourceType type, size_t at) {
   switch (type) {
     case SourceType::kF32: return float_to_bf16(static_cast<const float*>(source)[at]);

@@ -2,14 +2,10 @@
 
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/weight_layout.h"
 
 /// The packed layout of weights (kernels.h), and properties of GEMMs that the weight's shape determines.
 namespace millrace::cuda {
-
-constexpr int32_t kPanelRows = 64;
-constexpr int32_t kStepInputs = 64;
-constexpr int32_t kStepRowBytes = kStepInputs * 2;  ///< of one row in one step
-constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
 
 /// Returns the byte offset of the 16-byte chunk `chunk` of a row. The layout is the same for packed weights and tokens
 /// in shared memory. The order of chunks rotates with the row, so that one chunk of eight rows covers all banks. It is
@@ -17,17 +13,6 @@ constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
 constexpr int32_t kSwizzleBytes = 8 * kStepRowBytes;
 constexpr __host__ __device__ int32_t chunk_offset(int32_t row, int32_t chunk) {
   return row * kStepRowBytes + ((chunk ^ (row & 7)) << 4);
-}
-
-/// Returns the rows of the packed matrix before padding to whole panels.
-constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {
-  return gate_up ? round_up(out_features, 8) * 2 : out_features;
-}
-constexpr int32_t panel_count(int32_t out_features, bool gate_up) {
-  return ceil_div(packed_rows(out_features, gate_up), kPanelRows);
-}
-constexpr int32_t step_count(int32_t in_features) {
-  return ceil_div(in_features, kStepInputs);
 }
 
 /// Panels of one block of the GEMM for many rows.

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) sharded_gemm_kerne
   compute_shards<T>(p, rows, first_panel, shard, alone ? p.shards.count : shard + 1, tile);
   const auto tile_index = static_cast<int32_t>(blockIdx.y * gridDim.x + blockIdx.x);
   if (!alone && !reduce_shards<T>(p, tile_index, static_cast<int32_t>(gridDim.x * gridDim.y), shard, tile)) return;
-  run_epilogue<T>(p, rows, first_panel * kPanelRows, tile);
+  run_epilogue<T>(p, rows, (p.first_panel + first_panel) * kPanelRows, tile);
 }
 
 }  // namespace millrace::cuda

@@ -1,3 +1,4 @@
+#include "cuda/dequantizing_gemm.cuh"
 #include "cuda/sharded_gemm.cuh"
 #include "cuda/wide_launch.cuh"
 
@@ -37,12 +38,10 @@ void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight,
                            .panels = panel_count(weight.out_features, false),
                            .splits = weight.shards.count,
                            .epilogue = epilogue,
-                           .shards = steps_of(weight.shards)};
-  if (takes_wide(weight, rows)) return run_wide<true>(stream, product);
-  with_tiling(weight.by, tile_tokens(rows), [&](auto tiling) {
-    using T = decltype(tiling);
-    launch_tiles<sharded_gemm_kernel<T>, T>("sharded_product", stream, product);
-  });
+                           .shards = steps_of(weight.shards),
+                           .format = weight.format};
+  if (weight.format.codes == WeightCodes::kBf16) return run_bf16_shards(stream, product, weight.by);
+  run_dequantizing(stream, product, weight.by, workspace);
 }
 
 /// Grid: [rows]. Each thread copies some inputs of a row.
@@ -69,6 +68,14 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 }  // namespace
+
+void run_bf16_shards(cudaStream_t stream, const GemmParams& product, MatrixInstruction by) {
+  if (takes_wide(product, by)) return run_wide<true>(stream, product);
+  with_tiling(by, tile_tokens(product.rows), [&](auto tiling) {
+    using T = decltype(tiling);
+    launch_tiles<sharded_gemm_kernel<T>, T>("sharded_product", stream, product);
+  });
+}
 
 size_t sharded_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
   return split_workspace_bytes(weight.shards.count, panel_count(weight.out_features, false), rows);

@@ -1,11 +1,16 @@
 #include "cuda/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 
 #include "base/check.h"
+#include "base/machine.h"
+#include "base/thread_name.h"
 #include "cuda/error.h"
+#include "cuda/weight_layout.h"
 #include "tensor/slices.h"
 
 namespace millrace::cuda {
@@ -24,6 +29,7 @@ SourceType source_type(tensor::DType dtype) {
 }
 
 size_t bytes_of(const DeviceWeight& weight) {
+  if (weight.format.codes != WeightCodes::kBf16) return coded_weight_bytes(weight);
   return packed_weight_bytes(weight.out_features, weight.in_features, weight.gate_up);
 }
 
@@ -39,8 +45,7 @@ void check_pair(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
 
 /// Returns `inputs` rounded up to whole steps of the packed matrix.
 int32_t round_up_to_step(int32_t inputs) {
-  constexpr int32_t kStep = 64;
-  return (inputs + kStep - 1) / kStep * kStep;
+  return step_count(inputs) * kStepInputs;
 }
 
 /// Returns a rank's shards as ranges of its own terms.
@@ -84,7 +89,87 @@ tensor::HostSlice spread_columns(const tensor::HostTensor& part, const DeviceSha
   return spread;
 }
 
+/// Returns the columns of a packed matrix as those of the matrix that is packed.
+std::vector<PackedColumns> packed_columns(const DeviceShards& from, const DeviceShards& to) {
+  std::vector<PackedColumns> columns;
+  for (int32_t s = 0; s < from.count; ++s)
+    columns.push_back({.packed = to.border[s], .source = from.border[s], .count = from.border[s + 1] - from.border[s]});
+  return columns;
+}
+std::vector<PackedColumns> all_columns(const CodedPart& part) {
+  return {{.packed = 0, .source = 0, .count = part.cols()}};
+}
+
+void check_coded(const CodedPart& part, int64_t cols) {
+  CHECK(part.rows() <= INT32_MAX && part.cols() <= INT32_MAX, "{}: [{}, {}]", part.name(), part.rows(), part.cols());
+  CHECK(part.cols() == cols, "{}: [{}, {}] with rows of {}", part.name(), part.rows(), part.cols(), cols);
+}
+
+/// Returns the description of a weight of 4 or 8 bits in all columns of its parts.
+CodedWeight coded_weight(std::vector<CodedPart> parts, bool gate_up, MatrixInstruction by) {
+  CHECK(!parts.empty(), "a weight without parts");
+  DeviceWeight weight{.in_features = static_cast<int32_t>(parts.front().cols()), .gate_up = gate_up, .by = by};
+  for (const CodedPart& part : parts) {
+    check_coded(part, parts.front().cols());
+    weight.out_features += static_cast<int32_t>(part.rows());
+  }
+  if (gate_up) {
+    CHECK(parts.size() == 2 && parts[0].rows() == parts[1].rows(), "{}: gate and up differ", parts[0].name());
+    weight.out_features /= 2;
+  }
+  std::vector<PackedColumns> columns = all_columns(parts.front());
+  weight.format = format_of(parts, columns);
+  return {.parts = std::move(parts), .columns = std::move(columns), .weight = weight};
+}
+
 }  // namespace
+
+void WeightLoader::pack_panels(const CodedWeight& weight, std::byte* packed) {
+  const size_t panel_bytes = weight.panel_bytes();
+  if (panel_bytes > kBlockBytes) {
+    throw std::runtime_error(fmt::format("{}: 64 packed rows have {} bytes, wanted at most {}",
+                                         weight.parts.front().name(), panel_bytes, kBlockBytes));
+  }
+  if (panel_bytes == 0) return;
+  const int32_t panels = panel_count(weight.weight.out_features, weight.weight.gate_up);
+  const auto panels_per_block = static_cast<int32_t>(kBlockBytes / panel_bytes);
+  const auto processors = static_cast<int32_t>(Machine().processors());
+  for (int32_t first = 0; first < panels; first += panels_per_block) {
+    const int32_t count = std::min(panels_per_block, panels - first);
+    std::byte* const pinned = next_block().pinned.data();
+    std::memset(pinned, 0, static_cast<size_t>(count) * panel_bytes);
+    std::atomic<int32_t> next = 0;
+    const auto work = [&] {
+      for (int32_t i; (i = next.fetch_add(1)) < count;)
+        weight.pack_panel(first + i, pinned + static_cast<size_t>(i) * panel_bytes);
+    };
+    std::vector<std::jthread> helpers;
+    for (int32_t i = 1; i < std::min(count, processors); ++i) {
+      helpers.emplace_back([&work] {
+        name_thread("pack");
+        work();
+      });
+    }
+    work();
+    helpers.clear();
+    check(cudaMemcpyAsync(packed + static_cast<size_t>(first) * panel_bytes, pinned,
+                          static_cast<size_t>(count) * panel_bytes, cudaMemcpyDefault, device_.set_up.get()),
+          "cudaMemcpyAsync");
+    current_block().free.record(device_.set_up);
+  }
+}
+
+WeightLoader::Block& WeightLoader::next_block() {
+  block_ = (block_ + 1) % blocks_.size();
+  Block& block = current_block();
+  if (block.pinned.bytes() == 0) {
+    block.pinned = allocate_pinned(kBlockBytes);
+    block.on_device = allocate_device(device_.ordinal, kBlockBytes, device_.set_up);
+  } else {
+    check(cudaEventSynchronize(block.free.get()), "cudaEventSynchronize");
+  }
+  return block;
+}
 
 void WeightLoader::stream_rows(const tensor::HostTensor& matrix, const UseRows& use) {
   const auto row_bytes = static_cast<size_t>(matrix.shape[1]) * tensor::size_of(matrix.dtype);
@@ -98,13 +183,7 @@ void WeightLoader::stream_rows(const tensor::HostTensor& matrix, const UseRows& 
   for (int64_t first = 0; first < matrix.shape[0]; first += rows_per_block) {
     const int64_t count = std::min(rows_per_block, matrix.shape[0] - first);
     const size_t bytes = static_cast<size_t>(count) * row_bytes;
-    Block& block = blocks_[next_block_++ % blocks_.size()];
-    if (block.pinned.bytes() == 0) {
-      block.pinned = allocate_pinned(kBlockBytes);
-      block.on_device = allocate_device(device_.ordinal, kBlockBytes, device_.set_up);
-    } else {
-      check(cudaEventSynchronize(block.free.get()), "cudaEventSynchronize");
-    }
+    Block& block = next_block();
     std::memcpy(block.pinned.data(), matrix.data + static_cast<size_t>(first) * row_bytes, bytes);
     check(cudaMemcpyAsync(block.on_device.data(), block.pinned.data(), bytes, cudaMemcpyDefault, stream),
           "cudaMemcpyAsync");
@@ -183,6 +262,44 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded(const tensor::HostTensor&
   return std::make_unique<CudaWeight>(std::move(packed), weight, source);
 }
 
+std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> parts, bool gate_up) {
+  CodedWeight coded = coded_weight(std::move(parts), gate_up, device_.products);
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer packed = allocate_packed(coded.weight, 1);
+  pack_panels(coded, packed.data());
+  device_.set_up.synchronize();
+  coded.weight.data = packed.data();
+  return std::make_unique<CudaWeight>(std::move(packed), coded.weight);
+}
+
+std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards) {
+  check_coded(part, shards.owned().size());
+  const DeviceShards source = own_shards(shards);
+  const DeviceShards spread = packed_shards(source);
+  CodedWeight coded{.parts = {part}, .columns = packed_columns(source, spread), .weight = {}};
+  if (!can_pack(part, coded.columns)) {
+    const std::vector<tensor::BFloat16> weights = part.dequantized();
+    return pack_sharded({.name = part.name(),
+                         .dtype = tensor::DType::kBF16,
+                         .shape = {part.rows(), part.cols()},
+                         .data = reinterpret_cast<const std::byte*>(weights.data())},
+                        shards);
+  }
+  coded.weight = {.out_features = static_cast<int32_t>(part.rows()),
+                  .in_features = spread.border[spread.count],
+                  .by = device_.products,
+                  .shards = spread,
+                  .format = format_of(coded.parts, coded.columns)};
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer packed = allocate_packed(coded.weight, 1);
+  pack_panels(coded, packed.data());
+  device_.set_up.synchronize();
+  coded.weight.data = packed.data();
+  return std::make_unique<CudaWeight>(std::move(packed), coded.weight, source);
+}
+
 std::unique_ptr<CudaWeight> WeightLoader::pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
   check_pair(gate, up);
   DeviceWeight weight{.out_features = static_cast<int32_t>(gate.shape[0]),
@@ -230,16 +347,30 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     experts_.by = loader.device_.products;
   }
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
+  void add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) override {
+    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+  }
+  void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
+              tensor::W8Activations inputs) override {
+    CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", gate.name);
+    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+  }
   std::unique_ptr<tensor::Experts> finish() override;
 
  private:
   [[nodiscard]] int32_t own_count() const { return experts_.end() - experts_.first(); }
   [[nodiscard]] DeviceWeight gate_up_weight() const {
-    return {.out_features = experts_.intermediate, .in_features = experts_.hidden, .gate_up = true};
+    return {.out_features = experts_.intermediate,
+            .in_features = experts_.hidden,
+            .gate_up = true,
+            .format = experts_.gate_up_format};
   }
   [[nodiscard]] DeviceWeight down_weight() const {
-    return {.out_features = experts_.hidden, .in_features = experts_.intermediate};
+    return {.out_features = experts_.hidden, .in_features = experts_.intermediate, .format = experts_.down_format};
   }
+  void add_coded(std::vector<CodedPart> gate_up, const CodedPart& down);
+  /// Allocates the weights with the first expert, of whose sizes and formats all are. Returns the number of the expert.
+  size_t count_expert(const DeviceWeight& gate_up, const DeviceWeight& down, const std::string& name);
 
   WeightLoader& loader_;
   const tensor::Routing routing_;
@@ -249,26 +380,50 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   tensor::Buffer down_;     // [own_count()] packed weights
 };
 
+size_t WeightLoader::ExpertPacker::count_expert(const DeviceWeight& gate_up, const DeviceWeight& down,
+                                                const std::string& name) {
+  CHECK(added_ < own_count(), "more experts than {}", own_count());
+  loader_.device_.make_current();
+  if (added_ == 0) {
+    experts_.intermediate = gate_up.out_features;
+    experts_.hidden = gate_up.in_features;
+    experts_.gate_up_format = gate_up.format;
+    experts_.down_format = down.format;
+    gate_up_ = loader_.allocate_packed(gate_up_weight(), own_count());
+    down_ = loader_.allocate_packed(down_weight(), own_count());
+  }
+  CHECK(gate_up.out_features == experts_.intermediate && gate_up.in_features == experts_.hidden &&
+            down.out_features == experts_.hidden && down.in_features == experts_.intermediate,
+        "{}: expert {} has {} features of {}, then {} of {}, wanted {} features of {} and back", name, added_,
+        gate_up.out_features, gate_up.in_features, down.out_features, down.in_features, experts_.intermediate,
+        experts_.hidden);
+  if (gate_up.format != experts_.gate_up_format || down.format != experts_.down_format) {
+    throw std::runtime_error(
+        fmt::format("{}: the format of expert {} differs from that of the first, wanted one for all", name, added_));
+  }
+  return static_cast<size_t>(added_++);
+}
+
 void WeightLoader::ExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
                                      const tensor::HostTensor& down) {
   check_pair(gate, up);
   check_matrix(down);
-  CHECK(added_ < own_count(), "more experts than {}", own_count());
   const std::lock_guard lock(loader_.mutex_);
-  loader_.device_.make_current();
-  if (added_ == 0) {
-    experts_.intermediate = static_cast<int32_t>(gate.shape[0]);
-    experts_.hidden = static_cast<int32_t>(gate.shape[1]);
-    gate_up_ = loader_.allocate_packed(gate_up_weight(), own_count());
-    down_ = loader_.allocate_packed(down_weight(), own_count());
-  }
-  CHECK(gate.shape[0] == experts_.intermediate && gate.shape[1] == experts_.hidden &&
-            down.shape[0] == experts_.hidden && down.shape[1] == experts_.intermediate,
-        "expert {}: gate {} and down {}, wanted {} features of {} and back", added_, gate.shape.to_string(),
-        down.shape.to_string(), experts_.intermediate, experts_.hidden);
-  const auto at = static_cast<size_t>(added_++);
+  const size_t at = count_expert(
+      {.out_features = static_cast<int32_t>(gate.shape[0]), .in_features = static_cast<int32_t>(gate.shape[1])},
+      {.out_features = static_cast<int32_t>(down.shape[0]), .in_features = static_cast<int32_t>(down.shape[1])},
+      gate.name);
   loader_.pack_both(gate, up, gate_up_.data() + at * bytes_of(gate_up_weight()));
   loader_.pack_part(down, 0, PackAs::kRows, down_.data() + at * bytes_of(down_weight()));
+}
+
+void WeightLoader::ExpertPacker::add_coded(std::vector<CodedPart> gate_up, const CodedPart& down) {
+  const CodedWeight pair = coded_weight(std::move(gate_up), true, loader_.device_.products);
+  const CodedWeight back = coded_weight({down}, false, loader_.device_.products);
+  const std::lock_guard lock(loader_.mutex_);
+  const size_t at = count_expert(pair.weight, back.weight, pair.parts.front().name());
+  loader_.pack_panels(pair, gate_up_.data() + at * bytes_of(gate_up_weight()));
+  loader_.pack_panels(back, down_.data() + at * bytes_of(down_weight()));
 }
 
 std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {

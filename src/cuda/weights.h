@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "cuda/coded_weight.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 #include "tensor/backend.h"
@@ -46,6 +47,7 @@ class CudaWeight final : public tensor::PackedWeight {
 /// Returns the scratch bytes of a GEMM of up to `rows` rows.
 [[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
   const DeviceWeight& packed = weight.get();
+  if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
   return matmul_workspace_bytes(packed.out_features, packed.in_features, packed.gate_up, rows);
 }
@@ -99,6 +101,10 @@ class WeightLoader {
   /// Implements Backend::pack_sharded.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded(const tensor::HostTensor& part,
                                                          const tensor::SumShards& shards);
+  /// Packs weights of 4 or 8 bits one above the other or, with `gate_up`, as a pair.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_coded(std::vector<CodedPart> parts, bool gate_up);
+  /// Packs such a weight whose sums have shards. Where a shard cuts a group of weights, the weight becomes bf16.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards);
   /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
   /// Implements Backend::pack_experts.
@@ -112,19 +118,24 @@ class WeightLoader {
     tensor::Buffer on_device;  // [block bytes]
     Event free;                // set when both may be written to
   };
+  [[nodiscard]] Block& current_block() { return blocks_[block_]; }
   // All of these run with mutex_ held. Packed data is ready when the stream Device::set_up has reached it.
   /// Allocates `count` packed weights, contiguous.
   [[nodiscard]] tensor::Buffer allocate_packed(const DeviceWeight& weight, int64_t count);
+  /// Returns the block after the current one, once both of its memories may be written to.
+  [[nodiscard]] Block& next_block();
   /// Receives one block of rows after another: use(rows on the device, first row, count).
   using UseRows = std::function<void(const std::byte* rows, int64_t first, int64_t count)>;
   void stream_rows(const tensor::HostTensor& matrix, const UseRows& use);
   void pack_part(const tensor::HostTensor& part, int64_t first_feature, PackAs as, std::byte* packed);
+  /// Packs a weight that is not in bf16 into zeroed memory.
+  void pack_panels(const CodedWeight& weight, std::byte* packed);
   void pack_both(const tensor::HostTensor& gate, const tensor::HostTensor& up, std::byte* packed);
 
   Device& device_;
   std::mutex mutex_;
   std::array<Block, 3> blocks_;  // allocated when first used; guarded by mutex_, as the rest
-  size_t next_block_ = 0;
+  size_t block_ = 0;             // the current one
 };
 
 }  // namespace millrace::cuda

@@ -252,7 +252,8 @@ __device__ void store_wide_tile(const GemmParams& p, int32_t first_token, int32_
     warpgroup_barrier();
     for (int i = thread; i < T::kStagedTokens * quads; i += kWarpgroupThreads) {
       const int32_t row = first_token + first + i / quads;
-      if (row < p.rows) store_quad(p, staged + i / quads * T::kSumStride, i % quads, panel * kPanelRows, row);
+      if (row < p.rows)
+        store_quad(p, staged + i / quads * T::kSumStride, i % quads, (p.first_panel + panel) * kPanelRows, row);
     }
   }
 }

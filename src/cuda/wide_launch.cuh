@@ -111,11 +111,11 @@ void run_wide(cudaStream_t stream, const GemmParams& product) {
   }
 }
 
-/// Returns whether run_wide() multiplies `rows` rows with a weight.
-inline bool takes_wide(const DeviceWeight& weight, int32_t rows) {
+/// Returns whether run_wide() computes a GEMM.
+inline bool takes_wide(const GemmParams& product, MatrixInstruction by) {
   constexpr int32_t kFewRows = 32;
   constexpr int32_t kRowAlignment = 8;  // inputs, for the copy engine
-  return weight.by == MatrixInstruction::kWgmma && rows > kFewRows && weight.in_features % kRowAlignment == 0;
+  return by == MatrixInstruction::kWgmma && product.rows > kFewRows && product.inputs % kRowAlignment == 0;
 }
 
 }  // namespace millrace::cuda

@@ -10,6 +10,7 @@
 #include "model/needed_features.h"
 #include "model/tensor_list.h"
 #include "model/weight_packer.h"
+#include "tensor/quantized_inputs.h"
 #include "tensor/slices.h"
 
 namespace millrace::model {
@@ -250,6 +251,11 @@ Result<void> check_backend(const ModelConfig& config, const tensor::Backend& bac
         ErrorCode::kInvalidArgument,
         "{}: does not support {}-bit weights (quantization {}), wanted an unquantized model or another device",
         backend.description(), is_w4 ? 4 : 8, to_string(config.quantization));
+  if (activations_of(config.quantization) == tensor::W8Activations::kInt8 && !tensor::quantizes_inputs(backend))
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: does not quantize the inputs of GEMMs (quantization {}), wanted w8, mxint8, w4 or another "
+                      "device",
+                      backend.description(), to_string(config.quantization));
   for (const auto& [feature, name] : tensor::kFeatureNames) {
     if (needs(config, feature) && !backend.computes(feature))
       return make_error(ErrorCode::kInvalidArgument, "{}: does not compute {}, which {} needs, wanted another device",

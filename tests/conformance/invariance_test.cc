@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "conformance/sequences.h"
+#include "tensor/quantized_inputs.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -52,9 +53,11 @@ constexpr WeightFormat kWeightFormats[] = {
     {.name = "plain", .is_plain = true},
     {.name = "w8"},
     {.name = "mxint8", .scaling = tensor::W8Scaling::kPerGroupPowerOfTwo},
+    {.name = "w4", .has_4_bits = true},
+    // The formats from here on quantize inputs.
     {.name = "w8a8", .inputs = tensor::W8Activations::kInt8},
-    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel},
-    {.name = "w4", .has_4_bits = true}};
+    {.name = "w8a8_int8", .inputs = tensor::W8Activations::kInt8, .scaling = tensor::W8Scaling::kPerChannel}};
+constexpr size_t kWithoutRoundedInputs = 4;
 
 std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const tensor::HostTensor& part, bool gate_up,
                                                const WeightFormat& format) {
@@ -71,7 +74,8 @@ std::unique_ptr<tensor::PackedWeight> pack_any(tensor::Backend& backend, const t
 }
 
 std::span<const WeightFormat> weight_formats(const tensor::Backend& backend) {
-  return std::span(kWeightFormats).first(backend.packs_w8() ? std::size(kWeightFormats) : 1);
+  return std::span(kWeightFormats)
+      .first(tensor::quantizes_inputs(backend) ? std::size(kWeightFormats) : kWithoutRoundedInputs);
 }
 
 const WeightFormat& any_weight_format(Random& random, const tensor::Backend& backend) {

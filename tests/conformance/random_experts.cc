@@ -65,7 +65,7 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
 }
 
 std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {ExpertFormat::kCompute};
+  if (!tensor::quantizes_inputs(backend)) return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW4};
   return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8, ExpertFormat::kW4};
 }
 
@@ -154,7 +154,10 @@ void RandomExperts::pack(const tensor::HostTensor& gate, const tensor::HostTenso
 
 Values RandomExperts::stood_for(const tensor::HostTensor& tensor) const {
   if (format_ == ExpertFormat::kCompute) return reference::to_floats(tensor);
-  if (format_ == ExpertFormat::kW4) return reference::to_floats(tensor::quantize_w4(tensor).view());
+  if (format_ == ExpertFormat::kW4) {
+    const Values exact = reference::to_floats(tensor::quantize_w4(tensor).view());
+    return rounds_inputs() ? exact : reference::rounded(exact, DType::kBF16);
+  }
   const Values exact = reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
   return rounds_inputs() ? exact : reference::rounded(exact, w8_dtype_);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "conformance/harness.h"
+#include "tensor/quantized_inputs.h"
 
 namespace millrace::test {
 
@@ -68,7 +69,8 @@ class RandomExperts {
 
  private:
   [[nodiscard]] bool rounds_inputs() const {
-    return format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8 || format_ == ExpertFormat::kW4;
+    return tensor::quantizes_inputs(backend_) &&
+           (format_ == ExpertFormat::kW8A8 || format_ == ExpertFormat::kW8A8Int8 || format_ == ExpertFormat::kW4);
   }
   [[nodiscard]] HostMatrix matrix(Random& random, int64_t rows, int64_t cols) const;
   /// Packs the next expert, for the op and for the ops of dense layers.

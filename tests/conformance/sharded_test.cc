@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "conformance/harness.h"
+#include "tensor/quantized_inputs.h"
 #include "tensor/slices.h"
 
 using namespace millrace;
@@ -36,7 +37,7 @@ constexpr Sum kSums[] = {{.heads = 16, .inputs = 512},
                          {.inputs = 7}};
 
 std::vector<Format> formats_of(const tensor::Backend& backend) {
-  if (!backend.packs_w8()) return {Format::kCompute};
+  if (!tensor::quantizes_inputs(backend)) return {Format::kCompute, Format::kW8, Format::kW4, Format::kW4Wide};
   return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8, Format::kW4, Format::kW4Wide};
 }
 
@@ -251,7 +252,9 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
         Values inputs = sharded.x;
         // Where borders cut a group of 32 inputs, its parts have scales of their own, which the reference does not
         // model.
-        if (format == Format::kW8A8 || sharded.has_4_bits()) {
+        const bool rounds_w4 = sharded.has_4_bits() && tensor::quantizes_inputs(*backend);
+        if (sharded.has_4_bits() && !rounds_w4) weights = reference::rounded(weights, DType::kBF16);
+        if (format == Format::kW8A8 || rounds_w4) {
           if (!sharded.can_cut(tensor::kSumShards)) continue;
           inputs = reference::rounded_to_int8(inputs, sum.inputs);
         }

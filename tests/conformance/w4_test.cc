@@ -7,6 +7,7 @@
 #include <map>
 
 #include "conformance/harness.h"
+#include "conformance/random_w4.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -17,77 +18,6 @@ using tensor::W4Storage;
 using tensor::W4Values;
 
 namespace {
-
-/// A kind of 4-bit weight.
-struct Kind {
-  std::string_view name;
-  W4Values values = W4Values::kInteger;
-  W4Offsets offsets = W4Offsets::kNone;
-  int64_t group = 32;
-  DType scale_dtype = DType::kBF16;
-  bool has_factors = false;
-};
-
-constexpr Kind kKinds[] = {
-    {.name = "w4"},
-    {.name = "w4a16 of 128", .group = 128, .scale_dtype = DType::kF16},
-    {.name = "w4a16 of a row", .group = 4096},
-    {.name = "gptq", .offsets = W4Offsets::kZeroPoints, .group = 64, .scale_dtype = DType::kF16},
-    {.name = "awq", .offsets = W4Offsets::kZeroPoints, .group = 128, .scale_dtype = DType::kF32},
-    {.name = "q4_1", .offsets = W4Offsets::kMinimums, .scale_dtype = DType::kF16},
-    {.name = "q4_k", .offsets = W4Offsets::kMinimums, .group = 256, .scale_dtype = DType::kF16, .has_factors = true},
-    {.name = "iq4_nl", .values = W4Values::kIq4, .scale_dtype = DType::kF16},
-    {.name = "iq4_xs", .values = W4Values::kIq4, .group = 256, .scale_dtype = DType::kF16, .has_factors = true},
-    {.name = "mxfp4", .values = W4Values::kTwiceE2M1},
-};
-
-/// Appends a number as `dtype`; an f16 is 1 to 2 times a power of two.
-void append(std::vector<std::byte>& bytes, DType dtype, float value) {
-  if (dtype == DType::kF32) {
-    bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&value), reinterpret_cast<std::byte*>(&value) + 4);
-    return;
-  }
-  uint16_t bits = tensor::BFloat16::from_float(value).bits;
-  if (dtype == DType::kF16) {
-    const uint32_t word = std::bit_cast<uint32_t>(value);
-    bits = static_cast<uint16_t>((word >> 31 << 15) | (((word >> 23 & 255) - 112) << 10) | (word >> 13 & 1023));
-  }
-  bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&bits), reinterpret_cast<std::byte*>(&bits) + 2);
-}
-
-W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const Kind& kind) {
-  W4Storage storage{.name = "weight",
-                    .rows = rows,
-                    .cols = cols,
-                    .values = kind.values,
-                    .offsets = kind.offsets,
-                    .group = kind.group,
-                    .scale_dtype = kind.scale_dtype,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
-  const W4Matrix shape = storage.view();
-  const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
-  for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
-  // Weights are about 1 in size.
-  const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f);
-  const auto draw = [&] {
-    return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
-  };
-  for (int64_t i = 0; i < rows * shape.groups(); ++i) {
-    append(storage.scales, kind.scale_dtype, draw());
-    if (kind.offsets == W4Offsets::kZeroPoints) storage.zero_points.push_back(static_cast<uint8_t>(number(0, 16)));
-    if (kind.offsets == W4Offsets::kMinimums) append(storage.minimums, kind.scale_dtype, 4.0f * draw());
-  }
-  for (int64_t i = 0; kind.has_factors && i < rows * shape.units(); ++i) {
-    storage.unit_scales.push_back(static_cast<int8_t>(number(-32, 63)));
-    if (kind.offsets == W4Offsets::kMinimums) storage.unit_minimums.push_back(static_cast<int8_t>(number(0, 63)));
-  }
-  return storage;
-}
 
 struct Sizes {
   int64_t rows, in, out;
@@ -131,7 +61,7 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->packs_w4()) continue;
-    for (const Kind& kind : kKinds) {
+    for (const W4Kind& kind : kW4Kinds) {
       for (const auto& [rows, in, out] : all_sizes(random)) {
         INFO(backend_case.name << ", " << kind.name << ": " << rows << " x " << in << " x " << out);
         const W4Storage storage = random_w4(random, out, in, kind);
@@ -150,7 +80,7 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
 TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 71);
-  for (const Kind& kind : kKinds) {
+  for (const W4Kind& kind : kW4Kinds) {
     const Sizes sizes{random.integer(1, 40), random.integer(1, 700), random.integer(1, 140)};
     const W4Storage storage = random_w4(random, sizes.out, sizes.in, kind);
     const W4Matrix matrix = storage.view();
@@ -176,7 +106,7 @@ TEST_CASE("a row of a 4-bit GEMM does not depend on the other rows") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->packs_w4()) continue;
-    for (const Kind& kind : kKinds) {
+    for (const W4Kind& kind : kW4Kinds) {
       const int64_t in = random.integer(1, 900);
       const int64_t out = random.integer(1, 140);
       const W4Storage storage = random_w4(random, out, in, kind);
@@ -203,17 +133,18 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 73);
   constexpr int64_t kIn = 400;
-  const std::array<std::vector<Kind>, 3> stacks = {
-      std::vector<Kind>{kKinds[0], kKinds[1], kKinds[4]}, {kKinds[5], kKinds[6]}, {kKinds[7], kKinds[8]}};
+  const std::array<std::vector<W4Kind>, 3> stacks = {std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]},
+                                                     {kW4Kinds[5], kW4Kinds[6]},
+                                                     {kW4Kinds[7], kW4Kinds[8]}};
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
     if (!backend->packs_w4()) continue;
-    for (const std::vector<Kind>& kinds : stacks) {
+    for (const std::vector<W4Kind>& kinds : stacks) {
       std::vector<W4Storage> storages;
       std::vector<W4Matrix> parts;
       Values weights;
-      for (const Kind& kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kind));
+      for (const W4Kind& kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kind));
       int64_t out = 0;
       for (const W4Storage& storage : storages) {
         parts.push_back(storage.view());
@@ -227,8 +158,8 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
       const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
       check_close(run(*backend, *backend->pack_w4(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
     }
-    const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kKinds[0]), random_w4(random, 2, 64, kKinds[5]),
-                                           random_w4(random, 2, 64, kKinds[9])};
+    const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kW4Kinds[0]), random_w4(random, 2, 64, kW4Kinds[5]),
+                                           random_w4(random, 2, 64, kW4Kinds[9])};
     REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
     REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
   }
@@ -242,8 +173,8 @@ TEST_CASE("matmul_silu_mul with 4-bit weights equals its real values") {
     if (!backend->packs_w4()) continue;
     for (const auto& [rows, in, out] : all_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
-      const W4Storage gate = random_w4(random, out, in, kKinds[0]);
-      const W4Storage up = random_w4(random, out, in, kKinds[1]);
+      const W4Storage gate = random_w4(random, out, in, kW4Kinds[0]);
+      const W4Storage up = random_w4(random, out, in, kW4Kinds[1]);
       const Values x = reference::rounded(random.normal(rows * in, 0.05f), backend->compute_dtype());
       const Values inputs = reference::rounded_to_int8(x, in);
       const Values wanted =
@@ -325,7 +256,7 @@ TEST_CASE("columns and rows of a 4-bit matrix keep their values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 76);
   constexpr int64_t kCols = 350;
-  for (const Kind& kind : kKinds) {
+  for (const W4Kind& kind : kW4Kinds) {
     INFO(kind.name);
     const W4Storage storage = random_w4(random, 5, kCols, kind);
     const Values all = reference::to_floats(storage.view());

@@ -7,6 +7,7 @@ namespace millrace::test {
 std::vector<BackendCase> backend_cases() {
   return {{.name = "cuda bf16",
            .make = [] { return cuda::make_backend({.products = tested_gemm()}); },
+           .product_dtype = tensor::DType::kBF16,
            .table_dtype = tensor::DType::kBF16}};
 }
 

@@ -9,6 +9,7 @@
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
 #include "cuda_backend/plain_numbers.h"
+#include "cuda_backend/plain_weights.h"
 
 namespace millrace::cuda {
 namespace {
@@ -47,17 +48,26 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
   const auto width = static_cast<size_t>(experts.hidden);
   const auto intermediate = static_cast<size_t>(experts.intermediate);
   const size_t own = choice.expert - static_cast<size_t>(experts.first());
-  const uint16_t* gate_up = bf16(experts.gate_up) + own * 2 * intermediate * width;
-  const uint16_t* down = bf16(experts.down) + own * intermediate * width;
+  DeviceWeight gate_up{.data = experts.gate_up,
+                       .out_features = experts.intermediate,
+                       .in_features = experts.hidden,
+                       .gate_up = true,
+                       .format = experts.gate_up_format};
+  DeviceWeight down{.data = experts.down,
+                    .out_features = experts.hidden,
+                    .in_features = experts.intermediate,
+                    .format = experts.down_format};
+  gate_up.data = static_cast<const std::byte*>(gate_up.data) + own * PlainWeight::bytes(gate_up);
+  down.data = static_cast<const std::byte*>(down.data) + own * PlainWeight::bytes(down);
+  const PlainWeight pair(gate_up);
+  const PlainWeight back(down);
   std::vector<uint16_t> activated(intermediate);
   for (size_t i = 0; i < intermediate; ++i) {
-    const float gate = dot(x, gate_up + 2 * i * width, width);
-    const float up = dot(x, gate_up + (2 * i + 1) * width, width);
+    const float gate = dot(x, pair.row(2 * i), width);
+    const float up = dot(x, pair.row(2 * i + 1), width);
     activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * up);
   }
-  for (size_t i = 0; i < width; ++i) {
-    sums[i] += choice.weight * dot(activated.data(), down + i * intermediate, intermediate);
-  }
+  for (size_t i = 0; i < width; ++i) sums[i] += choice.weight * dot(activated.data(), back.row(i), intermediate);
 }
 
 /// Returns whether shard `s` has an expert.

@@ -12,6 +12,7 @@
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
 #include "cuda_backend/plain_numbers.h"
+#include "cuda_backend/plain_weights.h"
 
 namespace millrace::cuda {
 namespace {
@@ -37,9 +38,10 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
   const bool by_wgmma = weight.by == MatrixInstruction::kWgmma;
   const bool wrong = by_wgmma && wgmma_of_the_device() == "wrong";
   const bool uneven = by_wgmma && rows > kMany && wgmma_of_the_device() == "uneven";
+  const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     for (size_t feature = 0; feature < static_cast<size_t>(packed_rows); ++feature) {
-      float sum = dot(bf16(x) + row * inner, bf16(weight.data) + feature * inner, inner);
+      float sum = dot(bf16(x) + row * inner, weights.row(feature), inner);
       if (wrong) sum += 1.0f;
       if (uneven) sum = std::nextafter(sum, 2.0f * sum);
       each(row, feature, sum);
@@ -51,13 +53,14 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
 template <class Each>
 void multiply_shards(const void* x, const DeviceWeight& weight, int32_t rows, const Each& each) {
   const auto inner = static_cast<size_t>(weight.in_features);
+  const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
     for (size_t feature = 0; feature < static_cast<size_t>(weight.out_features); ++feature) {
       std::vector<float> sums;
       for (int32_t s = 0; s < weight.shards.count; ++s) {
         const auto begin = static_cast<size_t>(weight.shards.border[s]);
         const auto end = static_cast<size_t>(weight.shards.border[s + 1]);
-        sums.push_back(dot(bf16(x) + row * inner + begin, bf16(weight.data) + feature * inner + begin, end - begin));
+        sums.push_back(dot(bf16(x) + row * inner + begin, weights.row(feature) + begin, end - begin));
       }
       each(row, feature, tree_sum(sums));
     }
@@ -237,6 +240,10 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
       hidden[row * features + feature] += sum + (bias == nullptr ? 0.0f : bias[feature]);
     });
   });
+}
+
+size_t dequantizing_workspace_bytes(const DeviceWeight&, int32_t rows) {
+  return static_cast<size_t>(rows);
 }
 
 size_t sharded_workspace_bytes(const DeviceWeight&, int32_t rows) {

@@ -17,6 +17,8 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __noinline__
+#define __noinline__
 #define threadIdx (::millrace::emulator::current_thread().index)
 #define blockIdx (::millrace::emulator::current_block().index)
 #define blockDim (::millrace::emulator::current_block().shape)
@@ -123,6 +125,15 @@ inline uint32_t __float_as_uint(float value) {
 }
 inline float __uint_as_float(uint32_t bits) {
   return std::bit_cast<float>(bits);
+}
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t chosen = 0;
+  for (uint32_t i = 0; i < 4; ++i) chosen |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return chosen;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
 }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);

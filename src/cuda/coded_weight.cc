@@ -1,0 +1,208 @@
+#include "cuda/coded_weight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "cuda/weight_layout.h"
+
+namespace millrace::cuda {
+namespace {
+
+using tensor::DType;
+using tensor::W4Matrix;
+using tensor::W4Offsets;
+using tensor::W4Values;
+using tensor::W8Matrix;
+
+/// The integer that stands for zero in 4-bit codes without zero points.
+constexpr uint16_t kMiddleCode = 8;
+
+/// Returns the codes of kInt4 or kTable4.
+WeightCodes codes_of(const CodedPart& part) {
+  if (part.has_8_bits()) return WeightCodes::kInt8;
+  return part.w4().values == W4Values::kInteger ? WeightCodes::kInt4 : WeightCodes::kTable4;
+}
+
+DType scale_dtype(const CodedPart& part) {
+  if (part.has_8_bits()) return part.w8().scale_dtype;
+  return part.w4().unit_scales != nullptr ? DType::kF32 : part.w4().scale_dtype;
+}
+
+bool has_offsets(const CodedPart& part, W4Offsets offsets) {
+  return !part.has_8_bits() && part.w4().offsets == offsets;
+}
+
+/// Returns the most compact scales that hold those of all parts.
+CodeScales scales_of(std::span<const CodedPart> parts) {
+  const auto any_has = [parts](W4Offsets offsets) {
+    return std::ranges::any_of(parts, [offsets](const CodedPart& part) { return has_offsets(part, offsets); });
+  };
+  if (any_has(W4Offsets::kMinimums)) return CodeScales::kF32Minimum;
+  const DType dtype = scale_dtype(parts.front());
+  const bool is_one = std::ranges::all_of(parts, [dtype](const CodedPart& part) { return scale_dtype(part) == dtype; });
+  if (!is_one || dtype == DType::kF32) return CodeScales::kF32Zero;
+  if (dtype == DType::kF16) return CodeScales::kF16Zero;
+  return any_has(W4Offsets::kZeroPoints) ? CodeScales::kBf16Zero : CodeScales::kBf16;
+}
+
+/// Returns what is subtracted from the codes of a group, as kernels read them.
+uint16_t zero_point(const CodedPart& part, int64_t row, int64_t col) {
+  if (part.has_8_bits() || part.w4().values != W4Values::kInteger) return 0;
+  const W4Matrix& matrix = part.w4();
+  if (matrix.offsets == W4Offsets::kNone) return kMiddleCode;
+  if (matrix.offsets == W4Offsets::kMinimums) return 0;
+  return matrix.zero_points[row * matrix.groups() + (matrix.first_col + col) / matrix.group];
+}
+
+/// Returns the bits of a scale of 16 bits.
+uint16_t scale_bits(const CodedPart& part, int64_t row, int64_t col) {
+  uint16_t bits = 0;
+  if (part.has_8_bits()) {
+    const W8Matrix& matrix = part.w8();
+    const int64_t group = matrix.per_channel_scales ? 0 : col / tensor::kW8Group;
+    std::memcpy(&bits, matrix.scales + (row * matrix.groups() + group) * 2, sizeof(bits));
+  } else {
+    const W4Matrix& matrix = part.w4();
+    std::memcpy(&bits, matrix.scales + (row * matrix.groups() + (matrix.first_col + col) / matrix.group) * 2,
+                sizeof(bits));
+  }
+  return bits;
+}
+
+float scale_value(const CodedPart& part, int64_t row, int64_t col) {
+  if (!part.has_8_bits()) return part.w4().scale(row, col);
+  return part.w8().scale(row, part.w8().per_channel_scales ? 0 : col / tensor::kW8Group);
+}
+
+void put_scale(const CodedPart& part, CodeScales scales, int64_t row, int64_t col, std::byte* to) {
+  const auto put = [to](const auto& value) { std::memcpy(to, &value, sizeof(value)); };
+  switch (scales) {
+    case CodeScales::kBf16: return put(scale_bits(part, row, col));
+    case CodeScales::kBf16Zero:
+    case CodeScales::kF16Zero: return put(uint32_t{scale_bits(part, row, col)} << 16 | zero_point(part, row, col));
+    case CodeScales::kF32Zero:
+      return put(std::pair{scale_value(part, row, col), static_cast<float>(zero_point(part, row, col))});
+    case CodeScales::kF32Minimum: return put(std::pair{scale_value(part, row, col), part.w4().minimum(row, col)});
+  }
+}
+
+/// Puts the codes of eight 4-bit weights into the order of dequantize.cuh.
+uint32_t interleaved(const uint8_t* bytes) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    word |= static_cast<uint32_t>(bytes[i] & 15) << 4 * i | static_cast<uint32_t>(bytes[i] >> 4) << (16 + 4 * i);
+  }
+  return word;
+}
+
+/// Writes the codes of `count` weights, at most those of a unit.
+void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, std::byte* step, int32_t panel_row,
+               int32_t half) {
+  if (part.has_8_bits()) {
+    const std::byte* const from = part.w8().values + row * part.cols() + col;
+    for (int64_t first = 0; first < count; first += kPartBytes) {
+      const auto at = part_offset(WeightCodes::kInt8, panel_row, half, static_cast<int32_t>(first / kPartBytes));
+      std::memcpy(step + at, from + first, static_cast<size_t>(std::min<int64_t>(kPartBytes, count - first)));
+    }
+    return;
+  }
+  const W4Matrix& matrix = part.w4();
+  uint8_t bytes[kPartBytes] = {};
+  std::memcpy(bytes, matrix.codes + row * matrix.row_bytes() + (matrix.first_col + col) / 2,
+              static_cast<size_t>((count + 1) / 2));
+  for (int32_t word = 0; word < kPartBytes / 4; ++word) {
+    const uint32_t codes = interleaved(bytes + word * 4);
+    std::memcpy(step + part_offset(WeightCodes::kInt4, panel_row, half, 0) + word * 4, &codes, sizeof(codes));
+  }
+}
+
+}  // namespace
+
+bool CodedPart::shares_scale(int64_t col, int64_t inputs) const {
+  if (has_8_bits()) return w8_->per_channel_scales || (inputs == tensor::kW8Group && col % inputs == 0);
+  const int64_t at = w4_->first_col + col;
+  const int64_t group = w4_->unit_scales != nullptr ? tensor::kW4Unit : w4_->group;
+  if (at % tensor::kW4Unit != 0) return false;
+  if (group >= w4_->stored_cols) return true;
+  return at % inputs == 0 && group % inputs == 0;
+}
+
+std::vector<tensor::BFloat16> CodedPart::dequantized() const {
+  std::vector<float> weights;
+  if (has_8_bits()) {
+    weights = tensor::dequantize(*w8_);
+  } else {
+    weights.resize(static_cast<size_t>(rows() * cols()));
+    for (int64_t row = 0; row < rows(); ++row) tensor::read_floats(*w4_, row, 0, cols(), weights.data() + row * cols());
+  }
+  std::vector<tensor::BFloat16> rounded(weights.size());
+  std::ranges::transform(weights, rounded.begin(), tensor::BFloat16::from_float);
+  return rounded;
+}
+
+bool fit_together_w4(std::span<const W4Matrix> parts) {
+  const W4Matrix& first = parts.front();
+  return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
+    return part.values == first.values &&
+           (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
+  });
+}
+
+bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns) {
+  return std::ranges::all_of(columns, [&part](const PackedColumns& some) {
+    return some.count == 0 || part.shares_scale(some.source, kUnitInputs);
+  });
+}
+
+WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns) {
+  WeightFormat format{.codes = codes_of(parts.front()), .scales = scales_of(parts)};
+  for (const CodedPart& part : parts) {
+    for (const PackedColumns& some : columns) {
+      if (some.count > 0 && !part.shares_scale(some.source, kStepInputs)) format.scales_per_step = kUnitsPerStep;
+    }
+  }
+  if (format.codes == WeightCodes::kTable4) {
+    const W4Matrix& matrix = parts.front().w4();
+    const std::array<int8_t, 16> integers = tensor::w4_integers(matrix.values, matrix.offsets);
+    for (size_t i = 0; i < integers.size(); ++i) {
+      format.integers[i / 4] |= static_cast<uint32_t>(integers[i] + 128) << 8 * (i % 4);
+    }
+  }
+  return format;
+}
+
+size_t CodedWeight::panel_bytes() const {
+  return static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+}
+
+void CodedWeight::pack_panel(int32_t panel, std::byte* to) const {
+  const WeightFormat& format = weight.format;
+  for (int32_t panel_row = 0; panel_row < kPanelRows; ++panel_row) {
+    const int32_t packed_row = panel * kPanelRows + panel_row;
+    size_t which = 0;
+    int64_t row = packed_row;
+    if (weight.gate_up) {
+      which = static_cast<size_t>(packed_row / 8 % 2);
+      row = packed_row / 16 * 8 + packed_row % 8;
+    } else {
+      while (which < parts.size() && row >= parts[which].rows()) row -= parts[which++].rows();
+    }
+    if (which >= parts.size() || row >= parts[which].rows()) continue;
+    for (const PackedColumns& some : columns) {
+      for (int64_t first = 0; first < some.count; first += kUnitInputs) {
+        const auto input = static_cast<int32_t>(some.packed + first);
+        const int32_t half = input / kUnitInputs % kUnitsPerStep;
+        std::byte* const step = to + static_cast<size_t>(input / kStepInputs) * static_cast<size_t>(step_bytes(format));
+        put_codes(parts[which], row, some.source + first, std::min<int64_t>(kUnitInputs, some.count - first), step,
+                  panel_row, half);
+        if (half > 0 && format.scales_per_step == 1) continue;
+        put_scale(parts[which], format.scales, row, some.source + first, step + scale_offset(format, panel_row, half));
+      }
+    }
+  }
+}
+
+}  // namespace millrace::cuda

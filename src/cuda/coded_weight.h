@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cuda/kernels.h"
+#include "tensor/w4.h"
+#include "tensor/w8.h"
+
+/// Packs weights of 4 and 8 bits on the host, in the layout of weight_layout.h.
+namespace millrace::cuda {
+
+/// A matrix of 4 or 8 bits, borrowed.
+class CodedPart {
+ public:
+  explicit CodedPart(const tensor::W4Matrix& matrix) : w4_(&matrix) {}
+  explicit CodedPart(const tensor::W8Matrix& matrix) : w8_(&matrix) {}
+
+  [[nodiscard]] const std::string& name() const { return w4_ != nullptr ? w4_->name : w8_->name; }
+  [[nodiscard]] int64_t rows() const { return w4_ != nullptr ? w4_->rows : w8_->rows; }
+  [[nodiscard]] int64_t cols() const { return w4_ != nullptr ? w4_->cols : w8_->cols; }
+  [[nodiscard]] bool has_8_bits() const { return w8_ != nullptr; }
+  [[nodiscard]] const tensor::W4Matrix& w4() const { return *w4_; }
+  [[nodiscard]] const tensor::W8Matrix& w8() const { return *w8_; }
+  /// Returns whether all weights of a row from a column on to the next multiple of `inputs` share a scale.
+  [[nodiscard]] bool shares_scale(int64_t col, int64_t inputs) const;
+  /// Returns the weights in bf16, [rows, cols].
+  [[nodiscard]] std::vector<tensor::BFloat16> dequantized() const;
+
+ private:
+  const tensor::W4Matrix* w4_ = nullptr;
+  const tensor::W8Matrix* w8_ = nullptr;
+};
+
+/// Some columns of the packed matrix and those of the parts that they hold. Both begin with a unit.
+struct PackedColumns {
+  int32_t packed = 0;
+  int64_t source = 0;
+  int64_t count = 0;
+};
+
+/// Returns whether matrices can be packed together.
+[[nodiscard]] bool fit_together_w4(std::span<const tensor::W4Matrix> parts);
+/// Returns whether units of the packed matrix hold weights that share a scale.
+[[nodiscard]] bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns);
+/// Returns the format of parts that are packed together, which fit together.
+[[nodiscard]] WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns);
+
+/// A weight whose parts are stacked or, with gate_up, the pair of gate and up. `weight` has its format and sizes.
+struct CodedWeight {
+  std::vector<CodedPart> parts;
+  std::vector<PackedColumns> columns;
+  DeviceWeight weight;
+
+  /// Returns the bytes of one packed panel.
+  [[nodiscard]] size_t panel_bytes() const;
+  /// Packs a panel to zeroed memory.
+  void pack_panel(int32_t panel, std::byte* to) const;
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,151 @@
+#pragma once
+
+// Dequantizes packed weights of 4 and 8 bits (weight_layout.h) to bf16.
+
+#include "cuda/mma.cuh"
+#include "cuda/packed_weight.h"
+
+namespace millrace::cuda {
+
+/// A unit's scale: a weight is (n - zero) · factor + minimum.
+struct UnitScale {
+  float factor = 0.0f;
+  float zero = 0.0f;
+  float minimum = 0.0f;
+  __device__ UnitScale(CodeScales scales, const std::byte* from) {
+    const auto word = [from] { return *reinterpret_cast<const uint32_t*>(from); };
+    switch (scales) {
+      case CodeScales::kBf16: factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from)); return;
+      case CodeScales::kBf16Zero: factor = bf16_to_float(static_cast<uint16_t>(word() >> 16)); break;
+      case CodeScales::kF16Zero: factor = binary16_to_float(static_cast<uint16_t>(word() >> 16)); break;
+      case CodeScales::kF32Zero:
+      case CodeScales::kF32Minimum:
+        factor = reinterpret_cast<const float*>(from)[0];
+        (scales == CodeScales::kF32Zero ? zero : minimum) = reinterpret_cast<const float*>(from)[1];
+        return;
+    }
+    zero = static_cast<float>(word() & 0xFFFFu);
+  }
+};
+
+/// Returns bits 0…3 and 16…19 of a word as 128 plus these integers, in bf16.
+__device__ inline uint32_t pair_of_codes(uint32_t word) {
+  return (word & 0x000F000Fu) | 0x43004300u;
+}
+/// Returns byte `i` of a word plus 2^23.
+__device__ inline float byte_to_float(uint32_t word, uint32_t i) {
+  return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + i));
+}
+
+/// Stores eight neighbouring weights of a row. `pair(i)` gives two of them.
+template <class Pair>
+__device__ void store_weights(std::byte* tile, int row, int chunk, const Pair& pair) {
+  *reinterpret_cast<uint4*>(tile + chunk_offset(row, chunk)) = uint4{pair(0), pair(1), pair(2), pair(3)};
+}
+
+/// Dequantizes the codes of a unit of kInt4. `weight(f)` gives the weight of a code n for f = n + 128.
+template <class Weight>
+__device__ void dequantize_int4(const uint32_t (&codes)[4], std::byte* tile, int row, int half, const Weight& weight) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    store_weights(tile, row, half * 4 + i, [&](int j) {
+      const uint32_t pair = pair_of_codes(codes[i] >> 4 * j);
+      return pack_bf16(weight(__uint_as_float(pair << 16)), weight(__uint_as_float(pair & 0xFFFF0000u)));
+    });
+  }
+}
+
+/// Dequantizes a unit of kInt4 with a scale in bf16. All steps but the last are exact in bf16.
+__device__ inline void dequantize_int4_bf16(const uint32_t (&codes)[4], uint32_t scale, std::byte* tile, int row,
+                                            int half) {
+  constexpr uint32_t kOnes = 0x3F803F80u;
+  constexpr uint32_t kMinus136 = 0xC308C308u;
+  constexpr uint32_t kMinusZeros = 0x80008000u;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    store_weights(tile, row, half * 4 + i, [&](int j) {
+      const uint32_t integers = fma_bf16x2(pair_of_codes(codes[i] >> 4 * j), kOnes, kMinus136);
+      return fma_bf16x2(integers, scale | scale << 16, kMinusZeros);
+    });
+  }
+}
+
+/// Returns, for the four codes in the lower half of a word, the bytes of a table.
+__device__ inline uint32_t look_up(const uint32_t (&table)[4], uint32_t codes) {
+  const uint32_t within = codes & 0x7777u;
+  const uint32_t low = __byte_perm(table[0], table[1], within);
+  const uint32_t high = __byte_perm(table[2], table[3], within);
+  return __byte_perm(low, high, 0x3210u | (codes >> 1 & 0x4444u));
+}
+
+/// Dequantizes a unit of kTable4. `weight(f)` gives the weight of an integer n for f = n + 2^23 + 128.
+template <class Weight>
+__device__ void dequantize_table4(const uint32_t (&codes)[4], const uint32_t (&table)[4], std::byte* tile, int row,
+                                  int half, const Weight& weight) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t even = look_up(table, codes[i]);
+    const uint32_t odd = look_up(table, codes[i] >> 16);
+    store_weights(tile, row, half * 4 + i,
+                  [&](int j) { return pack_bf16(weight(byte_to_float(even, j)), weight(byte_to_float(odd, j))); });
+  }
+}
+
+/// Dequantizes the part of a unit of kInt8. `weight` is that of dequantize_table4().
+template <class Weight>
+__device__ void dequantize_int8(const uint32_t (&codes)[4], std::byte* tile, int row, int first_chunk,
+                                const Weight& weight) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    store_weights(tile, row, first_chunk + i, [&](int j) {
+      const uint32_t bytes = codes[2 * i + j / 2] ^ 0x80808080u;
+      return pack_bf16(weight(byte_to_float(bytes, j % 2 * 2)), weight(byte_to_float(bytes, j % 2 * 2 + 1)));
+    });
+  }
+}
+
+__device__ inline void read_part(const std::byte* from, uint32_t (&codes)[4]) {
+  const uint4 read = *reinterpret_cast<const uint4*>(from);
+  codes[0] = read.x;
+  codes[1] = read.y;
+  codes[2] = read.z;
+  codes[3] = read.w;
+}
+
+/// Dequantizes a unit of a step to rows of a panel in bf16, as GEMMs read them.
+__device__ inline void dequantize_unit(const WeightFormat& format, const std::byte* step, int row, int half,
+                                       std::byte* tile) {
+  constexpr float kInt4Base = 128.0f;
+  constexpr float kByteBase = 0x1p23f + 128.0f;
+  uint32_t codes[4];
+  read_part(step + part_offset(format.codes, row, half, 0), codes);
+  const std::byte* const scale_at = step + scale_offset(format, row, half);
+  if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kBf16) {
+    return dequantize_int4_bf16(codes, *reinterpret_cast<const uint16_t*>(scale_at), tile, row, half);
+  }
+  const UnitScale scale(format.scales, scale_at);
+  if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kF16Zero) {
+    // (128 + z) · s has at most 20 bits, so that the sum is rounded once, as (n - z) · s.
+    const float minus = -((kInt4Base + scale.zero) * scale.factor);
+    return dequantize_int4(codes, tile, row, half, [&](float f) { return __fmaf_rn(f, scale.factor, minus); });
+  }
+  const float zero = (format.codes == WeightCodes::kInt4 ? kInt4Base : kByteBase) + scale.zero;
+  const auto weight = [&](float f) { return (f - zero) * scale.factor + scale.minimum; };
+  if (format.codes == WeightCodes::kInt4) return dequantize_int4(codes, tile, row, half, weight);
+  if (format.codes == WeightCodes::kTable4) {
+    return dequantize_table4(codes, format.integers, tile, row, half, weight);
+  }
+  uint32_t rest[4];
+  read_part(step + part_offset(format.codes, row, half, 1), rest);
+  dequantize_int8(codes, tile, row, half * 4, weight);
+  dequantize_int8(rest, tile, row, half * 4 + 2, weight);
+}
+
+/// Calls dequantize_unit(), without a further copy of its code. The format is a value, since one by reference would
+/// move a kernel's parameters to local memory.
+__device__ __noinline__ inline void dequantize_first_unit(WeightFormat format, const std::byte* step, int row, int half,
+                                                          std::byte* tile) {
+  dequantize_unit(format, step, row, half, tile);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,77 @@
+#pragma once
+
+#include "cuda/kernels.h"
+
+/// The sizes of packed weights, and the layout of those that are not in bf16. Both the host, which packs them, and the
+/// kernels include it.
+///
+///
+/// A panel of 64 rows consists of steps of 64 inputs. A step begins with its codes [half of 32 inputs][16-byte
+/// part][row 64][16 bytes]; a half of a row is a unit, which one thread dequantizes. Codes of 8 bits are in the order
+/// of inputs. A word of codes of 4 bits has the inputs 0, 2, 4, 6, 1, 3, 5, 7 of its eight, from its lowest bits on.
+/// The scales [scales_per_step][row 64] follow.
+namespace millrace::cuda {
+
+constexpr int32_t kPanelRows = 64;
+constexpr int32_t kStepInputs = 64;
+constexpr int32_t kStepRowBytes = kStepInputs * 2;  ///< of one row in one step, in bf16
+constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
+
+/// Returns the rows of the packed matrix before padding to whole panels.
+constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {
+  return gate_up ? (out_features + 7) / 8 * 16 : out_features;
+}
+constexpr int32_t panel_count(int32_t out_features, bool gate_up) {
+  return (packed_rows(out_features, gate_up) + kPanelRows - 1) / kPanelRows;
+}
+constexpr int32_t step_count(int32_t in_features) {
+  return (in_features + kStepInputs - 1) / kStepInputs;
+}
+
+/// Inputs of a unit.
+constexpr int32_t kUnitInputs = 32;
+constexpr int32_t kUnitsPerStep = kStepInputs / kUnitInputs;  ///< of a row
+constexpr int32_t kPartBytes = 16;
+/// The maximum of step_bytes() for codes.
+constexpr int32_t kMaxCodedStepBytes = 5 << 10;
+
+/// Returns the 16-byte parts of a unit's codes.
+constexpr int32_t unit_parts(WeightCodes codes) {
+  return codes == WeightCodes::kInt8 ? 2 : 1;
+}
+/// Returns the bytes of a step's codes.
+constexpr int32_t step_code_bytes(WeightCodes codes) {
+  return kUnitsPerStep * unit_parts(codes) * kPanelRows * kPartBytes;
+}
+/// Returns the bytes of one scale with what shifts its weights.
+constexpr int32_t scale_bytes(CodeScales scales) {
+  switch (scales) {
+    case CodeScales::kBf16: return 2;
+    case CodeScales::kBf16Zero:
+    case CodeScales::kF16Zero: return 4;
+    case CodeScales::kF32Zero:
+    case CodeScales::kF32Minimum: break;
+  }
+  return 8;
+}
+/// Returns the bytes of one step of a panel.
+constexpr int32_t step_bytes(const WeightFormat& format) {
+  if (format.codes == WeightCodes::kBf16) return kPanelStepBytes;
+  return step_code_bytes(format.codes) + format.scales_per_step * kPanelRows * scale_bytes(format.scales);
+}
+/// Returns the offset in a step of a part of a unit's codes.
+constexpr int32_t part_offset(WeightCodes codes, int32_t row, int32_t half, int32_t part) {
+  return ((half * unit_parts(codes) + part) * kPanelRows + row) * kPartBytes;
+}
+/// Returns the offset in a step of a unit's scale.
+constexpr int32_t scale_offset(const WeightFormat& format, int32_t row, int32_t half) {
+  const int32_t which = format.scales_per_step > 1 ? half : 0;
+  return step_code_bytes(format.codes) + (which * kPanelRows + row) * scale_bytes(format.scales);
+}
+/// Returns the bytes of a packed weight that is not in bf16.
+constexpr size_t coded_weight_bytes(const DeviceWeight& weight) {
+  return static_cast<size_t>(panel_count(weight.out_features, weight.gate_up)) *
+         static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,65 @@
+#include "conformance/random_w4.h"
+
+#include <bit>
+
+namespace millrace::test {
+
+using tensor::DType;
+using tensor::W4Matrix;
+using tensor::W4Offsets;
+using tensor::W4Storage;
+using tensor::W4Values;
+
+namespace {
+
+/// Appends a number as `dtype`; an f16 is 1 to 2 times a power of two.
+void append(std::vector<std::byte>& bytes, DType dtype, float value) {
+  if (dtype == DType::kF32) {
+    bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&value), reinterpret_cast<std::byte*>(&value) + 4);
+    return;
+  }
+  uint16_t bits = tensor::BFloat16::from_float(value).bits;
+  if (dtype == DType::kF16) {
+    const uint32_t word = std::bit_cast<uint32_t>(value);
+    bits = static_cast<uint16_t>((word >> 31 << 15) | (((word >> 23 & 255) - 112) << 10) | (word >> 13 & 1023));
+  }
+  bytes.insert(bytes.end(), reinterpret_cast<std::byte*>(&bits), reinterpret_cast<std::byte*>(&bits) + 2);
+}
+
+}  // namespace
+
+W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& kind) {
+  W4Storage storage{.name = "weight",
+                    .rows = rows,
+                    .cols = cols,
+                    .values = kind.values,
+                    .offsets = kind.offsets,
+                    .group = kind.group,
+                    .scale_dtype = kind.scale_dtype,
+                    .codes = {},
+                    .scales = {},
+                    .zero_points = {},
+                    .minimums = {},
+                    .unit_scales = {},
+                    .unit_minimums = {}};
+  const W4Matrix shape = storage.view();
+  const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
+  for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
+  // Weights are about 1 in size.
+  const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f);
+  const auto draw = [&] {
+    return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
+  };
+  for (int64_t i = 0; i < rows * shape.groups(); ++i) {
+    append(storage.scales, kind.scale_dtype, draw());
+    if (kind.offsets == W4Offsets::kZeroPoints) storage.zero_points.push_back(static_cast<uint8_t>(number(0, 16)));
+    if (kind.offsets == W4Offsets::kMinimums) append(storage.minimums, kind.scale_dtype, 4.0f * draw());
+  }
+  for (int64_t i = 0; kind.has_factors && i < rows * shape.units(); ++i) {
+    storage.unit_scales.push_back(static_cast<int8_t>(number(-32, 63)));
+    if (kind.offsets == W4Offsets::kMinimums) storage.unit_minimums.push_back(static_cast<int8_t>(number(0, 63)));
+  }
+  return storage;
+}
+
+}  // namespace millrace::test

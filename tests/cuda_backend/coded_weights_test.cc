@@ -1,0 +1,228 @@
+// Weights of 4 and 8 bits on the CUDA backend: their ops have the bits of those with the dequantized weights in bf16.
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "conformance/random_w4.h"
+#include "cuda/cuda_backend.h"
+#include "cuda_backend/tested_gemm.h"
+#include "tensor/slices.h"
+
+using namespace millrace;
+using namespace millrace::test;
+using tensor::DType;
+using tensor::W4Matrix;
+using tensor::W4Storage;
+using tensor::W8Activations;
+using tensor::W8Matrix;
+using tensor::W8Storage;
+
+namespace {
+
+std::unique_ptr<tensor::Backend> make_backend() {
+  return cuda::make_backend({.products = tested_gemm()});
+}
+
+HostMatrix rounded(const Values& weights, int64_t rows, int64_t cols) {
+  return {reference::rounded(weights, DType::kBF16), DType::kBF16, rows, cols};
+}
+
+Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
+  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
+  Values result;
+  backend.run_and_wait([&] {
+    const DeviceMatrix left = make_matrix(backend, DType::kBF16, rows, weight.in_features());
+    const DeviceMatrix out = make_matrix(backend, gate_up ? DType::kBF16 : DType::kF32, rows, weight.out_features());
+    upload(backend, x, left);
+    if (gate_up) {
+      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
+    } else {
+      backend.matmul(left.matrix, weight, nullptr, out.matrix);
+    }
+    result = download(backend, out.matrix);
+  });
+  return result;
+}
+
+bool same_bits(const Values& got, const Values& wanted) {
+  return got.size() == wanted.size() && std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
+}
+
+/// Fails unless both weights give the same bits for all kinds of tiles.
+void check_same(Random& random, tensor::Backend& backend, const tensor::PackedWeight& coded,
+                const tensor::PackedWeight& plain, bool gate_up) {
+  for (const int64_t rows : {int64_t{1}, int64_t{9}, int64_t{17}, int64_t{40}, int64_t{70}, random.integer(1, 130)}) {
+    INFO(rows << " rows of " << coded.in_features() << " to " << coded.out_features() << ", gate-up " << gate_up);
+    const Values x = reference::rounded(random.normal(rows * coded.in_features()), DType::kBF16);
+    const bool same = same_bits(run(backend, coded, gate_up, x), run(backend, plain, gate_up, x));
+    REQUIRE(same);
+  }
+}
+
+Values dequantized(std::span<const W4Matrix> parts) {
+  Values weights;
+  for (const W4Matrix& part : parts) {
+    const Values values = reference::to_floats(part);
+    weights.insert(weights.end(), values.begin(), values.end());
+  }
+  return weights;
+}
+
+}  // namespace
+
+TEST_CASE("4-bit weights on a GPU have the bits of their bf16 values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 310);
+  const auto backend = make_backend();
+  for (const W4Kind& kind : kW4Kinds) {
+    for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
+      const int64_t out = random.integer(1, 150);
+      const bool gate_up = random.integer(0, 1) != 0;
+      INFO(kind.name);
+      const W4Storage first = random_w4(random, out, in, kind);
+      const W4Storage second = random_w4(random, gate_up ? out : random.integer(1, 9), in, kind);
+      const std::vector<W4Matrix> parts = {first.view(), second.view()};
+      const HostMatrix upper = rounded(reference::to_floats(parts[0]), parts[0].rows, in);
+      const HostMatrix lower = rounded(reference::to_floats(parts[1]), parts[1].rows, in);
+      const std::vector<tensor::HostTensor> plain = {upper.tensor(), lower.tensor()};
+      if (gate_up) {
+        check_same(random, *backend, *backend->pack_gate_up_w4(parts[0], parts[1]),
+                   *backend->pack_gate_up(plain[0], plain[1]), true);
+      } else {
+        check_same(random, *backend, *backend->pack_w4(parts), *backend->pack(plain), false);
+      }
+    }
+  }
+}
+
+TEST_CASE("4-bit parts of several kinds are one weight on a GPU") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 311);
+  const auto backend = make_backend();
+  constexpr int64_t kIn = 450;
+  // Numbers of kW4Kinds: integers with scales of all types, those with minimums, tables.
+  for (const std::vector<size_t>& kinds : {std::vector<size_t>{0, 1, 4}, {0, 2}, {1, 3}, {5, 6}, {7, 8}}) {
+    std::vector<W4Storage> storages;
+    std::vector<W4Matrix> parts;
+    int64_t out = 0;
+    for (const size_t kind : kinds) storages.push_back(random_w4(random, random.integer(1, 70), kIn, kW4Kinds[kind]));
+    for (const W4Storage& storage : storages) {
+      parts.push_back(storage.view());
+      out += storage.rows;
+    }
+    REQUIRE(backend->fit_together(parts));
+    const HostMatrix plain = rounded(dequantized(parts), out, kIn);
+    const tensor::HostTensor tensor = plain.tensor();
+    check_same(random, *backend, *backend->pack_w4(parts), *backend->pack({&tensor, 1}), false);
+  }
+  const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kW4Kinds[0]), random_w4(random, 2, 64, kW4Kinds[5]),
+                                         random_w4(random, 2, 64, kW4Kinds[9])};
+  REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
+  REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
+}
+
+TEST_CASE("8-bit weights on a GPU have the bits of their bf16 values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 312);
+  const auto backend = make_backend();
+  for (const tensor::W8Scaling scaling :
+       {tensor::W8Scaling::kPerGroup, tensor::W8Scaling::kPerGroupPowerOfTwo, tensor::W8Scaling::kPerChannel}) {
+    for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
+      const int64_t out = random.integer(1, 150);
+      W8Storage storage =
+          tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor(), scaling);
+      storage.values.front() = -128;
+      Values scales;
+      for (const tensor::BFloat16 scale : storage.scales) scales.push_back(scale.to_float() * 1.001f);
+      W8Matrix matrix = storage.view();
+      if (scaling == tensor::W8Scaling::kPerChannel && random.integer(0, 1) != 0) {
+        matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
+        matrix.scale_dtype = DType::kF32;
+      }
+      const HostMatrix plain = rounded(tensor::dequantize(matrix), out, in);
+      const tensor::HostTensor tensor = plain.tensor();
+      check_same(random, *backend, *backend->pack_w8({&matrix, 1}, W8Activations::kUnquantized),
+                 *backend->pack({&tensor, 1}), false);
+      check_same(random, *backend, *backend->pack_gate_up_w8(matrix, matrix, W8Activations::kUnquantized),
+                 *backend->pack_gate_up(tensor, tensor), true);
+    }
+  }
+}
+
+TEST_CASE("coded weights on a GPU keep their bits in many rows") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 313);
+  const auto backend = make_backend();
+  for (const size_t kind : {0, 3, 6}) {
+    const int64_t in = random.integer(65, 400);
+    const int64_t out = random.integer(1, 150);
+    const W4Storage storage = random_w4(random, out, in, kW4Kinds[kind]);
+    const W4Matrix matrix = storage.view();
+    const HostMatrix plain = rounded(reference::to_floats(matrix), out, in);
+    const tensor::HostTensor tensor = plain.tensor();
+    const auto weight = backend->pack_w4({&matrix, 1});
+    constexpr int64_t kRows = 270;  // which share dequantized panels
+    const Values x = reference::rounded(random.normal(kRows * in), DType::kBF16);
+    const Values all = run(*backend, *weight, false, x);
+    const bool same = same_bits(all, run(*backend, *backend->pack({&tensor, 1}), false, x));
+    REQUIRE(same);
+    const Values some = run(*backend, *weight, false, Values(x.begin(), x.begin() + 200 * in));
+    const bool alike = same_bits(some, Values(all.begin(), all.begin() + 200 * out));
+    REQUIRE(alike);
+  }
+}
+
+TEST_CASE("coded weights on a GPU keep their bits in shards") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 314);
+  const auto backend = make_backend();
+  for (const size_t kind : {0, 1, 2, 3, 6, 7}) {
+    // Borders at steps, at units, and inside of units.
+    for (const int64_t head_dim : {64, 96, 32, 20}) {
+      const int64_t in = 8 * head_dim;
+      const int64_t out = random.integer(1, 100);
+      const W4Storage storage = random_w4(random, out, in, kW4Kinds[kind]);
+      const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
+      const HostMatrix plain = rounded(reference::to_floats(storage.view()), out, in);
+      const HostMatrix plain_w8 = rounded(tensor::dequantize(small.view()), out, in);
+      for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
+        const tensor::SumShards shards = tensor::head_shards(8, head_dim, position);
+        if (shards.owned().begin % tensor::kW4Unit != 0) continue;
+        INFO(kW4Kinds[kind].name << ", heads of " << head_dim << ", rank " << position.rank << " of " << position.size);
+        check_same(random, *backend,
+                   *backend->pack_sharded_w4(tensor::column_slice(storage.view(), shards.owned()), shards),
+                   *backend->pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards), false);
+        check_same(random, *backend,
+                   *backend->pack_sharded_w8(tensor::column_slice(small.view(), shards.owned()).matrix,
+                                             W8Activations::kUnquantized, shards),
+                   *backend->pack_sharded(tensor::column_slice(plain_w8.tensor(), shards.owned()).tensor, shards),
+                   false);
+      }
+    }
+  }
+}
+
+TEST_CASE("coded experts of other formats than the first are refused") {
+  const auto backend = make_backend();
+  Random random(test_seed() + 315);
+  const W4Storage bf16_scales = random_w4(random, 64, 64, kW4Kinds[0]);
+  const W4Storage f16_scales = random_w4(random, 64, 64, kW4Kinds[1]);
+  const auto packer =
+      backend->pack_experts(2, {.routing = {.experts_per_row = 1}, .activation = {}, .has_biases = false}, {});
+  packer->add_w4(bf16_scales.view(), bf16_scales.view(), bf16_scales.view());
+  REQUIRE_THROWS_AS(packer->add_w4(f16_scales.view(), f16_scales.view(), f16_scales.view()), std::runtime_error);
+}
+
+TEST_CASE("a NaN scale of 4-bit weights makes its outputs NaN on a GPU") {
+  const auto backend = make_backend();
+  Values weights(70 * 64, 1.0f);
+  weights[5 * 64 + 3] = std::numeric_limits<float>::infinity();
+  const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 70, 64).tensor());
+  const W4Matrix matrix = storage.view();
+  const auto weight = backend->pack_w4({&matrix, 1});
+  for (const size_t rows : {1, 40}) {
+    const Values got = run(*backend, *weight, false, Values(rows * 64, 1.0f));
+    for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i % 70 == 5));
+  }
+}

@@ -1,0 +1,75 @@
+#include "cuda_backend/plain_weights.h"
+
+#include <cstring>
+
+#include "cuda/weight_layout.h"
+#include "cuda_backend/plain_numbers.h"
+
+namespace millrace::cuda {
+namespace {
+
+template <class T>
+T read_at(const std::byte* from) {
+  T value{};
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+/// Returns the integer of a code.
+int integer_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
+  const int32_t half = input / kUnitInputs;
+  const int32_t within = input % kUnitInputs;
+  if (format.codes == WeightCodes::kInt8) {
+    const int32_t part = within / kPartBytes;
+    return read_at<int8_t>(step + part_offset(format.codes, row, half, part) + within % kPartBytes);
+  }
+  const auto word = read_at<uint32_t>(step + part_offset(format.codes, row, half, 0) + within / 8 * 4);
+  const int32_t nibble = within % 8 / 2 + within % 2 * 4;
+  const auto code = static_cast<int32_t>(word >> nibble * 4 & 15);
+  if (format.codes == WeightCodes::kInt4) return code;
+  return static_cast<int32_t>(format.integers[code / 4] >> code % 4 * 8 & 255) - 128;
+}
+
+float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
+  const auto n = static_cast<float>(integer_of(format, step, row, input));
+  const std::byte* const scale = step + scale_offset(format, row, input / kUnitInputs);
+  switch (format.scales) {
+    case CodeScales::kBf16:
+      return (n - (format.codes == WeightCodes::kInt4 ? 8.0f : 0.0f)) * to_float(read_at<uint16_t>(scale));
+    case CodeScales::kBf16Zero:
+      return (n - static_cast<float>(read_at<uint16_t>(scale))) * to_float(read_at<uint16_t>(scale + 2));
+    case CodeScales::kF16Zero:
+      return (n - static_cast<float>(read_at<uint16_t>(scale))) *
+             tensor::Float16{read_at<uint16_t>(scale + 2)}.to_float();
+    case CodeScales::kF32Zero: return (n - read_at<float>(scale + 4)) * read_at<float>(scale);
+    case CodeScales::kF32Minimum: break;
+  }
+  return n * read_at<float>(scale) + read_at<float>(scale + 4);
+}
+
+}  // namespace
+
+PlainWeight::PlainWeight(const DeviceWeight& weight)
+    : rows_(bf16(weight.data)), inputs_(static_cast<size_t>(weight.in_features)) {
+  const WeightFormat& format = weight.format;
+  if (format.codes == WeightCodes::kBf16) return;
+  const int32_t features = weight.out_features * (weight.gate_up ? 2 : 1);
+  for (int32_t feature = 0; feature < features; ++feature) {
+    const int32_t pair = feature / 2;
+    const int32_t row = weight.gate_up ? pair / 8 * 16 + pair % 8 + feature % 2 * 8 : feature;
+    for (int32_t input = 0; input < weight.in_features; ++input) {
+      const auto at = static_cast<size_t>(row / kPanelRows * step_count(weight.in_features) + input / kStepInputs);
+      const std::byte* const step =
+          static_cast<const std::byte*>(weight.data) + at * static_cast<size_t>(step_bytes(format));
+      decoded_.push_back(to_bf16(weight_of(format, step, row % kPanelRows, input % kStepInputs)));
+    }
+  }
+  rows_ = decoded_.data();
+}
+
+size_t PlainWeight::bytes(const DeviceWeight& weight) {
+  if (weight.format.codes != WeightCodes::kBf16) return coded_weight_bytes(weight);
+  return packed_weight_bytes(weight.out_features, weight.in_features, weight.gate_up);
+}
+
+}  // namespace millrace::cuda
