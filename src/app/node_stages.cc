@@ -314,7 +314,9 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     runtimes.push_back(&parts_[i].thread->runtime());
   }
   size_t exchange_bytes = 0;
-  for (const Part& part : parts_) exchange_bytes = std::max(exchange_bytes, part.model->max_exchange_bytes());
+  for (const Part& part : parts_) {
+    exchange_bytes = std::max(exchange_bytes, sched::ModelRunner::max_exchange_bytes(*part.model));
+  }
   try {
     for (size_t i = 0; i < parts_.size(); ++i) made.push_back(make_runner(i, shape));
   } catch (const std::exception& short_of_memory) {

@@ -126,6 +126,7 @@ class CudaBackend final : public Backend {
     return nccl_support(device_.ordinal);
   }
   std::vector<std::byte> make_channel_id() override {
+    if (copies_between_ranks()) return make_group_id();  // such ranks have no other channels
     device_.make_current();
     return make_nccl_id();
   }
@@ -133,9 +134,6 @@ class CudaBackend final : public Backend {
     return open_nccl_channel(device_, std::move(options));
   }
 
-  std::vector<std::byte> make_collective_id() override {
-    return copies_between_ranks() ? make_group_id() : make_channel_id();
-  }
   std::unique_ptr<Collective> open_collective(const CollectiveOptions& options) override {
     if (copies_between_ranks()) return open_copying_collective(device_, submissions_, options);
     return open_nccl_collective(device_, submissions_, options);

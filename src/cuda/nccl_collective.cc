@@ -62,7 +62,6 @@ class NcclCollective final : public tensor::Collective {
   void all_reduce(tensor::IntMatrix sums) override;
   void all_gather(Matrix slice, Matrix out) override;
   void abort(const std::string& reason) override { group_->abort(reason); }
-  void throw_if_cut_short() override { group_->check(); }
   /// Ends the communicator; what waits on the device for other ranks ends too.
   void end();
 
@@ -86,8 +85,9 @@ class NcclCollective final : public tensor::Collective {
   bool open_ = false;
   GrowingBuffer scratch_;
   std::shared_ptr<LocalGroup> group_;
-  std::mutex mutex_;           // of comm_: one call at a time
-  ncclComm_t comm_ = nullptr;  // null after end()
+  const std::shared_ptr<const Submissions::Check> check_;  // throws once the group is aborted
+  std::mutex mutex_;                                       // of comm_: one call at a time
+  ncclComm_t comm_ = nullptr;                              // null after end()
 };
 
 std::shared_ptr<LocalGroup> LocalGroup::find(const std::vector<std::byte>& id) {
@@ -133,7 +133,8 @@ NcclCollective::NcclCollective(Device& device, const Submissions& submissions, c
       position_(options.position),
       name_(options.name),
       open_deadline_(Clock::now() + options.open_timeout),
-      group_(LocalGroup::find(options.id)) {
+      group_(LocalGroup::find(options.id)),
+      check_(std::make_shared<Submissions::Check>([group = group_] { group->check(); })) {
   device_.make_current();
   ncclUniqueId id;
   CHECK(options.id.size() == sizeof(id), "a group's id of {} bytes", options.id.size());
@@ -181,6 +182,7 @@ bool NcclCollective::settled(const char* what) {
 template <class Calls>
 void NcclCollective::launch(const char* what, const Calls& calls) {
   group_->check();
+  if (open_) submissions_.check_at_end(check_);  // an abort ends the work with undefined results
   try {
     {
       const std::lock_guard lock(mutex_);

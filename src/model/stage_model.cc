@@ -427,11 +427,6 @@ void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const
   }
 }
 
-size_t StageModel::max_exchange_bytes() const {
-  const Matrix sums{.dtype = DType::kF32, .rows = limits_.max_batch_tokens, .cols = config_.hidden_size};
-  return std::max(sums.bytes(), activations_.logits.bytes());
-}
-
 void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const BlockFn& block) {
   CHECK(rows.empty() || config_.has_output_head, "logits of a stage without the output head");
   normed_rows(hidden, rows, [&](size_t first, Matrix normed) {

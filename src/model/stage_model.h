@@ -97,9 +97,6 @@ class StageModel {
   /// Returns the matrix of a buffer's first `rows` rows.
   [[nodiscard]] tensor::Matrix hidden_view(const tensor::Buffer& buffer, int64_t rows) const;
 
-  /// Returns the bytes of the largest matrix that an exchange between the stage's ranks gives.
-  [[nodiscard]] size_t max_exchange_bytes() const;
-
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] StageSpan span() const { return span_; }
   [[nodiscard]] StageLimits limits() const { return limits_; }

@@ -137,10 +137,6 @@ std::unique_ptr<DeviceChannel> Backend::open_channel(ChannelOptions) {
   CHECK(false, "{} has no channels to other devices", description());
 }
 
-std::vector<std::byte> Backend::make_collective_id() {
-  CHECK(false, "{} has no collectives of its own", description());
-}
-
 std::unique_ptr<Collective> Backend::open_collective(const CollectiveOptions&) {
   CHECK(false, "{} has no collectives of its own", description());
 }

@@ -359,11 +359,9 @@ class Backend {
   /// opened.
   [[nodiscard]] virtual std::unique_ptr<DeviceChannel> open_channel(ChannelOptions options);
 
-  /// Returns the id of a new group of ranks whose collectives are the device's own. Rank 0 makes it. Throws
-  /// std::runtime_error.
-  [[nodiscard]] virtual std::vector<std::byte> make_collective_id();
-  /// Opens this rank's end of such a group. The end is destroyed before the backend. May block until all ranks are
-  /// connected, so that each opens on a thread of its own. Throws std::runtime_error when they are not.
+  /// Opens this rank's end of a group of ranks on such devices, whose id is make_channel_id() of rank 0. The end is
+  /// destroyed before the backend. Blocks until all ranks are connected, so that each opens on a thread of its own.
+  /// Throws std::runtime_error when they are not.
   [[nodiscard]] virtual std::unique_ptr<Collective> open_collective(const CollectiveOptions& options);
 
   /// Calls body(begin, end) for ranges that cover [0, items), on the threads that compute. Called only inside submitted

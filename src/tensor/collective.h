@@ -20,7 +20,7 @@ struct CollectiveAborted : std::runtime_error {
 /// What a device needs to open one rank's end of a group (Backend::open_collective).
 struct CollectiveOptions {
   RankPosition position;
-  std::vector<std::byte> id;  ///< Backend::make_collective_id of rank 0, equal on all ranks
+  std::vector<std::byte> id;  ///< Backend::make_channel_id of rank 0, equal on all ranks
   std::string name;           ///< of the group, for error messages: "the ranks of stage 1"
   size_t max_bytes = 0;       ///< of the largest result of a call; larger ones may wait for the device
   std::chrono::milliseconds open_timeout{30'000};
@@ -45,9 +45,6 @@ class Collective {
   virtual void all_gather(Matrix slice, Matrix out) = 0;
   /// Ends the group from any thread: waiting and later calls of all ranks throw `reason`. The first reason counts.
   virtual void abort(const std::string& reason) = 0;
-  /// Throws CollectiveAborted where an abort may have cut short, on the device, work that is now complete. Called
-  /// before its results count. Where calls wait for the other ranks, they have thrown themselves.
-  virtual void throw_if_cut_short() {}
 };
 
 }  // namespace millrace::tensor

@@ -32,23 +32,8 @@ void run_on_all(RankGroup& group, const RankWork& work) {
   }
 }
 
-void check_ended(const CollectiveCase& implementation, RankGroup& group, const std::string& reason,
-                 const std::vector<std::exception_ptr>& failures) {
-  if (implementation.waits_in_calls) {
-    for (const std::exception_ptr& failure : failures) REQUIRE_THAT(message_of(failure), Mentions(reason));
-  }
-  if (!implementation.waits_in_calls) {
-    // What an abort has cut short on the device ends like complete work, so its results must not count.
-    for (const auto& end : group.ends) {
-      std::exception_ptr cut_short;
-      try {
-        end->throw_if_cut_short();
-      } catch (const tensor::CollectiveAborted&) {
-        cut_short = std::current_exception();
-      }
-      REQUIRE_THAT(message_of(cut_short), Mentions(reason));
-    }
-  }
+void check_ended(RankGroup& group, const std::string& reason, const std::vector<std::exception_ptr>& failures) {
+  for (const std::exception_ptr& failure : failures) REQUIRE_THAT(message_of(failure), Mentions(reason));
   const auto later = try_on_all(group, [&](tensor::Backend& backend, tensor::Collective& end, int32_t) {
     const DeviceMatrix sums = make_matrix(backend, tensor::DType::kF32, 1, 8);
     end.all_reduce(sums.matrix);

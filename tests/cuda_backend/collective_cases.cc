@@ -39,7 +39,6 @@ std::vector<CollectiveCase> collective_cases() {
   return {{.name = "NCCL",
            .make = [](int32_t size) { return make_ranks(size, 8, cuda::RankExchange::kNccl); },
            .compares_calls = false,
-           .waits_in_calls = false,
            .adds_integers = false,
            .calls_in_turn = 100},
           copies_over(1),

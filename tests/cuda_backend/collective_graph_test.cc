@@ -67,7 +67,7 @@ TEST_CASE("ranks that exchange by copies record no graph") {
 
 TEST_CASE("an end of a group whose other ranks never come gives up") {
   RankGroup group = collective_cases().front().make(2);
-  const auto id = group.backends[0]->make_collective_id();
+  const auto id = group.backends[0]->make_channel_id();
   std::string message;
   try {
     const auto end = group.backends[0]->open_collective(

@@ -8,7 +8,7 @@ std::vector<std::unique_ptr<tensor::Collective>> open_device_collectives(const s
                                                                          const std::vector<tensor::Backend*>& backends,
                                                                          size_t max_bytes) {
   const tensor::CollectiveOptions shared{.position = {.rank = 0, .size = static_cast<int32_t>(backends.size())},
-                                         .id = backends.front()->make_collective_id(),
+                                         .id = backends.front()->make_channel_id(),
                                          .name = name,
                                          .max_bytes = max_bytes};
   std::vector<std::future<std::unique_ptr<tensor::Collective>>> opening;

@@ -90,13 +90,23 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 
 }  // namespace
 
+size_t ModelRunner::max_exchange_bytes(const model::StageModel& model) {
+  const model::StageLimits limits = model.limits();
+  const auto rows = static_cast<size_t>(limits.max_batch_tokens);
+  const size_t sums = rows * static_cast<size_t>(model.config().hidden_size);
+  const model::RankLayout& rank = model.rank();
+  const size_t logits =
+      static_cast<size_t>(limits.max_logit_rows) * static_cast<size_t>(rank.logit_columns * rank.position.size);
+  return sizeof(float) * std::max(sums, model.span().last ? logits : 0);
+}
+
 uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives_on_device) {
   const size_t largest = model.hidden_view({}, 0).cols * tensor::size_of(model.backend().hidden_dtype()) *
                          static_cast<size_t>(model.limits().max_batch_tokens);
   const size_t whole = largest * (2 + (receives_on_device ? StageInputs::kBufferedPlans : 0));
   const auto ranks = static_cast<size_t>(model.rank().position.size);
   if (ranks == 1) return whole;
-  return whole + 3 * largest / ranks + kExchangedMatrices * model.max_exchange_bytes();
+  return whole + 3 * largest / ranks + kExchangedMatrices * max_exchange_bytes(model);
 }
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
@@ -142,7 +152,6 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   model_->backend().submit([&] { compute(batch, input, hidden, loads, drawn); },
                            [done](std::exception_ptr failure) { done.set(std::move(failure)); });
   co_await done.wait();
-  if (collective_) collective_->throw_if_cut_short();
   Result result;
   if (model_->span().last) {
     if (makes_outputs()) result.outputs = outputs(batch, std::move(drawn));

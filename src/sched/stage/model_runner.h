@@ -29,6 +29,8 @@ class ModelRunner final : public StageRunner {
   /// Returns the device memory that the constructor, input_memory() and the collective will allocate in addition to the
   /// model, with two output buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
+  /// Returns the bytes of the largest matrix that an exchange between the ranks of a model's stage gives.
+  [[nodiscard]] static size_t max_exchange_bytes(const model::StageModel& model);
   /// Takes a model with an allocated cache, or leaves it where it is when memory is short and this throws. The model's
   /// backend outlives the runner. `stores` are the page stores after the host tier, by cache group; null, or missing:
   /// none.
