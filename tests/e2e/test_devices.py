@@ -218,7 +218,7 @@ def test_pages_of_ranks_on_a_gpu_return_from_the_host():
 def test_a_failure_of_one_rank_ends_requests_and_the_ring_rebuilds(gpus):
     """A call of either rank fails while decode steps run. The other rank's results must not count."""
     body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
-    environment = ["MILLRACE_EMULATED_FAILING_CALL=16000", f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]
+    environment = ["MILLRACE_EMULATED_FAILING_CALL=40000", f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]
     with serve(*GPU, "--disable-radix-cache", "--disable-cuda-graph", "--tp-size", 2, gpus=gpus,
                environment=environment) as server:
         answers = [server.post("/v1/completions", body)]
