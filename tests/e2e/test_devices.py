@@ -215,7 +215,7 @@ def test_pages_of_ranks_on_a_gpu_return_from_the_host():
 
 
 @pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=needs_nccl)])
-def test_a_failure_of_one_rank_ends_requests_and_the_ring_rebuilds(gpus):
+def test_a_failing_rank_ends_requests_and_the_ring_rebuilds(gpus):
     """A call of either rank fails while decode steps run. The other rank's results must not count."""
     body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
     environment = ["MILLRACE_EMULATED_FAILING_CALL=40000", f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]
