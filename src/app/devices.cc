@@ -112,23 +112,46 @@ Result<DeviceKind> choose_device(DeviceChoice device, tensor::DType dtype) {
   return DeviceKind::kCuda;
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
-                                                          const NodeOptions& options) {
+Result<GpuExchange> choose_rank_exchange(int32_t rank_count, const NodeOptions& options) {
+  const auto gpus = list_gpus();
+  if (gpus.has_error()) return gpus.error();
+  const tensor::ChannelSupport support = (*load_module())->nccl_support(0);
+  std::string missing = support.unavailable_reason;
+  if (std::cmp_greater(rank_count, gpus->size())) {
+    missing = fmt::format("{} ranks of a stage share {} GPU{}", rank_count, gpus->size(), gpus->size() == 1 ? "" : "s");
+  } else if (options.nccl == NcclMode::kOff) {
+    missing = "--nccl off";
+  }
+  if (missing.empty()) return GpuExchange{.by = cuda::RankExchange::kNccl, .text = support.protocol};
+  if (options.nccl == NcclMode::kOn) {
+    return make_error(ErrorCode::kInvalidArgument, "--nccl on: {}, wanted NCCL and a GPU for each rank of a stage",
+                      missing);
+  }
+  return GpuExchange{.by = cuda::RankExchange::kCopies,
+                     .text = fmt::format("copies on the device, without graphs: {}", missing)};
+}
+
+Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, const NodeOptions& options) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
   if (gpus.has_error()) return gpus.error();
   const auto gpu_count = static_cast<int32_t>(gpus->size());
-  const int32_t gpu = index % gpu_count;
+  const int32_t gpu = rank.index() % gpu_count;
   cuda::CudaOptions backend{.device = gpu,
                             .products = options.gemm,
                             .graphs = options.cuda_graphs,
                             .channels = options.nccl != NcclMode::kOff,
                             .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
+  if (rank.rank_count > 1) {
+    const auto exchange = choose_rank_exchange(rank.rank_count, options);
+    if (exchange.has_error()) return exchange.error();
+    backend.rank_exchange = exchange->by;
+  }
   if (options.divide_gpu) {
-    backend.part = index / gpu_count;
-    backend.part_count = (stage_count - gpu + gpu_count - 1) / gpu_count;
+    backend.part = rank.index() / gpu_count;
+    backend.part_count = (rank.count() - gpu + gpu_count - 1) / gpu_count;
   }
   return (*module)->make_backend(backend);
 }

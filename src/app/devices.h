@@ -5,6 +5,7 @@
 #include <string>
 
 #include "app/node_options.h"
+#include "app/rank_processors.h"
 #include "base/result.h"
 #include "tensor/backend.h"
 
@@ -16,9 +17,16 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 /// Resolves `--device`: kAuto is a GPU where one can be used and `dtype` is not f32, else the CPU. The log says which
 /// and why. kUnavailable for kCuda where there is no module, no driver or no GPU.
 [[nodiscard]] Result<DeviceKind> choose_device(DeviceChoice device, tensor::DType dtype);
-/// Makes the backend of stage `index` of `stage_count` on GPU `index` modulo the number of GPUs. Throws
-/// std::runtime_error when that GPU cannot be used.
-[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(int32_t stage_count, int32_t index,
+/// How the ranks of a stage on GPUs exchange.
+struct GpuExchange {
+  cuda::RankExchange by = cuda::RankExchange::kNccl;
+  std::string text;  ///< for the log: "NCCL 2.27.3", or "copies …" with the reason
+};
+/// Chooses NCCL where it can be used and every rank of a stage has a GPU of its own, else copies. Errors: --nccl.
+[[nodiscard]] Result<GpuExchange> choose_rank_exchange(int32_t rank_count, const NodeOptions& options);
+/// Makes the backend of a rank on the GPU of its index modulo the number of GPUs. Throws std::runtime_error when that
+/// GPU cannot be used. Errors: --nccl.
+[[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank,
                                                                         const NodeOptions& options);
 /// Returns why a GPU was lost to this process, if one was: its kernels or its hardware failed. The process has then got
 /// a SIGTERM, since only another process can use that GPU again.

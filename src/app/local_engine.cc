@@ -49,7 +49,13 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
                       options.context_length, config->context_length());
   }
   EngineOptions resolved = options;
-  if (options.tp_size == 0) resolved.tp_size = ranks_for(*config, Machine().numa_nodes().size());
+  if (options.tp_size == 0) {
+    const auto device = choose_device(options.node.device, options.stage.dtype);
+    if (device.has_error()) return device.error();
+    const bool on_gpu = *device == DeviceKind::kCuda;
+    resolved.node.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    resolved.tp_size = on_gpu ? 1 : ranks_for(*config, Machine().numa_nodes().size());
+  }
   const auto divides = model::check_ranks(*config, resolved.tp_size);
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
@@ -162,7 +168,13 @@ Result<void> LocalEngine::load() {
   RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
-  RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));
+  RETURN_IF_ERROR(check_device(*device, own_part().rank_count, static_cast<uint32_t>(options_.tp_size)));
+  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && cluster_options_.node_count > 1) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--nccl on: the activations of --tp-size {} go from node to node through the hosts; wanted "
+                      "--nccl auto or --tp-size 1",
+                      options_.tp_size);
+  }
   if (expert_sharing_ != nullptr && *device != DeviceKind::kCpu) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");

@@ -135,10 +135,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
 void add_device_flags(CLI::App& serve, ServeFlags& flags) {
   NodeOptions& node = flags.engine.node;
   serve.option_defaults()->group("Devices");
-  add_choice(
-      serve, "--device", node.device,
-      "Selects the backend of this node's stages: cpu, cuda (stage i on GPU i modulo their number), or auto (cuda "
-      "where a GPU is usable).");
+  add_choice(serve, "--device", node.device,
+             "Selects the backend of this node's stages: cpu, cuda (ranks take GPUs in order, modulo their number), or "
+             "auto (cuda where a GPU is usable).");
   add_number(serve, "--threads", node.threads, {0, 4096},
              "Sets the number of compute threads over all stages of this node; 0: one per CPU.");
   serve.add_flag("--pin-threads", node.pin_threads,
@@ -155,11 +154,12 @@ void add_device_flags(CLI::App& serve, ServeFlags& flags) {
       "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
       "at the start).");
   serve.add_flag("--divide-gpu", node.divide_gpu,
-                 "Gives equal parts of the multiprocessors to stages that share a GPU, where driver and GPU can.");
-  add_choice(
-      serve, "--nccl", node.nccl,
-      "Sends activations from GPU to GPU between nodes: auto (where NCCL connects, else through the hosts), on (or "
-      "the start fails), off.");
+                 "Gives equal parts of the multiprocessors to stages and ranks that share a GPU, where "
+                 "driver and GPU can.");
+  add_choice(serve, "--nccl", node.nccl,
+             "Sends activations between nodes, and sums between ranks, from GPU to GPU over NCCL: auto (where it "
+             "connects), on "
+             "(or the start fails), off.");
   add_seconds(serve, "--nccl-timeout", node.nccl_timeout, {0.001, 1e6},
               "Breaks the ring when one such transfer takes longer; use the same value on every node.");
 }

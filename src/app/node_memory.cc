@@ -34,7 +34,8 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
     if (backend.is_host()) continue;
     const tensor::DeviceMemory memory = backend.memory();
     const uint64_t free = memory.available_bytes - std::min(memory.available_bytes, taken[memory.name]);
-    const uint64_t wanted = model::parameter_count(config, stage.span) * tensor::size_of(backend.compute_dtype());
+    const uint64_t wanted =
+        model::parameter_count(config, stage.span) * tensor::size_of(backend.compute_dtype()) / stage.rank_count;
     if (wanted > free) {
       return make_error(ErrorCode::kExhausted,
                         "{}: its weights take {:.1f} MB, {} has {:.1f} MB free: {:.1f} MB are missing", stage.name,

@@ -7,6 +7,7 @@
 #include "app/stage_loading.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "comm/collective/device_collectives.h"
 #include "comm/collective/shared_collective.h"
 #include "sched/stage/rank_name.h"
 #include "sched/stage/local_stages.h"
@@ -49,10 +50,12 @@ Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Qu
   return config;
 }
 
-Result<void> check_device(DeviceKind device, uint32_t rank_count) {
-  if (device != DeviceKind::kCuda || rank_count == 1) return {};
+Result<void> check_device(DeviceKind device, uint32_t ranks_here, uint32_t rank_count) {
+  if (device != DeviceKind::kCuda || ranks_here == rank_count) return {};
   return make_error(ErrorCode::kInvalidArgument,
-                    "--tp-size {}: a stage on a GPU has one rank; wanted --tp-size 1 or --device cpu", rank_count);
+                    "--nnodes: this node has {} of {} ranks of a stage; ranks on GPUs are on one node, wanted at most "
+                    "--pp-size nodes or --device cpu",
+                    ranks_here, rank_count);
 }
 
 void NodeStagesOptions::check_interrupted() const {
@@ -138,6 +141,11 @@ std::string NodeStages::stages_name() const {
 }
 
 Result<void> NodeStages::make_backends() {
+  if (options_.device == DeviceKind::kCuda && rank_count() > 1) {
+    const auto exchange = choose_rank_exchange(static_cast<int32_t>(rank_count()), options_.node);
+    if (exchange.has_error()) return exchange.error();
+    log::info("{}: the ranks of a stage exchange by {}", stages_name(), exchange->text);
+  }
   for (size_t i = 0; i < options_.spans.size() * rank_count(); ++i) {
     auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
     if (backend.has_error()) return backend.error();
@@ -213,8 +221,11 @@ tensor::ChannelSupport NodeStages::last_channels() const {
 std::vector<MemoryUser> NodeStages::memory_users() const {
   std::vector<MemoryUser> users;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    users.push_back(
-        {.name = name(i), .span = span(i), .backend = parts_[i].backend.get(), .model = parts_[i].model.get()});
+    users.push_back({.name = name(i),
+                     .span = span(i),
+                     .rank_count = options_.stage.rank_count,
+                     .backend = parts_[i].backend.get(),
+                     .model = parts_[i].model.get()});
   }
   return users;
 }
@@ -302,6 +313,10 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     RETURN_IF_ERROR(open_store(i, shape.bounds, fingerprint));
     runtimes.push_back(&parts_[i].thread->runtime());
   }
+  size_t exchange_bytes = 0;
+  for (const Part& part : parts_) {
+    exchange_bytes = std::max(exchange_bytes, sched::ModelRunner::max_exchange_bytes(*part.model));
+  }
   try {
     for (size_t i = 0; i < parts_.size(); ++i) made.push_back(make_runner(i, shape));
   } catch (const std::exception& short_of_memory) {
@@ -314,8 +329,9 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
   }
   sched::RingConfig ring = shape;
-  ring.make_collectives = [](StageId, const std::vector<tensor::Backend*>& backends) {
-    return comm::make_shared_collectives(backends);
+  ring.make_collectives = [exchange_bytes](StageId stage, const std::vector<tensor::Backend*>& backends) {
+    if (backends.front()->is_host()) return comm::make_shared_collectives(backends);
+    return comm::open_device_collectives(fmt::format("the ranks of stage {}", stage.value()), backends, exchange_bytes);
   };
   stages_ =
       std::make_unique<sched::LocalStages>(control, std::move(runtimes), runners, options_.first, options_.ranks, ring);

@@ -43,8 +43,8 @@ struct NodeStagesOptions {
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
 
-/// Checks that a stage on such a device can have so many ranks. Errors: --tp-size.
-[[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t rank_count);
+/// Checks that a node with such a device can have `ranks_here` of the ranks of a stage. Errors: --nnodes.
+[[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t ranks_here, uint32_t rank_count);
 
 class NodeStages;
 

@@ -41,7 +41,7 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
           "--tp-size,--tensor-parallel-size",
           [&engine](const std::string& text) { engine.tp_size = text == "auto" ? 0 : std::stoi(text); },
           "Sets the number of ranks of each stage, which share its layers: 1, 2, 4 or 8, or auto for one per NUMA "
-          "node.")
+          "node, one on GPUs.")
       ->check(CLI::IsMember({"1", "2", "4", "8", "auto"}))
       ->type_name("N")
       ->default_str("1");

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 
+#include "app/model_report.h"
 #include "base/json.h"
 #include "server/observe/trace_writer.h"
 #include "sim/cluster.h"
@@ -226,6 +227,7 @@ Result<void> check_feasible(const sim::Cluster& cluster, const SimulateFlags& fl
 }  // namespace
 
 Result<void> simulate(const SimulateFlags& given) {
+  if (!given.model_path.empty()) return report_model(given);
   const auto cluster = sim::Cluster::load(given.cluster);
   if (cluster.has_error()) return cluster.error();
   const SimulateFlags flags = complete(given, *cluster);

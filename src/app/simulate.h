@@ -6,6 +6,7 @@
 
 #include "base/enum_names.h"
 #include "base/result.h"
+#include "model/quantization.h"
 #include "sched/scheduler/chunking.h"
 #include "sched/scheduler/queue_policy.h"
 #include "sim/service_goal.h"
@@ -41,7 +42,13 @@ struct SimulateFlags {
   std::vector<double> smoothings;
   std::vector<int32_t> async_batch_depths{0};
   sched::QueuePolicy policy = sched::QueuePolicy::kFcfs;
-  bool plain_batch_queue = false;  ///< decode is not spread over the window
+  bool plain_batch_queue = false;    ///< decode is not spread over the window
+  std::filesystem::path model_path;  ///< what this model needs is reported, in place of a workload; empty: none
+  model::Quantization quantization = model::Quantization::kNone;  ///< of that model, as the next ones
+  int32_t context_length = 0;                                     ///< tokens of the sequences; 0: the model's
+  std::vector<uint32_t> sequences{1, 8, 64};
+  double memory_fraction = 0.9;  ///< of what weights leave, for the KV cache
+  uint32_t page_size = 64;
   sim::WorkloadOptions workload;
   std::filesystem::path requests;  ///< a result file of bench/load that replaces `workload`; empty: none
   double client_latency_ms = 1;    ///< with a limit of concurrency; see Workload::client_latency_s
@@ -55,7 +62,8 @@ struct SimulateFlags {
 /// Declares the flags on the subcommand.
 void add_simulate_flags(CLI::App& command, SimulateFlags& flags);
 
-/// Runs the sweep and prints a table; writes the plot and the trace that were asked for. Errors name the file or flag.
+/// Runs the sweep and prints a table; writes the plot and the trace that were asked for. With a model, reports what it
+/// needs instead. Errors name the file or flag.
 [[nodiscard]] Result<void> simulate(const SimulateFlags& flags);
 
 }  // namespace millrace::app

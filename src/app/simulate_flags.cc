@@ -91,6 +91,25 @@ void add_workload_flags(CLI::App& command, SimulateFlags& flags) {
       ->capture_default_str();
 }
 
+void add_model_flags(CLI::App& command, SimulateFlags& flags) {
+  command.option_defaults()->group("A model's needs, in place of a workload");
+  command
+      .add_option("--model-path", flags.model_path,
+                  "Reports how many stages of the cluster's devices the model of this folder's config.json needs, and "
+                  "which contexts fit.")
+      ->type_name("DIR");
+  add_choice(command, "--quantization", flags.quantization,
+             "Counts projections in these bits: " + joined_enum_names<model::Quantization>() + ".");
+  add_number(command, "--context-length", flags.context_length, {0, kTokens.high},
+             "Sets the tokens of a sequence that shall fit; 0: the model's context.");
+  add_list(command, "--sequences", flags.sequences, {1, 1 << 20},
+           "Sets the numbers of sequences; the first one shall fit.")
+      ->default_str("1,8,64");
+  add_number(command, "--mem-fraction-static", flags.memory_fraction, {0.01, 1},
+             "Sets the part of the memory beside weights that the KV cache takes.");
+  add_number(command, "--page-size", flags.page_size, {1, 1 << 16}, "Sets the tokens per page of the KV cache.");
+}
+
 void add_result_flags(CLI::App& command, SimulateFlags& flags) {
   command.option_defaults()->group("Results");
   add_number(command, "--goal-ttft", flags.goal.ttft_s, {0, 1e9},
@@ -115,6 +134,7 @@ void add_result_flags(CLI::App& command, SimulateFlags& flags) {
 void add_simulate_flags(CLI::App& command, SimulateFlags& flags) {
   add_setting_flags(command, flags);
   add_workload_flags(command, flags);
+  add_model_flags(command, flags);
   add_result_flags(command, flags);
 }
 

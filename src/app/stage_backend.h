@@ -12,7 +12,7 @@
 namespace millrace::app {
 
 /// Makes the backend of one of the ranks that share this node's threads or GPUs. On a CPU all threads of the backend
-/// run on the processors near the rank. Errors: --dtype, --cpu-isa, --pin-threads.
+/// run on the processors near the rank. Errors: --dtype, --cpu-isa, --pin-threads, --nccl.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device,
                                                                          const sched::StageConfig& stage,
                                                                          const NodeOptions& node, const NodeRank& rank);

@@ -135,7 +135,7 @@ asio::awaitable<void> Coordinator::agree_on_pools() {
 std::vector<bool> Coordinator::choose_channels() {
   const std::vector<Node>& nodes = roster_.nodes();
   std::vector<bool> channels(nodes.size(), false);
-  if (assignments_.front().stage.rank_count > 1) return channels;  // a stage on a GPU has one rank
+  if (assignments_.front().stage.rank_count > 1) return channels;  // the ranks' activations go through the hosts
   for (uint32_t rank = 0; rank + 1 < nodes.size(); ++rank) {
     channels[rank] = channel_selector_.choose(StageId(assignments_[rank + 1].first_stage), nodes[rank].last_channels,
                                               nodes[rank + 1].first_channels);

@@ -6,9 +6,11 @@
 #include "base/check.h"
 #include "cuda/select_gemm.h"
 #include "cuda/copy_columns.h"
+#include "cuda/copying_collective.h"
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
+#include "cuda/launch_thread.h"
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
 #include "cuda/nccl_collective.h"
@@ -52,8 +54,13 @@ void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t r
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {}
-  ~CudaBackend() override { device_.poller.finish(); }
+  explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {
+    if (copies_between_ranks()) launches_ = std::make_unique<LaunchThread>();
+  }
+  ~CudaBackend() override {
+    launches_.reset();
+    device_.poller.finish();
+  }
 
   std::string description() const override {
     return fmt::format("cuda {}, {}{}", describe_device(device_.ordinal), to_string(device_.products),
@@ -133,11 +140,12 @@ class CudaBackend final : public Backend {
   size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
-    submissions_.submit(work, std::move(done));
+    if (launches_ == nullptr) return submissions_.submit(work, std::move(done));
+    launches_->post([this, work = std::move(work), done = std::move(done)] { submissions_.submit(work, done); });
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
   std::unique_ptr<Replay> make_replay() override {
-    if (!options_.graphs) return std::make_unique<EagerReplay>();
+    if (!options_.graphs || copies_between_ranks()) return std::make_unique<EagerReplay>();
     return std::make_unique<GraphCache>(device_, submissions_, options_.warn);
   }
   std::shared_ptr<LayerGate> make_layer_gate() override { return std::make_shared<CudaLayerGate>(device_); }
@@ -147,6 +155,7 @@ class CudaBackend final : public Backend {
     return nccl_support(device_.ordinal);
   }
   std::vector<std::byte> make_channel_id() override {
+    if (copies_between_ranks()) return make_group_id();  // such ranks have no other channels
     device_.make_current();
     return make_nccl_id();
   }
@@ -155,6 +164,7 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Collective> open_collective(const CollectiveOptions& options) override {
+    if (copies_between_ranks()) return open_copying_collective(device_, submissions_, options);
     return open_nccl_collective(device_, submissions_, options);
   }
 
@@ -209,6 +219,7 @@ class CudaBackend final : public Backend {
   static void check_inputs(W8Activations inputs) {
     CHECK(inputs == W8Activations::kUnquantized, "a GPU does not quantize the inputs of GEMMs");
   }
+  [[nodiscard]] bool copies_between_ranks() const { return options_.rank_exchange == RankExchange::kCopies; }
   void check_inside() const { CHECK(submissions_.inside(), "an op was called outside submitted work"); }
   void copy(void* to, const void* from, size_t bytes) const {
     check_inside();
@@ -233,6 +244,7 @@ class CudaBackend final : public Backend {
   Submissions submissions_{device_};
   WeightLoader loader_{device_};
   std::mutex copy_mutex_;
+  std::unique_ptr<LaunchThread> launches_;  // null: the submitting thread launches
 };
 
 void CudaBackend::submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) {

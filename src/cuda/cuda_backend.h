@@ -22,11 +22,17 @@ constexpr std::span<const EnumName<GemmChoice>> enum_names(GemmChoice) {
   return kGemmChoiceNames;
 }
 
+/// Says how the ranks of a stage exchange. kCopies is for ranks of one process that share a GPU, or have no NCCL:
+/// copies on the device, which no graph holds. Work is then launched on a thread of the backend, since ranks wait there
+/// for each other's launches.
+enum class RankExchange : uint8_t { kNccl, kCopies };
+
 struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
+  RankExchange rank_exchange = RankExchange::kNccl;
   /// Runs on one of `part_count` equal parts of the GPU's multiprocessors. Where division is impossible it uses all of
   /// them, and the backend's description says why.
   int part = 0;
@@ -34,13 +40,14 @@ struct CudaOptions {
   /// A callback for a failure from which the device does not recover, called once, on a thread of the backend. All
   /// later calls of this process then fail. The failed work has been reported before.
   std::function<void(const std::string& reason)> lost;
-  /// A callback on the submitting thread with text for the log, such as a reason why steps are slower than they could
-  /// be.
+  /// A callback on the thread that launches with text for the log, such as a reason why steps are slower than they
+  /// could be.
   std::function<void(const std::string& what)> warn;
 };
 
 /// Makes a Backend on a GPU that computes in bf16 and keeps the residual stream in f32. It owns streams, scratch and
-/// one thread that polls for completion. Several backends may share a GPU. The submitting thread launches the work.
+/// one thread that polls for completion. Several backends may share a GPU. The submitting thread launches the work,
+/// unless ranks exchange by copies.
 /// Throws std::runtime_error when the device is unusable or its memory is short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CudaOptions& options);
 

@@ -110,6 +110,7 @@ GraphCache::Executable GraphCache::capture(const std::function<void()>& ops) con
 std::string GraphCache::make(Graph& graph, const std::function<void()>& ops) {
   try {
     graph.executable = capture(ops);
+    graph.check = submissions_.check_at_end();
     return {};
   } catch (const std::exception& error) {
     return error.what();
@@ -117,6 +118,7 @@ std::string GraphCache::make(Graph& graph, const std::function<void()>& ops) {
 }
 
 std::string GraphCache::launch(Graph& graph, const std::function<void()>& fill) {
+  if (graph.check != nullptr) submissions_.check_at_end(graph.check);
   const cudaError_t outcome = cudaGraphLaunch(graph.executable.get(), device_.compute.get());
   if (outcome == cudaSuccess) return {};
   (void)cudaGetLastError();

@@ -51,7 +51,8 @@ class GraphCache final : public tensor::Replay {
   using Executable = std::unique_ptr<CUgraphExec_st, Destroy>;
   struct Graph {
     Key key;
-    Executable executable;  // null: the ops have run once, or there will be no graph
+    Executable executable;                            // null: the ops have run once, or there will be no graph
+    std::shared_ptr<const Submissions::Check> check;  // of its work
     bool is_disabled = false;
   };
   using Graphs = std::list<Graph>;  // most recently used first

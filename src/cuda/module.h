@@ -25,11 +25,13 @@ struct Module {
   /// Returns the free bytes of a GPU. Unlike list_gpus, this permanently takes some memory there. Throws
   /// std::runtime_error.
   uint64_t (*free_bytes)(int device) = nullptr;
+  /// Returns what a GPU offers as an end of a channel over NCCL. Throws std::runtime_error.
+  tensor::ChannelSupport (*nccl_support)(int device) = nullptr;
   std::unique_ptr<tensor::Backend> (*make_backend)(const CudaOptions& options) = nullptr;
 };
 
 /// Changes with every change of the declarations above or of tensor::Backend.
-inline constexpr uint32_t kModuleInterface = 10;
+inline constexpr uint32_t kModuleInterface = 11;
 /// The module's one symbol. It returns null unless the module was built with this interface and program version.
 inline constexpr const char* kModuleEntry = "millrace_cuda_module";
 using ModuleEntry = const Module*(uint32_t interface_number, const char* version);

@@ -16,13 +16,13 @@
 #include "cuda/kernels.h"
 #include "cuda/nccl_end.h"
 #include "cuda/nccl_library.h"
+#include "tensor/rank_call.h"
 
 namespace millrace::cuda {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using tensor::DType;
 using tensor::Matrix;
 
 /// Polls without a pause while NCCL launches a call. Beyond them the thread sleeps between polls.
@@ -73,6 +73,8 @@ class NcclCollective final : public tensor::Collective {
   [[nodiscard]] bool settled(const char* what);
   void prove_connections();
   void add_ranks(float* sums, int64_t count);
+  /// Copies `bytes` of each rank to `blocks`, in the order of ranks.
+  void gather(const std::byte* own, size_t bytes, std::byte* blocks);
 
   Device& device_;
   const Submissions& submissions_;
@@ -83,8 +85,9 @@ class NcclCollective final : public tensor::Collective {
   bool open_ = false;
   GrowingBuffer scratch_;
   std::shared_ptr<LocalGroup> group_;
-  std::mutex mutex_;           // of comm_: one call at a time
-  ncclComm_t comm_ = nullptr;  // null after end()
+  const std::shared_ptr<const Submissions::Check> check_;  // throws once the group is aborted
+  std::mutex mutex_;                                       // of comm_: one call at a time
+  ncclComm_t comm_ = nullptr;                              // null after end()
 };
 
 std::shared_ptr<LocalGroup> LocalGroup::find(const std::vector<std::byte>& id) {
@@ -119,7 +122,7 @@ void LocalGroup::abort(const std::string& reason) {
 
 void LocalGroup::check() {
   const std::lock_guard lock(mutex_);
-  if (reason_) throw std::runtime_error(*reason_);
+  if (reason_) throw tensor::CollectiveAborted(*reason_);
 }
 
 NcclCollective::NcclCollective(Device& device, const Submissions& submissions, const NcclLibrary& nccl,
@@ -130,7 +133,8 @@ NcclCollective::NcclCollective(Device& device, const Submissions& submissions, c
       position_(options.position),
       name_(options.name),
       open_deadline_(Clock::now() + options.open_timeout),
-      group_(LocalGroup::find(options.id)) {
+      group_(LocalGroup::find(options.id)),
+      check_(std::make_shared<Submissions::Check>([group = group_] { group->check(); })) {
   device_.make_current();
   ncclUniqueId id;
   CHECK(options.id.size() == sizeof(id), "a group's id of {} bytes", options.id.size());
@@ -178,6 +182,7 @@ bool NcclCollective::settled(const char* what) {
 template <class Calls>
 void NcclCollective::launch(const char* what, const Calls& calls) {
   group_->check();
+  if (open_) submissions_.check_at_end(check_);  // an abort ends the work with undefined results
   try {
     {
       const std::lock_guard lock(mutex_);
@@ -194,37 +199,42 @@ void NcclCollective::launch(const char* what, const Calls& calls) {
   group_->check();
 }
 
-/// Adds ones over all ranks, which makes the connections.
+/// Adds ones over all ranks and gathers the sums. Both make connections, which later calls need not wait for.
 void NcclCollective::prove_connections() {
   if (position_.size == 1) return;
   const Stream& stream = device_.compute;
   const std::vector<float> ones(kProofValues, 1.0f);
   const size_t bytes = ones.size() * sizeof(float);
-  const tensor::Buffer memory = allocate_device(device_.ordinal, bytes, device_.set_up);
-  std::vector<float> found(kProofValues);
+  const auto ranks = static_cast<size_t>(position_.size);
+  const tensor::Buffer memory = allocate_device(device_.ordinal, bytes * (1 + ranks), device_.set_up);
+  std::vector<float> found(ones.size() * ranks);
   try {
     check(cudaMemcpyAsync(memory.data(), ones.data(), bytes, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
     add_ranks(reinterpret_cast<float*>(memory.data()), kProofValues);
+    gather(memory.data(), bytes, memory.data() + bytes);
     Event event;
     event.record(stream);
     for (cudaError_t outcome = cudaErrorNotReady; outcome == cudaErrorNotReady;) {
-      launch("the first all-reduce", [] {});  // looks at the state and the deadline
+      launch("the first exchanges", [] {});  // looks at the state and the deadline
       if (Clock::now() > open_deadline_) {
-        throw std::runtime_error(fmt::format("{}: NCCL: the first all-reduce has not ended in time", name_));
+        throw std::runtime_error(fmt::format("{}: NCCL: the first exchanges have not ended in time", name_));
       }
       outcome = cudaEventQuery(event.get());
-      if (outcome != cudaErrorNotReady) check(outcome, "the first all-reduce");
+      if (outcome != cudaErrorNotReady) check(outcome, "the first exchanges");
       if (outcome == cudaErrorNotReady) std::this_thread::sleep_for(kLaunchPollInterval);
     }
-    check(cudaMemcpyAsync(found.data(), memory.data(), bytes, cudaMemcpyDefault, stream.get()), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(found.data(), memory.data() + bytes, bytes * ranks, cudaMemcpyDefault, stream.get()),
+          "cudaMemcpyAsync");
     stream.synchronize();
   } catch (...) {
     end();  // before this the device may still write to `memory`
     throw;
   }
-  if (found.front() == static_cast<float>(position_.size) && found.back() == found.front()) return;
+  const auto is_wrong = [this](float value) { return value != static_cast<float>(position_.size); };
+  const auto wrong = std::ranges::find_if(found, is_wrong);
+  if (wrong == found.end()) return;
   throw std::runtime_error(
-      fmt::format("{}: NCCL: the first all-reduce gives {}, wanted {}", name_, found.front(), position_.size));
+      fmt::format("{}: NCCL: the first sum of ones is {}, wanted {}", name_, *wrong, position_.size));
 }
 
 /// Recursive doubling: at every distance both ranks of a pair exchange their sums and add them.
@@ -249,7 +259,7 @@ void NcclCollective::add_ranks(float* sums, int64_t count) {
 
 void NcclCollective::all_reduce(Matrix sums) {
   CHECK(submissions_.inside(), "a collective was called outside submitted work");
-  CHECK(sums.dtype == DType::kF32, "all_reduce of {}, wanted f32", to_string(sums.dtype));
+  tensor::check_all_reduce(sums);
   group_->check();
   const int64_t count = sums.rows * sums.cols;
   if (count > 0) add_ranks(reinterpret_cast<float*>(sums.data), count);
@@ -259,18 +269,20 @@ void NcclCollective::all_reduce(tensor::IntMatrix) {
   CHECK(false, "a GPU has no weights with row scales, whose sums are integers");
 }
 
+void NcclCollective::gather(const std::byte* own, size_t bytes, std::byte* blocks) {
+  launch("ncclAllGather", [&] {
+    accept("ncclAllGather", nccl_.all_gather(own, blocks, bytes, ncclChar, comm_, device_.compute.get()));
+  });
+}
+
 void NcclCollective::all_gather(Matrix slice, Matrix out) {
   CHECK(submissions_.inside(), "a collective was called outside submitted work");
-  CHECK(out.dtype == slice.dtype && out.rows == slice.rows && out.cols == slice.cols * position_.size,
-        "all_gather of {} slices [{}, {}] into [{}, {}]", position_.size, slice.rows, slice.cols, out.rows, out.cols);
+  tensor::check_all_gather(slice, out, position_.size);
   group_->check();
   if (slice.bytes() == 0) return;
   // One row is its slices side by side.
   std::byte* const blocks = slice.rows == 1 ? out.data : device_.scratch(scratch_, out.bytes());
-  launch("ncclAllGather", [&] {
-    accept("ncclAllGather",
-           nccl_.all_gather(slice.data, blocks, slice.bytes(), ncclChar, comm_, device_.compute.get()));
-  });
+  gather(slice.data, slice.bytes(), blocks);
   if (slice.rows == 1) return;
   for (int32_t rank = 0; rank < position_.size; ++rank) {
     Matrix block = slice;

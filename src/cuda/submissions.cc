@@ -66,6 +66,13 @@ void Submissions::submit(const std::function<void()>& work, tensor::CompletionHa
 void Submissions::land(const std::shared_ptr<InFlightWork>& flight, std::exception_ptr failure,
                        const tensor::CompletionHandler& done) {
   if (flight->failure) failure = flight->failure;
+  if (const auto check = std::exchange(flight->check, nullptr); check != nullptr && !failure) {
+    try {
+      (*check)();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
   if (!failure) {
     for (const auto& finish : flight->finishers) finish();
   }

@@ -42,6 +42,9 @@ class PinnedBlocks {
 /// from any thread, the other methods only inside submitted work.
 class Submissions {
  public:
+  /// Throws why the results of work that is complete do not count.
+  using Check = std::function<void()>;
+
   explicit Submissions(Device& device) : device_(device) {}
 
   /// Runs `work` and calls `done` when all that it launched is complete.
@@ -51,6 +54,11 @@ class Submissions {
   void reserve(std::span<const size_t> uploads, std::span<const size_t> downloads);
   /// Returns whether the calling thread is inside submitted work.
   [[nodiscard]] bool inside() const { return thread_.load() == std::this_thread::get_id(); }
+
+  /// Sets what is called when the work is complete, before it is reported so.
+  void check_at_end(std::shared_ptr<const Check> check) const { current_->check = std::move(check); }
+  /// Returns what check_at_end() has set; null: nothing.
+  [[nodiscard]] const std::shared_ptr<const Check>& check_at_end() const { return current_->check; }
 
   /// Copies `bytes` that `fill` writes to the device. The nth upload of each piece of work has the same address, until
   /// it grows and moves (Device::relocations).
@@ -67,6 +75,7 @@ class Submissions {
     PinnedBlocks downloads;
     std::deque<CudaBatch> batches;
     std::vector<std::function<void()>> finishers;
+    std::shared_ptr<const Check> check;
     std::exception_ptr failure;  // of the call itself
   };
   [[nodiscard]] std::shared_ptr<InFlightWork> take_in_flight();

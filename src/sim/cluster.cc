@@ -8,6 +8,7 @@
 #include "base/json_value.h"
 #include "model/layer_range.h"
 #include "sim/description_fields.h"
+#include "sim/device.h"
 
 namespace millrace::sim {
 namespace {
@@ -75,6 +76,13 @@ Result<void> read_ranks(JsonValue value, std::optional<RankCosts>& ranks) {
   const auto found = RankCosts::parse(value);
   if (found.has_error()) return found.error();
   ranks = *found;
+  return {};
+}
+
+/// Checks the description of a device, which no workload needs.
+Result<void> read_device(JsonValue value) {
+  const auto found = Device::parse(value);
+  if (found.has_error()) return found.error();
   return {};
 }
 
@@ -148,6 +156,7 @@ Result<void> read_field(std::string_view name, JsonValue value, Cluster& cluster
   if (name == "contention") return read_contention(value, shared.contention);
   if (name == "slowness") return read_slowness(value, cluster.slowness);
   if (name == "ranks") return read_ranks(value, cluster.ranks);
+  if (name == "device") return read_device(value);
   if (name == "name" || name == "about") {
     std::string_view text;
     if (!value.get(text)) return make_error(ErrorCode::kData, "{}: wanted a string", name);

@@ -32,11 +32,8 @@ void run_on_all(RankGroup& group, const RankWork& work) {
   }
 }
 
-void check_ended(const CollectiveCase& implementation, RankGroup& group, const std::string& reason,
-                 const std::vector<std::exception_ptr>& failures) {
-  if (implementation.waits_in_calls) {
-    for (const std::exception_ptr& failure : failures) REQUIRE_THAT(message_of(failure), Mentions(reason));
-  }
+void check_ended(RankGroup& group, const std::string& reason, const std::vector<std::exception_ptr>& failures) {
+  for (const std::exception_ptr& failure : failures) REQUIRE_THAT(message_of(failure), Mentions(reason));
   const auto later = try_on_all(group, [&](tensor::Backend& backend, tensor::Collective& end, int32_t) {
     const DeviceMatrix sums = make_matrix(backend, tensor::DType::kF32, 1, 8);
     end.all_reduce(sums.matrix);

@@ -24,9 +24,6 @@ struct CollectiveCase {
   std::function<RankGroup(int32_t size)> make;
   /// Says whether ranks that make different calls get an error. Otherwise the result is undefined.
   bool compares_calls = true;
-  /// Says whether a rank waits for the others inside a call, which an abort then ends with the reason. Otherwise it
-  /// waits on the device: an abort ends the work, and the next call throws.
-  bool waits_in_calls = true;
   bool adds_integers = true;      ///< else nothing on such devices has integer sums
   uint64_t calls_in_turn = 2000;  ///< that show races; fewer where a call is slow
 };
@@ -42,8 +39,7 @@ using RankWork = std::function<void(tensor::Backend& backend, tensor::Collective
 void run_on_all(RankGroup& group, const RankWork& work);
 /// Fails unless the ranks of a group that has ended throw a message that mentions `reason`: those that waited, as
 /// `failures` of try_on_all(), and every rank at its next call.
-void check_ended(const CollectiveCase& implementation, RankGroup& group, const std::string& reason,
-                 const std::vector<std::exception_ptr>& failures);
+void check_ended(RankGroup& group, const std::string& reason, const std::vector<std::exception_ptr>& failures);
 /// Returns the message of a failure, or "no failure".
 [[nodiscard]] std::string message_of(const std::exception_ptr& failure);
 

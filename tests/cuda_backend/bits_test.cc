@@ -9,6 +9,7 @@
 #include "golden_test/feeding.h"
 #include "golden_test/golden_file.h"
 #include "model/families/read_config.h"
+#include "model/rank_layout.h"
 
 using namespace millrace;
 
@@ -112,5 +113,36 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
     CAPTURE(family.name, chunk);
     REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
     REQUIRE(test::same_bits(run_batched(pipeline, sequences, chunk, 3), wanted));
+  }
+}
+
+TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
+  constexpr size_t kMaxTokens = 24;
+  constexpr size_t kPrompts = 2;
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied"));
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  test::Sequences sequences;
+  for (size_t i = 0; i < kPrompts; ++i) {
+    std::vector<TokenId>& tokens = sequences.emplace_back(family.prompts.at(i).sequence());
+    tokens.resize(std::min(tokens.size(), kMaxTokens));
+  }
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (int rank = 0; rank < 4; ++rank) {
+    backends.push_back(
+        cuda::make_backend({.products = test::tested_gemm(), .rank_exchange = cuda::RankExchange::kCopies}));
+  }
+  test::TestPipeline whole(*checkpoint, config, *backends[0], {.stage_count = 1});
+  const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
+  for (const size_t count : {2, 4}) {
+    if (model::check_ranks(config, static_cast<int32_t>(count)).has_error()) continue;
+    CAPTURE(family.name, count);
+    std::vector<tensor::Backend*> ranks;
+    for (size_t rank = 0; rank < count; ++rank) ranks.push_back(backends[rank].get());
+    const int32_t stages = count == 2 ? 1 : 2;
+    test::TestPipeline pipeline(*checkpoint, config, ranks, {.stage_count = stages});
+    REQUIRE(test::same_bits(run_alone(pipeline, sequences, SIZE_MAX / 2, 2), wanted));
+    REQUIRE(test::same_bits(run_batched(pipeline, sequences, 13, 3), wanted));
   }
 }

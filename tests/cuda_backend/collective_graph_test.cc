@@ -58,6 +58,13 @@ TEST_CASE("a graph with collectives is replayed with equal sums") {
   replays.clear();
 }
 
+TEST_CASE("ranks that exchange by copies record no graph") {
+  const RankGroup group = collective_cases()[1].make(2);
+  const auto replay = group.backends[0]->make_replay();
+  const tensor::BatchSize size{.rows = 3, .sequences = 3, .sequence_rows = 1};
+  REQUIRE(replay->padded(size).rows == size.rows);
+}
+
 TEST_CASE("an end of a group whose other ranks never come gives up") {
   RankGroup group = collective_cases().front().make(2);
   const auto id = group.backends[0]->make_channel_id();

@@ -164,6 +164,88 @@ def test_stages_on_parts_of_a_gpu_answer_equally():
             assert re.search(rf"stage {stage}: .* 4 SMs, wgmma, part {part} of 2, 2 SMs", server.log())
 
 
+SHARED = "copies on the device, without graphs: "
+
+
+@pytest.mark.parametrize("flags,gpus,exchange", [
+    (["--tp-size", 2], 1, SHARED + "2 ranks of a stage share 1 GPU"),
+    (["--tp-size", 4, "--divide-gpu"], 1, SHARED + "4 ranks of a stage share 1 GPU"),
+    (["--tp-size", 4], 2, SHARED + "4 ranks of a stage share 2 GPUs"),
+    (["--tp-size", 2, "--pp-size", 2], 1, SHARED + "2 ranks of a stage share 1 GPU"),
+    (["--tp-size", 2, "--nccl", "off"], 2, SHARED + "--nccl off"),
+    pytest.param(["--tp-size", 2], 2, "NCCL 2.", marks=needs_nccl),
+    pytest.param(["--tp-size", 2, "--pp-size", 2, "--nccl", "on"], 4, "NCCL 2.", marks=needs_nccl),
+])
+def test_ranks_on_gpus_answer_as_one(flags, gpus, exchange):
+    with serve(*GPU) as server:
+        wanted = completion(server)
+    with serve(*GPU, *flags, gpus=gpus, environment=[f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]) as server:
+        assert f"the ranks of a stage exchange by {exchange}" in server.log()
+        assert completion(server) == wanted
+        assert completion(server) == wanted
+        by_copies = exchange.startswith("copies")
+        for graph, counted in (("off", by_copies), ("replayed", not by_copies)):
+            assert (server.metric("millrace:decode_steps_total", stage=0, rank=1, graph=graph) > 0) == counted
+        if "--divide-gpu" in flags:
+            assert re.search(r"stage 0 rank 3: .* part 4 of 4, 1 SMs", server.log())
+
+
+def test_ranks_on_a_gpu_serve_a_mixture_of_experts(tmp_path):
+    model = tmp_path / "mixture"
+    shutil.copytree(ROOT / "tests/golden/qwen3moe", model)
+    for tokenizer in MODEL.glob("tokenizer*"):
+        shutil.copy(tokenizer, model)
+    body = {"prompt": [5, 9, 300, 17], "max_tokens": 20, "temperature": 0, "logprobs": 2, "ignore_eos": True}
+    answers = []
+    for flags in ([], ["--tp-size", 2, "--pp-size", 2, "--pp-layer-partition", "auto"]):
+        with serve(*GPU, *flags, model=model) as server:
+            answers.append(completion(server, body))
+    assert answers[0]["text"] and answers[1] == answers[0]
+
+
+def test_pages_of_ranks_on_a_gpu_return_from_the_host():
+    first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
+    other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
+    with serve(*GPU, "--enable-hierarchical-cache", "--tp-size", 2, tokens=1024) as server:
+        wanted = completion(server, first)
+        completion(server, other)
+        answer = server.post("/v1/completions", first).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 640
+        assert answer["choices"][0] == wanted
+
+
+@pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=needs_nccl)])
+def test_a_failing_rank_ends_requests_and_the_ring_rebuilds(gpus):
+    """A call of either rank fails while decode steps run. The other rank's results must not count."""
+    body = {**GREEDY, "max_tokens": 20, "ignore_eos": True}
+    environment = ["MILLRACE_EMULATED_FAILING_CALL=40000", f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]
+    with serve(*GPU, "--disable-radix-cache", "--disable-cuda-graph", "--tp-size", 2, gpus=gpus,
+               environment=environment) as server:
+        answers = [server.post("/v1/completions", body)]
+        while answers[-1].status_code == 200 and len(answers) < 100:
+            answers.append(server.post("/v1/completions", body))
+        assert answers[-1].status_code == 503, answers[-1].text
+        assert "stage 0" in answers[-1].text
+        served = [answer.json()["choices"][0] for answer in answers[:-1]]
+        assert served and served == served[:1] * len(served)
+        wait_until(lambda: server.get("/health").status_code == 200, "a new ring")
+        assert completion(server, body) == served[0]
+
+
+def test_ranks_that_cannot_exchange_as_wanted_are_refused():
+    def refused(*flags, gpus=1):
+        found = run("serve", "--model-path", MODEL, "--port", 0, *GPU, *flags, MILLRACE_CUDA_MODULE=EMULATED,
+                    MILLRACE_EMULATED_GPUS=gpus, MILLRACE_NCCL_LIBRARY=FAKE_NCCL)
+        assert found.returncode == 1
+        return found.stderr
+
+    assert "--nccl on: 2 ranks of a stage share 1 GPU, wanted NCCL and a GPU" in refused("--tp-size", 2, "--nccl", "on")
+    nodes = ["--nnodes", 2, "--node-rank", 0, "--dist-init-addr", "127.0.0.1:1"]
+    assert "--nnodes: this node has 1 of 2 ranks of a stage" in refused("--tp-size", 2, *nodes)
+    assert "--nccl on: the activations of --tp-size 2" in refused("--tp-size", 2, "--pp-size", 2, "--nccl", "on", *nodes,
+                                                                  gpus=2)
+
+
 def test_without_green_contexts_stages_share_the_whole_gpu():
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 2,
                environment=["MILLRACE_EMULATED_DRIVER=12020"]) as server:
@@ -264,9 +346,9 @@ def test_the_cache_takes_the_rest_of_a_gpu_memory():
 class GpuRing(Ring):
     """Two nodes with an emulated GPU each, linked by a fake NCCL."""
 
-    def __init__(self, *flags, node_environment=(), node_flags=GPU):
+    def __init__(self, *flags, node_environment=(), node_flags=GPU, stages=4):
         self.node_environment = node_environment
-        super().__init__(2, 4, "--device", "cuda", "--max-total-tokens", 16384, *flags, node_flags=node_flags)
+        super().__init__(2, stages, "--device", "cuda", "--max-total-tokens", 16384, *flags, node_flags=node_flags)
 
     def prefix(self, rank):
         return ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_FIRST_SERIAL={rank}",
@@ -303,6 +385,20 @@ def test_a_node_death_under_load_ends_requests_and_ring_recovers():
         ring.start_node(1)
         ring.wait_until_whole()
         assert completion(ring.server) == wanted
+
+
+@needs_nccl
+def test_slices_of_ranks_go_from_node_to_node_through_the_hosts():
+    with serve(*GPU) as server:
+        wanted = completion(server)
+    with GpuRing("--tp-size", 2, stages=2) as ring:
+        ring.wait_until_whole()
+        assert completion(ring.server) == wanted
+        ring.nodes[1].kill()
+        ring.wait_until_broken()
+        ring.start_node(1)
+        ring.wait_until_whole()
+        assert completion(ring.server, {**GREEDY, "n": 3})["text"] == wanted["text"]
 
 
 @needs_nccl

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "comm/collective/device_collectives.h"
 #include "comm/collective/shared_collective.h"
 
 namespace millrace::test {
@@ -14,6 +15,8 @@ namespace millrace::test {
 using tensor::Matrix;
 
 namespace {
+
+constexpr size_t kExchangedBytes = size_t{1} << 20;
 
 /// Returns the pages of a sequence in a window group: others than in the first group. Those before what the first row
 /// sees are void, which the first page that it sees stands for.
@@ -67,7 +70,10 @@ TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::Mod
   const auto ranges = model::divide_layers(config.layer_count(), options.stage_count).value();
   for (const model::StageSpan span : model::stage_spans(ranges)) {
     Stage& stage = stages_.emplace_back();
-    if (size > 1) stage.ends = comm::make_shared_collectives(ranks);
+    if (size > 1) {
+      stage.ends = ranks.front()->is_host() ? comm::make_shared_collectives(ranks)
+                                            : comm::open_device_collectives("the ranks", ranks, kExchangedBytes);
+    }
     for (int32_t rank = 0; rank < size; ++rank) {
       const auto index = static_cast<size_t>(rank);
       auto model =

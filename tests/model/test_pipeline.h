@@ -33,7 +33,8 @@ class TestPipeline {
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config, tensor::Backend& backend,
                Options options)
       : TestPipeline(checkpoint, config, std::vector{&backend}, options) {}
-  /// Loads the stages with one rank per backend, which exchange through shared memory.
+  /// Loads the stages with one rank per backend, which exchange through shared memory. Those on a GPU use the device's
+  /// own collective and launch on threads of their own (cuda::RankExchange::kCopies).
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
                const std::vector<tensor::Backend*>& ranks, Options options);
 

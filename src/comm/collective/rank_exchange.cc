@@ -48,12 +48,12 @@ void RankExchange::check_same(const RankMessageHeader& own, const HeaderBytes& b
   theirs.turn = reader.get<uint64_t>();
   theirs.step = reader.get<uint32_t>();
   theirs.rank = reader.get<uint32_t>();
-  theirs.call.kind = reader.get<RankCall::Kind>();
+  theirs.call.kind = reader.get<tensor::RankCall::Kind>();
   theirs.call.dtype = reader.get<tensor::DType>();
   for (int zero = 0; zero < 6; ++zero) (void)reader.get<uint8_t>();
   theirs.call.rows = reader.get<int64_t>();
   theirs.call.cols = reader.get<int64_t>();
-  if (theirs.call.kind > RankCall::Kind::kAllGather || theirs.call.dtype > tensor::DType::kF16) {
+  if (theirs.call.kind > tensor::RankCall::Kind::kAllGather || theirs.call.dtype > tensor::DType::kF16) {
     throw PeerLost(fmt::format("rank {} has received a malformed message from rank {}", own.rank, theirs.rank));
   }
   if (theirs.turn == own.turn && theirs.step == own.step && theirs.call == own.call) return;

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/collective/rank_call.h"
 #include "comm/collective/rank_connection.h"
+#include "tensor/rank_call.h"
 
 namespace millrace::comm {
 
@@ -20,7 +20,7 @@ struct RankMessageHeader {
   uint64_t turn = 0;  ///< calls of this end so far
   uint32_t step = 0;  ///< exchanges of this call so far
   uint32_t rank = 0;  ///< of the sender
-  RankCall call;
+  tensor::RankCall call;
 };
 
 /// Exchanges one message with one peer: both directions at once, in pieces, while it watches all peers for a goodbye.

@@ -13,14 +13,16 @@
 
 #include "base/check.h"
 #include "base/machine.h"
-#include "comm/collective/rank_call.h"
-#include "comm/collective/rank_gate.h"
 #include "comm/collective/sum_tree.h"
+#include "tensor/rank_call.h"
+#include "tensor/rank_gate.h"
 
 namespace millrace::comm {
 namespace {
 
 using tensor::Matrix;
+using tensor::RankCall;
+using tensor::RankGate;
 
 constexpr int kMaxRanks = tensor::kSumShards;
 constexpr int kGateSpins = 2000;

@@ -14,7 +14,6 @@
 
 #include "base/check.h"
 #include "base/machine.h"
-#include "comm/collective/rank_gate.h"
 #include "comm/collective/sum_tree.h"
 #include "comm/ring_reason.h"
 #include "tensor/collective.h"
@@ -93,7 +92,7 @@ class SharedExperts::Stage {
 
  private:
   const size_t ends_;
-  RankGate gate_;
+  tensor::RankGate gate_;
   std::array<Offers, 2> sets_;
   std::array<std::atomic<bool>, kMaxEnds> taken_{};
   std::atomic<int32_t> inside_{0};

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "comm/collective/rank_exchange.h"
 #include "comm/collective/sum_tree.h"
+#include "tensor/rank_call.h"
 
 namespace millrace::comm {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 using tensor::BFloat16;
 using tensor::DType;
 using tensor::Matrix;
+using tensor::RankCall;
 
 /// The bytes of a matrix from which on four and eight ranks exchange halves instead of wholes.
 constexpr size_t kHalvingBytes = size_t{64} << 10;

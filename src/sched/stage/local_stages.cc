@@ -84,9 +84,9 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
   CHECK(outer.ranks.size() == ranks_.size());
+  set_collectives(std::move(outer.collectives));  // may throw, before anything runs
   running_ = ranks_.size();
   end_reason_.clear();
-  set_collectives(std::move(outer.collectives));
   if (shape_.make_expert_exchange) {
     for (const auto& host : ranks_) {
       const auto rank = static_cast<uint32_t>(host->position.rank);

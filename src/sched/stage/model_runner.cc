@@ -80,6 +80,9 @@ void ModelRunner::trim_to_tail_rows(const StageBatch& batch, size_t most, LogitR
 
 namespace {
 
+/// The largest matrices that a rank's end of a collective keeps on a device, at most.
+constexpr size_t kExchangedMatrices = 5;
+
 tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
   const size_t row_bytes = static_cast<size_t>(matrix.cols) * tensor::size_of(matrix.dtype);
   return {matrix.data + begin * row_bytes, matrix.dtype, static_cast<int64_t>(end - begin), matrix.cols};
@@ -87,10 +90,23 @@ tensor::Matrix row_range(tensor::Matrix matrix, size_t begin, size_t end) {
 
 }  // namespace
 
+size_t ModelRunner::max_exchange_bytes(const model::StageModel& model) {
+  const model::StageLimits limits = model.limits();
+  const auto rows = static_cast<size_t>(limits.max_batch_tokens);
+  const size_t sums = rows * static_cast<size_t>(model.config().hidden_size);
+  const model::RankLayout& rank = model.rank();
+  const size_t logits =
+      static_cast<size_t>(limits.max_logit_rows) * static_cast<size_t>(rank.logit_columns * rank.position.size);
+  return sizeof(float) * std::max(sums, model.span().last ? logits : 0);
+}
+
 uint64_t ModelRunner::device_bytes(const model::StageModel& model, bool receives_on_device) {
   const size_t largest = model.hidden_view({}, 0).cols * tensor::size_of(model.backend().hidden_dtype()) *
                          static_cast<size_t>(model.limits().max_batch_tokens);
-  return largest * (2 + (receives_on_device ? StageInputs::kBufferedPlans : 0));
+  const size_t whole = largest * (2 + (receives_on_device ? StageInputs::kBufferedPlans : 0));
+  const auto ranks = static_cast<size_t>(model.rank().position.size);
+  if (ranks == 1) return whole;
+  return whole + 3 * largest / ranks + kExchangedMatrices * max_exchange_bytes(model);
 }
 
 ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageModel>&& model, const Options& options,
@@ -119,8 +135,11 @@ ModelRunner::ModelRunner(async::Runtime& runtime, std::unique_ptr<model::StageMo
     packed_.push_back(backend.allocate(max_rows * slice_bytes));
   }
   if (!model->span().last && !backend.is_host() && options.activations_to_host) {
-    for (const tensor::Buffer& buffer : hidden_) host_copies_.push_back(backend.allocate_host(buffer.bytes()));
+    for (size_t i = 0; i < options.output_buffers; ++i) {
+      host_copies_.push_back(backend.allocate_host(max_rows * output_row_bytes_));
+    }
   }
+  if (gathers_input_ && !backend.is_host()) received_ = backend.allocate(max_rows * slice_bytes);
   model_ = std::move(model);
 }
 
@@ -136,12 +155,10 @@ asio::awaitable<StageRunner::Result> ModelRunner::run(const StageBatch& batch, s
   Result result;
   if (model_->span().last) {
     if (makes_outputs()) result.outputs = outputs(batch, std::move(drawn));
-  } else if (!packed_.empty()) {
-    result.activations = {packed_[next_buffer_ % packed_.size()].data(), batch.tokens.size() * output_row_bytes_};
-  } else if (const auto copy = host_copy_of(hidden); !copy.empty()) {
-    result.activations = copy;
   } else {
-    result.activations = {hidden.data, hidden.bytes()};
+    const tensor::Matrix sent = sent_of(hidden);
+    const auto copy = host_copy_of(sent);
+    result.activations = copy.empty() ? std::span(sent.data, sent.bytes()) : copy;
   }
   co_return result;
 }
@@ -170,10 +187,15 @@ asio::awaitable<void> ModelRunner::step_without_rows(uint64_t step) {
   co_await done.wait();
 }
 
-/// Returns where this run's activations are copied for a link; empty when the link reads them in place.
-std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix hidden) const {
+/// Returns the activations that this run sends on: all columns, or this rank's in memory of their own.
+tensor::Matrix ModelRunner::sent_of(tensor::Matrix hidden) const {
+  return packed_.empty() ? hidden : slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden);
+}
+
+/// Returns where what this run sends is copied for a link; empty when the link reads it in place.
+std::span<std::byte> ModelRunner::host_copy_of(tensor::Matrix sent) const {
   if (host_copies_.empty() || output_memory_ == Memory::kDevice) return {};
-  return {host_copies_[next_buffer_ % host_copies_.size()].data(), hidden.bytes()};
+  return {host_copies_[next_buffer_ % host_copies_.size()].data(), sent.bytes()};
 }
 
 std::span<std::byte> ModelRunner::input_memory(size_t bytes, Memory where) {
@@ -247,11 +269,9 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
                      .step = batch.step,
                      .windows = batch.windows,
                      .second_texts = second_texts});
-    if (!packed_.empty()) {
-      slices_.pack(model_->backend(), hidden, slice_of(packed_[next_buffer_ % packed_.size()].data(), hidden));
-      return;
-    }
-    if (const auto copy = host_copy_of(hidden); !copy.empty()) model_->backend().copy_out(hidden.data, copy);
+    const tensor::Matrix sent = sent_of(hidden);
+    if (!packed_.empty()) slices_.pack(model_->backend(), hidden, sent);
+    if (const auto copy = host_copy_of(sent); !copy.empty()) model_->backend().copy_out(sent.data, copy);
     return;
   }
   drawn.wanted = logit_rows(batch);
@@ -277,7 +297,12 @@ tensor::Matrix ModelRunner::slice_of(std::byte* data, tensor::Matrix hidden) con
 
 /// Gathers the columns that all ranks have received into `hidden`. Returns the input of the forward pass: none.
 std::span<const std::byte> ModelRunner::gathered(std::span<const std::byte> input, tensor::Matrix hidden) {
-  slices_.gather(*collective_, slice_of(const_cast<std::byte*>(input.data()), hidden), hidden);
+  auto* slice = const_cast<std::byte*>(input.data());
+  if (received_.bytes() > 0) {
+    slice = received_.data();
+    model_->backend().copy_in(input, slice);
+  }
+  slices_.gather(*collective_, slice_of(slice, hidden), hidden);
   return {};
 }
 

@@ -26,9 +26,11 @@ class ModelRunner final : public StageRunner {
     bool slices_input = false;
     bool slices_output = false;
   };
-  /// Returns the device memory that the constructor and input_memory() will allocate in addition to the model, with two
-  /// output buffers.
+  /// Returns the device memory that the constructor, input_memory() and the collective will allocate in addition to the
+  /// model, with two output buffers.
   [[nodiscard]] static uint64_t device_bytes(const model::StageModel& model, bool receives_on_device);
+  /// Returns the bytes of the largest matrix that an exchange between the ranks of a model's stage gives.
+  [[nodiscard]] static size_t max_exchange_bytes(const model::StageModel& model);
   /// Takes a model with an allocated cache, or leaves it where it is when memory is short and this throws. The model's
   /// backend outlives the runner. `stores` are the page stores after the host tier, by cache group; null, or missing:
   /// none.
@@ -81,7 +83,8 @@ class ModelRunner final : public StageRunner {
   void copy_pooled_rows(tensor::Matrix hidden, SamplingResults& drawn);
   [[nodiscard]] std::vector<SliceOutput> outputs(const StageBatch& batch, SamplingResults drawn);
   void pool(const StageBatch& batch, std::span<std::byte> rows, std::vector<SliceOutput>& outputs);
-  [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix hidden) const;
+  [[nodiscard]] tensor::Matrix sent_of(tensor::Matrix hidden) const;
+  [[nodiscard]] std::span<std::byte> host_copy_of(tensor::Matrix sent) const;
   [[nodiscard]] tensor::Matrix slice_of(std::byte* data, tensor::Matrix hidden) const;
   [[nodiscard]] std::span<const std::byte> gathered(std::span<const std::byte> input, tensor::Matrix hidden);
 
@@ -94,7 +97,8 @@ class ModelRunner final : public StageRunner {
   std::vector<tensor::Buffer> host_copies_;                  // copies for links that need them
   ActivationSlices slices_;
   std::vector<tensor::Buffer>
-      packed_;  // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns
+      packed_;               // [max_batch_tokens, hidden / ranks] each, where slices are sent; they take turns
+  tensor::Buffer received_;  // [max_batch_tokens, hidden / ranks] a slice from a link, on a device
   std::array<tensor::Buffer, 2> inputs_;  // by Memory; allocated when first asked for
   Memory output_memory_ = Memory::kHost;
   size_t row_bytes_ = 0;

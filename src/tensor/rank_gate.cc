@@ -1,10 +1,10 @@
-#include "comm/collective/rank_gate.h"
+#include "tensor/rank_gate.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace millrace::comm {
+namespace millrace::tensor {
 namespace {
 
 void pause_core() {
@@ -45,4 +45,4 @@ void RankGate::close() {
   word_.notify_all();
 }
 
-}  // namespace millrace::comm
+}  // namespace millrace::tensor

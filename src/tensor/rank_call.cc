@@ -1,10 +1,10 @@
-#include "comm/collective/rank_call.h"
+#include "tensor/rank_call.h"
 
 #include <fmt/core.h>
 
 #include "base/check.h"
 
-namespace millrace::comm {
+namespace millrace::tensor {
 namespace {
 
 std::string describe(const RankCall& call) {
@@ -21,13 +21,13 @@ std::string describe_difference(int32_t rank, const RankCall& call, int32_t othe
                      other_rank, describe(other_call));
 }
 
-void check_all_reduce(const tensor::Matrix& sums) {
-  CHECK(sums.dtype == tensor::DType::kF32, "all_reduce of {}, wanted f32", to_string(sums.dtype));
+void check_all_reduce(const Matrix& sums) {
+  CHECK(sums.dtype == DType::kF32, "all_reduce of {}, wanted f32", to_string(sums.dtype));
 }
 
-void check_all_gather(const tensor::Matrix& slice, const tensor::Matrix& out, int32_t size) {
+void check_all_gather(const Matrix& slice, const Matrix& out, int32_t size) {
   CHECK(out.dtype == slice.dtype && out.rows == slice.rows && out.cols == slice.cols * size,
         "all_gather of {} slices [{}, {}] into [{}, {}]", size, slice.rows, slice.cols, out.rows, out.cols);
 }
 
-}  // namespace millrace::comm
+}  // namespace millrace::tensor

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace millrace::comm {
+namespace millrace::tensor {
 
 /// A barrier of a fixed number of ranks that is used again and again. Ranks spin for some microseconds and then sleep.
 /// It counts arrivals without a reset: turn n is complete after n · ranks arrivals. Owned by a group of ranks.
@@ -32,4 +32,4 @@ class RankGate {
   alignas(64) std::atomic<uint32_t> word_{0};  // arrivals · kArrival | kClosed
 };
 
-}  // namespace millrace::comm
+}  // namespace millrace::tensor

@@ -1,0 +1,193 @@
+// What published models need of described devices. Expected numbers follow from the shapes in their config.json.
+
+#include "app/model_capacity.h"
+
+#include <catch2/catch.hpp>
+
+#include "app/model_report.h"
+#include "base/text_file.h"
+#include "model/families/read_config.h"
+#include "support/mentions.h"
+#include "support/temporary_folder.h"
+
+using namespace millrace;
+using namespace millrace::app;
+using test::Mentions;
+using Ranges = std::vector<model::LayerRange>;
+
+namespace {
+
+constexpr const char* kDeepSeek = R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,
+  "bos_token_id":0,"eos_token_id":1,"first_k_dense_replace":3,"hidden_act":"silu","hidden_size":7168,
+  "intermediate_size":18432,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3",
+  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":8,"n_routed_experts":256,"n_shared_experts":1,
+  "norm_topk_prob":true,"num_attention_heads":128,"num_experts_per_tok":8,"num_hidden_layers":61,
+  "num_key_value_heads":128,"num_nextn_predict_layers":1,"q_lora_rank":1536,"qk_nope_head_dim":128,
+  "qk_rope_head_dim":64,"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
+  "weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":32,"beta_slow":1,"factor":40,
+  "mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":10000,
+  "routed_scaling_factor":2.5,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":4,
+  "topk_method":"noaux_tc","torch_dtype":"bfloat16","v_head_dim":128,"vocab_size":129280})";
+
+constexpr const char* kKimi = R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,
+  "bos_token_id":163584,"eos_token_id":163585,"first_k_dense_replace":1,"hidden_act":"silu","hidden_size":7168,
+  "intermediate_size":18432,"kv_lora_rank":512,"max_position_embeddings":131072,"model_type":"kimi_k2",
+  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":1,"n_routed_experts":384,"n_shared_experts":1,
+  "norm_topk_prob":true,"num_attention_heads":64,"num_experts_per_tok":8,"num_hidden_layers":61,
+  "num_key_value_heads":64,"num_nextn_predict_layers":0,"q_lora_rank":1536,"qk_nope_head_dim":128,
+  "qk_rope_head_dim":64,"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
+  "weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":1.0,"beta_slow":1.0,"factor":32.0,
+  "mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":50000.0,
+  "routed_scaling_factor":2.827,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":1,
+  "topk_method":"noaux_tc","torch_dtype":"bfloat16","v_head_dim":128,"vocab_size":163840})";
+
+constexpr const char* kGptOss = R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,
+  "attention_dropout":0.0,"eos_token_id":200002,"head_dim":64,"hidden_act":"silu","hidden_size":2880,
+  "intermediate_size":2880,"max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,
+  "num_experts_per_tok":4,"num_hidden_layers":36,"num_key_value_heads":8,"num_local_experts":128,
+  "output_router_logits":false,"rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,
+  "original_max_position_embeddings":4096,"rope_type":"yarn","truncate":false},"rope_theta":150000,
+  "sliding_window":128,"swiglu_limit":7.0,"tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":201088,
+  "quantization_config":{"modules_to_not_convert":["model.layers.*.self_attn","model.layers.*.mlp.router",
+  "model.embed_tokens","lm_head"],"quant_method":"mxfp4"}})";
+
+// DeepSeek-V3.1, per layer.
+constexpr double kAttention = 7168 * 1536 + 1536 * 128.0 * 192 + 7168 * 576 + 512 * 128.0 * 256 + 128 * 128.0 * 7168;
+constexpr double kNorms = 1536 + 512 + 2 * 7168;
+constexpr double kExpert = 3.0 * 7168 * 2048;
+constexpr double kRouter = 256 * 7168;
+constexpr double kSparseLayer = kAttention + kNorms + 257 * kExpert + kRouter + 256;
+constexpr double kTable = 129280.0 * 7168;
+
+sim::Device device_of(double memory_gb, int32_t kept_bits) {
+  return {.name = "tested",
+          .memory_bytes = memory_gb * 1e9,
+          .bytes_per_second = 4e12,
+          .flops = 989e12,
+          .kept_bits = kept_bits};
+}
+
+Ranges even(const model::ModelConfig& config, int32_t stages) {
+  return model::divide_layers(config.layer_count(), stages).value();
+}
+
+std::vector<int32_t> sizes(const std::optional<Ranges>& ranges) {
+  std::vector<int32_t> found;
+  for (const model::LayerRange& range : ranges.value_or(Ranges())) found.push_back(range.size());
+  return found;
+}
+
+/// Writes a config.json and a cluster file, and returns the report's outcome.
+Result<void> report(const test::TemporaryFolder& folder, const std::string& config, const std::string& cluster) {
+  folder.write("config.json", config);
+  folder.write("cluster.json", cluster);
+  SimulateFlags flags;
+  flags.cluster = folder.path() / "cluster.json";
+  flags.model_path = folder.path();
+  flags.result_file = folder.path() / "report.json";
+  return report_model(flags);
+}
+
+}  // namespace
+
+TEST_CASE("the weights of DeepSeek are those of its shapes") {
+  const model::ModelConfig config = model::parse_config(kDeepSeek).value();
+  const model::StageSpan sparse{.layers = {10, 11}, .first = false, .last = false};
+  const ModelCapacity decoded(config, device_of(141, 4), {});
+  REQUIRE(decoded.weights(sparse).bytes == Approx(2 * kSparseLayer));
+  REQUIRE(decoded.weights(sparse).expert_bytes == Approx(2 * 256 * kExpert));
+  REQUIRE(decoded.weights(sparse).active_parameters == Approx(kAttention + 9 * kExpert + kRouter));
+  const model::StageSpan whole{.layers = {0, 61}, .first = true, .last = true};
+  REQUIRE(decoded.weights(whole).bytes == Approx(2.0 * 671026419200));
+  // FP8 with a scale of 32 bits per 128 x 128; norms, the router and the tables have 16 bits.
+  const ModelCapacity kept(config, device_of(141, 8), {});
+  REQUIRE(kept.weights(sparse).bytes ==
+          Approx((kAttention + 257 * kExpert) * (8 + 32.0 / 16384) / 8 + 2 * (kNorms + kRouter + 256)).epsilon(0.002));
+  // Of 8 ranks each has an eighth of the experts, and the router whole.
+  const ModelCapacity ranks(config, device_of(141, 4), {.rank_count = 8});
+  REQUIRE(ranks.weights(sparse).expert_bytes == Approx(2 * 32 * kExpert));
+  REQUIRE(ranks.weights(whole).embedding_bytes == Approx(2 * kTable));
+}
+
+TEST_CASE("the stages that DeepSeek needs follow from memory") {
+  const model::ModelConfig config = model::parse_config(kDeepSeek).value();
+  const ModelCapacity capacity(config, device_of(141, 4), {});
+  // 139 GB hold six sparse layers of 23.0 GB, but not the head or much of a cache with them.
+  REQUIRE(capacity.fewest_even({})->size() == 13);
+  const ModelCapacity::Load one{.sequences = 1, .tokens = 163840};
+  REQUIRE(capacity.fewest_even(one)->size() == 13);
+  REQUIRE(capacity.fewest_by_memory({.sequences = 1, .tokens = 64})->size() == 10);
+  REQUIRE(capacity.fewest_by_memory(one)->size() == 12);
+  REQUIRE_FALSE(ModelCapacity(config, device_of(20, 4), {}).fewest_even({}));
+  // The last stage has five layers and the head; a token takes 576 values of 16 bits in each.
+  const Ranges ranges = even(config, 13);
+  const double room = 0.9 * (139e9 - 2 * (5 * kSparseLayer + kTable + 7168));
+  const model::StageSpan last{.layers = {56, 61}, .first = false, .last = true};
+  REQUIRE(capacity.room(last) == Approx(room));
+  REQUIRE(capacity.max_tokens(ranges, 64) == 64 * static_cast<uint32_t>(room / (64 * 5 * 1152.0) / 64));
+  REQUIRE(capacity.max_tokens(ranges, 64) == 53888);
+  REQUIRE(capacity.max_tokens(ranges, 1) == 163840);
+  REQUIRE(capacity.max_tokens(ranges, 1 << 20) == 0);
+  REQUIRE(capacity.prompt_tokens_per_second(ranges) == Approx(989e12 / (2 * 5 * (kAttention + 9 * kExpert + kRouter))));
+  const double dense = kAttention + kNorms + 3.0 * 7168 * 18432;
+  const double read = 3 * dense + 58 * (kAttention + kNorms + 9 * kExpert + kRouter + 256) + kTable + 7168;
+  REQUIRE(capacity.token_seconds(ranges) == Approx(2 * read / 4e12));
+}
+
+TEST_CASE("Kimi K2 needs more than DeepSeek and ranks divide it") {
+  const model::ModelConfig config = model::parse_config(kKimi).value();
+  const model::StageSpan whole{.layers = {0, 61}, .first = true, .last = true};
+  REQUIRE(ModelCapacity(config, device_of(141, 4), {}).weights(whole).bytes == Approx(2.0 * 1026408232448));
+  const ModelCapacity eight(config, device_of(141, 4), {.rank_count = 8});
+  // 2053 GB over two stages of 8 devices are 128 GB each, with the tables and routers that are not divided.
+  REQUIRE(sizes(eight.fewest_even(ModelCapacity::Load{.sequences = 1, .tokens = 131072})) ==
+          std::vector<int32_t>{30, 31});
+}
+
+TEST_CASE("gpt-oss fits one device in the bits that it is stored in") {
+  const model::ModelConfig config = model::parse_config(kGptOss).value();
+  const ModelCapacity kept(config, device_of(80, 4), {});
+  const model::StageSpan layer{.layers = {1, 2}, .first = false, .last = false};
+  REQUIRE(kept.weights(layer).expert_bytes == Approx(128 * 3.0 * 2880 * 2880 * 4.5 / 8));
+  const ModelCapacity::Load one{.sequences = 1, .tokens = 131072};
+  REQUIRE(kept.fewest_even(one)->size() == 1);
+  REQUIRE(ModelCapacity(config, device_of(80, 0), {}).fewest_even(one)->size() == 4);
+  // Every second layer keeps three pages of 64 tokens of its window of 128. A token takes 2 KiB in a layer.
+  const model::StageSpan whole{.layers = {0, 36}, .first = true, .last = true};
+  REQUIRE(kept.sequence_bytes(whole, 131072) == Approx(18 * 2048.0 * 131072 + 18 * 2048.0 * 192));
+}
+
+TEST_CASE("quantization counts in the needs of a model") {
+  model::ModelConfig config = model::parse_config(kGptOss).value();
+  config.weight_format = {};
+  const model::StageSpan head{.layers = {0, 1}, .first = false, .last = true};
+  const model::StageSpan layer{.layers = {0, 1}, .first = false, .last = false};
+  const auto head_bits = [&](model::Quantization quantization) {
+    config.quantization = quantization;
+    const ModelCapacity capacity(config, device_of(80, 4), {});
+    return 8 * (capacity.weights(head).bytes - capacity.weights(layer).bytes) / (201088.0 * 2880 + 2880);
+  };
+  REQUIRE(head_bits(model::Quantization::kNone) == Approx(16));
+  REQUIRE(head_bits(model::Quantization::kW8) == Approx(8.5).epsilon(0.001));
+  REQUIRE(head_bits(model::Quantization::kW4) == Approx(4.5).epsilon(0.001));
+}
+
+TEST_CASE("a report needs a known model and a described device") {
+  const test::TemporaryFolder folder;
+  const std::string device = R"({"name":"big","device":{"memory_gb":2000,"memory_gb_per_s":1000}})";
+  REQUIRE_FALSE(report(folder, kDeepSeek, device).has_error());
+  REQUIRE_THAT(read_text_file(folder.path() / "report.json").value(),
+               Mentions(R"("parameters":671026419200)", R"("cache_bytes_per_token":70272)", R"("stages_for_weights":1)",
+                        R"("tokens":163840)"));
+  const auto message = [&](const std::string& config, const std::string& cluster) {
+    const auto reported = report(folder, config, cluster);
+    return reported.has_error() ? reported.error().message : "accepted";
+  };
+  REQUIRE_THAT(message(R"({"architectures":["NextyForCausalLM"]})", device), Mentions("NextyForCausalLM"));
+  REQUIRE_THAT(message(kDeepSeek, R"({"layers":3})"), Mentions("cluster.json", "device", "memory_gb"));
+  REQUIRE_THAT(message(kDeepSeek, R"({"device":{"memory_gb":1,"memory_gb_per_s":1}})"),
+               Mentions("device", "reserved_gb"));
+  REQUIRE_THAT(message(kDeepSeek, R"({"device":{"memory":80}})"), Mentions("device.memory", "unknown"));
+  REQUIRE_THAT(message(kDeepSeek, R"({"device":{"memory_gb":80,"memory_gb_per_s":1},"ranks":{"size":16}})"),
+               Mentions("--tp-size 16", "1, 2, 4, 8"));
+}
