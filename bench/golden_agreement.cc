@@ -37,9 +37,9 @@ void print_row(const std::string& name, const Rounding& rounding, tensor::Backen
   test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
   fmt::print("| {} | {} | {}{} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
-             tensor::to_string(backend.compute_dtype()), rounding.suffix(), agreement.logits.max(), agreement.logits.rms(),
-             agreement.logits.kl(), agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong,
-             agreement.greedy_checked);
+             tensor::to_string(backend.compute_dtype()), rounding.suffix(), agreement.logits.max(),
+             agreement.logits.rms(), agreement.logits.kl(), agreement.logprob_max,
+             agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
 }
 
 }  // namespace
@@ -54,7 +54,8 @@ int main() {
       for (const auto quantization :
            {model::Quantization::kNone, model::Quantization::kW8, model::Quantization::kMxInt8,
             model::Quantization::kW8A8, model::Quantization::kW8A8Int8, model::Quantization::kW4}) {
-        for (const std::string& name : test::golden_family_names()) print_row(name, {.weights = quantization}, *backend);
+        for (const std::string& name : test::golden_family_names())
+          print_row(name, {.weights = quantization}, *backend);
       }
       for (const auto kv : {tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3}) {
         const auto coded = cpu::make_backend({.threads = 1, .compute_dtype = dtype, .kv_dtype = kv});

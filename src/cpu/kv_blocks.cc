@@ -110,8 +110,7 @@ KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
 }
 
 void KvBlocks::widen(const Position& position, KvBlock& block) const {
-  const auto widen_codes =
-      cache_.dtype() == tensor::DType::kBF16 ? kernels_.widen_kv_bf16 : kernels_.widen_kv_f32;
+  const auto widen_codes = cache_.dtype() == tensor::DType::kBF16 ? kernels_.widen_kv_bf16 : kernels_.widen_kv_f32;
   const int32_t limit = key_count(position.sequence);
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = position.first_key + g * kGroupKeys;

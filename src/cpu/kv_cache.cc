@@ -28,13 +28,13 @@ std::optional<KvCodeLayout> code_layout(tensor::KvDType stored, int64_t padded_d
   return KvCodeLayout(stored, static_cast<int32_t>(padded_dim), dtype == tensor::DType::kBF16 ? 2 : 1);
 }
 
-/// Returns the bytes of the keys, the values or the latents of one head and layer in a page, or half those of its codes.
+/// Returns the bytes of the keys, the values or the latents of one head and layer in a page, or half those of its
+/// codes.
 size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
                      tensor::KvDType stored) {
   const int64_t padded = round_up(shape.head_dim, head_multiple);
   const auto codes = code_layout(stored, padded, dtype);
-  const size_t token_bytes =
-      codes ? codes->token_bytes() / 2 : static_cast<size_t>(padded) * tensor::size_of(dtype);
+  const size_t token_bytes = codes ? codes->token_bytes() / 2 : static_cast<size_t>(padded) * tensor::size_of(dtype);
   return static_cast<size_t>(shape.page_size) * token_bytes;
 }
 
@@ -97,7 +97,8 @@ void CpuKvCache::store_codes(PageId id, int32_t layer, int32_t head, int32_t off
   const auto dim = static_cast<size_t>(padded_dim_);
   const size_t token_bytes = codes_->token_bytes();
   std::byte* const head_codes = keys(id, layer, head);
-  if (!grouped()) return codes_->encode({key, dim}, {value, dim}, head_codes + static_cast<size_t>(offset) * token_bytes);
+  if (!grouped())
+    return codes_->encode({key, dim}, {value, dim}, head_codes + static_cast<size_t>(offset) * token_bytes);
   alignas(2) std::byte token[kMaxCodedTokenBytes];
   CHECK(token_bytes <= sizeof(token), "tokens of {} bytes", token_bytes);
   codes_->encode({key, dim}, {value, dim}, token);

@@ -23,12 +23,12 @@ namespace millrace::cpu {
 /// attention gathers groups of both kinds.
 ///
 ///
-/// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens them
-/// to dtype().
+/// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
+/// them to dtype().
 class CpuKvCache final : public tensor::KvCache {
  public:
-  /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels. Attention reads `dtype`;
-  /// unless `stored` is kAuto, the cache stores codes, and no latents.
+  /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels. Attention reads
+  /// `dtype`. Unless `stored` is kAuto, the cache stores codes, and no latents.
   CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
              tensor::KvDType stored = tensor::KvDType::kAuto);
   /// Returns page_bytes() of such a cache. page_count is ignored.

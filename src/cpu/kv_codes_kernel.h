@@ -93,8 +93,8 @@ void widen_kv_f32(const KvGroupCodes& group, std::byte* k, std::byte* v) {
 /// Returns words whose lower halves are `low` in bf16, and their upper halves `high`.
 MILLRACE_INLINE Bits pairs_bf16(Vec low, Vec high) {
   typedef uint16_t AllHalves __attribute__((vector_size(64)));
-  const auto both = reinterpret_cast<AllHalves>(
-      _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low)));
+  const auto both =
+      reinterpret_cast<AllHalves>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low)));
   return reinterpret_cast<Bits>(__builtin_shufflevector(both, both, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
                                                         23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
                                                         31));

@@ -95,7 +95,7 @@ TEST_CASE("latents are not cached in 8 bits") {
   const auto refused = app::NodeStages::load(*checkpoint, config, options);
   REQUIRE(refused.has_error());
   REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
-  REQUIRE(test::mentions(refused.error().message, {"--kv-cache-dtype fp8_e4m3", config.architecture}));
+  REQUIRE_THAT(refused.error().message, test::Mentions("--kv-cache-dtype fp8_e4m3", config.architecture));
 }
 
 TEST_CASE("stages load in parallel and the first error names its tensor") {

@@ -159,7 +159,7 @@ TEST_CASE("keys and values of all sizes keep their precision as codes") {
   }
 }
 
-TEST_CASE("NaN and overflow in a page of codes spoil only rows that see it") {
+TEST_CASE("NaN and overflow among codes spoil only the rows that see it") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 64);
   constexpr size_t kPosition = 21;

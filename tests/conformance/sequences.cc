@@ -231,8 +231,8 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
     const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position);
-    queries.push_back(reference::rounded(
-        turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position, factor), dtype));
+    queries.push_back(
+        reference::rounded(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position, factor), dtype));
     const Values raw_key = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
     const auto raw_value = row.last(widths);
     const Values k = reference::rounded(reference::rounded_to_kv(raw_key, dim, stored), dtype);

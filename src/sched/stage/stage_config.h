@@ -41,8 +41,9 @@ struct StageConfig {
 inline constexpr auto kStageConfigFields = std::tuple(
     &StageConfig::rank_count, &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
     &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::expected_tokens, &StageConfig::sampling_vocab,
-    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype, &StageConfig::reduce_dtype, &StageConfig::isa,
-    &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
+    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype, &StageConfig::reduce_dtype,
+    &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store,
+    &StageConfig::has_output_head);
 
 /// Returns what the sizes of window pools follow from.
 [[nodiscard]] inline cache::PoolNeeds pool_needs(const StageConfig& stage) {
