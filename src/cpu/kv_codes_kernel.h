@@ -44,11 +44,10 @@ struct KvCodeParts {
   [[nodiscard]] MILLRACE_INLINE Vec scales_of_keys(int index) const {
     return widen_bf16(load_as<Halves>(key_scales + index * kGroupKeys * 2));
   }
-  /// Returns the scale of a value, which is zero where no token exists: codes there are those of an earlier one.
-  [[nodiscard]] MILLRACE_INLINE float scale_of_value(int index, int lane) const {
-    const uint32_t half = load_as<uint16_t>(value_scales + (index * kGroupKeys + lane) * 2);
-    const uint32_t word = lane < count ? half << 16 : 0;
-    return load_as<float>(&word);
+  /// Writes the scales of 16 values. They are zero where no token exists: codes there are those of an earlier one.
+  MILLRACE_INLINE void copy_scales_of_values(int index, float* scales) const {
+    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    store(scales, lane < count ? widen_bf16(load_as<Halves>(value_scales + index * kGroupKeys * 2)) : Vec{});
   }
 
   const char* keys;
@@ -72,15 +71,16 @@ MILLRACE_INLINE void widen_group_f32(const KvGroupCodes& group, float* k, float*
       store(k + channel * kGroupKeys, decoded(parts.keys + channel * kGroupKeys) * scales);
     }
   });
-  for (int lane = 0; lane < kGroupKeys; ++lane) {
-    for_scales(group, [&](int first, int end, int index) __attribute__((always_inline)) {
-      const float scale = parts.scale_of_value(index, lane);
+  for_scales(group, [&](int first, int end, int index) __attribute__((always_inline)) {
+    alignas(64) float scales[kGroupKeys];
+    parts.copy_scales_of_values(index, scales);
+    for (int lane = 0; lane < kGroupKeys; ++lane) {
       for (int channel = first; channel < end; channel += kLanes) {
         const int at = lane * group.padded_dim + channel;
-        store(v + at, decoded(parts.values + at) * scale);
+        store(v + at, decoded(parts.values + at) * scales[lane]);
       }
-    });
-  }
+    }
+  });
 }
 
 void widen_kv_f32(const KvGroupCodes& group, std::byte* k, std::byte* v) {
@@ -111,17 +111,18 @@ MILLRACE_INLINE void widen_group_bf16(const KvGroupCodes& group, std::byte* k, s
       store_as(k + at * 2, pairs_bf16(decode_byte<kInt8, 0>(words) * scales, decode_byte<kInt8, 1>(words) * scales));
     }
   });
-  for (int lane = 0; lane < kGroupKeys; lane += 2) {
-    for_scales(group, [&](int first, int end, int index) __attribute__((always_inline)) {
-      const float even = parts.scale_of_value(index, lane);
-      const float odd = parts.scale_of_value(index, lane + 1);
+  for_scales(group, [&](int first, int end, int index) __attribute__((always_inline)) {
+    alignas(64) float scales[kGroupKeys];
+    parts.copy_scales_of_values(index, scales);
+    for (int lane = 0; lane < kGroupKeys; lane += 2) {
       for (int channel = first; channel < end; channel += kLanes) {
         const int at = lane * group.padded_dim + channel * 2;
         const Bits words = __builtin_convertvector(load_as<Halves>(parts.values + at), Bits);
-        store_as(v + at * 2, pairs_bf16(decode_byte<kInt8, 0>(words) * even, decode_byte<kInt8, 1>(words) * odd));
+        store_as(v + at * 2, pairs_bf16(decode_byte<kInt8, 0>(words) * scales[lane],
+                                        decode_byte<kInt8, 1>(words) * scales[lane + 1]));
       }
-    });
-  }
+    }
+  });
 }
 
 void widen_kv_bf16(const KvGroupCodes& group, std::byte* k, std::byte* v) {
