@@ -1,9 +1,14 @@
-// Paged attention: decode in GB/s of keys and values read, prefill in GFLOP/s.
+// Paged attention: decode in GB/s of keys and values read, prefill in GFLOP/s. A KV cache of the compute dtype and
+// caches of 8 bits take turns.
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "cpu_bench.h"
 #include "paged_layout.h"
@@ -47,41 +52,83 @@ void fill(tensor::Backend& backend, const tensor::AttentionShape& shape, const L
   }
 }
 
-void run(tensor::Backend& backend, const BenchOptions& options, const Model& model, const Work& work) {
-  const tensor::AttentionShape shape{model.heads, model.kv_heads, model.head_dim,
-                                     1.0f / std::sqrt(static_cast<float>(model.head_dim)), 0};
-  const Layout layout = make_layout(work);
-  // Several layers in turn, so that decode reads memory and not a cache.
-  const double layer_bytes = 2.0 * work.sequences * (work.prefix + work.rows) * model.kv_heads * model.head_dim *
-                             static_cast<double>(tensor::size_of(options.dtype));
-  const auto layers = static_cast<int32_t>(std::clamp(256e6 / layer_bytes, 1.0, 64.0));
-  const auto cache = backend.make_kv_cache({.layer_count = layers,
-                                            .kv_head_count = model.kv_heads,
-                                            .head_dim = model.head_dim,
-                                            .page_size = work.page_size,
-                                            .page_count = static_cast<int32_t>(layout.pages.size())});
-  const int64_t rows = layout.row_begin.back();
-  const int64_t width = int64_t{model.heads} * model.head_dim;
-  const size_t bytes = static_cast<size_t>(rows * width) * tensor::size_of(options.dtype);
-  const auto q = backend.allocate(bytes);
-  const auto out = backend.allocate(bytes);
-  const tensor::Matrix q_matrix{.data = q.data(), .dtype = options.dtype, .rows = rows, .cols = width};
-  const tensor::Matrix out_matrix{.data = out.data(), .dtype = options.dtype, .rows = rows, .cols = width};
-  backend.run_and_wait([&] {
-    fill(backend, shape, layout, *cache, layers);
-    int32_t layer = 0;
-    const Timing timing = measure(options.runs, [&] {
-      backend.attention(q_matrix, shape, backend.upload(layout.view()), *cache, layer, out_matrix);
-      layer = (layer + 1) % layers;
+constexpr tensor::KvDType kKvDTypes[] = {tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3};
+constexpr size_t kKvDTypeCount = std::size(kKvDTypes);
+using Backends = std::array<std::unique_ptr<tensor::Backend>, kKvDTypeCount>;
+
+/// The attention of several layers in turn over a cache of one dtype. Owned by run(), used on the calling thread.
+class Attention {
+ public:
+  Attention(tensor::Backend& backend, const Model& model, const Work& work, tensor::DType dtype)
+      : backend_(backend),
+        shape_{model.heads, model.kv_heads, model.head_dim, 1.0f / std::sqrt(static_cast<float>(model.head_dim)), 0},
+        layout_(make_layout(work)) {
+    const int64_t tokens = int64_t{work.sequences} * (work.prefix + work.rows);
+    const double plain_bytes =
+        2.0 * static_cast<double>(tokens * model.kv_heads * model.head_dim) * static_cast<double>(size_of(dtype));
+    // Several layers in turn, so that decode reads memory and not a cache.
+    layers_ = static_cast<int32_t>(std::clamp(256e6 / plain_bytes, 1.0, 64.0));
+    const tensor::KvCacheShape cache{.layer_count = layers_,
+                                     .kv_head_count = model.kv_heads,
+                                     .head_dim = model.head_dim,
+                                     .page_size = work.page_size,
+                                     .page_count = static_cast<int32_t>(layout_.pages.size())};
+    cache_ = backend.make_kv_cache(cache);
+    layer_bytes_ = static_cast<double>(cache_->page_bytes()) / layers_ / work.page_size * static_cast<double>(tokens);
+    rows_ = layout_.row_begin.back();
+    const int64_t width = int64_t{model.heads} * model.head_dim;
+    const size_t bytes = static_cast<size_t>(rows_ * width) * size_of(dtype);
+    q_ = backend.allocate(bytes);
+    out_ = backend.allocate(bytes);
+    q_matrix_ = {.data = q_.data(), .dtype = dtype, .rows = rows_, .cols = width};
+    out_matrix_ = {.data = out_.data(), .dtype = dtype, .rows = rows_, .cols = width};
+    backend.run_and_wait([this] { fill(backend_, shape_, layout_, *cache_, layers_); });
+  }
+
+  void attend() {
+    backend_.run_and_wait([this] {
+      backend_.attention(q_matrix_, shape_, backend_.upload(layout_.view()), *cache_, layer_, out_matrix_);
     });
-    const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
-    const double operations = 4.0 * work.sequences * keys * model.heads * model.head_dim;
+    layer_ = (layer_ + 1) % layers_;
+  }
+  /// Returns the bytes of keys and values in a layer.
+  [[nodiscard]] double layer_bytes() const { return layer_bytes_; }
+
+ private:
+  tensor::Backend& backend_;
+  tensor::AttentionShape shape_;
+  Layout layout_;
+  int32_t layers_ = 0;
+  int32_t layer_ = 0;
+  int64_t rows_ = 0;
+  double layer_bytes_ = 0.0;
+  std::unique_ptr<tensor::KvCache> cache_;
+  tensor::Buffer q_;
+  tensor::Buffer out_;
+  tensor::Matrix q_matrix_;
+  tensor::Matrix out_matrix_;
+};
+
+void run(const Backends& backends, const BenchOptions& options, const Model& model, const Work& work) {
+  std::vector<std::unique_ptr<Attention>> attentions;
+  std::vector<std::function<void()>> bodies;
+  for (const auto& backend : backends) {
+    attentions.push_back(std::make_unique<Attention>(*backend, model, work, options.dtype));
+    bodies.emplace_back([&attention = *attentions.back()] { attention.attend(); });
+  }
+  const std::vector<Timing> timings = measure_in_turns(options.runs, bodies);
+  const double keys = work.rows * (static_cast<double>(work.prefix) + (work.rows + 1) / 2.0);
+  const double operations = 4.0 * work.sequences * keys * model.heads * model.head_dim;
+  for (size_t i = 0; i < kKvDTypeCount; ++i) {
+    const Timing& timing = timings[i];
     fmt::print(
-        "{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}{}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} GB/s\n",
+        "{:<14} {:>3} x {:>5} new after {:>6}, page {:>2}{}, {:<8}: {:>9.1f} us ±{:.0f}%, {:>7.1f} GFLOP/s, {:>6.1f} "
+        "GB/s, best {:.1f} us: {:.2f} x auto\n",
         model.name, work.sequences, work.rows, work.prefix, work.page_size, work.shuffled ? " shuffled" : "         ",
-        timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9, layer_bytes / timing.median / 1e9);
-    std::fflush(stdout);
-  });
+        enum_name(kKvDTypes[i]), timing.median * 1e6, timing.spread * 50, operations / timing.median / 1e9,
+        attentions[i]->layer_bytes() / timing.median / 1e9, timing.best * 1e6, timings[0].best / timing.best);
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -95,10 +142,14 @@ int main(int argc, char** argv) {
   for (const int threads : options.threads) {
     print_ceilings(threads, measure_ceilings(threads, options.runs));
     for (const cpu::Isa isa : options.isas) {
-      const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
-      fmt::print("{}\n", backend->description());
+      Backends backends;
+      for (size_t i = 0; i < kKvDTypeCount; ++i) {
+        backends[i] = cpu::make_backend(
+            {.threads = threads, .compute_dtype = options.dtype, .kv_dtype = kKvDTypes[i], .isa = isa});
+      }
+      fmt::print("{}\n", backends[0]->description());
       for (const Model& model : kModels) {
-        for (const Work& work : kWorks) run(*backend, options, model, work);
+        for (const Work& work : kWorks) run(backends, options, model, work);
       }
     }
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/result.h"
 #include "cpu/cpu_backend.h"
 #include "golden_test/agreement.h"
@@ -13,19 +15,31 @@ using namespace millrace;
 
 namespace {
 
-void print_row(const std::string& name, model::Quantization quantization, tensor::Backend& backend) {
+struct Rounding {
+  model::Quantization weights = model::Quantization::kNone;
+  tensor::KvDType kv = tensor::KvDType::kAuto;
+  [[nodiscard]] std::string suffix() const {
+    return (weights == model::Quantization::kNone ? "" : fmt::format(", {}", model::to_string(weights))) +
+           (kv == tensor::KvDType::kAuto ? "" : fmt::format(", kv {}", enum_name(kv)));
+  }
+};
+
+bool has_latents(const model::ModelConfig& config) {
+  return std::ranges::any_of(config.layers, [](const auto& layer) { return layer.attention.latent.has_value(); });
+}
+
+void print_row(const std::string& name, const Rounding& rounding, tensor::Backend& backend) {
   const test::GoldenFamily family = test::read_golden_family(name);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();
-  config.quantization = quantization;
+  config.quantization = rounding.weights;
+  if (rounding.kv != tensor::KvDType::kAuto && has_latents(config)) return;
   test::TestPipeline pipeline(*checkpoint, config, backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, 1e-3);
-  const bool plain = quantization == model::Quantization::kNone;
-  const std::string held = plain ? "" : fmt::format(", {}", model::to_string(quantization));
   fmt::print("| {} | {} | {}{} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {} / {} |\n", name, config.architecture,
-             tensor::to_string(backend.compute_dtype()), held, agreement.logits.max(), agreement.logits.rms(),
-             agreement.logits.kl(), agreement.logprob_max, agreement.greedy_checked - agreement.greedy_wrong,
-             agreement.greedy_checked);
+             tensor::to_string(backend.compute_dtype()), rounding.suffix(), agreement.logits.max(),
+             agreement.logits.rms(), agreement.logits.kl(), agreement.logprob_max,
+             agreement.greedy_checked - agreement.greedy_wrong, agreement.greedy_checked);
 }
 
 }  // namespace
@@ -40,7 +54,12 @@ int main() {
       for (const auto quantization :
            {model::Quantization::kNone, model::Quantization::kW8, model::Quantization::kMxInt8,
             model::Quantization::kW8A8, model::Quantization::kW8A8Int8, model::Quantization::kW4}) {
-        for (const std::string& name : test::golden_family_names()) print_row(name, quantization, *backend);
+        for (const std::string& name : test::golden_family_names())
+          print_row(name, {.weights = quantization}, *backend);
+      }
+      for (const auto kv : {tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3}) {
+        const auto coded = cpu::make_backend({.threads = 1, .compute_dtype = dtype, .kv_dtype = kv});
+        for (const std::string& name : test::golden_family_names()) print_row(name, {.kv = kv}, *coded);
       }
     }
   } catch (const std::exception& error) {

@@ -325,8 +325,11 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   ring_->start();
   engine_proxy_.set_awaited("");
   engine_proxy_.set_engine(ring_->head());
-  log::info("KV cache: {} pages of {} tokens; context {}; window of {} micro-batches", pages.device,
-            options_.stage.page_size, context, head.scheduler.window);
+  const tensor::KvDType kv_dtype = options_.stage.kv_dtype;
+  log::info("KV cache: {} pages of {} tokens{}; context {}; window of {} micro-batches", pages.device,
+            options_.stage.page_size,
+            kv_dtype == tensor::KvDType::kAuto ? "" : fmt::format(" in {}", enum_name(kv_dtype)), context,
+            head.scheduler.window);
   for (const cache::WindowPool& pool : shape.bounds.windows) {
     log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
   }

@@ -33,6 +33,14 @@ std::string page_format(const tensor::Backend& backend, const sched::StageConfig
       rounds_sums ? fmt::format(", {} ranks with {} sums", stage.rank_count, enum_name(stage.reduce_dtype)) : "");
 }
 
+Result<void> check_kv_dtype(const model::ModelConfig& config, tensor::KvDType wanted) {
+  const auto is_latent = [](const model::LayerConfig& layer) { return layer.attention.latent.has_value(); };
+  if (wanted == tensor::KvDType::kAuto || std::ranges::none_of(config.layers, is_latent)) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--kv-cache-dtype {}: {} caches latents, which keep the dtype of --dtype; wanted auto",
+                    enum_name(wanted), config.architecture);
+}
+
 Result<void> check_channels(tensor::Backend& backend, const std::string& stage) {
   const tensor::ChannelSupport support = backend.channel_support();
   const std::string missing = support.device.empty() ? "it computes in memory of the host" : support.unavailable_reason;
@@ -71,6 +79,7 @@ Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& ch
                                                      const NodeStagesOptions& options) {
   auto loaded_config = quantized_config(config, options.stage.quantization);
   if (loaded_config.has_error()) return loaded_config.error();
+  RETURN_IF_ERROR(check_kv_dtype(*loaded_config, options.stage.kv_dtype));
   loaded_config->has_output_head = options.stage.has_output_head;
   std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));
   RETURN_IF_ERROR(stages->make_backends());

@@ -24,6 +24,7 @@ Result<std::unique_ptr<tensor::Backend>> make_cpu_backend(const sched::StageConf
   const ScopedAffinity near(processors->near);
   return cpu::make_backend({.threads = threads_per_rank(node.threads, rank.count()),
                             .compute_dtype = stage.dtype,
+                            .kv_dtype = stage.kv_dtype,
                             .isa = stage.isa,
                             .pin = processors->pin});
 }
@@ -36,7 +37,13 @@ Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device, co
     return make_error(ErrorCode::kInvalidArgument,
                       "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or --device cpu", enum_name(stage.dtype));
   }
-  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node) : make_cpu_backend(stage, node, rank);
+  if (device == DeviceKind::kCuda && stage.kv_dtype != tensor::KvDType::kAuto) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--kv-cache-dtype {}: a GPU keeps keys and values in bf16; wanted auto or --device cpu",
+                      enum_name(stage.kv_dtype));
+  }
+  return device == DeviceKind::kCuda ? make_gpu_backend(rank.count(), rank.index(), node)
+                                     : make_cpu_backend(stage, node, rank);
 }
 
 }  // namespace millrace::app

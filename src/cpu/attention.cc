@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "cpu/kv_blocks.h"
 #include "cpu/ops.h"
 
 namespace millrace::cpu {
@@ -22,10 +23,7 @@ constexpr int32_t kLatentUnitRows = 4 * kTileRows;
 /// The maximum of the floats of states while splits run in parallel.
 constexpr size_t kMaxLatentStates = size_t{1} << 26;
 
-constexpr int32_t kMaxKeyDim = 640;
 constexpr int32_t kMaxHeadDim = 256;
-/// Readable zeros for groups after the last key: 16 keys of f32 channels.
-alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * kMaxKeyDim * 4] = {};
 
 struct AttentionOp {
   Device& device;
@@ -83,11 +81,9 @@ struct Workspace {
     const auto padded = static_cast<size_t>(cache.padded_dim());
     const size_t state = state_floats(max_rows, cache.padded_value_dim());
     const size_t floats = rows * (padded + 1) + kTileRows * kBlockKeys + 2 * state;
-    const size_t half = kBlockGroups * (cache.group_bytes() + cache.value_group_bytes());
-    std::byte* base = scratch.reserve(2 * (half + cache.value_group_bytes()) + floats * sizeof(float));
-    gathered = base;
-    partial_groups = base + 2 * half;
-    auto* next = reinterpret_cast<float*>(partial_groups + 2 * cache.value_group_bytes());
+    const size_t block_bytes = KvBlocks::scratch_bytes(cache);
+    groups = scratch.reserve(block_bytes + floats * sizeof(float));
+    auto* next = reinterpret_cast<float*>(groups + block_bytes);
     const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
     q = take(rows * padded);
     scores = take(kTileRows * kBlockKeys);
@@ -95,82 +91,13 @@ struct Workspace {
     total = take(state);
     positions = reinterpret_cast<int32_t*>(take(rows));
   }
-  std::byte* gathered;        // [2][K [4 groups] | V [4 groups]]
-  std::byte* partial_groups;  // [2], the last V group, cleared beyond the last key
+  std::byte* groups;  // of KvBlocks
   float* q;
   float* scores;
   float* partial;
   float* total;
   int32_t* positions;
 };
-
-/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`. The other lanes are zeros.
-void gather_group(const AttentionOp& op, size_t sequence, int32_t head, int32_t token, int32_t count, std::byte* k,
-                  std::byte* v) {
-  const CpuKvCache& cache = op.cache;
-  const int32_t page_size = cache.shape().page_size;
-  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[sequence];
-  const std::byte* keys[kGroupKeys];
-  const std::byte* values[kGroupKeys];
-  for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
-    const int32_t at = token + lane;
-    const bool known = lane < count;
-    keys[lane] = known ? cache.key_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
-    values[lane] = known ? cache.value_at(pages[at / page_size], op.layer, head, at % page_size) : kZeroGroup;
-  }
-  op.device.kernels.gather_keys(keys, static_cast<int>(cache.group_bytes() / kGroupKeys / 4), k);
-  if (cache.dtype() == tensor::DType::kBF16) {
-    op.device.kernels.gather_values_bf16(values, cache.padded_value_dim(), v);
-  } else {
-    const size_t row_bytes = cache.value_group_bytes() / kGroupKeys;
-    for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
-  }
-}
-
-/// Keys of one head that share a pass.
-struct BlockPosition {
-  size_t sequence = 0;
-  int32_t head = 0;
-  int32_t first_key = 0;
-};
-
-/// Locates the keys of one block. Keys without groups are gathered into the `turn % 2`th half of the workspace, which
-/// the previous turn's block does not read.
-KvBlock locate_block(const AttentionOp& op, const BlockPosition& position, int32_t turn, const Workspace& space) {
-  const CpuKvCache& cache = op.cache;
-  const int32_t page_size = cache.shape().page_size;
-  const size_t s = position.sequence;
-  const int32_t limit = op.batch.prefix[s] + op.batch.row_begin[s + 1] - op.batch.row_begin[s];
-  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[s];
-  const auto half = static_cast<size_t>(turn % 2);
-  std::byte* const gathered = space.gathered + half * kBlockGroups * (cache.group_bytes() + cache.value_group_bytes());
-  std::byte* const partial_group = space.partial_groups + half * cache.value_group_bytes();
-  KvBlock block{.first_key = position.first_key};
-  for (int32_t g = 0; g < kBlockGroups; ++g) {
-    const int32_t token = position.first_key + g * kGroupKeys;
-    const int32_t count = std::min(kGroupKeys, limit - token);
-    if (count <= 0) {
-      block.k[g] = block.v[g] = kZeroGroup;
-    } else if (cache.grouped()) {
-      const PageId page = pages[token / page_size];
-      const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache.group_bytes();
-      block.k[g] = cache.keys(page, op.layer, position.head) + skip;
-      block.v[g] = cache.values(page, op.layer, position.head) + skip;
-      if (count < kGroupKeys) {
-        std::memcpy(partial_group, block.v[g], cache.group_bytes());
-        cache.clear_values(partial_group, count);
-        block.v[g] = partial_group;
-      }
-    } else {
-      std::byte* k = gathered + static_cast<size_t>(g) * cache.group_bytes();
-      std::byte* v = gathered + kBlockGroups * cache.group_bytes() + static_cast<size_t>(g) * cache.value_group_bytes();
-      gather_group(op, s, position.head, token, count, k, v);
-      block.k[g] = k;
-      block.v[g] = v;
-    }
-  }
-  return block;
-}
 
 /// Returns the last key that is visible to a row of a sequence.
 int32_t last_visible_key(const AttentionOp& op, size_t sequence, int32_t row) {
@@ -233,19 +160,6 @@ QueryTile rows_of_tile(const AttentionOp& op, const WorkUnit& unit, const QueryT
   return rows;
 }
 
-/// Makes a block's passes prefetch the latents of a later block where they lie, before they are gathered.
-void prefetch_latents(const AttentionOp& op, size_t sequence, int32_t first_key, KvBlock& block) {
-  const CpuKvCache& cache = op.cache;
-  const int32_t page_size = cache.shape().page_size;
-  if (!cache.has_latents() || page_size % kGroupKeys != 0) return;
-  const int32_t limit = op.batch.prefix[sequence] + op.batch.row_begin[sequence + 1] - op.batch.row_begin[sequence];
-  const PageId* pages = op.batch.pages.data() + op.batch.page_begin[sequence];
-  for (int32_t g = 0; g < kBlockGroups; ++g) {
-    const int32_t token = first_key + g * kGroupKeys;
-    if (token < limit) block.next_k[g] = cache.key_at(pages[token / page_size], op.layer, 0, token % page_size);
-  }
-}
-
 int32_t first_visible_key(const AttentionOp& op, int32_t position) {
   return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
 }
@@ -253,8 +167,8 @@ int32_t first_visible_key(const AttentionOp& op, int32_t position) {
 /// Computes one split of the unit's rows from an empty state into rows.state.
 void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile& rows, int32_t split,
                    const Workspace& space) {
-  const auto attend = op.device.compute_dtype == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
-                                                                      : op.device.kernels.attention_block_f32;
+  const auto attend = op.cache.dtype() == tensor::DType::kBF16 ? op.device.kernels.attention_block_bf16
+                                                               : op.device.kernels.attention_block_f32;
   reset(rows.state, rows.rows, rows.value_dim);
   const int32_t last = rows.position[rows.rows - 1];
   const int32_t first_visible = first_visible_key(op, rows.position[0]) / kBlockKeys * kBlockKeys;
@@ -262,20 +176,19 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
   const int32_t end = std::min((split + 1) * kSplitKeys, last + 1);
   if (begin >= end) return;
   const int32_t turns = (end - begin + kBlockKeys - 1) / kBlockKeys * unit.heads;
-  const auto locate_block_of_turn = [&](int32_t turn) {
-    const int32_t first_key = begin + turn / unit.heads * kBlockKeys;
-    return locate_block(op, {unit.sequence, unit.first_head + turn % unit.heads, first_key}, turn, space);
+  const KvBlocks blocks(op.device.kernels, op.batch, op.cache, op.layer, space.groups);
+  const auto position_of = [&](int32_t turn) {
+    return KvBlocks::Position{.sequence = unit.sequence,
+                              .head = unit.first_head + turn % unit.heads,
+                              .first_key = begin + turn / unit.heads * kBlockKeys};
   };
-  KvBlock next = locate_block_of_turn(0);
+  KvBlock next = blocks.locate(position_of(0), 0);
   const int32_t tiles = unit.tiles();
   for (int32_t turn = 0; turn < turns; ++turn) {
     KvBlock block = next;
-    if (turn + 1 < turns) next = locate_block_of_turn(turn + 1);
-    for (int g = 0; g < kBlockGroups; ++g) {
-      block.next_k[g] = next.k[g];
-      block.next_v[g] = next.v[g];
-    }
-    if (turn + 2 < turns) prefetch_latents(op, unit.sequence, begin + (turn + 2) * kBlockKeys, block);
+    if (turn + 1 < turns) next = blocks.locate(position_of(turn + 1), turn + 1);
+    blocks.complete(position_of(turn), next, block);
+    if (turn + 2 < turns) blocks.prefetch_latents(unit.sequence, begin + (turn + 2) * kBlockKeys, block);
     for (int32_t tile = 0; tile < tiles; ++tile) {
       block.is_first = turn == 0 || tiles > 1;  // the tiles' rows may differ in number
       block.is_last = turn == turns - 1 && tile == tiles - 1;

@@ -41,6 +41,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const CpuOptions& options)
       : device_(choose_kernels(options), options.compute_dtype,
                 options.threads > 0 ? options.threads : static_cast<int>(Machine().processors()), options.pin),
+        kv_dtype_(options.kv_dtype),
         stream_("compute", options.pin.empty() ? -1 : options.pin.front()) {
     CHECK(options.compute_dtype != DType::kF16, "the CPU computes in bf16 or f32, not in f16");
   }
@@ -51,7 +52,9 @@ class CpuBackend final : public Backend {
   }
   DType compute_dtype() const override { return device_.compute_dtype; }
   std::string kv_format() const override {
-    return fmt::format("{} cpu {}", tensor::to_string(device_.compute_dtype), cpu::to_string(device_.kernels.isa));
+    const std::string codes = kv_dtype_ == KvDType::kAuto ? "" : fmt::format(" kv {}", enum_name(kv_dtype_));
+    return fmt::format("{} cpu {}{}", tensor::to_string(device_.compute_dtype), cpu::to_string(device_.kernels.isa),
+                       codes);
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return true; }
@@ -107,10 +110,10 @@ class CpuBackend final : public Backend {
     return std::make_unique<CpuVector>(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CpuKvCache>(shape, device_.compute_dtype, head_multiple());
+    return std::make_unique<CpuKvCache>(shape, kv_operand_dtype(), head_multiple(), kv_dtype_);
   }
   size_t kv_page_bytes(const KvCacheShape& shape) const override {
-    return CpuKvCache::page_bytes_of(shape, device_.compute_dtype, head_multiple());
+    return CpuKvCache::page_bytes_of(shape, kv_operand_dtype(), head_multiple(), kv_dtype_);
   }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
@@ -274,6 +277,10 @@ class CpuBackend final : public Backend {
   void copy_to_device(std::span<const std::byte> host, void* to) override { copy_in(host, to); }
 
  private:
+  /// Returns the dtype of keys and values that attention reads. Codes become f32 where bf16 would be widened too.
+  DType kv_operand_dtype() const {
+    return kv_dtype_ == KvDType::kAuto || device_.bf16_lhs() ? device_.compute_dtype : DType::kF32;
+  }
   /// Returns the multiple of channels to which a cached head is padded.
   int head_multiple() const { return device_.compute_dtype == DType::kBF16 ? device_.kernels.head_multiple : 16; }
   /// Cuts a matrix to the rows of the batch's sequences.
@@ -284,6 +291,7 @@ class CpuBackend final : public Backend {
   void check_stream() const { CHECK(stream_.on_worker(), "an op was called outside submitted work"); }
 
   Device device_;
+  const KvDType kv_dtype_;
   // This member is the last: its destructor joins the worker before what the work uses is destroyed.
   Stream stream_;
   Stream load_stream_{"loads"};

@@ -6,6 +6,7 @@
 
 #include "cpu/isa.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 namespace millrace::cpu {
 
@@ -13,8 +14,10 @@ namespace millrace::cpu {
 struct CpuOptions {
   /// Threads that compute, including the backend's worker. 0: one per CPU that the process may use.
   int threads = 0;
-  /// The dtype of packed weights, GEMM inputs, q and the KV cache: kBF16 or kF32. Sums are always f32.
+  /// The dtype of packed weights, GEMM inputs and q: kBF16 or kF32. Sums are always f32.
   tensor::DType compute_dtype = tensor::DType::kBF16;
+  /// What KV caches store: q's dtype, or codes of 8 bits. Caches of latents have no codes.
+  tensor::KvDType kv_dtype = tensor::KvDType::kAuto;
   /// The instruction set of the kernels; empty: the fastest available. An unavailable one is a programmer error.
   std::optional<Isa> isa;
   /// Thread i runs on CPU pin[i % size]. Empty: threads are not pinned, which is better when other processes run.

@@ -5,6 +5,7 @@
 #include "cpu/attention_kernel.h"
 #include "cpu/w8a8_channel_kernel.h"
 #include "cpu/gather_kernel.h"
+#include "cpu/kv_codes_kernel.h"
 #include "cpu/w8a8_kernel.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/elementwise_kernels.h"
@@ -104,6 +105,12 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gemm_w4 = gemm_w4,
 #endif
     .quantize_lhs_w4 = quantize_lhs_w4,
+    .widen_kv_f32 = widen_kv_f32,
+#if defined(__AVX512BF16__)
+    .widen_kv_bf16 = widen_kv_bf16,
+#else
+    .widen_kv_bf16 = nullptr,
+#endif
 };
 
 }  // namespace millrace::cpu

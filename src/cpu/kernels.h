@@ -168,6 +168,16 @@ struct KvBlock {
   const std::byte* next_v[kBlockGroups] = {};
 };
 
+/// A group of 16 tokens of one KV head as codes of 8 bits: the codes of K and V in the order of the groups above, then
+/// their bf16 scales, [scales][16] of K and as many of V.
+struct KvGroupCodes {
+  const std::byte* codes = nullptr;
+  bool has_int8 = false;  ///< else E4M3, whose only subnormal number is zero
+  int padded_dim = 0;
+  int scale_channels = 0;  ///< channels of a scale, a multiple of 16
+  int count = 0;           ///< tokens that exist; values after them become zeros
+};
+
 /// The result of one pass over logits.
 struct LogitExtremes {
   float max = 0.0f;
@@ -261,6 +271,9 @@ struct Kernels {
   void (*gemm_w4)(const GemmTask&);
   /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
   void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
+  /// Widens codes of 8 bits to a K group and a V group of f32, or of bf16 (null without bf16_lhs).
+  void (*widen_kv_f32)(const KvGroupCodes& group, std::byte* k, std::byte* v);
+  void (*widen_kv_bf16)(const KvGroupCodes& group, std::byte* k, std::byte* v);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace millrace::cpu {
 namespace {
+
+/// The maximum of a token's codes and scales, for a head of 512 channels.
+constexpr size_t kMaxCodedTokenBytes = 2 * (512 + 512 / 16 * 2);
 
 /// Returns the element index in a K group of `channel` of key `lane`. `depth` channels of a key are adjacent.
 size_t key_index(int32_t lane, int32_t channel, int32_t depth) {
@@ -19,10 +23,19 @@ size_t value_index(int32_t lane, int32_t channel, int32_t depth, int32_t padded_
   return static_cast<size_t>((lane / depth * padded_dim + channel) * depth + lane % depth);
 }
 
-/// Returns the bytes of the keys, the values or the latents of one head and layer in a page.
-size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
-  return static_cast<size_t>(shape.page_size) * static_cast<size_t>(round_up(shape.head_dim, head_multiple)) *
-         tensor::size_of(dtype);
+std::optional<KvCodeLayout> code_layout(tensor::KvDType stored, int64_t padded_dim, tensor::DType dtype) {
+  if (stored == tensor::KvDType::kAuto) return std::nullopt;
+  return KvCodeLayout(stored, static_cast<int32_t>(padded_dim), dtype == tensor::DType::kBF16 ? 2 : 1);
+}
+
+/// Returns the bytes of the keys, the values or the latents of one head and layer in a page, or half those of its
+/// codes.
+size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+                     tensor::KvDType stored) {
+  const int64_t padded = round_up(shape.head_dim, head_multiple);
+  const auto codes = code_layout(stored, padded, dtype);
+  const size_t token_bytes = codes ? codes->token_bytes() / 2 : static_cast<size_t>(padded) * tensor::size_of(dtype);
+  return static_cast<size_t>(shape.page_size) * token_bytes;
 }
 
 }  // namespace
@@ -36,28 +49,37 @@ bool has_fault(tensor::DType dtype, std::span<const float> values) {
   return largest >= least_fault;
 }
 
-CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple)
+bool CpuKvCache::has_fault(std::span<const float> values) const {
+  if (!codes_) return cpu::has_fault(dtype_, values);
+  return std::ranges::any_of(values, [](float x) { return !(std::abs(x) < kMinCodedFault); });
+}
+
+CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+                       tensor::KvDType stored)
     : shape_(shape),
       dtype_(dtype),
       padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
       padded_value_dim_(
           static_cast<int32_t>(round_up(shape.latent_dim > 0 ? shape.latent_dim : shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
-      side_bytes_(side_bytes_of(shape, dtype, head_multiple)),
-      page_bytes_(page_bytes_of(shape, dtype, head_multiple)) {
+      codes_(code_layout(stored, padded_dim_, dtype)),
+      side_bytes_(side_bytes_of(shape, dtype, head_multiple, stored)),
+      page_bytes_(page_bytes_of(shape, dtype, head_multiple, stored)) {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
-  CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim),
-        "latents of {} in {} heads of {} values", shape.latent_dim, shape.kv_head_count, shape.head_dim);
+  CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim && !codes_),
+        "latents of {} in {} heads of {} values as {}", shape.latent_dim, shape.kv_head_count, shape.head_dim,
+        enum_name(stored));
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
 }
 
-size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
+size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+                                 tensor::KvDType stored) {
   const size_t sides = shape.latent_dim > 0 ? 1 : 2;
   return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * sides *
-         side_bytes_of(shape, dtype, head_multiple);
+         side_bytes_of(shape, dtype, head_multiple, stored);
 }
 
 void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const {
@@ -70,8 +92,23 @@ void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const fl
   for (int32_t i = 0; i < padded_dim_; ++i) narrow[i] = tensor::BFloat16::from_float(latent[i]).bits;
 }
 
+void CpuKvCache::store_codes(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,
+                             const float* value) const {
+  const auto dim = static_cast<size_t>(padded_dim_);
+  const size_t token_bytes = codes_->token_bytes();
+  std::byte* const head_codes = keys(id, layer, head);
+  if (!grouped())
+    return codes_->encode({key, dim}, {value, dim}, head_codes + static_cast<size_t>(offset) * token_bytes);
+  alignas(2) std::byte token[kMaxCodedTokenBytes];
+  CHECK(token_bytes <= sizeof(token), "tokens of {} bytes", token_bytes);
+  codes_->encode({key, dim}, {value, dim}, token);
+  codes_->place(token, offset % kGroupKeys,
+                head_codes + static_cast<size_t>(offset / kGroupKeys * kGroupKeys) * token_bytes);
+}
+
 void CpuKvCache::store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,
                        const float* value) const {
+  if (codes_) return store_codes(id, layer, head, offset, key, value);
   const size_t group = grouped() ? static_cast<size_t>(offset / kGroupKeys) * group_bytes() : 0;
   std::byte* k = keys(id, layer, head) + group;
   std::byte* v = values(id, layer, head) + group;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "cpu/device.h"
+#include "cpu/kv_codes.h"
 #include "tensor/backend.h"
 
 namespace millrace::cpu {
@@ -19,18 +21,28 @@ namespace millrace::cpu {
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
 /// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which
 /// attention gathers groups of both kinds.
+///
+///
+/// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
+/// them to dtype().
 class CpuKvCache final : public tensor::KvCache {
  public:
-  /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels.
-  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
+  /// Allocates the cache. Heads are padded with zeros to a multiple of `head_multiple` channels. Attention reads
+  /// `dtype`. Unless `stored` is kAuto, the cache stores codes, and no latents.
+  CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+             tensor::KvDType stored = tensor::KvDType::kAuto);
   /// Returns page_bytes() of such a cache. page_count is ignored.
-  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple);
+  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
+                                            tensor::KvDType stored);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return page_bytes_; }
   void read_pages(std::span<const tensor::PageTransfer> pages) const override;
   void write_layer(int32_t layer, std::span<const tensor::PageTransfer> pages) override;
 
+  /// Returns the dtype of the groups that attention reads.
   [[nodiscard]] tensor::DType dtype() const { return dtype_; }
+  /// Returns the layout of codes; null if the cache stores dtype().
+  [[nodiscard]] const KvCodeLayout* codes() const { return codes_ ? &*codes_ : nullptr; }
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }
   /// Returns the channels of a value, padded.
   [[nodiscard]] int32_t padded_value_dim() const { return padded_value_dim_; }
@@ -41,6 +53,11 @@ class CpuKvCache final : public tensor::KvCache {
   /// Returns the bytes of 16 values of a head.
   [[nodiscard]] size_t value_group_bytes() const { return size_t{kGroupKeys} * padded_value_dim_ * element_; }
 
+  /// Returns the codes of a token of an ungrouped page, or of the group that begins with it.
+  [[nodiscard]] const std::byte* codes_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
+    return keys(id, layer, head) + static_cast<size_t>(offset) * codes_->token_bytes();
+  }
+
   [[nodiscard]] std::byte* keys(PageId id, int32_t layer, int32_t head) const {
     return layer_of_page(id, layer) + static_cast<size_t>(head) * 2 * side_bytes_;
   }
@@ -50,6 +67,8 @@ class CpuKvCache final : public tensor::KvCache {
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
   void store(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
+  /// Returns whether a value cannot be stored as a finite number.
+  [[nodiscard]] bool has_fault(std::span<const float> values) const;
   /// Stores one token's latent and key, f32 [padded_dim], at `offset` in a page of latents.
   void store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const;
   /// Returns the key, [padded_dim], of token `offset` in an ungrouped page.
@@ -64,6 +83,7 @@ class CpuKvCache final : public tensor::KvCache {
   void clear_values(std::byte* group, int32_t first) const;
 
  private:
+  void store_codes(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
   /// Returns the bytes of a page in one layer.
   [[nodiscard]] size_t layer_bytes() const {
     return static_cast<size_t>(shape_.kv_head_count) * (has_latents() ? 1 : 2) * side_bytes_;
@@ -78,7 +98,8 @@ class CpuKvCache final : public tensor::KvCache {
   int32_t padded_dim_;
   int32_t padded_value_dim_;
   uint32_t element_;
-  size_t side_bytes_;  // K or V of a head and layer in a page, or its latents
+  std::optional<KvCodeLayout> codes_;
+  size_t side_bytes_;  // K or V of a head and layer in a page, or half of its codes, or its latents
   size_t page_bytes_;
   tensor::Buffer buffer_;
 };

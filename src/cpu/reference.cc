@@ -68,6 +68,45 @@ Values rounded_to_int8(const Values& rows, int64_t width, int64_t group_size) {
   return out;
 }
 
+namespace {
+
+/// Returns the smallest bf16 number that is not below `value`, which is positive.
+float bf16_not_below(float value) {
+  int exponent = 0;
+  const float mantissa = std::frexp(value, &exponent);
+  return std::ldexp(std::ceil(std::ldexp(mantissa, 8)), exponent - 8);
+}
+
+/// Returns the E4M3 number that is nearest to `value`; zero instead of subnormal numbers.
+float nearest_e4m3(float value) {
+  int exponent = 0;
+  (void)std::frexp(value, &exponent);
+  const float step = std::ldexp(1.0f, exponent - 4);
+  const float nearest = std::clamp(std::nearbyint(value / step) * step, -448.0f, 448.0f);
+  return std::abs(nearest) < 0x1p-6f ? 0.0f : nearest;
+}
+
+}  // namespace
+
+Values rounded_to_kv(Values values, int64_t head_dim, tensor::KvDType stored) {
+  if (stored == tensor::KvDType::kAuto) return values;
+  const bool is_int8 = stored == tensor::KvDType::kInt8;
+  const int64_t of_scale = is_int8 ? 32 : head_dim;
+  for (size_t head = 0; head < values.size(); head += static_cast<size_t>(head_dim)) {
+    for (int64_t first = 0; first < head_dim; first += of_scale) {
+      const std::span part(values.data() + head + first, static_cast<size_t>(std::min(of_scale, head_dim - first)));
+      float largest = 0.0f;
+      for (const float value : part) largest = std::max(largest, std::abs(value));
+      const float scale = largest < 0x1p-100f ? 0.0f : bf16_not_below(largest / (is_int8 ? 127.0f : 448.0f));
+      for (float& value : part) {
+        const float code = scale == 0.0f ? 0.0f : is_int8 ? std::nearbyint(value / scale) : nearest_e4m3(value / scale);
+        value = code * scale;
+      }
+    }
+  }
+  return values;
+}
+
 Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix) {
   const auto cols = static_cast<size_t>(matrix.cols);
   Values out;

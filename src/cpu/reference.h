@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "tensor/backend.h"
 #include "tensor/host_tensor.h"
+#include "tensor/kv_dtype.h"
 #include "tensor/sampling.h"
 #include "tensor/sum_shards.h"
 #include "tensor/w4.h"
@@ -31,6 +32,10 @@ using Values = std::vector<float>;
 /// Quantizes rows of `width` values to int8 per group and dequantizes them, all in f32. A value becomes q = round(x ·
 /// (127 / largest)), ties to even, times the scale largest / 127.
 [[nodiscard]] Values rounded_to_int8(const Values& rows, int64_t width, int64_t group = tensor::kW8Group);
+/// Rounds keys or values of heads of `head_dim` channels to the codes of a KV cache. A scale is the bf16 number not
+/// below the largest magnitude divided by the largest code: 127 of int8, for 32 channels, or 448 of E4M3, for a head.
+/// E4M3 below 2^-6 is zero. kAuto rounds nothing.
+[[nodiscard]] Values rounded_to_kv(Values values, int64_t head_dim, tensor::KvDType stored);
 /// Multiplies rows by a matrix with a scale per row, bit for bit. Rows of x are quantized to int8, one scale each; Σ
 /// q·w is exact. The result is f32(Σ) · (scale of the matrix's row · scale of x's row). Values are finite.
 [[nodiscard]] Values matmul_int8(const Values& x, const tensor::W8Matrix& matrix);

@@ -13,10 +13,10 @@ namespace {
 
 using tensor::Matrix;
 
-/// Moves a non-finite value, or one that overflows in `dtype`, to the key. Only rows that attend to this position may
+/// Moves a non-finite value, or one that overflows in the cache, to the key. Only rows that attend to this position may
 /// become NaN. Kernels multiply masked values by zero, which a NaN survives, but they ignore masked keys' scores.
-void confine_fault(tensor::DType dtype, std::span<float> key, std::span<float> value) {
-  if (!has_fault(dtype, value)) return;
+void confine_fault(const CpuKvCache& cache, std::span<float> key, std::span<float> value) {
+  if (!cache.has_fault(value)) return;
   std::ranges::fill(key, std::numeric_limits<float>::quiet_NaN());
   std::ranges::fill(value, 0.0f);
 }
@@ -76,7 +76,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
       std::memcpy(values, in + (shape.head_count + head) * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, k_norm, row);
       std::memcpy(value, in + (shape.head_count + kv_heads + head) * dim, static_cast<size_t>(dim) * sizeof(float));
-      confine_fault(cache.dtype(), {values, padded}, {value, padded});
+      confine_fault(cache, {values, padded}, {value, padded});
       cache.store(page, layer, head, position % cache.shape().page_size, values, value);
     }
   };

@@ -90,6 +90,13 @@ TEST_CASE("stages have one rank or a number or one per NUMA node") {
   CHECK(served({"--tp-reduce-dtype", "bf16"}).engine.stage.reduce_dtype == tensor::DType::kBF16);
 }
 
+TEST_CASE("the KV cache has the dtype of GEMMs or 8 bits") {
+  CHECK(served({}).engine.stage.kv_dtype == tensor::KvDType::kAuto);
+  CHECK(served({"--kv-cache-dtype", "auto"}).engine.stage.kv_dtype == tensor::KvDType::kAuto);
+  CHECK(served({"--kv-cache-dtype", "int8"}).engine.stage.kv_dtype == tensor::KvDType::kInt8);
+  CHECK(served({"--kv-cache-dtype", "fp8_e4m3"}).engine.stage.kv_dtype == tensor::KvDType::kFp8E4M3);
+}
+
 TEST_CASE("auto is no instruction set and bf16") {
   const app::EngineOptions engine = served({"--dtype", "auto", "--cpu-isa", "auto"}).engine;
   CHECK(engine.stage.dtype == tensor::DType::kBF16);

@@ -73,8 +73,29 @@ TEST_CASE("page identity tells weights and layers and formats apart") {
   REQUIRE(rounded[0] != exact[0]);
   REQUIRE(rounded[1] != exact[1]);
 
+  options.stage.kv_dtype = tensor::KvDType::kInt8;
+  const auto int8 = contents(options);
+  options.stage.kv_dtype = tensor::KvDType::kFp8E4M3;
+  const auto fp8 = contents(options);
+  for (size_t stage = 0; stage < 2; ++stage) {
+    REQUIRE(int8[stage] != rounded[stage]);
+    REQUIRE(fp8[stage] != rounded[stage]);
+    REQUIRE(fp8[stage] != int8[stage]);
+  }
+
   options.stage.has_store = false;
   REQUIRE(contents(options).empty());
+}
+
+TEST_CASE("latents are not cached in 8 bits") {
+  const auto checkpoint = model::Checkpoint::open(test::source_dir() / "tests/golden/deepseek-v2-lite").value();
+  const model::ModelConfig config = model::read_config(checkpoint->folder()).value();
+  app::NodeStagesOptions options = two_stages(config);
+  options.stage.kv_dtype = tensor::KvDType::kFp8E4M3;
+  const auto refused = app::NodeStages::load(*checkpoint, config, options);
+  REQUIRE(refused.has_error());
+  REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
+  REQUIRE_THAT(refused.error().message, test::Mentions("--kv-cache-dtype fp8_e4m3", config.architecture));
 }
 
 TEST_CASE("stages load in parallel and the first error names its tensor") {

@@ -73,6 +73,7 @@ TEST_CASE("assignments and load reports survive the wire") {
   assignment.layers = {{0, 3}, {3, 7}};
   assignment.stage = {.memory_fraction = 0.25,
                       .dtype = tensor::DType::kF32,
+                      .kv_dtype = tensor::KvDType::kInt8,
                       .reduce_dtype = tensor::DType::kBF16,
                       .isa = tensor::Isa::kAvx2,
                       .quantization = model::Quantization::kW8,
@@ -163,6 +164,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
                       .dtype = tensor::DType::kF32,
+                      .kv_dtype = tensor::KvDType::kInt8,
                       .reduce_dtype = tensor::DType::kBF16,
                       .isa = tensor::Isa::kAmx,
                       .quantization = model::Quantization::kW8,
@@ -170,7 +172,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
       05000000 0d000000 06000000 07000000 08000000 0c000000 09000000 0e000000 0a000000 000000000000e03f 03000000 663332
-      04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
+      04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
                       .pools = {3, 4},

@@ -210,7 +210,7 @@ std::vector<Values> feed(tensor::Backend& backend, const AttentionCase& sizes, c
 }
 
 Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
-                        tensor::DType dtype) {
+                        tensor::DType dtype, tensor::KvDType stored) {
   const int64_t dim = sizes.head_dim;
   const int64_t q_width = sizes.head_count * dim;
   const int64_t kv_width = sizes.kv_head_count * dim;
@@ -223,18 +223,21 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
                         sizes.attention_factor, position);
     }
     for (float& value : values) value = static_cast<float>(value * factor);
-    return reference::rounded(values, dtype);
+    return values;
   };
   reference::History history;
   std::vector<Values> queries;
   for (int64_t position = 0; position < sequence.length; ++position) {
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
-    queries.push_back(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position,
-                             reference::query_factor(sizes.query_beta, sizes.query_period, position)));
-    const Values k = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
+    const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position);
+    queries.push_back(
+        reference::rounded(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position, factor), dtype));
+    const Values raw_key = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
     const auto raw_value = row.last(widths);
-    const Values v = reference::rounded(Values(raw_value.begin(), raw_value.end()), dtype);
+    const Values k = reference::rounded(reference::rounded_to_kv(raw_key, dim, stored), dtype);
+    const Values v =
+        reference::rounded(reference::rounded_to_kv(Values(raw_value.begin(), raw_value.end()), dim, stored), dtype);
     history.keys.insert(history.keys.end(), k.begin(), k.end());
     history.values.insert(history.values.end(), v.begin(), v.end());
   }

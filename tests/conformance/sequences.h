@@ -1,6 +1,7 @@
 #pragma once
 
 #include "conformance/harness.h"
+#include "tensor/kv_dtype.h"
 
 /// Random paged sequences that are fed to rotary_store_kv and attention in chunks, and the reference's results.
 namespace millrace::test {
@@ -64,8 +65,8 @@ struct PageTables {
 /// Returns random sizes of chunks that cover `length` tokens.
 [[nodiscard]] std::vector<int32_t> random_chunks(Random& random, int32_t length, bool one_by_one);
 
-/// Returns the reference's outputs, with q, k and v rounded to `dtype`.
+/// Returns the reference's outputs, with q, k and v rounded to `dtype`. Codes of `stored` are the values of k and v.
 [[nodiscard]] Values expected_outputs(const AttentionCase& sizes, const Weights& weights, const TestSequence& sequence,
-                                      tensor::DType dtype);
+                                      tensor::DType dtype, tensor::KvDType stored = tensor::KvDType::kAuto);
 
 }  // namespace millrace::test

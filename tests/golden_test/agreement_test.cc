@@ -19,9 +19,13 @@ struct Loaded {
   std::unique_ptr<tensor::Backend> backend;
 };
 
-Loaded load(const GoldenFamily& family, tensor::DType dtype) {
+Loaded load(const GoldenFamily& family, tensor::DType dtype, tensor::KvDType kv_dtype = tensor::KvDType::kAuto) {
   return {model::Checkpoint::open(family.folder).value(), model::read_config(family.folder).value(),
-          cpu::make_backend({.threads = 2, .compute_dtype = dtype})};
+          cpu::make_backend({.threads = 2, .compute_dtype = dtype, .kv_dtype = kv_dtype})};
+}
+
+bool has_latents(const model::ModelConfig& config) {
+  return std::ranges::any_of(config.layers, [](const auto& layer) { return layer.attention.latent.has_value(); });
 }
 
 /// Samples as many tokens as each golden continuation has, through Backend::sample. Sequence s joins the batch in turn
@@ -108,6 +112,24 @@ TEST_CASE("8-bit weights give logits about as near as bf16") {
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, factor * 4.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, factor, agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.rms() <= factor * family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.rms() > family.tolerance.f32_max);
+  REQUIRE(agreement.logits.max() <= factor * 2.0 * family.tolerance.bf16_max);
+  REQUIRE(agreement.logits.kl() <= factor * factor * 2.0 * family.tolerance.bf16_kl);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
+TEST_CASE("8-bit keys and values give logits near bf16") {
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const auto kv_dtype = GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
+  const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  const Loaded loaded = load(family, dtype, kv_dtype);
+  if (has_latents(loaded.config)) return;
+  // Int8 errs up to twice as much as bf16 does, and E4M3, with 4 bits of precision in place of 8, up to eight times.
+  const double factor = kv_dtype == tensor::KvDType::kInt8 ? 1.5 : 4.0;
+  TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
+  const test::Agreement agreement = test::measure_agreement(pipeline, family, factor * 4.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, enum_name(kv_dtype), agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());
   REQUIRE(agreement.logits.rms() <= factor * family.tolerance.bf16_rms);
   REQUIRE(agreement.logits.rms() > family.tolerance.f32_max);
   REQUIRE(agreement.logits.max() <= factor * 2.0 * family.tolerance.bf16_max);

@@ -107,3 +107,28 @@ TEST_CASE("logits have the same bits whatever the count of threads") {
       REQUIRE(test::same_bits(logits, first));
   }
 }
+
+TEST_CASE("8-bit keys and values give equal bits however they are cut") {
+  const GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3", "gemma3", "gpt_oss", "qwen3moe"));
+  const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
+  const tensor::KvDType kv_dtype = GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  for (const int threads : {1, 2})
+    backends.push_back(cpu::make_backend({.threads = threads, .compute_dtype = dtype, .kv_dtype = kv_dtype}));
+  const Sequences sequences = sequences_of(family);
+  TestPipeline whole(*checkpoint, config, *backends[0], {.stage_count = 1});
+  const Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
+  for (const bool is_odd : {false, true}) {
+    const std::vector<tensor::Backend*> ranks = {backends[0].get(), backends[1].get()};
+    TestPipeline pipeline(*checkpoint, config, ranks,
+                          {.stage_count = 2, .page_size = is_odd ? 5 : 16, .page_count = is_odd ? 160 : 64});
+    for (const size_t chunk : {SIZE_MAX / 2, size_t{7}, size_t{1}}) {
+      CAPTURE(family.name, tensor::to_string(dtype), enum_name(kv_dtype), is_odd, chunk);
+      REQUIRE(test::same_bits(run_alone(pipeline, sequences, chunk, 2), wanted));
+      REQUIRE(test::same_bits(run_batched(pipeline, sequences, chunk, 3), wanted));
+    }
+  }
+}

@@ -10,6 +10,7 @@
 #include "sched/stage/ring_config.h"
 #include "tensor/dtype.h"
 #include "tensor/isa.h"
+#include "tensor/kv_dtype.h"
 
 namespace millrace::sched {
 
@@ -25,7 +26,8 @@ struct StageConfig {
   uint32_t expected_tokens = 16'384;  ///< length of a typical sequence, by which cache groups share memory
   uint32_t sampling_vocab = 0;        ///< ids that can be sampled
   double memory_fraction = 0;  ///< part of the memory available at start for the KV cache; 0: the device's default
-  tensor::DType dtype = tensor::DType::kBF16;                     ///< of GEMMs and of the KV cache
+  tensor::DType dtype = tensor::DType::kBF16;                     ///< of GEMMs and of attention
+  tensor::KvDType kv_dtype = tensor::KvDType::kAuto;              ///< of the KV cache
   tensor::DType reduce_dtype = tensor::DType::kF32;               ///< of sums between ranks on several nodes
   std::optional<tensor::Isa> isa;                                 ///< of the CPU kernels; empty: each node's own choice
   model::Quantization quantization = model::Quantization::kNone;  ///< of projections; kNone: as the checkpoint
@@ -39,8 +41,9 @@ struct StageConfig {
 inline constexpr auto kStageConfigFields = std::tuple(
     &StageConfig::rank_count, &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
     &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::expected_tokens, &StageConfig::sampling_vocab,
-    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::reduce_dtype, &StageConfig::isa,
-    &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
+    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype, &StageConfig::reduce_dtype,
+    &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store,
+    &StageConfig::has_output_head);
 
 /// Returns what the sizes of window pools follow from.
 [[nodiscard]] inline cache::PoolNeeds pool_needs(const StageConfig& stage) {

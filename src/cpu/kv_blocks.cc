@@ -1,0 +1,149 @@
+#include "cpu/kv_blocks.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace millrace::cpu {
+namespace {
+
+/// Readable zeros for groups after the last key: 16 keys of f32 channels.
+alignas(64) constexpr std::byte kZeroGroup[kGroupKeys * kMaxKeyDim * 4] = {};
+
+size_t half_bytes(const CpuKvCache& cache) {
+  return kBlockGroups * (cache.group_bytes() + cache.value_group_bytes());
+}
+
+size_t gathered_bytes(const CpuKvCache& cache) {
+  return (cache.codes() == nullptr ? 2 : 1) * half_bytes(cache);
+}
+
+}  // namespace
+
+size_t KvBlocks::scratch_bytes(const CpuKvCache& cache) {
+  return gathered_bytes(cache) +
+         (cache.codes() == nullptr ? 2 * cache.value_group_bytes() : cache.codes()->group_bytes());
+}
+
+KvBlocks::KvBlocks(const Kernels& kernels, const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer,
+                   std::byte* scratch)
+    : kernels_(kernels),
+      batch_(batch),
+      cache_(cache),
+      layer_(layer),
+      gathered_(scratch),
+      partial_groups_(scratch + gathered_bytes(cache)) {}
+
+int32_t KvBlocks::key_count(size_t sequence) const {
+  return batch_.prefix[sequence] + batch_.row_begin[sequence + 1] - batch_.row_begin[sequence];
+}
+
+/// Builds the groups at `k` and `v` from the `count` tokens that begin at `token`. The other lanes are zeros.
+void KvBlocks::gather_group(const Position& position, int32_t token, int32_t count, std::byte* k, std::byte* v) const {
+  const int32_t page_size = cache_.shape().page_size;
+  const PageId* const pages = pages_of(position.sequence);
+  const std::byte* keys[kGroupKeys];
+  const std::byte* values[kGroupKeys];
+  for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
+    const int32_t at = token + lane;
+    const bool known = lane < count;
+    keys[lane] = known ? cache_.key_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
+    values[lane] = known ? cache_.value_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
+  }
+  kernels_.gather_keys(keys, static_cast<int>(cache_.group_bytes() / kGroupKeys / 4), k);
+  if (cache_.dtype() == tensor::DType::kBF16) {
+    kernels_.gather_values_bf16(values, cache_.padded_value_dim(), v);
+  } else {
+    const size_t row_bytes = cache_.value_group_bytes() / kGroupKeys;
+    for (int32_t lane = 0; lane < kGroupKeys; ++lane) std::memcpy(v + lane * row_bytes, values[lane], row_bytes);
+  }
+}
+
+/// Returns the codes of the group that begins at `token`. They are in the scratch where pages have no groups.
+const std::byte* KvBlocks::coded_group(const Position& position, int32_t token, int32_t count) const {
+  const int32_t page_size = cache_.shape().page_size;
+  const PageId* const pages = pages_of(position.sequence);
+  if (cache_.grouped()) return cache_.codes_at(pages[token / page_size], layer_, position.head, token % page_size);
+  std::memset(partial_groups_, 0, cache_.codes()->group_bytes());
+  for (int32_t lane = 0; lane < count; ++lane) {
+    const int32_t at = token + lane;
+    cache_.codes()->place(cache_.codes_at(pages[at / page_size], layer_, position.head, at % page_size), lane,
+                          partial_groups_);
+  }
+  return partial_groups_;
+}
+
+KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
+  const int32_t page_size = cache_.shape().page_size;
+  const PageId* const pages = pages_of(position.sequence);
+  const int32_t limit = key_count(position.sequence);
+  const auto half = static_cast<size_t>(turn % 2);
+  KvBlock block{.first_key = position.first_key};
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = position.first_key + g * kGroupKeys;
+    const int32_t count = std::min(kGroupKeys, limit - token);
+    if (count <= 0) {
+      block.k[g] = block.v[g] = kZeroGroup;
+    } else if (cache_.codes() != nullptr) {
+      block.k[g] = cache_.codes_at(pages[token / page_size], layer_, position.head, token % page_size);
+    } else if (cache_.grouped()) {
+      const PageId page = pages[token / page_size];
+      const size_t skip = static_cast<size_t>(token % page_size / kGroupKeys) * cache_.group_bytes();
+      block.k[g] = cache_.keys(page, layer_, position.head) + skip;
+      block.v[g] = cache_.values(page, layer_, position.head) + skip;
+      if (count < kGroupKeys) {
+        std::byte* const partial_group = partial_groups_ + half * cache_.value_group_bytes();
+        std::memcpy(partial_group, block.v[g], cache_.group_bytes());
+        cache_.clear_values(partial_group, count);
+        block.v[g] = partial_group;
+      }
+    } else {
+      std::byte* const first = gathered_ + half * half_bytes(cache_);
+      std::byte* const k = first + static_cast<size_t>(g) * cache_.group_bytes();
+      std::byte* const v =
+          first + kBlockGroups * cache_.group_bytes() + static_cast<size_t>(g) * cache_.value_group_bytes();
+      gather_group(position, token, count, k, v);
+      block.k[g] = k;
+      block.v[g] = v;
+    }
+  }
+  return block;
+}
+
+void KvBlocks::widen(const Position& position, KvBlock& block) const {
+  const auto widen_codes = cache_.dtype() == tensor::DType::kBF16 ? kernels_.widen_kv_bf16 : kernels_.widen_kv_f32;
+  const int32_t limit = key_count(position.sequence);
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = position.first_key + g * kGroupKeys;
+    const int32_t count = std::min(kGroupKeys, limit - token);
+    if (count <= 0) continue;
+    std::byte* const k = gathered_ + static_cast<size_t>(g) * 2 * cache_.group_bytes();
+    std::byte* const v = k + cache_.group_bytes();
+    widen_codes(cache_.codes()->describe(coded_group(position, token, count), count), k, v);
+    block.k[g] = k;
+    block.v[g] = v;
+  }
+}
+
+void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& block) const {
+  const bool has_codes = cache_.codes() != nullptr;
+  if (has_codes) widen(position, block);
+  for (int g = 0; g < kBlockGroups; ++g) {
+    block.next_k[g] = next.k[g];
+    // The codes of K and V lie together. They have the size of a bf16 K group, whose passes prefetch them all.
+    block.next_v[g] = has_codes ? block.v[g] : next.v[g];
+  }
+}
+
+void KvBlocks::prefetch_latents(size_t sequence, int32_t first_key, KvBlock& block) const {
+  const int32_t page_size = cache_.shape().page_size;
+  if (!cache_.has_latents() || page_size % kGroupKeys != 0) return;
+  const PageId* const pages = pages_of(sequence);
+  for (int32_t g = 0; g < kBlockGroups; ++g) {
+    const int32_t token = first_key + g * kGroupKeys;
+    if (token < key_count(sequence)) {
+      block.next_k[g] = cache_.key_at(pages[token / page_size], layer_, 0, token % page_size);
+    }
+  }
+}
+
+}  // namespace millrace::cpu
