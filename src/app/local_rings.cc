@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/log_label.h"
+#include "cpu/cpu_backend.h"
 #include "server/observe/link_metrics.h"
 #include "server/observe/ring_labels.h"
 #include "server/observe/stage_metrics.h"
@@ -98,8 +99,10 @@ Result<void> LocalRings::start() {
 Result<void> LocalRings::start_several() {
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
     const RingLabel label(ring, rings_.size());
-    RETURN_IF_ERROR(rings_[ring]->load());
+    RETURN_IF_ERROR(rings_[ring]->load(std::span(rings_).first(ring)));
   }
+  log::info("the rings have {:.1f} MB of packed weights in host memory",
+            static_cast<double>(cpu::packed_bytes()) / 1e6);
   if (expert_sharing_) share_contents();
   const std::vector<uint32_t> sharers = rings_per_device();
   std::vector<cache::PoolSizes> pages;
