@@ -16,6 +16,7 @@
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/placement.h"
+#include "cluster/remote/ring_messages.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "sched/head/model_info.h"
@@ -67,6 +68,8 @@ class LocalEngine {
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   /// Notes that the engine is destroyed soon: if its ring breaks before, with another, that is no fault.
   void expect_stop();
+  /// Returns what must be equal for another ring to give the same outputs, once loaded, apart from the vocabulary.
+  [[nodiscard]] cluster::remote::RingFacts facts() const;
   /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Sets the contents that name pages in the store: those of all rings that share experts. Call it between load() and
