@@ -30,6 +30,25 @@ CLI::Validator layer_partition() {
   return {check, ""};
 }
 
+/// Returns which flags of rings in several processes contradict each other, or nothing.
+std::string placement_contradiction(const ServeFlags& flags) {
+  const RingPlacement& rings = flags.cluster.rings;
+  const int32_t size = flags.engine.dp_size;
+  const bool is_divided = rings.number || (rings.local > 0 && rings.local < size);
+  if (is_divided && flags.engine.enable_ep) {
+    return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
+  }
+  if (rings.number && (size > 1 || rings.local > 0)) {
+    return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
+  }
+  if (rings.local > size) return fmt::format("--dp-size-local {}: wanted at most --dp-size {}", rings.local, size);
+  if (is_divided && rings.front.host.empty()) return "--dp-rank and --dp-size-local need --dp-address HOST:PORT";
+  if (!is_divided && !rings.front.host.empty()) {
+    return "--dp-address without rings in other processes: wanted --dp-rank, or --dp-size-local below --dp-size";
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
@@ -128,30 +147,12 @@ std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) 
   return {};
 }
 
-/// Returns which flags of rings in several processes contradict each other, or nothing.
-std::string placement_contradiction(const ServeFlags& flags) {
-  const RingPlacement& rings = flags.cluster.rings;
-  const int32_t size = flags.engine.dp_size;
-  const bool is_divided = rings.number || (rings.local > 0 && rings.local < size);
-  if (is_divided && flags.engine.enable_ep) {
-    return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
-  }
-  if (rings.number && (size > 1 || rings.local > 0)) {
-    return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
-  }
-  if (rings.local > size) return fmt::format("--dp-size-local {}: wanted at most --dp-size {}", rings.local, size);
-  if (is_divided && rings.front.host.empty()) return "--dp-rank and --dp-size-local need --dp-address HOST:PORT";
-  if (!is_divided && !rings.front.host.empty()) {
-    return "--dp-address without rings in other processes: wanted --dp-rank, or --dp-size-local below --dp-size";
-  }
-  return {};
-}
-
 std::string ring_contradiction(const ServeFlags& flags) {
   if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
   if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
-  return fmt::format("--dp-size {} with --nnodes {}: all rings run in one process, so --nnodes must be 1",
-                     flags.engine.dp_size, flags.cluster.node_count);
+  return fmt::format(
+      "--dp-size {} with --nnodes {}: the own rings of a front run in its process, so --nnodes must be 1",
+      flags.engine.dp_size, flags.cluster.node_count);
 }
 
 }  // namespace millrace::app

@@ -1,7 +1,7 @@
 #include "app/ring_node.h"
 
+#include <boost/asio/post.hpp>
 #include <chrono>
-#include <future>
 
 #include "app/devices.h"
 #include "async/real_runtime.h"

@@ -21,6 +21,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr async::Duration kFrontRetry = 250ms;
+/// Longest delay between tries at a front that refuses this ring.
+constexpr async::Duration kMaxFrontRetry = 5s;
 constexpr async::Duration kFrontConnectTimeout = 5s;
 constexpr async::Duration kFrontReminder = 5s;
 constexpr async::Duration kNameWait = 50ms;
@@ -65,17 +67,21 @@ asio::awaitable<void> RingServer::drain(async::Duration limit) {
 }
 
 asio::awaitable<void> RingServer::run() {
+  async::Duration delay = kFrontRetry;
   while (!stopping_) {
     auto socket = co_await connect();
     if (stopping_) break;
     if (socket.has_error()) {
+      delay = kFrontRetry;
       log_wait(socket.error().message);
     } else {
       const std::string end = co_await serve(std::move(*socket));
       if (stopping_) break;
+      // A welcome clears what was logged last.
+      delay = last_wait_.empty() ? kFrontRetry : std::min(2 * delay, kMaxFrontRetry);
       log_wait(end);
     }
-    (void)co_await changed_.wait_until(runtime_.now() + kFrontRetry);
+    (void)co_await changed_.wait_until(runtime_.now() + delay);
   }
 }
 

@@ -77,6 +77,7 @@ struct Ring {
       : server(thread.runtime(),
                {.front = {.host = "127.0.0.1", .port = port}, .hello = {number, std::move(facts)}, .timing = {}},
                engine, host) {
+    engine.model.architecture = "LlamaForCausalLM";
     asio::post(thread.context(), [this] { tasks.spawn("server", server.run()); });
   }
   ~Ring() {
