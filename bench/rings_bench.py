@@ -4,6 +4,7 @@
   routing  conversations whose clients think between turns: the part of the prompts' tokens that was found in a cache, by
            --load-balance-method, for each number of rings of --rings. Every conversation begins with the same tokens
            (--common-len); the client counts what the server reports as cached
+  memory   the server's own memory (RssAnon) once every ring has had a request: D rings against one
   speed    the load generator's requests at --concurrency: D rings of T / D threads against one ring of T threads
 
 All caches are flushed before each round. Prints medians and, in brackets, the least and the most; ratios are of one
@@ -14,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -136,6 +138,26 @@ def bench_routing(options):
         report(found, 3, "")
 
 
+def own_megabytes(server, rings):
+    """Returns the memory of the process that no file backs: packed weights, activations, scratch, used pages."""
+    for ring in range(rings):
+        pinned = {"routed_dp_rank": ring} if rings > 1 else {}
+        server.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 1, **pinned})
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) / 1024
+
+
+def bench_memory(options):
+    counts = (1, *options.rings)
+    found = {f"{rings} rings": [] for rings in counts}
+    for _ in range(options.rounds):
+        for rings in counts:
+            with Server(options, f"{rings} rings", "--dp-size", rings) as server:
+                found[server.state].append(own_megabytes(server, rings))
+    print(f"memory of the server, {options.rounds} starts")
+    report(found, 1, "MiB")
+
+
 def tokens_per_second(server, options, seed):
     server.flush()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -166,7 +188,7 @@ def bench_speed(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["routing", "speed"])
+    parser.add_argument("what", choices=["routing", "memory", "speed"])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m")
     parser.add_argument("--rings", nargs="+", type=positive, default=[2], help="numbers of rings")
@@ -191,7 +213,7 @@ def main():
     machine_load.print_load_at_exit()
     draw_seed(options)
     print(f"{options.what}, {options.model.name}, {' '.join(options.serve_flags)}", flush=True)
-    {"routing": bench_routing, "speed": bench_speed}[options.what](options)
+    {"routing": bench_routing, "memory": bench_memory, "speed": bench_speed}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ void add_fetch_flags(CLI::App& fetch, FetchFlags& flags) {
 /// Completes the flags of `serve` once all are parsed. Returns what is wrong with them together, or nothing.
 std::string resolve(const CLI::App& serve, const UnresolvedFlags& unresolved, ServeFlags& flags) {
   std::string wrong = resolve_cluster(serve, unresolved.dist_init_addr, flags.cluster);
+  if (wrong.empty()) wrong = resolve_rings(unresolved, flags);
   if (wrong.empty()) wrong = ring_contradiction(flags);
   if (wrong.empty()) wrong = scheduler_contradiction(flags);
   if (wrong.empty()) wrong = cache_contradiction(flags);

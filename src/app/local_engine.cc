@@ -144,6 +144,18 @@ void LocalEngine::expect_stop() {
   if (ring_) ring_->head().expect_stop();
 }
 
+cluster::remote::RingFacts LocalEngine::facts() const {
+  std::string arithmetic = fmt::format("{}, revision {}", node_->compute(), tensor::kArithmeticRevision);
+  const bool rounds_sums = options_.tp_size > 1 && options_.stage.reduce_dtype != tensor::DType::kF32;
+  if (rounds_sums) {
+    arithmetic += fmt::format(", {} ranks with {} sums", options_.tp_size, enum_name(options_.stage.reduce_dtype));
+  }
+  return {.config = model::fingerprint(config_),
+          .vocabulary = {},
+          .arithmetic = std::move(arithmetic),
+          .page_size = options_.stage.page_size};
+}
+
 std::vector<std::string> LocalEngine::contents() const {
   return node_->contents();
 }
@@ -160,11 +172,15 @@ LocalEngine::~LocalEngine() {
   ring_.reset();
 }
 
-Result<void> LocalEngine::load() {
+Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> earlier) {
   engine_proxy_.set_awaited("starting: the model is being loaded");
-  auto checkpoint = open_checkpoint(options_);
-  if (checkpoint.has_error()) return checkpoint.error();
-  checkpoint_ = std::move(*checkpoint);
+  if (earlier.empty()) {
+    auto checkpoint = open_checkpoint(options_);
+    if (checkpoint.has_error()) return checkpoint.error();
+    checkpoint_ = std::move(*checkpoint);
+  } else {
+    checkpoint_ = earlier.front()->checkpoint_;
+  }
   RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
@@ -186,14 +202,17 @@ Result<void> LocalEngine::load() {
                          .context_length = static_cast<int32_t>(engine_proxy_.model_info().context_length),
                          .interrupted = &interrupted_};
   if (cluster_options_.node_count > 1) RETURN_IF_ERROR(open_cluster());
-  const auto ranges = divide_layers(node);
+  const auto ranges = earlier.empty() ? divide_layers(node) : earlier.front()->ranges_;
   if (ranges.has_error()) return ranges.error();
+  ranges_ = *ranges;
   engine_proxy_.set_awaited("starting: the model is being loaded");
-  if (cluster_) cluster_->send_layers(*ranges);
-  note_largest_node(*ranges);
-  node.spans = model::stage_spans(*ranges);
+  if (cluster_) cluster_->send_layers(ranges_);
+  note_largest_node(ranges_);
+  node.spans = model::stage_spans(ranges_);
   node.spans.resize(own_part().stage_count);
-  auto loaded = NodeStages::load(*checkpoint_, config_, node);
+  std::vector<const NodeStages*> rings;
+  for (const auto& ring : earlier) rings.push_back(ring->node_.get());
+  auto loaded = NodeStages::load(*checkpoint_, config_, node, rings);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
   if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(node_->contents()).to_string();

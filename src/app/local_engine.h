@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "async/real_runtime.h"
 #include "base/result.h"
 #include "cluster/placement.h"
+#include "cluster/remote/ring_messages.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "sched/head/model_info.h"
@@ -58,13 +60,16 @@ class LocalEngine {
   /// Loads the weights, waits for the other nodes and starts the ring. The engine is ready a moment later. Called once.
   /// Errors name the tensor or flag at fault; kAborted after interrupt().
   [[nodiscard]] Result<void> start();
-  /// Loads the weights: the first of start()'s three parts, which several engines in one process call one by one.
-  [[nodiscard]] Result<void> load();
+  /// Loads the weights: the first of start()'s three parts, which several engines in one process call one by one. The
+  /// layers are divided as in the `earlier` engines, and weights that they have loaded are shared where possible.
+  [[nodiscard]] Result<void> load(std::span<const std::unique_ptr<LocalEngine>> earlier = {});
   /// Returns the sizes of the pools that the flags ask for, where `sharers` engines share each device.
   [[nodiscard]] Result<cache::PoolSizes> first_pool_sizes(uint32_t sharers);
   [[nodiscard]] Result<void> start_ring(cache::PoolSizes pages);
   /// Notes that the engine is destroyed soon: if its ring breaks before, with another, that is no fault.
   void expect_stop();
+  /// Returns what must be equal for another ring to give the same outputs, once loaded, apart from the vocabulary.
+  [[nodiscard]] cluster::remote::RingFacts facts() const;
   /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
   [[nodiscard]] std::vector<std::string> contents() const;
   /// Sets the contents that name pages in the store: those of all rings that share experts. Call it between load() and
@@ -108,10 +113,11 @@ class LocalEngine {
   ExpertSharing* const expert_sharing_;
   StartingEngine engine_proxy_;
   mutable std::mutex interrupt_mutex_;
-  std::atomic<bool> interrupted_ = false;       // set under interrupt_mutex_
-  std::string compute_;                         // of this node, once loaded; guarded by interrupt_mutex_
-  const sched::LocalStages* stages_ = nullptr;  // of this node, once made; guarded by interrupt_mutex_
-  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::atomic<bool> interrupted_ = false;                // set under interrupt_mutex_
+  std::string compute_;                                  // of this node, once loaded; guarded by interrupt_mutex_
+  const sched::LocalStages* stages_ = nullptr;           // of this node, once made; guarded by interrupt_mutex_
+  std::shared_ptr<const model::Checkpoint> checkpoint_;  // of all engines that share weights
+  std::vector<model::LayerRange> ranges_;                // of the ring's stages, once known
   std::unique_ptr<NodeStages> node_;
   std::string fingerprint_;                  // of all stages of the ring; empty: there is no store
   double largest_node_ = 1;                  // layers of the node that has most, per layer of this one

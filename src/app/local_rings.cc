@@ -4,6 +4,8 @@
 #include <map>
 
 #include "base/log_label.h"
+#include "cluster/node_reports.h"
+#include "cpu/cpu_backend.h"
 #include "server/observe/link_metrics.h"
 #include "server/observe/ring_labels.h"
 #include "server/observe/stage_metrics.h"
@@ -35,8 +37,10 @@ LocalRings::LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::
     : expert_sharing_(std::move(sharing)), rings_(std::move(rings)) {}
 
 Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& options,
-                                                       const ClusterOptions& cluster_options, size_t vocab_size) {
-  const auto count = static_cast<size_t>(options.dp_size);
+                                                       const ClusterOptions& cluster_options, size_t vocab_size,
+                                                       model::Fingerprint vocabulary) {
+  const int32_t local = cluster_options.rings.local > 0 ? cluster_options.rings.local : options.dp_size;
+  const auto count = static_cast<size_t>(local);
   std::vector<std::unique_ptr<LocalEngine>> rings;
   std::unique_ptr<ExpertSharing> sharing;
   if (count > 1 && options.enable_ep) {
@@ -53,23 +57,32 @@ Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& opti
         static_cast<uint64_t>(options.step_lookahead));
   }
   for (size_t ring = 0; ring < count; ++ring) {
-    const RingLabel label(ring, count);
+    const RingLabel label(ring, static_cast<size_t>(options.dp_size));
     EngineOptions ring_options = options;
     ring_options.node.ring = static_cast<int32_t>(ring);
-    ring_options.node.ring_count = options.dp_size;
+    ring_options.node.ring_count = local;
     ring_options.node.shares_experts = sharing != nullptr;
     auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, sharing.get());
     if (engine.has_error()) return engine.error();
     rings.push_back(std::move(*engine));
   }
   std::unique_ptr<LocalRings> all(new LocalRings(std::move(sharing), std::move(rings)));
-  if (count > 1) all->make_router(options);
+  all->vocabulary_ = vocabulary;
+  if (local < options.dp_size) {
+    all->remote_ = std::make_unique<RemoteRings>(cluster_options.rings, static_cast<uint32_t>(local),
+                                                 static_cast<uint32_t>(options.dp_size - local),
+                                                 options.node.ring_timeout, all->rings_.front()->engine());
+  }
+  if (options.dp_size > 1) all->make_router(options);
   return all;
 }
 
 void LocalRings::make_router(const EngineOptions& options) {
   std::vector<sched::Engine*> engines;
   for (const auto& ring : rings_) engines.push_back(&ring->engine());
+  if (remote_) {
+    for (const auto& ring : remote_->engines()) engines.push_back(ring.get());
+  }
   router_thread_ = std::make_unique<async::IoThread>("router");
   router_tasks_ = std::make_unique<async::TaskGroup>(router_thread_->runtime());
   router_ =
@@ -91,26 +104,37 @@ LocalRings::~LocalRings() {
 }
 
 Result<void> LocalRings::start() {
-  return rings_.size() == 1 ? rings_.front()->start() : start_several();
+  if (remote_) RETURN_IF_ERROR(remote_->listen(interruption_.get_token()));
+  RETURN_IF_ERROR(router_ ? start_local() : rings_.front()->start());
+  if (remote_) remote_->serve(facts());
+  return {};
 }
 
-/// Starts the rings once all are loaded, so that each finds its part of the memory.
-Result<void> LocalRings::start_several() {
+cluster::remote::RingFacts LocalRings::facts() const {
+  cluster::remote::RingFacts facts = rings_.front()->facts();
+  facts.vocabulary = vocabulary_;
+  return facts;
+}
+
+/// Starts the rings of this process once all are loaded, so that each finds its part of the memory.
+Result<void> LocalRings::start_local() {
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, rings_.size());
-    RETURN_IF_ERROR(rings_[ring]->load());
+    const RingLabel label(ring, ring_count());
+    RETURN_IF_ERROR(rings_[ring]->load(std::span(rings_).first(ring)));
   }
+  log::info("the rings have {:.1f} MB of packed weights in host memory",
+            static_cast<double>(cpu::packed_bytes()) / 1e6);
   if (expert_sharing_) share_contents();
   const std::vector<uint32_t> sharers = rings_per_device();
   std::vector<cache::PoolSizes> pages;
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, rings_.size());
+    const RingLabel label(ring, ring_count());
     const auto sizes = rings_[ring]->first_pool_sizes(sharers[ring]);
     if (sizes.has_error()) return sizes.error();
     pages.push_back(*sizes);
   }
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, rings_.size());
+    const RingLabel label(ring, ring_count());
     RETURN_IF_ERROR(rings_[ring]->start_ring(pages[ring]));
   }
   return {};
@@ -141,6 +165,7 @@ std::vector<uint32_t> LocalRings::rings_per_device() const {
 }
 
 void LocalRings::interrupt() {
+  interruption_.request_stop();
   for (const auto& ring : rings_) ring->interrupt();
 }
 
@@ -149,18 +174,34 @@ sched::Engine& LocalRings::engine() {
 }
 
 void LocalRings::append_metrics(std::string& out) const {
-  if (rings_.size() == 1) {
+  if (!router_) {
     append_ring_metrics(out, *rings_.front());
     return;
   }
   std::vector<std::string> texts(rings_.size());
   for (size_t ring = 0; ring < rings_.size(); ++ring) append_ring_metrics(texts[ring], *rings_[ring]);
+  if (remote_) {
+    for (const auto& ring : remote_->engines()) texts.push_back(ring->node_metrics());
+  }
   server::append_ring_labelled(out, texts);
 }
 
 std::vector<std::vector<cluster::NodeInfo>> LocalRings::nodes() const {
   std::vector<std::vector<cluster::NodeInfo>> all;
   for (const auto& ring : rings_) all.push_back(ring->nodes());
+  if (!remote_) return all;
+  for (const auto& ring : remote_->engines()) {
+    all.emplace_back();
+    const std::string arithmetic = ring->arithmetic();
+    if (arithmetic.empty()) continue;
+    const sched::ModelInfo model = ring->model_info();
+    all.back().push_back({.rank = 0,
+                          .first_stage = 0,
+                          .stage_count = model.stage_count,
+                          .first_rank = 0,
+                          .rank_count = model.rank_count,
+                          .compute = arithmetic});
+  }
   return all;
 }
 

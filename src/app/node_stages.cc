@@ -75,8 +75,8 @@ NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions
     : config_(config), options_(options) {}
 
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
-                                                     const model::ModelConfig& config,
-                                                     const NodeStagesOptions& options) {
+                                                     const model::ModelConfig& config, const NodeStagesOptions& options,
+                                                     std::span<const NodeStages* const> earlier) {
   auto loaded_config = quantized_config(config, options.stage.quantization);
   if (loaded_config.has_error()) return loaded_config.error();
   RETURN_IF_ERROR(check_kv_dtype(*loaded_config, options.stage.kv_dtype));
@@ -84,7 +84,7 @@ Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& ch
   std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));
   RETURN_IF_ERROR(stages->make_backends());
   RETURN_IF_ERROR(check_weights_fit(*loaded_config, stages->memory_users()));
-  RETURN_IF_ERROR(stages->load_all(checkpoint));
+  RETURN_IF_ERROR(stages->load_all(checkpoint, earlier));
   return stages;
 }
 
@@ -164,11 +164,46 @@ Result<void> NodeStages::make_backends() {
   return {};
 }
 
-Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
+/// Returns the earlier ring with the weights that the rank at an index computes with, near its memory; null: none.
+const NodeStages* NodeStages::find_weights(size_t index, std::span<const NodeStages* const> earlier) const {
+  const Part& own = parts_[index];
+  if (!own.backend->is_host() || options_.node.shares_experts) return nullptr;
+  bool is_far = false;
+  for (const NodeStages* ring : earlier) {
+    const bool is_same = index < ring->parts_.size() && ring->span(index) == span(index) &&
+                         ring->position(index) == position(index) &&
+                         ring->parts_[index].backend->kv_format() == own.backend->kv_format();
+    if (!is_same) continue;
+    if (ring->parts_[index].numa_nodes == own.numa_nodes) return ring;
+    is_far = true;
+  }
+  if (is_far) log::info("{}: packs weights of its own, since other rings have theirs on other NUMA nodes", name(index));
+  return nullptr;
+}
+
+Result<void> NodeStages::share_weights(size_t index, const NodeStages& ring) {
+  const model::StageModel& model = *ring.parts_[index].model;
+  try {
+    parts_[index].model = model.share(*parts_[index].backend);
+  } catch (const std::runtime_error& short_of_memory) {
+    return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
+  }
+  parts_[index].weights_ring = ring.options_.node.ring;
+  return {};
+}
+
+Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint, std::span<const NodeStages* const> earlier) {
   std::vector<StageToLoad> stages;
+  std::vector<size_t> loaded;  // indices of the parts that `stages` has
   for (size_t i = 0; i < parts_.size(); ++i) {
     auto processors = rank_processors(options_.node, rank(i), Machine().numa_nodes());
     if (processors.has_error()) return processors.error();
+    parts_[i].numa_nodes = nodes_of(*processors, Machine().numa_nodes());
+    if (const NodeStages* ring = find_weights(i, earlier)) {
+      RETURN_IF_ERROR(share_weights(i, *ring));
+      continue;
+    }
+    loaded.push_back(i);
     stages.push_back({.name = name(i),
                       .span = span(i),
                       .position = position(i),
@@ -185,10 +220,8 @@ Result<void> NodeStages::load_all(const model::Checkpoint& checkpoint) {
       .check_interrupted = [this] { options_.check_interrupted(); }};
   auto models = load_stages(checkpoint, config_, stages, loading);
   if (models.has_error()) return models.error();
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    parts_[i].model = std::move((*models)[i]);
-    RETURN_IF_ERROR(prepare(i));
-  }
+  for (size_t i = 0; i < loaded.size(); ++i) parts_[loaded[i]].model = std::move((*models)[i]);
+  for (size_t i = 0; i < parts_.size(); ++i) RETURN_IF_ERROR(prepare(i));
   return {};
 }
 
@@ -205,12 +238,14 @@ Result<void> NodeStages::prepare(size_t index) {
   if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
   part.thread = std::make_unique<async::IoThread>(name(index));
   const model::StageSpan& held = span(index);
-  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights on {}", name(index), held.layers.begin, held.layers.end - 1,
-            held.first ? ", embedding" : "",
+  const auto weights_ring = part.weights_ring;
+  log::info("{}: layers {} to {}{}{}, {:.1f} MB of weights{} on {}", name(index), held.layers.begin,
+            held.layers.end - 1, held.first ? ", embedding" : "",
             !held.last                ? ""
             : config_.has_output_head ? ", output head"
                                       : ", final norm",
-            megabytes(part.model->checkpoint_bytes()), part.backend->description());
+            megabytes(part.model->checkpoint_bytes()),
+            weights_ring ? fmt::format(", shared with ring {},", *weights_ring) : "", part.backend->description());
   return {};
 }
 

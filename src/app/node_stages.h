@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,11 +58,13 @@ class NodeStages;
 /// must have ended.
 class NodeStages {
  public:
-  /// Loads the weights and shows the progress. `checkpoint` outlives the stages. Errors name the tensor or flag;
-  /// kAborted when it was interrupted.
+  /// Loads the weights and shows the progress. A rank that computes what a rank of an `earlier` ring of this process
+  /// does, near the same memory, uses the weights of that one. `checkpoint` outlives the stages. Errors name the tensor
+  /// or flag; kAborted when it was interrupted.
   [[nodiscard]] static Result<std::unique_ptr<NodeStages>> load(const model::Checkpoint& checkpoint,
                                                                 const model::ModelConfig& config,
-                                                                const NodeStagesOptions& options);
+                                                                const NodeStagesOptions& options,
+                                                                std::span<const NodeStages* const> earlier = {});
   ~NodeStages();
   NodeStages(const NodeStages&) = delete;
   NodeStages& operator=(const NodeStages&) = delete;
@@ -98,6 +101,8 @@ class NodeStages {
     sched::ModelRunner* runner = nullptr;                   // of stages_
     std::vector<std::unique_ptr<cache::PageStore>> stores;  // [cache groups]
     std::unique_ptr<async::IoThread> thread;
+    std::vector<size_t> numa_nodes;                         // where all of its threads run; empty: anywhere
+    std::optional<int32_t> weights_ring;                    // whose weights it uses; empty: it has packed its own
     std::string fingerprint;                                // when there is a store
     std::shared_ptr<const tensor::GraphStats> graph_stats;  // where the device may record them
   };
@@ -119,7 +124,9 @@ class NodeStages {
   [[nodiscard]] size_t output_buffers(size_t part, const sched::RingConfig& shape) const;
   void log_graph_stats() const;
   [[nodiscard]] Result<void> make_backends();
-  [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint);
+  [[nodiscard]] Result<void> load_all(const model::Checkpoint& checkpoint, std::span<const NodeStages* const> earlier);
+  [[nodiscard]] const NodeStages* find_weights(size_t index, std::span<const NodeStages* const> earlier) const;
+  [[nodiscard]] Result<void> share_weights(size_t index, const NodeStages& ring);
   [[nodiscard]] Result<void> prepare(size_t index);
   [[nodiscard]] Result<void> try_make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                              const std::string& fingerprint);

@@ -55,6 +55,18 @@ Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& 
   return found;
 }
 
+std::vector<size_t> nodes_of(const RankProcessors& processors, const std::vector<std::vector<int>>& numa_nodes) {
+  const std::vector<int>& used = processors.pin.empty() ? processors.near : processors.pin;
+  std::vector<size_t> nodes;
+  for (size_t node = 0; node < numa_nodes.size(); ++node) {
+    const auto is_here = [&](int processor) {
+      return std::ranges::find(numa_nodes[node], processor) != numa_nodes[node].end();
+    };
+    if (std::ranges::any_of(used, is_here)) nodes.push_back(node);
+  }
+  return nodes;
+}
+
 int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count) {
   int32_t count = tensor::kSumShards;
   while (count > 1 && (std::cmp_greater(count, numa_node_count) || model::check_ranks(config, count).has_error())) {

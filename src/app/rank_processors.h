@@ -36,6 +36,10 @@ struct RankProcessors {
 [[nodiscard]] Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& rank,
                                                      const std::vector<std::vector<int>>& numa_nodes);
 
+/// Returns the indices of the NUMA nodes on which all threads of a rank run; none: they may run on any.
+[[nodiscard]] std::vector<size_t> nodes_of(const RankProcessors& processors,
+                                           const std::vector<std::vector<int>>& numa_nodes);
+
 /// Returns what `--tp-size auto` means on a machine with so many NUMA nodes: one rank for each, as far as the model can
 /// be divided.
 [[nodiscard]] int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count);

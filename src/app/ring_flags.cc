@@ -30,6 +30,25 @@ CLI::Validator layer_partition() {
   return {check, ""};
 }
 
+/// Returns which flags of rings in several processes contradict each other, or nothing.
+std::string placement_contradiction(const ServeFlags& flags) {
+  const RingPlacement& rings = flags.cluster.rings;
+  const int32_t size = flags.engine.dp_size;
+  const bool is_divided = rings.number || (rings.local > 0 && rings.local < size);
+  if (is_divided && flags.engine.enable_ep) {
+    return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
+  }
+  if (rings.number && (size > 1 || rings.local > 0)) {
+    return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
+  }
+  if (rings.local > size) return fmt::format("--dp-size-local {}: wanted at most --dp-size {}", rings.local, size);
+  if (is_divided && rings.front.host.empty()) return "--dp-rank and --dp-size-local need --dp-address HOST:PORT";
+  if (!is_divided && !rings.front.host.empty()) {
+    return "--dp-address without rings in other processes: wanted --dp-rank, or --dp-size-local below --dp-size";
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresolved) {
@@ -66,6 +85,15 @@ void add_ring_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unresol
              "Keeps this many micro-batches in flight beyond one per stage, which hides slow links.");
   add_number(serve, "--dp-size", engine.dp_size, {1, 64},
              "Sets the number of rings: copies of the whole pipeline that share the requests.");
+  add_number(serve, "--dp-size-local,--data-parallel-size-local", flags.cluster.rings.local, {0, 64},
+             "Sets how many of the rings run in this process; the others join at --dp-address. 0 means all.");
+  add_number(serve, "--dp-rank", unresolved.dp_rank, {0, 63},
+             "Makes this process the ring of this number of a front at --dp-address, without HTTP.")
+      ->default_str("none");
+  serve
+      .add_option("--dp-address", unresolved.dp_address,
+                  "Sets the address, HOST:PORT, where the front listens for rings in other processes.")
+      ->type_name("ADDRESS");
   serve.add_flag(
       "--enable-ep,--enable-expert-parallel", engine.enable_ep,
       "Divides the experts of a mixture-of-experts model over the ranks of all rings instead of copying them to "
@@ -109,10 +137,22 @@ std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_
   return {};
 }
 
+std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) {
+  RingPlacement& rings = flags.cluster.rings;
+  if (unresolved.dp_rank >= 0) rings.number = unresolved.dp_rank;
+  if (unresolved.dp_address.empty()) return {};
+  const auto address = parse_endpoint(unresolved.dp_address);
+  if (!address) return fmt::format("--dp-address: '{}' is not HOST:PORT", unresolved.dp_address);
+  rings.front = *address;
+  return {};
+}
+
 std::string ring_contradiction(const ServeFlags& flags) {
+  if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
   if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
-  return fmt::format("--dp-size {} with --nnodes {}: all rings run in one process, so --nnodes must be 1",
-                     flags.engine.dp_size, flags.cluster.node_count);
+  return fmt::format(
+      "--dp-size {} with --nnodes {}: the own rings of a front run in its process, so --nnodes must be 1",
+      flags.engine.dp_size, flags.cluster.node_count);
 }
 
 }  // namespace millrace::app

@@ -2,16 +2,19 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "app/devices.h"
 #include "app/local_rings.h"
 #include "app/model_texts.h"
+#include "app/ring_node.h"
 #include "app/signals.h"
 #include "app/worker.h"
 #include "base/text_file.h"
 #include "cluster/node_reports.h"
 #include "model/families/read_config.h"
+#include "model/fingerprint.h"
 #include "model/generation_config.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/ring_set.h"
@@ -106,6 +109,18 @@ void write_nodes(JsonWriter& json, const std::vector<std::vector<cluster::NodeIn
   json.end_array();
 }
 
+/// Returns the fingerprint of what the tokens spell and of those that end an output, which rings must agree about.
+model::Fingerprint vocabulary_fingerprint(const text::Tokenizer& tokenizer, std::vector<TokenId> stop_tokens) {
+  std::vector<std::string> texts;
+  for (size_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    texts.push_back((tokenizer.is_special(token) ? "special " : "plain ") + std::string(tokenizer.id_to_token(token)));
+  }
+  std::ranges::sort(stop_tokens);
+  for (const TokenId token : stop_tokens) texts.push_back(fmt::format("stop {}", token));
+  return model::fingerprint(texts);
+}
+
 /// Raises the limit of descriptors: each connection takes one, and so do links and files.
 void raise_descriptor_limit(size_t max_connections) {
   constexpr rlim_t kOtherDescriptors = 256;
@@ -193,8 +208,8 @@ Result<void> serve(const ServeFlags& given) {
   auto pooling =
       set_up_pooling(flags.pooling, folder, *config, tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
-  auto engine =
-      LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster, tokenizer.vocab_size());
+  auto engine = LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster,
+                                   tokenizer.vocab_size(), vocabulary_fingerprint(tokenizer, defaults->eos_token_ids));
   if (engine.has_error()) return engine.error();
 
   server::Service service;
@@ -206,6 +221,9 @@ Result<void> serve(const ServeFlags& given) {
   service.pooling = std::move(pooling->pooling);
   server::ServerOptions options = flags.server;
   if (options.served_model_name.empty()) options.served_model_name = source->name;
+  if (flags.cluster.rings.number) {
+    return serve_to_front(**engine, service, options.served_model_name, signals, flags);
+  }
   if (!flags.api_key_file.empty()) {
     const auto keys = read_api_keys(flags.api_key_file);
     if (keys.has_error()) return keys.error();

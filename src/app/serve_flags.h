@@ -17,6 +17,8 @@ namespace millrace::app {
 struct UnresolvedFlags {
   std::vector<std::string> served_model_names;
   std::string dist_init_addr;
+  std::string dp_address;
+  int32_t dp_rank = -1;  ///< negative: not said
 };
 
 /// Declare how a hub is asked for a model, and where downloads are kept.
@@ -36,6 +38,8 @@ void add_operation_flags(CLI::App& serve, ServeFlags& flags);
 /// or nothing.
 [[nodiscard]] std::string resolve_cluster(const CLI::App& serve, const std::string& dist_init_addr,
                                           ClusterOptions& cluster_options);
+/// Completes where the rings of a front run. Returns what is wrong with it, or nothing.
+[[nodiscard]] std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags);
 /// Returns which flags contradict each other, or nothing.
 [[nodiscard]] std::string ring_contradiction(const ServeFlags& flags);
 [[nodiscard]] std::string scheduler_contradiction(const ServeFlags& flags);

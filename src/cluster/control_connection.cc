@@ -14,10 +14,6 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using boost::system::error_code;
 
-/// Bound of a message, far above every control message; a longer one comes from another program.
-constexpr uint32_t kMaxMessageBytes = 1u << 20;
-constexpr size_t kMaxQueued = 1024;
-
 /// Returns the address as other hosts know it: a listener at [::] sees IPv4 peers as IPv6, which other hosts may lack.
 asio::ip::address unmapped(const asio::ip::address& address) {
   if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
@@ -31,10 +27,12 @@ std::string printable(const std::string& text) {
 
 }  // namespace
 
-ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing)
+ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing,
+                                     ControlBounds bounds)
     : runtime_(runtime),
       socket_(std::move(socket)),
       timing_(timing),
+      bounds_(bounds),
       tasks_(runtime, [this](const std::string&, std::exception_ptr error) { end(async::describe(error)); }),
       incoming_signal_(runtime),
       outgoing_signal_(runtime),
@@ -58,7 +56,7 @@ void ControlConnection::start() {
 
 void ControlConnection::send(const Message& message) {
   if (ended_ || closing_) return;
-  if (outgoing_.size() >= kMaxQueued) {
+  if (outgoing_.size() >= bounds_.queued) {
     end("it does not read our messages");
     return;
   }
@@ -97,7 +95,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
     uint32_t length = 0;
     error_code failure;
     co_await asio::async_read(socket_, asio::buffer(&length, sizeof length), redirect_error(use_awaitable, failure));
-    if (failure || length > kMaxMessageBytes) {
+    if (failure || length > bounds_.message_bytes) {
       end(failure ? "connection lost: " + failure.message() : "it sends something else than a control message");
       co_return;
     }
@@ -113,7 +111,7 @@ asio::awaitable<void> ControlConnection::read_messages() {
       received_goodbye_ = true;
       end(printable(goodbye->reason));
     } else if (!std::holds_alternative<Ping>(*message)) {
-      if (incoming_.size() >= kMaxQueued) end("it sends more than this node may buffer");
+      if (incoming_.size() >= bounds_.queued) end("it sends more than this node may buffer");
       incoming_.push_back(std::move(*message));
       incoming_signal_.notify_all();
     }

@@ -20,17 +20,26 @@ struct ControlTiming {
   async::Duration silence_limit = std::chrono::milliseconds(1500);  ///< one that is silent even longer is given up
 };
 
+/// Bounds of what a connection takes: a longer message, or more of them that wait, ends it.
+struct ControlBounds {
+  size_t message_bytes = size_t{1} << 20;  ///< far above every message between nodes
+  size_t queued = 1024;                    ///< messages, in each direction
+};
+
 /// A control connection: whole messages over TCP, with pings both ways. A dead peer is noticed at once and a silent one
 /// within the limit. Used on one Runtime. Three tasks serve it (read, write, ping) until it ends. Its owner calls
 /// close() and then awaits join() before destroying it.
 class ControlConnection {
  public:
-  ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing);
+  ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing,
+                    ControlBounds bounds = {});
   ~ControlConnection();
   ControlConnection(const ControlConnection&) = delete;
   ControlConnection& operator=(const ControlConnection&) = delete;
 
   void start();
+  /// Replaces the bounds, once the peer is known.
+  void set_bounds(ControlBounds bounds) { bounds_ = bounds; }
   /// Queues a message, which is dropped once the connection has ended.
   void send(const Message& message);
   /// Waits for the next message that is not a ping. Throws ErrorException (kUnavailable, with the reason) when the
@@ -61,6 +70,7 @@ class ControlConnection {
   async::Runtime& runtime_;
   asio::ip::tcp::socket socket_;
   const ControlTiming timing_;
+  ControlBounds bounds_;
   std::string peer_;
   std::string peer_host_;
   async::TaskGroup tasks_;

@@ -219,6 +219,13 @@ void get(ByteReader& in, LinkReport& report) {
   }
 }
 
+void put(ByteWriter& out, const RingMessage& message) {
+  out.put_array(std::span(message.body));
+}
+void get(ByteReader& in, RingMessage& message) {
+  message.body = in.get_array<std::byte>();
+}
+
 void put(ByteWriter& out, const StoreReport& report) {
   out.put(static_cast<uint32_t>(report.stores.size()));
   for (const cache::StageStoreStats& each : report.stores) {

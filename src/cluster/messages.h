@@ -109,6 +109,11 @@ struct StoreReport {
   std::vector<cache::StageStoreStats> stores;
 };
 
+/// Sent both ways on the connection of a ring in another process: a message of remote/ring_messages.h.
+struct RingMessage {
+  std::vector<std::byte> body;
+};
+
 /// Sent both ways: the sender is alive.
 struct Ping {};
 
@@ -118,7 +123,7 @@ struct Goodbye {
 };
 
 using Message = std::variant<Hello, Assignment, Loaded, JoinRing, RingJoined, Stop, Stopped, Ping, Goodbye, LinkReport,
-                             StoreReport, Measure>;
+                             StoreReport, Measure, RingMessage>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Message& message);
 /// Returns kData for anything but one whole message.

@@ -25,9 +25,12 @@ struct CpuOptions {
 };
 
 /// Makes a Backend on this host's processor. It owns a worker thread for submitted work, `threads - 1` helpers for the
-/// parallel parts of ops, and one thread per copy direction. Several backends in a process share nothing. The
-/// destructor finishes submitted work, then joins. Packing and allocation may be called from any thread and use the
-/// helpers too. Throws std::runtime_error when memory or threads run short.
+/// parallel parts of ops, and one thread per copy direction. Weights may outlive it, and other backends of its
+/// kv_format() compute with them too. The destructor finishes submitted work, then joins. Packing and allocation may be
+/// called from any thread and use the helpers too. Throws std::runtime_error when memory or threads run short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CpuOptions& options);
+
+/// Returns the bytes of all packed weights of this process. Thread-safe.
+[[nodiscard]] uint64_t packed_bytes();
 
 }  // namespace millrace::cpu

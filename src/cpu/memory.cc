@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -9,11 +10,14 @@
 #include <fmt/core.h>
 
 #include "base/machine.h"
+#include "cpu/cpu_backend.h"
 
 namespace millrace::cpu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+
+std::atomic<uint64_t> packed_total = 0;
 
 double megabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -41,6 +45,20 @@ tensor::Buffer allocate_pages(size_t bytes) {
     madvise(start, rounded, MADV_HUGEPAGE);
   }
   return {start, bytes, [rounded](void* data) { munmap(data, rounded); }};
+}
+
+tensor::Buffer allocate_packed(size_t bytes) {
+  auto pages = std::make_shared<tensor::Buffer>(allocate_pages(bytes));
+  std::byte* const start = pages->data();
+  packed_total += bytes;
+  return {start, bytes, [pages, bytes](void*) mutable {
+            pages.reset();
+            packed_total -= bytes;
+          }};
+}
+
+uint64_t packed_bytes() {
+  return packed_total;
 }
 
 std::byte* Scratch::reserve(size_t bytes) {

@@ -388,7 +388,7 @@ CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, cons
       in_features_(in_features),
       layout_(layout),
       panel_count_(round_up(out_features, panel_features()) / panel_features()),
-      buffer_(allocate_pages(bytes_of(layout, panel_count_))) {
+      buffer_(allocate_packed(bytes_of(layout, panel_count_))) {
   CHECK(out_features > 0 && in_features > 0, "a weight of [{}, {}]", out_features, in_features);
 }
 

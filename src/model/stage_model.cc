@@ -93,18 +93,26 @@ Result<std::unique_ptr<StageModel>> StageModel::load(const Checkpoint& checkpoin
   CHECK(!span.last || limits.max_logit_rows > 0, "max_logit_rows {}", limits.max_logit_rows);
   Result<StageWeights> weights = load_weights(checkpoint, config, span, backend, options);
   if (!weights) return weights.error();
-  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits, options, std::move(*weights)));
+  return std::unique_ptr<StageModel>(new StageModel(config, span, backend, limits,
+                                                    rank_layout(config, options.position, options.experts),
+                                                    std::make_shared<const StageWeights>(std::move(*weights))));
+}
+
+std::unique_ptr<StageModel> StageModel::share(tensor::Backend& backend) const {
+  CHECK(backend_.is_host() && backend.kv_format() == backend_.kv_format(), "{} cannot use weights of {}",
+        backend.kv_format(), backend_.kv_format());
+  return std::unique_ptr<StageModel>(new StageModel(config_, span_, backend, limits_, layout_, weights_));
 }
 
 StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-                       const LoadOptions& options, StageWeights weights)
+                       const RankLayout& layout, std::shared_ptr<const StageWeights> weights)
     : config_(config),
       span_(span),
       backend_(backend),
       limits_(limits),
-      layout_(rank_layout(config, options.position, options.experts)),
+      layout_(layout),
       weights_(std::move(weights)),
-      runner_(config_, span_.layers, backend_, layout_, weights_.layers, of_layers(span, limits)),
+      runner_(config_, span_.layers, backend_, layout_, weights_->layers, of_layers(span, limits)),
       groups_(config),
       cache_layers_(groups_.count()) {
   for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
@@ -172,7 +180,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<tensor::AttentionShape> attention;
   std::vector<tensor::LatentShape> latents;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
-    const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
+    const LayerWeights& layer = weights_->layers[static_cast<size_t>(index)];
     for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router,
                                &layer.shared_expert_gate}) {
       if (*weight) weights.push_back(weight->get());
@@ -198,7 +206,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .attention = attention,
                             .latent_attention = latents};
   if (span_.last) {
-    if (weights_.head) weights.push_back(weights_.head.get());
+    if (weights_->head) weights.push_back(weights_->head.get());
     bounds.logit_rows = limits_.max_logit_rows;
     // Each of the lists that are sampled, scored or pooled may end with a block that is not full.
     bounds.logit_blocks = (limits_.max_batch_tokens + sequences) / limits_.max_logit_rows + 2;
@@ -339,10 +347,10 @@ LayerCache StageModel::layer_cache(int32_t index, std::span<const tensor::Upload
 }
 
 void StageModel::run_layers(const ForwardPass& pass) {
-  if (span_.first) backend_.embed(*weights_.embedding, pass.tokens, pass.hidden);
+  if (span_.first) backend_.embed(*weights_->embedding, pass.tokens, pass.hidden);
   if (span_.first && config_.encoder) {
-    backend_.add_embedding(*weights_.types, pass.types, pass.hidden);
-    backend_.add_embedding(*weights_.positions, pass.positions, pass.hidden);
+    backend_.add_embedding(*weights_->types, pass.types, pass.hidden);
+    backend_.add_embedding(*weights_->positions, pass.positions, pass.hidden);
   }
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
@@ -422,7 +430,7 @@ void StageModel::normed_rows(Matrix hidden, std::span<const int32_t> rows, const
                         .rows = count,
                         .cols = config_.hidden_size};
     backend_.gather_rows(hidden, backend_.upload(part), gathered);
-    runner_.norm(gathered, *weights_.final_norm, weights_.final_norm_bias.get(), normed);
+    runner_.norm(gathered, *weights_->final_norm, weights_->final_norm_bias.get(), normed);
     block(first, normed);
   }
 }
@@ -438,7 +446,7 @@ void StageModel::logits(Matrix hidden, std::span<const int32_t> rows, const Bloc
     Matrix own = logits;
     if (has_ranks())
       own = {.data = activations_.logit_slice.data(), .dtype = DType::kF32, .rows = normed.rows, .cols = slice};
-    backend_.matmul(normed, *weights_.head, nullptr, own);
+    backend_.matmul(normed, *weights_->head, nullptr, own);
     if (config_.logit_scale != 1.0f) backend_.scale(own, config_.logit_scale);
     if (config_.logit_soft_cap != 0.0f) backend_.soft_cap(own, config_.logit_soft_cap);
     if (has_ranks()) collective_->all_gather(own, logits);

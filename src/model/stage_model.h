@@ -57,6 +57,9 @@ class StageModel {
   [[nodiscard]] static Result<std::unique_ptr<StageModel>> load(const Checkpoint& checkpoint, const ModelConfig& config,
                                                                 StageSpan span, tensor::Backend& backend,
                                                                 StageLimits limits, const LoadOptions& options = {});
+  /// Makes a model that computes with the weights of this one on another backend. Both backends are of the host, with
+  /// one compute dtype and one set of kernels. The checkpoint outlives both models.
+  [[nodiscard]] std::unique_ptr<StageModel> share(tensor::Backend& backend) const;
 
   /// Sets the exchange with the other ranks of the stage, which outlives its use. Its position is that of LoadOptions.
   /// Call it before the first forward pass, and between two for another one. A single rank needs none.
@@ -114,11 +117,11 @@ class StageModel {
   /// Returns where the `index`th layer of the stage keeps its keys and values.
   [[nodiscard]] CacheLayer cache_layer(int32_t index) const { return layer_caches_[static_cast<size_t>(index)]; }
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
-  [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_.checkpoint_bytes; }
+  [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_->checkpoint_bytes; }
   /// Returns the counts of decode steps. They outlive the model.
   [[nodiscard]] std::shared_ptr<const tensor::GraphStats> graph_stats() const { return graph_stats_; }
   /// Returns the fingerprint of the stage's weights, if LoadOptions requested it.
-  [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_.fingerprint; }
+  [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_->fingerprint; }
 
  private:
   /// Scratch of the rows that leave the last layer.
@@ -131,7 +134,7 @@ class StageModel {
   };
 
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
-             const LoadOptions& options, StageWeights weights);
+             const RankLayout& layout, std::shared_ptr<const StageWeights> weights);
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
@@ -152,7 +155,7 @@ class StageModel {
   RankLayout layout_;
   tensor::Collective* collective_ = nullptr;
   tensor::ExpertExchange* expert_exchange_ = nullptr;
-  StageWeights weights_;
+  const std::shared_ptr<const StageWeights> weights_;  // of all models that share() them
   LayerRunner runner_;
   Activations activations_;
   const CacheGroups groups_;

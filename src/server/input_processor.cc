@@ -15,6 +15,7 @@
 #include "sched/head/model_info.h"
 #include "server/chat_format.h"
 #include "server/generation_spec.h"
+#include "server/constraint_source.h"
 #include "server/reasoning_limit.h"
 #include "server/prompt_offsets.h"
 #include "server/ring_address.h"
@@ -437,10 +438,12 @@ ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& re
                                                  const OutputConstraint& constraint) const {
   fill_options(request, spec);
   std::shared_ptr<const grammar::Grammar> grammar;
+  std::shared_ptr<const std::string> grammar_source;
   if (!constraint.is_unconstrained()) {
     auto found = grammar_cache_.get_or_compile(constraint);
     if (found.has_error()) return found.error();
     grammar = std::move(*found);
+    grammar_source = std::make_shared<const std::string>(encode_constraint(constraint));
   }
   const tensor::SamplingParams params = sampling(request);
   spec.options.stop_token_ids = params.stop_token_ids;
@@ -470,6 +473,7 @@ ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& re
       target.cache_salt = request.cache_salt;
       target.ring = request.ring;
       target.grammar = grammar;
+      target.grammar_source = grammar_source;
     }
   }
   if (auto too_many = check_logprobs(spec)) return *too_many;

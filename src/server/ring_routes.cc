@@ -229,11 +229,14 @@ void RingRoutes::append_metrics(std::string& out) const {
 void RingRoutes::append_ring(std::string& out, const sched::Engine& engine) const {
   if (const sched::RingStats* ring = engine.ring_stats()) {
     append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
+    return;
   }
+  out += engine.ring_metrics();
 }
 
 HttpResponse RingRoutes::not_ready() const {
-  return error_response({503, engine_.status().reason, ""});
+  const std::string reason = engine_.status().reason;
+  return error_response({503, reason.empty() ? "the ring runs in another process, which keeps this" : reason, ""});
 }
 
 }  // namespace millrace::server

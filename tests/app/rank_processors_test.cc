@@ -56,6 +56,25 @@ TEST_CASE("pinned ranks have processors of their own in their node") {
   REQUIRE_THAT(refused.error().message, test::Mentions("--pin-threads", "8 threads", "may use 4"));
 }
 
+TEST_CASE("ranks share weights where their NUMA nodes agree") {
+  using Nodes = std::vector<size_t>;
+  REQUIRE(app::nodes_of({}, kTwoNodes).empty());
+  REQUIRE(app::nodes_of({.near = {4, 5}, .pin = {}}, kTwoNodes) == Nodes{1});
+  REQUIRE(app::nodes_of({.near = {0, 1, 4, 5}, .pin = {0}}, kTwoNodes) == Nodes{0});
+  // Two pinned rings of one rank each: one per NUMA node, and both over both nodes once there are more threads.
+  app::NodeOptions node;
+  node.pin_threads = true;
+  for (const int32_t threads : {4, 8}) {
+    node.threads = threads;
+    for (const int32_t ring : {0, 1}) {
+      const app::NodeRank rank{.ring = ring, .ring_count = 2};
+      const auto found = app::nodes_of(app::rank_processors(node, rank, {{0, 1, 4, 5}, {2, 3, 6, 7}}).value(),
+                                       {{0, 1, 4, 5}, {2, 3, 6, 7}});
+      REQUIRE(found == (threads == 4 ? Nodes{static_cast<size_t>(ring)} : Nodes{0, 1}));
+    }
+  }
+}
+
 TEST_CASE("auto means as many ranks as NUMA nodes where they divide") {
   const auto config = model::read_config(test::source_dir() / "tests/golden/qwen2").value();
   REQUIRE(app::ranks_for(config, 1) == 1);

@@ -60,7 +60,9 @@ class Engine {
   virtual bool rebuild(const std::string& reason) = 0;
   /// Returns the rings that this engine routes between; null: it is one ring.
   [[nodiscard]] virtual RingSet* rings() { return nullptr; }
-  /// Returns the ring's statistics, which live as long as the engine; null when there are none.
+  /// Returns the metrics of a ring in another process, as that has written them last; empty for one of this process.
+  [[nodiscard]] virtual std::string ring_metrics() const { return {}; }
+  /// Returns the ring's statistics, which live as long as the engine; null when there are none in this process.
   [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
 };
 

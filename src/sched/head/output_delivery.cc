@@ -19,12 +19,15 @@ void OutputDelivery::add(const Submission& submission) {
   clients_.emplace(submission.id, Client{.request_id = submission.request.id,
                                          .events = submission.events,
                                          .submitted = submission.submitted,
+                                         .reports_start = submission.request.reports_start,
                                          .is_pinned = submission.request.ring.has_value()});
 }
 
 void OutputDelivery::planned(SequenceId id, async::TimePoint now) {
   Client& client = clients_.at(id);
-  if (!client.planned) client.planned = now;
+  if (client.planned) return;
+  client.planned = now;
+  if (client.reports_start) (void)client.events.try_push({});
 }
 
 void OutputDelivery::deliver(SequenceUpdate update, async::TimePoint now) {

@@ -27,7 +27,7 @@ class OutputDelivery {
   OutputDelivery(RequestIntake& intake, bool audit) : intake_(intake), audit_(audit) {}
 
   void add(const Submission& submission);
-  /// Notes that a plan has a slice of this sequence.
+  /// Notes that a plan has a slice of this sequence, and reports its start where the request asks for that.
   void planned(SequenceId id, async::TimePoint now);
   /// Passes an event on to its client. The last event of a sequence removes its entry and frees the request's id.
   void deliver(SequenceUpdate update, async::TimePoint now);
@@ -60,6 +60,7 @@ class OutputDelivery {
     std::optional<async::TimePoint> planned = {};
     Timings timings = {};  // as of the first token, or of now as long as there is none
     bool has_token = false;
+    bool reports_start = false;
     bool is_pinned = false;  // its request names the ring
   };
 

@@ -29,7 +29,7 @@ void merge_event(GenerateEvent& into, GenerateEvent later) {
 }  // namespace
 
 /// The client's end of one request. The mailbox holds at most one event per token, which the request's max_tokens
-/// bounds.
+/// bounds, and those of its start and end.
 class RequestIntake::Stream final : public TokenStream {
  public:
   Stream(RequestIntake& intake, SequenceId id, std::string request_id, EventMailbox events)
@@ -74,7 +74,7 @@ RequestIntake::RequestIntake(async::Runtime& head_runtime, size_t max_untaken, b
 Result<std::unique_ptr<TokenStream>> RequestIntake::submit(GenerateRequest request, async::Runtime& client) {
   const SequenceId id{next_sequence_.fetch_add(1)};
   std::string request_id = request.id;
-  EventMailbox events(client, size_t{request.max_tokens} + 2);
+  EventMailbox events(client, size_t{request.max_tokens} + 3);
   {
     const std::lock_guard lock(mutex_);
     if (!status_.ready) return make_error(ErrorCode::kUnavailable, "not ready: {}", status_.reason);

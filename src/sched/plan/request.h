@@ -40,10 +40,12 @@ struct GenerateRequest {
   int32_t priority = 0;              ///< larger goes first under the priority policy
   std::string cache_salt;            ///< prefixes are shared only between requests of equal salt
   std::shared_ptr<const grammar::Grammar> grammar;        ///< what the output must match; null: anything
+  std::shared_ptr<const std::string> grammar_source;      ///< what `grammar` is compiled from in another process
   std::shared_ptr<const ReasoningLimit> reasoning_limit;  ///< null: reasoning ends where the model ends it
   std::vector<TokenId> prediction;                        ///< the output that the client expects; empty: none
   std::optional<uint32_t> ring;                           ///< the ring that must run it, of several; none: any
   int64_t waited_us = 0;                                  ///< time that it has spent in the queues of other rings
+  bool reports_start = false;                             ///< its first plan gives an event without content
 };
 
 }  // namespace millrace::sched

@@ -27,7 +27,8 @@ Result<std::vector<std::filesystem::path>> RingProfilers::start(const std::strin
   std::vector<std::filesystem::path> paths;
   for (size_t number = ring.value_or(0); number < (ring ? *ring + 1 : count); ++number) {
     const sched::RingStats* stats = this->ring(number).ring_stats();
-    Result<std::filesystem::path> started = make_error(ErrorCode::kUnavailable, "ring {} has not started", number);
+    Result<std::filesystem::path> started =
+        make_error(ErrorCode::kUnavailable, "ring {} has not started, or runs in another process", number);
     if (stats != nullptr) {
       if (!profilers_[number]) profilers_[number] = std::make_unique<Profiler>(*stats, folder_);
       started = profilers_[number]->start(count == 1 ? base : name_of_ring(base, number));

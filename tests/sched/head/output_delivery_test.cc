@@ -13,10 +13,12 @@ namespace {
 
 struct World {
   explicit World(bool audit = false) : delivery(intake, audit) {}
-  EventMailbox add(uint64_t id, async::TimePoint submitted, std::optional<uint32_t> ring = {}) {
+  EventMailbox add(uint64_t id, async::TimePoint submitted, std::optional<uint32_t> ring = {},
+                   bool reports_start = false) {
     EventMailbox events(runtime, 8);
     GenerateRequest request;
     request.ring = ring;
+    request.reports_start = reports_start;
     delivery.add({.id = SequenceId(id), .request = std::move(request), .events = events, .submitted = submitted});
     return events;
   }
@@ -52,6 +54,22 @@ TEST_CASE("events carry queue and prefill times") {
     REQUIRE(event->timings.queued_us == 2000);
     REQUIRE(event->timings.prefill_us == 7000);
   }
+}
+
+TEST_CASE("the first plan of a request is reported once if asked for") {
+  World world;
+  const EventMailbox silent = world.add(1, at(0ms));
+  const EventMailbox reported = world.add(2, at(0ms), {}, true);
+  for (const uint64_t id : {1, 2}) {
+    world.delivery.planned(SequenceId(id), at(1ms));
+    world.delivery.planned(SequenceId(id), at(2ms));
+  }
+  REQUIRE_FALSE(silent.try_receive());
+  const auto start = reported.try_receive();
+  REQUIRE(start.has_value());
+  REQUIRE(start->tokens.empty());
+  REQUIRE_FALSE(start->last());
+  REQUIRE_FALSE(reported.try_receive());
 }
 
 TEST_CASE("the last event removes the client and frees its id") {

@@ -1,0 +1,276 @@
+#include "cluster/remote/ring_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "async/deadline.h"
+#include "base/log.h"
+#include "cluster/remote/remote_engine.h"
+#include "grammar/grammar.h"
+#include "grammar/vocabulary.h"
+
+namespace millrace::cluster::remote {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr async::Duration kFrontRetry = 250ms;
+/// Longest delay between tries at a front that refuses this ring.
+constexpr async::Duration kMaxFrontRetry = 5s;
+constexpr async::Duration kFrontConnectTimeout = 5s;
+constexpr async::Duration kFrontReminder = 5s;
+constexpr async::Duration kNameWait = 50ms;
+/// Interval at which changes of the state are sent. It is below the router's interval between two looks.
+constexpr async::Duration kStateInterval = 20ms;
+constexpr async::Duration kMetricsInterval = 1s;
+constexpr const char* kNodeStops = "its node is stopping";
+
+sched::GenerateEvent failed(Error error, bool is_returned) {
+  sched::GenerateEvent event;
+  event.error = std::move(error);
+  event.is_returned = is_returned;
+  return event;
+}
+
+}  // namespace
+
+RingServer::RingServer(async::Runtime& runtime, RingServerOptions options, sched::Engine& engine, RingHost& host)
+    : runtime_(runtime),
+      options_(std::move(options)),
+      engine_(engine),
+      host_(host),
+      front_name_(options_.front.host, options_.front.port),
+      tasks_(runtime),
+      changed_(runtime) {}
+
+void RingServer::stop() {
+  stopping_ = true;
+  error_code ignored;
+  if (connecting_ != nullptr) connecting_->close(ignored);
+  if (connection_) connection_->close(kNodeStops);
+  changed_.notify_all();
+}
+
+asio::awaitable<void> RingServer::drain(async::Duration limit) {
+  const async::TimePoint deadline = runtime_.now() + limit;
+  draining_ = true;
+  (void)engine_.return_waiting(kNodeStops);
+  if (!requests_.empty()) log::info("{} requests are ending; another signal ends at once", requests_.size());
+  while (!stopping_ && !requests_.empty() && runtime_.now() < deadline) (void)co_await changed_.wait_until(deadline);
+  stop();
+}
+
+asio::awaitable<void> RingServer::run() {
+  async::Duration delay = kFrontRetry;
+  while (!stopping_) {
+    auto socket = co_await connect();
+    if (stopping_) break;
+    if (socket.has_error()) {
+      delay = kFrontRetry;
+      log_wait(socket.error().message);
+    } else {
+      const std::string end = co_await serve(std::move(*socket));
+      if (stopping_) break;
+      // A welcome clears what was logged last.
+      delay = last_wait_.empty() ? kFrontRetry : std::min(2 * delay, kMaxFrontRetry);
+      log_wait(end);
+    }
+    (void)co_await changed_.wait_until(runtime_.now() + delay);
+  }
+}
+
+void RingServer::log_wait(const std::string& what) {
+  if (what == last_wait_ && runtime_.now() < reminder_) return;
+  log::warn("the front at {}: {}; trying again", options_.front.to_string(), what);
+  last_wait_ = what;
+  reminder_ = runtime_.now() + kFrontReminder;
+}
+
+/// Tries once to connect. Each try begins with another of the front's addresses.
+asio::awaitable<Result<tcp::socket>> RingServer::connect() {
+  // The lookup has a thread of its own: this one asks it again until there is an answer.
+  auto found = front_name_.wait_for(0ms);
+  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_) {
+    (void)co_await changed_.wait_until(runtime_.now() + kNameWait);
+    found = front_name_.wait_for(0ms);
+  }
+  if (found.has_error()) co_return found.error();
+  std::vector<tcp::endpoint> endpoints;
+  for (const async::SocketAddress& address : *found) endpoints.push_back(address.endpoint());
+  std::ranges::rotate(endpoints, endpoints.begin() + static_cast<std::ptrdiff_t>(tries_++ % endpoints.size()));
+  if (stopping_) co_return Error{ErrorCode::kAborted, kNodeStops};
+  tcp::socket socket(runtime_.executor());
+  const async::Deadline deadline(runtime_, runtime_.now() + kFrontConnectTimeout, [&socket] {
+    error_code ignored;
+    socket.close(ignored);
+  });
+  error_code failure;
+  connecting_ = &socket;
+  co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, failure));
+  connecting_ = nullptr;
+  if (deadline.passed()) co_return Error{ErrorCode::kTimeout, "no answer"};
+  // With nobody listening at a port that the system gives to clients, a socket can reach itself there.
+  error_code ignored;
+  if (!failure && socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
+    failure = asio::error::connection_refused;
+  }
+  if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
+  co_return std::move(socket);
+}
+
+/// Serves one connection, and returns how it ended.
+asio::awaitable<std::string> RingServer::serve(tcp::socket socket) {
+  connection_ = std::make_shared<ControlConnection>(runtime_, std::move(socket), options_.timing, kRingBounds);
+  connection_->start();
+  send(options_.hello);
+  std::string end;
+  try {
+    co_await handle_messages();
+  } catch (const std::exception& failure) {
+    end = failure.what();
+  }
+  is_serving_ = false;
+  changed_.notify_all();
+  for (auto& [number, request] : requests_) {
+    request.is_aborted = true;
+    if (request.is_submitted) (void)engine_.abort(request.id);
+  }
+  connection_->close(end);
+  co_await connection_->join();
+  co_await tasks_.join();
+  connection_ = nullptr;
+  co_return end;
+}
+
+asio::awaitable<void> RingServer::handle_messages() {
+  for (;;) {
+    const Message message = co_await connection_->receive();
+    const auto* body = std::get_if<RingMessage>(&message);
+    if (body == nullptr) throw_error(ErrorCode::kData, "it does not answer like a front");
+    handle(decode(body->body).value());
+  }
+}
+
+void RingServer::handle(Content content) {
+  if (std::holds_alternative<RingWelcome>(content)) {
+    log::info("joined the front at {} as ring {}", options_.front.to_string(), options_.hello.ring);
+    last_wait_.clear();
+    is_serving_ = true;
+    tasks_.spawn("publish state", publish());
+  } else if (auto* submit = std::get_if<SubmitRequest>(&content)) {
+    // The front may use an id again before the head has forgotten it.
+    submit->request.id += fmt::format("#{}", submit->number);
+    requests_.emplace(submit->number, Request{.id = submit->request.id});
+    tasks_.spawn("request", run_request(std::move(*submit)));
+  } else if (const auto* ended = std::get_if<AbortRequest>(&content)) {
+    abort(ended->number);
+  } else if (const auto* pause = std::get_if<PauseRing>(&content)) {
+    (void)engine_.pause(pause->mode);
+  } else if (std::holds_alternative<ResumeRing>(content)) {
+    (void)engine_.resume();
+  } else if (const auto* returned = std::get_if<ReturnWaiting>(&content)) {
+    (void)engine_.return_waiting(returned->reason);
+  } else if (const auto* rebuild = std::get_if<RebuildRing>(&content)) {
+    (void)engine_.rebuild(rebuild->reason);
+  } else if (const auto* flushed = std::get_if<FlushRing>(&content)) {
+    tasks_.spawn("flush", flush(*flushed));
+  } else {
+    throw_error(ErrorCode::kData, fmt::format("it sent a message of kind {}, which only rings send", content.index()));
+  }
+}
+
+void RingServer::abort(uint64_t number) {
+  const auto found = requests_.find(number);
+  if (found == requests_.end()) return;  // it has ended meanwhile
+  found->second.is_aborted = true;
+  if (found->second.is_submitted) (void)engine_.abort(found->second.id);
+}
+
+/// Adds to a request what has not travelled with it.
+asio::awaitable<Result<void>> RingServer::complete(sched::GenerateRequest& request) {
+  if (request.reasoning_limit) {
+    auto limit = std::make_shared<sched::ReasoningLimit>(*request.reasoning_limit);
+    limit->vocabulary = host_.tag_vocabulary();
+    request.reasoning_limit = std::move(limit);
+  }
+  if (request.grammar_source) {
+    auto grammar = co_await host_.compile(request.grammar_source);
+    if (grammar.has_error()) co_return grammar.error();
+    request.grammar = std::move(*grammar);
+  }
+  co_return Result<void>();
+}
+
+asio::awaitable<void> RingServer::run_request(SubmitRequest submit) {
+  const uint64_t number = submit.number;
+  const bool may_move = !submit.request.ring;
+  const auto completed = co_await complete(submit.request);
+  std::unique_ptr<sched::TokenStream> stream;
+  sched::GenerateEvent event;
+  if (completed.has_error()) {
+    event = failed(completed.error(), false);
+  } else if (requests_.at(number).is_aborted) {
+    event.finish = sched::FinishReason::kAbort;
+  } else if (draining_) {
+    event = failed({ErrorCode::kUnavailable, kNodeStops}, may_move);
+  } else {
+    auto submitted = engine_.submit(std::move(submit.request), runtime_);
+    if (submitted.has_error()) {
+      event = failed(submitted.error(), may_move && submitted.error().code == ErrorCode::kUnavailable);
+    } else {
+      stream = std::move(*submitted);
+      requests_.at(number).is_submitted = true;
+    }
+  }
+  while (stream) {
+    event = co_await stream->next();
+    if (event.last()) break;
+    send(RequestEvent{.number = number, .event = std::move(event)});
+  }
+  stream.reset();
+  requests_.erase(number);
+  send(RequestEvent{.number = number, .event = std::move(event)});
+  changed_.notify_all();
+}
+
+asio::awaitable<void> RingServer::flush(FlushRing wanted) {
+  const auto flushed = co_await engine_.flush_cache(runtime_, std::chrono::microseconds(wanted.timeout_us));
+  RingFlushed result{.number = wanted.number, .error = {}};
+  if (flushed.has_error()) result.error = flushed.error();
+  send(std::move(result));
+}
+
+std::vector<std::byte> RingServer::encode_state() const {
+  RingState state{.status = engine_.status(), .model = engine_.model_info()};
+  if (draining_) {
+    state.status.ready = false;
+    state.status.reason = kNodeStops;
+  }
+  return encode(std::move(state));
+}
+
+/// Sends the state whenever it has changed, and the metrics, as long as the front is there.
+asio::awaitable<void> RingServer::publish() {
+  std::vector<std::byte> sent;
+  async::TimePoint next_metrics = runtime_.now();
+  while (is_serving_) {
+    std::vector<std::byte> state = encode_state();
+    if (state != sent) {
+      sent = state;
+      connection_->send(RingMessage{std::move(state)});
+    }
+    if (runtime_.now() >= next_metrics) {
+      send(host_.metrics());
+      next_metrics = runtime_.now() + kMetricsInterval;
+    }
+    co_await async::sleep_for(runtime_, kStateInterval);
+  }
+}
+
+}  // namespace millrace::cluster::remote

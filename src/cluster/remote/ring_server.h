@@ -1,0 +1,76 @@
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "async/name_lookup.h"
+#include "async/task_group.h"
+#include "cluster/control_connection.h"
+#include "cluster/remote/ring_host.h"
+#include "comm/tcp_link.h"
+#include "sched/head/engine.h"
+
+namespace millrace::cluster::remote {
+
+struct RingServerOptions {
+  comm::TcpEndpoint front;
+  RingHello hello;
+  ControlTiming timing;
+};
+
+/// Serves the ring of this process to a front in another one: it connects to the front, again whenever the connection
+/// ends, and passes requests to the engine. Requests of a front that is gone are aborted. Used on one Runtime. `engine`
+/// and `host` outlive it.
+class RingServer {
+ public:
+  RingServer(async::Runtime& runtime, RingServerOptions options, sched::Engine& engine, RingHost& host);
+
+  /// Serves until stop().
+  [[nodiscard]] asio::awaitable<void> run();
+  /// Takes no more requests, lets those that run end for at most `limit`, and then stops.
+  [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
+  /// Ends run(): requests that have not ended fail at the front.
+  void stop();
+
+ private:
+  struct Request {
+    std::string id;
+    bool is_submitted = false;
+    bool is_aborted = false;  // before it was submitted
+  };
+  using Connection = std::shared_ptr<ControlConnection>;
+
+  [[nodiscard]] asio::awaitable<Result<asio::ip::tcp::socket>> connect();
+  [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
+  [[nodiscard]] asio::awaitable<void> handle_messages();
+  void handle(Content content);
+  void abort(uint64_t number);
+  [[nodiscard]] asio::awaitable<void> run_request(SubmitRequest submit);
+  [[nodiscard]] asio::awaitable<Result<void>> complete(sched::GenerateRequest& request);
+  [[nodiscard]] asio::awaitable<void> flush(FlushRing wanted);
+  [[nodiscard]] asio::awaitable<void> publish();
+  [[nodiscard]] std::vector<std::byte> encode_state() const;
+  void send(Content content) { connection_->send(RingMessage{encode(std::move(content))}); }
+  void log_wait(const std::string& what);
+
+  async::Runtime& runtime_;
+  const RingServerOptions options_;
+  sched::Engine& engine_;
+  RingHost& host_;
+  async::NameLookup front_name_;
+  size_t tries_ = 0;
+  Connection connection_;                           // null: none
+  std::unordered_map<uint64_t, Request> requests_;  // of the connection, by their numbers
+  async::TaskGroup tasks_;                          // of the connection
+  async::WaitList changed_;                         // a request has ended, the connection has, or stop() was called
+  asio::ip::tcp::socket* connecting_ = nullptr;
+  bool is_serving_ = false;  // the front has welcomed the ring, and the connection lasts
+  bool draining_ = false;
+  bool stopping_ = false;
+  std::string last_wait_;  // by log_wait
+  async::TimePoint reminder_;
+};
+
+}  // namespace millrace::cluster::remote

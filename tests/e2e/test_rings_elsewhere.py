@@ -1,0 +1,155 @@
+"""Tests a front whose second ring runs in another process: equal outputs, constraints, aborts, deaths, drains, metrics."""
+
+import json
+import re
+import shutil
+import signal
+
+import pytest
+from millrace_server import MODEL, ROOT, run_binary, wait_until
+from ring_process import DividedServer, RingProcess
+from test_rings import Stream, ask, health, ids_answer, prompt_of
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2, 3]}},
+          "required": ["name", "age"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def divided():
+    with DividedServer("--page-size", 16, "--device", "cpu") as server:
+        yield server
+
+
+def test_a_ring_in_another_process_gives_equal_text(divided, pp1):
+    for number in range(3):
+        wanted = ask(pp1, prompt_of(number))[0]
+        sampled = ask(pp1, prompt_of(number), temperature=0.9, seed=number)[0]
+        for rank in (0, 1):
+            assert ask(divided, prompt_of(number), routed_dp_rank=rank)[0] == wanted
+            assert ask(divided, prompt_of(number), routed_dp_rank=rank, temperature=0.9, seed=number)[0] == sampled
+    wanted = ids_answer(pp1, 5)
+    assert ids_answer(divided, 5, routed_dp_rank=1) == wanted
+
+
+def test_prompts_are_cached_in_another_process(divided):
+    assert ask(divided, prompt_of(7), routed_dp_rank=1)[1] == 0
+    assert ask(divided, prompt_of(7), routed_dp_rank=1)[1] > 0
+    assert divided.post("/flush_cache", {"ring": 1, "timeout": 10}).status_code == 200
+    assert ask(divided, prompt_of(7), routed_dp_rank=1)[1] == 0
+
+
+def test_streams_come_in_parts_from_another_process(divided, pp1):
+    stream = Stream(divided, prompt_of(8), max_tokens=24, ignore_eos=True, routed_dp_rank=1)
+    assert stream.finish_reason() == "length"
+    text = "".join(event["choices"][0]["text"] for event in stream.events if event["choices"])
+    assert text == ask(pp1, prompt_of(8), max_tokens=24, ignore_eos=True)[0]
+    assert len(stream.events) > 1
+
+
+def test_constraints_hold_in_another_process(divided, pp1):
+    constraints = [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}},
+        {"structured_outputs": {"regex": "[ab]{3}-[0-9]{4}"}},
+        {"structured_outputs": {"choice": ["north", "south"]}},
+    ]
+    for constraint in constraints:
+        texts = [ask(server, prompt_of(9), max_tokens=200, **constraint, **rank)[0]
+                 for server, rank in ((pp1, {}), (divided, {"routed_dp_rank": 0}), (divided, {"routed_dp_rank": 1}))]
+        assert texts[0] == texts[1] == texts[2]
+    person = json.loads(ask(divided, prompt_of(9), max_tokens=200, routed_dp_rank=1, **constraints[0])[0])
+    assert person["age"] in (1, 2, 3)
+    assert re.fullmatch("[ab]{3}-[0-9]{4}", ask(divided, prompt_of(9), max_tokens=200, routed_dp_rank=1,
+                                                **constraints[1])[0])
+
+
+def test_an_administrator_aborts_in_another_process(divided):
+    stream = Stream(divided, prompt_of(10), max_tokens=900, ignore_eos=True, routed_dp_rank=1)
+    stream.wait_for_text()
+    assert divided.post("/pause_generation", {"mode": "in_place", "ring": 1}).status_code == 200
+    assert divided.post("/abort_request", {"abort_all": True, "ring": 1}).status_code == 200
+    assert divided.post("/continue_generation", {"ring": 1}).status_code == 200
+    assert stream.finish_reason() == "abort"
+
+
+def test_metrics_of_another_process_have_its_ring(divided):
+    ask(divided, prompt_of(11), routed_dp_rank=1)
+    wait_until(lambda: divided.metric("millrace:stage_busy_seconds_total", ring=1) > 0, "the metrics of ring 1")
+    text = divided.get("/metrics").text
+    families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(families) == len(set(families))
+    assert divided.metric("millrace:routed_requests_total", ring=1, reason="pinned") > 0
+    info = divided.get("/server_info").json()
+    assert [node["ring"] for node in info["nodes"]] == [0, 1]
+    answer = divided.get("/live?ring=1")
+    assert answer.status_code == 503
+    assert "another process" in answer.json()["error"]["message"]
+
+
+def test_a_ring_in_another_process_is_drained_and_restarted(divided):
+    assert divided.post("/drain_ring", {"ring": 1}).json()["draining"]
+    assert health(divided) == {"status": "degraded", "reason": "ring 1: draining"}
+    assert divided.post("/v1/completions", {"prompt": "p", "routed_dp_rank": 1}).status_code == 503
+    assert ask(divided, prompt_of(12))[0]
+    assert divided.post("/undrain_ring", {"ring": 1}).status_code == 200
+    assert ask(divided, prompt_of(12), routed_dp_rank=1)[0]
+    assert divided.post("/drain_ring", {"ring": 1}).status_code == 200
+    assert divided.post("/restart_ring", {"ring": 1}).status_code == 200
+    divided.wait_for_all_rings()
+    assert ask(divided, prompt_of(12), routed_dp_rank=1)[0] == ask(divided, prompt_of(12), routed_dp_rank=0)[0]
+
+
+def test_a_killed_ring_gives_its_queue_away():
+    with DividedServer("--max-running-requests", 1, "--load-balance-method", "shortest_queue") as server:
+        running = Stream(server, "Chapter 1", max_tokens=900, ignore_eos=True, routed_dp_rank=1)
+        running.wait_for_text()
+        server.ring.signal(signal.SIGSTOP)  # it goes no further until it is killed
+        queued = [Stream(server, f"Page {i}", max_tokens=8, ignore_eos=True) for i in range(4)]
+        wait_until(lambda: all(stream.events for stream in queued[:1]), "a request on ring 0")
+        server.ring.signal(signal.SIGKILL)
+        assert "ring 1: " in running.error()["message"]
+        assert [stream.finish_reason() for stream in queued] == ["length"] * 4
+        assert health(server)["status"] == "degraded"
+        server.ring.wait()
+        server.start_ring()
+        server.wait_for_all_rings()
+        assert ask(server, "Once", routed_dp_rank=1)[0] == ask(server, "Once", routed_dp_rank=0)[0]
+
+
+def test_a_ring_that_is_told_to_end_finishes_its_requests():
+    with DividedServer() as server:
+        running = Stream(server, "Chapter 1", max_tokens=300, ignore_eos=True, routed_dp_rank=1)
+        running.wait_for_text()
+        server.ring.signal(signal.SIGTERM)
+        assert running.finish_reason() == "length"
+        assert server.ring.wait() == 0, server.ring.log()
+        wait_until(lambda: health(server)["status"] == "degraded", "the departure")
+        assert ask(server, "Once")[0]
+
+
+def test_a_ring_of_another_model_or_arithmetic_is_refused(divided, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "tests/golden/qwen3", other)
+    for tokenizer in MODEL.glob("tokenizer*"):
+        shutil.copy(tokenizer, other)
+    for flags, model, reason in ((("--page-size", 16), other, "its model has fingerprint"),
+                                 (("--page-size", 16, "--dtype", "f32"), MODEL, "it computes in f32"),
+                                 (("--page-size", 32), MODEL, "its --page-size is 32")):
+        ring = RingProcess(divided.address, 1, "--device", "cpu", *flags, model=model)
+        try:
+            wait_until(lambda ring=ring, reason=reason: reason in ring.log(), f"the refusal: {reason}")
+            wait_until(lambda reason=reason: any(reason in line for line in divided.output), "the front's refusal")
+            assert health(divided) == {"status": "ok"}
+        finally:
+            ring.kill()
+
+
+def test_flags_of_rings_in_several_processes_must_agree():
+    for flags, words in ((("--dp-rank", 1), "--dp-address"),
+                         (("--dp-size", 2, "--dp-size-local", 1), "--dp-address"),
+                         (("--dp-size", 2, "--dp-size-local", 3), "--dp-size-local 3"),
+                         (("--dp-address", "h:1"), "--dp-rank"),
+                         (("--dp-rank", 1, "--dp-address", "h:1", "--dp-size", 2), "one ring"),
+                         (("--dp-size", 2, "--dp-size-local", 1, "--dp-address", "h:1", "--enable-ep"), "--enable-ep")):
+        result = run_binary("serve", "--model-path", MODEL, *flags)
+        assert result.returncode == 2
+        assert words in result.stderr
