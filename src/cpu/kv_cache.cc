@@ -45,8 +45,8 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
       side_bytes_(side_bytes_of(shape, dtype, head_multiple)),
       page_bytes_(page_bytes_of(shape, dtype, head_multiple)) {
-  CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
-            shape.page_count > 0,
+  const bool has_heads = shape.kv_head_count > 0 && shape.head_dim > 0;
+  CHECK(shape.layer_count >= 0 && has_heads != has_states() && shape.page_size > 0 && shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
   CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim),
@@ -55,6 +55,8 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
 }
 
 size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple) {
+  if (shape.state_values > 0)
+    return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.state_values) * sizeof(float);
   const size_t sides = shape.latent_dim > 0 ? 1 : 2;
   return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * sides *
          side_bytes_of(shape, dtype, head_multiple);

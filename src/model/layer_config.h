@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "model/recurrent_config.h"
 #include "tensor/routing.h"
 
 /// The parts of one layer of a model. The forward pass interprets them; a family's file (families/) fills them in.
@@ -132,10 +133,12 @@ struct FeedForwardConfig {
 };
 
 /// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
-/// so. In a parallel layer both blocks have the input norm(x) of the first.
+/// so. In a parallel layer both blocks have the input norm(x) of the first. A recurrent mixer takes the place of
+/// Attention; such a layer's `attention` is that of the model's other layers and has no effect.
 struct LayerConfig {
   LayerNorms norms;
   AttentionConfig attention;
+  std::optional<RecurrentConfig> recurrent = {};
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;

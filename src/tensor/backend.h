@@ -156,6 +156,9 @@ struct KvCacheShape {
   /// Above 0: a cache of latents. A token's only head has head_dim values, which are its key; the first latent_dim of
   /// them are its value too and are stored once.
   int32_t latent_dim = 0;
+  /// Above 0: a cache of recurrent states. A page holds one sequence's state (f32) per layer, as it is after the last
+  /// token so far of those that the page counts. kv_head_count and head_dim are 0.
+  int64_t state_values = 0;
 };
 
 /// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
