@@ -161,6 +161,9 @@ struct KvCacheShape {
   int64_t state_values = 0;
 };
 
+/// Stands for a page that a batch of a cache of states lacks: the state after that page's tokens is not kept.
+inline constexpr PageId kNoPage{0xffffffff};
+
 /// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
 struct PageTransfer {
   PageId page;
@@ -246,6 +249,48 @@ struct RotaryTable {
   /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
   float query_beta = 0.0f;
   int32_t query_period = 1;
+};
+
+/// A causal convolution of each channel over the last `width` tokens: Σ_i weight[i] · x[t - width + 1 + i] + bias. Its
+/// state is the last width - 1 inputs, oldest first, at the beginning of a sequence's state.
+struct ConvShape {
+  int64_t channels = 0;
+  int32_t width = 0;
+  [[nodiscard]] int64_t state_values() const { return channels * (width - 1); }
+};
+
+/// The dimensions of a gated delta net on a rank. Its state follows the convolution's: [value_heads][key_dim]
+/// [value_dim].
+struct DeltaNetShape {
+  int32_t key_head_count = 0;  ///< divides value_head_count
+  int32_t value_head_count = 0;
+  int32_t key_dim = 0;
+  int32_t value_dim = 0;
+  int64_t state_begin = 0;  ///< values of a sequence's state before this one
+  [[nodiscard]] int64_t key_width() const { return int64_t{key_head_count} * key_dim; }
+  [[nodiscard]] int64_t value_width() const { return int64_t{value_head_count} * value_dim; }
+};
+
+/// The dimensions of Mamba-2's state space on a rank. Its state follows the convolution's: [heads][state_dim]
+/// [head_dim].
+struct StateSpaceShape {
+  int32_t head_count = 0;
+  int32_t head_dim = 0;
+  int32_t group_count = 0;  ///< divides head_count
+  int32_t state_dim = 0;
+  float min_step = 0.0f;
+  float max_step = 0.0f;
+  int64_t state_begin = 0;
+  [[nodiscard]] int64_t inner_width() const { return int64_t{head_count} * head_dim; }
+  [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
+};
+
+/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate).
+struct GatedNorm {
+  const DeviceVector* weight = nullptr;  ///< [group] for all groups, or one for each channel
+  float epsilon = 0.0f;
+  int64_t group = 0;        ///< channels that are normalised together
+  bool gate_first = false;  ///< the gate multiplies what is normalised, not what the norm gives
 };
 
 /// Receives the completion of submitted work: exactly one call, on a thread of the backend's choice. A non-null
@@ -467,6 +512,36 @@ class Backend {
   /// included, or over all keys where the shape is not causal.
   virtual void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
                          int32_t layer, Matrix out) = 0;
+  /// values (compute) [T, N] = values · sigmoid(gates (f32) [T, N]).
+  virtual void gate(Matrix values, Matrix gates);
+
+  // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a prefix
+  // continues from the state in the page of its last token, another one from zeros. Its state after the batch's last
+  // row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed one
+  // after the other, so that no bits depend on how a prompt was cut.
+  /// out (f32) [T, channels] = silu of the convolution of the first columns of in (f32), with weight [width, channels];
+  /// `bias` [channels] may be null.
+  virtual void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                           const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out);
+  /// out (compute) [T, channels] = C · conv(B · x) of in (f32) [T, B | C | x], with weight [width, channels]; `bias`
+  /// [channels] may be null.
+  virtual void short_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                          const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out);
+  /// out (f32) [T, value heads·value_dim] = o of mixed (f32) [T, q | k | v] and gates (f32) [T, b | a], per value head:
+  /// S ← e^g·S; S ← S + k ⊗ σ(b)·(v − Sᵀk); o = Sᵀq, with g = −decay · softplus(a + step_bias). q and k are brought to
+  /// unit length, q then divided by √key_dim.
+  virtual void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+                         const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
+                         Matrix out);
+  /// out (f32) [T, heads·head_dim] = y of mixed (f32) [T, x | B | C] and steps (f32) [T, heads], per head: h ← e^{−Δ ·
+  /// decay}·h + Δ·x ⊗ B; y = h·C + skip · x, with Δ = softplus(step + step_bias) clamped to the shape's bounds.
+  virtual void state_space(Matrix mixed, Matrix steps, const StateSpaceShape& shape, const DeviceVector& decay,
+                           const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch,
+                           KvCache& states, int32_t layer, Matrix out);
+  /// out (compute) [T, N] = the gated norm of in (f32) [T, N], whose gates are N columns of `gates` (f32) from
+  /// `first_gate` on.
+  virtual void gated_rms_norm(Matrix in, Matrix gates, int64_t first_gate, const GatedNorm& norm, Matrix out);
+
   /// out [R, H] = in[rows[r]].
   virtual void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) = 0;
   /// Copies `cols` columns of all rows: out[t, out_begin + i] = in[t, in_begin + i]. The matrices have equal rows and
