@@ -66,6 +66,7 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
   std::optional<QueryScaling> query_scaling = {};
   /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
