@@ -216,7 +216,7 @@ class LayerLister {
   void list_shared_expert(const SharedExpertConfig& shared) {
     add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows},
                         Rows{names_.shared_up, shared.width, Division::kFeatureRows}},
-             {}, false);
+             names_.fused_shared_gate_up, false);
     add(names_.weight(index_, names_.shared_down), {config_.hidden_size, shared.width}, Division::kFeatureColumns);
     if (shared.has_gate) add_plain(names_.weight(index_, names_.shared_expert_gate), {1, config_.hidden_size});
   }

@@ -83,6 +83,7 @@ struct TensorNames {
   std::string_view fused_experts_down = "mlp.experts.down_proj";        ///< has no ending
   std::string_view shared_gate = "mlp.shared_experts.gate_proj";
   std::string_view shared_up = "mlp.shared_experts.up_proj";
+  std::string_view fused_shared_gate_up = {};
   std::string_view shared_down = "mlp.shared_experts.down_proj";
   std::string_view shared_expert_gate = "mlp.shared_expert_gate";
   /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.
