@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/group_kind.h"
 #include "cache/group_account.h"
 #include "cache/page_table.h"
 #include "cache/window_pages.h"
