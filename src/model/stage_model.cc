@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/layer_state.h"
 
 namespace millrace::model {
 
@@ -150,6 +151,13 @@ void StageModel::allocate_activations() {
 }
 
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count, size_t group) const {
+  if (groups_.kind(group) == GroupKind::kState) {
+    tensor::KvCacheShape states{.layer_count = cache_layers_[group], .page_size = page_size, .page_count = page_count};
+    for (const LayerConfig& layer : config_.layers) {
+      states.state_values = std::max(states.state_values, state_values(layer, layout_.position.size));
+    }
+    return states;
+  }
   // The layers of every family have equal heads. A stage without layers has pages without bytes.
   const LayerLayout& layout = layout_.layers.front();
   tensor::KvCacheShape shape{.layer_count = cache_layers_[group],

@@ -84,6 +84,13 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     scheduler.windows = ring.model.windows();
     scheduler.expected_tokens = dice.range(1, 64);
   }
+  if (dice.chance(0.4)) {
+    ring.model.state_one_in = static_cast<int32_t>(dice.range(1, 4));
+    scheduler.windows = ring.model.windows();
+    scheduler.expected_tokens = dice.range(1, 200);
+    scheduler.snapshot_pages = dice.range(0, 3);
+    scheduler.draft_tokens = 0;
+  }
   return ring;
 }
 
@@ -107,7 +114,7 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
   return ring;
 }
 
-/// A random ring with a roomy host tier that gets every page, also of window groups.
+/// A random ring with a roomy host tier that gets every page, also of window groups, and every snapshot.
 inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   auto options = random_ring(dice);
   sched::SchedulerOptions& scheduler = options.head.scheduler;
@@ -115,6 +122,7 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   scheduler.host_page_count = 4 * scheduler.page_count;
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
   scheduler.expected_tokens = 1;
+  scheduler.snapshot_pages = 1;
   scheduler.has_store = false;
   options.make_store = {};
   options.head.prefetch_timeout = {};

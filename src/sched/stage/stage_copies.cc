@@ -24,6 +24,7 @@ StageCopies::StageCopies(async::Runtime& runtime, StageRunner& runner, async::Ta
       runner_(runner),
       tasks_(tasks),
       acks_(acks),
+      windows_(bounds.windows),
       tier_(runner.host_tier()),
       transfer_ended_(runtime) {
   tier_.valid.resize(bounds.group_count());
@@ -152,11 +153,12 @@ bool StageCopies::has_store() const {
   return false;
 }
 
-// A stage without layers in the first group probes another one: its pages alone say nothing.
+// A stage without layers in the first group probes another one: its pages alone say nothing. A state group has few of
+// them, so that it says nothing either.
 cache::PageStore* StageCopies::store_of(const cache::PageCopy& copy) const {
   cache::PageStore* store = runner_.store(copy.group);
-  for (uint32_t group = 0; copy.kind == CopyKind::kProbe && store == nullptr && group < tier_.valid.size(); ++group) {
-    store = runner_.store(group);
+  for (uint32_t i = 0; copy.kind == CopyKind::kProbe && store == nullptr && i < windows_.size(); ++i) {
+    if (windows_[i].kind == GroupKind::kWindow) store = runner_.store(i + 1);
   }
   return store;
 }

@@ -51,6 +51,7 @@ class StageCopies {
   StageRunner& runner_;
   async::TaskGroup& tasks_;
   CopyAcks& acks_;
+  const std::vector<cache::WindowPool> windows_;
   StageRunner::HostTier& tier_;  // a page is not valid while it is written to
   bool stopping_ = false;
   size_t transfers_ = 0;  // copies with the page store under way
