@@ -177,7 +177,7 @@ Result<void> LocalEngine::load() {
   auto checkpoint = open_checkpoint(options_);
   if (checkpoint.has_error()) return checkpoint.error();
   checkpoint_ = std::move(*checkpoint);
-  RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
+  RETURN_IF_ERROR(model::adapt_to_checkpoint(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
   RETURN_IF_ERROR(check_device(*device, static_cast<uint32_t>(options_.tp_size)));

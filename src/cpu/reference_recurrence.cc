@@ -6,7 +6,7 @@
 namespace millrace::reference {
 namespace {
 
-double sigmoid(double x) {
+double sigmoid_of(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
@@ -27,7 +27,7 @@ std::vector<double> with_length(std::span<const float> values, double length) {
 
 Values gate(const Values& values, const Values& gates) {
   Values out;
-  for (size_t i = 0; i < values.size(); ++i) out.push_back(static_cast<float>(values[i] * sigmoid(gates[i])));
+  for (size_t i = 0; i < values.size(); ++i) out.push_back(static_cast<float>(values[i] * sigmoid_of(gates[i])));
   return out;
 }
 
@@ -77,7 +77,7 @@ Values delta_net(const Values& mixed, const Values& gates, const tensor::DeltaNe
       const std::span in = std::span(mixed).subspan(row * width, width);
       const auto q = with_length(in.subspan(key_head * key_dim, key_dim), 1.0 / std::sqrt(shape.key_dim));
       const auto k = with_length(in.subspan(key_width + key_head * key_dim, key_dim), 1.0);
-      const double strength = sigmoid(gates[row * 2 * heads + head]);
+      const double strength = sigmoid_of(gates[row * 2 * heads + head]);
       const double step = softplus_of(double{gates[row * 2 * heads + heads + head]} + step_bias[head]);
       for (double& value : state) value *= std::exp(-decay[head] * step);
       for (size_t c = 0; c < value_dim; ++c) {

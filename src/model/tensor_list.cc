@@ -71,6 +71,21 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 
 }  // namespace
 
+Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
+  find_expert_storage(checkpoint, config);
+  return untie_separate_head(checkpoint, config);
+}
+
+void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
+  TensorNames& names = config.names;
+  if (names.expert_storage != ExpertStorage::kSeparate) return;
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up))) names.expert_storage = ExpertStorage::kRows;
+    return;
+  }
+}
+
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
   if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(config.names.head)) return {};
   const auto head = checkpoint.find_stored(config.names.head);
