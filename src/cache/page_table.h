@@ -13,7 +13,7 @@ namespace millrace::cache {
 /// some indices have no page.
 struct WindowTable {
   struct Entry {
-    PageId page;              ///< kNoPage: none
+    PageId page;            ///< kNoPage: none
     NodeId node = kNoNode;  ///< the node whose page it is, claimed; kNoNode: it belongs to the sequence alone
     bool loads = false;     ///< the node's page is on the host still, pinned there
   };

@@ -113,7 +113,8 @@ double SimulatedRunner::chance() {
 }
 
 uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
-  return cells_.pages[static_cast<size_t>(layer - stage_.layer_begin)][page.value() * page_values(model_.group_of(layer)) + offset];
+  return cells_.pages[static_cast<size_t>(layer - stage_.layer_begin)]
+                     [page.value() * page_values(model_.group_of(layer)) + offset];
 }
 
 void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {

@@ -112,7 +112,7 @@ class SimulatedRunner final : public sched::StageRunner {
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
-  bool has_died_ = false;  // another process replaces it when the epoch is over
+  bool has_died_ = false;              // another process replaces it when the epoch is over
   std::vector<uint32_t> page_values_;  // [cache groups]: of a layer
   Cells cells_;
   std::vector<std::unique_ptr<cache::PageStore>> stores_;  // [cache groups]

@@ -38,7 +38,8 @@ bool AdmissionController::windows_hold(std::span<const size_t> pages) const {
   const size_t of_prompts = state_.pages_for(max_prompt_tokens(options.chunking, options.chunked_prefill_size));
   for (size_t i = 0; i < pages.size(); ++i) {
     const bool has_states = options.windows[i].kind == GroupKind::kState;
-    if (pages[i] + (has_states ? 0 : of_prompts) > state_.cache.windows()[i]->account().pool().page_count()) return false;
+    if (pages[i] + (has_states ? 0 : of_prompts) > state_.cache.windows()[i]->account().pool().page_count())
+      return false;
   }
   return true;
 }

@@ -45,12 +45,12 @@ struct SchedulerOptions {
   bool cuts_prompts = true;       ///< ChunkingOptions::cuts_prompts; false: chunked_prefill_size holds every prompt
   double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
   QueuePolicy policy = QueuePolicy::kFcfs;
-  bool spread_decodes = true;     ///< over the number of plans that is fastest; false: a plan takes all ready sequences
-  double new_token_ratio = 0.7;   ///< initial share of max_tokens that running requests are expected to generate
-  bool share_prefixes = true;     ///< keep computed pages for requests with the same prefix
-  uint32_t host_page_count = 0;   ///< host pages of the first cache group; 0: there is no host tier
-  std::vector<WindowSpec> windows;  ///< of the model's window groups
-  uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not
+  bool spread_decodes = true;    ///< over the number of plans that is fastest; false: a plan takes all ready sequences
+  double new_token_ratio = 0.7;  ///< initial share of max_tokens that running requests are expected to generate
+  bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
+  uint32_t host_page_count = 0;  ///< host pages of the first cache group; 0: there is no host tier
+  std::vector<WindowSpec> windows;    ///< of the model's window groups
+  uint32_t snapshot_pages = 0;        ///< state groups: also take a snapshot every so many pages; 0: do not
   uint32_t expected_tokens = 16'384;  ///< length of a typical sequence (cache::PoolNeeds)
   bool has_store = false;             ///< the stages have a page store after the host tier
   cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;

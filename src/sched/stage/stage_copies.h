@@ -40,6 +40,8 @@ class StageCopies {
   [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> give_up_late_transfers();
   [[nodiscard]] asio::awaitable<void> copy_pages(Batch& batch);
+  [[nodiscard]] asio::awaitable<void> find_last_page(Batch& batch);
+  [[nodiscard]] bool probes_snapshots(const cache::PageCopy& copy) const;
   [[nodiscard]] asio::awaitable<bool> copy_page(const cache::PageCopy& copy, size_t index);
   [[nodiscard]] cache::PageStore* store_of(const cache::PageCopy& copy) const;
   [[nodiscard]] bool has_store() const;

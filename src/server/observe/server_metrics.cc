@@ -91,8 +91,10 @@ void write_windows(Writer& writer, const std::vector<sched::WindowStatus>& windo
       writer.millrace().sample(name, writer.labels_and(fmt::format("window=\"{}\"", label)), one.*value);
     }
   };
-  pages("kv_cache_window_free_pages", "Free pages of layers with a sliding window, or with states.", &sched::WindowStatus::free_pages);
-  pages("kv_cache_window_total_pages", "Pages of layers with a sliding window, or with states.", &sched::WindowStatus::total_pages);
+  pages("kv_cache_window_free_pages", "Free pages of layers with a sliding window, or with states.",
+        &sched::WindowStatus::free_pages);
+  pages("kv_cache_window_total_pages", "Pages of layers with a sliding window, or with states.",
+        &sched::WindowStatus::total_pages);
   pages("kv_cache_window_cached_pages", "Device pages of such layers that hold cached prefixes.",
         &sched::WindowStatus::cached_pages);
   pages("kv_cache_window_host_pages", "Host pages of such layers that hold cached prefixes.",

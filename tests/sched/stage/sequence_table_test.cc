@@ -347,9 +347,8 @@ namespace {
 /// Bounds with a state group.
 StageBounds bounds_with_states() {
   StageBounds bounds = kBounds;
-  bounds.windows = {{.window = cache::state_window(kBounds.page_size),
-                     .pages = {.device = 6, .host = 3},
-                     .kind = GroupKind::kState}};
+  bounds.windows = {
+      {.window = cache::state_window(kBounds.page_size), .pages = {.device = 6, .host = 3}, .kind = GroupKind::kState}};
   return bounds;
 }
 
@@ -391,8 +390,8 @@ TEST_CASE("states that cannot be are refused") {
   REQUIRE_THAT(refused(planner.slice(0, 8, two, {PageId(1)})), Mentions("8 tokens", "1 pages"));
   planner = {};
   Plan plan = planner.slice(0, 4, {PageId(9)}, {PageId(0)});
-  plan.copies = {{.id = cache::CopyId(1), .kind = cache::CopyKind::kLoad, .device = {kHole}, .host = {HostPageId(0)},
-                  .group = 1}};
+  plan.copies = {
+      {.id = cache::CopyId(1), .kind = cache::CopyKind::kLoad, .device = {kHole}, .host = {HostPageId(0)}, .group = 1}};
   REQUIRE_THAT(refused(plan), Mentions("page 4294967295", "pool of 6"));
   // A prefix needs its last state, which someone has written.
   SequenceTable table(bounds_with_states(), false);
