@@ -1,5 +1,5 @@
-// Recurrent mixers: the bytes of states per second against the read ceiling, and the share of a mixer's time that is not
-// its projections.
+// Recurrent mixers: the bytes of states per second against the read ceiling, and the share of a mixer's time that is
+// not its projections.
 
 #include <fmt/core.h>
 
@@ -62,20 +62,20 @@ Mixer delta_net(tensor::Backend& backend) {
   const auto weight = ones(backend, conv.channels * conv.width);
   const auto heads = ones(backend, 32);
   const auto norm = ones(backend, 128);
-  return {.name = "delta net, 32 heads of 128x128",
-          .hidden = 2048,
-          .input = conv.channels + shape.value_width(),
-          .steps = 64,
-          .mixed = conv.channels,
-          .results = shape.value_width(),
-          .state_values = conv.state_values() + shape.value_width() * shape.key_dim,
-          .run = [=](tensor::Backend& on, const Matrix& input, const Matrix& steps, const Matrix& mixed,
-                     const Matrix& results, const Matrix& out, const auto& batch, tensor::KvCache& states,
-                     int32_t layer) {
-            on.causal_conv(input, conv, *weight, nullptr, batch, states, layer, mixed);
-            on.delta_net(mixed, steps, shape, *heads, *heads, batch, states, layer, results);
-            on.gated_rms_norm(results, input, conv.channels, {.weight = norm.get(), .epsilon = 1e-6f, .group = 128}, out);
-          }};
+  return {
+      .name = "delta net, 32 heads of 128x128",
+      .hidden = 2048,
+      .input = conv.channels + shape.value_width(),
+      .steps = 64,
+      .mixed = conv.channels,
+      .results = shape.value_width(),
+      .state_values = conv.state_values() + shape.value_width() * shape.key_dim,
+      .run = [=](tensor::Backend& on, const Matrix& input, const Matrix& steps, const Matrix& mixed,
+                 const Matrix& results, const Matrix& out, const auto& batch, tensor::KvCache& states, int32_t layer) {
+        on.causal_conv(input, conv, *weight, nullptr, batch, states, layer, mixed);
+        on.delta_net(mixed, steps, shape, *heads, *heads, batch, states, layer, results);
+        on.gated_rms_norm(results, input, conv.channels, {.weight = norm.get(), .epsilon = 1e-6f, .group = 128}, out);
+      }};
 }
 
 Mixer state_space(tensor::Backend& backend) {
@@ -90,21 +90,21 @@ Mixer state_space(tensor::Backend& backend) {
   const auto bias = ones(backend, conv.channels);
   const auto heads = ones(backend, 128);
   const auto norm = ones(backend, 8192);
-  return {.name = "Mamba-2, 128 heads of 64x128",
-          .hidden = 4096,
-          .input = conv.channels + shape.inner_width(),
-          .steps = 128,
-          .mixed = conv.channels,
-          .results = shape.inner_width(),
-          .state_values = conv.state_values() + shape.inner_width() * shape.state_dim,
-          .run = [=](tensor::Backend& on, const Matrix& input, const Matrix& steps, const Matrix& mixed,
-                     const Matrix& results, const Matrix& out, const auto& batch, tensor::KvCache& states,
-                     int32_t layer) {
-            on.causal_conv(input, conv, *weight, bias.get(), batch, states, layer, mixed);
-            on.state_space(mixed, steps, shape, *heads, *heads, *heads, batch, states, layer, results);
-            on.gated_rms_norm(results, input, conv.channels,
-                              {.weight = norm.get(), .epsilon = 1e-6f, .group = 8192, .gate_first = true}, out);
-          }};
+  return {
+      .name = "Mamba-2, 128 heads of 64x128",
+      .hidden = 4096,
+      .input = conv.channels + shape.inner_width(),
+      .steps = 128,
+      .mixed = conv.channels,
+      .results = shape.inner_width(),
+      .state_values = conv.state_values() + shape.inner_width() * shape.state_dim,
+      .run = [=](tensor::Backend& on, const Matrix& input, const Matrix& steps, const Matrix& mixed,
+                 const Matrix& results, const Matrix& out, const auto& batch, tensor::KvCache& states, int32_t layer) {
+        on.causal_conv(input, conv, *weight, bias.get(), batch, states, layer, mixed);
+        on.state_space(mixed, steps, shape, *heads, *heads, *heads, batch, states, layer, results);
+        on.gated_rms_norm(results, input, conv.channels,
+                          {.weight = norm.get(), .epsilon = 1e-6f, .group = 8192, .gate_first = true}, out);
+      }};
 }
 
 Mixer short_conv(tensor::Backend& backend) {
@@ -118,9 +118,8 @@ Mixer short_conv(tensor::Backend& backend) {
           .results = conv.channels,
           .state_values = conv.state_values(),
           .run = [=](tensor::Backend& on, const Matrix& input, const Matrix&, const Matrix&, const Matrix&,
-                     const Matrix& out, const auto& batch, tensor::KvCache& states, int32_t layer) {
-            on.short_conv(input, conv, *weight, nullptr, batch, states, layer, out);
-          }};
+                     const Matrix& out, const auto& batch, tensor::KvCache& states,
+                     int32_t layer) { on.short_conv(input, conv, *weight, nullptr, batch, states, layer, out); }};
 }
 
 std::unique_ptr<tensor::PackedWeight> random_weight(tensor::Backend& backend, int64_t rows, int64_t cols) {
@@ -173,8 +172,8 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Mixer& mix
 int main(int argc, char** argv) {
   const BenchOptions options =
       parse_options(argc, argv, "recurrent mixers: bytes of states per second, and their share of a mixer's time", {});
-  constexpr Work kWorks[] = {{1, 63, 1, kPageSize}, {16, 63, 1, kPageSize}, {1, 64, 64, kPageSize},
-                             {1, 64, 512, 8 * kPageSize}};
+  constexpr Work kWorks[] = {
+      {1, 63, 1, kPageSize}, {16, 63, 1, kPageSize}, {1, 64, 64, kPageSize}, {1, 64, 512, 8 * kPageSize}};
   for (const int threads : options.threads) {
     print_ceilings(threads, measure_ceilings(threads, options.runs));
     for (const cpu::Isa isa : options.isas) {

@@ -36,11 +36,11 @@ struct Convolution {
   template <class Input, class Use>
   void run(const Input& input, const Use& use) const {
     const int64_t blocks = (shape.channels + kConvBlock - 1) / kConvBlock;
-    device.pool.run_ranges(static_cast<int64_t>(batch.sequence_count()) * blocks,
-                           [&](int64_t begin, int64_t end, int slot) {
-                             for (int64_t item = begin; item < end; ++item)
-                               run_block(static_cast<size_t>(item / blocks), item % blocks * kConvBlock, slot, input, use);
-                           });
+    device.pool.run_ranges(
+        static_cast<int64_t>(batch.sequence_count()) * blocks, [&](int64_t begin, int64_t end, int slot) {
+          for (int64_t item = begin; item < end; ++item)
+            run_block(static_cast<size_t>(item / blocks), item % blocks * kConvBlock, slot, input, use);
+        });
   }
 
  private:

@@ -82,14 +82,12 @@ void delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const
   std::vector<float> unit(2 * key_dim, 1.0f / std::sqrt(static_cast<float>(shape.key_dim)));
   std::fill(unit.begin() + shape.key_dim, unit.end(), 1.0f / static_cast<float>(shape.key_dim));
   const DeltaNet net{device, mixed, gates, shape, decay, step_bias, batch, states, layer, out};
-  device.pool.run_ranges(static_cast<int64_t>(batch.sequence_count()) * heads,
-                         [&](int64_t begin, int64_t end, int slot) {
-                           auto* const scratch =
-                               device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(2 * key_dim);
-                           for (int64_t item = begin; item < end; ++item)
-                             net.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads),
-                                          unit.data(), scratch);
-                         });
+  device.pool.run_ranges(
+      static_cast<int64_t>(batch.sequence_count()) * heads, [&](int64_t begin, int64_t end, int slot) {
+        auto* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(2 * key_dim);
+        for (int64_t item = begin; item < end; ++item)
+          net.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), unit.data(), scratch);
+      });
 }
 
 }  // namespace millrace::cpu

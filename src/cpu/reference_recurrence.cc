@@ -43,7 +43,8 @@ Values causal_conv(const Values& in, const tensor::ConvShape& shape, const Value
     for (size_t c = 0; c < channels; ++c) {
       double sum = bias.empty() ? 0.0 : bias[c];
       for (size_t tap = 0; tap < width; ++tap) {
-        if (row + tap + 1 >= width) sum += double{weight[tap * channels + c]} * in[(row + tap + 1 - width) * channels + c];
+        if (row + tap + 1 >= width)
+          sum += double{weight[tap * channels + c]} * in[(row + tap + 1 - width) * channels + c];
       }
       out.push_back(static_cast<float>(sum));
     }

@@ -198,8 +198,7 @@ Matrix LayerRunner::begin(int32_t index, Matrix hidden, const LayerCache& kept) 
                    .rows = rows,
                    .cols = layout.query_width() + 2 * layout.kv_width()};
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
-  if (layer.query_gate)
-    backend_.matmul(input, *layer.query_gate, nullptr, gates_in(activations_.gates, index, rows));
+  if (layer.query_gate) backend_.matmul(input, *layer.query_gate, nullptr, gates_in(activations_.gates, index, rows));
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
                            layer.k_norm.get(), config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
   return query;

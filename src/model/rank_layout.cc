@@ -69,10 +69,8 @@ MixerParts parts_of(const DeltaNetConfig& net) {
           .group_count = 0};
 }
 MixerParts parts_of(const MambaConfig& mamba) {
-  return {.name = "mamba_n_heads",
-          .count = mamba.head_count,
-          .width = mamba.head_dim,
-          .group_count = mamba.group_count};
+  return {
+      .name = "mamba_n_heads", .count = mamba.head_count, .width = mamba.head_dim, .group_count = mamba.group_count};
 }
 MixerParts parts_of(const ShortConvConfig& conv) {
   return {.name = "hidden_size", .count = conv.width, .width = 1, .group_count = 0};

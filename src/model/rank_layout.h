@@ -29,11 +29,11 @@ struct LayerLayout {
   tensor::TermRange heads;
   tensor::TermRange kv_heads;  ///< the same on several ranks where there are fewer KV heads than ranks
   int32_t head_dim = 0;
-  tensor::SumShards head_outputs;  ///< of o_proj's inputs
-  tensor::TermRange mixer_parts;   ///< of a recurrent mixer: heads, or channels of a short convolution
-  tensor::SumShards mixer_outputs; ///< of the inputs of its last matrix
-  tensor::SumShards features;      ///< of down_proj's inputs; of a sparse layer the shared expert's
-  tensor::SumShards experts;       ///< of a sparse layer
+  tensor::SumShards head_outputs;   ///< of o_proj's inputs
+  tensor::TermRange mixer_parts;    ///< of a recurrent mixer: heads, or channels of a short convolution
+  tensor::SumShards mixer_outputs;  ///< of the inputs of its last matrix
+  tensor::SumShards features;       ///< of down_proj's inputs; of a sparse layer the shared expert's
+  tensor::SumShards experts;        ///< of a sparse layer
 
   [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
   [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }

@@ -100,8 +100,7 @@ std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::B
 RecurrentMixer::RecurrentMixer(tensor::Backend& backend, const RecurrentConfig& config, int32_t ranks,
                                float norm_epsilon, int64_t rows)
     : backend_(backend), config_(config), ranks_(ranks), norm_epsilon_(norm_epsilon) {
-  const Columns columns =
-      std::visit([ranks](const auto& mixer) { return columns_of(part_of(mixer, ranks)); }, config);
+  const Columns columns = std::visit([ranks](const auto& mixer) { return columns_of(part_of(mixer, ranks)); }, config);
   input_columns_ = columns.input;
   step_columns_ = columns.steps;
   conv_columns_ = columns.conv;

@@ -52,8 +52,8 @@ class RecurrentMixer {
            tensor::Matrix steps, tensor::Matrix out);
   void mix(const MambaConfig& mamba, const RecurrentWeights& weights, const States& states, tensor::Matrix projected,
            tensor::Matrix steps, tensor::Matrix out);
-  void mix(const ShortConvConfig& conv, const RecurrentWeights& weights, const States& states,
-           tensor::Matrix projected, tensor::Matrix steps, tensor::Matrix out);
+  void mix(const ShortConvConfig& conv, const RecurrentWeights& weights, const States& states, tensor::Matrix projected,
+           tensor::Matrix steps, tensor::Matrix out);
   /// Convolves the first columns of `projected`.
   tensor::Matrix convolve(const tensor::ConvShape& shape, const RecurrentWeights& weights, const States& states,
                           tensor::Matrix projected);

@@ -82,8 +82,7 @@ class MixerLister {
         spec(names_.weight(index_, names_.mixer_output), {config_.hidden_size, width}, Division::kMixerColumns);
     tensors_.output.projection = true;
     if (bias)
-      tensors_.output_bias =
-          spec(names_.bias(index_, names_.mixer_output), {config_.hidden_size}, Division::kNone);
+      tensors_.output_bias = spec(names_.bias(index_, names_.mixer_output), {config_.hidden_size}, Division::kNone);
   }
 
   /// Returns a vector with an element per head.
@@ -138,8 +137,7 @@ class MixerLister {
     const int64_t inner = mamba.inner_width();
     const int64_t group = mamba.group_width();
     const int64_t heads = mamba.head_count;
-    const std::initializer_list<Rows> parts = {
-        {"z", inner}, {"x", inner}, {"B", group}, {"C", group}, {"dt", heads}};
+    const std::initializer_list<Rows> parts = {{"z", inner}, {"x", inner}, {"B", group}, {"C", group}, {"dt", heads}};
     std::tie(tensors_.input, tensors_.steps) =
         mamba_input(split_matrix(names_.weight(index_, names_.mixer_input), parts));
     tensors_.steps.front().keeps_precision = true;

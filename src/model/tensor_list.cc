@@ -81,7 +81,8 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
   if (names.expert_storage != ExpertStorage::kSeparate) return;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (!config.is_sparse(layer)) continue;
-    if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up))) names.expert_storage = ExpertStorage::kRows;
+    if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up)))
+      names.expert_storage = ExpertStorage::kRows;
     return;
   }
 }

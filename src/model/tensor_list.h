@@ -64,16 +64,16 @@ struct TensorSpec {
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
-/// Adapts a config to what the checkpoint holds: see untie_separate_head and find_expert_storage. Call it before anything
-/// is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
+/// Adapts a config to what the checkpoint holds: see untie_separate_head and find_expert_storage. Call it before
+/// anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones.
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
-/// trained the head and were merged leave config.json unchanged. The log reports it. It compares both tensors where both
-/// exist. Errors: those of Checkpoint::find_stored.
+/// trained the head and were merged leave config.json unchanged. The log reports it. It compares both tensors where
+/// both exist. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.

@@ -515,10 +515,10 @@ class Backend {
   /// values (compute) [T, N] = values · sigmoid(gates (f32) [T, N]).
   virtual void gate(Matrix values, Matrix gates);
 
-  // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a prefix
-  // continues from the state in the page of its last token, another one from zeros. Its state after the batch's last
-  // row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed one
-  // after the other, so that no bits depend on how a prompt was cut.
+  // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a
+  // prefix continues from the state in the page of its last token, another one from zeros. Its state after the batch's
+  // last row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed
+  // one after the other, so that no bits depend on how a prompt was cut.
   /// out (f32) [T, channels] = silu of the convolution of the first columns of in (f32), with weight [width, channels];
   /// `bias` [channels] may be null.
   virtual void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,

@@ -86,8 +86,7 @@ RecurrentOp gated_convolution(tensor::Backend& backend, Random& random, int64_t 
                 on.short_conv(m[0].matrix, shape, *on_device, has_bias ? device_bias.get() : nullptr, batch, states,
                               kLayer, m[1].matrix);
               },
-          .reference =
-              [=](std::span<const Values> in) { return reference::short_conv(in[0], shape, weight, bias); }};
+          .reference = [=](std::span<const Values> in) { return reference::short_conv(in[0], shape, weight, bias); }};
 }
 
 RecurrentOp delta_rule(tensor::Backend& backend, Random& random, tensor::DeltaNetShape shape) {
@@ -108,9 +107,7 @@ RecurrentOp delta_rule(tensor::Backend& backend, Random& random, tensor::DeltaNe
                              m[2].matrix);
               },
           .reference =
-              [=](std::span<const Values> in) {
-                return reference::delta_net(in[0], in[1], shape, decay, step_bias);
-              }};
+              [=](std::span<const Values> in) { return reference::delta_net(in[0], in[1], shape, decay, step_bias); }};
 }
 
 RecurrentOp selective_state(tensor::Backend& backend, Random& random, tensor::StateSpaceShape shape) {
@@ -148,14 +145,14 @@ std::vector<RecurrentOp> random_ops(tensor::Backend& backend, Random& random) {
   ops.push_back(gated_convolution(backend, random, random.integer(1, 600), 3, false));
   ops.push_back(gated_convolution(backend, random, 64, 4, true));
   const auto small = [&](int64_t high) { return static_cast<int32_t>(random.integer(1, high)); };
-  ops.push_back(delta_rule(
-      backend, random, {.key_head_count = 2, .value_head_count = 4, .key_dim = 16, .value_dim = small(150)}));
-  ops.push_back(delta_rule(
-      backend, random, {.key_head_count = 1, .value_head_count = 1, .key_dim = small(33), .value_dim = 64}));
-  ops.push_back(delta_rule(
-      backend, random, {.key_head_count = 3, .value_head_count = 3, .key_dim = 128, .value_dim = 128}));
-  ops.push_back(selective_state(
-      backend, random, {.head_count = 6, .head_dim = small(150), .group_count = 2, .state_dim = small(33)}));
+  ops.push_back(delta_rule(backend, random,
+                           {.key_head_count = 2, .value_head_count = 4, .key_dim = 16, .value_dim = small(150)}));
+  ops.push_back(
+      delta_rule(backend, random, {.key_head_count = 1, .value_head_count = 1, .key_dim = small(33), .value_dim = 64}));
+  ops.push_back(
+      delta_rule(backend, random, {.key_head_count = 3, .value_head_count = 3, .key_dim = 128, .value_dim = 128}));
+  ops.push_back(selective_state(backend, random,
+                                {.head_count = 6, .head_dim = small(150), .group_count = 2, .state_dim = small(33)}));
   ops.push_back(
       selective_state(backend, random, {.head_count = 4, .head_dim = 64, .group_count = 1, .state_dim = 128}));
   return ops;
@@ -176,10 +173,8 @@ class StateFeeder {
  public:
   StateFeeder(tensor::Backend& backend, const RecurrentOp& op, int32_t page_size, int32_t page_count)
       : backend_(backend), op_(op), page_size_(page_size) {
-    const tensor::KvCacheShape shape{.layer_count = kLayers,
-                                     .page_size = page_size,
-                                     .page_count = page_count,
-                                     .state_values = op.state_values};
+    const tensor::KvCacheShape shape{
+        .layer_count = kLayers, .page_size = page_size, .page_count = page_count, .state_values = op.state_values};
     cache_ = backend.make_kv_cache(shape);
     std::vector<float> noise(cache_->page_bytes() / sizeof(float), std::nanf(""));
     tensor::Buffer host = backend.allocate_host(cache_->page_bytes());
@@ -287,7 +282,8 @@ void feed_in_chunks(StateFeeder& feeder, std::vector<Fed>& sequences, Random& ra
 Values whole(tensor::Backend& backend, const RecurrentOp& op, Fed sequence, int32_t page_size) {
   sequence.out.clear();
   sequence.fed = 0;
-  for (size_t page = 0; page < sequence.pages.size(); ++page) sequence.pages[page] = PageId(static_cast<uint32_t>(page));
+  for (size_t page = 0; page < sequence.pages.size(); ++page)
+    sequence.pages[page] = PageId(static_cast<uint32_t>(page));
   StateFeeder feeder(backend, op, page_size, static_cast<int32_t>(sequence.pages.size()));
   const std::array members{&sequence};
   feeder.feed(members, std::array{sequence.length}, nullptr);

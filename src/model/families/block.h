@@ -58,8 +58,8 @@ int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& la
 void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,
                 const std::vector<bool>& slides);
 
-/// Says of each layer whether it has a recurrent mixer: as layer_types names it, by one of `names` or else full_attention
-/// or attention, or else as `is_recurrent` says.
+/// Says of each layer whether it has a recurrent mixer: as layer_types names it, by one of `names` or else
+/// full_attention or attention, or else as `is_recurrent` says.
 [[nodiscard]] std::vector<bool> read_recurrent_layers(FieldReader& fields, const ModelConfig& config,
                                                       std::initializer_list<std::string_view> names,
                                                       const std::function<bool(int32_t layer)>& is_recurrent);

@@ -79,8 +79,7 @@ void describe_granite(FieldReader& fields, ModelConfig& config) {
 /// Granite's block with experts on every layer. The weights of a token's experts are a softmax over their logits alone.
 void describe_granite_moe(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_granite_block(fields, config);
-  layer.feed_forward.moe =
-      read_granite_experts(fields, layer, fields.integer("num_local_experts", 1, kMaxExpertCount));
+  layer.feed_forward.moe = read_granite_experts(fields, layer, fields.integer("num_local_experts", 1, kMaxExpertCount));
   config.names = granite_expert_names();
   config.layers.assign(config.layers.size(), layer);
 }
@@ -109,9 +108,9 @@ void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config) {
   config.names.mixer_skip = "mamba.D";
   config.names.mixer_norm = "mamba.norm";
   config.names.mixer_output = "mamba.out_proj";
-  set_recurrent_layers(config, layer, read_mamba(fields, config),
-                       read_recurrent_layers(fields, config, {"mamba", "linear_attention"},
-                                             [](int32_t) { return true; }));
+  set_recurrent_layers(
+      config, layer, read_mamba(fields, config),
+      read_recurrent_layers(fields, config, {"mamba", "linear_attention"}, [](int32_t) { return true; }));
 }
 
 }  // namespace millrace::model

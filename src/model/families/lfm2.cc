@@ -40,8 +40,7 @@ void read_lfm2_layers(FieldReader& fields, ModelConfig& config, bool adjusts_wid
                              .bias = fields.flag_or("conv_bias", false)};
   const std::vector<int32_t> attending = fields.integers("full_attn_idxs", 0, kMaxLayerCount);
   const bool names_layers = fields.has("full_attn_idxs");
-  set_recurrent_layers(config, layer, conv,
-                       read_recurrent_layers(fields, config, {"conv"}, [&](int32_t index) {
+  set_recurrent_layers(config, layer, conv, read_recurrent_layers(fields, config, {"conv"}, [&](int32_t index) {
                          return names_layers && std::ranges::find(attending, index) == attending.end();
                        }));
   config.names = {.final_norm = "model.embedding_norm.weight",

@@ -31,10 +31,9 @@ void read_hybrid_layers(FieldReader& fields, ModelConfig& config, std::optional<
   layer.attention.output_gate = true;
   layer.attention.rope = add_rope(fields, config, layer, {.partial = 0.25});
   const int32_t interval = fields.integer_or("full_attention_interval", 4, 1, kMaxInterval);
-  set_recurrent_layers(
-      config, layer, read_delta_net(fields),
-      read_recurrent_layers(fields, config, {"linear_attention"},
-                            [interval](int32_t index) { return (index + 1) % interval != 0; }));
+  set_recurrent_layers(config, layer, read_delta_net(fields),
+                       read_recurrent_layers(fields, config, {"linear_attention"},
+                                             [interval](int32_t index) { return (index + 1) % interval != 0; }));
   config.names.skipped_parts = "mtp. model.visual. visual.";
 }
 
