@@ -14,6 +14,8 @@
 #include "tensor/dtype.h"
 #include "tensor/feature.h"
 #include "tensor/host_tensor.h"
+#include "tensor/latent_shape.h"
+#include "tensor/recurrence.h"
 #include "tensor/replay.h"
 #include "tensor/routing.h"
 #include "tensor/sampling.h"
@@ -125,27 +127,6 @@ class DeviceVector {
   [[nodiscard]] virtual int64_t size() const = 0;
 };
 
-/// The dimensions of one layer's multi-head latent attention. A head's query is [nope_dim | rope_dim], and its output
-/// [value_dim]. A token's key and value follow from its latent, which all heads share.
-struct LatentShape {
-  int32_t head_count = 0;
-  int32_t nope_dim = 0;  ///< channels of a head that are not rotated
-  int32_t rope_dim = 0;
-  int32_t value_dim = 0;
-  int32_t latent_dim = 0;
-  float scale = 0.0f;
-  /// Returns the values that the cache keeps per token: the latent, then the rotated key.
-  [[nodiscard]] int32_t key_dim() const { return latent_dim + rope_dim; }
-  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * (nope_dim + rope_dim); }
-  [[nodiscard]] int64_t output_width() const { return int64_t{head_count} * value_dim; }
-};
-
-/// The matrices of latent attention that expand a latent to the keys and the values of a rank's heads.
-class LatentExpansion {
- public:
-  virtual ~LatentExpansion() = default;
-};
-
 /// The dimensions of a paged KV cache over the layers of one stage.
 struct KvCacheShape {
   int32_t layer_count = 0;
@@ -249,48 +230,6 @@ struct RotaryTable {
   /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
   float query_beta = 0.0f;
   int32_t query_period = 1;
-};
-
-/// A causal convolution of each channel over the last `width` tokens: Σ_i weight[i] · x[t - width + 1 + i] + bias. Its
-/// state is the last width - 1 inputs, oldest first, at the beginning of a sequence's state.
-struct ConvShape {
-  int64_t channels = 0;
-  int32_t width = 0;
-  [[nodiscard]] int64_t state_values() const { return channels * (width - 1); }
-};
-
-/// The dimensions of a gated delta net on a rank. Its state follows the convolution's: [value_heads][key_dim]
-/// [value_dim].
-struct DeltaNetShape {
-  int32_t key_head_count = 0;  ///< divides value_head_count
-  int32_t value_head_count = 0;
-  int32_t key_dim = 0;
-  int32_t value_dim = 0;
-  int64_t state_begin = 0;  ///< values of a sequence's state before this one
-  [[nodiscard]] int64_t key_width() const { return int64_t{key_head_count} * key_dim; }
-  [[nodiscard]] int64_t value_width() const { return int64_t{value_head_count} * value_dim; }
-};
-
-/// The dimensions of Mamba-2's state space on a rank. Its state follows the convolution's: [heads][state_dim]
-/// [head_dim].
-struct StateSpaceShape {
-  int32_t head_count = 0;
-  int32_t head_dim = 0;
-  int32_t group_count = 0;  ///< divides head_count
-  int32_t state_dim = 0;
-  float min_step = 0.0f;
-  float max_step = 0.0f;
-  int64_t state_begin = 0;
-  [[nodiscard]] int64_t inner_width() const { return int64_t{head_count} * head_dim; }
-  [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
-};
-
-/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate).
-struct GatedNorm {
-  const DeviceVector* weight = nullptr;  ///< [group] for all groups, or one for each channel
-  float epsilon = 0.0f;
-  int64_t group = 0;        ///< channels that are normalised together
-  bool gate_first = false;  ///< the gate multiplies what is normalised, not what the norm gives
 };
 
 /// Receives the completion of submitted work: exactly one call, on a thread of the backend's choice. A non-null
