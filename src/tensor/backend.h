@@ -15,6 +15,7 @@
 #include "tensor/feature.h"
 #include "tensor/host_tensor.h"
 #include "tensor/latent_shape.h"
+#include "tensor/matrix.h"
 #include "tensor/recurrence.h"
 #include "tensor/replay.h"
 #include "tensor/routing.h"
@@ -48,23 +49,6 @@ class Buffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
   std::function<void(void*)> release_;
-};
-
-/// A borrowed dense row-major matrix on the device.
-struct Matrix {
-  std::byte* data = nullptr;  // [rows, cols]
-  DType dtype = DType::kF32;
-  int64_t rows = 0;
-  int64_t cols = 0;
-  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype); }
-};
-
-/// A borrowed dense row-major matrix of integers on the device.
-struct IntMatrix {
-  int32_t* data = nullptr;  // [rows, cols]
-  int64_t rows = 0;
-  int64_t cols = 0;
-  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * sizeof(int32_t); }
 };
 
 /// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias). `in` counts
