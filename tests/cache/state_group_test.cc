@@ -278,7 +278,7 @@ TEST_CASE("a prefetch ends at the deepest snapshot of the store") {
   REQUIRE(cache.cached_host_pages() == 0);
 }
 
-TEST_CASE("pools of states hold the expected sequences and those that run") {
+TEST_CASE("state pools hold the expected sequences and those that run") {
   const PoolNeeds needs{.page_size = 64, .plan_tokens = 512, .max_running = 8, .expected_tokens = 16'384};
   const WindowSpec states[] = {{.kind = GroupKind::kState}};
   const auto pools = divide_pools(states, {.device = 25'600, .host = 51'200}, needs);
