@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -203,7 +205,80 @@ TEST_CASE("snapshots make way for sequences that run") {
   cache.check_invariants({});
 }
 
-TEST_CASE("pools of states hold the expected sequences and those that run") {
+namespace {
+
+/// The only stage of a ring, with a page store.
+struct StageWithStore {
+  std::map<uint32_t, std::set<PageKey>> keys;  // by cache group
+
+  [[nodiscard]] uint32_t good_pages(const PageCopy& copy) {
+    std::set<PageKey>& stored = keys[copy.group];
+    const auto is_stored = [&](const PageKey& key) { return stored.contains(key); };
+    if (copy.kind == CopyKind::kPersist) stored.insert(copy.keys.begin(), copy.keys.end());
+    if (copy.kind == CopyKind::kProbe && copy.group == 1) {
+      const auto last = std::find_if(copy.keys.rbegin(), copy.keys.rend(), is_stored);
+      return static_cast<uint32_t>(copy.keys.rend() - last);
+    }
+    if (copy.kind != CopyKind::kProbe && copy.kind != CopyKind::kFetch) {
+      return static_cast<uint32_t>(copy.page_count());
+    }
+    return static_cast<uint32_t>(std::ranges::find_if_not(copy.keys, is_stored) - copy.keys.begin());
+  }
+  void run_copies(PrefixCache& cache, std::span<const PageTable* const> holders = {}) {
+    while (cache.has_copies()) {
+      for (const PageCopy& copy : cache.take_copies()) {
+        REQUIRE_FALSE(cache.acknowledge({copy.id, good_pages(copy)}).has_error());
+        cache.check_invariants(holders);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a prefetch ends at the deepest snapshot of the store") {
+  PrefixCacheOptions options = options_with(10, 5);
+  options.windows[0].pages.host = 100;
+  options.host_page_count = 200;
+  options.has_store = true;
+  StageWithStore stage;
+  PrefixCache cache(options);
+  stage.run_copies(cache);
+  Run first(cache, prompt(1, 102));
+  REQUIRE(first.begin(16) == 0);
+  const PageTable* holders[] = {&first.table};
+  while (first.done < first.tokens.size()) {
+    stage.run_copies(cache, holders);
+    first.take(16);
+  }
+  cache.release(first.table);
+  stage.run_copies(cache);
+  REQUIRE(cache.flush());
+  const auto prefetched = [&](const std::vector<TokenId>& tokens) {
+    PageTable table;
+    cache.prefetch(SequenceId(1), "", std::span(tokens).first(tokens.size() - 1), table);
+    stage.run_copies(cache);
+    REQUIRE_FALSE(cache.prefetching(SequenceId(1)));
+    return cache.match("", tokens).pages;
+  };
+  std::vector<TokenId> branch = prompt(1, 70);
+  branch.resize(90, 8);
+  REQUIRE(prefetched(branch) == 15);
+  REQUIRE(cache.cached_host_pages() == 15);  // those after the snapshot would be computed again
+  REQUIRE(prefetched(longer(first.tokens, 9, 7)) == 25);
+  // What is known to its end may still lack a snapshot.
+  cache.windows()[0]->clear();
+  branch.assign(first.tokens.begin(), first.tokens.begin() + 62);
+  REQUIRE(cache.match("", branch).pages == 0);
+  REQUIRE(prefetched(branch) == 15);
+  // Nothing is fetched for a prefix without any.
+  stage.keys[1].clear();
+  REQUIRE(cache.flush());
+  REQUIRE(prefetched(branch) == 0);
+  REQUIRE(cache.cached_host_pages() == 0);
+}
+
+TEST_CASE("state pools hold the expected sequences and those that run") {
   const PoolNeeds needs{.page_size = 64, .plan_tokens = 512, .max_running = 8, .expected_tokens = 16'384};
   const WindowSpec states[] = {{.kind = GroupKind::kState}};
   const auto pools = divide_pools(states, {.device = 25'600, .host = 51'200}, needs);

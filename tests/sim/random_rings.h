@@ -212,6 +212,13 @@ inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars
   return grammars;
 }
 
+/// Returns a prompt of many tokens.
+inline std::vector<TokenId> long_prompt(size_t tokens) {
+  std::vector<TokenId> prompt(tokens);
+  for (size_t i = 0; i < tokens; ++i) prompt[i] = static_cast<TokenId>(i * i % 47);
+  return prompt;
+}
+
 /// Begins `job` with another's prompt and what it was or will be answered: a conversation that goes on, or an answer
 /// that is wanted of two while it is drawn.
 inline void go_on_from(Dice& dice, const Job& before, Job& job) {

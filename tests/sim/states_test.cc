@@ -30,12 +30,6 @@ sim::SimulatedRingOptions ring_with_states() {
   return ring;
 }
 
-std::vector<TokenId> long_prompt(size_t tokens) {
-  std::vector<TokenId> prompt(tokens);
-  for (size_t i = 0; i < tokens; ++i) prompt[i] = static_cast<TokenId>(i * i % 47);
-  return prompt;
-}
-
 /// Returns the next turn of a conversation: a job's prompt, its output and `count` more tokens.
 std::vector<TokenId> next_turn(const Job& job, const sim::SimulatedRingOptions& options, size_t count) {
   std::vector<TokenId> prompt = job.request.prompt;
@@ -91,6 +85,7 @@ TEST_CASE("choices of one prompt share its state") {
   std::vector<Job> jobs;
   for (uint32_t i = 0; i < 4; ++i) {
     jobs.push_back(job_at(0ms, long_prompt(41)));
+    jobs.back().request.id = std::to_string(i);
     jobs.back().request.sampling.seed = i;
     jobs.back().request.sampling.temperature = 1.0F;
   }
@@ -125,6 +120,7 @@ TEST_CASE("states come back from the host and from the store") {
     auto options = ring_with_states();
     sched::SchedulerOptions& scheduler = options.head.scheduler;
     scheduler.host_page_count = 1000;
+    scheduler.snapshot_pages = 10;
     if (has_store) {
       scheduler.has_store = true;
       scheduler.prefetch_policy = sched::PrefetchPolicy::kWaitComplete;
@@ -142,6 +138,10 @@ TEST_CASE("states come back from the host and from the store") {
       jobs.push_back(job_at(300ms + 100ms * i, other));
     }
     jobs.push_back(job_at(2000ms, next_turn(jobs.front(), options, 10)));
+    // One that branches off goes on from the deepest snapshot before.
+    std::vector<TokenId> branch = long_prompt(170);
+    branch.resize(200, 6);
+    jobs.push_back(job_at(1950ms, branch));
     World world(1);
     world.start(options, jobs);
     if (has_store) {
@@ -154,7 +154,8 @@ TEST_CASE("states come back from the host and from the store") {
     }
     world.run_to_end();
     for (const Job& job : jobs) REQUIRE(job.tokens == expected_tokens(job, options));
-    REQUIRE(jobs.back().cached_tokens == 240);
+    REQUIRE(jobs.back().cached_tokens == 160);
+    REQUIRE(jobs[jobs.size() - 2].cached_tokens == 240);
     world.stop();
   }
 }
