@@ -41,8 +41,10 @@ _LFM2 = {
     "rope_theta": 1000000.0,
     "tie_embedding": True,
 }
-# The chunked form that transformers computes prompts with rounds otherwise than the recurrent one.
-_CHUNK_TOLERANCE = {"f32_max": 1e-3}
+# The chunked form that transformers computes prompts with rounds otherwise than the recurrent one. The norm of a delta
+# net's output enlarges the errors of 8-bit weights, and experts turn by them.
+_DENSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 2.5}
+_SPARSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 4.0}
 
 def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tensor:
     """f32 values of one parameter."""
@@ -104,7 +106,7 @@ HYBRIDS = [
         norm_mean=0.0,
         weights=hybrid_weights,
         prompt_lengths=(1, 3, 70, 150),
-        tolerance=_CHUNK_TOLERANCE,
+        tolerance=_SPARSE_TOLERANCE,
     ),
     Family(
         "qwen3_5",
@@ -126,7 +128,7 @@ HYBRIDS = [
         norm_mean=0.0,
         weights=hybrid_weights,
         prompt_lengths=(2, 33, 100),
-        tolerance=_CHUNK_TOLERANCE,
+        tolerance=_DENSE_TOLERANCE,
     ),
     Family(
         "lfm2",
