@@ -90,8 +90,8 @@ std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::Generate
 }  // namespace
 
 TEST_CASE("replies have equal bits for any stages and chunks and batch") {
-  const std::string family = GENERATE("llama-untied", "mistral", "gemma3", "qwen3", "qwen3moe", "qwen3next", "lfm2",
-                                      "granitemoehybrid");
+  const std::string family =
+      GENERATE("llama-untied", "mistral", "gemma3", "qwen3", "qwen3moe", "qwen3next", "lfm2", "granitemoehybrid");
   const bool has_states = family == "qwen3next" || family == "lfm2" || family == "granitemoehybrid";
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
