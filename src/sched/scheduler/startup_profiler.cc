@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "cache/pool_division.h"
+
 namespace millrace::sched {
 namespace {
 
