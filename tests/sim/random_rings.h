@@ -129,12 +129,14 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   return options;
 }
 
-/// Such a ring with pages of one token and a store that takes so long for each call of one kind; of so many stages, if
-/// it matters.
+/// Such a ring without states, with pages of one token and a store that takes so long for each call of one kind; of so
+/// many stages, if it matters.
 inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall slow, async::Duration duration,
                                                       uint32_t stage_count = 0) {
   auto options = roomy_ring(dice);
   if (stage_count > 0) options.stage_count = options.head.scheduler.stage_count = stage_count;
+  options.model.state_one_in = 0;
+  options.head.scheduler.windows = options.model.windows();
   options.head.scheduler.page_size = 1;
   options.head.scheduler.page_count = 200;
   options.head.scheduler.host_page_count = 800;

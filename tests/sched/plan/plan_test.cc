@@ -35,7 +35,7 @@ Plan sample_plan() {
   plan.sample_masks = {-1, 2, -1, 9};
   plan.tokens = {10, 20, 30, 40, 50, 60, 70, 80, 90, 91};
   plan.new_pages = {PageId(9), PageId(8)};
-  plan.windows = {{{1, 0, 2}, {PageId(5), cache::kNoPage, PageId(7)}}};
+  plan.windows = {{{1, 0, 2}, {PageId(5), PageId(6), PageId(7)}}};
   plan.reports = {{StageId(1), PlanId(40), 1000, 1100, 1200, 1193, 77}};
   cache::PageKey key;
   for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>(i + 1);
@@ -186,6 +186,14 @@ TEST_CASE("corrupted messages are refused or consistent") {
     REQUIRE(tokens == plan->tokens.size());
   }
   REQUIRE(refused > kTries / 10);
+}
+
+TEST_CASE("a plan carries the holes of state groups") {
+  Plan plan = sample_plan();
+  plan.windows[0].pages[1] = cache::kNoPage;
+  const auto read = Plan::decode(plan.encode());
+  REQUIRE(read.has_value());
+  REQUIRE(read->windows[0].pages == plan.windows[0].pages);
 }
 
 TEST_CASE("a plan whose parts disagree is refused with both numbers") {
