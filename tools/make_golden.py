@@ -14,6 +14,7 @@ import golden_gguf
 from golden_dense import DENSE_FAMILIES
 from golden_families import FAMILIES, make_family
 from golden_latent import LATENT_FAMILIES
+from golden_hybrids import HYBRIDS
 from golden_mixtures import MIXTURES
 from golden_pooling import MODELS, make_pooling_model
 from golden_sampling import make_sampling
@@ -34,7 +35,7 @@ def main() -> None:
         return args.only is None or name in args.only
 
     args.out.mkdir(parents=True, exist_ok=True)
-    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES, *LATENT_FAMILIES]:
+    for family in [*FAMILIES, *DENSE_FAMILIES, *MIXTURES, *LATENT_FAMILIES, *HYBRIDS]:
         if wanted(family.name):
             print(family.name, make_family(args.out / family.name, family), flush=True)
     for model in MODELS:

@@ -13,6 +13,7 @@
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "cache/pool_division.h"
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
 #include "model/part_estimate.h"
@@ -23,6 +24,19 @@
 #include "sched/ring/stepping_ring_builder.h"
 
 namespace millrace::app {
+namespace {
+
+void log_pool(const cache::WindowPool& pool, uint32_t max_running) {
+  if (pool.kind == GroupKind::kState) {
+    const uint32_t running = std::min(max_running, pool.pages.device / cache::kRunningStatePages);
+    log::info("states of recurrent layers: {} pages, {} each for up to {} running requests, the others for snapshots",
+              pool.pages.device, cache::kRunningStatePages, running);
+    return;
+  }
+  log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
+}
+
+}  // namespace
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
                          std::vector<cluster::NodePart> parts, size_t vocab_size, ExpertSharing* sharing)
@@ -63,6 +77,10 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (resolved.node.shares_experts) {
     const auto shared = model::check_shared_experts(*config, resolved.node.ring_count, resolved.tp_size);
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
+  }
+  if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
+    log::info("speculative decoding is off: a rejected draft would spoil the states of this model's recurrent layers");
+    resolved.head.scheduler.draft_tokens = 0;
   }
   if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
   const auto parts =
@@ -181,7 +199,7 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   } else {
     checkpoint_ = earlier.front()->checkpoint_;
   }
-  RETURN_IF_ERROR(model::untie_separate_head(*checkpoint_, config_));
+  RETURN_IF_ERROR(model::adapt_to_checkpoint(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
   RETURN_IF_ERROR(check_device(*device, own_part().rank_count, static_cast<uint32_t>(options_.tp_size)));
@@ -349,9 +367,7 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
             options_.stage.page_size,
             kv_dtype == tensor::KvDType::kAuto ? "" : fmt::format(" in {}", enum_name(kv_dtype)), context,
             head.scheduler.window);
-  for (const cache::WindowPool& pool : shape.bounds.windows) {
-    log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
-  }
+  for (const cache::WindowPool& pool : shape.bounds.windows) log_pool(pool, options_.stage.max_running);
   return {};
 }
 

@@ -49,7 +49,7 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
 NodeMemory::NodeMemory(std::vector<MemoryUser> stages, const sched::StageConfig& config)
     : stages_(std::move(stages)), page_size_(config.page_size), needs_(sched::pool_needs(config)) {}
 
-const std::vector<uint32_t>& NodeMemory::windows() const {
+const std::vector<WindowSpec>& NodeMemory::windows() const {
   return stages_.front().model->cache_groups().windows();
 }
 

@@ -54,7 +54,7 @@ class NodeMemory {
     std::vector<uint64_t> page_bytes;  // [cache groups], over the stages on it
   };
   [[nodiscard]] std::map<std::string, Device> devices() const;
-  [[nodiscard]] const std::vector<uint32_t>& windows() const;
+  [[nodiscard]] const std::vector<WindowSpec>& windows() const;
   void add_page_bytes(const MemoryUser& stage, std::vector<uint64_t>& page_bytes) const;
   [[nodiscard]] uint64_t bytes_of(uint64_t page_count, std::span<const uint64_t> page_bytes) const;
   [[nodiscard]] uint64_t max_pages(uint64_t bytes, std::span<const uint64_t> page_bytes) const;

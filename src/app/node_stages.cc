@@ -48,6 +48,16 @@ Result<void> check_channels(tensor::Backend& backend, const std::string& stage) 
   return make_error(ErrorCode::kUnavailable, "--nccl on: {}: {}", stage, missing);
 }
 
+/// Names the pages of the state group, which comes last: they have a format of their own, and each rank has other ones.
+void make_state_identity(tensor::RankPosition position, cache::StoreIdentity& identity) {
+  identity.kv_dtype += " states";
+  identity.window = 0;
+  if (position.size == 1) return;
+  identity.kv_dtype += fmt::format(" of {} ranks", position.size);
+  identity.head_begin = static_cast<uint32_t>(position.rank);
+  identity.head_end = identity.head_begin + 1;
+}
+
 }  // namespace
 
 Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted) {
@@ -330,6 +340,7 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
     std::unique_ptr<cache::PageStore>& store = part.stores.emplace_back();
     if (!part.model->has_cache(group)) continue;
     identity.window = group == 0 ? 0 : bounds.windows[group - 1].window;
+    if (bounds.kind(group) == GroupKind::kState) make_state_identity(part.model->rank().position, identity);
     identity.page_bytes = part.model->cache(group).page_bytes();
     auto opened = open_page_store(part.thread->runtime(), options_.node.storage, identity);
     if (opened.has_error()) return opened.error();

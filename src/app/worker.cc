@@ -19,7 +19,7 @@ Result<void> run_worker(const ServeFlags& flags, std::stop_source& download) {
   if (config.has_error()) return config.error();
   auto checkpoint = open_checkpoint(flags.engine);
   if (checkpoint.has_error()) return checkpoint.error();
-  RETURN_IF_ERROR(model::untie_separate_head(**checkpoint, *config));
+  RETURN_IF_ERROR(model::adapt_to_checkpoint(**checkpoint, *config));
 
   async::IoThread control("control");
   std::atomic<bool> interrupted = false;

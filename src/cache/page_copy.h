@@ -15,7 +15,7 @@ enum class CopyKind : uint8_t {
   kLoad,     ///< host page → device page, before the plan's slices run
   kStore,    ///< device page → host page, after the plan's slices have run
   kPersist,  ///< host page → store
-  kProbe,    ///< how many of the keys, from the first on, the store has
+  kProbe,    ///< how many of the keys, from the first on, the store has; in a state group: up to the last that it has
   kFetch,    ///< store → host page, from the first key on until one is missing
   kVerify,   ///< no copy: how many of the host pages, from the first on, hold what has been stored or fetched
 };

@@ -9,14 +9,16 @@
 
 namespace millrace::cache {
 
-/// The pages of one sequence in a window group: those that its next token sees, and those after them.
+/// The pages of one sequence in a window group: those that its next token sees, and those after them. In a state group
+/// some indices have no page.
 struct WindowTable {
   struct Entry {
-    PageId page;
+    PageId page;            ///< kNoPage: none
     NodeId node = kNoNode;  ///< the node whose page it is, claimed; kNoNode: it belongs to the sequence alone
     bool loads = false;     ///< the node's page is on the host still, pinned there
   };
   uint32_t first = 0;          ///< index in the sequence of the first entry's page
+  uint32_t branch_pages = 0;   ///< state group: pages after which a snapshot is wanted; 0: none are
   std::vector<Entry> entries;  ///< in order
   [[nodiscard]] uint32_t end() const { return first + static_cast<uint32_t>(entries.size()); }
 };

@@ -47,11 +47,41 @@ void Prefetcher::start(SequenceId id, std::string_view salt, std::span<const Tok
   PendingCopy probe{.copy = {.kind = CopyKind::kProbe, .keys = prefetch.keys}, .request = id};
   const bool inserted = prefetches_.emplace(id, std::move(prefetch)).second;
   CHECK(inserted, "sequence {} is prefetched twice", id.value());
-  if (pages == 0) {
-    fetch(id);
-  } else {
+  if (pages > 0) {
     copies_.request(std::move(probe));
+  } else if (const WindowGroup* const states = state_group(); states == nullptr || !probe_snapshots(id, *states)) {
+    fetch(id);
   }
+}
+
+const WindowGroup* Prefetcher::state_group() const {
+  return !windows_.empty() && windows_.back()->has_states() ? windows_.back().get() : nullptr;
+}
+
+// Snapshots before one that is known are of no use. The prefix may end there.
+bool Prefetcher::probe_snapshots(SequenceId id, const WindowGroup& states) {
+  Prefetch& prefetch = prefetches_.at(id);
+  PendingCopy probe{.copy = {.kind = CopyKind::kProbe, .group = states.account().group()}, .request = id};
+  std::vector<PageKey>& keys = probe.copy.keys;
+  NodeId node = prefetch.anchor;
+  uint32_t known = tree_.depth(node);
+  for (; known > 0 && !states.pages().known(node); --known, node = tree_.parent(node)) keys.push_back(keys_.at(node));
+  std::ranges::reverse(keys);
+  const auto found = std::span(prefetch.keys).first(prefetch.found);
+  keys.insert(keys.end(), found.begin(), found.end());
+  const size_t left_out = keys.size() - std::min(keys.size(), kMaxProbedPages);
+  keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(left_out));
+  prefetch.probed_depth = known + static_cast<uint32_t>(left_out);
+  if (keys.empty() || !prefetch.wanted) return false;
+  copies_.request(std::move(probe));
+  return true;
+}
+
+// A prefix after the last snapshot would be computed again. What is known after it stays.
+void Prefetcher::end_at_snapshot(Prefetch& prefetch, uint32_t depth) {
+  const uint32_t anchor_depth = tree_.depth(prefetch.anchor);
+  prefetch.found = std::min<size_t>(prefetch.found, depth - std::min(depth, anchor_depth));
+  prefetch.snapshot_depth = depth;
 }
 
 void Prefetcher::stop(SequenceId id) {
@@ -68,8 +98,15 @@ void Prefetcher::end(SequenceId id) {
 }
 
 void Prefetcher::finish_probe(const PendingCopy& ended) {
-  prefetches_.at(ended.request).found = ended.done;
-  fetch(ended.request);
+  const SequenceId id = ended.request;
+  Prefetch& prefetch = prefetches_.at(id);
+  if (ended.copy.group > 0) {
+    end_at_snapshot(prefetch, prefetch.probed_depth + ended.done);
+  } else {
+    prefetch.found = ended.done;
+    if (const WindowGroup* const states = state_group(); states != nullptr && probe_snapshots(id, *states)) return;
+  }
+  fetch(id);
 }
 
 // Drops what has become known since the prompt was looked up.
@@ -106,7 +143,7 @@ PendingCopy Prefetcher::window_fetch(Prefetch& prefetch, size_t index, size_t pa
   PendingCopy request{.copy = {.kind = CopyKind::kFetch, .group = group}};
   PageCopy& copy = request.copy;
   const uint32_t anchor_depth = tree_.depth(prefetch.anchor);
-  const auto end = anchor_depth + static_cast<uint32_t>(page_count);
+  const auto end = std::min(prefetch.snapshot_depth, anchor_depth + static_cast<uint32_t>(page_count));
   NodeId node = prefetch.anchor;
   for (uint32_t depth = end; depth > window.first_page(size_t{end} * page_size_); --depth) {
     while (depth <= anchor_depth && tree_.depth(node) > depth) node = tree_.parent(node);

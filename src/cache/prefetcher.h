@@ -19,8 +19,9 @@ namespace millrace::cache {
 /// Copies pages from the page store to the host tier for prompts that wait in the queue. A probe asks how many of a
 /// prompt's missing pages the store has. A fetch then copies them. Pages that several prompts share are fetched once;
 /// those that want them wait for that fetch. Of window groups the pages that the end of the fetched prefix sees are
-/// fetched with it. All fetches together fill at most half of each group's host tier. Plain and deterministic. Owned by
-/// a PrefixCache, on its thread, as are all that it refers to.
+/// fetched with it. Where there is a state group, a second probe asks for the deepest snapshot that the store has, and
+/// the prefix ends there. All fetches together fill at most half of each group's host tier. Plain and deterministic.
+/// Owned by a PrefixCache, on its thread, as are all that it refers to.
 class Prefetcher {
  public:
   Prefetcher(RadixTree& tree, NodeKeys& keys, HostTier& host, CopyTracker& copies, PrefixCacheCounts& counts,
@@ -31,7 +32,7 @@ class Prefetcher {
   void start(SequenceId id, std::string_view salt, std::span<const TokenId> tokens, PageTable& page_table);
   /// Stops caring for a request. What no plan has carried is not asked for; what is under way ends unnoticed.
   void stop(SequenceId id);
-  /// Ends a probe: fetches what the store has.
+  /// Ends a probe: fetches what the store has, or asks for its snapshots first.
   void finish_probe(const PendingCopy& ended);
   /// Ends a fetch: what came is known on the host, and those who waited for it go on.
   void finish_fetch(const PendingCopy& ended);
@@ -59,6 +60,8 @@ class Prefetcher {
     std::vector<TokenId> tokens;  // [keys, page_size]
     std::vector<PageKey> keys;
     size_t found = 0;                           // leading keys that the store has
+    uint32_t probed_depth = 0;                  // pages before the first snapshot that is probed
+    uint32_t snapshot_depth = UINT32_MAX;       // pages before the deepest snapshot in the store, once it is known
     bool wanted = true;                         // its request still waits
     size_t pending = 0;                         // fetches under way
     std::vector<PendingCopy> arrived;           // fetches that have ended, while others are under way
@@ -66,6 +69,9 @@ class Prefetcher {
   };
 
   [[nodiscard]] HostTier& host_of(uint32_t group);
+  [[nodiscard]] const WindowGroup* state_group() const;
+  [[nodiscard]] bool probe_snapshots(SequenceId id, const WindowGroup& states);
+  void end_at_snapshot(Prefetch& prefetch, uint32_t depth);
   void skip_known(Prefetch& prefetch);
   [[nodiscard]] PendingCopy prefix_fetch(const Prefetch& prefetch);
   [[nodiscard]] PendingCopy window_fetch(Prefetch& prefetch, size_t index, size_t page_count);

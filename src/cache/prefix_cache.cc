@@ -17,7 +17,10 @@ std::vector<std::unique_ptr<WindowGroup>> make_windows(const PrefixCacheOptions&
                                     .window = window.window,
                                     .page_size = options.page_size,
                                     .sizes = window.pages,
-                                    .write_policy = options.write_policy};
+                                    .write_policy = options.write_policy,
+                                    .kind = window.kind,
+                                    .takes_snapshots = options.share_prefixes,
+                                    .snapshot_pages = options.snapshot_pages};
     groups.push_back(std::make_unique<WindowGroup>(made, tree, keys, copies));
   }
   return groups;
@@ -81,6 +84,7 @@ RadixTree::Match PrefixCache::match(std::string_view salt, std::span<const Token
 
 /// Returns the part of a match at whose end every window group has what the next token sees. O(pages of the match).
 RadixTree::Match PrefixCache::restricted(RadixTree::Match match) const {
+  const uint32_t all_pages = match.pages;
   NodeId end = match.node;  // the deepest that no page examined so far rules out
   uint32_t end_pages = match.pages;
   NodeId node = match.node;
@@ -99,6 +103,7 @@ RadixTree::Match PrefixCache::restricted(RadixTree::Match match) const {
   }
   match.node = end;
   match.pages = end_pages;
+  if (end_pages < all_pages) match.branch_pages = all_pages;
   if (match.device_pages <= end_pages) return match;
   match.device_node = end;
   match.device_pages = end_pages;
@@ -149,7 +154,7 @@ bool PrefixCache::acquire_windows(PageTable& page_table, const RadixTree::Match&
   page_table.windows.assign(windows_.size(), {});
   for (size_t i = 0; i < windows_.size(); ++i) {
     const auto wanted = static_cast<uint32_t>(page_count);
-    if (windows_[i]->acquire(page_table.windows[i], match.node, match.pages, wanted)) continue;
+    if (windows_[i]->acquire(page_table.windows[i], match.node, match.pages, wanted, match.branch_pages)) continue;
     while (i-- > 0) windows_[i]->release(page_table.windows[i]);
     page_table.windows.clear();
     return false;
@@ -177,9 +182,9 @@ bool PrefixCache::extend(PageTable& page_table) {
   return first_.make_room(1) && first_.pool().allocate(1, page_table.pages);
 }
 
-bool PrefixCache::extend_windows(PageTable& page_table, size_t page_count) {
+bool PrefixCache::extend_windows(PageTable& page_table, size_t page_count, size_t tokens) {
   for (size_t i = 0; i < windows_.size(); ++i) {
-    if (!windows_[i]->extend(page_table.windows[i], static_cast<uint32_t>(page_count))) return false;
+    if (!windows_[i]->extend(page_table.windows[i], static_cast<uint32_t>(page_count), tokens)) return false;
   }
   return true;
 }
@@ -188,7 +193,7 @@ void PrefixCache::advance_windows(PageTable& page_table, size_t tokens) {
   for (size_t i = 0; i < page_table.windows.size(); ++i) windows_[i]->advance(page_table.windows[i], tokens);
 }
 
-void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens) {
+void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens, bool ends_prompt) {
   if (!options_.share_prefixes) return;
   const size_t page_size = options_.page_size;
   for (; (page_table.indexed_pages + 1) * page_size <= tokens.size(); ++page_table.indexed_pages) {
@@ -205,9 +210,28 @@ void PrefixCache::publish(PageTable& page_table, std::span<const TokenId> tokens
       windows_[i]->publish(page_table.windows[i], page_table.indexed_pages, next, !is_new);
     }
   }
+  if (ends_prompt) publish_latest(page_table, true);
+}
+
+void PrefixCache::publish_latest(PageTable& page_table, bool is_fresh) {
+  if (page_table.node == kNoNode) return;
+  for (size_t i = 0; i < page_table.windows.size(); ++i) {
+    if (!windows_[i]->has_states()) continue;
+    windows_[i]->publish_latest(page_table.windows[i], page_table.node, page_table.indexed_pages, is_fresh);
+  }
+}
+
+bool PrefixCache::is_fresh(const RadixTree::Match& match) const {
+  const auto has_fresh = [&match](const auto& group) { return group->is_fresh(match.node); };
+  return match.pages > 0 && std::ranges::any_of(windows_, has_fresh);
+}
+
+void PrefixCache::end_plan() {
+  for (const auto& group : windows_) group->end_plan();
 }
 
 void PrefixCache::release(PageTable& page_table) {
+  publish_latest(page_table, false);
   std::vector<PageId> own(page_table.pages.begin() + page_table.indexed_pages, page_table.pages.end());
   NodeId node = page_table.node;
   for (size_t i = page_table.indexed_pages; i-- > 0; node = tree_.parent(node)) {

@@ -32,7 +32,8 @@ struct PrefixCacheOptions {
   uint32_t host_page_count = 0;  ///< of the first group; 0: no host tier
   bool has_store = false;        ///< stages have a store behind their host tier
   WritePolicy write_policy = WritePolicy::kWriteThrough;
-  std::vector<WindowPool> windows;  ///< of the window groups, which are numbered from 1 on
+  std::vector<WindowPool> windows;  ///< of the window groups, which are numbered from 1 on; a state group comes last
+  uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not
   uint64_t first_copy_id = 1;  ///< id of the first copy; where stages outlive heads, so large that no other head has it
 };
 
@@ -59,14 +60,20 @@ class PrefixCache final : private NodeListener {
                              size_t page_count, size_t window_pages = 0);
   /// Adds one page. False when none is free or evictable now; if writing_back() some will be.
   [[nodiscard]] bool extend(PageTable& page_table);
-  /// Adds pages of window groups up to `page_count`. False when some are not free or evictable now.
-  [[nodiscard]] bool extend_windows(PageTable& page_table, size_t page_count);
+  /// Adds pages of window groups up to `page_count` to those of a sequence of `tokens` tokens. False when some are not
+  /// free or evictable now; then no state group has changed.
+  [[nodiscard]] bool extend_windows(PageTable& page_table, size_t page_count, size_t tokens);
   /// Gives up the pages of window groups that the token after `tokens` tokens does not see. Call it when the plan that
   /// reads them is complete.
   void advance_windows(PageTable& page_table, size_t tokens);
-  /// Lets others share the full pages of `tokens`, which have been computed, or will be by plans already made.
-  void publish(PageTable& page_table, std::span<const TokenId> tokens);
-  /// Gives everything back; what the tree knows stays cached.
+  /// Lets others share the full pages of `tokens`, which have been computed, or will be by plans already made, or by
+  /// the one that is being made. `ends_prompt`: state groups share their last snapshot.
+  void publish(PageTable& page_table, std::span<const TokenId> tokens, bool ends_prompt = false);
+  /// Returns whether only plans after the one that is being made may read the end of the match, which it computes.
+  [[nodiscard]] bool is_fresh(const RadixTree::Match& match) const;
+  /// Ends the plan that is being made.
+  void end_plan();
+  /// Gives everything back; what the tree knows stays cached, with the last snapshot of state groups.
   void release(PageTable& page_table);
 
   /// Returns the number of pages that can be allocated: those that are free, or in the tree and evictable.
@@ -124,6 +131,7 @@ class PrefixCache final : private NodeListener {
   [[nodiscard]] RadixTree::Match restricted(RadixTree::Match match) const;
   [[nodiscard]] bool acquire_windows(PageTable& page_table, const RadixTree::Match& match, size_t page_count);
   [[nodiscard]] GroupAccount& account(uint32_t group) { return group == 0 ? first_ : windows_[group - 1]->account(); }
+  void publish_latest(PageTable& page_table, bool is_fresh);
   void note_reused(const PageTable& page_table, const RadixTree::Match& match);
   [[nodiscard]] size_t noted_pages() const;
   void on_off_device(NodeId node) override;

@@ -73,6 +73,10 @@ void PrefixCacheAudit::check_window(size_t index, std::span<const PageTable* con
   for (const PageTable* page_table : holders) {
     if (page_table->windows.empty()) continue;
     for (const WindowTable::Entry& one : page_table->windows[index].entries) {
+      if (one.page == kNoPage) {
+        CHECK(group.has_states() && one.node == kNoNode, "a table of group {} has a hole", index + 1);
+        continue;
+      }
       if (one.node == kNoNode) {
         census.add(one.page, "with a sequence");
         continue;

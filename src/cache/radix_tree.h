@@ -40,6 +40,8 @@ class RadixTree final : public GroupPages {
     NodeId node = kNoNode;         ///< the last page on any tier
     uint32_t device_pages = 0;
     uint32_t pages = 0;  ///< on any tier; those after device_pages are on the host only
+    /// Pages that the first group has, where other groups cannot continue; 0 if they can, or if there are none.
+    uint32_t branch_pages = 0;
   };
   /// Returns the longest known prefix of `tokens` in whole pages. O(pages matched). The nodes are kNoNode for an
   /// unknown salt.

@@ -241,6 +241,40 @@ class CpuBackend final : public Backend {
     cpu::latent_attention(device_, q, shape, rotary, static_cast<const CpuLatentExpansion&>(expansion), batch.layout,
                           as_cpu_cache(cache), layer, out);
   }
+  void gate(Matrix values, Matrix gates) override {
+    check_stream();
+    cpu::gate(device_, values, gates);
+  }
+  void causal_conv(Matrix in, const tensor::ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                   const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_stream();
+    cpu::causal_conv(device_, in, shape, as_cpu(weight), as_cpu_or_null(bias), batch.layout,
+                     static_cast<CpuKvCache&>(states), layer, out);
+  }
+  void short_conv(Matrix in, const tensor::ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                  const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_stream();
+    cpu::short_conv(device_, in, shape, as_cpu(weight), as_cpu_or_null(bias), batch.layout,
+                    static_cast<CpuKvCache&>(states), layer, out);
+  }
+  void delta_net(Matrix mixed, Matrix gates, const tensor::DeltaNetShape& shape, const DeviceVector& decay,
+                 const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
+                 Matrix out) override {
+    check_stream();
+    cpu::delta_net(device_, mixed, gates, shape, as_cpu(decay), as_cpu(step_bias), batch.layout,
+                   static_cast<CpuKvCache&>(states), layer, out);
+  }
+  void state_space(Matrix mixed, Matrix steps, const tensor::StateSpaceShape& shape, const DeviceVector& decay,
+                   const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch, KvCache& states,
+                   int32_t layer, Matrix out) override {
+    check_stream();
+    cpu::state_space(device_, mixed, steps, shape, as_cpu(decay), as_cpu(step_bias), as_cpu(skip), batch.layout,
+                     static_cast<CpuKvCache&>(states), layer, out);
+  }
+  void gated_rms_norm(Matrix in, Matrix gates, int64_t first_gate, const tensor::GatedNorm& norm, Matrix out) override {
+    check_stream();
+    cpu::gated_rms_norm(device_, in, gates, first_gate, norm, out);
+  }
   void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override {
     check_stream();
     cpu::gather_rows(device_, in, rows.values, out);

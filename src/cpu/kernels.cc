@@ -10,6 +10,7 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/elementwise_kernels.h"
 #include "cpu/logit_kernels.h"
+#include "cpu/recurrent_kernels.h"
 #include "cpu/w8_interleaved_kernel.h"
 #include "cpu/w8_kernel.h"
 #include "cpu/w4_kernel.h"
@@ -99,6 +100,11 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
     .soft_cap = soft_cap,
+    .convolve = convolve,
+    .delta_step = delta_step,
+    .state_space_step = state_space_step,
+    .multiply = multiply,
+    .gate = gate,
 #if defined(__AMX_INT8__)
     .gemm_w4 = gemm_w4_amx,
 #else

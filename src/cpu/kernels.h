@@ -178,6 +178,35 @@ struct KvGroupCodes {
   int count = 0;           ///< tokens that exist; values after them become zeros
 };
 
+/// One token of a head of a gated delta net: S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq.
+struct DeltaStep {
+  const float* from = nullptr;  // [key_dim, value_dim], S before the token
+  float* to = nullptr;          // [key_dim, value_dim], S after it; may be `from`
+  const float* q = nullptr;     // [key_dim]
+  const float* k = nullptr;     // [key_dim]
+  const float* v = nullptr;     // [value_dim]
+  float decay = 0.0f;
+  float strength = 0.0f;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  float* out = nullptr;  // [value_dim]
+};
+
+/// One token of a head of a state space: h ← decay·h + b ⊗ step·x; out = hᵀc + skip·x.
+struct StateSpaceStep {
+  const float* from = nullptr;  // [state_dim, head_dim], h before the token
+  float* to = nullptr;          // [state_dim, head_dim], h after it; may be `from`
+  const float* x = nullptr;     // [head_dim]
+  const float* b = nullptr;     // [state_dim]
+  const float* c = nullptr;     // [state_dim]
+  float decay = 0.0f;
+  float step = 0.0f;
+  float skip = 0.0f;
+  int64_t state_dim = 0;
+  int64_t head_dim = 0;
+  float* out = nullptr;  // [head_dim]
+};
+
 /// The result of one pass over logits.
 struct LogitExtremes {
   float max = 0.0f;
@@ -267,6 +296,16 @@ struct Kernels {
                                       size_t stride);
   /// values = cap · tanh(values / cap).
   void (*soft_cap)(float* values, float cap, int64_t count);
+  /// One token of a convolution: out = Σ_i weight[i · stride + c] · inputs[i][c] + bias[c], or silu of it; `bias` may
+  /// be null.
+  void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
+                   bool silu, int64_t count, float* out);
+  void (*delta_step)(const DeltaStep&);
+  void (*state_space_step)(const StateSpaceStep&);
+  /// out = a · b. `out` may be either of them.
+  void (*multiply)(const float* a, const float* b, float* out, int64_t count);
+  /// out = values · sigmoid(gates). `out` may be either of them.
+  void (*gate)(const float* values, const float* gates, float* out, int64_t count);
   /// GEMM with 4-bit panels and 8-bit LHS rows.
   void (*gemm_w4)(const GemmTask&);
   /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.

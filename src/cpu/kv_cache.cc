@@ -29,10 +29,11 @@ std::optional<KvCodeLayout> code_layout(tensor::KvDType stored, int64_t padded_d
 }
 
 /// Returns the bytes of the keys, the values or the latents of one head and layer in a page, or half those of its
-/// codes.
+/// codes. A page of states has none.
 size_t side_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
                      tensor::KvDType stored) {
   const int64_t padded = round_up(shape.head_dim, head_multiple);
+  if (shape.state_values > 0) return 0;
   const auto codes = code_layout(stored, padded, dtype);
   const size_t token_bytes = codes ? codes->token_bytes() / 2 : static_cast<size_t>(padded) * tensor::size_of(dtype);
   return static_cast<size_t>(shape.page_size) * token_bytes;
@@ -62,11 +63,11 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
       padded_value_dim_(
           static_cast<int32_t>(round_up(shape.latent_dim > 0 ? shape.latent_dim : shape.head_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
-      codes_(code_layout(stored, padded_dim_, dtype)),
+      codes_(code_layout(shape.state_values > 0 ? tensor::KvDType::kAuto : stored, padded_dim_, dtype)),
       side_bytes_(side_bytes_of(shape, dtype, head_multiple, stored)),
       page_bytes_(page_bytes_of(shape, dtype, head_multiple, stored)) {
-  CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
-            shape.page_count > 0,
+  const bool has_heads = shape.kv_head_count > 0 && shape.head_dim > 0;
+  CHECK(shape.layer_count >= 0 && has_heads != has_states() && shape.page_size > 0 && shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
   CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim && !codes_),
@@ -77,6 +78,8 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
 
 size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DType dtype, int head_multiple,
                                  tensor::KvDType stored) {
+  if (shape.state_values > 0)
+    return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.state_values) * sizeof(float);
   const size_t sides = shape.latent_dim > 0 ? 1 : 2;
   return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * sides *
          side_bytes_of(shape, dtype, head_multiple, stored);

@@ -20,8 +20,7 @@ namespace millrace::cpu {
 /// Per head, keys are groups of 16 in the layout of kernels.h: K groups [padded_dim / depth][16][depth], V groups [16 /
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
 /// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which
-/// attention gathers groups of both kinds.
-///
+/// attention gathers groups of both kinds. A page of states holds [state_values] (f32) per layer.
 ///
 /// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
 /// them to dtype().
@@ -47,6 +46,7 @@ class CpuKvCache final : public tensor::KvCache {
   /// Returns the channels of a value, padded.
   [[nodiscard]] int32_t padded_value_dim() const { return padded_value_dim_; }
   [[nodiscard]] bool has_latents() const { return shape_.latent_dim > 0; }
+  [[nodiscard]] bool has_states() const { return shape_.state_values > 0; }
   [[nodiscard]] bool grouped() const { return !has_latents() && shape_.page_size % kGroupKeys == 0; }
   /// Returns the bytes of 16 keys of a head.
   [[nodiscard]] size_t group_bytes() const { return size_t{kGroupKeys} * padded_dim_ * element_; }
@@ -63,6 +63,11 @@ class CpuKvCache final : public tensor::KvCache {
   }
   [[nodiscard]] std::byte* values(PageId id, int32_t layer, int32_t head) const {
     return keys(id, layer, head) + side_bytes_;
+  }
+
+  /// Returns a sequence's state, [state_values], in a layer of a cache of states.
+  [[nodiscard]] float* state(PageId id, int32_t layer) const {
+    return reinterpret_cast<float*>(layer_of_page(id, layer));
   }
 
   /// Stores one token's key and value, f32 [padded_dim] each, at `offset` in the page.
@@ -86,6 +91,7 @@ class CpuKvCache final : public tensor::KvCache {
   void store_codes(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key, const float* value) const;
   /// Returns the bytes of a page in one layer.
   [[nodiscard]] size_t layer_bytes() const {
+    if (has_states()) return static_cast<size_t>(shape_.state_values) * sizeof(float);
     return static_cast<size_t>(shape_.kv_head_count) * (has_latents() ? 1 : 2) * side_bytes_;
   }
   [[nodiscard]] std::byte* layer_of_page(PageId id, int32_t layer) const {

@@ -62,6 +62,21 @@ void latent_attention(Device& device, tensor::Matrix q, const tensor::LatentShap
 /// out (compute) [T, heads·latent_dim] = attention of queries (compute) [T, heads·key_dim] over the latents of a layer.
 void attend_to_latents(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
                        const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
+void gate(Device& device, tensor::Matrix values, tensor::Matrix gates);
+void causal_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& shape, const CpuVector& weight,
+                 const CpuVector* bias, const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer,
+                 tensor::Matrix out);
+void short_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& shape, const CpuVector& weight,
+                const CpuVector* bias, const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer,
+                tensor::Matrix out);
+void delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const tensor::DeltaNetShape& shape,
+               const CpuVector& decay, const CpuVector& step_bias, const tensor::BatchLayout& batch, CpuKvCache& states,
+               int32_t layer, tensor::Matrix out);
+void state_space(Device& device, tensor::Matrix mixed, tensor::Matrix steps, const tensor::StateSpaceShape& shape,
+                 const CpuVector& decay, const CpuVector& step_bias, const CpuVector& skip,
+                 const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer, tensor::Matrix out);
+void gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates, int64_t first_gate,
+                    const tensor::GatedNorm& norm, tensor::Matrix out);
 void gather_rows(Device& device, tensor::Matrix in, std::span<const int32_t> rows, tensor::Matrix out);
 void copy_columns(Device& device, tensor::Matrix in, int64_t in_begin, tensor::Matrix out, int64_t out_begin,
                   int64_t cols);

@@ -118,6 +118,27 @@ struct LatentHistory {
 [[nodiscard]] Values latent_attention(std::span<const float> q, int64_t position, const LatentHistory& history,
                                       const Values& kv_b, const tensor::LatentShape& shape);
 
+/// Returns values · sigmoid(gates), element by element.
+[[nodiscard]] Values gate(const Values& values, const Values& gates);
+/// Convolves one whole sequence, in [rows, channels], with weight [width, channels] and bias [channels] or empty.
+[[nodiscard]] Values causal_conv(const Values& in, const tensor::ConvShape& shape, const Values& weight,
+                                 const Values& bias);
+/// Returns silu of every element.
+[[nodiscard]] Values silu(const Values& in);
+/// Returns C · conv(B · x) of one whole sequence, in [rows, B | C | x].
+[[nodiscard]] Values short_conv(const Values& in, const tensor::ConvShape& shape, const Values& weight,
+                                const Values& bias);
+/// Computes one whole sequence of mixed [rows, q | k | v] and gates [rows, b | a]; returns [rows, value heads,
+/// value_dim].
+[[nodiscard]] Values delta_net(const Values& mixed, const Values& gates, const tensor::DeltaNetShape& shape,
+                               const Values& decay, const Values& step_bias);
+/// Computes one whole sequence of mixed [rows, x | B | C] and steps [rows, heads]; returns [rows, heads, head_dim].
+[[nodiscard]] Values state_space(const Values& mixed, const Values& steps, const tensor::StateSpaceShape& shape,
+                                 const Values& decay, const Values& step_bias, const Values& skip);
+/// Normalises groups of `group` channels of in [rows, width] by weight [group] or [width], with gates [rows, width].
+[[nodiscard]] Values gated_rms_norm(const Values& in, const Values& gates, int64_t width, const Values& weight,
+                                    double epsilon, int64_t group, bool gate_first);
+
 /// Returns the distribution of one draw by the order and formulas of docs/sampling.md. Ids ascend; all probabilities
 /// are positive.
 [[nodiscard]] std::vector<std::pair<TokenId, double>> sampling_distribution(std::span<const float> logits,

@@ -3,25 +3,29 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/group_kind.h"
 #include "model/config.h"
 
 namespace millrace::model {
 
 /// How the layers of a model share cache pages: layers that keep memory for the same tokens belong to one cache group.
 /// Group 0 has the layers that see all tokens, if there are any. The others are window groups, one per length of
-/// window, ordered by it.
+/// window, ordered by it. The last of them is a state group if the model has recurrent layers.
 class CacheGroups {
  public:
   explicit CacheGroups(const ModelConfig& config);
 
-  /// Returns the windows of groups 1, 2, …, in tokens.
-  [[nodiscard]] const std::vector<uint32_t>& windows() const { return windows_; }
+  /// Returns what groups 1, 2, … keep of a sequence.
+  [[nodiscard]] const std::vector<WindowSpec>& windows() const { return windows_; }
+  [[nodiscard]] GroupKind kind(size_t group) const { return group == 0 ? GroupKind::kFull : windows_[group - 1].kind; }
+  /// Returns whether the model has a state group.
+  [[nodiscard]] bool has_states() const { return kind(count() - 1) == GroupKind::kState; }
   [[nodiscard]] size_t count() const { return 1 + windows_.size(); }
   /// Returns the group of a layer of the model.
   [[nodiscard]] size_t group_of(int32_t layer) const { return group_of_[static_cast<size_t>(layer)]; }
 
  private:
-  std::vector<uint32_t> windows_;
+  std::vector<WindowSpec> windows_;
   std::vector<size_t> group_of_;  // [layers]
 };
 

@@ -66,6 +66,7 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
     hash.add(attention.query_scaling->beta);
     add_integer(hash, attention.query_scaling->original_max_position);
   }
+  if (attention.output_gate) hash.add(std::string_view("output gate"));
   if (!attention.latent) return;
   hash.add(std::string_view("latent"));
   const LatentConfig& latent = *attention.latent;
@@ -73,6 +74,25 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
     add_integer(hash, size);
   hash.add(double{latent.norm_epsilon});
   add_integer(hash, latent.bias);
+}
+
+void add_mixer(Hash& hash, const DeltaNetConfig& net) {
+  hash.add(std::string_view("delta net"));
+  for (const int32_t size : {net.key_head_count, net.value_head_count, net.key_dim, net.value_dim, net.conv_width})
+    add_integer(hash, size);
+}
+
+void add_mixer(Hash& hash, const MambaConfig& mamba) {
+  hash.add(std::string_view("mamba"));
+  for (const int32_t size : {mamba.head_count, mamba.head_dim, mamba.group_count, mamba.state_dim, mamba.conv_width,
+                             int32_t{mamba.conv_bias}, int32_t{mamba.projection_bias}})
+    add_integer(hash, size);
+  for (const float bound : {mamba.min_step, mamba.max_step}) hash.add(double{bound});
+}
+
+void add_mixer(Hash& hash, const ShortConvConfig& conv) {
+  hash.add(std::string_view("short convolution"));
+  for (const int32_t size : {conv.width, conv.conv_width, int32_t{conv.bias}}) add_integer(hash, size);
 }
 
 void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
@@ -102,7 +122,10 @@ void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) 
                           norms.after_feed_forward, layer.parallel})
     add_integer(hash, flag);
   hash.add(double{layer.residual_multiplier});
-  add_attention(hash, config, layer.attention);
+  if (layer.recurrent)
+    std::visit([&hash](const auto& mixer) { add_mixer(hash, mixer); }, *layer.recurrent);
+  else
+    add_attention(hash, config, layer.attention);
   add_feed_forward(hash, layer.feed_forward);
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "model/recurrent_config.h"
 #include "tensor/routing.h"
 
 /// The parts of one layer of a model. The forward pass interprets them; a family's file (families/) fills them in.
@@ -65,6 +66,7 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
   std::optional<QueryScaling> query_scaling = {};
   /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
@@ -132,10 +134,12 @@ struct FeedForwardConfig {
 };
 
 /// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
-/// so. In a parallel layer both blocks have the input norm(x) of the first.
+/// so. In a parallel layer both blocks have the input norm(x) of the first. A recurrent mixer takes the place of
+/// Attention; such a layer's `attention` is that of the model's other layers and has no effect.
 struct LayerConfig {
   LayerNorms norms;
   AttentionConfig attention;
+  std::optional<RecurrentConfig> recurrent = {};
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;

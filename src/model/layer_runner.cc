@@ -46,11 +46,17 @@ void LayerRunner::allocate(const StageLimits& limits) {
   const auto batch = [&](DType dtype, int64_t cols) { return rows(limits.max_batch_tokens, dtype, cols); };
   const auto is_latent = [this](int32_t index) { return layer_config(index).attention.latent.has_value(); };
   const auto per_head = [&](int64_t width, int32_t index) { return is_latent(index) ? 0 : width; };
+  const auto mixer_width = [this](int32_t index) { return layer_layout(index).mixer_outputs.owned().size(); };
   const int64_t query = largest([&](int32_t index) { return per_head(layer_layout(index).query_width(), index); });
   const int64_t kv = largest([&](int32_t index) { return per_head(layer_layout(index).kv_width(), index); });
   activations_.normed = batch(compute, config_.hidden_size);
   activations_.qkv = batch(DType::kF32, query + 2 * kv);
-  activations_.query = batch(compute, query);
+  const int64_t begun = std::max(query, largest(mixer_width));
+  activations_.query = batch(compute, begun);
+  if (largest([this](int32_t index) { return layer_config(index).attention.output_gate; }) > 0) {
+    activations_.gates = batch(DType::kF32, query);
+    activations_.tail_gates = rows(limits.max_tail_rows, DType::kF32, query);
+  }
   activations_.attended = batch(compute, largest([this](int32_t index) { return layer_layout(index).query_width(); }));
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
@@ -90,7 +96,12 @@ void LayerRunner::allocate(const StageLimits& limits) {
     latent_.emplace(backend_, *layer_config(index).attention.latent, shape, limits.max_batch_tokens);
     latent_query = shape.query_width();
   }
-  const Matrix tail_query{.dtype = compute, .rows = limits.max_tail_rows, .cols = query};
+  for (int32_t index = 0; index < range_.size() && !mixer_; ++index) {
+    const auto& recurrent = layer_config(index).recurrent;
+    if (recurrent)
+      mixer_.emplace(backend_, *recurrent, layout_.position.size, config_.norm_epsilon, limits.max_batch_tokens);
+  }
+  const Matrix tail_query{.dtype = compute, .rows = limits.max_tail_rows, .cols = begun};
   const Matrix latent_tail_query{.dtype = DType::kF32, .rows = limits.max_tail_rows, .cols = latent_query};
   activations_.tail_query = backend_.allocate(std::max(tail_query.bytes(), latent_tail_query.bytes()));
   if (largest([this](int32_t index) { return layer_config(index).parallel; }) > 0)
@@ -169,26 +180,36 @@ Matrix LayerRunner::block_input(Matrix hidden, const tensor::DeviceVector* weigh
   return normed;
 }
 
-Matrix LayerRunner::project_qkv(int32_t index, Matrix hidden, const LayerCache& kept) {
+Matrix LayerRunner::begin(int32_t index, Matrix hidden, const LayerCache& kept) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const LayerLayout& layout = layer_layout(index);
   const int64_t rows = hidden.rows;
+  Matrix query{
+      .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
+  const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
+  if (layer.recurrent) {
+    query.cols = layout.mixer_outputs.owned().size();
+    mixer_->mix(*layer.recurrent, input, {.batch = kept.batch, .cache = kept.cache, .layer = kept.layer}, query);
+    return query;
+  }
+  if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
   const Matrix qkv{.data = activations_.qkv.data(),
                    .dtype = DType::kF32,
                    .rows = rows,
                    .cols = layout.query_width() + 2 * layout.kv_width()};
-  const Matrix query{
-      .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
-  const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
-  if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
+  if (layer.query_gate) backend_.matmul(input, *layer.query_gate, nullptr, gates_in(activations_.gates, index, rows));
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
                            layer.k_norm.get(), config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
   return query;
 }
 
+Matrix LayerRunner::gates_in(const tensor::Buffer& buffer, int32_t index, int64_t rows) const {
+  return {.data = buffer.data(), .dtype = DType::kF32, .rows = rows, .cols = layer_layout(index).query_width()};
+}
+
 void LayerRunner::finish(int32_t index, Matrix query, const LayerCache& kept, Matrix hidden) {
-  attend(index, query, kept, hidden);
+  attend(index, query, activations_.gates, kept, hidden);
   feed_forward(index, kept.batch, normed_rows(hidden.rows), hidden);
 }
 
@@ -198,30 +219,41 @@ void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const
       .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.rows, .cols = query.cols};
   backend_.gather_rows(hidden, rows, tails);
   backend_.gather_rows(query, rows, tail_query);
+  if (weights_[static_cast<size_t>(index)].query_gate)
+    backend_.gather_rows(gates_in(activations_.gates, index, hidden.rows), rows,
+                         gates_in(activations_.tail_gates, index, tails.rows));
   Matrix attention_input;
   if (layer_config(index).parallel) {
     attention_input = normed_rows(tails.rows);
     attention_input.data = activations_.tail_normed.data();
     backend_.gather_rows(normed_rows(hidden.rows), rows, attention_input);
   }
-  attend(index, tail_query, kept, tails);
+  attend(index, tail_query, activations_.tail_gates, kept, tails);
   feed_forward(index, kept.batch, attention_input, tails);
 }
 
-void LayerRunner::attend(int32_t index, Matrix query, const LayerCache& kept, Matrix hidden) {
+Matrix LayerRunner::attended(int32_t index, Matrix query, const LayerCache& kept) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
-  const Matrix attended{.data = activations_.attended.data(),
-                        .dtype = backend_.compute_dtype(),
-                        .rows = query.rows,
-                        .cols = layer_layout(index).query_width()};
+  const Matrix out{.data = activations_.attended.data(),
+                   .dtype = backend_.compute_dtype(),
+                   .rows = query.rows,
+                   .cols = layer_layout(index).query_width()};
   if (layer.latent) {
     const LatentProjection::Layer latent = latent_layer(index, kept.layer);
     backend_.latent_attention(query, latent.shape, latent.rotary, *layer.latent->expansion, kept.batch, kept.cache,
-                              kept.layer, attended);
+                              kept.layer, out);
   } else {
-    backend_.attention(query, attention_shape(index), kept.batch, kept.cache, kept.layer, attended);
+    backend_.attention(query, attention_shape(index), kept.batch, kept.cache, kept.layer, out);
   }
-  add_product(attended, *layer.output,
+  return out;
+}
+
+void LayerRunner::attend(int32_t index, Matrix query, const tensor::Buffer& gates, const LayerCache& kept,
+                         Matrix hidden) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  const Matrix out = layer.recurrent ? query : attended(index, query, kept);
+  if (layer.query_gate) backend_.gate(out, gates_in(gates, index, query.rows));
+  add_product(out, *layer.output,
               {.bias = layer.output_bias.get(),
                .norm = layer.attention_norm.get(),
                .multiplier = layer_config(index).residual_multiplier},

@@ -9,6 +9,7 @@
 #include "model/latent_attention.h"
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
+#include "model/recurrent_mixer.h"
 #include "model/weights.h"
 #include "tensor/backend.h"
 #include "tensor/collective.h"
@@ -50,8 +51,11 @@ class LayerRunner {
   void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
             tensor::Matrix out);
 
+  /// Returns whether begin() reads what earlier passes stored: a state.
+  [[nodiscard]] bool begins_with_state(int32_t index) const { return layer_config(index).recurrent.has_value(); }
   /// Stores the keys and values of all rows in the pages and returns their queries, valid until the layer is finished.
-  [[nodiscard]] tensor::Matrix project_qkv(int32_t index, tensor::Matrix hidden, const LayerCache& kept);
+  /// A recurrent layer stores states and returns what its last matrix takes.
+  [[nodiscard]] tensor::Matrix begin(int32_t index, tensor::Matrix hidden, const LayerCache& kept);
   /// Computes the rest of the layer, from the queries on, into `hidden`.
   void finish(int32_t index, tensor::Matrix query, const LayerCache& kept, tensor::Matrix hidden);
   /// Computes the rest of the layer for some rows of `hidden` into `tails`; the batch of `kept` has these rows only.
@@ -73,6 +77,8 @@ class LayerRunner {
     tensor::Buffer rank_magnitudes;  // f32     [max_batch_tokens, ranks], with several ranks
     tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
     tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer gates;            // f32     [max_batch_tokens, heads·head_dim], with an output gate
+    tensor::Buffer tail_gates;       // f32     [max_tail_rows, heads·head_dim], with an output gate
     tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
@@ -113,7 +119,13 @@ class LayerRunner {
   /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
   [[nodiscard]] tensor::Matrix block_input(tensor::Matrix hidden, const tensor::DeviceVector* weight,
                                            const tensor::DeviceVector* bias);
-  void attend(int32_t index, tensor::Matrix query, const LayerCache& kept, tensor::Matrix hidden);
+  /// Ends attention, or a recurrent mixer. `gates` are those of the rows, with an output gate.
+  void attend(int32_t index, tensor::Matrix query, const tensor::Buffer& gates, const LayerCache& kept,
+              tensor::Matrix hidden);
+  /// Returns the output gates (f32) [rows, heads·head_dim] of a layer in a buffer.
+  [[nodiscard]] tensor::Matrix gates_in(const tensor::Buffer& buffer, int32_t index, int64_t rows) const;
+  /// Computes attention of the queries.
+  [[nodiscard]] tensor::Matrix attended(int32_t index, tensor::Matrix query, const LayerCache& kept);
   /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
   void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
   [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;
@@ -148,6 +160,7 @@ class LayerRunner {
   bool has_sums_ = false;            // blocks end with sums in a buffer of their own
   Activations activations_;
   std::optional<LatentProjection> latent_;  // if a layer's attention is latent
+  std::optional<RecurrentMixer> mixer_;     // if a layer is recurrent
 };
 
 }  // namespace millrace::model

@@ -4,6 +4,8 @@
 #include <span>
 #include <string_view>
 
+#include "model/recurrent_tensors.h"
+
 namespace millrace::model {
 namespace {
 
@@ -16,7 +18,10 @@ class LayerLister {
   void list() {
     const LayerNorms& norms = layer_.norms;
     if (norms.before_attention) add_norm_before_layer(config_, index_, specs_);
-    list_attention();
+    if (layer_.recurrent)
+      recurrent_tensors(config_, index_).add_to(specs_);
+    else
+      list_attention();
     if (norms.after_attention) add_norm(names_.attention_output_norm);
     if (norms.before_feed_forward && !layer_.parallel) add_norm(names_.feed_forward_norm);
     if (layer_.feed_forward.moe)
@@ -113,15 +118,39 @@ class LayerLister {
     const int64_t query = attention.query_width();
     const int64_t kv = attention.kv_width();
     const PairedRows paired = paired_rows(attention.head_dim, 0, rotary_dim(config_, attention));
+    if (attention.output_gate) return list_gated_projections();
     add_rows(
         std::array{Rows{names_.query, query, Division::kHeadRows, paired},
                    Rows{names_.key, kv, Division::kKvHeadRows, paired}, Rows{names_.value, kv, Division::kKvHeadRows}},
         names_.fused_qkv, attention.qkv_bias);
-    if (attention.qk_norm != QkNorm::kNone) {
-      const bool per_head = attention.qk_norm == QkNorm::kPerHead;
-      add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : query});
-      add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : kv});
+    list_head_norms();
+  }
+
+  /// Lists q, k, v and the output gate, whose rows follow each head's rows of q in one tensor.
+  void list_gated_projections() {
+    const AttentionConfig& attention = layer_.attention;
+    const int64_t head = attention.head_dim;
+    const int64_t hidden = config_.hidden_size;
+    const std::string stored = names_.weight(index_, names_.query);
+    for (const int64_t part : {0, 1}) {
+      add(part == 0 ? stored : gate_name(config_, index_), {attention.query_width(), hidden}, Division::kHeadRows)
+          .part = TensorPart{.tensor = stored,
+                             .shape = {2 * attention.query_width(), hidden},
+                             .first_row = part * head,
+                             .row_step = 2 * head,
+                             .row_block = head};
     }
+    for (const std::string_view name : {names_.key, names_.value})
+      add(names_.weight(index_, name), {attention.kv_width(), hidden}, Division::kKvHeadRows);
+    list_head_norms();
+  }
+
+  void list_head_norms() {
+    const AttentionConfig& attention = layer_.attention;
+    if (attention.qk_norm == QkNorm::kNone) return;
+    const bool per_head = attention.qk_norm == QkNorm::kPerHead;
+    add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : attention.query_width()});
+    add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : attention.kv_width()});
   }
 
   void list_feed_forward() {
@@ -187,7 +216,7 @@ class LayerLister {
   void list_shared_expert(const SharedExpertConfig& shared) {
     add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows},
                         Rows{names_.shared_up, shared.width, Division::kFeatureRows}},
-             {}, false);
+             names_.fused_shared_gate_up, false);
     add(names_.weight(index_, names_.shared_down), {config_.hidden_size, shared.width}, Division::kFeatureColumns);
     if (shared.has_gate) add_plain(names_.weight(index_, names_.shared_expert_gate), {1, config_.hidden_size});
   }

@@ -29,6 +29,8 @@ bool layer_needs(const LayerConfig& layer, Feature feature) {
     case Feature::kAttentionSoftCap: return attention.soft_cap != 0.0f;
     case Feature::kAttentionSinks: return attention.sinks;
     case Feature::kQueryScaling: return attention.query_scaling.has_value();
+    case Feature::kAttentionGates: return attention.output_gate;
+    case Feature::kRecurrence: return layer.recurrent.has_value();
     case Feature::kLatentAttention: return attention.latent.has_value();
     case Feature::kNormOfAllHeads: return attention.qk_norm == QkNorm::kAllHeads;
     default: return layer.feed_forward.moe && experts_need(*layer.feed_forward.moe, feature);

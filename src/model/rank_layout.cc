@@ -54,6 +54,40 @@ std::optional<std::string> obstacle(const ModelConfig& config, const AttentionCo
                   fmt::format("o_proj's width {}", attention.query_width()));
 }
 
+/// How a recurrent mixer is divided: into equal parts, whose outputs have `width` channels each.
+struct MixerParts {
+  std::string_view name;
+  int32_t count = 0;
+  int64_t width = 0;
+  int32_t group_count = 0;  ///< of parts that stay together; 0: none
+};
+
+MixerParts parts_of(const DeltaNetConfig& net) {
+  return {.name = "linear_num_key_heads",
+          .count = net.key_head_count,
+          .width = net.value_width() / net.key_head_count,
+          .group_count = 0};
+}
+MixerParts parts_of(const MambaConfig& mamba) {
+  return {
+      .name = "mamba_n_heads", .count = mamba.head_count, .width = mamba.head_dim, .group_count = mamba.group_count};
+}
+MixerParts parts_of(const ShortConvConfig& conv) {
+  return {.name = "hidden_size", .count = conv.width, .width = 1, .group_count = 0};
+}
+MixerParts parts_of(const RecurrentConfig& mixer) {
+  return std::visit([](const auto& each) { return parts_of(each); }, mixer);
+}
+
+/// Returns what prevents a rank's part of a recurrent mixer.
+std::optional<std::string> obstacle(const ModelConfig& config, const RecurrentConfig& mixer, RankPosition position) {
+  const MixerParts parts = parts_of(mixer);
+  if (parts.count % position.size != 0) return indivisible(parts.name, parts.count, position.size);
+  if (parts.group_count % position.size != 0) return indivisible("mamba_n_groups", parts.group_count, position.size);
+  return obstacle(config, tensor::head_shards(parts.count, parts.width, position),
+                  fmt::format("the mixer's width {}", parts.count * parts.width));
+}
+
 /// Returns what prevents a rank's part of a layer's feed-forward block.
 std::optional<std::string> obstacle(const ModelConfig& config, const FeedForwardConfig& feed_forward,
                                     RankPosition position) {
@@ -79,6 +113,9 @@ std::optional<std::string> obstacle(const ModelConfig& config, int32_t ranks) {
     checked = &layer;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       if (auto found = obstacle(config, layer.attention, {rank, ranks})) return found;
+      if (layer.recurrent) {
+        if (auto found = obstacle(config, *layer.recurrent, {rank, ranks})) return found;
+      }
       if (auto found = obstacle(config, layer.feed_forward, {rank, ranks})) return found;
     }
   }
@@ -96,8 +133,15 @@ LayerLayout layer_layout(const LayerConfig& layer, RankPosition position, RankPo
                      .kv_heads = share(attention.kv_head_count),
                      .head_dim = attention.head_dim,
                      .head_outputs = tensor::head_shards(attention.head_count, attention.head_dim, position),
+                     .mixer_parts = {},
+                     .mixer_outputs = {},
                      .features = tensor::feature_shards(feed_forward.inner_width(), position),
                      .experts = tensor::expert_shards(feed_forward.moe ? feed_forward.moe->expert_count : 0, experts)};
+  if (layer.recurrent) {
+    const MixerParts parts = parts_of(*layer.recurrent);
+    layout.mixer_parts = share(parts.count);
+    layout.mixer_outputs = tensor::head_shards(parts.count, parts.width, position);
+  }
   if (attention.kv_head_count < position.size) layout.kv_heads.end = layout.kv_heads.begin + 1;
   return layout;
 }
@@ -115,6 +159,11 @@ TermRange RankLayout::part(Division division, int32_t index, int64_t size) const
       return {own.heads.begin * of_head, own.heads.end * of_head};
     }
     case Division::kHeads: return own.heads;
+    case Division::kMixerRows:
+    case Division::kMixerColumns: {
+      const int64_t count = own.mixer_parts.size() * position.size;
+      return {own.mixer_parts.begin * size / count, own.mixer_parts.end * size / count};
+    }
     case Division::kKvHeadRows: return {own.kv_heads.begin * own.head_dim, own.kv_heads.end * own.head_dim};
     case Division::kFeatureRows:
     case Division::kFeatureColumns: return own.features.owned();

@@ -17,6 +17,8 @@ enum class Division : uint8_t {
   kHeads,           ///< elements of a vector with one per attention head
   kKvHeadRows,      ///< rows, or elements of a vector, by KV head
   kHeadColumns,     ///< columns by attention head
+  kMixerRows,       ///< rows, or elements of a vector, by part of a recurrent mixer
+  kMixerColumns,    ///< columns by part of a recurrent mixer
   kFeatureRows,     ///< rows by feature of the feed-forward block
   kFeatureColumns,  ///< columns by feature of the feed-forward block
   kVocabularyRows,  ///< rows by token
@@ -27,9 +29,11 @@ struct LayerLayout {
   tensor::TermRange heads;
   tensor::TermRange kv_heads;  ///< the same on several ranks where there are fewer KV heads than ranks
   int32_t head_dim = 0;
-  tensor::SumShards head_outputs;  ///< of o_proj's inputs
-  tensor::SumShards features;      ///< of down_proj's inputs; of a sparse layer the shared expert's
-  tensor::SumShards experts;       ///< of a sparse layer
+  tensor::SumShards head_outputs;   ///< of o_proj's inputs
+  tensor::TermRange mixer_parts;    ///< of a recurrent mixer: heads, or channels of a short convolution
+  tensor::SumShards mixer_outputs;  ///< of the inputs of its last matrix
+  tensor::SumShards features;       ///< of down_proj's inputs; of a sparse layer the shared expert's
+  tensor::SumShards experts;        ///< of a sparse layer
 
   [[nodiscard]] int32_t head_count() const { return static_cast<int32_t>(heads.size()); }
   [[nodiscard]] int32_t kv_head_count() const { return static_cast<int32_t>(kv_heads.size()); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/layer_state.h"
 
 namespace millrace::model {
 
@@ -158,6 +159,13 @@ void StageModel::allocate_activations() {
 }
 
 tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_count, size_t group) const {
+  if (groups_.kind(group) == GroupKind::kState) {
+    tensor::KvCacheShape states{.layer_count = cache_layers_[group], .page_size = page_size, .page_count = page_count};
+    for (const LayerConfig& layer : config_.layers) {
+      states.state_values = std::max(states.state_values, state_values(layer, layout_.position.size));
+    }
+    return states;
+  }
   // The layers of every family have equal heads. A stage without layers has pages without bytes.
   const LayerLayout& layout = layout_.layers.front();
   tensor::KvCacheShape shape{.layer_count = cache_layers_[group],
@@ -182,11 +190,15 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_->layers[static_cast<size_t>(index)];
     for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router,
-                               &layer.shared_expert_gate}) {
+                               &layer.shared_expert_gate, &layer.query_gate}) {
       if (*weight) weights.push_back(weight->get());
     }
     if (layer.experts) experts.push_back(layer.experts.get());
-    if (layer.latent) {
+    if (layer.recurrent) {
+      for (const auto* weight : {&layer.recurrent->input, &layer.recurrent->steps}) {
+        if (*weight) weights.push_back(weight->get());
+      }
+    } else if (layer.latent) {
       for (const auto* weight : {&layer.latent->query_a, &layer.latent->query, &layer.latent->latent}) {
         if (*weight) weights.push_back(weight->get());
       }
@@ -346,6 +358,10 @@ LayerCache StageModel::layer_cache(int32_t index, std::span<const tensor::Upload
   return {.batch = batches[group], .cache = cache(group), .layer = layer};
 }
 
+void StageModel::wait_for_loads(const ForwardPass& pass, int32_t index) {
+  for (const auto& load : pass.loads) load->wait_for(index);
+}
+
 void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first) backend_.embed(*weights_->embedding, pass.tokens, pass.hidden);
   if (span_.first && config_.encoder) {
@@ -355,8 +371,10 @@ void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerCache kept = layer_cache(index, pass.batches);
-    const Matrix query = runner_.project_qkv(index, pass.hidden, kept);
-    for (const auto& load : pass.loads) load->wait_for(index);
+    const bool begins_with_state = runner_.begins_with_state(index);
+    if (begins_with_state) wait_for_loads(pass, index);
+    const Matrix query = runner_.begin(index, pass.hidden, kept);
+    if (!begins_with_state) wait_for_loads(pass, index);
     if (pass.tails && index + 1 == span_.layers.size()) {
       if (pass.tails->hidden.rows > 0) {
         runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, layer_cache(index, pass.tails->batches),

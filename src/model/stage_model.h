@@ -146,6 +146,7 @@ class StageModel {
   void upload_inputs(const ForwardInput& input, ForwardPass& pass);
   void upload_tails(const ForwardInput& input, ForwardPass& pass);
   void fill(const ForwardPass& pass);
+  static void wait_for_loads(const ForwardPass& pass, int32_t index);
   void run_layers(const ForwardPass& pass);
 
   ModelConfig config_;

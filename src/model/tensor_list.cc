@@ -71,6 +71,22 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 
 }  // namespace
 
+Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
+  find_expert_storage(checkpoint, config);
+  return untie_separate_head(checkpoint, config);
+}
+
+void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
+  TensorNames& names = config.names;
+  if (names.expert_storage != ExpertStorage::kSeparate) return;
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up)))
+      names.expert_storage = ExpertStorage::kRows;
+    return;
+  }
+}
+
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {
   if (!config.has_output_head || !config.tied_embeddings || !checkpoint.contains(config.names.head)) return {};
   const auto head = checkpoint.find_stored(config.names.head);
@@ -88,8 +104,8 @@ Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& conf
 
 std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows) {
   const PairedRows& paired = spec.paired;
-  const int64_t step = spec.part ? spec.part->row_step : 1;
-  if (paired.head_rows == 0 && step == 1) return {};
+  const TensorPart part = spec.part.value_or(TensorPart{});
+  if (paired.head_rows == 0 && part.row_step == part.row_block) return {};
   std::vector<int64_t> order;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     int64_t source = row;
@@ -98,9 +114,13 @@ std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows) {
       const int64_t half = paired.count / 2;
       if (at >= 0 && at < paired.count) source += (at < half ? 2 * at : 2 * (at - half) + 1) - at;
     }
-    order.push_back((source - rows.begin) * step);
+    order.push_back(part.stored_row(source) - part.stored_row(rows.begin));
   }
   return order;
+}
+
+std::string gate_name(const ModelConfig& config, int32_t layer) {
+  return config.names.weight(layer, config.names.query) + ":gate";
 }
 
 std::string router_name(const ModelConfig& config, int32_t layer) {

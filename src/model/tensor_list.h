@@ -16,15 +16,22 @@
 /// The tensors of a checkpoint that a stage consists of, and the sizes that follow from them.
 namespace millrace::model {
 
-/// The position of a weight inside a larger stored tensor: the rows first_row, first_row + row_step, …
+/// The position of a weight inside a larger stored tensor: blocks of row_block rows, of which the first begins at
+/// first_row and each next one row_step later.
 struct TensorPart {
   std::string tensor;       ///< the stored tensor's name
   std::string scales = {};  ///< of MXFP4 blocks, whose tensor `tensor` is; empty: it is plain floating point
   tensor::Shape shape;      ///< of the stored tensor: [elements], [rows, columns] or [planes, rows, columns]
   int64_t plane = 0;        ///< of a stored tensor with three dimensions
   bool transposed = false;  ///< rows of the weight are columns of the plane
+  bool joined = false;      ///< of three dimensions, of which the last two are the weight's columns
   int64_t first_row = 0;
   int64_t row_step = 1;
+  int64_t row_block = 1;
+  /// Returns the row of the stored tensor, or of its plane, that is a row of the weight.
+  [[nodiscard]] int64_t stored_row(int64_t row) const {
+    return first_row + row / row_block * row_step + row % row_block;
+  }
 };
 
 /// Rows of each head that are stored as pairs (2i, 2i + 1) and loaded as pairs (i, i + count/2), in the order of the
@@ -57,12 +64,20 @@ struct TensorSpec {
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
+/// Adapts a config to what the checkpoint holds: see untie_separate_head and find_expert_storage. Call it before
+/// anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
+[[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
+
+/// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones.
+void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
+
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
-/// trained the head and were merged leave config.json unchanged. The log reports it. Call it before anything is derived
-/// from `config`, and on every node alike. It compares both tensors where both exist. Errors: those of
-/// Checkpoint::find_stored.
+/// trained the head and were merged leave config.json unchanged. The log reports it. It compares both tensors where
+/// both exist. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config);
 
+/// Returns the name of the output gate of a layer's attention, [heads·head_dim, hidden]. It is part of a tensor.
+[[nodiscard]] std::string gate_name(const ModelConfig& config, int32_t layer);
 /// Returns the name of a sparse layer's router, [expert_count, hidden].
 [[nodiscard]] std::string router_name(const ModelConfig& config, int32_t layer);
 enum class ExpertPart : uint8_t { kGate, kUp, kDown };

@@ -45,6 +45,21 @@ struct TensorNames {
   std::string_view latent = "self_attn.kv_a_proj_with_mqa";
   std::string_view latent_norm = "self_attn.kv_a_layernorm";
   std::string_view latent_expansion = "self_attn.kv_b_proj";
+  // Of recurrent mixers. A delta net's projections have rows q | k | v, z, b and a. With fused names, two tensors have
+  // per key head the rows q | k | v | z and b | a of its value heads.
+  std::string_view delta_qkv = "linear_attn.in_proj_qkv";
+  std::string_view delta_z = "linear_attn.in_proj_z";
+  std::string_view delta_b = "linear_attn.in_proj_b";
+  std::string_view delta_a = "linear_attn.in_proj_a";
+  std::string_view fused_delta_qkvz = {};
+  std::string_view fused_delta_ba = {};
+  std::string_view mixer_input = {};  ///< of Mamba-2, rows z | x | B | C | dt, and of a short convolution, B | C | x
+  std::string_view mixer_conv = "linear_attn.conv1d";
+  std::string_view mixer_decay = "linear_attn.A_log";        ///< has no ending
+  std::string_view mixer_step_bias = "linear_attn.dt_bias";  ///< has no ending
+  std::string_view mixer_skip = {};                          ///< has no ending
+  std::string_view mixer_norm = "linear_attn.norm";
+  std::string_view mixer_output = "linear_attn.out_proj";
   std::string_view sinks = "self_attn.sinks";  ///< has no ending
   std::string_view output = "self_attn.o_proj";
   std::string_view attention_output_norm = {};
@@ -68,6 +83,7 @@ struct TensorNames {
   std::string_view fused_experts_down = "mlp.experts.down_proj";        ///< has no ending
   std::string_view shared_gate = "mlp.shared_experts.gate_proj";
   std::string_view shared_up = "mlp.shared_experts.up_proj";
+  std::string_view fused_shared_gate_up = {};
   std::string_view shared_down = "mlp.shared_experts.down_proj";
   std::string_view shared_expert_gate = "mlp.shared_expert_gate";
   /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.

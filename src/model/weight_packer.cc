@@ -59,7 +59,7 @@ std::vector<float> WeightPacker::values(const std::string& name) {
   return found.order.empty() ? stored : ordered;
 }
 
-std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(std::initializer_list<std::string> names, float addend) {
+std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(const std::vector<std::string>& names, float addend) {
   std::vector<float> all;
   for (const std::string& name : names) {
     for (const float value : values(name)) all.push_back(value + addend);
@@ -67,11 +67,10 @@ std::unique_ptr<tensor::DeviceVector> WeightPacker::vector(std::initializer_list
   return backend_.make_vector(all);
 }
 
-std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(std::initializer_list<std::string> names) {
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::string>& names) {
   std::unique_ptr<tensor::PackedWeight> weight;
   PackingMemory memory;
-  const std::span all(names.begin(), names.size());
-  const PackedBits bits = packed_bits(all);
+  const PackedBits bits = packed_bits(names);
   std::vector<W8Matrix> matrices;
   std::vector<HostTensor> plain_parts;
   for (const std::string& name : names) {
@@ -79,7 +78,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(std::initializer_list<s
     if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
   }
   switch (bits) {
-    case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(all, memory)); break;
+    case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(names, memory)); break;
     case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
     case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
   }
@@ -126,30 +125,33 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
   return backend_.pack({&head, 1});
 }
 
-std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::string& name, bool keeps_f32) {
+std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::vector<std::string>& names, bool keeps_f32) {
   PackingMemory memory;
-  const HostTensor source = plain(part(name), memory);
-  auto weight =
-      keeps_f32 && source.dtype == tensor::DType::kF32 ? backend_.pack_f32(source) : backend_.pack({&source, 1});
-  count(name);
+  std::vector<std::vector<float>> decoded(names.size());
+  std::vector<HostTensor> sources;
+  for (size_t i = 0; i < names.size(); ++i) sources.push_back(unquantized(part(names[i]), memory, decoded[i]));
+  const bool is_f32 = keeps_f32 && sources.front().dtype == tensor::DType::kF32;
+  auto weight = is_f32 ? backend_.pack_f32(sources.front()) : backend_.pack(sources);
+  for (const std::string& name : names) count(name);
   return weight;
+}
+
+HostTensor WeightPacker::unquantized(const WeightPart& part, PackingMemory& memory, std::vector<float>& decoded) const {
+  if (!part.matrix) return plain(part, memory);
+  const W8Matrix matrix = parts_.matrix(part, memory);
+  decoded = tensor::dequantize(matrix);
+  return {.name = part.spec->name,
+          .dtype = tensor::DType::kF32,
+          .shape = {matrix.rows, matrix.cols},
+          .data = reinterpret_cast<const std::byte*>(decoded.data())};
 }
 
 std::unique_ptr<tensor::LatentExpansion> WeightPacker::pack_latent_expansion(const std::string& name,
                                                                              const tensor::LatentShape& shape) {
   PackingMemory memory;
   const WeightPart& found = part(name);
-  std::unique_ptr<tensor::LatentExpansion> expansion;
-  if (found.matrix) {
-    const std::vector<float> values = tensor::dequantize(*found.matrix);
-    expansion = backend_.pack_latent_expansion({.name = name,
-                                                .dtype = tensor::DType::kF32,
-                                                .shape = {found.matrix->rows, found.matrix->cols},
-                                                .data = reinterpret_cast<const std::byte*>(values.data())},
-                                               shape);
-  } else {
-    expansion = backend_.pack_latent_expansion(plain(found, memory), shape);
-  }
+  std::vector<float> decoded;
+  auto expansion = backend_.pack_latent_expansion(unquantized(found, memory, decoded), shape);
   count(name);
   return expansion;
 }

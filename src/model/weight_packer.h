@@ -1,6 +1,5 @@
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,10 +43,10 @@ class WeightPacker {
   std::vector<float> values(const std::string& name);
 
   /// Makes one vector of several, each of whose elements is added to `addend`.
-  std::unique_ptr<tensor::DeviceVector> vector(std::initializer_list<std::string> names, float addend = 0.0f);
+  std::unique_ptr<tensor::DeviceVector> vector(const std::vector<std::string>& names, float addend = 0.0f);
 
   /// Packs weights one above the other.
-  std::unique_ptr<tensor::PackedWeight> pack(std::initializer_list<std::string> names);
+  std::unique_ptr<tensor::PackedWeight> pack(const std::vector<std::string>& names);
 
   /// Packs a weight whose columns are divided by `shards`. An encoder has one rank, and therefore no shards.
   std::unique_ptr<tensor::PackedWeight> pack_sharded(const std::string& name, const tensor::SumShards& shards);
@@ -55,8 +54,9 @@ class WeightPacker {
   /// Packs the rank's rows of the output head, with zeros up to RankLayout::logit_columns, without counting them.
   std::unique_ptr<tensor::PackedWeight> pack_head(const std::string& name);
 
-  /// Packs a tensor as stored, whatever the quantization. With `keeps_f32` one that is stored in f32 stays so.
-  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::string& name, bool keeps_f32 = false);
+  /// Packs weights one above the other without quantizing them. One that is stored in 8 bits is decoded. With
+  /// `keeps_f32` a single one that is stored in f32 stays so.
+  std::unique_ptr<tensor::PackedWeight> pack_plain(const std::vector<std::string>& names, bool keeps_f32 = false);
 
   /// Packs the expansion of latents, which stays unquantized: queries go through its transpose, whose rows have no
   /// common scales.
@@ -83,6 +83,8 @@ class WeightPacker {
  private:
   [[nodiscard]] const WeightPart& part(std::string_view name) const { return parts_.part(name); }
   tensor::HostTensor plain(const WeightPart& part, PackingMemory& memory) const { return parts_.plain(part, memory); }
+  /// Returns the rows of a part as floating point, in `decoded` where they are stored in 8 bits.
+  tensor::HostTensor unquantized(const WeightPart& part, PackingMemory& memory, std::vector<float>& decoded) const;
   tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const {
     return parts_.columns(part, memory);
   }

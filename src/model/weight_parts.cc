@@ -15,14 +15,17 @@ namespace {
 /// Returns the rows of the stored tensor from the first to the last of those that `own` names.
 TermRange stored_rows(const TensorSpec& spec, TermRange own) {
   if (!spec.part || own.size() == 0) return own;
-  const TensorPart& part = *spec.part;
-  return {part.first_row + own.begin * part.row_step, part.first_row + (own.end - 1) * part.row_step + 1};
+  return {spec.part->stored_row(own.begin), spec.part->stored_row(own.end - 1) + 1};
 }
 
 /// Returns one matrix of a tensor with three dimensions; other tensors as they are.
 HostTensor plane_of(const HostTensor& tensor, const TensorSpec& spec) {
   if (tensor.shape.rank() != 3) return tensor;
   HostTensor matrix = tensor;
+  if (spec.part->joined) {
+    matrix.shape = {tensor.shape[0], tensor.shape[1] * tensor.shape[2]};
+    return matrix;
+  }
   matrix.shape = {tensor.shape[1], tensor.shape[2]};
   matrix.data += static_cast<size_t>(spec.part->plane) * matrix.bytes();
   return matrix;
@@ -80,7 +83,8 @@ bool WeightParts::is_owned(const TensorSpec& spec) const {
 }
 
 Result<WeightPart> WeightParts::find(const TensorSpec& spec) const {
-  const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kFeatureColumns;
+  const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kMixerColumns ||
+                          spec.division == Division::kFeatureColumns;
   const int64_t whole = spec.shape[by_columns ? 1 : 0];
   const TermRange range = layout_.part(spec.division, spec.layer, whole);
   const TermRange own = by_columns ? TermRange{0, spec.shape[0]} : range;

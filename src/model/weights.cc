@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "model/needed_features.h"
+#include "model/recurrent_tensors.h"
 #include "model/tensor_list.h"
 #include "model/weight_packer.h"
 #include "tensor/quantized_inputs.h"
@@ -69,7 +70,10 @@ class LayerLoader {
     const LayerNorms& norms = layer_.norms;
     if (norms.before_attention)
       load_norm(names_.norm_before_layer(index_, config_.layer_count()), weights_.input_norm, weights_.input_norm_bias);
-    load_attention();
+    if (layer_.recurrent)
+      load_mixer();
+    else
+      load_attention();
     if (norms.after_attention) weights_.attention_norm = norm(weight(names_.attention_output_norm));
     if (norms.before_feed_forward && !layer_.parallel)
       load_norm(names_.plain(index_, names_.feed_forward_norm), weights_.mlp_norm, weights_.mlp_norm_bias);
@@ -91,6 +95,13 @@ class LayerLoader {
                  std::unique_ptr<tensor::DeviceVector>& bias) {
     vector = norm(name + ".weight");
     if (config_.norm == NormKind::kLayerInPlace) bias = packer_.vector({name + ".bias"});
+  }
+
+  void load_mixer() {
+    const RecurrentTensors tensors = recurrent_tensors(config_, index_);
+    weights_.recurrent = load_recurrent(packer_, backend_, config_, index_);
+    weights_.output = packer_.pack_sharded(tensors.output.name, layout_.mixer_outputs);
+    if (tensors.output_bias) weights_.output_bias = packer_.vector({tensors.output_bias->name});
   }
 
   void load_attention() {
@@ -123,6 +134,7 @@ class LayerLoader {
 
   void load_projections(const AttentionConfig& attention) {
     weights_.qkv = packer_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
+    if (attention.output_gate) weights_.query_gate = packer_.pack({gate_name(config_, index_)});
     if (attention.qkv_bias)
       weights_.qkv_bias = packer_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
     if (attention.qk_norm != QkNorm::kNone) {
@@ -146,7 +158,7 @@ class LayerLoader {
   }
 
   void load_experts(const MoeConfig& moe) {
-    weights_.router = packer_.pack_plain(router_name(config_, index_), moe.f32_router);
+    weights_.router = packer_.pack_plain({router_name(config_, index_)}, moe.f32_router);
     if (moe.router_bias) weights_.router_bias = packer_.vector({bias(names_.router)});
     tensor::Routing routing = moe.routing();
     if (moe.choice_bias) routing.choice_bias = packer_.values(names_.plain(index_, names_.choice_bias));
@@ -186,7 +198,7 @@ class LayerLoader {
   void load_shared_expert(const SharedExpertConfig& shared) {
     weights_.gate_up = packer_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
     weights_.down = packer_.pack_sharded(weight(names_.shared_down), layout_.features);
-    if (shared.has_gate) weights_.shared_expert_gate = packer_.pack_plain(weight(names_.shared_expert_gate));
+    if (shared.has_gate) weights_.shared_expert_gate = packer_.pack_plain({weight(names_.shared_expert_gate)});
   }
 
   WeightPacker& packer_;

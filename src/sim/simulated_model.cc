@@ -116,6 +116,22 @@ uint64_t SimulatedModel::next_row(TokenId token, std::vector<Context>& contexts)
   return hidden;
 }
 
+std::vector<WindowSpec> SimulatedModel::windows() const {
+  std::vector<WindowSpec> all;
+  if (window > 0) all.push_back({.window = window});
+  if (state_one_in > 0) all.push_back({.kind = GroupKind::kState});
+  return all;
+}
+
+uint32_t SimulatedModel::group_of(int32_t layer) const {
+  if (keeps_state(layer)) return window > 0 ? 2 : 1;
+  return window_of(layer) > 0 ? 1 : 0;
+}
+
+uint32_t SimulatedModel::page_values(uint32_t group, uint32_t page_size) const {
+  return group > 0 && windows()[group - 1].kind == GroupKind::kState ? 1 : page_size;
+}
+
 size_t SimulatedModel::first_visible(size_t position, int32_t layer) const {
   const uint32_t seen = window_of(layer);
   return seen == 0 ? 0 : position + 1 - std::min<size_t>(position + 1, seen);

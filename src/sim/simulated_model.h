@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/group_kind.h"
 #include "base/ids.h"
 #include "grammar/matcher.h"
 #include "sched/plan/request.h"
@@ -21,18 +22,23 @@ struct SimulatedModel {
   uint32_t distinct_tokens = UINT32_MAX;  ///< bounds the sampled ids, so that texts repeat themselves
   uint32_t window = 0;                    ///< tokens that some layers see; 0: all layers see all
   bool all_slide = false;                 ///< all layers have the window, else every second one
+  int32_t state_one_in = 0;               ///< one layer in this many keeps a state instead; 0: none
   uint32_t faulty_one_in = 0;             ///< one row in this many has no valid logits; 0: none
 
+  /// Returns whether a layer keeps a state instead of a value per token.
+  [[nodiscard]] bool keeps_state(int32_t layer) const { return state_one_in > 0 && (layer + 1) % state_one_in == 0; }
   /// Returns the window of a layer; 0: it sees all tokens.
-  [[nodiscard]] uint32_t window_of(int32_t layer) const { return all_slide || layer % 2 == 1 ? window : 0; }
-  /// Returns the windows of the model's window groups.
-  [[nodiscard]] std::vector<uint32_t> windows() const {
-    return window > 0 ? std::vector<uint32_t>{window} : std::vector<uint32_t>();
+  [[nodiscard]] uint32_t window_of(int32_t layer) const {
+    return !keeps_state(layer) && (all_slide || layer % 2 == 1) ? window : 0;
   }
+  /// Returns the model's window groups.
+  [[nodiscard]] std::vector<WindowSpec> windows() const;
   /// Returns the first position that the token at `position` sees in a layer.
   [[nodiscard]] size_t first_visible(size_t position, int32_t layer) const;
   /// Returns the cache group of a layer.
-  [[nodiscard]] uint32_t group_of(int32_t layer) const { return window_of(layer) > 0 ? 1 : 0; }
+  [[nodiscard]] uint32_t group_of(int32_t layer) const;
+  /// Returns the values that a layer of a cache group keeps in a page.
+  [[nodiscard]] uint32_t page_values(uint32_t group, uint32_t page_size) const;
   /// Returns the number of layers of [begin, end) in a cache group.
   [[nodiscard]] size_t layers_in(uint32_t group, int32_t begin, int32_t end) const;
 

@@ -40,15 +40,17 @@ std::vector<std::unique_ptr<cache::PageStore>> make_stores(async::Runtime& runti
     const size_t layers = options.model.layers_in(group, stage.layer_begin, stage.layer_end);
     if (layers == 0) continue;
     const auto rank = static_cast<uint32_t>(stage.position.rank);
+    const size_t values = layers * options.model.page_values(group, page_size);
+    const WindowSpec spec = group == 0 ? WindowSpec{} : options.model.windows()[group - 1];
     store = options.make_store(runtime, {.model_fingerprint = "model",
                                          .layer_begin = id.value(),
                                          .layer_end = id.value() + 1,
-                                         .kv_dtype = "u64",
+                                         .kv_dtype = spec.kind == GroupKind::kState ? "u64 states" : "u64",
                                          .page_size = page_size,
-                                         .page_bytes = layers * page_size * sizeof(uint64_t),
+                                         .page_bytes = values * sizeof(uint64_t),
                                          .head_begin = rank,
                                          .head_end = rank + 1,
-                                         .window = group == 0 ? 0 : options.model.window});
+                                         .window = spec.window});
   }
   return stores;
 }

@@ -23,11 +23,15 @@ SimulatedRunner::SimulatedRunner(async::Runtime& runtime, SimulatedModel model, 
       stores_(std::move(stores)) {
   CHECK(bounds.group_count() == 1 + model.windows().size(), "{} cache groups for a model with {} windows",
         bounds.group_count(), model.windows().size());
+  for (uint32_t group = 0; group < bounds.group_count(); ++group) {
+    page_values_.push_back(model.page_values(group, bounds.page_size));
+  }
   for (int32_t layer = stage.layer_begin; layer < stage.layer_end; ++layer) {
-    cells_.pages.emplace_back(size_t{bounds.pools(model.group_of(layer)).device} * bounds.page_size);
+    const uint32_t group = model.group_of(layer);
+    cells_.pages.emplace_back(size_t{bounds.pools(group).device} * page_values(group));
   }
   for (uint32_t group = 0; group < bounds.group_count(); ++group) {
-    cells_.host_pages.emplace_back(bounds.pools(group).host * layers_in(group) * bounds.page_size);
+    cells_.host_pages.emplace_back(bounds.pools(group).host * layers_in(group) * page_values(group));
   }
 }
 
@@ -36,7 +40,7 @@ size_t SimulatedRunner::layers_in(uint32_t group) const {
 }
 
 std::span<uint64_t> SimulatedRunner::host_cells(uint32_t group, HostPageId page) {
-  const size_t count = layers_in(group) * bounds_.page_size;
+  const size_t count = layers_in(group) * page_values(group);
   return std::span(cells_.host_pages[group]).subspan(page.value() * count, count);
 }
 
@@ -51,12 +55,13 @@ std::span<std::byte> SimulatedRunner::host_page(uint32_t group, HostPageId page)
 
 void SimulatedRunner::load_layer(int32_t layer, const std::vector<cache::PageCopy>& loads, bool for_real) {
   const uint32_t group = model_.group_of(layer);
-  const size_t begin = model_.layers_in(group, stage_.layer_begin, layer) * bounds_.page_size;
+  const uint32_t count = page_values(group);
+  const size_t begin = model_.layers_in(group, stage_.layer_begin, layer) * count;
   for (const cache::PageCopy& copy : loads) {
     if (copy.group != group) continue;
     for (size_t i = 0; i < copy.device.size(); ++i) {
-      const std::span<uint64_t> cells = host_cells(group, copy.host[i]).subspan(begin, bounds_.page_size);
-      for (uint32_t offset = 0; offset < bounds_.page_size; ++offset) {
+      const std::span<uint64_t> cells = host_cells(group, copy.host[i]).subspan(begin, count);
+      for (uint32_t offset = 0; offset < count; ++offset) {
         cell(layer, copy.device[i], offset) = for_real ? cells[offset] : random_();
       }
     }
@@ -87,7 +92,7 @@ asio::awaitable<void> SimulatedRunner::store_pages(const cache::PageCopy& stored
       size_t at = 0;
       for (int32_t layer = stage_.layer_begin; layer < stage_.layer_end; ++layer) {
         if (model_.group_of(layer) != stored.group) continue;
-        for (uint32_t offset = 0; offset < bounds_.page_size; ++offset, ++at) {
+        for (uint32_t offset = 0; offset < page_values(stored.group); ++offset, ++at) {
           host_cells(stored.group, stored.host[i])[at] = for_real ? cell(layer, stored.device[i], offset) : random_();
         }
       }
@@ -108,7 +113,8 @@ double SimulatedRunner::chance() {
 }
 
 uint64_t& SimulatedRunner::cell(int32_t layer, PageId page, uint32_t offset) {
-  return cells_.pages[static_cast<size_t>(layer - stage_.layer_begin)][page.value() * bounds_.page_size + offset];
+  return cells_.pages[static_cast<size_t>(layer - stage_.layer_begin)]
+                     [page.value() * page_values(model_.group_of(layer)) + offset];
 }
 
 void SimulatedRunner::set_collective(std::unique_ptr<tensor::Collective> collective) {
@@ -140,11 +146,42 @@ void SimulatedRunner::abort_exchanges(const std::string& reason) {
   if (experts_) experts_->abort(reason);
 }
 
-/// Stores the rows of a layer in their pages, and returns what each attends to: of a rank of several, its own bytes.
+/// Runs the states of one sequence over its rows, and stores them as its pages say. Returns the state after each row.
+std::vector<uint64_t> SimulatedRunner::states(int32_t layer, const sched::PlanSlice& slice,
+                                              std::span<const PageId> pages, std::span<const uint64_t> hidden) {
+  std::vector<uint64_t> found;
+  uint64_t state = slice.prefix == 0 ? 0 : cell(layer, pages[(slice.prefix - 1) / bounds_.page_size], 0);
+  for (const uint64_t row : hidden) {
+    state = SimulatedModel::attend(state, SimulatedModel::key_value(layer, row));
+    found.push_back(state);
+    const size_t tokens = slice.prefix + found.size();
+    const PageId page = pages[(tokens - 1) / bounds_.page_size];
+    const bool is_kept = tokens % bounds_.page_size == 0 || found.size() == hidden.size();
+    if (is_kept && page != cache::kNoPage) cell(layer, page, 0) = state;
+  }
+  return found;
+}
+
+/// Runs the states of all sequences, in an order that no plan may rely on.
+std::vector<uint64_t> SimulatedRunner::all_states(int32_t layer, const sched::StageBatch& batch,
+                                                  std::span<const uint64_t> hidden) {
+  const tensor::BatchLayout& layout = batch.windows[model_.group_of(layer) - 1];
+  std::vector<uint64_t> found(hidden.size());
+  const bool is_reversed = random_() % 2 == 0;
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    const size_t sequence = is_reversed ? batch.slices.size() - 1 - i : i;
+    const sched::PlanSlice& slice = batch.slices[sequence];
+    const auto begin = static_cast<size_t>(layout.row_begin[sequence]);
+    const auto pages = layout.pages.subspan(static_cast<size_t>(layout.page_begin[sequence]));
+    const auto own = states(layer, slice, pages, hidden.subspan(begin, slice.token_count));
+    std::ranges::copy(own, found.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return found;
+}
+
+/// Stores the rows of a layer in their pages, and returns what each attends to.
 std::vector<uint64_t> SimulatedRunner::contexts(int32_t layer, const sched::StageBatch& batch,
                                                 std::span<const uint64_t> hidden) {
-  const auto shift = 8 * stage_.position.first_shard();
-  const uint64_t own_bytes = (~uint64_t{0} >> (64 - 8 * stage_.position.shard_count())) << shift;
   std::vector<uint64_t> found(hidden.size());
   const uint32_t group = model_.group_of(layer);
   const tensor::BatchLayout& layout = group == 0 ? batch.layout : batch.windows[group - 1];
@@ -161,7 +198,7 @@ std::vector<uint64_t> SimulatedRunner::contexts(int32_t layer, const sched::Stag
         context = SimulatedModel::attend(
             context, cell(layer, pages[at / bounds_.page_size], static_cast<uint32_t>(at % bounds_.page_size)));
       }
-      found[row_begin + i] = context & own_bytes;
+      found[row_begin + i] = context;
     }
   }
   return found;
@@ -169,7 +206,11 @@ std::vector<uint64_t> SimulatedRunner::contexts(int32_t layer, const sched::Stag
 
 asio::awaitable<void> SimulatedRunner::run_layer(int32_t layer, const sched::StageBatch& batch,
                                                  std::vector<uint64_t>& hidden) {
-  std::vector<uint64_t> found = contexts(layer, batch, hidden);
+  const auto shift = 8 * stage_.position.first_shard();
+  const uint64_t own_bytes = (~uint64_t{0} >> (64 - 8 * stage_.position.shard_count())) << shift;
+  std::vector<uint64_t> found =
+      model_.keeps_state(layer) ? all_states(layer, batch, hidden) : contexts(layer, batch, hidden);
+  for (uint64_t& context : found) context &= own_bytes;  // those of the other ranks come from them
   if (collective_) {
     const uint64_t exchange =
         batch.plan.value() * static_cast<uint64_t>(model_.layer_count) + static_cast<uint64_t>(layer);

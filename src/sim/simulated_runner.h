@@ -76,10 +76,15 @@ class SimulatedRunner final : public sched::StageRunner {
   [[nodiscard]] asio::awaitable<void> inject_faults();
   [[nodiscard]] std::span<uint64_t> host_cells(uint32_t group, HostPageId page);
   [[nodiscard]] size_t layers_in(uint32_t group) const;
+  [[nodiscard]] uint32_t page_values(uint32_t group) const { return page_values_[group]; }
   [[nodiscard]] double chance();
   void load_layer(int32_t layer, const std::vector<cache::PageCopy>& loads, bool for_real);
   [[nodiscard]] std::vector<uint64_t> contexts(int32_t layer, const sched::StageBatch& batch,
                                                std::span<const uint64_t> hidden);
+  [[nodiscard]] std::vector<uint64_t> states(int32_t layer, const sched::PlanSlice& slice,
+                                             std::span<const PageId> pages, std::span<const uint64_t> hidden);
+  [[nodiscard]] std::vector<uint64_t> all_states(int32_t layer, const sched::StageBatch& batch,
+                                                 std::span<const uint64_t> hidden);
   [[nodiscard]] asio::awaitable<void> run_layer(int32_t layer, const sched::StageBatch& batch,
                                                 std::vector<uint64_t>& hidden);
   [[nodiscard]] asio::awaitable<void> run_layers(const sched::StageBatch& batch, std::span<const std::byte> input,
@@ -107,7 +112,8 @@ class SimulatedRunner final : public sched::StageRunner {
     HostTier host_tier;
   };
   std::optional<OtherProcess> other_process_;
-  bool has_died_ = false;  // another process replaces it when the epoch is over
+  bool has_died_ = false;              // another process replaces it when the epoch is over
+  std::vector<uint32_t> page_values_;  // [cache groups]: of a layer
   Cells cells_;
   std::vector<std::unique_ptr<cache::PageStore>> stores_;  // [cache groups]
   std::unique_ptr<SimulatedCollective> collective_;        // of the epoch; null with one rank

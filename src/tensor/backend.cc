@@ -129,6 +129,34 @@ void Backend::latent_attention(Matrix, const LatentShape&, const RotaryTable&, c
   CHECK(false, "{} computes no latent attention", description());
 }
 
+void Backend::gate(Matrix, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kAttentionGates));
+}
+
+void Backend::causal_conv(Matrix, const ConvShape&, const DeviceVector&, const DeviceVector*, const UploadedBatch&,
+                          KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
+}
+
+void Backend::short_conv(Matrix, const ConvShape&, const DeviceVector&, const DeviceVector*, const UploadedBatch&,
+                         KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
+}
+
+void Backend::delta_net(Matrix, Matrix, const DeltaNetShape&, const DeviceVector&, const DeviceVector&,
+                        const UploadedBatch&, KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
+}
+
+void Backend::state_space(Matrix, Matrix, const StateSpaceShape&, const DeviceVector&, const DeviceVector&,
+                          const DeviceVector&, const UploadedBatch&, KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
+}
+
+void Backend::gated_rms_norm(Matrix, Matrix, int64_t, const GatedNorm&, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kRecurrence));
+}
+
 std::vector<std::byte> Backend::make_channel_id() {
   CHECK(false, "{} has no channels to other devices", description());
 }

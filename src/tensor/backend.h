@@ -14,6 +14,9 @@
 #include "tensor/dtype.h"
 #include "tensor/feature.h"
 #include "tensor/host_tensor.h"
+#include "tensor/latent_shape.h"
+#include "tensor/matrix.h"
+#include "tensor/recurrence.h"
 #include "tensor/replay.h"
 #include "tensor/routing.h"
 #include "tensor/sampling.h"
@@ -46,23 +49,6 @@ class Buffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
   std::function<void(void*)> release_;
-};
-
-/// A borrowed dense row-major matrix on the device.
-struct Matrix {
-  std::byte* data = nullptr;  // [rows, cols]
-  DType dtype = DType::kF32;
-  int64_t rows = 0;
-  int64_t cols = 0;
-  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype); }
-};
-
-/// A borrowed dense row-major matrix of integers on the device.
-struct IntMatrix {
-  int32_t* data = nullptr;  // [rows, cols]
-  int64_t rows = 0;
-  int64_t cols = 0;
-  [[nodiscard]] size_t bytes() const { return static_cast<size_t>(rows * cols) * sizeof(int32_t); }
 };
 
 /// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias). `in` counts
@@ -125,27 +111,6 @@ class DeviceVector {
   [[nodiscard]] virtual int64_t size() const = 0;
 };
 
-/// The dimensions of one layer's multi-head latent attention. A head's query is [nope_dim | rope_dim], and its output
-/// [value_dim]. A token's key and value follow from its latent, which all heads share.
-struct LatentShape {
-  int32_t head_count = 0;
-  int32_t nope_dim = 0;  ///< channels of a head that are not rotated
-  int32_t rope_dim = 0;
-  int32_t value_dim = 0;
-  int32_t latent_dim = 0;
-  float scale = 0.0f;
-  /// Returns the values that the cache keeps per token: the latent, then the rotated key.
-  [[nodiscard]] int32_t key_dim() const { return latent_dim + rope_dim; }
-  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * (nope_dim + rope_dim); }
-  [[nodiscard]] int64_t output_width() const { return int64_t{head_count} * value_dim; }
-};
-
-/// The matrices of latent attention that expand a latent to the keys and the values of a rank's heads.
-class LatentExpansion {
- public:
-  virtual ~LatentExpansion() = default;
-};
-
 /// The dimensions of a paged KV cache over the layers of one stage.
 struct KvCacheShape {
   int32_t layer_count = 0;
@@ -156,7 +121,13 @@ struct KvCacheShape {
   /// Above 0: a cache of latents. A token's only head has head_dim values, which are its key; the first latent_dim of
   /// them are its value too and are stored once.
   int32_t latent_dim = 0;
+  /// Above 0: a cache of recurrent states. A page holds one sequence's state (f32) per layer, as it is after the last
+  /// token so far of those that the page counts. kv_head_count and head_dim are 0.
+  int64_t state_values = 0;
 };
+
+/// Stands for a page that a batch of a cache of states lacks: the state after that page's tokens is not kept.
+inline constexpr PageId kNoPage{0xffffffff};
 
 /// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
 struct PageTransfer {
@@ -464,6 +435,36 @@ class Backend {
   /// included, or over all keys where the shape is not causal.
   virtual void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
                          int32_t layer, Matrix out) = 0;
+  /// values (compute) [T, N] = values · sigmoid(gates (f32) [T, N]).
+  virtual void gate(Matrix values, Matrix gates);
+
+  // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a
+  // prefix continues from the state in the page of its last token, another one from zeros. Its state after the batch's
+  // last row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed
+  // one after the other, so that no bits depend on how a prompt was cut.
+  /// out (f32) [T, channels] = silu of the convolution of the first columns of in (f32), with weight [width, channels];
+  /// `bias` [channels] may be null.
+  virtual void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                           const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out);
+  /// out (compute) [T, channels] = C · conv(B · x) of in (f32) [T, B | C | x], with weight [width, channels]; `bias`
+  /// [channels] may be null.
+  virtual void short_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                          const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out);
+  /// out (f32) [T, value heads·value_dim] = o of mixed (f32) [T, q | k | v] and gates (f32) [T, b | a], per value head:
+  /// S ← e^g·S; S ← S + k ⊗ σ(b)·(v − Sᵀk); o = Sᵀq, with g = −decay · softplus(a + step_bias). q and k are brought to
+  /// unit length, q then divided by √key_dim.
+  virtual void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+                         const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
+                         Matrix out);
+  /// out (f32) [T, heads·head_dim] = y of mixed (f32) [T, x | B | C] and steps (f32) [T, heads], per head: h ← e^{−Δ ·
+  /// decay}·h + Δ·x ⊗ B; y = h·C + skip · x, with Δ = softplus(step + step_bias) clamped to the shape's bounds.
+  virtual void state_space(Matrix mixed, Matrix steps, const StateSpaceShape& shape, const DeviceVector& decay,
+                           const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch,
+                           KvCache& states, int32_t layer, Matrix out);
+  /// out (compute) [T, N] = the gated norm of in (f32) [T, N], whose gates are N columns of `gates` (f32) from
+  /// `first_gate` on.
+  virtual void gated_rms_norm(Matrix in, Matrix gates, int64_t first_gate, const GatedNorm& norm, Matrix out);
+
   /// out [R, H] = in[rows[r]].
   virtual void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) = 0;
   /// Copies `cols` columns of all rows: out[t, out_begin + i] = in[t, in_begin + i]. The matrices have equal rows and

@@ -20,6 +20,8 @@ enum class Feature : uint8_t {
   kAttentionSinks,    ///< AttentionShape::sinks
   kQueryScaling,      ///< RotaryTable::query_beta
   kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
+  kAttentionGates,    ///< gate
+  kRecurrence,        ///< caches of states, and the ops of recurrent mixers
   kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
   kRouting,           ///< routing that is not Routing::is_plain_softmax
   kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
@@ -41,6 +43,8 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kAttentionSinks, "attention sinks"},
     {Feature::kQueryScaling, "queries scaled by position"},
     {Feature::kNormOfAllHeads, "a norm over all heads"},
+    {Feature::kAttentionGates, "attention with an output gate"},
+    {Feature::kRecurrence, "recurrent layers"},
     {Feature::kLatentAttention, "latent attention"},
     {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
     {Feature::kExpertActivation, "experts with another activation than silu"},

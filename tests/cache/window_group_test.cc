@@ -46,8 +46,8 @@ size_t use(PrefixCache& cache, const std::vector<TokenId>& tokens, size_t chunk)
   const size_t known = size_t{match.pages} * kPageSize;
   REQUIRE(cache.acquire(table, "", match, pages_of(tokens.size()), pages_of(std::min(known + chunk, tokens.size()))));
   for (size_t done = known; done < tokens.size();) {
-    done = std::min(done + chunk, tokens.size());
-    REQUIRE(cache.extend_windows(table, pages_of(done)));
+    const size_t before = std::exchange(done, std::min(done + chunk, tokens.size()));
+    REQUIRE(cache.extend_windows(table, pages_of(done), before));
     cache.publish(table, std::span(tokens).first(done));
     cache.advance_windows(table, done);
     const PageTable* holders[] = {&table};
@@ -77,7 +77,7 @@ TEST_CASE("a token sees the pages of its window") {
 
 TEST_CASE("window pools hold the expected sequences and one of any kind") {
   const PoolNeeds needs{.page_size = 16, .plan_tokens = 64, .max_running = 4, .expected_tokens = 1600};
-  const uint32_t windows[] = {32};
+  const WindowSpec windows[] = {{.window = 32}};
   const auto pools = divide_pools(windows, {.device = 10'000, .host = 20'000}, needs);
   REQUIRE(pools.size() == 1);
   REQUIRE(pools[0].window == 32);
@@ -85,7 +85,7 @@ TEST_CASE("window pools hold the expected sequences and one of any kind") {
   REQUIRE(pools[0].pages.host == 800);
   REQUIRE(divide_pools(windows, {.device = 100}, needs)[0].pages == PoolSizes{.device = 20, .host = 0});
   REQUIRE(divide_pools(windows, {.device = 8}, needs)[0].pages.device == 3 + 2 * 4 + 1);
-  const uint32_t wide[] = {4096};
+  const WindowSpec wide[] = {{.window = 4096}};
   REQUIRE(divide_pools(wide, {.device = 10'000}, needs)[0].pages.device == 10'000);  // as many as tokens there are
   REQUIRE(divide_pools({}, {.device = 10'000}, needs).empty());
 }
@@ -194,7 +194,7 @@ TEST_CASE("a prefix comes from the store with what its window sees") {
   PageTable table;
   REQUIRE(cache.acquire(table, "", cache.match("", tokens), 15, 8));
   for (size_t done = 4; done <= 60; done += 4) {
-    REQUIRE(cache.extend_windows(table, pages_of(done)));
+    REQUIRE(cache.extend_windows(table, pages_of(done), done - 4));
     cache.publish(table, std::span(tokens).first(done));
     cache.advance_windows(table, done);
     for (const PageCopy& copy : cache.take_copies()) {
@@ -234,7 +234,7 @@ namespace {
 /// tokens up to the last one that was written. What a sequence reads must be its own prefix.
 class World {
  public:
-  explicit World(uint64_t seed) : seed_(seed), cache_(options()) {}
+  World(uint64_t seed, GroupKind kind) : seed_(seed), kind_(kind), cache_(options()) {}
 
   void step() {
     const uint32_t choice = draw(10);
@@ -263,15 +263,18 @@ class World {
   };
 
   PrefixCacheOptions options() {
-    window_ = 1 + draw(14);
+    const bool has_states = kind_ == GroupKind::kState;
+    window_ = has_states ? state_window(kPageSize) : 1 + draw(14);
     const bool has_host = draw(3) > 0;
-    const uint32_t kept = kept_window_pages(window_, kPageSize);
+    const uint32_t kept = 4 * kept_window_pages(window_, kPageSize) + (has_states ? 0 : 12);
     return {.page_size = kPageSize,
             .page_count = 60 + draw(40),
             .host_page_count = has_host ? 60 + draw(100) : 0,
             .write_policy = static_cast<WritePolicy>(draw(3)),
             .windows = {{.window = window_,
-                         .pages = {.device = 4 * kept + 12 + draw(20), .host = has_host ? 5 + draw(60) : 0}}}};
+                         .pages = {.device = kept + draw(20), .host = has_host ? 5 + draw(60) : 0},
+                         .kind = kind_}},
+            .snapshot_pages = draw(4)};
   }
   uint32_t draw(uint32_t count) { return static_cast<uint32_t>(uniform_at(seed_, draws_++) * count); }
 
@@ -311,13 +314,14 @@ class World {
     std::vector<Slice> slices;
     for (Running& one : sequences_) {
       const size_t end = std::min(one.done + 1 + draw(12), one.tokens.size());
-      if (end == one.done || !cache_.extend_windows(one.table, pages_of(end))) continue;
-      slices.push_back(slice_of(one, end));
+      if (end == one.done || !cache_.extend_windows(one.table, pages_of(end), one.done)) continue;
+      slices.push_back(kind_ == GroupKind::kState ? state_slice_of(one, end) : slice_of(one, end));
       one.done = end;
-      cache_.publish(one.table, std::span(one.tokens).first(end));
+      cache_.publish(one.table, std::span(one.tokens).first(end), end == one.tokens.size());
     }
     const std::vector<PageCopy> copies = cache_.take_copies();
     for (Running& one : sequences_) cache_.advance_windows(one.table, one.done);
+    cache_.end_plan();
     for (const PageCopy& copy : copies) {
       if (copy.group == 1 && copy.kind == CopyKind::kLoad) load(copy);
     }
@@ -351,6 +355,20 @@ class World {
     }
     return slice;
   }
+  /// A slice reads the states before it, and writes those at the ends of its pages.
+  static Slice state_slice_of(const Running& one, size_t end) {
+    Slice slice;
+    const WindowTable& table = one.table.windows[0];
+    const std::span<const TokenId> tokens(one.tokens);
+    const auto page_at = [&](size_t index) { return table.entries.at(index - table.first).page; };
+    if (one.done > 0) slice.reads.emplace_back(page_at((one.done - 1) / kPageSize), hash_of(tokens.first(one.done)));
+    for (size_t index = one.done / kPageSize; index * kPageSize < end; ++index) {
+      const size_t until = std::min((index + 1) * kPageSize, end);
+      if (page_at(index) != kNoPage) slice.writes.emplace_back(page_at(index), hash_of(tokens.first(until)));
+    }
+    REQUIRE(slice.writes.back().second == hash_of(tokens.first(end)));
+    return slice;
+  }
   void acknowledge_some() {
     std::vector<CopyAck> left;
     for (const CopyAck& ack : unanswered_) {
@@ -369,6 +387,7 @@ class World {
   }
 
   const uint64_t seed_;
+  const GroupKind kind_;
   uint64_t draws_ = 0;
   uint32_t window_ = 1;
   PrefixCache cache_;
@@ -380,18 +399,20 @@ class World {
 
 }  // namespace
 
-TEST_CASE("sequences read their own prefix through a window") {
-  size_t reused = 0;
-  size_t loaded = 0;
-  const uint64_t seeds = test::repetitions(400);
-  for (uint64_t seed = 0; seed < seeds; ++seed) {
-    INFO("seed " << seed);
-    World world(seed);
-    for (int i = 0; i < 120; ++i) world.step();
-    world.finish();
-    reused += world.reused_tokens;
-    loaded += world.loaded_pages;
+TEST_CASE("sequences read their own prefix in window groups") {
+  for (const GroupKind kind : {GroupKind::kWindow, GroupKind::kState}) {
+    size_t reused = 0;
+    size_t loaded = 0;
+    const uint64_t seeds = test::repetitions(400);
+    for (uint64_t seed = 0; seed < seeds; ++seed) {
+      INFO("seed " << seed);
+      World world(seed, kind);
+      for (int i = 0; i < 120; ++i) world.step();
+      world.finish();
+      reused += world.reused_tokens;
+      loaded += world.loaded_pages;
+    }
+    REQUIRE(reused > 50 * seeds);
+    REQUIRE(loaded > seeds / (kind == GroupKind::kState ? 4 : 2));  // a state is one page
   }
-  REQUIRE(reused > 50 * seeds);
-  REQUIRE(loaded > seeds / 2);
 }

@@ -106,9 +106,10 @@ TEST_CASE("8-bit weights give logits about as near as bf16") {
                                         model::Quantization::kMxInt8, model::Quantization::kW8A8Int8);
   // Inputs of 8 bits too, or coarser scales, may bring half as much again, one scale per channel and per token twice as
   // much, and the square of it to the divergence.
-  const double factor = loaded.config.quantization == model::Quantization::kW8         ? 1.0
-                        : loaded.config.quantization == model::Quantization::kW8A8Int8 ? 2.0
-                                                                                       : 1.5;
+  const auto quantization = loaded.config.quantization;
+  const double factor = family.tolerance.w8_factor * (quantization == model::Quantization::kW8         ? 1.0
+                                                      : quantization == model::Quantization::kW8A8Int8 ? 2.0
+                                                                                                       : 1.5);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
   const test::Agreement agreement = test::measure_agreement(pipeline, family, factor * 4.0 * family.tolerance.bf16_max);
   CAPTURE(family.name, factor, agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());

@@ -93,6 +93,12 @@ const std::vector<std::string>& golden_family_names() {
                                  "minimax_m2",
                                  "gpt_oss",
                                  "gpt_oss-mxfp4",
+                                 "qwen3next",
+                                 "qwen3_5",
+                                 "lfm2",
+                                 "lfm2moe",
+                                 "granitemoehybrid",
+                                 "granite4-dense",
                                  "deepseek-v2-lite",
                                  "deepseek-v2",
                                  "deepseek-v3",
@@ -124,6 +130,7 @@ GoldenFamily read_golden_family(const std::string& name) {
                       .bf16_max = tolerance["bf16_max"],
                       .bf16_rms = tolerance["bf16_rms"],
                       .bf16_kl = tolerance["bf16_kl"]};
+  if (double factor = 0.0; tolerance["w8_factor"].get(factor) == simdjson::SUCCESS) family.tolerance.w8_factor = factor;
   for (const simdjson::dom::element prompt : root["prompts"].get_array()) family.prompts.push_back(read_prompt(prompt));
   return family;
 }

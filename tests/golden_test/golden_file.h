@@ -32,6 +32,7 @@ struct GoldenTolerance {
   double bf16_max = 0.0;
   double bf16_rms = 0.0;
   double bf16_kl = 0.0;
+  double w8_factor = 1.0;  ///< what 8-bit weights bring in addition to their usual factor
 };
 
 struct GoldenFamily {

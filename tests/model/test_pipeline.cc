@@ -122,8 +122,8 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
   const Batch batch(pieces, pages_, options_);
   const tensor::BatchLayout layout = batch.layout();
   std::vector<Batch> window_batches;
-  for (const uint32_t window : stage(0).cache_groups().windows()) {
-    window_batches.emplace_back(pieces, pages_, options_, static_cast<int32_t>(window));
+  for (const WindowSpec& spec : stage(0).cache_groups().windows()) {
+    window_batches.emplace_back(pieces, pages_, options_, static_cast<int32_t>(spec.window));
   }
   std::vector<tensor::BatchLayout> windows;
   for (const Batch& window : window_batches) windows.push_back(window.layout());

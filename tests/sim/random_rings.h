@@ -84,6 +84,13 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     scheduler.windows = ring.model.windows();
     scheduler.expected_tokens = dice.range(1, 64);
   }
+  if (dice.chance(0.4)) {
+    ring.model.state_one_in = static_cast<int32_t>(dice.range(1, 4));
+    scheduler.windows = ring.model.windows();
+    scheduler.expected_tokens = dice.range(1, 200);
+    scheduler.snapshot_pages = dice.range(0, 3);
+    scheduler.draft_tokens = 0;
+  }
   return ring;
 }
 
@@ -107,7 +114,7 @@ inline sim::SimulatedRingOptions strange_ring(Dice& dice) {
   return ring;
 }
 
-/// A random ring with a roomy host tier that gets every page, also of window groups.
+/// A random ring with a roomy host tier that gets every page, also of window groups, and every snapshot.
 inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   auto options = random_ring(dice);
   sched::SchedulerOptions& scheduler = options.head.scheduler;
@@ -115,18 +122,21 @@ inline sim::SimulatedRingOptions roomy_ring(Dice& dice) {
   scheduler.host_page_count = 4 * scheduler.page_count;
   scheduler.write_policy = cache::WritePolicy::kWriteThrough;
   scheduler.expected_tokens = 1;
+  scheduler.snapshot_pages = 1;
   scheduler.has_store = false;
   options.make_store = {};
   options.head.prefetch_timeout = {};
   return options;
 }
 
-/// Such a ring with pages of one token and a store that takes so long for each call of one kind; of so many stages, if
-/// it matters.
+/// Such a ring without states, with pages of one token and a store that takes so long for each call of one kind; of so
+/// many stages, if it matters.
 inline sim::SimulatedRingOptions ring_with_slow_store(Dice& dice, sim::StoreCall slow, async::Duration duration,
                                                       uint32_t stage_count = 0) {
   auto options = roomy_ring(dice);
   if (stage_count > 0) options.stage_count = options.head.scheduler.stage_count = stage_count;
+  options.model.state_one_in = 0;
+  options.head.scheduler.windows = options.model.windows();
   options.head.scheduler.page_size = 1;
   options.head.scheduler.page_count = 200;
   options.head.scheduler.host_page_count = 800;
@@ -202,6 +212,13 @@ inline const std::vector<std::shared_ptr<const grammar::Grammar>>& some_grammars
     return made;
   }();
   return grammars;
+}
+
+/// Returns a prompt of many tokens.
+inline std::vector<TokenId> long_prompt(size_t tokens) {
+  std::vector<TokenId> prompt(tokens);
+  for (size_t i = 0; i < tokens; ++i) prompt[i] = static_cast<TokenId>(i * i % 47);
+  return prompt;
 }
 
 /// Begins `job` with another's prompt and what it was or will be answered: a conversation that goes on, or an answer

@@ -31,12 +31,6 @@ sim::SimulatedRingOptions ring_with_window(bool all_slide) {
   return ring;
 }
 
-std::vector<TokenId> long_prompt(size_t tokens) {
-  std::vector<TokenId> prompt(tokens);
-  for (size_t i = 0; i < tokens; ++i) prompt[i] = static_cast<TokenId>(i * i % 47);
-  return prompt;
-}
-
 }  // namespace
 
 TEST_CASE("twenty windows need the memory of one") {

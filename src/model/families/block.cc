@@ -118,7 +118,8 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
   read_dual_chunks(fields, config);
   const int32_t layer_count = fields.integer("num_hidden_layers", 1, kMaxLayerCount);
   LayerConfig layer;
-  layer.feed_forward.width = fields.integer("intermediate_size", 1, kMaxIntermediate);
+  layer.feed_forward.width =
+      integer_with_default(fields, "intermediate_size", defaults.intermediate_size, 1, kMaxIntermediate);
   layer.attention = read_attention(fields, config, defaults);
   if (fields.flag_or("mlp_bias", false)) fields.fail("mlp_bias true is not supported, wanted false");
   config.layers.assign(static_cast<size_t>(layer_count), layer);
@@ -156,6 +157,40 @@ std::vector<bool> read_layer_types(FieldReader& fields, const ModelConfig& confi
                        layer);
   }
   return sliding;
+}
+
+std::vector<bool> read_recurrent_layers(FieldReader& fields, const ModelConfig& config,
+                                        std::initializer_list<std::string_view> names,
+                                        const std::function<bool(int32_t layer)>& is_recurrent) {
+  std::vector<bool> recurrent;
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) recurrent.push_back(is_recurrent(layer));
+  const char* key = fields.has("layers_block_type") ? "layers_block_type" : "layer_types";
+  if (!fields.has(key)) return recurrent;
+  const std::vector<std::string> types = fields.strings(key);
+  if (types.size() != recurrent.size()) {
+    fields.fail_with("{} names {} layers, num_hidden_layers {}", key, types.size(), recurrent.size());
+    return recurrent;
+  }
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    recurrent[layer] = std::ranges::find(names, types[layer]) != names.end();
+    if (!recurrent[layer] && types[layer] != "full_attention" && types[layer] != "attention")
+      fields.fail_with("{} names '{}' for layer {}, wanted full_attention or {}", key, types[layer], layer,
+                       *names.begin());
+  }
+  return recurrent;
+}
+
+void set_recurrent_layers(ModelConfig& config, const LayerConfig& layer, const RecurrentConfig& mixer,
+                          const std::vector<bool>& recurrent) {
+  for (size_t index = 0; index < config.layers.size(); ++index) {
+    config.layers[index] = layer;
+    if (recurrent[index]) config.layers[index].recurrent = mixer;
+  }
+}
+
+int32_t read_conv_width(FieldReader& fields, std::string_view key, int32_t fallback) {
+  constexpr int32_t kMaxConvWidth = 8;
+  return fields.integer_or(key, fallback, 2, kMaxConvWidth);
 }
 
 void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,

@@ -30,6 +30,7 @@ struct BlockDefaults {
   std::optional<int32_t> kv_head_count = {};  ///< none: head_count
   std::optional<int32_t> head_dim = {};       ///< none: hidden_size / head_count
   std::optional<int32_t> max_position = {};
+  std::optional<int32_t> intermediate_size = {};
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   bool tied_embeddings = false;
@@ -56,6 +57,19 @@ int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& la
 /// fault.
 void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,
                 const std::vector<bool>& slides);
+
+/// Says of each layer whether it has a recurrent mixer: as layer_types names it, by one of `names` or else
+/// full_attention or attention, or else as `is_recurrent` says.
+[[nodiscard]] std::vector<bool> read_recurrent_layers(FieldReader& fields, const ModelConfig& config,
+                                                      std::initializer_list<std::string_view> names,
+                                                      const std::function<bool(int32_t layer)>& is_recurrent);
+
+/// Gives every layer a copy of `layer`, and the recurrent ones the mixer.
+void set_recurrent_layers(ModelConfig& config, const LayerConfig& layer, const RecurrentConfig& mixer,
+                          const std::vector<bool>& recurrent);
+
+/// Reads the tokens that a mixer's convolution sees.
+[[nodiscard]] int32_t read_conv_width(FieldReader& fields, std::string_view key, int32_t fallback);
 
 /// Reads the experts of each token, at most `moe.expert_count`, whose name in config.json is `count_key`.
 void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,

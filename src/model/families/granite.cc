@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include "model/families/block.h"
 #include "model/families/families.h"
 
@@ -8,16 +11,60 @@ float read_multiplier(FieldReader& fields, const char* key) {
   return static_cast<float>(fields.number_or(key, 1.0, 1e-6, 1e6));
 }
 
-LayerConfig read_granite_block(FieldReader& fields, ModelConfig& config) {
+LayerConfig read_granite_block(FieldReader& fields, ModelConfig& config, bool rotates = true) {
   require_activation(fields, "silu");
   LayerConfig layer = read_block(fields, config);
   layer.attention.qkv_bias = layer.attention.output_bias = fields.flag_or("attention_bias", false);
-  layer.attention.rope = add_rope(fields, config, layer);
+  if (rotates) layer.attention.rope = add_rope(fields, config, layer);
   layer.attention.scale = read_multiplier(fields, "attention_multiplier");
   layer.residual_multiplier = read_multiplier(fields, "residual_multiplier");
   config.embedding_scale = read_multiplier(fields, "embedding_multiplier");
   config.logit_scale = 1.0f / read_multiplier(fields, "logits_scaling");
   return layer;
+}
+
+MoeConfig read_granite_experts(FieldReader& fields, const LayerConfig& layer, int32_t count) {
+  MoeConfig moe;
+  moe.expert_count = count;
+  read_experts_per_token(fields, "num_local_experts", moe);
+  moe.intermediate_size = layer.feed_forward.width;
+  moe.renormalize = true;
+  return moe;
+}
+
+TensorNames granite_expert_names() {
+  return {.router = "block_sparse_moe.router.layer",
+          .experts = "block_sparse_moe.experts.",
+          .expert_storage = ExpertStorage::kRows,
+          .fused_experts_gate_up = "block_sparse_moe.input_linear.weight",
+          .fused_experts_down = "block_sparse_moe.output_linear.weight"};
+}
+
+MambaConfig read_mamba(FieldReader& fields, const ModelConfig& config) {
+  constexpr int32_t kMaxState = 1024;
+  constexpr int32_t kMaxExpand = 64;
+  MambaConfig mamba;
+  mamba.head_count = fields.integer_or("mamba_n_heads", 128, 1, kMaxHeadCount);
+  const int32_t width = fields.integer_or("mamba_expand", 2, 1, kMaxExpand) * config.hidden_size;
+  if (width % mamba.head_count != 0)
+    fields.fail_with("mamba_expand · hidden_size {} is not a multiple of mamba_n_heads {}", width, mamba.head_count);
+  mamba.head_dim = std::max(1, width / mamba.head_count);
+  mamba.group_count = fields.integer_or("mamba_n_groups", 1, 1, kMaxHeadCount);
+  if (mamba.head_count % mamba.group_count != 0)
+    fields.fail_with("mamba_n_heads {} is not a multiple of mamba_n_groups {}", mamba.head_count, mamba.group_count);
+  mamba.state_dim = fields.integer_or("mamba_d_state", 256, 1, kMaxState);
+  mamba.conv_width = read_conv_width(fields, "mamba_d_conv", 4);
+  mamba.conv_bias = fields.flag_or("mamba_conv_bias", true);
+  mamba.projection_bias = fields.flag_or("mamba_proj_bias", false);
+  mamba.max_step = std::numeric_limits<float>::infinity();
+  const std::vector<double> limits = fields.numbers("time_step_limit", 0.0, 1e30);
+  if (limits.size() == 2) {
+    mamba.min_step = static_cast<float>(limits[0]);
+    mamba.max_step = static_cast<float>(limits[1]);
+  }
+  if ((!limits.empty() && limits.size() != 2) || mamba.min_step > mamba.max_step)
+    fields.fail_with("time_step_limit has {} numbers, wanted a lower and an upper bound", limits.size());
+  return mamba;
 }
 
 }  // namespace
@@ -32,18 +79,38 @@ void describe_granite(FieldReader& fields, ModelConfig& config) {
 /// Granite's block with experts on every layer. The weights of a token's experts are a softmax over their logits alone.
 void describe_granite_moe(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_granite_block(fields, config);
-  MoeConfig moe;
-  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
-  read_experts_per_token(fields, "num_local_experts", moe);
-  moe.intermediate_size = layer.feed_forward.width;
-  moe.renormalize = true;
-  layer.feed_forward.moe = moe;
-  config.names = {.router = "block_sparse_moe.router.layer",
-                  .experts = "block_sparse_moe.experts.",
-                  .expert_storage = ExpertStorage::kRows,
-                  .fused_experts_gate_up = "block_sparse_moe.input_linear.weight",
-                  .fused_experts_down = "block_sparse_moe.output_linear.weight"};
+  layer.feed_forward.moe = read_granite_experts(fields, layer, fields.integer("num_local_experts", 1, kMaxExpertCount));
+  config.names = granite_expert_names();
   config.layers.assign(config.layers.size(), layer);
+}
+
+/// Granite's block with Mamba-2 in most layers and attention in the others. Every layer has a feed-forward block, and
+/// experts besides it if the model has some.
+void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config) {
+  const std::string positions = fields.text_or("position_embedding_type", "nope");
+  if (positions != "rope" && positions != "nope")
+    fields.fail_with("position_embedding_type '{}' is not supported, wanted 'rope' or 'nope'", positions);
+  LayerConfig layer = read_granite_block(fields, config, positions == "rope");
+  const int32_t shared = fields.integer_or("shared_intermediate_size", 1024, 1, kMaxIntermediate);
+  const int32_t experts = fields.integer_or("num_local_experts", 8, 0, kMaxExpertCount);
+  if (experts > 0) {
+    layer.feed_forward.moe = read_granite_experts(fields, layer, experts);
+    layer.feed_forward.moe->shared = {.width = shared};
+    config.names = granite_expert_names();
+  }
+  layer.feed_forward.width = shared;
+  config.names.fused_gate_up = config.names.fused_shared_gate_up = "shared_mlp.input_linear";
+  config.names.down = config.names.shared_down = "shared_mlp.output_linear";
+  config.names.mixer_input = "mamba.in_proj";
+  config.names.mixer_conv = "mamba.conv1d";
+  config.names.mixer_decay = "mamba.A_log";
+  config.names.mixer_step_bias = "mamba.dt_bias";
+  config.names.mixer_skip = "mamba.D";
+  config.names.mixer_norm = "mamba.norm";
+  config.names.mixer_output = "mamba.out_proj";
+  set_recurrent_layers(
+      config, layer, read_mamba(fields, config),
+      read_recurrent_layers(fields, config, {"mamba", "linear_attention"}, [](int32_t) { return true; }));
 }
 
 }  // namespace millrace::model

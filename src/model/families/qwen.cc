@@ -1,3 +1,5 @@
+#include "model/families/qwen.h"
+
 #include <algorithm>
 
 #include "model/families/block.h"
@@ -33,7 +35,9 @@ LayerConfig read_qwen3_block(FieldReader& fields, ModelConfig& config, const Blo
   return layer;
 }
 
-void read_qwen_experts(FieldReader& fields, MoeConfig& moe) {
+}  // namespace
+
+void read_qwen_experts(FieldReader& fields, MoeConfig& moe, bool renormalize) {
   // transformers 5 writes the second name.
   const bool renamed = !fields.has("num_experts") && fields.has("num_local_experts");
   const char* count_key = renamed ? "num_local_experts" : "num_experts";
@@ -43,11 +47,9 @@ void read_qwen_experts(FieldReader& fields, MoeConfig& moe) {
     fields.fail_with("num_experts {} and num_local_experts {} differ", moe.expert_count, other);
   read_experts_per_token(fields, count_key, moe);
   moe.intermediate_size = fields.integer("moe_intermediate_size", 1, kMaxIntermediate);
-  moe.renormalize = fields.flag_or("norm_topk_prob", false);
+  moe.renormalize = fields.flag_or("norm_topk_prob", renormalize);
 }
 
-/// Gives experts to each layer whose number, counted from 1, is a multiple of decoder_sparse_step, and that
-/// mlp_only_layers does not name.
 void set_qwen_experts(FieldReader& fields, ModelConfig& config, const MoeConfig& moe) {
   constexpr int32_t kMaxStep = 1024;
   const int32_t step = fields.integer_or("decoder_sparse_step", 1, 1, kMaxStep);
@@ -58,7 +60,12 @@ void set_qwen_experts(FieldReader& fields, ModelConfig& config, const MoeConfig&
   }
 }
 
-}  // namespace
+void read_qwen_shared_expert(FieldReader& fields, ModelConfig& config, MoeConfig& moe) {
+  moe.shared = {.width = fields.integer("shared_expert_intermediate_size", 1, kMaxIntermediate), .has_gate = true};
+  config.names.shared_gate = "mlp.shared_expert.gate_proj";
+  config.names.shared_up = "mlp.shared_expert.up_proj";
+  config.names.shared_down = "mlp.shared_expert.down_proj";
+}
 
 /// Llama's block with biases on q, k and v. Layers from max_window_layers on slide, if any.
 void describe_qwen2(FieldReader& fields, ModelConfig& config) {
@@ -95,10 +102,7 @@ void describe_qwen2_moe(FieldReader& fields, ModelConfig& config) {
     fields.fail("use_sliding_window true is not supported, wanted false");
   MoeConfig moe;
   read_qwen_experts(fields, moe);
-  moe.shared = {.width = fields.integer("shared_expert_intermediate_size", 1, kMaxIntermediate), .has_gate = true};
-  config.names = {.shared_gate = "mlp.shared_expert.gate_proj",
-                  .shared_up = "mlp.shared_expert.up_proj",
-                  .shared_down = "mlp.shared_expert.down_proj"};
+  read_qwen_shared_expert(fields, config, moe);
   config.layers.assign(config.layers.size(), layer);
   set_qwen_experts(fields, config, moe);
 }

@@ -1,3 +1,4 @@
+#include "model/recurrent_tensors.h"
 #include "model/quantize/quantize_checkpoint.h"
 
 #include <algorithm>
@@ -59,12 +60,18 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
 }
 
 /// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared
-/// experts, expansions of latents, and the head, which may be tied and have no tensor.
+/// experts, expansions of latents, what controls recurrent states, and the head, which may be tied and have no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (config.layer(layer).attention.latent) names.push_back(config.names.plain(layer, config.names.latent_expansion));
+    if (config.layer(layer).recurrent) {
+      for (const TensorSpec& spec : recurrent_tensors(config, layer).steps) {
+        std::string name = module(spec.stored_name());
+        if (names.back() != name) names.push_back(std::move(name));
+      }
+    }
     if (!config.is_sparse(layer)) continue;
     names.push_back(module(router_name(config, layer)));
     const auto& shared = config.layer(layer).feed_forward.moe->shared;
@@ -77,16 +84,21 @@ Result<std::vector<Source>> find_sources(const Checkpoint& checkpoint, const Mod
                                          Quantization quantization) {
   const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
   std::vector<Source> sources;
+  const std::vector<TensorSpec> specs = stage_tensors(config, whole);
+  std::unordered_set<std::string> plain;  // tensors a part of which stays unquantized
+  for (const TensorSpec& spec : specs) {
+    if (!spec.projection || stays(spec, quantization)) plain.insert(spec.stored_name());
+  }
   std::unordered_set<std::string> known;  // one tensor may hold several weights
-  for (const TensorSpec& spec : stage_tensors(config, whole)) {
+  for (const TensorSpec& spec : specs) {
     if (!known.insert(spec.stored_name()).second) continue;
-    if (spec.stored_shape().rank() > 2)
+    if (spec.stored_shape().rank() > 2 && !spec.part->joined)
       return make_error(ErrorCode::kInvalidArgument,
                         "{}: tensor '{}' holds several matrices {}, wanted one tensor for each to quantize",
                         checkpoint.folder().string(), spec.stored_name(), spec.stored_shape().to_string());
     auto tensor = checkpoint.find(spec.stored_name(), spec.stored_shape());
     if (!tensor) return tensor.error();
-    const bool projection = spec.projection && !stays(spec, quantization);
+    const bool projection = !plain.contains(spec.stored_name());
     if (projection && quantization == Quantization::kW4 && spec.shape[1] % tensor::kW4Unit != 0)
       return make_error(ErrorCode::kInvalidArgument, "tensor '{}' has {} inputs, wanted a multiple of {} for 4 bits",
                         spec.name, spec.shape[1], tensor::kW4Unit);
@@ -326,7 +338,7 @@ Result<QuantizeReport> quantize_checkpoint(const fs::path& folder, const fs::pat
                       folder.string());
   const auto checkpoint = Checkpoint::open(folder);
   if (!checkpoint) return checkpoint.error();
-  RETURN_IF_ERROR(untie_separate_head(**checkpoint, *config));
+  RETURN_IF_ERROR(adapt_to_checkpoint(**checkpoint, *config));
   const auto sources = find_sources(**checkpoint, *config, quantization);
   if (!sources) return sources.error();
   RETURN_IF_ERROR(make_empty_folder(output));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/group_kind.h"
 #include "cache/cache_counts.h"
 #include "sched/plan/draft_counts.h"
 
@@ -11,7 +12,8 @@ namespace millrace::sched {
 
 /// The pages of one window group at one moment, as EngineStatus has those of the first group.
 struct WindowStatus {
-  uint32_t window = 0;  ///< tokens that its layers see
+  GroupKind kind = GroupKind::kWindow;
+  uint32_t window = 0;  ///< tokens that its layers see; 0 for a state group
   uint64_t free_pages = 0;
   uint64_t total_pages = 0;
   uint64_t cached_pages = 0;

@@ -439,7 +439,8 @@ namespace {
 std::vector<WindowStatus> window_statuses(const cache::PrefixCache& cache) {
   std::vector<WindowStatus> all;
   for (const auto& group : cache.windows()) {
-    all.push_back({.window = group->window(),
+    all.push_back({.kind = group->kind(),
+                   .window = group->has_states() ? 0 : group->window(),
                    .free_pages = group->account().available_pages(),
                    .total_pages = group->account().pool().page_count(),
                    .cached_pages = group->pages().device_page_count(),

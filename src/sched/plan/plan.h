@@ -58,7 +58,8 @@ struct PlanSlice {
   [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == draft_count + 1; }
 };
 
-/// The pages of one window group that a plan appends to the tables of its slices' sequences.
+/// The pages of one window group that a plan appends to the tables of its slices' sequences. In a state group some
+/// indices of a table have no page: there `pages` has cache::kNoPage.
 struct PlanWindow {
   std::vector<uint32_t> counts;  // [slices], taken from `pages` in order
   std::vector<PageId> pages;     // [Σ counts]

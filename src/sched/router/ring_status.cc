@@ -12,6 +12,7 @@ namespace millrace::sched {
 namespace {
 
 void add_window(WindowStatus& sum, const WindowStatus& ring) {
+  sum.kind = ring.kind;
   sum.window = ring.window;
   sum.free_pages += ring.free_pages;
   sum.total_pages += ring.total_pages;

@@ -20,11 +20,12 @@ uint64_t AdmissionController::max_new_tokens(const Sequence& sequence) const {
 }
 
 // The pages that a sequence keeps between its plans, with those of rejected drafts, and those that a decode step adds.
-size_t AdmissionController::max_window_pages(const Sequence& sequence, uint32_t window) const {
+size_t AdmissionController::max_window_pages(const Sequence& sequence, const WindowSpec& spec) const {
   const SchedulerOptions& options = state_.options;
+  if (spec.kind == GroupKind::kState) return cache::kRunningStatePages;
   const size_t longest =
       std::min<uint64_t>(options.context_length, uint64_t{sequence.tokens.size()} + sequence.request.max_tokens);
-  const size_t kept = cache::kept_window_pages(window, options.page_size) + state_.pages_for(options.draft_tokens);
+  const size_t kept = cache::kept_window_pages(spec.window, options.page_size) + state_.pages_for(options.draft_tokens);
   return std::min(kept, state_.pages_for(longest)) + state_.pages_for(options.draft_tokens + 1);
 }
 
@@ -36,7 +37,9 @@ bool AdmissionController::windows_hold(std::span<const size_t> pages) const {
   const SchedulerOptions& options = state_.options;
   const size_t of_prompts = state_.pages_for(max_prompt_tokens(options.chunking, options.chunked_prefill_size));
   for (size_t i = 0; i < pages.size(); ++i) {
-    if (pages[i] + of_prompts > state_.cache.windows()[i]->account().pool().page_count()) return false;
+    const bool has_states = options.windows[i].kind == GroupKind::kState;
+    if (pages[i] + (has_states ? 0 : of_prompts) > state_.cache.windows()[i]->account().pool().page_count())
+      return false;
   }
   return true;
 }
@@ -106,6 +109,8 @@ bool AdmissionController::has_room_for_next() const {
 bool AdmissionController::admit(Sequence& candidate, uint32_t slice_tokens) {
   if (!has_room(candidate) || !builder_.can_open(candidate)) return false;
   const cache::RadixTree::Match match = queue_.match(candidate);
+  // Stages run the slices of a plan at once, so that none of them finds a state that another one leaves.
+  if (state_.cache.is_fresh(match)) return false;
   const size_t page_count = state_.pages_for(candidate.tokens.size());
   const size_t window_pages = state_.pages_for(size_t{match.pages} * state_.options.page_size + slice_tokens);
   if (!state_.cache.acquire(candidate.page_table, candidate.request.cache_salt, match, page_count, window_pages)) {

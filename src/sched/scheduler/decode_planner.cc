@@ -59,7 +59,7 @@ void DecodePlanner::add_step(Sequence& sequence, double extra_row_cost) {
     sequence.drafts.resize(pages.size() * state_.options.page_size - sequence.scheduled - 1);
   }
   const size_t wanted = state_.pages_for(sequence.scheduled + 1 + sequence.drafts.size());
-  if (!state_.cache.extend_windows(sequence.page_table, wanted)) sequence.drafts.clear();
+  if (!state_.cache.extend_windows(sequence.page_table, wanted, sequence.scheduled)) sequence.drafts.clear();
   builder_.add_slice(sequence, 1);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/pool_division.h"
 #include "cache/window_group.h"
 
 namespace millrace::sched {
@@ -38,24 +39,37 @@ void DummySequences::reopen(Plan& plan, uint32_t slot, uint32_t prompt_length) {
 }
 
 // Pages of a window group repeat, since only the time to read and write them matters.
+PageId DummySequences::window_page(size_t window, const PlanSlice& slice, uint32_t index, uint32_t end) {
+  if (windows_[window].kind == GroupKind::kState) return state_page(window, slice, index, end);
+  const uint32_t page_count = windows_[window].pages.device;
+  uint32_t& used = used_window_pages_[window];
+  const bool is_cached = index * page_size_ < slice.prefix;
+  return PageId(is_cached ? index % std::min(used, page_count) : used++ % page_count);
+}
+
+// The sequences of a plan write to pages of their own, two by turns.
+PageId DummySequences::state_page(size_t window, const PlanSlice& slice, uint32_t index, uint32_t end) {
+  if (index * page_size_ < slice.prefix) return written_states_[window];
+  if (index + 1 < end) return cache::kNoPage;
+  const uint32_t number = slice.slot.value() * cache::kRunningStatePages + index % cache::kRunningStatePages;
+  return written_states_[window] = PageId(number % windows_[window].pages.device);
+}
+
 void DummySequences::append_window_pages(Plan& plan, const PlanSlice& slice, DummySequence& sequence) {
   plan.windows.resize(windows_.size());
   sequence.windows.resize(windows_.size());
   for (size_t i = 0; i < windows_.size(); ++i) {
-    const uint32_t page_count = windows_[i].pages.device;
     DummySequence::SentWindow& sent = sequence.windows[i];
     PlanWindow& window = plan.windows[i];
     const uint32_t begin = std::max(sent.end, cache::first_window_page(slice.prefix, windows_[i].window, page_size_));
-    uint32_t index = begin;
-    for (; index * page_size_ < sequence.length; ++index) {
-      uint32_t& used = used_window_pages_[i];
-      const bool is_cached = index * page_size_ < slice.prefix;
-      const PageId page((is_cached ? index % std::min(used, page_count) : used++ % page_count));
+    const uint32_t end = std::max(begin, (sequence.length + page_size_ - 1) / page_size_);
+    for (uint32_t index = begin; index < end; ++index) {
+      const PageId page = window_page(i, slice, index, end);
       window.pages.push_back(page);
       sent.digest = sched::table_digest(sent.digest, page);
     }
-    window.counts.push_back(index - begin);
-    sent.end = index;
+    window.counts.push_back(end - begin);
+    sent.end = end;
     plan.digest = window_digest(plan.digest, sent.digest);
   }
 }

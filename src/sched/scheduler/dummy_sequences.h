@@ -19,7 +19,8 @@ class DummySequences {
         vocab_size_(vocab_size),
         sample_(sample),
         windows_(std::move(windows)),
-        used_window_pages_(windows_.size()) {}
+        used_window_pages_(windows_.size()),
+        written_states_(windows_.size()) {}
 
   /// Closes all sequences in the plan; their pages are used again by the next ones.
   void close_all(Plan& plan);
@@ -47,12 +48,15 @@ class DummySequences {
     std::vector<SentWindow> windows;
   };
   void append_window_pages(Plan& plan, const PlanSlice& slice, DummySequence& sequence);
+  [[nodiscard]] PageId window_page(size_t window, const PlanSlice& slice, uint32_t index, uint32_t end);
+  [[nodiscard]] PageId state_page(size_t window, const PlanSlice& slice, uint32_t index, uint32_t end);
 
   const uint32_t page_size_;
   const uint32_t vocab_size_;
   const bool sample_;
   const std::vector<cache::WindowPool> windows_;
   std::vector<uint32_t> used_window_pages_;  // by window group; the pools are used over and over
+  std::vector<PageId> written_states_;       // by window group: in a state group, a page that has been written
   std::vector<DummySequence> open_;          // by slot
   uint32_t used_pages_ = 0;                  // pages with smaller ids are in use
   uint32_t full_pages_ = 0;                  // pages with smaller ids were full once

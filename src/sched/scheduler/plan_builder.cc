@@ -40,6 +40,7 @@ size_t open_bytes(const Sequence& sequence) {
 PlanBuilder::PlanBuilder(SchedulerState& state) : state_(state), masks_(state.options.max_running) {}
 
 void PlanBuilder::begin() {
+  state_.cache.end_plan();
   plan_ = {};
   plan_.windows.resize(state_.options.windows.size());
   sequences_.clear();
@@ -66,6 +67,7 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
   const uint32_t begin = sequence.scheduled;
   const uint32_t end = begin + token_count;
   const bool is_last_chunk = end == sequence.tokens.size();
+  const bool ends_prompt = is_last_chunk && sequence.prefilling();
   const std::span<const PageId> new_pages = std::span(sequence.page_table.pages).subspan(sequence.sent_pages);
   const auto draft_count = static_cast<uint32_t>(sequence.drafts.size());
   PlanSlice slice{.slot = sequence.slot,
@@ -90,7 +92,7 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
   add_window_pages(sequence);
   sequence.sent_pages += slice.new_page_count;
   sequence.scheduled = end;
-  state_.cache.publish(sequence.page_table, std::span(sequence.tokens).first(end));
+  state_.cache.publish(sequence.page_table, std::span(sequence.tokens).first(end), ends_prompt);
   sequence.last_planned = state_.turn;
   ++sequence.in_flight;
   sequences_.push_back(sequence.id);
@@ -104,6 +106,8 @@ void PlanBuilder::add_window_pages(Sequence& sequence) {
     Sequence::SentWindow& sent = sequence.sent_windows[i];
     PlanWindow& window = plan_.windows[i];
     const uint32_t begin = std::max(sent.end, table.first);
+    CHECK(table.entries.back().page != cache::kNoPage, "sequence {}: no page of cache group {} for its last token",
+          sequence.id.value(), i + 1);
     for (uint32_t index = begin; index < table.end(); ++index) {
       const PageId page = table.entries[index - table.first].page;
       window.pages.push_back(page);

@@ -40,7 +40,7 @@ bool Preemptor::reserve_page(Sequence& sequence) {
     if (victim == &sequence) return false;
   }
   // Admission has left room for these: only copies may keep it.
-  return state_.cache.extend_windows(sequence.page_table, wanted);
+  return state_.cache.extend_windows(sequence.page_table, wanted, sequence.scheduled);
 }
 
 // A sequence that is in this very plan, or whose next token is in flight, can't be sent back; the requester waits for

@@ -103,7 +103,8 @@ bool PrefillPlanner::add_first_chunk(const Sequence* before) {
 
 // Returns false while the window pages of the sequence's next tokens wait for copies.
 bool PrefillPlanner::extend_windows(Sequence& sequence, uint32_t count) {
-  return state_.cache.extend_windows(sequence.page_table, state_.pages_for(sequence.scheduled + count));
+  const size_t page_count = state_.pages_for(sequence.scheduled + count);
+  return state_.cache.extend_windows(sequence.page_table, page_count, sequence.scheduled);
 }
 
 bool PrefillPlanner::add_chunk(Sequence& sequence) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/enum_names.h"
+#include "base/group_kind.h"
 #include "cache/window_pool.h"
 #include "cache/write_policy.h"
 #include "sched/scheduler/chunking.h"
@@ -44,11 +45,12 @@ struct SchedulerOptions {
   bool cuts_prompts = true;       ///< ChunkingOptions::cuts_prompts; false: chunked_prefill_size holds every prompt
   double chunk_smoothing = 0.75;  ///< ChunkingOptions::smoothing
   QueuePolicy policy = QueuePolicy::kFcfs;
-  bool spread_decodes = true;     ///< over the number of plans that is fastest; false: a plan takes all ready sequences
-  double new_token_ratio = 0.7;   ///< initial share of max_tokens that running requests are expected to generate
-  bool share_prefixes = true;     ///< keep computed pages for requests with the same prefix
-  uint32_t host_page_count = 0;   ///< host pages of the first cache group; 0: there is no host tier
-  std::vector<uint32_t> windows;  ///< of the model's window groups
+  bool spread_decodes = true;    ///< over the number of plans that is fastest; false: a plan takes all ready sequences
+  double new_token_ratio = 0.7;  ///< initial share of max_tokens that running requests are expected to generate
+  bool share_prefixes = true;    ///< keep computed pages for requests with the same prefix
+  uint32_t host_page_count = 0;  ///< host pages of the first cache group; 0: there is no host tier
+  std::vector<WindowSpec> windows;    ///< of the model's window groups
+  uint32_t snapshot_pages = 0;        ///< state groups: also take a snapshot every so many pages; 0: do not
   uint32_t expected_tokens = 16'384;  ///< length of a typical sequence (cache::PoolNeeds)
   bool has_store = false;             ///< the stages have a page store after the host tier
   cache::WritePolicy write_policy = cache::WritePolicy::kWriteThrough;
@@ -56,13 +58,15 @@ struct SchedulerOptions {
   uint32_t processors = 0;     ///< processors that all stages share; 0: unknown, or the stages are on several machines
   uint32_t stage_threads = 1;  ///< compute threads of each stage
   uint64_t first_copy_id = 1;  ///< cache::PrefixCacheOptions::first_copy_id
-  uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have
+  uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have; 0 for a model with states
   bool draft_history = false;  ///< drafts also come from the sequence's own tokens
   /// Steps (grammar::WorkBudget) of work on token masks at a time: to book an output, to find drafts, and between
   /// turns.
   uint64_t mask_steps = 20'000;
 };
 
+/// Returns whether some layers keep states, which a rejected draft would spoil.
+[[nodiscard]] bool has_states(const std::vector<WindowSpec>& windows);
 /// Returns the largest number of draft rows in one micro-batch.
 [[nodiscard]] uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running);
 /// Returns the largest number of rows in one micro-batch.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "cache/pool_division.h"
+
 namespace millrace::sched {
 namespace {
 
@@ -111,8 +113,12 @@ void StartupProfiler::add_prefills() {
 uint32_t StartupProfiler::max_decodes(uint32_t longest) const {
   const uint64_t pages_each = (uint64_t{bounds_.page_size} + kDecodePromptTokens + 2 - 1) / bounds_.page_size;
   if (kDecodePromptTokens + 2 >= bounds_.context_length) return 0;
-  return std::min({bounds_.max_running, kMaxDecodes, longest / kDecodePromptTokens,
-                   static_cast<uint32_t>(bounds_.page_count / pages_each)});
+  uint32_t count = std::min({bounds_.max_running, kMaxDecodes, longest / kDecodePromptTokens,
+                             static_cast<uint32_t>(bounds_.page_count / pages_each)});
+  for (const cache::WindowPool& pool : bounds_.windows) {
+    if (pool.kind == GroupKind::kState) count = std::min(count, pool.pages.device / cache::kRunningStatePages);
+  }
+  return count;
 }
 
 void StartupProfiler::add_decodes() {

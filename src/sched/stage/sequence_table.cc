@@ -11,6 +11,7 @@ SequenceTable::SequenceTable(const StageBounds& bounds, bool samples)
   for (size_t i = 0; i < bounds.group_count(); ++i) {
     const uint32_t page_count = bounds.pools(i).device;
     groups_.push_back({.window = i == 0 ? 0 : bounds.windows[i - 1].window,
+                       .has_states = bounds.kind(i) == GroupKind::kState,
                        .page_count = page_count,
                        .written = std::vector<bool>(page_count),
                        .page_begin = {},
@@ -22,7 +23,8 @@ uint32_t SequenceTable::Group::first_page(const PlanSlice& slice, uint32_t page_
   return window == 0 ? 0 : cache::first_window_page(slice.prefix, window, page_size);
 }
 
-// Attention reads nothing before the window except as padding of its blocks, for which any page will do.
+// Attention reads nothing before the window except as padding of its blocks, for which any page will do. Layers with
+// states read and write none of the pages that are missing.
 void SequenceTable::Group::add_to_batch(const PlanSlice& slice, uint32_t page_size, const Table& table) {
   const uint32_t first = first_page(slice, page_size);
   pages.insert(pages.end(), first, table.pages[first]);
@@ -61,7 +63,7 @@ Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, s
                                          Table& table) {
   const uint32_t slot = slice.slot.value();
   for (const PageId page : new_pages) {
-    if (page.value() < group.page_count) continue;
+    if (page.value() < group.page_count || (group.has_states && page == cache::kNoPage)) continue;
     return make_error(ErrorCode::kData, "slot {}: page {} of a pool of {}", slot, page.value(), group.page_count);
   }
   // A prefix that is found in the cache has no pages before the window.
@@ -69,7 +71,7 @@ Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, s
   if (table.pages.size() < first) table.pages.resize(first, cache::kNoPage);
   for (const PageId page : new_pages) {
     const bool in_prefix = table.pages.size() * size_t{bounds_.page_size} < slice.prefix;
-    if (in_prefix && !group.written[page.value()]) {
+    if (in_prefix && page != cache::kNoPage && !group.written[page.value()]) {
       return make_error(ErrorCode::kData, "slot {}: page {} of its prefix was never written", slot, page.value());
     }
     table.pages.push_back(page);
@@ -79,8 +81,18 @@ Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, s
   if (length > uint64_t{bounds_.page_size} * table.pages.size()) {
     return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slot, length, table.pages.size());
   }
+  if (group.has_states) RETURN_IF_ERROR(check_state_pages(slice, table));
   for (size_t at = slice.prefix / bounds_.page_size; at * bounds_.page_size < length; ++at) {
-    group.written[table.pages[at].value()] = true;
+    if (table.pages[at] != cache::kNoPage) group.written[table.pages[at].value()] = true;
+  }
+  return {};
+}
+
+/// Checks that a slice finds the states before its first token, and has a page for those after its last one.
+Result<void> SequenceTable::check_state_pages(const PlanSlice& slice, const Table& table) const {
+  for (const uint32_t tokens : {slice.prefix, slice.prefix + slice.token_count}) {
+    if (tokens == 0 || table.pages[(tokens - 1) / bounds_.page_size] != cache::kNoPage) continue;
+    return make_error(ErrorCode::kData, "slot {}: no page has the states after {} tokens", slice.slot.value(), tokens);
   }
   return {};
 }

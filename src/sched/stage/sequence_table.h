@@ -37,7 +37,8 @@ class SequenceTable {
   [[nodiscard]] Result<void> check(const Plan& plan) const;
 
  private:
-  /// The pages of a sequence in one cache group, by their index. In a window group, those before the window are void.
+  /// The pages of a sequence in one cache group, by their index. In a window group, those before the window are void,
+  /// and in a state group those that hold no snapshot.
   struct Table {
     std::vector<PageId> pages;
     uint64_t digest = 0;  // of the appended pages
@@ -56,6 +57,7 @@ class SequenceTable {
   [[nodiscard]] Result<void> open_and_close(const Plan& plan);
   struct Group;
   [[nodiscard]] Result<void> append(const PlanSlice& slice, std::span<const TokenId> tokens);
+  [[nodiscard]] Result<void> check_state_pages(const PlanSlice& slice, const Table& table) const;
   [[nodiscard]] Result<void> append_pages(Group& group, const PlanSlice& slice, std::span<const PageId> new_pages,
                                           Table& table);
   [[nodiscard]] Result<uint64_t> append_all_pages(const Plan& plan);
@@ -70,6 +72,7 @@ class SequenceTable {
   /// One cache group: what holds for all sequences, and the pages of the plan's batch.
   struct Group {
     uint32_t window = 0;  // 0: the first group, which keeps all pages
+    bool has_states = false;
     uint32_t page_count = 0;
     std::vector<bool> written;  // pages that a slice or a load has written: only they may hold a prefix
     std::vector<int32_t> page_begin;

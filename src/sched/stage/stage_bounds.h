@@ -23,6 +23,7 @@ struct StageBounds {
   [[nodiscard]] cache::PoolSizes pools(size_t group) const {
     return group == 0 ? cache::PoolSizes{page_count, host_page_count} : windows[group - 1].pages;
   }
+  [[nodiscard]] GroupKind kind(size_t group) const { return group == 0 ? GroupKind::kFull : windows[group - 1].kind; }
   [[nodiscard]] size_t group_count() const { return 1 + windows.size(); }
 };
 

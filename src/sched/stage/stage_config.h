@@ -57,7 +57,7 @@ inline constexpr auto kStageConfigFields = std::tuple(
 /// those of the model's window groups.
 [[nodiscard]] inline RingConfig ring_config(const StageConfig& stage, uint32_t stage_count, uint32_t vocab_size,
                                             uint32_t page_count, uint32_t host_page_count,
-                                            std::span<const uint32_t> windows) {
+                                            std::span<const WindowSpec> windows) {
   return {.stage_count = stage_count,
           .rank_count = stage.rank_count,
           .window = stage.window,

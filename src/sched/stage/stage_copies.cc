@@ -24,6 +24,7 @@ StageCopies::StageCopies(async::Runtime& runtime, StageRunner& runner, async::Ta
       runner_(runner),
       tasks_(tasks),
       acks_(acks),
+      windows_(bounds.windows),
       tier_(runner.host_tier()),
       transfer_ended_(runtime) {
   tier_.valid.resize(bounds.group_count());
@@ -119,14 +120,17 @@ asio::awaitable<void> StageCopies::run_store(cache::PageCopy copy) {
 }
 
 asio::awaitable<void> StageCopies::run_with_page_store(cache::PageCopy copy) {
-  Batch batch{copy, 0, copy.page_count()};
+  const bool finds_last = probes_snapshots(copy);
+  Batch batch{copy, 0, finds_last ? 0 : copy.page_count()};
   ++transfers_;
   // Page stores do not throw. After another failure, such as a lack of memory, no page counts as good.
   async::TaskGroup workers(runtime_, [&batch](const std::string&, std::exception_ptr failure) {
     batch.good = 0;
     log::error("copy {} to or from the page store has failed: {}", batch.copy.id.value(), async::describe(failure));
   });
-  for (size_t i = 0; i < std::min(kConcurrentPages, copy.page_count()); ++i) workers.spawn("page", copy_pages(batch));
+  for (size_t i = 0; i < std::min(kConcurrentPages, copy.page_count()); ++i) {
+    workers.spawn("page", finds_last ? find_last_page(batch) : copy_pages(batch));
+  }
   co_await workers.join();
   --transfers_;
   transfer_ended_.notify_all();
@@ -145,6 +149,21 @@ asio::awaitable<void> StageCopies::copy_pages(Batch& batch) {
   if (stopping_) batch.good = std::min(batch.good, batch.next);
 }
 
+bool StageCopies::probes_snapshots(const cache::PageCopy& copy) const {
+  return copy.kind == CopyKind::kProbe && copy.group > 0 && windows_[copy.group - 1].kind == GroupKind::kState;
+}
+
+// Few page boundaries have a snapshot: the pages up to the last one that has are good.
+asio::awaitable<void> StageCopies::find_last_page(Batch& batch) {
+  const size_t count = batch.copy.page_count();
+  while (!stopping_ && batch.next < count - batch.good) {
+    const size_t index = count - 1 - batch.next++;
+    const bool is_good = co_await copy_page(batch.copy, index);
+    if (is_good) batch.good = std::max(batch.good, index + 1);
+  }
+  if (stopping_) batch.good = 0;
+}
+
 bool StageCopies::has_store() const {
   for (uint32_t group = 0; group < tier_.valid.size(); ++group) {
     if (runner_.store(group) != nullptr) return true;
@@ -152,11 +171,13 @@ bool StageCopies::has_store() const {
   return false;
 }
 
-// A stage without layers in the first group probes another one: its pages alone say nothing.
+// A stage without layers in the first group probes another one: its pages alone say nothing. A state group has few of
+// them, so that it says nothing either.
 cache::PageStore* StageCopies::store_of(const cache::PageCopy& copy) const {
   cache::PageStore* store = runner_.store(copy.group);
-  for (uint32_t group = 0; copy.kind == CopyKind::kProbe && store == nullptr && group < tier_.valid.size(); ++group) {
-    store = runner_.store(group);
+  const bool probes_first = copy.kind == CopyKind::kProbe && copy.group == 0;
+  for (uint32_t i = 0; probes_first && store == nullptr && i < windows_.size(); ++i) {
+    if (windows_[i].kind == GroupKind::kWindow) store = runner_.store(i + 1);
   }
   return store;
 }

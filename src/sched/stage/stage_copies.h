@@ -40,6 +40,8 @@ class StageCopies {
   [[nodiscard]] asio::awaitable<void> run_with_page_store(cache::PageCopy copy);
   [[nodiscard]] asio::awaitable<void> give_up_late_transfers();
   [[nodiscard]] asio::awaitable<void> copy_pages(Batch& batch);
+  [[nodiscard]] asio::awaitable<void> find_last_page(Batch& batch);
+  [[nodiscard]] bool probes_snapshots(const cache::PageCopy& copy) const;
   [[nodiscard]] asio::awaitable<bool> copy_page(const cache::PageCopy& copy, size_t index);
   [[nodiscard]] cache::PageStore* store_of(const cache::PageCopy& copy) const;
   [[nodiscard]] bool has_store() const;
@@ -51,6 +53,7 @@ class StageCopies {
   StageRunner& runner_;
   async::TaskGroup& tasks_;
   CopyAcks& acks_;
+  const std::vector<cache::WindowPool> windows_;
   StageRunner::HostTier& tier_;  // a page is not valid while it is written to
   bool stopping_ = false;
   size_t transfers_ = 0;  // copies with the page store under way

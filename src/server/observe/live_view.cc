@@ -43,7 +43,8 @@ void write_state(JsonWriter& json, const sched::EngineStatus& status) {
   if (status.windows.empty()) return;
   json.key("windows").begin_array();
   for (const sched::WindowStatus& one : status.windows) {
-    json.begin_object().member("window", one.window);
+    json.begin_object().member("kind", one.kind == GroupKind::kState ? "state" : "window");
+    json.member("window", one.window);
     json.member("free_pages", one.free_pages).member("total_pages", one.total_pages).end_object();
   }
   json.end_array();

@@ -87,11 +87,14 @@ void write_windows(Writer& writer, const std::vector<sched::WindowStatus>& windo
   const auto pages = [&](std::string_view name, std::string_view help, uint64_t sched::WindowStatus::* value) {
     writer.millrace().describe(name, "gauge", help);
     for (const sched::WindowStatus& one : windows) {
-      writer.millrace().sample(name, writer.labels_and(fmt::format("window=\"{}\"", one.window)), one.*value);
+      const std::string label = one.kind == GroupKind::kState ? "state" : std::to_string(one.window);
+      writer.millrace().sample(name, writer.labels_and(fmt::format("window=\"{}\"", label)), one.*value);
     }
   };
-  pages("kv_cache_window_free_pages", "Free pages of layers with a sliding window.", &sched::WindowStatus::free_pages);
-  pages("kv_cache_window_total_pages", "Pages of layers with a sliding window.", &sched::WindowStatus::total_pages);
+  pages("kv_cache_window_free_pages", "Free pages of layers with a sliding window, or with states.",
+        &sched::WindowStatus::free_pages);
+  pages("kv_cache_window_total_pages", "Pages of layers with a sliding window, or with states.",
+        &sched::WindowStatus::total_pages);
   pages("kv_cache_window_cached_pages", "Device pages of such layers that hold cached prefixes.",
         &sched::WindowStatus::cached_pages);
   pages("kv_cache_window_host_pages", "Host pages of such layers that hold cached prefixes.",

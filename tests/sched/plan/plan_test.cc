@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/random.h"
+#include "cache/group_pages.h"
 #include "sched/plan/plan_output.h"
 #include "support/hex.h"
 
@@ -185,6 +186,14 @@ TEST_CASE("corrupted messages are refused or consistent") {
     REQUIRE(tokens == plan->tokens.size());
   }
   REQUIRE(refused > kTries / 10);
+}
+
+TEST_CASE("a plan carries the holes of state groups") {
+  Plan plan = sample_plan();
+  plan.windows[0].pages[1] = cache::kNoPage;
+  const auto read = Plan::decode(plan.encode());
+  REQUIRE(read.has_value());
+  REQUIRE(read->windows[0].pages == plan.windows[0].pages);
 }
 
 TEST_CASE("a plan whose parts disagree is refused with both numbers") {

@@ -108,7 +108,7 @@ TEST_CASE("nothing happens without a slot or pages") {
 TEST_CASE("admission keeps room in window groups") {
   auto options = small_options();
   options.page_count = 60;
-  options.windows = {8};
+  options.windows = {{.window = 8}};
   options.expected_tokens = 10'000;
   SchedulerParts parts(options);
   const auto& window = *parts.state.cache.windows()[0];

@@ -342,6 +342,73 @@ TEST_CASE("a cached prefix has no window pages before the window") {
   REQUIRE(pages_of(batch->windows[0]) == std::vector{PageId(1), PageId(1), PageId(5)});
 }
 
+namespace {
+
+/// Bounds with a state group.
+StageBounds bounds_with_states() {
+  StageBounds bounds = kBounds;
+  bounds.windows = {
+      {.window = cache::state_window(kBounds.page_size), .pages = {.device = 6, .host = 3}, .kind = GroupKind::kState}};
+  return bounds;
+}
+
+constexpr PageId kHole = cache::kNoPage;
+
+}  // namespace
+
+TEST_CASE("a table of a state group has holes") {
+  SequenceTable table(bounds_with_states(), false);
+  WindowPlanner planner;
+  Plan plan = planner.slice(0, 7, {PageId(9), PageId(8)}, {kHole, PageId(0)});
+  plan.opens = {{.slot = SlotId(1), .prompt_length = 30}};
+  auto batch = table.apply(plan);
+  REQUIRE(batch.has_value());
+  REQUIRE(pages_of(batch->windows[0]) == std::vector{kHole, PageId(0)});
+  // A decode step reads and writes the page of its last token, and needs no other.
+  batch = table.apply(planner.slice(7, 1, {}, {}));
+  REQUIRE(batch.has_value());
+  REQUIRE(pages_of(batch->windows[0]).back() == PageId(0));
+  batch = table.apply(planner.slice(8, 6, {PageId(7), PageId(6)}, {kHole, PageId(1)}));
+  REQUIRE(batch.has_value());
+  REQUIRE(pages_of(batch->windows[0])[1] == PageId(0));
+  REQUIRE(pages_of(batch->windows[0]).back() == PageId(1));
+}
+
+TEST_CASE("states that cannot be are refused") {
+  const auto refused = [](const Plan& slice) {
+    SequenceTable table(bounds_with_states(), false);
+    Plan plan = slice;
+    plan.opens = {{.slot = SlotId(1), .prompt_length = 8, .cached_length = slice.slices[0].prefix}};
+    return refusal(table, plan);
+  };
+  const std::vector two{PageId(9), PageId(8)};
+  WindowPlanner planner;
+  REQUIRE_THAT(refused(planner.slice(0, 8, two, {PageId(0), kHole})), Mentions("slot 1", "after 8 tokens"));
+  planner = {};
+  REQUIRE_THAT(refused(planner.slice(0, 8, two, {kHole, PageId(6)})), Mentions("page 6", "pool of 6"));
+  planner = {};
+  REQUIRE_THAT(refused(planner.slice(0, 8, two, {PageId(1)})), Mentions("8 tokens", "1 pages"));
+  planner = {};
+  Plan plan = planner.slice(0, 4, {PageId(9)}, {PageId(0)});
+  plan.copies = {
+      {.id = cache::CopyId(1), .kind = cache::CopyKind::kLoad, .device = {kHole}, .host = {HostPageId(0)}, .group = 1}};
+  REQUIRE_THAT(refused(plan), Mentions("page 4294967295", "pool of 6"));
+  // A prefix needs its last state, which someone has written.
+  SequenceTable table(bounds_with_states(), false);
+  planner = {};
+  plan = planner.slice(0, 8, two, {kHole, PageId(0)});
+  plan.opens = {{.slot = SlotId(1), .prompt_length = 8}};
+  REQUIRE(table.apply(plan).has_value());
+  for (const PageId state : {kHole, PageId(3), PageId(0)}) {
+    SequenceTable copy = table;
+    planner = {};
+    plan = planner.slice(8, 2, {PageId(9), PageId(8), PageId(3)}, {state, PageId(5)});
+    plan.closes = {SlotId(1)};
+    plan.opens = {{.slot = SlotId(1), .prompt_length = 10, .cached_length = 8}};
+    REQUIRE(copy.apply(plan).has_value() == (state == PageId(0)));
+  }
+}
+
 TEST_CASE("window pages that cannot be are refused") {
   const auto refused = [](const Plan& slice) {
     SequenceTable table(bounds_with_window(), false);

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+namespace millrace {
+
+/// What the layers of a cache group keep of a sequence.
+enum class GroupKind : uint8_t {
+  kFull,    ///< keys and values of all tokens
+  kWindow,  ///< keys and values of the last tokens
+  kState,   ///< a state of fixed size, and snapshots of it at page boundaries
+};
+
+/// What a cache group after the first one keeps of a sequence.
+struct WindowSpec {
+  uint32_t window = 0;  ///< of a window group: tokens that a token sees, itself included
+  GroupKind kind = GroupKind::kWindow;
+  friend bool operator==(const WindowSpec&, const WindowSpec&) = default;
+};
+
+}  // namespace millrace

@@ -1,0 +1,93 @@
+#include <cmath>
+#include <cstring>
+
+#include "cpu/ops.h"
+#include "cpu/state_runs.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::DeltaNetShape;
+
+/// The op's inputs, of which a head of a sequence needs its part.
+struct DeltaNet {
+  Device& device;
+  tensor::Matrix mixed;
+  tensor::Matrix gates;
+  const DeltaNetShape& shape;
+  const CpuVector& decay;
+  const CpuVector& step_bias;
+  const tensor::BatchLayout& batch;
+  const CpuKvCache& states;
+  int32_t layer;
+  tensor::Matrix out;
+
+  /// Computes all rows of a sequence. `unit` are 1/√key_dim, [key_dim], and 1/key_dim, [key_dim]; `scratch` is
+  /// [2·key_dim].
+  void run_head(size_t sequence, int32_t head, const float* unit, float* scratch) const {
+    const int64_t key_dim = shape.key_dim;
+    const int64_t state_size = key_dim * shape.value_dim;
+    const int64_t key_at = head / (shape.value_head_count / shape.key_head_count) * key_dim;
+    const int64_t value_at = int64_t{head} * shape.value_dim;
+    const int64_t state_at = shape.state_begin + head * state_size;
+    const float epsilon = 1e-6f / static_cast<float>(key_dim);
+    float* const q = scratch;
+    float* const k = scratch + key_dim;
+    for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
+      float* const to = run.to + state_at;
+      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(state_size) * sizeof(float));
+      const float* from = run.from == nullptr ? to : run.from + state_at;
+      for (int32_t row = run.first; row < run.end; ++row, from = to) {
+        const auto* const in = row_of<float>(mixed, row);
+        // An RMS norm by √key_dim has unit length.
+        device.kernels.rms_norm(in + key_at, unit + key_dim, epsilon, q, key_dim);
+        device.kernels.rms_norm(in + shape.key_width() + key_at, unit, epsilon, k, key_dim);
+        const auto* const gate = row_of<float>(gates, row);
+        device.kernels.delta_step({.from = from,
+                                   .to = to,
+                                   .q = q,
+                                   .k = k,
+                                   .v = in + 2 * shape.key_width() + value_at,
+                                   .decay = decay_of(gate[shape.value_head_count + head], head),
+                                   .strength = 1.0f / (1.0f + std::exp(-gate[head])),
+                                   .key_dim = key_dim,
+                                   .value_dim = shape.value_dim,
+                                   .out = row_of<float>(out, row) + value_at});
+      }
+    });
+  }
+
+ private:
+  [[nodiscard]] float decay_of(float step, int32_t head) const {
+    return std::exp(-decay.data()[head] * softplus(step + step_bias.data()[head]));
+  }
+};
+
+}  // namespace
+
+void delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const DeltaNetShape& shape,
+               const CpuVector& decay, const CpuVector& step_bias, const tensor::BatchLayout& batch, CpuKvCache& states,
+               int32_t layer, tensor::Matrix out) {
+  const int32_t heads = shape.value_head_count;
+  CHECK(shape.key_head_count > 0 && heads % shape.key_head_count == 0, "{} value heads over {} key heads", heads,
+        shape.key_head_count);
+  check_matrix("mixed", mixed, tensor::DType::kF32, out.rows, 2 * shape.key_width() + shape.value_width());
+  check_matrix("gates", gates, tensor::DType::kF32, out.rows, 2 * int64_t{heads});
+  check_matrix("out", out, tensor::DType::kF32, mixed.rows, shape.value_width());
+  check_batch(batch, mixed.rows, states);
+  check_states(states, layer, shape.state_begin + shape.value_width() * shape.key_dim);
+  CHECK(decay.size() == heads && step_bias.size() == heads, "{} decays and {} biases for {} heads", decay.size(),
+        step_bias.size(), heads);
+  const auto key_dim = static_cast<size_t>(shape.key_dim);
+  std::vector<float> unit(2 * key_dim, 1.0f / std::sqrt(static_cast<float>(shape.key_dim)));
+  std::fill(unit.begin() + shape.key_dim, unit.end(), 1.0f / static_cast<float>(shape.key_dim));
+  const DeltaNet net{device, mixed, gates, shape, decay, step_bias, batch, states, layer, out};
+  device.pool.run_ranges(
+      static_cast<int64_t>(batch.sequence_count()) * heads, [&](int64_t begin, int64_t end, int slot) {
+        auto* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(2 * key_dim);
+        for (int64_t item = begin; item < end; ++item)
+          net.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), unit.data(), scratch);
+      });
+}
+
+}  // namespace millrace::cpu

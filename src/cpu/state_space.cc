@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/ops.h"
+#include "cpu/state_runs.h"
+
+namespace millrace::cpu {
+namespace {
+
+using tensor::StateSpaceShape;
+
+/// The op's inputs, of which a head of a sequence needs its part.
+struct StateSpace {
+  Device& device;
+  tensor::Matrix mixed;
+  tensor::Matrix steps;
+  const StateSpaceShape& shape;
+  const CpuVector& decay;
+  const CpuVector& step_bias;
+  const CpuVector& skip;
+  const tensor::BatchLayout& batch;
+  const CpuKvCache& states;
+  int32_t layer;
+  tensor::Matrix out;
+
+  /// Computes all rows of a sequence.
+  void run_head(size_t sequence, int32_t head) const {
+    const int64_t state_size = int64_t{shape.state_dim} * shape.head_dim;
+    const int64_t state_at = shape.state_begin + head * state_size;
+    const int64_t x_at = int64_t{head} * shape.head_dim;
+    const int64_t group_at =
+        shape.inner_width() + int64_t{head / (shape.head_count / shape.group_count)} * shape.state_dim;
+    for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
+      float* const to = run.to + state_at;
+      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(state_size) * sizeof(float));
+      const float* from = run.from == nullptr ? to : run.from + state_at;
+      for (int32_t row = run.first; row < run.end; ++row, from = to) {
+        const auto* const in = row_of<float>(mixed, row);
+        const float step = std::clamp(softplus(row_of<float>(steps, row)[head] + step_bias.data()[head]),
+                                      shape.min_step, shape.max_step);
+        device.kernels.state_space_step({.from = from,
+                                         .to = to,
+                                         .x = in + x_at,
+                                         .b = in + group_at,
+                                         .c = in + group_at + shape.group_width(),
+                                         .decay = std::exp(-step * decay.data()[head]),
+                                         .step = step,
+                                         .skip = skip.data()[head],
+                                         .state_dim = shape.state_dim,
+                                         .head_dim = shape.head_dim,
+                                         .out = row_of<float>(out, row) + x_at});
+      }
+    });
+  }
+};
+
+}  // namespace
+
+void state_space(Device& device, tensor::Matrix mixed, tensor::Matrix steps, const StateSpaceShape& shape,
+                 const CpuVector& decay, const CpuVector& step_bias, const CpuVector& skip,
+                 const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer, tensor::Matrix out) {
+  const int32_t heads = shape.head_count;
+  CHECK(shape.group_count > 0 && heads % shape.group_count == 0, "{} heads over {} groups", heads, shape.group_count);
+  check_matrix("mixed", mixed, tensor::DType::kF32, out.rows, shape.inner_width() + 2 * shape.group_width());
+  check_matrix("steps", steps, tensor::DType::kF32, out.rows, heads);
+  check_matrix("out", out, tensor::DType::kF32, mixed.rows, shape.inner_width());
+  check_batch(batch, mixed.rows, states);
+  check_states(states, layer, shape.state_begin + shape.inner_width() * shape.state_dim);
+  for (const CpuVector* vector : {&decay, &step_bias, &skip})
+    CHECK(vector->size() == heads, "a vector of {} for {} heads", vector->size(), heads);
+  const StateSpace space{device, mixed, steps, shape, decay, step_bias, skip, batch, states, layer, out};
+  device.pool.run_ranges(static_cast<int64_t>(batch.sequence_count()) * heads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; ++item)
+      space.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads));
+  });
+}
+
+}  // namespace millrace::cpu

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+/// The recurrent mixers, which take the place of attention in a layer. They keep a state of fixed size per sequence.
+namespace millrace::model {
+
+/// The gated delta net (arXiv 2412.06464). Per value head, with its key head's q and k of unit length: S ← e^g·S; S ← S
+/// + k ⊗ β(v − Sᵀk); o = Sᵀq. A short causal convolution precedes q, k and v; a gated norm follows o.
+struct DeltaNetConfig {
+  int32_t key_head_count = 0;    ///< divides value_head_count
+  int32_t value_head_count = 0;  ///< value heads j·r, …, j·r + r - 1 use key head j
+  int32_t key_dim = 0;           ///< of a head
+  int32_t value_dim = 0;         ///< of a head
+  int32_t conv_width = 0;        ///< tokens that the convolution sees
+  [[nodiscard]] int64_t key_width() const { return int64_t{key_head_count} * key_dim; }
+  [[nodiscard]] int64_t value_width() const { return int64_t{value_head_count} * value_dim; }
+  friend bool operator==(const DeltaNetConfig&, const DeltaNetConfig&) = default;
+};
+
+/// The selective state space of Mamba-2 (arXiv 2405.21060). Per head, with its group's B and C: h ← e^{Δ·A}·h + Δ·x ⊗
+/// B; y = h·C + D·x. A short causal convolution precedes x, B and C; a gated norm per group follows y.
+struct MambaConfig {
+  int32_t head_count = 0;
+  int32_t head_dim = 0;
+  int32_t group_count = 0;  ///< of B and C; divides head_count
+  int32_t state_dim = 0;    ///< values of B and C per group
+  int32_t conv_width = 0;
+  bool conv_bias = false;
+  bool projection_bias = false;  ///< of both projections
+  float min_step = 0.0f;         ///< Δ is clamped to [min_step, max_step]
+  float max_step = 0.0f;
+  [[nodiscard]] int64_t inner_width() const { return int64_t{head_count} * head_dim; }
+  [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
+  friend bool operator==(const MambaConfig&, const MambaConfig&) = default;
+};
+
+/// The gated short convolution of LFM2: [B, C, x] = Win·n; y = Wout·(C · conv(B · x)).
+struct ShortConvConfig {
+  int32_t width = 0;  ///< channels
+  int32_t conv_width = 0;
+  bool bias = false;  ///< of both projections and the convolution
+  friend bool operator==(const ShortConvConfig&, const ShortConvConfig&) = default;
+};
+
+using RecurrentConfig = std::variant<DeltaNetConfig, MambaConfig, ShortConvConfig>;
+
+}  // namespace millrace::model

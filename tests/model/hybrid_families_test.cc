@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+
+#include "model/families/read_config.h"
+#include "model/layer_state.h"
+#include "model/needed_features.h"
+#include "model/rank_layout.h"
+#include "model/tensor_list.h"
+#include "support/mentions.h"
+
+using namespace millrace;
+using namespace millrace::model;
+using millrace::test::Mentions;
+using tensor::Feature;
+
+namespace {
+
+using Members = std::map<std::string, std::string>;
+
+const Members kQwen3Next = {{"architectures", R"(["Qwen3NextForCausalLM"])"},
+                            {"vocab_size", "151936"},
+                            {"hidden_size", "2048"},
+                            {"intermediate_size", "5120"},
+                            {"num_hidden_layers", "48"},
+                            {"num_attention_heads", "16"},
+                            {"num_key_value_heads", "2"},
+                            {"head_dim", "256"},
+                            {"max_position_embeddings", "262144"},
+                            {"full_attention_interval", "4"},
+                            {"linear_conv_kernel_dim", "4"},
+                            {"linear_key_head_dim", "128"},
+                            {"linear_num_key_heads", "16"},
+                            {"linear_num_value_heads", "32"},
+                            {"linear_value_head_dim", "128"},
+                            {"moe_intermediate_size", "512"},
+                            {"num_experts", "512"},
+                            {"num_experts_per_tok", "10"},
+                            {"partial_rotary_factor", "0.25"},
+                            {"rope_theta", "10000000"},
+                            {"shared_expert_intermediate_size", "512"},
+                            {"torch_dtype", "\"bfloat16\""}};
+
+const Members kGranite4 = {{"architectures", R"(["GraniteMoeHybridForCausalLM"])"},
+                           {"vocab_size", "100352"},
+                           {"hidden_size", "4096"},
+                           {"intermediate_size", "768"},
+                           {"num_hidden_layers", "40"},
+                           {"num_attention_heads", "32"},
+                           {"num_key_value_heads", "8"},
+                           {"max_position_embeddings", "131072"},
+                           {"mamba_n_heads", "128"},
+                           {"mamba_d_head", "64"},
+                           {"mamba_d_state", "128"},
+                           {"mamba_n_groups", "1"},
+                           {"num_local_experts", "72"},
+                           {"num_experts_per_tok", "10"},
+                           {"shared_intermediate_size", "1536"},
+                           {"tie_word_embeddings", "true"},
+                           {"position_embedding_type", "\"nope\""},
+                           {"torch_dtype", "\"bfloat16\""}};
+
+const Members kLfm2 = {{"architectures", R"(["Lfm2ForCausalLM"])"},
+                       {"vocab_size", "65536"},
+                       {"hidden_size", "2048"},
+                       {"num_hidden_layers", "16"},
+                       {"num_attention_heads", "32"},
+                       {"num_key_value_heads", "8"},
+                       {"max_position_embeddings", "128000"},
+                       {"block_ff_dim", "12288"},
+                       {"block_multiple_of", "256"},
+                       {"block_auto_adjust_ff_dim", "true"},
+                       {"full_attn_idxs", "[2,5,8,10,12,14]"},
+                       {"conv_L_cache", "3"},
+                       {"tie_embedding", "true"},
+                       {"torch_dtype", "\"bfloat16\""}};
+
+/// Returns a config.json with members replaced, or removed where the text is empty.
+std::string json_of(Members members, const Members& changes) {
+  for (const auto& [key, value] : changes) members[key] = value;
+  std::string text = "{";
+  for (const auto& [key, value] : members)
+    if (!value.empty()) text += (text.size() > 1 ? ",\"" : "\"") + key + "\":" + value;
+  return text + "}";
+}
+
+ModelConfig parsed(const Members& members, const Members& changes = {}) {
+  const auto config = parse_config(json_of(members, changes));
+  if (!config) FAIL(config.error().message);
+  return *config;
+}
+
+std::string refused(const Members& members, const Members& changes) {
+  const auto config = parse_config(json_of(members, changes));
+  if (config) return "accepted";
+  REQUIRE(config.error().code == ErrorCode::kData);
+  return config.error().message;
+}
+
+std::string layer_types(size_t count, std::string_view kind, std::initializer_list<size_t> attending) {
+  std::string text = "[";
+  for (size_t layer = 0; layer < count; ++layer) {
+    const bool attends = std::ranges::find(attending, layer) != attending.end();
+    text += fmt::format("{}\"{}\"", layer > 0 ? "," : "", attends ? "attention" : kind);
+  }
+  return text + "]";
+}
+
+/// Returns the layers that have attention.
+std::vector<int32_t> attending(const ModelConfig& config) {
+  std::vector<int32_t> layers;
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+    if (!config.layer(layer).recurrent) layers.push_back(layer);
+  }
+  return layers;
+}
+
+/// Returns the parameters in thousand millions.
+double billions(const ModelConfig& config) {
+  return static_cast<double>(parameter_count(config)) / 1e9;
+}
+
+}  // namespace
+
+TEST_CASE("Qwen3-Next has attention in every fourth layer") {
+  const ModelConfig config = parsed(kQwen3Next);
+  REQUIRE(attending(config) == std::vector{3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47});
+  REQUIRE(billions(config) == Approx(79.67).margin(0.1));
+  REQUIRE(config.norm == NormKind::kRmsPlusOne);
+  const AttentionConfig& attention = config.layer(3).attention;
+  REQUIRE(attention.output_gate);
+  REQUIRE(rotary_dim(config, attention) == 64);
+  // 2 MiB of S, and three inputs of 8192 channels.
+  REQUIRE(state_values(config.layer(0)) == 32 * 128 * 128 + 3 * 8192);
+  REQUIRE(state_values(config.layer(3)) == 0);
+  REQUIRE(state_values(config.layer(0), 4) * 4 == state_values(config.layer(0)));
+  REQUIRE(needs(config, Feature::kRecurrence));
+  REQUIRE(needs(config, Feature::kAttentionGates));
+  const std::string types = layer_types(48, "linear_attention", {0, 47});
+  REQUIRE(attending(parsed(kQwen3Next, {{"layer_types", types}})) == std::vector{0, 47});
+}
+
+TEST_CASE("Qwen3.5 nests its config and stores parts apart") {
+  const Members text = [] {
+    Members members = kQwen3Next;
+    for (const char* gone : {"architectures", "intermediate_size", "partial_rotary_factor", "rope_theta"})
+      members.erase(gone);
+    members["rope_parameters"] =
+        R"({"mrope_interleaved":true,"mrope_section":[11,11,10],"partial_rotary_factor":0.25,"rope_theta":1e7,)"
+        R"("rope_type":"default"})";
+    return members;
+  }();
+  const std::string json = R"({"architectures":["Qwen3_5MoeForConditionalGeneration"],"tie_word_embeddings":false,)"
+                           R"("text_config":)" +
+                           json_of(text, {}) + "}";
+  const auto config = parse_config(json);
+  REQUIRE(config.has_value());
+  REQUIRE(config->names.fused_delta_qkvz.empty());
+  REQUIRE(rotary_dim(*config, config->layer(3).attention) == 64);
+  REQUIRE(config->is_sparse(0));
+  REQUIRE(state_values(config->layer(0)) == state_values(parsed(kQwen3Next).layer(0)));
+}
+
+TEST_CASE("Granite 4 has Mamba-2 with and without experts") {
+  const std::string types = layer_types(40, "mamba", {5, 15, 25, 35});
+  const ModelConfig config = parsed(kGranite4, {{"layer_types", types}});
+  REQUIRE(attending(config) == std::vector{5, 15, 25, 35});
+  REQUIRE(billions(config) == Approx(32.2).margin(0.2));
+  REQUIRE_FALSE(config.layer(5).attention.rope);
+  REQUIRE(state_values(config.layer(0)) == 128 * 64 * 128 + 3 * (8192 + 2 * 128));
+  const ModelConfig dense = parsed(kGranite4, {{"num_local_experts", "0"}, {"num_experts_per_tok", "0"}});
+  REQUIRE_FALSE(dense.is_sparse(0));
+  REQUIRE(dense.layer(0).feed_forward.width == 1536);
+  REQUIRE(attending(dense).empty());
+  REQUIRE(parsed(kGranite4, {{"position_embedding_type", "\"rope\""}}).layer(0).attention.rope);
+}
+
+TEST_CASE("LFM2 adjusts the width of its feed-forward block") {
+  const ModelConfig config = parsed(kLfm2);
+  REQUIRE(attending(config) == std::vector{2, 5, 8, 10, 12, 14});
+  REQUIRE(config.layer(0).feed_forward.width == 8192);
+  REQUIRE(config.tied_embeddings);
+  REQUIRE(billions(config) == Approx(1.17).margin(0.01));
+  REQUIRE(state_values(config.layer(0)) == 2 * 2048);
+  REQUIRE(parsed(kLfm2, {{"block_auto_adjust_ff_dim", "false"}}).layer(0).feed_forward.width == 12288);
+}
+
+TEST_CASE("ranks divide recurrent layers by heads or say why not") {
+  REQUIRE(check_ranks(parsed(kQwen3Next), 2).has_value());
+  REQUIRE_THAT(check_ranks(parsed(kQwen3Next, {{"linear_num_key_heads", "1"}}), 2).error().message,
+               Mentions("linear_num_key_heads", "1", "2"));
+  REQUIRE_THAT(check_ranks(parsed(kGranite4), 2).error().message, Mentions("mamba_n_groups", "1", "2"));
+  REQUIRE(check_ranks(parsed(kGranite4, {{"mamba_n_groups", "4"}}), 4).has_value());
+  REQUIRE(check_ranks(parsed(kLfm2), 8).has_value());
+}
+
+TEST_CASE("hybrids refuse what they do not compute") {
+  REQUIRE_THAT(refused(kQwen3Next, {{"linear_num_value_heads", "24"}}),
+               Mentions("linear_num_value_heads", "24", "linear_num_key_heads", "16"));
+  REQUIRE_THAT(refused(kQwen3Next, {{"linear_conv_kernel_dim", "9"}}), Mentions("linear_conv_kernel_dim", "9"));
+  REQUIRE_THAT(refused(kQwen3Next, {{"attention_bias", "true"}}), Mentions("attention_bias"));
+  REQUIRE_THAT(refused(kQwen3Next, {{"layer_types", R"(["full_attention"])"}}), Mentions("layer_types", "1", "48"));
+  REQUIRE_THAT(refused(kGranite4, {{"layer_types", layer_types(40, "conv", {})}}), Mentions("layer_types", "'conv'"));
+  REQUIRE_THAT(refused(kGranite4, {{"mamba_n_heads", "100"}}), Mentions("8192", "mamba_n_heads", "100"));
+  REQUIRE_THAT(refused(kGranite4, {{"mamba_n_groups", "3"}}), Mentions("128", "mamba_n_groups", "3"));
+  REQUIRE_THAT(refused(kGranite4, {{"time_step_limit", "[0.5, 0.1]"}}), Mentions("time_step_limit"));
+  REQUIRE_THAT(refused(kGranite4, {{"position_embedding_type", "\"alibi\""}}),
+               Mentions("position_embedding_type", "'alibi'"));
+}

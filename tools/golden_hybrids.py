@@ -1,0 +1,236 @@
+"""Tiny checkpoints of the families with recurrent layers, and what transformers computes with them."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from golden_families import COMMON, DTYPES, INIT_STD, NORM_STD, Family
+from golden_mixtures import random_parameter
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BIAS_STD = 0.1
+CONV_STD = 0.3
+# With larger inputs silu is mostly positive, and so is q·k. Were it near 0, the norm of a delta net's output would make
+# the rounding of bf16 large.
+DELTA_CONV_STD = 1.0
+# Decays of states lie between e^(-0.01) and e^(-2), so that tokens far back still count.
+DECAY_RANGE = (0.1, 8.0)
+STEP_MEAN = -2.0
+STEP_STD = 0.5
+
+_COMMON = {**COMMON, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+_QWEN_HYBRID = {
+    **_COMMON,
+    "attention_bias": False,
+    "full_attention_interval": 4,
+    "head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 24,
+}
+_LFM2 = {
+    **{key: value for key, value in _COMMON.items() if key not in ("hidden_act", "rms_norm_eps", "tie_word_embeddings")},
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+    "tie_embedding": True,
+}
+# The chunked form that transformers computes prompts with rounds otherwise than the recurrent one. The norm of a delta
+# net's output enlarges the errors of 8-bit weights, and experts turn by them.
+_DENSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 2.5}
+_SPARSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 4.0}
+
+def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tensor:
+    """f32 values of one parameter."""
+    rng = np.random.default_rng([family.seed, *name.encode()])
+    if name.endswith("A_log"):
+        values = np.log(rng.uniform(*DECAY_RANGE, shape))
+    elif name.endswith("dt_bias"):
+        values = STEP_MEAN + STEP_STD * rng.standard_normal(shape)
+    elif name.endswith(".D"):
+        values = 1 + NORM_STD * rng.standard_normal(shape)
+    elif "conv" in name and len(shape) == 3:
+        values = (DELTA_CONV_STD if "linear_attn" in name else CONV_STD) * rng.standard_normal(shape)
+    elif "bias" in name:
+        values = BIAS_STD * rng.standard_normal(shape)
+    elif "norm" in name:
+        mean = 1.0 if name.endswith(("linear_attn.norm.weight", "mamba.norm.weight")) else family.norm_mean
+        values = mean + NORM_STD * rng.standard_normal(shape)
+    elif ".experts." in name or "input_linear" in name or "output_linear" in name:
+        return random_parameter(family.seed, name.replace("input_linear", "experts.input").replace(
+            "output_linear", "experts.output"), shape)
+    else:
+        values = INIT_STD * rng.standard_normal(shape)
+    return torch.from_numpy(values.astype(np.float32))
+
+def hybrid_weights(family: Family) -> dict[str, Tensor]:
+    """Random weights by the names under which transformers saves them, in the stored dtype. Correction biases of experts
+    are f32."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**family.config), dtype=torch.float32)
+    with torch.no_grad():
+        buffers = [(name, each) for name, each in model.named_buffers() if "expert_bias" in name]
+        for name, parameter in [*model.named_parameters(), *buffers]:
+            parameter.copy_(hybrid_parameter(family, name, tuple(parameter.shape)))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        saved = load_file(Path(folder) / "model.safetensors")
+    dtype = DTYPES[family.dtype]
+    return {name: w.contiguous() if "expert_bias" in name else w.to(dtype) for name, w in saved.items()}
+
+HYBRIDS = [
+    Family(
+        "qwen3next",
+        seed=301,
+        config={
+            **_QWEN_HYBRID,
+            "architectures": ["Qwen3NextForCausalLM"],
+            "model_type": "qwen3_next",
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "partial_rotary_factor": 0.25,
+            "rope_scaling": None,
+            "rope_theta": 10000000.0,
+            "shared_expert_intermediate_size": 48,
+        },
+        eos=[2, 5],
+        norm_mean=0.0,
+        weights=hybrid_weights,
+        prompt_lengths=(1, 3, 70, 150),
+        tolerance=_SPARSE_TOLERANCE,
+    ),
+    Family(
+        "qwen3_5",
+        seed=302,
+        config={
+            **_QWEN_HYBRID,
+            "architectures": ["Qwen3_5ForCausalLM"],
+            "model_type": "qwen3_5_text",
+            "rope_parameters": {
+                "mrope_interleaved": True,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 10000000.0,
+                "rope_type": "default",
+            },
+            "tie_word_embeddings": True,
+        },
+        eos=2,
+        norm_mean=0.0,
+        weights=hybrid_weights,
+        prompt_lengths=(2, 33, 100),
+        tolerance=_DENSE_TOLERANCE,
+    ),
+    Family(
+        "lfm2",
+        seed=303,
+        config={
+            **_LFM2,
+            "architectures": ["Lfm2ForCausalLM"],
+            "model_type": "lfm2",
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_multiple_of": 32,
+            "full_attn_idxs": [1],
+            "intermediate_size": 192,
+        },
+        eos=7,
+        weights=hybrid_weights,
+        prompt_lengths=(1, 2, 33, 190),
+    ),
+    Family(
+        "lfm2moe",
+        seed=304,
+        config={
+            **_LFM2,
+            "architectures": ["Lfm2MoeForCausalLM"],
+            "model_type": "lfm2_moe",
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "num_dense_layers": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.0,
+            "use_expert_bias": True,
+        },
+        eos=7,
+        weights=hybrid_weights,
+        prompt_lengths=(7, 100),
+    ),
+    Family(
+        "granitemoehybrid",
+        seed=305,
+        config={
+            **_COMMON,
+            "architectures": ["GraniteMoeHybridForCausalLM"],
+            "model_type": "granitemoehybrid",
+            "attention_bias": False,
+            "attention_multiplier": 0.25,
+            "embedding_multiplier": 6.0,
+            "intermediate_size": 32,
+            "layer_types": ["mamba", "attention", "mamba", "mamba"],
+            "logits_scaling": 0.5,
+            "mamba_chunk_size": 16,
+            "mamba_conv_bias": True,
+            "mamba_d_conv": 4,
+            "mamba_d_head": 16,
+            "mamba_d_state": 16,
+            "mamba_expand": 2,
+            "mamba_n_groups": 2,
+            "mamba_n_heads": 8,
+            "mamba_proj_bias": False,
+            "num_experts_per_tok": 2,
+            "num_local_experts": 8,
+            "position_embedding_type": "nope",
+            "residual_multiplier": 0.22,
+            "rope_theta": 10000.0,
+            "shared_intermediate_size": 72,
+        },
+        eos=2,
+        weights=hybrid_weights,
+        prompt_lengths=(1, 7, 33, 150),
+    ),
+    Family(
+        "granite4-dense",
+        seed=306,
+        config={
+            **_COMMON,
+            "architectures": ["GraniteMoeHybridForCausalLM"],
+            "model_type": "granitemoehybrid",
+            "attention_bias": False,
+            "attention_multiplier": 0.25,
+            "embedding_multiplier": 6.0,
+            "layer_types": ["attention", "mamba", "mamba", "attention"],
+            "logits_scaling": 0.5,
+            "mamba_chunk_size": 16,
+            "mamba_conv_bias": True,
+            "mamba_d_conv": 4,
+            "mamba_d_head": 32,
+            "mamba_d_state": 16,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 4,
+            "mamba_proj_bias": True,
+            "num_experts_per_tok": 0,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "residual_multiplier": 0.22,
+            "rope_theta": 10000.0,
+            "shared_intermediate_size": 128,
+            "tie_word_embeddings": True,
+        },
+        eos=2,
+        weights=hybrid_weights,
+        prompt_lengths=(7, 100),
+    ),
+]
