@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/parallel_for.h"
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
 
@@ -270,17 +270,8 @@ class BlockConverter {
 template <class Converter>
 W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
   W4Storage storage = converter.describe(rows);
-  const int64_t wanted = threads > 0 ? threads : static_cast<int64_t>(std::thread::hardware_concurrency());
-  const int64_t parts = std::clamp<int64_t>(rows.size() / kDecodeRows, 1, std::max<int64_t>(wanted, 1));
-  const auto border = [&](int64_t part) {
-    return part == parts ? rows.size() : rows.size() * part / parts / kDecodeRows * kDecodeRows;
-  };
-  std::vector<std::jthread> helpers;
-  for (int64_t part = 1; part < parts; ++part) {
-    helpers.emplace_back([&, part] { converter.convert(rows.begin, border(part), border(part + 1), storage); });
-  }
-  converter.convert(rows.begin, 0, border(1), storage);
-  helpers.clear();
+  parallel_for({.count = rows.size(), .block = kDecodeRows, .threads = threads, .thread_name = "decode"},
+               [&](int64_t begin, int64_t end) { converter.convert(rows.begin, begin, end, storage); });
   return storage;
 }
 
