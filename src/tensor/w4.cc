@@ -220,13 +220,7 @@ W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
                     .values = matrix.values,
                     .offsets = matrix.offsets,
                     .group = matrix.group,
-                    .scale_dtype = matrix.scale_dtype,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
+                    .scale_dtype = matrix.scale_dtype};
   const auto copy = [&](auto& to, const auto* from, int64_t per_row) {
     if (from == nullptr) return;
     to.resize(static_cast<size_t>(count * per_row));
@@ -254,16 +248,7 @@ W4Storage quantize_w4(const HostTensor& matrix, int64_t group, int32_t threads) 
 W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read, int64_t group,
                       int32_t threads) {
   CHECK(group > 0 && group <= kMaxGroup && group % kW4Unit == 0, "groups of {} inputs", group);
-  W4Storage storage{.name = name,
-                    .rows = rows,
-                    .cols = cols,
-                    .group = group,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
+  W4Storage storage{.name = name, .rows = rows, .cols = cols, .group = group};
   const W4Matrix layout = storage.view();
   storage.codes.resize(static_cast<size_t>(rows * layout.row_bytes()));
   storage.scales.resize(static_cast<size_t>(rows * layout.groups() * 2));

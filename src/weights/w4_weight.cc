@@ -77,13 +77,7 @@ class CodeConverter {
                       .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
                       .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
                       .group = weight_.group_cols > 0 ? weight_.group_cols : whole,
-                      .scale_dtype = scale_dtype(rows),
-                      .codes = {},
-                      .scales = {},
-                      .zero_points = {},
-                      .minimums = {},
-                      .unit_scales = {},
-                      .unit_minimums = {}};
+                      .scale_dtype = scale_dtype(rows)};
     const auto count = static_cast<size_t>(rows.size() * groups_);
     storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
     storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
@@ -170,13 +164,7 @@ class BlockConverter {
                       .values = kind.values,
                       .offsets = kind.has_minimums ? W4Offsets::kMinimums : W4Offsets::kNone,
                       .group = block_weights_,
-                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
-                      .codes = {},
-                      .scales = {},
-                      .zero_points = {},
-                      .minimums = {},
-                      .unit_scales = {},
-                      .unit_minimums = {}};
+                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16};
     const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
     const auto units = static_cast<size_t>(rows.size() * weight_.cols / kW4Unit);
     storage.codes.resize(units * kW4Unit / 2);

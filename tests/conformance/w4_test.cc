@@ -62,13 +62,7 @@ W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const Kind& kind
                     .values = kind.values,
                     .offsets = kind.offsets,
                     .group = kind.group,
-                    .scale_dtype = kind.scale_dtype,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
+                    .scale_dtype = kind.scale_dtype};
   const W4Matrix shape = storage.view();
   const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
   for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));

@@ -32,12 +32,7 @@ void describe_granite(FieldReader& fields, ModelConfig& config) {
 /// Granite's block with experts on every layer. The weights of a token's experts are a softmax over their logits alone.
 void describe_granite_moe(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_granite_block(fields, config);
-  MoeConfig moe;
-  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
-  read_experts_per_token(fields, "num_local_experts", moe);
-  moe.intermediate_size = layer.feed_forward.width;
-  moe.renormalize = true;
-  layer.feed_forward.moe = moe;
+  layer.feed_forward.moe = read_local_experts(fields, layer);
   config.names = {.router = "block_sparse_moe.router.layer",
                   .experts = "block_sparse_moe.experts.",
                   .expert_storage = ExpertStorage::kRows,
