@@ -113,6 +113,10 @@ size_t GenerationRoutes::abort(const std::string& id) {
   return active_.abort({"", "cmpl-", "chatcmpl-", "msg_", "resp_"}, id);
 }
 
+size_t GenerationRoutes::abort_all() {
+  return active_.abort_all();
+}
+
 void GenerationRoutes::reject_all() {
   context_.is_stopping = true;
   active_.wake_all();

@@ -188,6 +188,10 @@ size_t PoolingRoutes::abort(const std::string& id) {
   return active_.abort({"", "embd-", "rerank-", "score-"}, id);
 }
 
+size_t PoolingRoutes::abort_all() {
+  return active_.abort_all();
+}
+
 void PoolingRoutes::reject_all() {
   context_.is_stopping = true;
   active_.wake_all();

@@ -27,7 +27,7 @@ class PoolingRoutes {
   [[nodiscard]] size_t in_flight() const { return active_.size(); }
   /// Aborts the request with this response id or request_id; returns the count of aborted sequences.
   size_t abort(const std::string& id);
-  size_t abort_all() { return active_.abort_all(); }
+  size_t abort_all();
   /// Ends every request with an error, from now on: the server stops.
   void reject_all();
 

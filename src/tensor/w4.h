@@ -79,12 +79,12 @@ struct W4Storage {
   W4Offsets offsets = W4Offsets::kNone;
   int64_t group = kW4Unit;
   DType scale_dtype = DType::kBF16;
-  std::vector<uint8_t> codes{};
-  std::vector<std::byte> scales{};
-  std::vector<uint8_t> zero_points{};
-  std::vector<std::byte> minimums{};
-  std::vector<int8_t> unit_scales{};
-  std::vector<int8_t> unit_minimums{};
+  std::vector<uint8_t> codes;
+  std::vector<std::byte> scales;
+  std::vector<uint8_t> zero_points;
+  std::vector<std::byte> minimums;
+  std::vector<int8_t> unit_scales;
+  std::vector<int8_t> unit_minimums;
   [[nodiscard]] W4Matrix view() const;
 };
 

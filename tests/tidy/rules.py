@@ -6,6 +6,7 @@ from typing import Callable
 
 import includes
 import language
+import names
 import shape
 
 
@@ -33,6 +34,7 @@ RULES = [
     Rule("fragments", "doc comments stand alone", language.fragments),
     Rule("identifiers", "names are those of the field", language.identifiers),
     Rule("documents", "documents have no commit ids and no long sentences", language.documents),
+    Rule("quoted-names", "documents quote paths, flags, metrics and names that exist", names.quoted_names),
     Rule("test-names", "names of tests are short and work with --filter", language.test_names),
 ]
 

@@ -78,6 +78,12 @@ SAMPLES = [
                    + "word " * 40 + "\n\n```\n" + "word " * 50 + "\n```\n| " + "word " * 50 + "|\n",
       "docs/b.md": "# " + "word " * 30 + "\n" + "word " * 30 + "\n" + "One two. " * 30 + "\n", "bench/results/a.md": "`12d377d`\n"},
      ["docs/a.md:1", "docs/a.md:1"]),
+    ("quoted-names",
+     {"docs/a.md": "# One two\n`src/a/b.cc`, `src/a/{b,c}.cc`, `src/a/*.cc`, `a/b`, `b.cc`, `d.cc`, `a/d`, `src/NAME/x`\n"
+                   "`--flag N` `--none` `millrace:runs_total` `millrace:no_total` `OneTwo::call()` `OneTwo::none`\n"
+                   "[a](#one-two) [b](#three) [c](b.md) [d](../src/a/b.cc) [e](https://a.b/c)\n    run --none\n",
+      "src/a/b.cc": 'add("--flag"); OneTwo call; "runs_total"'},
+     ["docs/a.md:2"] * 3 + ["docs/a.md:3"] * 3 + ["docs/a.md:4"] * 2 + ["docs/a.md:5"]),
     ("test-names",
      {"tests/a/b.cc": 'TEST_CASE("a, b", "[c]") {\n}\nTEST_CASE("' + "x" * 30 + '"\n          "' + "x" * 31 + '") {\n}\n'
                       'TEMPLATE_TEST_CASE("fine (x) / y", "[a][b]", int) {\n}\nTEST_CASE(" a") {\n}\n',
