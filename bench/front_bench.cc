@@ -353,7 +353,7 @@ void measure_events(size_t streams, uint32_t tokens, int rounds) {
   clients.open(front.start().value(), streams);
   std::vector<double> rates;
   std::vector<double> costs;
-  // Besides the tokens a stream has a role chunk, a finish chunk and [DONE].
+  // A stream has a role chunk, the tokens, a finish chunk and [DONE].
   const double events = static_cast<double>(streams) * (tokens + 3);
   for (int round = 0; round <= rounds; ++round) {
     const auto cpu = front_cpu_time();

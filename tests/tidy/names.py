@@ -32,7 +32,7 @@ SYMBOL = re.compile(r"(?:[a-z]+::)*(?:[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]+(?=::))(?::
 # Headers of the CUDA toolkit, and flags of programs that documents call or compare with.
 FOREIGN_FILES = ("nccl.h", "cublasLt.h")
 FOREIGN_FLAGS = ("--enable-deterministic-inference", "--stop-timeout", "--kill-on-bad-exit", "--compile-commands-dir",
-                 "--args")
+                 "--args", "--rm", "--ulimit", "--build-arg")
 
 
 @functools.lru_cache(maxsize=None)

@@ -195,7 +195,7 @@ TEST_CASE("the bound holds and evicts least recently used over restarts") {
   for (const uint64_t kept : {0, 1, 10, 11, 4}) REQUIRE(world.exists(*store, kept));
   REQUIRE(store->stats().bytes_stored == 10 * kRecordBytes);
 
-  // More at once than there is room for: those that find no room are refused, and the bound holds all the same.
+  // More puts at once than there is room for: some are refused, and the bound holds.
   const size_t stored = world.put_all(*store, 100, 100);
   REQUIRE(stored >= 10);
   REQUIRE(store->stats().refused == 100 - stored);
