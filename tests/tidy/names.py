@@ -28,6 +28,8 @@ PATH = re.compile(r"[\w.{},*-]+(?:/[\w.{},*-]+)*/?")
 FILE_NAME = re.compile(r"[\w{},*-]+\.(?:cc|h|cu|cuh|py|sh)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9](?![\w-]|…|\.\.\.)")
 METRIC = re.compile(r"(?:millrace|vllm):([a-z_{},]+)")
+FILTER = re.compile(r"\./test\b.*--filter ('[^']*'(?:/'[^']*')?|[\w/]+(?:'[^']*')?)")
+MESON_TEST = re.compile(r"\btest\('(\w+)'")
 SYMBOL = re.compile(r"(?:[a-z]+::)*(?:[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]+(?=::))(?:::~?\w+)*(?:\(\))?|k[A-Z]\w+")
 # Headers of the CUDA toolkit, and flags of programs that documents call or compare with.
 FOREIGN_FILES = ("nccl.h", "cublasLt.h")
@@ -72,6 +74,16 @@ class Tree:
         self.words = set(re.findall(r"\w+", code))
         self.flags = set(re.findall(r"--[a-z][a-z0-9-]*[a-z0-9]", code))
 
+        self.groups = {name for path, text in files.items() if path.endswith("meson.build")
+                       for name in MESON_TEST.findall(text)} | {"e2e", "gpu", "tidy"}
+        self.e2e = " ".join(path + text for path, text in files.items() if path.startswith("tests/e2e/test_"))
+
+    def has_tests(self, group, selection):
+        """Returns whether `./test --filter GROUP/SELECTION` chooses a group, and end-to-end tests if it is theirs."""
+        if group == "e2e":
+            return selection in self.e2e
+        return any(group in name for name in self.groups)
+
     def has_path(self, path, roots=("",)):
         """Returns whether a file or folder has this path, or is a program that is built of such a source."""
         path = path.rstrip("/")
@@ -93,6 +105,10 @@ def unknown_in(tree, quoted):
     for flag in FLAG.findall(quoted):
         if flag not in tree.flags and flag.replace("--no-", "--", 1) not in tree.flags and flag not in FOREIGN_FLAGS:
             yield f"no program has the flag {flag}"
+    for text in FILTER.findall(quoted):
+        group, _, selection = text.replace("'", "").partition("/")
+        if not tree.has_tests(group, selection):
+            yield f"--filter {text} chooses no test"
     if " " in quoted or PLACEHOLDERS.search(quoted):
         return
     for word in expanded(quoted):
