@@ -28,7 +28,7 @@ PATH = re.compile(r"[\w.{},*-]+(?:/[\w.{},*-]+)*/?")
 FILE_NAME = re.compile(r"[\w{},*-]+\.(?:cc|h|cu|cuh|py|sh)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9](?![\w-]|…|\.\.\.)")
 METRIC = re.compile(r"(?:millrace|vllm):([a-z_{},]+)")
-FILTER = re.compile(r"\./test\b.*--filter ('[^']*'(?:/'[^']*')?|[\w/]+(?:'[^']*')?)")
+FILTER = re.compile(r"\./test\b[^#]*--filter ('[^']*'(?:/'[^']*')?|[\w/]+(?:'[^']*')?)")
 MESON_TEST = re.compile(r"\btest\('(\w+)'")
 SYMBOL = re.compile(r"(?:[a-z]+::)*(?:[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]+(?=::))(?:::~?\w+)*(?:\(\))?|k[A-Z]\w+")
 # Headers of the CUDA toolkit, and flags of programs that documents call or compare with.

@@ -84,7 +84,7 @@ SAMPLES = [
                    "[a](#one-two) [b](#three) [c](b.md) [d](../src/a/b.cc) [e](https://a.b/c)\n    run --zero\n"
                    "`./test --filter a` `./test --filter b/x` `./test --filter e2e/names` `./test --filter e2e/nothing`\n",
       "tests/a/meson.build": "test('a', x)", "tests/e2e/test_names.py": "",
-      "src/a/b.cc": 'add("--flag"); OneTwo call; "runs_total"'},
+      "src/a/b.cc": 'add("--flag", "--filter"); OneTwo call; "runs_total"'},
      ["docs/a.md:2"] * 3 + ["docs/a.md:3"] * 3 + ["docs/a.md:4"] * 2 + ["docs/a.md:5"] + ["docs/a.md:6"] * 2),
     ("test-names",
      {"tests/a/b.cc": 'TEST_CASE("a, b", "[c]") {\n}\nTEST_CASE("' + "x" * 30 + '"\n          "' + "x" * 31 + '") {\n}\n'
