@@ -49,7 +49,7 @@ void require_activation(FieldReader& fields, std::string_view wanted,
 /// max_position and head_dim of `reading`. Returns its index.
 int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading = {});
 
-/// Says of each layer whether its attention slides: as layer_types names them, or else as `slides` says.
+/// Returns for each layer whether its attention has a sliding window: by layer_types, or else by `slides`.
 [[nodiscard]] std::vector<bool> read_layer_types(FieldReader& fields, const ModelConfig& config,
                                                  const std::function<bool(int32_t layer)>& slides);
 
@@ -58,7 +58,7 @@ int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& la
 void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,
                 const std::vector<bool>& slides);
 
-/// Reads the experts of each token, at most `moe.expert_count`, whose name in config.json is `count_key`.
+/// Reads the experts per token: at most `moe.expert_count`, which config.json calls `count_key`.
 void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,
                             std::string_view key = "num_experts_per_tok");
 
