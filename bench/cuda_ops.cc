@@ -1,4 +1,4 @@
-// The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
+// The CUDA ops on one device, next to what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
 // products. Shapes are by default those of Llama-3.1-8B; experts, in cuda_ops_experts.cc, those of Qwen3-30B-A3B;
 // pages are in cuda_ops_pages.cc.
 

@@ -43,7 +43,7 @@ struct NodeStagesOptions {
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
 
-/// Checks that a stage on such a device can have so many ranks. Errors: --tp-size.
+/// Checks that a stage on such a device can have that number of ranks. Errors: --tp-size.
 [[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t rank_count);
 
 class NodeStages;

@@ -36,7 +36,7 @@ struct RankProcessors {
 [[nodiscard]] Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& rank,
                                                      const std::vector<std::vector<int>>& numa_nodes);
 
-/// Returns what `--tp-size auto` means on a machine with so many NUMA nodes: one rank for each, as far as the model can
+/// Returns what `--tp-size auto` means on a machine with `numa_node_count` NUMA nodes: one rank for each, as far as the model can
 /// be divided.
 [[nodiscard]] int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count);
 

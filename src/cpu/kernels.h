@@ -44,7 +44,8 @@ inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
 inline constexpr int kInt8Depth = 4;  ///< summed elements per step of a panel for 8-bit LHS rows
 inline constexpr int kChannelStepBytes = kPanelColumns * kInt8Depth;  ///< bytes per step of a channel panel
-inline constexpr int kChannelRunSteps = 16;  ///< LHS rows and channel panels are padded to a multiple of so many steps
+inline constexpr int kChannelRunSteps =
+    16;  ///< LHS rows and channel panels are padded to a multiple of this number of steps
 /// Maximum of summed elements with a channel panel: sums of 255 · 127 fit an int32.
 inline constexpr int64_t kMaxChannelElements = 65536;
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of an 8-bit panel that are dequantized at a time
@@ -174,8 +175,8 @@ struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_lhs = false;
   bool tiles = false;            ///< bf16 GEMMs take tiled_lhs
-  int step_multiple = 1;         ///< bf16 panels and LHS rows are padded to a multiple of so many steps
-  int head_multiple = 16;        ///< bf16 heads are padded to a multiple of so many channels
+  int step_multiple = 1;         ///< bf16 panels and LHS rows are padded to a multiple of this number of steps
+  int head_multiple = 16;        ///< bf16 heads are padded to a multiple of this number of channels
   int int8_lhs_group_bytes = 0;  ///< bytes per group of an 8-bit LHS row
 
   void (*gemm_bf16)(const GemmTask&);
