@@ -36,8 +36,8 @@ struct RankProcessors {
 [[nodiscard]] Result<RankProcessors> rank_processors(const NodeOptions& node, const NodeRank& rank,
                                                      const std::vector<std::vector<int>>& numa_nodes);
 
-/// Returns what `--tp-size auto` means on a machine with `numa_node_count` NUMA nodes: one rank for each, as far as the model can
-/// be divided.
+/// Returns what `--tp-size auto` means on a machine with `numa_node_count` NUMA nodes: one rank for each, as far as the
+/// model can be divided.
 [[nodiscard]] int32_t ranks_for(const model::ModelConfig& config, size_t numa_node_count);
 
 }  // namespace millrace::app
