@@ -24,13 +24,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import cache_overhead
 import machine_load
-from runs import LISTENING, READY, add_seed, draw_seed, order_of, positive
+from runs import READY, add_seed, draw_seed, order_of, positive, start_server
 
 ROOT = Path(__file__).resolve().parents[1]
 TIERS = {"device": "kv_cache_device_hit_pages_total", "host": "kv_cache_host_hit_pages_total",
@@ -56,21 +55,10 @@ class Server:
         self.command = [options.build / "millrace", "serve", "--model-path", options.model, "--port", 0, *flags]
 
     def __enter__(self):
-        self.process = subprocess.Popen([str(part) for part in self.command], stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
-        output = []
-        # Asked by HTTP whether it is ready, it would answer beside its own start and the other servers.
-        for line in self.process.stdout:
-            output.append(line)
-            match = LISTENING.search(line)
-            if match:
-                host, _, port = match.group(1).removeprefix("http://").rpartition(":")
-                self.host, self.port = host, int(port)
-            if READY.search(line):
-                break
-        else:
-            sys.exit(f"the server '{self.state}' ended:\n" + "".join(output))
-        threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
+        # A health check would compete with the start and with the other servers, so that the log says when it is ready.
+        self.process, url = start_server(self.command, self.state, READY)
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self.host, self.port = host, int(port)
         return self
 
     def __exit__(self, *_):

@@ -262,9 +262,9 @@ class Clients {
     waitpid(process_, nullptr, 0);
   }
 
-  /// Connects so many more streams.
+  /// Connects that number of further streams.
   void open(uint16_t port, size_t streams) { call({Order::kOpen, port, streams, 0}); }
-  /// Asks the last `streams` for so many tokens, and reads until each has ended.
+  /// Asks the last `streams` for `count` tokens each, and reads until each has ended.
   void exchange(size_t streams, uint32_t tokens) { call({Order::kExchange, 0, streams, tokens}); }
   /// Asks the last `streams` for `tokens` each and returns how late the events came.
   Quantiles measure_delays(size_t streams, uint32_t tokens) { return call({Order::kDelays, 0, streams, tokens}); }
@@ -353,7 +353,7 @@ void measure_events(size_t streams, uint32_t tokens, int rounds) {
   clients.open(front.start().value(), streams);
   std::vector<double> rates;
   std::vector<double> costs;
-  // Besides the tokens a stream has a role chunk, a finish chunk and [DONE].
+  // A stream has a role chunk, the tokens, a finish chunk and [DONE].
   const double events = static_cast<double>(streams) * (tokens + 3);
   for (int round = 0; round <= rounds; ++round) {
     const auto cpu = front_cpu_time();

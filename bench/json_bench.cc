@@ -10,7 +10,7 @@
 #include "base/json_value.h"
 #include "base/text_file.h"
 
-/// How fast JSON files are read, beside simdjson's DOM, which copies every string.
+/// How fast JSON files are read, compared with simdjson's DOM, which copies every string.
 namespace millrace {
 namespace {
 

@@ -1,5 +1,5 @@
 // A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
-// context, and prompts in chunks, beside what bounds them on the same device in the same run. Loaded in several ways
+// context, and prompts in chunks, next to what bounds them on the same device in the same run. Loaded in several ways
 // (--quantization, --cpu-isa) the models take turns.
 #include <fmt/format.h>
 

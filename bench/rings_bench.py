@@ -17,7 +17,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +25,7 @@ import urllib.request
 from pathlib import Path
 
 import machine_load
-from runs import LISTENING, add_seed, draw_seed, order_of, positive, run_quietly, seed_of, urlopen
+from runs import LISTENING, add_seed, draw_seed, order_of, positive, run_quietly, seed_of, start_server, urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
 START_PATIENCE_S = 600
@@ -41,18 +40,7 @@ class Server:
                         *flags, *options.serve_flags]
 
     def __enter__(self):
-        self.process = subprocess.Popen([str(part) for part in self.command], stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
-        output = []
-        for line in self.process.stdout:
-            output.append(line)
-            match = LISTENING.search(line)
-            if match:
-                self.url = match.group(1)
-                break
-        else:
-            sys.exit(f"the server '{self.state}' ended:\n" + "".join(output))
-        threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
+        self.process, self.url = start_server(self.command, self.state, LISTENING)
         end = time.monotonic() + START_PATIENCE_S
         while self.health() != "ok":
             if time.monotonic() > end:

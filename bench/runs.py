@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -52,3 +53,19 @@ def run_quietly(command, **options):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
     if done.returncode != 0:
         sys.exit(f"{Path(sys.argv[0]).stem}: {' '.join(command)} ended with code {done.returncode}:\n{done.stdout}")
+
+
+def start_server(command, name, until):
+    """Starts a server and waits for a line of its log that `until` matches. Returns the process and the server's address.
+    A thread reads the rest of the log."""
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, url = [], None
+    for line in process.stdout:
+        output.append(line)
+        url = match.group(1) if (match := LISTENING.search(line)) else url
+        if until.search(line):
+            break
+    else:
+        sys.exit(f"the server '{name}' ended:\n" + "".join(output))
+    threading.Thread(target=lambda: [None for _ in process.stdout], daemon=True).start()
+    return process, url

@@ -20,9 +20,9 @@
 #include "cpu/cpu_backend.h"
 #include "plain_io.h"
 
-/// How fast pages come from a file store and from host memory to the device, and go back, beside plain calls for the
-/// same bytes on the same disk and beside memcpy. Everything takes turns within a round, so that a noisy machine treats
-/// all alike.
+/// How fast pages come from a file store and from host memory to the device, and go back, compared with plain calls for
+/// the same bytes on the same disk and with memcpy. Everything takes turns within a round, so that a noisy machine
+/// treats all alike.
 namespace {
 
 using namespace millrace;

@@ -21,7 +21,7 @@ constexpr const char* kUsage =
     "usage: tokenizer_bench [MODEL_DIR...] [-- TEXT_FILE...]: encoding and decoding speed on one thread, MB/s.\n"
     "Without arguments: the tokenizers and books of the folder that MILLRACE_SHARED_DATA names, or ../shared/data.\n";
 constexpr int kRounds = 9;
-/// Prompts as a server sees them, beside whole books.
+/// Prompts as a server sees them, and whole books.
 constexpr size_t kPromptBytes = 4096;
 
 std::string read_file(const fs::path& path) {

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// With no limit on concurrency so many connections are opened ahead at most.
+/// Maximum of connections that are opened ahead where concurrency has no limit.
 constexpr uint32_t kMaxConnectionsAhead = 512;
 constexpr auto kProgressEvery = 500ms;
 

@@ -31,7 +31,7 @@ class SseParser {
  private:
   /// Moves bytes up to the end of the line into `line_`; false when the line is not complete yet.
   bool take_line(std::string_view& bytes);
-  /// Uses up `line_`; true when it was the empty line behind an event.
+  /// Uses up `line_`; true when it was the empty line after an event.
   bool finish_line();
 
   std::string partial_;    // a line whose end has not come

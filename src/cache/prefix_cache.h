@@ -30,7 +30,7 @@ struct PrefixCacheOptions {
   uint32_t page_count = 0;       ///< of the first group
   bool share_prefixes = true;    ///< false: every page belongs to one sequence
   uint32_t host_page_count = 0;  ///< of the first group; 0: no host tier
-  bool has_store = false;        ///< stages have a store behind their host tier
+  bool has_store = false;        ///< stages have a store after their host tier
   WritePolicy write_policy = WritePolicy::kWriteThrough;
   std::vector<WindowPool> windows;  ///< of the window groups, which are numbered from 1 on; a state group comes last
   uint32_t snapshot_pages = 0;      ///< state groups: also take a snapshot every so many pages; 0: do not

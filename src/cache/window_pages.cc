@@ -16,7 +16,7 @@ WindowPages::Entry& WindowPages::entry(NodeId node) {
   return entries_[node.value()];
 }
 
-// Of pages last used at the same time, the shallowest goes first: prompts go on from the end of a prefix.
+// The shallowest of pages last used at the same time goes first: prompts continue from the end of a prefix.
 void WindowPages::refresh(NodeId node) {
   const Entry& found = at(node);
   const uint32_t order = UINT32_MAX - tree_.depth(node);

@@ -132,7 +132,7 @@ class LinkReceiver {
   /// closed and the inbox drained.
   [[nodiscard]] virtual asio::awaitable<Message> receive(MessageKind kind) = 0;
   /// Drops what is in the inboxes; every receive, also one under way, ends with `reason`. Over TCP the sender's end
-  /// closes too; within a process the sender is not told.
+  /// closes too; within a process the sender is not notified.
   virtual void close(std::string reason) = 0;
   /// From any thread. Links within a process count nothing.
   [[nodiscard]] virtual LinkStats stats() const { return {}; }

@@ -9,15 +9,12 @@
 /// The table of inner kernels, one per instruction set. The file kernels.cc is compiled once per set. All other files
 /// of this folder are compiled for the baseline and call through the table.
 ///
-///
 /// Formats. "Steps" walk the summed dimension. A weight panel or a group of keys holds, per step, a row of columns. In
 /// bf16 it is [steps][columns][2], a step being two summed elements; in f32 it is [steps][columns]. For kernels with
 /// `tiles` a bf16 panel is cut into tiles, [steps / 16][4][16 steps][16 columns][2].
 ///
-///
 /// LHS operands (activations, queries, probabilities) are bf16 rows where the set has a bf16 dot product (`bf16_lhs`).
 /// Otherwise, and always with f32 compute, they are f32 rows. Rows are padded with zeros to whole steps.
-///
 ///
 /// An 8-bit panel holds, per group of 32 summed elements, the scales of the columns, [64] bf16, then the values, int8
 /// [steps][64][depth]. Its depth (1 or 2) is that of the LHS operand. For bf16 rows the order of the values differs.
@@ -25,13 +22,11 @@
 /// the order of w8_tiled_byte(), as uint8 with an offset of 128. For 8-bit LHS rows the steps are 4 deep and values are
 /// uint8 with an offset of 128. Such rows hold, per group, 32 values in the kernel's order and their LhsQuantParams.
 ///
-///
 /// A 4-bit panel is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
 /// columns, [64], what shifts them, and its units: further factors and the codes. The codes of a unit are [4][64][4]
 /// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
 /// upper half. The last group of a shard may have fewer units. LHS rows hold, per unit, 32 int8 and their
 /// LhsQuantParams.
-///
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
@@ -49,7 +44,8 @@ inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
 inline constexpr int kInt8Depth = 4;  ///< summed elements per step of a panel for 8-bit LHS rows
 inline constexpr int kChannelStepBytes = kPanelColumns * kInt8Depth;  ///< bytes per step of a channel panel
-inline constexpr int kChannelRunSteps = 16;  ///< LHS rows and channel panels are padded to a multiple of so many steps
+inline constexpr int kChannelRunSteps =
+    16;  ///< LHS rows and channel panels are padded to a multiple of this number of steps
 /// Maximum of summed elements with a channel panel: sums of 255 · 127 fit an int32.
 inline constexpr int64_t kMaxChannelElements = 65536;
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of an 8-bit panel that are dequantized at a time
@@ -218,8 +214,8 @@ struct Kernels {
   Isa isa = Isa::kPortable;
   bool bf16_lhs = false;
   bool tiles = false;            ///< bf16 GEMMs take tiled_lhs
-  int step_multiple = 1;         ///< bf16 panels and LHS rows are padded to a multiple of so many steps
-  int head_multiple = 16;        ///< bf16 heads are padded to a multiple of so many channels
+  int step_multiple = 1;         ///< bf16 panels and LHS rows are padded to a multiple of this number of steps
+  int head_multiple = 16;        ///< bf16 heads are padded to a multiple of this number of channels
   int int8_lhs_group_bytes = 0;  ///< bytes per group of an 8-bit LHS row
 
   void (*gemm_bf16)(const GemmTask&);

@@ -16,7 +16,6 @@ namespace millrace::cpu {
 /// attention reads pages with consecutive ids as one run. On the host tier and in stores a page is [layer][kv head][K |
 /// V].
 ///
-///
 /// Per head, keys are groups of 16 in the layout of kernels.h: K groups [padded_dim / depth][16][depth], V groups [16 /
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
 /// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which

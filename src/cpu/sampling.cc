@@ -150,14 +150,14 @@ class NucleusBuckets {
     return static_cast<int>(std::min((max_ - logit) * factor_ * kPerNat, static_cast<float>(kCount - 1)));
   }
   void add(float logit, float weight) { sums_[of(logit)] += static_cast<double>(weight); }
-  struct Place {
+  struct ReachedBucket {
     int bucket = 0;
     double before = 0.0;   ///< sum of the earlier buckets
     bool reached = false;  ///< false: the last bucket that is not empty, since the target may be rounded above the sum
   };
   /// Returns the bucket in which the sum reaches `wanted`.
-  [[nodiscard]] Place reaching(double wanted) const {
-    Place last;
+  [[nodiscard]] ReachedBucket reaching(double wanted) const {
+    ReachedBucket last;
     double sum = 0.0;
     for (int bucket = 0; bucket < kCount && !last.reached; ++bucket) {
       if (sums_[bucket] == 0.0) continue;
@@ -210,7 +210,7 @@ Candidates nucleus(const Kernels& kernels, std::span<const float> logits, float 
 
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   std::vector<TokenId>& ids = scratch.candidates;
-  NucleusBuckets::Place last;
+  NucleusBuckets::ReachedBucket last;
   const auto find_last = [&](float floor) {
     const int64_t above = kernels.count_above(logits.data(), std::nextafter(floor, kLowest), vocab);
     ids.resize(static_cast<size_t>(above));

@@ -14,7 +14,6 @@ namespace millrace::cpu {
 /// Runs parallel regions: `run(chunks, body)` calls body(chunk, slot) once for every chunk in [0, chunks) and returns
 /// when all are complete.
 ///
-///
 /// A region ends when its chunks are done, not when every thread has arrived. A late or descheduled helper therefore
 /// costs nothing. Which thread runs a chunk is arbitrary: `slot` names scratch memory and must not affect results.
 /// Owned by a backend; `run` may be called from any thread, one region at a time. Helpers spin for some microseconds

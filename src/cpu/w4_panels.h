@@ -10,7 +10,7 @@
 /// Panels of 4-bit weights (see kernels.h).
 namespace millrace::cpu {
 
-/// Returns whether matrices can be packed together: codes of the same integers, and not minimums beside other offsets.
+/// Returns whether matrices can be packed together: codes of the same integers, and not minimums with other offsets.
 [[nodiscard]] bool fit_together_w4(std::span<const tensor::W4Matrix> parts);
 
 /// Returns the layout for parts that are packed together. Scales have the narrowest type that holds those of all parts;

@@ -17,7 +17,7 @@ struct AttentionParams {
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
-  int32_t split_rows = 0;          ///< split_kernel takes sequences of at most so many rows
+  int32_t split_rows = 0;          ///< split_kernel takes sequences of at most this number of rows
   float* partial_acc = nullptr;    // [split][kv_head][split_rows · group][kDim]
   float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };

@@ -98,7 +98,7 @@ struct Tilings<MatrixInstruction::kWgmma> {
 constexpr int32_t tile_tokens(int32_t rows) {
   return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
-/// Calls use(tiling) with the tiling of an instruction for so many tokens.
+/// Calls use(tiling) with the tiling of an instruction for `tokens` tokens.
 template <class Use>
 void with_tiling(MatrixInstruction by, int32_t tokens, const Use& use) {
   const auto choose = [&](auto tilings) {

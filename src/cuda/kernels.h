@@ -10,10 +10,8 @@
 /// replayed with new contents. Arguments hold upper bounds only. Pointers are device pointers, at least 16-byte
 /// aligned.
 ///
-///
 /// The compute dtype is bf16 (GEMM inputs, q, k, v, pages); the residual stream and all sums are f32. The order of
 /// every sum follows from the model's shapes alone. A row's bits depend neither on the other rows nor on the bounds.
-///
 ///
 /// Errors: a refused launch throws std::runtime_error with the kernel's name. A bound that a kernel cannot meet throws
 /// std::invalid_argument.

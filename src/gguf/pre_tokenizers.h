@@ -10,11 +10,11 @@ namespace millrace::gguf {
 /// How a byte-level vocabulary's texts are cut into words before merges apply: what tokenizer.ggml.pre names.
 struct PreTokenizer {
   std::vector<std::string_view> names;     ///< values of tokenizer.ggml.pre
-  std::vector<std::string_view> patterns;  ///< regular expressions whose matches are cut out, one after the other
+  std::vector<std::string_view> patterns;  ///< regular expressions whose matches become words, applied in order
   bool uses_gpt2_pattern = false;          ///< the pieces are then cut as GPT-2's are
   bool ignores_merges = false;             ///< a word that is a token needs no merges
   bool adds_bos = false;                   ///< where tokenizer.ggml.add_bos_token is absent
-  bool normalizes = false;                 ///< texts are brought to NFC
+  bool normalizes = false;                 ///< texts are normalized to NFC
 };
 
 /// Returns the pre-tokenizer of that name; null if it is not known.

@@ -31,7 +31,7 @@ std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(std::
       if (known.contains(left) && known.contains(right)) merges.push_back({left, right, piece.score, merges.size()});
     }
   }
-  // Of the ways to one piece, that with the longer left part is the first, as where equal characters follow each other.
+  // The merge with the longer left part is the first where several give one piece, as in a run of equal characters.
   std::ranges::sort(merges, [](const ScoredMerge& one, const ScoredMerge& other) {
     if (one.score != other.score) return one.score > other.score;
     if (one.left.size() != other.left.size()) return one.left.size() > other.left.size();

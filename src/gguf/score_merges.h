@@ -13,8 +13,8 @@ struct ScoredPiece {
   double score = 0;       ///< finite
 };
 
-/// Returns the merges of a BPE that joins pieces in the order of falling scores: each way to put a piece together from
-/// two others.
+/// Returns the merges of a BPE whose best merge is the one with the highest score: each split of a piece into two
+/// others, by falling score.
 [[nodiscard]] std::vector<std::pair<std::string_view, std::string_view>> merges_by_score(
     std::span<const ScoredPiece> pieces);
 

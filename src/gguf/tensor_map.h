@@ -22,13 +22,13 @@ struct MappedTensor {
   float factor = 1.0f;      ///< multiplies every value
 };
 
-/// The tensors of a model by the names that safetensors of its family have. Experts and fused matrices are taken apart
-/// in place.
+/// The tensors of a model by the names that safetensors of its family have. Stacked experts and fused matrices are
+/// split in place.
 using TensorMap = std::unordered_map<std::string, MappedTensor>;
 
 /// Maps the tensors of a model. A tensor of a layer that the family does not have keeps its name after the layer's.
 /// Errors: kData for an unknown family, a tensor outside of the layers that has no meaning here, or a shape that cannot
-/// be taken apart.
+/// be split.
 [[nodiscard]] Result<TensorMap> map_tensors(const Model& model);
 
 }  // namespace millrace::gguf

@@ -9,7 +9,7 @@
 
 namespace millrace::gguf {
 
-/// Returns the texts of the tokens that a text can consist of, by id; those of added tokens and padding are empty.
+/// Returns the text of each token that plain text can contain, by id; those of added tokens and padding are empty.
 /// Errors: kData. Metadata without a vocabulary gives none.
 [[nodiscard]] Result<std::vector<std::string_view>> vocabulary(const Model& model);
 

@@ -41,27 +41,35 @@ struct LookAhead {
   bool is_negated = false;
 };
 
+/// Calls visit(character) for each character of a pattern from `begin` on that is neither escaped nor in a class, until
+/// it returns true. Returns that position, or the pattern's size.
+template <class Visit>
+size_t find_syntax(std::string_view pattern, size_t begin, const Visit& visit) {
+  bool in_class = false;
+  for (size_t at = begin; at < pattern.size(); ++at) {
+    const char c = pattern[at];
+    if (c == '\\') {
+      ++at;
+    } else if (in_class) {
+      in_class = c != ']';
+    } else if (c == '[') {
+      in_class = true;
+    } else if (visit(c)) {
+      return at;
+    }
+  }
+  return pattern.size();
+}
+
 /// Removes the conditions at the begin of a pattern, as long as they hold for all of its alternatives.
 std::vector<LookAhead> take_look_ahead(std::string& pattern) {
   std::vector<LookAhead> conditions;
   while (pattern.starts_with("^(?=") || pattern.starts_with("^(?!")) {
-    size_t depth = 0;
-    size_t at = 1;
-    bool in_class = false;
-    for (; at < pattern.size(); ++at) {
-      const char c = pattern[at];
-      if (c == '\\') {
-        ++at;
-      } else if (in_class) {
-        in_class = c != ']';
-      } else if (c == '[') {
-        in_class = true;
-      } else if (c == '(') {
-        ++depth;
-      } else if (c == ')' && --depth == 0) {
-        break;
-      }
-    }
+    int depth = 0;
+    const size_t at = find_syntax(pattern, 1, [&depth](char c) {
+      if (c == '(') ++depth;
+      return c == ')' && --depth == 0;
+    });
     if (at >= pattern.size()) break;
     conditions.push_back({"^(?:" + pattern.substr(4, at - 4) + ")", pattern[3] == '!'});
     pattern = "^" + pattern.substr(at + 1);
@@ -72,22 +80,10 @@ std::vector<LookAhead> take_look_ahead(std::string& pattern) {
 /// Returns whether a pattern has several outermost alternatives.
 bool has_alternatives(std::string_view pattern) {
   int depth = 0;
-  bool in_class = false;
-  for (size_t at = 0; at < pattern.size(); ++at) {
-    const char c = pattern[at];
-    if (c == '\\') {
-      ++at;
-    } else if (in_class) {
-      in_class = c != ']';
-    } else if (c == '[') {
-      in_class = true;
-    } else if (c == '(' || c == ')') {
-      depth += c == '(' ? 1 : -1;
-    } else if (c == '|' && depth == 0) {
-      return true;
-    }
-  }
-  return false;
+  return find_syntax(pattern, 0, [&depth](char c) {
+           if (c == '(' || c == ')') depth += c == '(' ? 1 : -1;
+           return c == '|' && depth == 0;
+         }) < pattern.size();
 }
 
 /// Appends a small schema as JSON without its descriptions. Returns false if it is not small.

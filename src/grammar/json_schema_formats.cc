@@ -85,7 +85,7 @@ std::string uri_pattern(bool is_international, bool is_reference) {
   const std::string chars = R"(A-Za-z0-9._~!$&'()*+,;=\-)" + beyond;
   const std::string escape = "%[0-9A-Fa-f]{2}";
   const std::string segment = fmt::format("([{}:@]|{})", chars, escape);
-  // Of the addresses in brackets two kinds are enough: each further one takes many states.
+  // Two kinds of addresses in brackets are enough: each further one takes many states.
   const std::string host =
       fmt::format(R"((\[(([0-9A-Fa-f]{{1,4}}:){{7}}[0-9A-Fa-f]{{1,4}}|::1?)\]|([{}]|{})*))", chars, escape);
   const std::string authority = fmt::format(R"(//(([{}:]|{})*@)?{}(:\d*)?)", chars, escape, host);

@@ -11,7 +11,7 @@ namespace millrace::grammar {
 [[nodiscard]] bool add_type_keyword(CaseDraft& draft, JsonObject schema, const JsonMember& keyword,
                                     const std::string& path);
 
-/// Adds `bound` of a number keyword, or its opposite. A flag beside the bound may exclude the bound itself.
+/// Adds `bound` of a number keyword, or its opposite. A flag next to the bound may exclude the bound itself.
 void add_number_bound(CaseDraft& draft, JsonObject schema, const JsonMember& keyword, bool is_negated,
                       const std::string& path);
 

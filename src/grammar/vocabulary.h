@@ -43,7 +43,7 @@ class Vocabulary {
  private:
   uint32_t size_;
   size_t max_token_bytes_ = 0;
-  std::vector<Node> nodes_;      // and one behind the last
+  std::vector<Node> nodes_;      // and one after the last
   std::vector<TokenId> tokens_;  // by text
   std::string bytes_;            // all texts
   std::vector<uint32_t> begin_;  // [size + 1], of each text in bytes_

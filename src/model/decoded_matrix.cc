@@ -1,25 +1,15 @@
 #include "model/decoded_matrix.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
+
+#include "base/parallel_for.h"
 
 namespace millrace::model {
 namespace {
 
-/// Calls body(begin, end) for blocks of `count` rows, on several threads.
 template <class Body>
 void for_row_blocks(int64_t count, int32_t threads, const Body& body) {
-  std::atomic<int64_t> next = 0;
-  const auto work = [&] {
-    for (int64_t begin; (begin = next.fetch_add(weights::kDecodeRows)) < count;)
-      body(begin, std::min(count, begin + weights::kDecodeRows));
-  };
-  const int64_t blocks = (count + weights::kDecodeRows - 1) / weights::kDecodeRows;
-  const int64_t wanted = threads > 0 ? threads : static_cast<int64_t>(std::thread::hardware_concurrency());
-  std::vector<std::jthread> helpers;
-  for (int64_t i = 1; i < std::min(wanted, blocks); ++i) helpers.emplace_back(work);
-  work();
+  parallel_for({.count = count, .block = weights::kDecodeRows, .threads = threads, .thread_name = "decode"}, body);
 }
 
 }  // namespace

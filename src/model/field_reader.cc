@@ -43,6 +43,13 @@ Result<void> reject_duplicate_keys(std::string_view source, JsonObject object) {
   return {};
 }
 
+Result<JsonObject> parse_config_object(JsonDocument& document, std::string_view source, std::string_view json) {
+  Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
+  if (!object) return object.error();
+  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
+  return object;
+}
+
 std::optional<JsonValue> FieldReader::find(std::string_view key) const {
   read_.emplace(key);
   JsonValue element;
@@ -154,63 +161,53 @@ std::vector<TokenId> FieldReader::token_ids(std::string_view key) {
   return ids;
 }
 
-std::vector<std::string> FieldReader::strings(std::string_view key) {
+template <class Item, class Read>
+std::vector<Item> FieldReader::list_of(std::string_view key, std::string_view wanted, const Read& read) {
   const auto element = find(key);
-  std::vector<std::string> items;
+  std::vector<Item> items;
   if (!element) return items;
   JsonArray list;
   if (!element->get(list)) {
-    fail_found(key, *element, "a list of strings");
+    fail_found(key, *element, wanted);
     return items;
   }
-  for (const JsonValue item : list) {
-    std::string_view value;
-    if (!item.get(value)) fail_found(key, *element, "a list of strings");
-    items.emplace_back(value);
+  for (const JsonValue each : list) {
+    Item item{};
+    if (!read(each, item)) fail_found(key, *element, wanted);
+    items.push_back(std::move(item));
   }
   return items;
+}
+
+std::vector<std::string> FieldReader::strings(std::string_view key) {
+  return list_of<std::string>(key, "a list of strings", [](JsonValue item, std::string& text) {
+    std::string_view value;
+    if (!item.get(value)) return false;
+    text = value;
+    return true;
+  });
 }
 
 std::vector<int32_t> FieldReader::integers(std::string_view key, int32_t low, int32_t high) {
-  const auto element = find(key);
-  std::vector<int32_t> items;
-  if (!element) return items;
-  const auto refuse = [&] { fail_found(key, *element, fmt::format("a list of integers from {} to {}", low, high)); };
-  JsonArray list;
-  if (!element->get(list)) {
-    refuse();
-    return items;
-  }
-  for (const JsonValue item : list) {
-    int64_t value = low;
-    if (!item.get(value) || value < low || value > high) {
-      refuse();
-      value = low;
-    }
-    items.push_back(static_cast<int32_t>(value));
-  }
-  return items;
+  const std::string wanted = fmt::format("a list of integers from {} to {}", low, high);
+  return list_of<int32_t>(key, wanted, [low, high](JsonValue item, int32_t& number) {
+    number = low;
+    int64_t value = 0;
+    if (!item.get(value) || value < low || value > high) return false;
+    number = static_cast<int32_t>(value);
+    return true;
+  });
 }
 
 std::vector<double> FieldReader::numbers(std::string_view key, double low, double high) {
-  const auto element = find(key);
-  std::vector<double> items;
-  if (!element) return items;
-  const auto refuse = [&] { fail_found(key, *element, fmt::format("a list of numbers from {} to {}", low, high)); };
-  JsonArray list;
-  if (!element->get(list)) {
-    refuse();
-    return items;
-  }
-  for (const JsonValue item : list) {
-    double value = low;
-    if (!item.is_number() || !item.get(value) || !std::isfinite(value) || value < low || value > high) {
-      refuse();
-      value = low;
-    }
-    items.push_back(value);
-  }
-  return items;
+  const std::string wanted = fmt::format("a list of numbers from {} to {}", low, high);
+  return list_of<double>(key, wanted, [low, high](JsonValue item, double& number) {
+    number = low;
+    double value = 0.0;
+    if (!item.is_number() || !item.get(value) || !std::isfinite(value) || value < low || value > high) return false;
+    number = value;
+    return true;
+  });
 }
 
 std::optional<JsonObject> FieldReader::object(std::string_view key) {

@@ -65,6 +65,9 @@ class FieldReader {
 
  private:
   void fail_found(std::string_view key, JsonValue found, std::string_view wanted);
+  /// Reads a list whose items `read(value, item)` converts; it returns false for an item of another kind.
+  template <class Item, class Read>
+  std::vector<Item> list_of(std::string_view key, std::string_view wanted, const Read& read);
 
   std::string source_;
   JsonObject object_;
@@ -82,5 +85,9 @@ class FieldReader {
 
 /// Refuses (kData) an object that repeats a key at any depth, since parsers differ in the value that they use.
 [[nodiscard]] Result<void> reject_duplicate_keys(std::string_view source, JsonObject object);
+
+/// Parses the text of a configuration file as parse_object() does, and refuses repeated keys.
+[[nodiscard]] Result<JsonObject> parse_config_object(JsonDocument& document, std::string_view source,
+                                                     std::string_view json);
 
 }  // namespace millrace::model

@@ -43,9 +43,8 @@ Result<void> reject_unknown_fields(std::string_view json, std::string_view sourc
 
 Result<GenerationConfig> parse_generation_config(std::string_view json, std::string_view source) {
   JsonDocument document;
-  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
+  const Result<JsonObject> object = parse_config_object(document, source, json);
   if (!object) return object.error();
-  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
   FieldReader fields(std::string(source), *object);
   GenerationConfig config;
   config.eos_token_ids = fields.token_ids("eos_token_id");

@@ -45,7 +45,7 @@ struct QueryScaling {
 /// latent c = norm(Wc · x) and a rotated key per token. Head h has the key [Wk_h · c, rotated key] and the value Wv_h ·
 /// c.
 struct LatentConfig {
-  int32_t query_rank = 0;  ///< queries are Wb · norm(Wa · x), with so many rows of Wa; 0: W · x
+  int32_t query_rank = 0;  ///< rows of Wa, with which queries are Wb · norm(Wa · x); 0: W · x
   int32_t latent_dim = 0;
   int32_t nope_dim = 0;  ///< channels of a head's query that are not rotated
   int32_t rope_dim = 0;

@@ -77,8 +77,8 @@ struct TensorNames {
   std::string_view expert_up = "up_proj";
   std::string_view expert_down = "down_proj";
   ExpertStorage expert_storage = ExpertStorage::kSeparate;
-  // Of experts that are not separate. Biases have these names plus "_bias"; they are [experts, 2·intermediate], gate
-  // and up in turn, and [experts, hidden].
+  // Names of experts that are stored together. Biases have these names plus "_bias"; they are [experts,
+  // 2·intermediate], gate and up in turn, and [experts, hidden].
   std::string_view fused_experts_gate_up = "mlp.experts.gate_up_proj";  ///< has no ending
   std::string_view fused_experts_down = "mlp.experts.down_proj";        ///< has no ending
   std::string_view shared_gate = "mlp.shared_experts.gate_proj";

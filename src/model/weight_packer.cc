@@ -230,7 +230,7 @@ std::vector<W4Matrix> WeightPacker::w4_matrices(std::span<const std::string> nam
 }
 
 void WeightPacker::add_to_fingerprint(const WeightPart& part) {
-  // Under its weight's name, since one stored tensor may have several.
+  // The weight's name is the key, since one stored tensor may have several weights.
   const auto add = [&](auto values) {
     values.name = part.spec->name;
     fingerprint_.add(values);

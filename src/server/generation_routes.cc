@@ -28,7 +28,7 @@ GenerationRoutes::Spec prepare_safely(const HttpRequest& request, const Generati
 
 GenerationRoutes::GenerationRoutes(const ServerOptions& options, const InputProcessor& input_processor,
                                    RandomSource& request_ids, ResponseContext context)
-    : options_(options), input_processor_(input_processor), request_ids_(request_ids), context_(context) {}
+    : input_processor_(input_processor), context_(context), active_(options, request_ids) {}
 
 void GenerationRoutes::add_to(Router& router) {
   const auto through = [this](Spec (GenerationRoutes::*prepare)(const HttpRequest&) const) {
@@ -66,35 +66,21 @@ GenerationRoutes::Spec GenerationRoutes::prepare_chat(const HttpRequest& request
   return input_processor_.prepare(std::move(*parsed), request.request_id);
 }
 
-std::optional<ApiError> GenerationRoutes::check_in_flight() const {
-  if (in_flight() < options_.max_requests_in_flight) return std::nullopt;
-  return ApiError{429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""};
-}
-
-std::optional<ApiError> GenerationRoutes::make_id_unique(GenerationSpec& spec) const {
-  if (!active_.contains(spec.info.id)) return std::nullopt;
-  if (spec.has_own_id) {
-    return ApiError{409, fmt::format("request_id: '{}' is in flight already", spec.info.id), "request_id"};
-  }
-  spec.set_id(spec.info.id + '-' + request_ids_.hex_id());
-  return std::nullopt;
-}
-
 asio::awaitable<GenerationRoutes::Spec> GenerationRoutes::prepare(Exchange& exchange, Prepare prepare) {
   HttpRequest& request = exchange.request;
-  std::optional<ApiError> refusal = check_in_flight();
+  std::optional<ApiError> refusal = active_.check_room();
   std::optional<Spec> spec;
   if (!refusal) {
     if (request.body.size() > Worker::kLargeBodyBytes || openai::may_constrain_output(request.body)) {
       co_await context_.worker.run([&] { spec = prepare_safely(request, prepare); });
-      refusal = check_in_flight();  // others may have begun meanwhile
+      refusal = active_.check_room();  // others may have begun meanwhile
     } else {
       spec = prepare_safely(request, prepare);
     }
   }
   request.free_body();
   if (!refusal && spec->has_error()) refusal = spec->error();
-  if (!refusal) refusal = make_id_unique(**spec);
+  if (!refusal) refusal = active_.make_id_unique(**spec);
   if (refusal) co_return *refusal;
   co_return std::move(*spec);
 }
@@ -109,7 +95,7 @@ asio::awaitable<std::optional<HttpResponse>> GenerationRoutes::generate(Exchange
 
 asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, ResponseSink& sink) {
   ResponseTask task(context_, std::move(spec), sink);
-  active_.emplace(task.id(), &task);
+  active_.add(task.id(), task);
   std::exception_ptr failure;
   try {
     co_await task.run();
@@ -119,27 +105,21 @@ asio::awaitable<void> GenerationRoutes::serve(GenerationSpec spec, ResponseSink&
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await task.finish();
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
-  active_.erase(task.id());
+  active_.remove(task.id());
   if (failure) std::rethrow_exception(failure);
 }
 
 size_t GenerationRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "cmpl-", "chatcmpl-", "msg_", "resp_"}) {
-    const auto found = active_.find(prefix + id);
-    if (found != active_.end()) return found->second->abort();
-  }
-  return 0;
+  return active_.abort({"", "cmpl-", "chatcmpl-", "msg_", "resp_"}, id);
 }
 
 size_t GenerationRoutes::abort_all() {
-  size_t count = 0;
-  for (const auto& [id, task] : active_) count += task->abort();
-  return count;
+  return active_.abort_all();
 }
 
 void GenerationRoutes::reject_all() {
   context_.is_stopping = true;
-  for (const auto& [id, task] : active_) task->wake();
+  active_.wake_all();
 }
 
 }  // namespace millrace::server

@@ -3,8 +3,8 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
+#include "server/active_tasks.h"
 #include "server/input_processor.h"
 #include "server/response_context.h"
 #include "server/router.h"
@@ -45,21 +45,12 @@ class GenerationRoutes {
   void reject_all();
 
  private:
-  using ActiveTasks = std::unordered_map<std::string, ResponseTask*>;
-
   [[nodiscard]] Spec prepare_completion(const HttpRequest& request) const;
   [[nodiscard]] Spec prepare_chat(const HttpRequest& request) const;
-  /// Returns 429 when no further request may begin.
-  [[nodiscard]] std::optional<openai::ApiError> check_in_flight() const;
-  /// Gives the response an id that no other request in flight has; returns 409 where the client chose one that is
-  /// taken.
-  [[nodiscard]] std::optional<openai::ApiError> make_id_unique(GenerationSpec& spec) const;
 
-  const ServerOptions& options_;
   const InputProcessor& input_processor_;
-  RandomSource& request_ids_;
   ResponseContext context_;
-  ActiveTasks active_;  ///< by response id
+  ActiveTasks<ResponseTask> active_;
 };
 
 }  // namespace millrace::server

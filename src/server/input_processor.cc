@@ -468,7 +468,7 @@ ApiResult<GenerationSpec> InputProcessor::finish(const openai::CommonRequest& re
       target.prompt_top_logprobs = request.prompt_logprobs;
       if (spec.options.echo) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, request.top_logprobs);
       if (*budget == 0) target.prompt_top_logprobs = std::max(target.prompt_top_logprobs, 0);
-      // Of two numbers the complement of the smaller is the larger, also of the smallest that there is.
+      // The complement of the smaller number is the larger one, also for the smallest number that there is.
       target.priority = options_.low_priority_first ? ~request.priority : request.priority;
       target.cache_salt = request.cache_salt;
       target.ring = request.ring;

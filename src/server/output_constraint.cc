@@ -167,7 +167,7 @@ class GrammarBuilder {
 
   /// Returns what stands between the name of a call and its arguments.
   ExpressionPtr before_arguments(const text::ToolCallSyntax& syntax, bool is_in_text) {
-    // Behind a recipient in free text a header may go on in several ways.
+    // A header may continue in several ways after a recipient in free text.
     constexpr std::string_view kMessage = "<|message|>";
     if (is_in_text && syntax.before_arguments.ends_with(kMessage)) {
       return choice({literal(std::string(kMessage)), literal(std::string(syntax.before_arguments)),

@@ -37,11 +37,7 @@ struct PoolingRoutes::Job {
 
 PoolingRoutes::PoolingRoutes(const ServerOptions& options, const Service& service,
                              const InputProcessor& input_processor, RandomSource& request_ids, ResponseContext context)
-    : options_(options),
-      service_(service),
-      request_ids_(request_ids),
-      context_(context),
-      input_(options, service, input_processor) {}
+    : service_(service), context_(context), input_(options, service, input_processor), active_(options, request_ids) {}
 
 void PoolingRoutes::add_to(Router& router) {
   add(router, "/v1/embeddings", &PoolingRoutes::prepare_embeddings,
@@ -126,15 +122,6 @@ ApiResult<PoolingRoutes::Job> PoolingRoutes::prepare_safely(const HttpRequest& r
   }
 }
 
-std::optional<ApiError> PoolingRoutes::make_id_unique(PoolingSpec& spec) const {
-  if (!active_.contains(spec.info.id)) return std::nullopt;
-  if (spec.has_own_id) {
-    return ApiError{409, fmt::format("request_id: '{}' is in flight already", spec.info.id), "request_id"};
-  }
-  spec.set_id(spec.info.id + '-' + request_ids_.hex_id());
-  return std::nullopt;
-}
-
 asio::awaitable<std::optional<HttpResponse>> PoolingRoutes::answer(Exchange& exchange, Prepare prepare) {
   if (service_.pooling == nullptr) {
     co_return error_response({400,
@@ -151,18 +138,15 @@ asio::awaitable<std::optional<HttpResponse>> PoolingRoutes::answer(Exchange& exc
   }
   request.free_body();
   if (job->has_error()) co_return error_response(job->error());
-  if (in_flight() >= options_.max_requests_in_flight) {
-    co_return error_response(
-        {429, fmt::format("{} requests are in flight already (--max-requests-in-flight)", in_flight()), ""});
-  }
-  if (const auto taken = make_id_unique((*job)->spec)) co_return error_response(*taken);
+  if (const auto full = active_.check_room()) co_return error_response(*full);
+  if (const auto taken = active_.make_id_unique((*job)->spec)) co_return error_response(*taken);
   std::optional<HttpResponse> response = co_await serve(std::move(**job), exchange);
   co_return response;
 }
 
 asio::awaitable<std::optional<HttpResponse>> PoolingRoutes::serve(Job job, Exchange& exchange) {
   PoolingTask task(context_, std::move(job.spec), exchange);
-  active_.emplace(task.info().id, &task);
+  active_.add(task.info().id, task);
   std::exception_ptr failure;
   std::optional<HttpResponse> response;
   try {
@@ -173,7 +157,7 @@ asio::awaitable<std::optional<HttpResponse>> PoolingRoutes::serve(Job job, Excha
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await task.finish();
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
-  active_.erase(task.info().id);
+  active_.remove(task.info().id);
   if (failure) std::rethrow_exception(failure);
   co_return response;
 }
@@ -201,22 +185,16 @@ asio::awaitable<std::optional<HttpResponse>> PoolingRoutes::respond(PoolingTask&
 }
 
 size_t PoolingRoutes::abort(const std::string& id) {
-  for (const char* prefix : {"", "embd-", "rerank-", "score-"}) {
-    const auto found = active_.find(prefix + id);
-    if (found != active_.end()) return found->second->abort();
-  }
-  return 0;
+  return active_.abort({"", "embd-", "rerank-", "score-"}, id);
 }
 
 size_t PoolingRoutes::abort_all() {
-  size_t count = 0;
-  for (const auto& [id, task] : active_) count += task->abort();
-  return count;
+  return active_.abort_all();
 }
 
 void PoolingRoutes::reject_all() {
   context_.is_stopping = true;
-  for (const auto& [id, task] : active_) task->wake();
+  active_.wake_all();
 }
 
 }  // namespace millrace::server

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "server/active_tasks.h"
 #include "server/pooling_input.h"
 #include "server/response_context.h"
 #include "server/router.h"
@@ -43,9 +43,6 @@ class PoolingRoutes {
   /// Returns the score of each pair.
   [[nodiscard]] std::vector<float> scores_of(const openai::PairRequest& request, Vectors pooled) const;
   [[nodiscard]] openai::ApiResult<Job> prepare_safely(const HttpRequest& request, Prepare prepare) const;
-  /// Gives the response an id that no other request in flight has; returns 409 where the client chose one that is
-  /// taken.
-  [[nodiscard]] std::optional<openai::ApiError> make_id_unique(PoolingSpec& spec) const;
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> answer(Exchange& exchange, Prepare prepare);
   /// Runs a PoolingTask and returns its response; nothing when the client has gone. The engine's requests are aborted
   /// before this returns.
@@ -53,12 +50,10 @@ class PoolingRoutes {
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> respond(PoolingTask& task, const Job& job,
                                                                      Exchange& exchange);
 
-  const ServerOptions& options_;
   const Service& service_;
-  RandomSource& request_ids_;
   ResponseContext context_;
   PoolingInput input_;
-  std::unordered_map<std::string, PoolingTask*> active_;  ///< by response id
+  ActiveTasks<PoolingTask> active_;
 };
 
 }  // namespace millrace::server

@@ -40,7 +40,7 @@ RouteMatch Router::match(const HttpRequest& request) const {
   RouteMatch match;
   for (const Route& route : routes_) {
     if (!has_path(route, request.path)) continue;
-    // Of several paths that fit, the first one that was added has the request.
+    // The first path that was added gets the request where several fit.
     if (!match.allowed.empty() && route.path != match.name) continue;
     match.name = route.path;
     match.is_probe = route.is_probe;

@@ -44,7 +44,7 @@ class SimulatedExpertExchange final : public tensor::ExpertExchange {
   SimulatedExpertExchange(SimulatedExperts& sharing, std::shared_ptr<SimulatedExperts::Epoch> epoch, uint32_t ring,
                           uint32_t rank, SimulatedCollective& end);
 
-  /// Begins a step with so many rows of this ring. Returns whether any ring has rows.
+  /// Begins a step with `rows` rows of this ring. Returns whether any ring has rows.
   [[nodiscard]] asio::awaitable<bool> begin(uint64_t step, size_t rows);
   /// Lets all ranks compute their part of a layer's experts for the rows of all rings. Returns, per row of this ring,
   /// how the result differs from that of a ring with all experts: zeros.

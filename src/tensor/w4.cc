@@ -5,11 +5,9 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include "base/check.h"
-#include "base/machine.h"
-#include "base/thread_name.h"
+#include "base/parallel_for.h"
 
 namespace millrace::tensor {
 namespace {
@@ -20,8 +18,8 @@ constexpr std::array<int8_t, 16> kIq4 = {-127, -104, -83, -65, -49, -35, -22, -1
 constexpr float kLeastMagnitude = 0x1p-100f;
 /// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
 constexpr float kRoundingTerm = 12582912.0f;
-/// Weights below which another thread costs more than it saves.
-constexpr int64_t kW4WeightsPerThread = 1 << 18;
+/// Weights that a thread quantizes at a time. For fewer another thread costs more than it saves.
+constexpr int64_t kW4WeightsPerBlock = 1 << 18;
 /// The integers that the largest magnitude may become, before the scale is fitted to the whole group.
 constexpr float kLargestIntegers[] = {8.0f, 7.5f, 7.0f, 8.5f, 6.5f, 9.0f, 9.5f};
 
@@ -222,13 +220,7 @@ W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
                     .values = matrix.values,
                     .offsets = matrix.offsets,
                     .group = matrix.group,
-                    .scale_dtype = matrix.scale_dtype,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
+                    .scale_dtype = matrix.scale_dtype};
   const auto copy = [&](auto& to, const auto* from, int64_t per_row) {
     if (from == nullptr) return;
     to.resize(static_cast<size_t>(count * per_row));
@@ -256,30 +248,13 @@ W4Storage quantize_w4(const HostTensor& matrix, int64_t group, int32_t threads) 
 W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const ReadRowsFn& read, int64_t group,
                       int32_t threads) {
   CHECK(group > 0 && group <= kMaxGroup && group % kW4Unit == 0, "groups of {} inputs", group);
-  W4Storage storage{.name = name,
-                    .rows = rows,
-                    .cols = cols,
-                    .group = group,
-                    .codes = {},
-                    .scales = {},
-                    .zero_points = {},
-                    .minimums = {},
-                    .unit_scales = {},
-                    .unit_minimums = {}};
+  W4Storage storage{.name = name, .rows = rows, .cols = cols, .group = group};
   const W4Matrix layout = storage.view();
   storage.codes.resize(static_cast<size_t>(rows * layout.row_bytes()));
   storage.scales.resize(static_cast<size_t>(rows * layout.groups() * 2));
-  const int64_t most = threads > 0 ? threads : Machine().processors();
-  const int64_t parts = std::clamp<int64_t>(rows * cols / kW4WeightsPerThread, 1, most);
-  std::vector<std::jthread> helpers;
-  for (int64_t part = 1; part < parts; ++part) {
-    helpers.emplace_back([&, part] {
-      name_thread("quantize");
-      quantize_rows(read, rows * part / parts, rows * (part + 1) / parts, storage);
-    });
-  }
-  quantize_rows(read, 0, rows / parts, storage);
-  helpers.clear();
+  const int64_t block = kW4WeightsPerBlock / std::clamp<int64_t>(cols, 1, kW4WeightsPerBlock);
+  parallel_for({.count = rows, .block = block, .threads = threads, .thread_name = "quantize"},
+               [&](int64_t begin, int64_t end) { quantize_rows(read, begin, end, storage); });
   return storage;
 }
 

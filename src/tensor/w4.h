@@ -13,7 +13,6 @@
 /// Weights of 4 bits. A weight is the integer that its code stands for times the scale of its group, which are
 /// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
 ///
-///
 /// One description holds the 4-bit formats of other libraries without loss: integers with zero points (compressed-
 /// tensors, GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS and MXFP4. Formats with groups of fewer than 32 inputs do not
 /// fit.
@@ -29,7 +28,7 @@ enum class W4Values : uint8_t {
   kIq4,        ///< the table of ggml's IQ4_NL
 };
 
-/// What shifts the weights of a group; only integers are shifted.
+/// The offset of a group's weights; only integer codes have one.
 enum class W4Offsets : uint8_t {
   kNone,
   kZeroPoints,  ///< an integer from 0 to 255 is subtracted from the code
@@ -96,7 +95,7 @@ struct W4Storage {
 
 /// Reads rows [first, first + count) of a matrix as f32 [count, cols].
 using ReadRowsFn = std::function<void(int64_t first, int64_t count, float* out)>;
-/// Rows that are read at once at most.
+/// Maximum rows per call of a ReadRowsFn.
 inline constexpr int64_t kReadRows = 32;
 
 /// Quantizes a matrix to integers from -8 to 7 with a bf16 scale for each `group` inputs. Of several scales a group

@@ -4,19 +4,17 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include "base/check.h"
-#include "base/machine.h"
-#include "base/thread_name.h"
+#include "base/parallel_for.h"
 
 namespace millrace::tensor {
 namespace {
 
 constexpr float kMaxW8Value = 127.0f;
 constexpr float kMinMagnitude = 0x1p-100f;
-/// Weights below which another thread costs more than it saves.
-constexpr int64_t kWeightsPerThread = 1 << 20;
+/// Weights that a thread quantizes at a time. For fewer another thread costs more than it saves.
+constexpr int64_t kWeightsPerBlock = 1 << 20;
 
 /// Rounds a small f32 to the nearest integer, ties to even, when added and subtracted.
 constexpr float kRounder = 12582912.0f;
@@ -126,17 +124,9 @@ W8Storage quantize_w8(const HostTensor& matrix, W8Scaling scaling, int32_t threa
   storage.per_channel_scales = scaling == W8Scaling::kPerChannel;
   storage.values.resize(static_cast<size_t>(rows * cols));
   storage.scales.resize(static_cast<size_t>(rows * (storage.per_channel_scales ? 1 : w8_groups(cols))));
-  const int64_t most = threads > 0 ? threads : Machine().processors();
-  const int64_t parts = std::clamp<int64_t>(rows * cols / kWeightsPerThread, 1, most);
-  std::vector<std::jthread> helpers;
-  for (int64_t part = 1; part < parts; ++part) {
-    helpers.emplace_back([&, part] {
-      name_thread("quantize");
-      quantize_rows(matrix, scaling, rows * part / parts, rows * (part + 1) / parts, storage);
-    });
-  }
-  quantize_rows(matrix, scaling, 0, rows / parts, storage);
-  helpers.clear();
+  const int64_t block = kWeightsPerBlock / std::clamp<int64_t>(cols, 1, kWeightsPerBlock);
+  parallel_for({.count = rows, .block = block, .threads = threads, .thread_name = "quantize"},
+               [&](int64_t begin, int64_t end) { quantize_rows(matrix, scaling, begin, end, storage); });
   return storage;
 }
 

@@ -11,11 +11,9 @@
 /// dimension. Scales are bf16, half a bit per weight. Values are rounded by the stored scale, so its short mantissa
 /// costs no accuracy.
 ///
-///
 /// Scales may be powers of two, like MXINT8 of the OCP Microscaling specification, version 1.0: 2 to the exponent of
 /// the largest magnitude, over 64. Dequantized weights are then exact in bf16, which some kernels multiply faster. The
 /// rounding error is about 1.4 times as large on average.
-///
 ///
 /// Alternatively all weights of a row, which is one output channel, share a scale. With inputs quantized per row, GEMMs
 /// then sum integers and scale once at the end, which is fastest.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/parallel_for.h"
 #include "weights/element_codes.h"
 #include "weights/gguf_blocks.h"
 
@@ -77,13 +77,7 @@ class CodeConverter {
                       .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
                       .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
                       .group = weight_.group_cols > 0 ? weight_.group_cols : whole,
-                      .scale_dtype = scale_dtype(rows),
-                      .codes = {},
-                      .scales = {},
-                      .zero_points = {},
-                      .minimums = {},
-                      .unit_scales = {},
-                      .unit_minimums = {}};
+                      .scale_dtype = scale_dtype(rows)};
     const auto count = static_cast<size_t>(rows.size() * groups_);
     storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
     storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
@@ -170,13 +164,7 @@ class BlockConverter {
                       .values = kind.values,
                       .offsets = kind.has_minimums ? W4Offsets::kMinimums : W4Offsets::kNone,
                       .group = block_weights_,
-                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
-                      .codes = {},
-                      .scales = {},
-                      .zero_points = {},
-                      .minimums = {},
-                      .unit_scales = {},
-                      .unit_minimums = {}};
+                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16};
     const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
     const auto units = static_cast<size_t>(rows.size() * weight_.cols / kW4Unit);
     storage.codes.resize(units * kW4Unit / 2);
@@ -270,17 +258,8 @@ class BlockConverter {
 template <class Converter>
 W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
   W4Storage storage = converter.describe(rows);
-  const int64_t wanted = threads > 0 ? threads : static_cast<int64_t>(std::thread::hardware_concurrency());
-  const int64_t parts = std::clamp<int64_t>(rows.size() / kDecodeRows, 1, std::max<int64_t>(wanted, 1));
-  const auto border = [&](int64_t part) {
-    return part == parts ? rows.size() : rows.size() * part / parts / kDecodeRows * kDecodeRows;
-  };
-  std::vector<std::jthread> helpers;
-  for (int64_t part = 1; part < parts; ++part) {
-    helpers.emplace_back([&, part] { converter.convert(rows.begin, border(part), border(part + 1), storage); });
-  }
-  converter.convert(rows.begin, 0, border(1), storage);
-  helpers.clear();
+  parallel_for({.count = rows.size(), .block = kDecodeRows, .threads = threads, .thread_name = "decode"},
+               [&](int64_t begin, int64_t end) { converter.convert(rows.begin, begin, end, storage); });
   return storage;
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("a worker keeps its pools for one ring but for no other") {
     REQUIRE(made.has_value());
     REQUIRE(*host.stages(assignment, {.device = 4, .host = 3}, "") == *made);
 
-    // The same process comes again to the same head.
+    // A process returns to the head that it left.
     const auto kept = host.load(assignment);
     REQUIRE(kept->pools == cache::PoolSizes{.device = 4, .host = 3});
     REQUIRE(kept->page_capacity == 4);

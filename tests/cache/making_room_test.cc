@@ -126,7 +126,7 @@ TEST_CASE("persists wait in a quarter of the host tier and catch up") {
   REQUIRE(ring.answer({CopyKind::kPersist}) == 1);
   REQUIRE(ring.cache.counts().persisted_pages == 11);
   REQUIRE(ring.cache.counts().unpersisted_pages == 4);
-  // Of one large copy too, only as many as may wait.
+  // A large copy, too, persists only as many pages as may wait.
   ring.use(unit_prompt(200, 1000, 12));
   REQUIRE(ring.answer({CopyKind::kStore}) == 12);
   REQUIRE(ring.answer({CopyKind::kPersist}) == 10);

@@ -7,7 +7,9 @@ using namespace millrace;
 using namespace millrace::comm;
 using namespace std::chrono_literals;
 using test::bytes_of;
+using test::commit_into;
 using test::failure_of;
+using test::kEpoch;
 using test::numbered_bytes;
 using test::patient_options;
 using test::receive_activations;
@@ -16,7 +18,6 @@ using test::TcpWorld;
 
 namespace {
 
-constexpr RingEpoch kEpoch{3};  // that of sample_hello()
 constexpr size_t kBig = size_t{16} << 20;
 /// What a receiver may have read of a frame that nobody has posted a receive for.
 constexpr uint64_t kReadAhead = 64 << 10;
@@ -45,11 +46,6 @@ asio::awaitable<void> post_early(TcpWorld& world) {
   REQUIRE(same_bytes(second, big));
   co_await one.commit();
   co_await two.commit();
-}
-
-asio::awaitable<void> commit_into(Work& work, bool& committed) {
-  co_await work.commit();
-  committed = true;
 }
 
 /// What nobody has posted a receive for waits outside, as much as it is; plans pass it.

@@ -54,7 +54,7 @@ asio::awaitable<void> pass_what_was_left_behind(TcpWorld& world, Lanes lanes) {
   co_await tasks.join();
   REQUIRE(accepted->has_value());
   for (tcp::socket& lane : newest) co_await hear_welcome(lane);
-  // Those are closed with the wait for the link.
+  // Such attempts are closed with the wait for the link.
   for (tcp::socket& lane : others) {
     std::byte byte;
     boost::system::error_code failure;

@@ -18,14 +18,13 @@ using namespace millrace::comm;
 using namespace std::chrono_literals;
 using test::bytes_of;
 using test::failure_of;
+using test::kEpoch;
 using test::patient_options;
 using test::sample_hello;
 using test::TcpWorld;
 using tcp = asio::ip::tcp;
 
 namespace {
-
-constexpr RingEpoch kEpoch{3};  // that of sample_hello()
 
 size_t open_descriptors() {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));

@@ -189,7 +189,7 @@ asio::awaitable<void> survive_strangers(TcpWorld& world) {
     const bool closed = co_await is_closed_by_peer(stranger);
     REQUIRE(closed);
   }
-  // Half a header, and a hello that comes a byte at a time: closed when their time is up.
+  // Connections with half a header, or with a hello of a byte at a time, are closed when their time is up.
   tcp::socket silent = connect_stranger(world);
   tcp::socket half = connect_stranger(world);
   co_await asio::async_write(half, asio::buffer(huge_bytes.data(), 20), asio::use_awaitable);

@@ -6,7 +6,9 @@ using namespace millrace;
 using namespace millrace::comm;
 using namespace std::chrono_literals;
 using test::bytes_of;
+using test::commit_into;
 using test::failure_of;
+using test::kEpoch;
 using test::numbered_bytes;
 using test::patient_options;
 using test::receive_activations;
@@ -15,13 +17,6 @@ using test::TcpWorld;
 using test::text_of;
 
 namespace {
-
-constexpr RingEpoch kEpoch{3};  // that of sample_hello()
-
-asio::awaitable<void> commit_into(Work& work, bool& committed) {
-  co_await work.commit();
-  committed = true;
-}
 
 asio::awaitable<void> keep_order(TcpWorld& world) {
   Link link = co_await world.make_link(patient_options());

@@ -83,4 +83,9 @@ asio::awaitable<comm::Link> TcpWorld::make_link(comm::TcpLinkOptions options, co
   co_return link;
 }
 
+asio::awaitable<void> commit_into(comm::Work& work, bool& committed) {
+  co_await work.commit();
+  committed = true;
+}
+
 }  // namespace millrace::test

@@ -22,10 +22,13 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
   return options;
 }
 
+/// The epoch of sample_hello().
+inline constexpr RingEpoch kEpoch{3};
+
 [[nodiscard]] inline comm::LinkHello sample_hello() {
   comm::LinkHello hello;
   hello.ring = 0x1234;
-  hello.epoch = RingEpoch(3);
+  hello.epoch = kEpoch;
   hello.from = StageId(0);
   hello.to = StageId(1);
   hello.fingerprint_high = 7;
@@ -44,6 +47,9 @@ inline constexpr auto kPatience = std::chrono::seconds(60);
 [[nodiscard]] std::string text_of(const comm::Message& message);
 /// The reason with which `receive` throws; empty when it does not.
 [[nodiscard]] asio::awaitable<std::string> failure_of(comm::LinkReceiver& receiver, comm::MessageKind kind);
+
+/// Commits the send and then sets the flag.
+[[nodiscard]] asio::awaitable<void> commit_into(comm::Work& work, bool& committed);
 
 /// Posts memory for the activations of `plan`, which are the next, and waits for them to lie there.
 [[nodiscard]] asio::awaitable<std::vector<std::byte>> receive_activations(comm::LinkReceiver& receiver, PlanId plan,

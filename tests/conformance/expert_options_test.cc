@@ -119,7 +119,7 @@ TEST_CASE("a row chooses within its best groups") {
     REQUIRE(RoutedWeights(*backend, 6, routing).matches(logits, {{2, sigmoid(2)}, {3, sigmoid(3)}}));
     routing.groups_per_row = 3;
     REQUIRE(RoutedWeights(*backend, 6, routing).matches(logits, {{0, sigmoid(0)}, {2, sigmoid(2)}}));
-    // Of equal groups the lower one is chosen, and of its experts the lower ones.
+    // The lower of equal groups is chosen, and its lower experts.
     const Values equal(6, 1.0f);
     routing.groups_per_row = 1;
     const double same = 1.0 / (1.0 + std::exp(-1.0));

@@ -62,4 +62,14 @@ void check_close(const Values& got, const Values& wanted, double relative, doubl
   REQUIRE(wrong == 0);
 }
 
+Values extreme_weights() {
+  Values weights(160, 0.0f);
+  weights[32] = 1e-38f;
+  weights[64] = 3e38f;
+  weights[65] = -3e38f;
+  weights[96] = std::numeric_limits<float>::infinity();
+  weights[129] = std::numeric_limits<float>::quiet_NaN();
+  return weights;
+}
+
 }  // namespace millrace::test

@@ -62,6 +62,9 @@ struct DeviceMatrix {
 void upload(tensor::Backend& backend, const Values& values, const DeviceMatrix& to);
 [[nodiscard]] Values download(tensor::Backend& backend, const tensor::Matrix& from);
 
+/// Returns five groups of 32 weights: zeros, one below any scale, two near the maximum, infinity, and NaN.
+[[nodiscard]] Values extreme_weights();
+
 /// Values in a checkpoint's format, at an odd address on purpose.
 class HostMatrix {
  public:

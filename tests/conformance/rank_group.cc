@@ -14,7 +14,7 @@ std::vector<std::exception_ptr> try_on_all(RankGroup& group, const RankWork& wor
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < group.size(); ++rank) {
     const auto at = static_cast<size_t>(rank);
-    // From a thread per rank, as in a ring: a GPU runs submitted work on the caller's.
+    // Each rank has a thread, as in a ring: a GPU runs submitted work on the caller's.
     threads.emplace_back([&, at, rank] {
       group.backends[at]->submit([&, at, rank] { work(*group.backends[at], *group.ends[at], rank); },
                                  [&outcomes, at](std::exception_ptr failure) { outcomes[at].set_value(failure); });

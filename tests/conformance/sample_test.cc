@@ -4,6 +4,7 @@
 #include <map>
 
 #include "conformance/harness.h"
+#include "support/random_draw.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -14,23 +15,6 @@ using tensor::SamplingParams;
 using tensor::ScoreResult;
 
 namespace {
-
-struct Draw {
-  SamplingParams params;
-  uint64_t position = 0;
-  uint32_t output_count = 0;
-  std::vector<TokenId> prompt;
-  std::vector<TokenId> output;
-  std::vector<uint32_t> allowed;
-  [[nodiscard]] SampleSpec spec() const {
-    return {.params = &params,
-            .position = position,
-            .output_count = output_count,
-            .prompt = prompt,
-            .output = output,
-            .allowed = allowed};
-  }
-};
 
 DeviceMatrix upload_rows(tensor::Backend& backend, const std::vector<Values>& rows) {
   Values logits;
@@ -73,21 +57,13 @@ std::vector<TokenId> random_tokens(Random& random, int64_t count, int64_t vocab)
 
 Draw random_draw(Random& random, int64_t vocab) {
   Draw draw;
-  SamplingParams& params = draw.params;
+  SamplingParams& params = draw.params = random_sampling(random);
   const auto sometimes = [&] { return random.integer(0, 2) == 0; };
-  params.temperature = static_cast<float>(random.integer(3, 20)) / 10.0f;
-  if (sometimes()) params.top_k = static_cast<int32_t>(random.integer(1, 40));
-  if (sometimes()) params.top_p = static_cast<float>(random.integer(1, 99)) / 100.0f;
-  if (sometimes()) params.min_p = static_cast<float>(random.integer(1, 50)) / 100.0f;
-  if (sometimes()) params.repetition_penalty = 1.3f;
-  if (sometimes()) params.frequency_penalty = 0.7f;
-  if (sometimes()) params.presence_penalty = -0.4f;
   if (sometimes()) params.logit_bias = {{5, 2.5f}, {7, -100.0f}, {static_cast<TokenId>(vocab) + 3, 1.0f}};
   if (sometimes()) {
     params.min_tokens = 4;
     params.stop_token_ids = {1, 2};
   }
-  params.seed = static_cast<uint64_t>(random.integer(0, 1 << 30));
   draw.output_count = static_cast<uint32_t>(random.integer(0, 6));
   draw.prompt = random_tokens(random, 30, vocab);
   draw.output = random_tokens(random, draw.output_count, vocab);

@@ -238,12 +238,7 @@ TEST_CASE("4-bit rounding beats a scale of the largest magnitude") {
 }
 
 TEST_CASE("4-bit groups of zeros and extreme and nonfinite weights") {
-  Values weights(160, 0.0f);
-  weights[32] = 1e-38f;
-  weights[64] = 3e38f;
-  weights[65] = -3e38f;
-  weights[96] = std::numeric_limits<float>::infinity();
-  weights[129] = std::numeric_limits<float>::quiet_NaN();
+  const Values weights = extreme_weights();
   const W4Storage storage = tensor::quantize_w4(HostMatrix(weights, DType::kF32, 1, 160).tensor());
   const Values rounded = reference::to_floats(storage.view());
   for (size_t i = 0; i < 64; ++i) REQUIRE(rounded[i] == 0.0f);

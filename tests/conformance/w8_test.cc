@@ -395,12 +395,7 @@ TEST_CASE("row quantization rounds to nearest and keeps zero rows") {
 }
 
 TEST_CASE("groups of zeros and extreme and nonfinite weights quantize") {
-  Values weights(160, 0.0f);
-  weights[32] = 1e-38f;
-  weights[64] = 3e38f;
-  weights[65] = -3e38f;
-  weights[96] = std::numeric_limits<float>::infinity();
-  weights[129] = std::numeric_limits<float>::quiet_NaN();
+  const Values weights = extreme_weights();
   const W8Storage storage = tensor::quantize_w8(HostMatrix(weights, DType::kF32, 1, 160).tensor());
   const Values rounded = reference::to_floats(storage.view());
   for (size_t i = 0; i < 64; ++i) REQUIRE(rounded[i] == 0.0f);

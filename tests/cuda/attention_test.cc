@@ -208,7 +208,7 @@ TEST_CASE("CUDA attention splits keys of sequences of many lengths") {
   Random random(test_seed() + 134);
   const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 16, .rotary_dim = 16};
   const Weights weights = random_weights(random, sizes);
-  // More than a warp's lanes look at together; all but a few have one split.
+  // There are more sequences than a warp's lanes read together; all but a few have one split.
   std::vector<TestSequence> sequences;
   for (int32_t s = 0; s < 70; ++s) {
     const bool is_long = s % 23 == 11;

@@ -1,4 +1,4 @@
-// That the emulator's copy engine and clusters do as the PTX ISA says, and notice what a device would not forgive.
+// The emulator's copy engine and clusters do as the PTX ISA says, and notice what a device would not forgive.
 
 #include "cuda/bulk.cuh"
 #include "cuda/packed_weight.h"

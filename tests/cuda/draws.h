@@ -2,26 +2,10 @@
 
 #include "cuda/device_array.h"
 #include "cuda/sample_row.h"
+#include "support/random_draw.h"
 
 /// Sampling and scoring by the CUDA ops, from host values to host values.
 namespace millrace::test {
-
-struct Draw {
-  tensor::SamplingParams params;
-  uint64_t position = 0;
-  uint32_t output_count = 0;
-  std::vector<TokenId> prompt;
-  std::vector<TokenId> output;
-  std::vector<uint32_t> allowed;
-  [[nodiscard]] tensor::SampleSpec spec() const {
-    return {.params = &params,
-            .position = position,
-            .output_count = output_count,
-            .prompt = prompt,
-            .output = output,
-            .allowed = allowed};
-  }
-};
 
 struct Drawn {
   cuda::SampleOutput row;

@@ -1,4 +1,4 @@
-// That the emulator does what a device does, and notices what a device would not forgive.
+// The emulator does what a device does, and notices what a device would not forgive.
 
 #include "cuda/mma.cuh"
 

@@ -253,7 +253,7 @@ TEST_CASE("an expert alone has the bits of a dense GEMM with splits") {
 TEST_CASE("expert results are added in order of expert number") {
   const DeviceArray<uint8_t> gate_up(3 * cuda::packed_weight_bytes(1, 1, true));
   const DeviceArray<uint8_t> down(3 * cuda::packed_weight_bytes(1, 1, false));
-  // So large that the last is rounded beside one of the others.
+  // The values are so large that the last is rounded when it is added to another.
   const Values downs = {0x1p22f, -0x1p22f, 1.0f};
   for (size_t i = 0; i < downs.size(); ++i) {
     const auto pack = [&](float value, cuda::PackAs as, const DeviceArray<uint8_t>& to) {

@@ -21,21 +21,14 @@ std::vector<TokenId> random_tokens(Random& random, int64_t count, int64_t vocab)
 
 Draw random_draw(Random& random, int32_t vocab) {
   Draw draw;
-  SamplingParams& params = draw.params;
+  SamplingParams& params = draw.params = random_sampling(random);
   const auto sometimes = [&] { return random.integer(0, 2) == 0; };
-  params.temperature = static_cast<float>(random.integer(3, 20)) / 10.0f;
-  if (sometimes()) params.top_k = static_cast<int32_t>(random.integer(1, 40));
-  if (sometimes()) params.top_p = static_cast<float>(random.integer(1, 99)) / 100.0f;
-  if (sometimes()) params.min_p = static_cast<float>(random.integer(1, 50)) / 100.0f;
-  if (sometimes()) params.repetition_penalty = 1.3f;
-  if (sometimes()) params.frequency_penalty = 0.7f;
-  if (sometimes()) params.presence_penalty = -0.4f;
   if (sometimes()) params.logit_bias = {{5, 2.5f}, {7, -100.0f}, {vocab + 3, 1.0f}, {5, -1.25f}};
   if (sometimes()) {
     params.min_tokens = 4;
     params.stop_token_ids = {1, 2, vocab};
   }
-  params.seed = static_cast<uint64_t>(random.integer(0, 1 << 30)) << 20;
+  params.seed <<= 20;
   draw.output_count = static_cast<uint32_t>(random.integer(0, 6));
   draw.prompt = random_tokens(random, 30, vocab);
   draw.output = random_tokens(random, draw.output_count, vocab);

@@ -1,4 +1,4 @@
-// That the emulator's wgmma multiplies as the PTX ISA says, and notices what a device would not forgive.
+// The emulator's wgmma multiplies as the PTX ISA says, and notices what a device would not forgive.
 
 #include "cuda/wgmma.cuh"
 
@@ -50,7 +50,7 @@ void multiply_swizzled(Case c) {
     if (inputs % 32 == 16) cuda::wgmma_commit();
   }
   if (c.mistake == Mistake::kTouch) {
-    // Of the first group, while the second is under way: the sums are still the device's.
+    // The sums of the first group are still the device's while the second is under way.
     cuda::wgmma_wait<1>();
     sums[0][0] = 0.0f;
   }

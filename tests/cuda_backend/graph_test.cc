@@ -64,7 +64,7 @@ TEST_CASE("draft steps replay few graphs with equal tokens") {
   const DecodeRig::Options plain{.family = family, .sequence_count = kSequences, .max_batch_tokens = 512};
   DecodeRig without = make_rig(1, false, plain);
   const DecodeRig::Drawn wanted = generate(without, kDraws);
-  // Beside these the last layer computes all rows, or those alone that are drawn from.
+  // The last layer also computes all rows, or only those that are sampled.
   for (const auto& [draft_rows, stages] : {std::pair{0, 1}, std::pair{20, 2}}) {
     CAPTURE(family, draft_rows, stages);
     DecodeRig::Options options = plain;

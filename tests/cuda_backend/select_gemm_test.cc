@@ -1,4 +1,4 @@
-// Which instruction a backend's products go by.
+// The instruction that a backend's GEMMs use.
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

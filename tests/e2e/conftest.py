@@ -22,6 +22,17 @@ def pp4():
         yield server
 
 
+@pytest.fixture(scope="session")
+def with_template(tmp_path_factory):
+    """Returns a function that makes a server with a chat template and further flags."""
+    def make(template, *flags):
+        path = tmp_path_factory.mktemp("templates") / "template.jinja"
+        path.write_text(template)
+        return MillraceServer("--chat-template", path, *flags)
+
+    return make
+
+
 @pytest.fixture(params=["pp1", "pp4"])
 def server(request):
     """Returns a server with one stage or four. Each test that uses it runs on both."""

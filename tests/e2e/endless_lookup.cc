@@ -1,4 +1,4 @@
-// For LD_PRELOAD: the system's resolver says that it was asked for endless.example, and never answers.
+// A library for LD_PRELOAD: the system's resolver says that it was asked for endless.example, and never answers.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <unistd.h>

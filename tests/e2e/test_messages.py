@@ -63,18 +63,14 @@ def contents(message):
 
 
 @pytest.fixture(scope="module")
-def tool_server(tmp_path_factory):
-    template = tmp_path_factory.mktemp("templates") / "tools.jinja"
-    template.write_text(TEMPLATE)
-    with MillraceServer("--chat-template", template, "--pp-size", 2, "--page-size", 16) as server:
+def tool_server(with_template):
+    with with_template(TEMPLATE, "--pp-size", 2, "--page-size", 16) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def thinking_server(tmp_path_factory):
-    template = tmp_path_factory.mktemp("templates") / "thinking.jinja"
-    template.write_text(THINKING)
-    with MillraceServer("--chat-template", template, "--pp-size", 2) as server:
+def thinking_server(with_template):
+    with with_template(THINKING, "--pp-size", 2) as server:
         yield server
 
 

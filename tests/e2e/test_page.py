@@ -1,5 +1,6 @@
 """Tests the live page in a headless Chromium, and the profile and metrics of a ring under load."""
 
+import contextlib
 import functools
 import http.server
 import json
@@ -133,40 +134,41 @@ def test_page_restarts_with_a_restarted_server():
         assert page.errors == []
 
 
-@needs_chromium
-def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
-    """OpenAI's client in a browser sends its own headers, which need a preflight."""
-    (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+@contextlib.contextmanager
+def page_of_another_origin(folder):
+    """Yields a browser whose page is served by another server of this machine."""
+    (folder / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
         threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
         page.open(f"http://127.0.0.1:{elsewhere.server_port}/index.html")
         wait_until(lambda: page.evaluate("document.title") == "elsewhere", "the page")
+        yield page
+        elsewhere.shutdown()
+
+
+@needs_chromium
+def test_a_page_of_another_origin_may_use_the_interface(watched, tmp_path):
+    """OpenAI's client in a browser sends its own headers, which need a preflight."""
+    with page_of_another_origin(tmp_path) as page:
         options = {"method": "POST", "body": json.dumps({"prompt": "Call me", "max_tokens": 2}),
                    "headers": {"Content-Type": "application/json", "Authorization": "Bearer none", "X-Request-Id": "mine",
                                "X-Stainless-Lang": "js", "OpenAI-Organization": "none"}}
         wanted = f"fetch('{watched.url}/v1/completions', {json.dumps(options)})"
         got = page.evaluate(f"{wanted}.then(reply => reply.status + ' ' + reply.headers.get('X-Request-Id'), String)")
-        elsewhere.shutdown()
     assert got == "200 mine"
 
 
 @needs_chromium
 def test_a_page_of_another_origin_cannot_stop_the_server(watched, tmp_path):
     """Sends a request that needs no preflight and whose response the page cannot read."""
-    (tmp_path / "index.html").write_text("<!doctype html><title>elsewhere</title>")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere, Browser() as page:
-        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
-        page.open(f"http://127.0.0.1:{elsewhere.server_port}/index.html")
-        wait_until(lambda: page.evaluate("document.title") == "elsewhere", "the page")
+    with page_of_another_origin(tmp_path) as page:
         ask = "fetch('{}/pause_generation', {{method: 'POST', mode: 'no-cors'}}).then(() => 'sent', String)"
         assert page.evaluate(ask.format(watched.url)) == "sent"
         page.open(watched.url + "/")
         wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
         own = f"fetch('{watched.url}/continue_generation', {{method: 'POST'}}).then(reply => reply.status, String)"
         assert page.evaluate(own) == 200
-        elsewhere.shutdown()
     assert watched.metric("millrace:http_requests_total", route="/pause_generation", status=403) == 1
     assert not watched.get("/server_info").json()["engine"]["paused"]
 

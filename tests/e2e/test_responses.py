@@ -36,18 +36,14 @@ EVENT = pydantic.TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.fixture(scope="module", params=[1, 4])
-def server(request, tmp_path_factory):
-    template = tmp_path_factory.mktemp("templates") / "tools.jinja"
-    template.write_text(TEMPLATE)
-    with MillraceServer("--chat-template", template, "--pp-size", request.param) as server:
+def server(request, with_template):
+    with with_template(TEMPLATE, "--pp-size", request.param) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def thinking_server(tmp_path_factory):
-    template = tmp_path_factory.mktemp("templates") / "thinking.jinja"
-    template.write_text(THINKING)
-    with MillraceServer("--chat-template", template, "--pp-size", 2) as server:
+def thinking_server(with_template):
+    with with_template(THINKING, "--pp-size", 2) as server:
         yield server
 
 

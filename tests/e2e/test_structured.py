@@ -10,7 +10,7 @@ import openai
 import pydantic
 import pytest
 from conftest import client_of
-from millrace_server import MODEL, MillraceServer
+from millrace_server import MODEL
 from schemas import OPENAI, openai_validator
 
 MESSAGES = [{"role": "user", "content": "Call me Ishmael."}]
@@ -32,17 +32,9 @@ PERSON = {
 }
 
 
-@pytest.fixture(scope="module")
-def templates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("templates")
-    (folder / "plain.jinja").write_text(TEMPLATE)
-    (folder / "thinking.jinja").write_text(THINKING)
-    return folder
-
-
 @pytest.fixture(scope="module", params=[1, 4])
-def server(request, templates):
-    with MillraceServer("--chat-template", templates / "plain.jinja", "--pp-size", request.param) as started:
+def server(request, with_template):
+    with with_template(TEMPLATE, "--pp-size", request.param) as started:
         yield started
 
 
@@ -129,8 +121,8 @@ def test_a_short_answer_ends_by_length(server):
     assert answer.choices[0].finish_reason == "length"
 
 
-def test_reasoning_precedes_the_format(templates):
-    with MillraceServer("--chat-template", templates / "thinking.jinja") as server:
+def test_reasoning_precedes_the_format(with_template):
+    with with_template(THINKING) as server:
         form = {"response_format": json_schema(PERSON)}
         # The small model never closes the output.
         reasoned = ask(server, **form, reasoning_effort="low", max_completion_tokens=50).choices[0]

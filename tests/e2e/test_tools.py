@@ -8,7 +8,7 @@ import openai
 import pydantic
 import pytest
 from conftest import client_of
-from millrace_server import MODEL, MillraceServer
+from millrace_server import MODEL
 from schemas import OPENAI, openai_validator
 
 TEMPLATE = """{%- if tools %}<tool_call> {{ tools | tojson }}\n{% endif %}
@@ -25,23 +25,15 @@ MESSAGES = [{"role": "user", "content": "Call me Ishmael."}]
 LISTEN = {"type": "function", "function": {"name": "listen"}}
 
 
-@pytest.fixture(scope="module")
-def templates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("templates")
-    (folder / "plain.jinja").write_text(TEMPLATE)
-    (folder / "thinking.jinja").write_text(THINKING)
-    return folder
-
-
 @pytest.fixture(scope="module", params=[1, 4])
-def tool_server(request, templates):
-    with MillraceServer("--chat-template", templates / "plain.jinja", "--pp-size", request.param) as server:
+def tool_server(request, with_template):
+    with with_template(TEMPLATE, "--pp-size", request.param) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def thinking_server(templates):
-    with MillraceServer("--chat-template", templates / "thinking.jinja", "--pp-size", 2) as server:
+def thinking_server(with_template):
+    with with_template(THINKING, "--pp-size", 2) as server:
         yield server
 
 
@@ -97,11 +89,11 @@ def test_required_calls_are_of_the_tools(tool_server):
     "llama3_json", "mistral", "mistral_v11", "mistral_v13", "deepseek_v3", "deepseek_v31", "deepseek_v32", "qwen3_coder",
     "glm45", "glm47", "kimi_k2", "minimax_m2", "gemma4", "functiongemma", "pythonic", "phi4_mini_json", "phi4", "granite",
     "command", "harmony"])
-def test_calls_in_every_syntax(templates, parser):
+def test_calls_in_every_syntax(with_template, parser):
     where = {"type": "object", "properties": {"at": {"enum": ["bow", "stern"]}, "far": {"type": "boolean"}},
              "required": ["at", "far"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": name, "parameters": where}} for name in ("look", "listen")]
-    with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", parser) as server:
+    with with_template(TEMPLATE, "--tool-call-parser", parser) as server:
         for choice in ("required", LISTEN):
             request = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "max_completion_tokens": 400}
             whole = ask(server, **request).choices[0]
@@ -139,8 +131,8 @@ def test_an_answer_with_tools_follows_the_format_or_is_a_call(tool_server):
     assert 0 <= json.loads(said.message.content)["n"] <= 99
 
 
-def test_a_strict_tool_constrains_only_calls(templates):
-    with MillraceServer("--chat-template", templates / "plain.jinja", "--tool-call-parser", "llama3_json") as server:
+def test_a_strict_tool_constrains_only_calls(with_template):
+    with with_template(TEMPLATE, "--tool-call-parser", "llama3_json") as server:
         text = ask(server, tools=STRICT, temperature=1, seed=4, extra_body={"ignore_eos": True}).choices[0]
         assert text.message.tool_calls is None and len(text.message.content) > 80
         brace = biased_to(server, "{")
@@ -197,7 +189,7 @@ def test_reasoning_is_apart(thinking_server):
     assert ask(thinking_server, reasoning_effort="none").choices[0].message.content
 
 
-def test_a_budget_ends_reasoning(thinking_server, templates):
+def test_a_budget_ends_reasoning(thinking_server, with_template):
     def bounded(server, **more):
         return ask(server, reasoning_effort="low", extra_body={"thinking_token_budget": 12}, **more)
     free = ask(thinking_server, reasoning_effort="low").choices[0].message.model_extra["reasoning_content"]
@@ -209,7 +201,7 @@ def test_a_budget_ends_reasoning(thinking_server, templates):
     deltas = [chunk.choices[0].delta for chunk in bounded(thinking_server, stream=True)]
     assert "".join(delta.model_extra.get("reasoning_content") or "" for delta in deltas) == reasoning
     assert "".join(delta.content or "" for delta in deltas) == message.content
-    with MillraceServer("--chat-template", templates / "thinking.jinja", "--speculative-algorithm", "ngram") as alone:
+    with with_template(THINKING, "--speculative-algorithm", "ngram") as alone:
         assert bounded(alone).choices[0].message == message
 
 

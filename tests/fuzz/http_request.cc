@@ -60,7 +60,7 @@ void http_request(std::string_view input) {
   const Outcome whole = read_all(input, std::max<size_t>(input.size(), 1));
   for (const size_t piece : {1u, 7u}) {
     const Outcome pieces = read_all(input, piece);
-    // Whether a start line counts towards the limit of the header depends on how it comes.
+    // A start line counts towards the limit of the header or not, depending on how it arrives.
     if (whole.failure_status == 431 || pieces.failure_status == 431) continue;
     // What is malformed may be seen only at the end of its header, which may not have come.
     CHECK(whole.failure_status == 0 ? pieces.failure_status == 0 : pieces.waits || pieces.failure_status != 0);

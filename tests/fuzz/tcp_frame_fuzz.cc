@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const Lane lane : {Lane::kControl, Lane::kData}) {
     for (const bool receiving : {false, true}) check_frames(input, FrameLimits(lane, options, receiving), 4096);
   }
-  // As if a checksum stood before them, which no mutation finds by chance.
+  // The header gets a valid checksum, which no mutation finds by chance.
   if (size >= kFrameHeaderBytes) {
     FrameHeader header;
     header.kind = static_cast<FrameKind>(data[0] % kFrameKindCount);

@@ -206,7 +206,7 @@ TEST_CASE("greedy decoding in a changing batch matches the reference") {
   size_t checked = 0;
   for (size_t s = 0; s < drawn.size(); ++s) {
     const test::GoldenPrompt& prompt = family.prompts[s];
-    // Up to the first choice that rounding could turn.
+    // Compares up to the first choice that rounding could turn.
     size_t clear = 0;
     while (clear < prompt.margins.size() && prompt.margins[clear] > 1e-3) ++clear;
     std::vector<TokenId> wanted = prompt.greedy;

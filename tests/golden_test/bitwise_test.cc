@@ -20,6 +20,14 @@ Sequences sequences_of(const GoldenFamily& family) {
   return sequences;
 }
 
+constexpr Quantization kQuantizations[] = {Quantization::kNone, Quantization::kW8, Quantization::kW8A8,
+                                           Quantization::kMxInt8, Quantization::kW8A8Int8};
+
+/// Returns whether weights of 8 bits are tried with a family: one of each kind of head, and one with experts.
+bool quantizes(const GoldenFamily& family) {
+  return family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
+}
+
 }  // namespace
 
 TEST_CASE("logits have equal bits for all stages and chunks and pages") {
@@ -27,12 +35,7 @@ TEST_CASE("logits have equal bits for all stages and chunks and pages") {
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();
-  // One family of each kind of head, and one with experts, is enough for 8 bits.
-  const bool w8_too = family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
-  if (w8_too) {
-    config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8,
-                                   Quantization::kW8A8Int8);
-  }
+  if (quantizes(family)) config.quantization = GENERATE(from_range(kQuantizations));
   const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype});
   const Sequences sequences = sequences_of(family);
   TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
@@ -55,11 +58,7 @@ TEST_CASE("logits have equal bits for all counts of ranks") {
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();
-  const bool w8_too = family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
-  if (w8_too) {
-    config.quantization = GENERATE(Quantization::kNone, Quantization::kW8, Quantization::kW8A8, Quantization::kMxInt8,
-                                   Quantization::kW8A8Int8);
-  }
+  if (quantizes(family)) config.quantization = GENERATE(from_range(kQuantizations));
   std::vector<std::unique_ptr<tensor::Backend>> backends;
   for (int rank = 0; rank < 8; ++rank)
     backends.push_back(cpu::make_backend({.threads = rank % 2 + 1, .compute_dtype = dtype}));

@@ -150,7 +150,7 @@ void LogitDistance::add_row(std::span<const float> found, std::span<const float>
   const std::vector<double> log_wanted = log_softmax(wanted);
   for (size_t i = 0; i < found.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(found[i]) - wanted[i]);
-    // Not std::max: a NaN must stick.
+    // std::max would drop a NaN, which must stick.
     if (std::isnan(difference) || difference > max_) max_ = difference;
     squares_ += difference * difference;
     kl += std::exp(log_wanted[i]) * (log_wanted[i] - log_found[i]);

@@ -190,7 +190,7 @@ TEST_CASE("no mutation of a header gives bytes outside the file") {
       const size_t at = random() % (whole.size() - 32);
       text[at] = at < 8 ? static_cast<char>(random()) : "0123456789abF,:\"[]{}"[random() % 20];
     }
-    // In place, which is much faster than writing anew.
+    // Changing bytes in place is much faster than writing anew.
     std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
         .write(text.data(), static_cast<std::streamsize>(text.size()));
     const auto file = SafetensorsFile::open(path);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "model/config.h"
 
 namespace millrace::test {
@@ -93,6 +94,34 @@ inline model::ModelConfig plain_model(const PlainModel& sizes) {
   config.layers.assign(static_cast<size_t>(sizes.layer_count), layer);
   set_heads(config, sizes.head_count, sizes.kv_head_count, sizes.head_dim);
   return config;
+}
+
+/// Returns a small dense model of five layers.
+inline model::ModelConfig five_layer_model() {
+  return plain_model({.vocab_size = 50,
+                      .hidden_size = 24,
+                      .intermediate_size = 40,
+                      .layer_count = 5,
+                      .head_count = 6,
+                      .kv_head_count = 2,
+                      .head_dim = 8,
+                      .max_position = 128});
+}
+
+/// Returns that model with seven experts on layers 0, 2 and 4, of which each token takes three.
+inline model::ModelConfig five_layer_mixture() {
+  model::ModelConfig config = five_layer_model();
+  set_experts(config, {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20},
+              {true, false, true, false, true});
+  return config;
+}
+
+/// Returns tokens that differ from their neighbours, the same at each call.
+inline std::vector<TokenId> spread_tokens(size_t count, int32_t vocab) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<TokenId>((i * i + 7 * i + 3) % static_cast<size_t>(vocab)));
+  return tokens;
 }
 
 }  // namespace millrace::test

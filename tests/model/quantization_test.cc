@@ -242,7 +242,7 @@ TEST_CASE("a quantization_config with all usual members is read") {
     return config.quantization == Quantization::kW8A8Int8 && config.keeps_unquantized_projections;
   };
   REQUIRE(is_read());
-  // As it was called once; the newer name counts where there are both.
+  // The older name is read too; the newer one counts where there are both.
   change_config(folder, "\"quantization_config\"", "\"compression_config\"");
   REQUIRE(is_read());
   change_config(folder, "{", R"({"quantization_config": {"quant_method": "fp8"},)");

@@ -23,34 +23,8 @@ using test::TestPipeline;
 
 namespace {
 
-ModelConfig small_config() {
-  return test::plain_model({.vocab_size = 50,
-                            .hidden_size = 24,
-                            .intermediate_size = 40,
-                            .layer_count = 5,
-                            .head_count = 6,
-                            .kv_head_count = 2,
-                            .head_dim = 8,
-                            .max_position = 128});
-}
-
-/// Returns a config whose layers 0, 2 and 4 have seven experts, of which each token takes three.
-ModelConfig sparse_config() {
-  ModelConfig config = small_config();
-  test::set_experts(config, {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20},
-                    {true, false, true, false, true});
-  return config;
-}
-
 std::unique_ptr<tensor::Backend> f32_backend() {
   return cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kF32});
-}
-
-std::vector<TokenId> some_tokens(size_t count, int32_t vocab) {
-  std::vector<TokenId> tokens;
-  for (size_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<TokenId>((i * i + 7 * i + 3) % static_cast<size_t>(vocab)));
-  return tokens;
 }
 
 std::vector<float> pipeline_logits(const std::filesystem::path& folder, const ModelConfig& config,
@@ -101,7 +75,7 @@ class LazyGate final : public tensor::LayerGate {
 }  // namespace
 
 TEST_CASE("the attention of a layer waits only for copies of its layer") {
-  ModelConfig config = small_config();
+  ModelConfig config = test::five_layer_model();
   const test::RandomModel random(config, 17);
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
@@ -110,7 +84,7 @@ TEST_CASE("the attention of a layer waits only for copies of its layer") {
   const auto model = StageModel::load(*checkpoint, config, {.layers = {0, 5}, .last = true}, *backend, kLimits).value();
   model->allocate_cache(4, 4);
   const auto hidden = model->allocate_hidden();
-  const auto tokens = some_tokens(8, config.vocab_size);
+  const auto tokens = test::spread_tokens(8, config.vocab_size);
   const auto forward = [&](std::vector<PageId> pages, int32_t prefix, ForwardInput input) {
     const std::vector<int32_t> row_begin{0, static_cast<int32_t>(input.tokens.size())};
     const std::vector<int32_t> page_begin{0, static_cast<int32_t>(pages.size())};
@@ -142,7 +116,7 @@ TEST_CASE("the attention of a layer waits only for copies of its layer") {
 }
 
 TEST_CASE("logits follow the definition of a block under every switch") {
-  ModelConfig config = small_config();
+  ModelConfig config = test::five_layer_model();
   SECTION("plain") {}
   SECTION("tied") {
     config.tied_embeddings = true;
@@ -169,10 +143,10 @@ TEST_CASE("logits follow the definition of a block under every switch") {
     config.ropes.front() = {.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 16};
   }
   SECTION("experts on some layers") {
-    config = sparse_config();
+    config = test::five_layer_mixture();
   }
   SECTION("experts whose weights are renormalize, by other names, on every layer") {
-    config = sparse_config();
+    config = test::five_layer_mixture();
     config.names = {.router = "block_sparse_moe.gate",
                     .experts = "block_sparse_moe.experts.",
                     .expert_gate = "w1",
@@ -182,11 +156,11 @@ TEST_CASE("logits follow the definition of a block under every switch") {
     test::set_experts(config, moe, std::vector<bool>(5, true));
   }
   SECTION("one expert") {
-    config = sparse_config();
+    config = test::five_layer_mixture();
     test::for_experts(config, [](MoeConfig& moe) { moe.expert_count = moe.experts_per_token = 1; });
   }
   SECTION("all experts") {
-    config = sparse_config();
+    config = test::five_layer_mixture();
     test::for_experts(config, [](MoeConfig& moe) { moe.experts_per_token = 7; });
   }
   SECTION("linear") {
@@ -195,7 +169,7 @@ TEST_CASE("logits follow the definition of a block under every switch") {
   const test::RandomModel random(config, 11);
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
-  const auto tokens = some_tokens(40, config.vocab_size);
+  const auto tokens = test::spread_tokens(40, config.vocab_size);
   const auto wanted = random.logits(tokens);
   const auto backend = f32_backend();
   for (const int32_t stages : {1, 3, 5}) {
@@ -212,20 +186,20 @@ TEST_CASE("logits follow the definition of a block under every switch") {
 }
 
 TEST_CASE("a sharded checkpoint computes what a single file does") {
-  const ModelConfig config = small_config();
+  const ModelConfig config = test::five_layer_model();
   const test::RandomModel random(config, 12);
   const test::TemporaryFolder single;
   const test::TemporaryFolder sharded;
   single.write("model.safetensors", test::safetensors_text(random.tensors()));
   write_sharded(sharded, config, random.tensors());
   const auto backend = f32_backend();
-  const auto tokens = some_tokens(20, config.vocab_size);
+  const auto tokens = test::spread_tokens(20, config.vocab_size);
   REQUIRE(pipeline_logits(single.path(), config, *backend, 1, tokens) ==
           pipeline_logits(sharded.path(), config, *backend, 2, tokens));
 }
 
 TEST_CASE("a stage needs the shards of its own layers only") {
-  const ModelConfig config = small_config();
+  const ModelConfig config = test::five_layer_model();
   const test::RandomModel random(config, 13);
   const test::TemporaryFolder folder;
   write_sharded(folder, config, random.tensors());
@@ -259,7 +233,7 @@ TEST_CASE("a stage needs the shards of its own layers only") {
 }
 
 TEST_CASE("a checkpoint that contradicts its config is refused early") {
-  const ModelConfig config = small_config();
+  const ModelConfig config = test::five_layer_model();
   std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 14).tensors();
   const test::TemporaryFolder folder;
   const std::string path = folder.path().string();
@@ -288,7 +262,7 @@ TEST_CASE("a checkpoint that contradicts its config is refused early") {
 }
 
 TEST_CASE("a head counts unless it equals its tied embedding") {
-  const ModelConfig untied = small_config();
+  const ModelConfig untied = test::five_layer_model();
   ModelConfig tied = untied;
   tied.tied_embeddings = true;
   std::vector<test::TensorToWrite> tensors = test::RandomModel(untied, 19).tensors();
@@ -329,7 +303,7 @@ TEST_CASE("a head counts unless it equals its tied embedding") {
 }
 
 TEST_CASE("parameters are counted from the config") {
-  ModelConfig config = small_config();
+  ModelConfig config = test::five_layer_model();
   const uint64_t layer = 24 + (48 + 2 * 16) * 24 + 24 * 48 + 24 + 3 * 40 * 24;
   REQUIRE(parameter_count(config) == 5 * layer + 24 + 2 * 50 * 24);
   REQUIRE(parameter_count(config, {.layers = {1, 3}, .first = false, .last = false}) == 2 * layer);
@@ -341,7 +315,7 @@ TEST_CASE("parameters are counted from the config") {
 }
 
 TEST_CASE("experts count as parameters and tensors and progress") {
-  const ModelConfig config = sparse_config();
+  const ModelConfig config = test::five_layer_mixture();
   const uint64_t shared = 24 + (48 + 2 * 16) * 24 + 24 * 48 + 24;
   const uint64_t sparse = shared + 7 * 24 + 7 * 3 * 20 * 24;
   REQUIRE(parameter_count(config, {.layers = {2, 3}, .first = false, .last = false}) == sparse);
@@ -363,7 +337,7 @@ TEST_CASE("experts count as parameters and tensors and progress") {
 }
 
 TEST_CASE("missing and extra and misshapen experts are named") {
-  const ModelConfig config = sparse_config();
+  const ModelConfig config = test::five_layer_mixture();
   const test::RandomModel random(config, 21);
   const auto backend = f32_backend();
   const auto message = [&](const ModelConfig& claimed, const std::function<void(test::TensorToWrite&)>& change) {
@@ -398,7 +372,7 @@ TEST_CASE("missing and extra and misshapen experts are named") {
 }
 
 TEST_CASE("a model knows the size of a page with padded heads") {
-  ModelConfig config = small_config();
+  ModelConfig config = test::five_layer_model();
   const test::RandomModel random(config, 18);
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(random.tensors()));
@@ -412,7 +386,7 @@ TEST_CASE("a model knows the size of a page with padded heads") {
 }
 
 TEST_CASE("extra tensors of a layer are refused by name") {
-  const ModelConfig config = small_config();
+  const ModelConfig config = test::five_layer_model();
   const auto message = [&](const std::string& name, StageSpan span) {
     std::vector<test::TensorToWrite> tensors = test::RandomModel(config, 15).tensors();
     tensors.push_back({name, {2}, {1, 2}});

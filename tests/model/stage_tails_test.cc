@@ -11,27 +11,9 @@ using namespace millrace::model;
 
 namespace {
 
-ModelConfig tail_config() {
-  return test::plain_model({.vocab_size = 50,
-                            .hidden_size = 24,
-                            .intermediate_size = 40,
-                            .layer_count = 5,
-                            .head_count = 6,
-                            .kv_head_count = 2,
-                            .head_dim = 8,
-                            .max_position = 128});
-}
-
-ModelConfig sparse_tail_config() {
-  ModelConfig config = tail_config();
-  test::set_experts(config, {.expert_count = 7, .experts_per_token = 3, .intermediate_size = 20},
-                    {true, false, true, false, true});
-  return config;
-}
-
 /// Returns a config of parallel layers without biases in their LayerNorm, some without rotation.
 ModelConfig parallel_config() {
-  ModelConfig config = tail_config();
+  ModelConfig config = test::five_layer_model();
   config.norm = NormKind::kLayer;
   config.logit_scale = 0.3f;
   test::for_layers(config, [](LayerConfig& layer) { layer.parallel = true; });
@@ -42,7 +24,7 @@ ModelConfig parallel_config() {
 
 /// Returns a config with norms before and after each block, soft caps, sinks, scalars and GELU.
 ModelConfig capped_config() {
-  ModelConfig config = tail_config();
+  ModelConfig config = test::five_layer_model();
   config.norm = NormKind::kRmsPlusOne;
   config.embedding_scale = 3.0f;
   config.logit_soft_cap = 5.0f;
@@ -59,17 +41,11 @@ ModelConfig capped_config() {
   return config;
 }
 
-std::vector<TokenId> spread_tokens(size_t count, int32_t vocab) {
-  std::vector<TokenId> tokens;
-  for (size_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<TokenId>((i * i + 7 * i + 3) % static_cast<size_t>(vocab)));
-  return tokens;
-}
-
 }  // namespace
 
 TEST_CASE("tail rows have equal bits with or without the other rows") {
-  ModelConfig config = GENERATE(tail_config(), sparse_tail_config(), parallel_config(), capped_config());
+  ModelConfig config =
+      GENERATE(test::five_layer_model(), test::five_layer_mixture(), parallel_config(), capped_config());
   test::set_windows(config, {0, 0, 0, 0, 3});
   const test::RandomModel random(config, 23);
   const test::TemporaryFolder folder;
@@ -95,9 +71,9 @@ TEST_CASE("tail rows have equal bits with or without the other rows") {
     });
     return out;
   };
-  const auto first = spread_tokens(9, config.vocab_size);
+  const auto first = test::spread_tokens(9, config.vocab_size);
   (void)forward(first, {0, 3, 3, 9}, {0, 0, 0}, {0, 0, 0});  // keys and values are stored though no row goes on
-  const auto next = spread_tokens(8, config.vocab_size);
+  const auto next = test::spread_tokens(8, config.vocab_size);
   const std::vector<int32_t> row_begin{0, 4, 7, 8};
   const std::vector<int32_t> prefix{3, 0, 6};
   const auto all = forward(next, row_begin, prefix, {});

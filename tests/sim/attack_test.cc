@@ -136,7 +136,7 @@ TEST_CASE("a request waits for a bounded number of later ones") {
       const int64_t overtaken = overtaken_by(job, stream.jobs);
       most = std::max(most, overtaken);
       if (in_order) max_before = std::max(max_before, overtaken);
-      // Those that go along with its chunks don't count as going before it.
+      // Requests that share its chunks do not count as overtaking it.
       REQUIRE(overtaken <= sched::kMaxBypasses + (in_order ? 0 : sched::kMaxBypasses + scheduler.max_running));
     }
     world.stop();

@@ -227,7 +227,7 @@ TEST_CASE("the requests of a load run are replayed") {
   const auto closed = load(R"({"max_concurrency":3,"input_lens":[5],"output_lens":[1],"start_times":[0.5]})");
   REQUIRE(closed->max_concurrency == 3);
   REQUIRE(closed->arrivals[0].at_s == 0);
-  // Those that had to wait for another's end come when one has ended, not when they did.
+  // Requests that had to wait for another's end count from that end, not from their arrival.
   const auto waited =
       load(R"({"max_concurrency":2,"input_lens":[5,6,7],"output_lens":[1,1,1],"start_times":[1.5,1.25,9]})");
   REQUIRE(waited->arrivals[0].input_length == 6);

@@ -8,7 +8,11 @@ from source import is_cpp, strip_all
 # A doc comment stands alone in an IDE's hover; with these words it hangs on its neighbour.
 FRAGMENT = re.compile(r"///<? *(Of|That|Those|Beside|Behind|The same|With(?:in)? it)[ ,;:.]|"
                       r"/// *(As|From any thread|On any thread|Whether|Has|Learns|Tells whether|Without|At|Up to)[ ,;:]")
+# A comment of its own line begins likewise; a note after code may be a phrase.
+BODY_FRAGMENT = re.compile(r"\s*// ?(Of|That|Those|Beside|Besides|Behind|The same|With(?:in)? it|As|Whether|Which|Has|Up to|At|On|"
+                           r"From|To|For|So|Not)\b")
 DOC_COMMENT = re.compile(r"[ \t]*///")
+BODY_COMMENT = re.compile(r"[ \t]*//(?!/)")
 
 BANNED_IDENTIFIERS = (
     (re.compile(r"kMost\w*"), "kMax…"),
@@ -41,13 +45,17 @@ def fragments(files):
     for path, text in files.items():
         if not is_cpp(path):
             continue
-        was_doc = False
+        was_doc = was_body = False
         for number, line in enumerate(text.split("\n"), 1):
             found = FRAGMENT.search(line)
             is_doc = bool(DOC_COMMENT.match(line))
+            is_body = bool(BODY_COMMENT.match(line))
+            body = BODY_FRAGMENT.match(line) if is_body and not was_body else None
+            if body:
+                yield f"{path}:{number}: the comment opens with '{body[1]}'; begin with a noun or a verb"
             if found and not (is_doc and was_doc):
                 yield f"{path}:{number}: the doc comment opens with '{found[1] or found[2]}'; begin with a noun or a verb"
-            was_doc = is_doc
+            was_doc, was_body = is_doc, is_body
 
 
 def renamed_names():

@@ -6,6 +6,7 @@ from typing import Callable
 
 import includes
 import language
+import names
 import shape
 
 
@@ -30,9 +31,10 @@ RULES = [
     Rule("cycles", "the table of ARCHITECTURE.md has no cycle", includes.no_cycles),
     Rule("pure", "plans, the scheduler and the cache know no I/O and no clock", includes.pure_code),
     Rule("steady-clock", "the ring goes by no clock that can be set", includes.steady_time),
-    Rule("fragments", "doc comments stand alone", language.fragments),
+    Rule("fragments", "comments stand alone", language.fragments),
     Rule("identifiers", "names are those of the field", language.identifiers),
     Rule("documents", "documents have no commit ids and no long sentences", language.documents),
+    Rule("quoted-names", "documents quote paths, flags, metrics and names that exist", names.quoted_names),
     Rule("test-names", "names of tests are short and work with --filter", language.test_names),
 ]
 

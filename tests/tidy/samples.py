@@ -66,9 +66,9 @@ SAMPLES = [
     ("folders", {"src/a/x.cc": "", "src/b/c/x.cc": "", "src/b/x.md": ""}, ["src/b/"]),
     ("fragments",
      {"a.h": "/// Of a page.\nint a;\n/// Returns the pages\n/// of a request. Of what is left, none.\nint f();\n"
-             "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Of no matter.\n/// As the head does.\nint h();\n"
+             "int b;  ///< That, too.\n/// Offers a page.\nint g();\n// Offers\n// of it.\nint x;  // of it\n// Of no matter.\n/// As the head does.\nint h();\n"
              "/// From any thread: ends.\nvoid i();\n/// Whether it ended.\nbool j();\nbool k;  ///< As a flag.\n"},
-     ["a.h:1", "a.h:6", "a.h:10", "a.h:12", "a.h:14"]),
+     ["a.h:1", "a.h:6", "a.h:12", "a.h:13", "a.h:15", "a.h:17"]),
     ("identifiers",
      {"a.cc": "int kMostRows;  // kMostRows\nconst char* s = \"LeftRows\";\nPackedLhs left;\nLeftRows rows;\n"
               "run_elsewhere();\ntell_profile();\nint most_us, foremost_us;\nturned_away();\n"},
@@ -78,6 +78,14 @@ SAMPLES = [
                    + "word " * 40 + "\n\n```\n" + "word " * 50 + "\n```\n| " + "word " * 50 + "|\n",
       "docs/b.md": "# " + "word " * 30 + "\n" + "word " * 30 + "\n" + "One two. " * 30 + "\n", "bench/results/a.md": "`12d377d`\n"},
      ["docs/a.md:1", "docs/a.md:1"]),
+    ("quoted-names",
+     {"docs/a.md": "# One two\n`src/a/b.cc`, `src/a/{b,c}.cc`, `src/a/*.cc`, `a/b`, `b.cc`, `d.cc`, `a/d`, `src/NAME/x`\n"
+                   "`--flag N` `--none` `millrace:runs_total` `millrace:no_total` `OneTwo::call()` `OneTwo::zilch()`\n"
+                   "[a](#one-two) [b](#three) [c](b.md) [d](../src/a/b.cc) [e](https://a.b/c)\n    run --zero\n"
+                   "`./test --filter a` `./test --filter b/x` `./test --filter e2e/names` `./test --filter e2e/nothing`\n",
+      "tests/a/meson.build": "test('a', x)", "tests/e2e/test_names.py": "",
+      "src/a/b.cc": 'add("--flag", "--filter"); OneTwo call; "runs_total"'},
+     ["docs/a.md:2"] * 3 + ["docs/a.md:3"] * 3 + ["docs/a.md:4"] * 2 + ["docs/a.md:5"] + ["docs/a.md:6"] * 2),
     ("test-names",
      {"tests/a/b.cc": 'TEST_CASE("a, b", "[c]") {\n}\nTEST_CASE("' + "x" * 30 + '"\n          "' + "x" * 31 + '") {\n}\n'
                       'TEMPLATE_TEST_CASE("fine (x) / y", "[a][b]", int) {\n}\nTEST_CASE(" a") {\n}\n',

@@ -15,7 +15,7 @@ from samples import SAMPLES  # noqa: E402
 
 ROOT = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
 ALLOWED_FILE = Path(__file__).parent / "allowed.txt"
-FOLDERS = ("src", "tests", "bench", "tools", "scripts", "docs", ".ci")
+FOLDERS = ("src", "tests", "bench", "tools", "scripts", "docs", "examples", ".ci")
 EXTENSIONS = (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".build", ".md", ".txt")
 TOP_FILES = ("run", "test", ".ci/run", "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md",
              "CONTRIBUTING.md", "CHANGELOG.md")

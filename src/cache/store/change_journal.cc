@@ -53,7 +53,7 @@ ChangeJournal::~ChangeJournal() {
 int ChangeJournal::make_file() {
   const int file = openat(folder_, own_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return errno;
-  // So that a disk which fills up later still takes changes for what is removed; where it cannot be done, it may not.
+  // Reserves room, so that a disk that fills up later still takes changes for removals. A failure is no harm.
   (void)posix_fallocate(file, 0, place_of(kCapacity - 1) + static_cast<off_t>(sizeof(PageChange)));
   const int error = write_at(file, JournalHeader{kMagic, 0}, 0) ? 0 : errno;
   close(file);

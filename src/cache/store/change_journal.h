@@ -51,7 +51,7 @@ class ChangeJournal {
     std::vector<PageChange> changes;  // of each writer in its order
     bool missed = false;              // some are lost
   };
-  /// Returns what the others have told since the last call; the first time, as much of it as is kept.
+  /// Returns what the others have appended since the last call; the first time, as much of it as is kept.
   [[nodiscard]] NewChanges poll();
 
  private:

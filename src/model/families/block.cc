@@ -210,8 +210,21 @@ void read_experts_per_token(FieldReader& fields, std::string_view count_key, Moe
     fields.fail_with("{} {} is above {} {}", key, moe.experts_per_token, count_key, moe.expert_count);
 }
 
+MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer) {
+  MoeConfig moe;
+  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
+  read_experts_per_token(fields, "num_local_experts", moe);
+  moe.intermediate_size = layer.feed_forward.width;
+  moe.renormalize = true;
+  return moe;
+}
+
+void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fallback, MoeConfig& moe) {
+  const int32_t count = fields.integer_or(key, fallback, 0, kMaxShared);
+  if (count > 0) moe.shared = {.width = count * moe.intermediate_size};
+}
+
 MoeConfig read_grouped_experts(FieldReader& fields) {
-  constexpr int32_t kMaxShared = 64;
   MoeConfig moe;
   moe.expert_count = fields.integer("n_routed_experts", 1, kMaxExpertCount);
   read_experts_per_token(fields, "n_routed_experts", moe);
@@ -229,8 +242,7 @@ MoeConfig read_grouped_experts(FieldReader& fields) {
       moe.expert_count / moe.group_count * moe.groups_per_token < moe.experts_per_token)
     fields.fail_with("{} experts in n_group {} groups, of which topk_group {} give num_experts_per_tok {}, do not fit",
                      moe.expert_count, moe.group_count, moe.groups_per_token, moe.experts_per_token);
-  const int32_t shared = fields.integer_or("n_shared_experts", 1, 0, kMaxShared);
-  if (shared > 0) moe.shared = {.width = shared * moe.intermediate_size};
+  read_shared_experts(fields, "n_shared_experts", 1, moe);
   return moe;
 }
 

@@ -22,6 +22,7 @@ inline constexpr int32_t kMaxHeadCount = 4096;
 inline constexpr int32_t kMaxHeadDim = 256;  ///< limit of the attention kernels
 inline constexpr int32_t kMaxPosition = 1 << 28;
 inline constexpr int32_t kMaxExpertCount = 1024;
+inline constexpr int32_t kMaxShared = 64;  ///< shared experts
 
 /// A family's defaults. A member without one must be in config.json.
 struct BlockDefaults {
@@ -49,7 +50,7 @@ void require_activation(FieldReader& fields, std::string_view wanted,
 /// max_position and head_dim of `reading`. Returns its index.
 int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading = {});
 
-/// Says of each layer whether its attention slides: as layer_types names them, or else as `slides` says.
+/// Returns for each layer whether its attention has a sliding window: by layer_types, or else by `slides`.
 [[nodiscard]] std::vector<bool> read_layer_types(FieldReader& fields, const ModelConfig& config,
                                                  const std::function<bool(int32_t layer)>& slides);
 
@@ -74,6 +75,11 @@ void set_recurrent_layers(ModelConfig& config, const LayerConfig& layer, const R
 /// Reads the experts of each token, at most `moe.expert_count`, whose name in config.json is `count_key`.
 void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,
                             std::string_view key = "num_experts_per_tok");
+
+/// Reads experts as wide as the block's feed-forward part, num_local_experts of them. A token's weights add up to 1.
+[[nodiscard]] MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer);
+/// Reads how many shared experts there are, each as wide as one of the others: at most kMaxShared.
+void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fallback, MoeConfig& moe);
 
 /// Reads experts that are chosen by DeepSeek-V3's router, and the shared expert: n_routed_experts, n_group and so on.
 /// Scores are sigmoids; a group counts as the sum of its two largest scores with their correction biases.

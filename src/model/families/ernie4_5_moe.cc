@@ -5,7 +5,6 @@ namespace millrace::model {
 namespace {
 
 MoeConfig read_ernie_experts(FieldReader& fields) {
-  constexpr int32_t kMaxShared = 64;
   MoeConfig moe;
   moe.expert_count = fields.integer("moe_num_experts", 1, kMaxExpertCount);
   read_experts_per_token(fields, "moe_num_experts", moe, "moe_k");
@@ -14,8 +13,7 @@ MoeConfig read_ernie_experts(FieldReader& fields) {
   moe.min_sum = fields.number_or("moe_norm_min", 1e-12, 0.0, 1.0);
   moe.f32_router = true;
   moe.choice_bias = fields.flag_or("moe_use_aux_free", true);
-  const int32_t shared = fields.integer_or("moe_num_shared_experts", 2, 0, kMaxShared);
-  if (shared > 0) moe.shared = {.width = shared * moe.intermediate_size};
+  read_shared_experts(fields, "moe_num_shared_experts", 2, moe);
   return moe;
 }
 

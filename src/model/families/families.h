@@ -22,7 +22,7 @@ enum class FamilyKind : uint8_t {
 struct Family {
   std::string_view name;  ///< what architectures[0] begins with
   FamilyKind kind = FamilyKind::kDecoder;
-  std::string_view models;  ///< models of the family, for people
+  std::string_view models;  ///< published models of the family, for documents and messages
   /// Fills in the dimensions, the layers and the tensor names. Faults are recorded in the reader.
   void (*describe)(FieldReader& fields, ModelConfig& config) = nullptr;
 };

@@ -11,11 +11,7 @@ void describe_gpt_oss(FieldReader& fields, ModelConfig& config) {
   layer.attention.qkv_bias = layer.attention.output_bias = fields.flag_or("attention_bias", true);
   layer.attention.sinks = true;
   layer.attention.rope = add_rope(fields, config, layer, {.theta = 150000.0});
-  MoeConfig moe;
-  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
-  read_experts_per_token(fields, "num_local_experts", moe);
-  moe.intermediate_size = layer.feed_forward.width;
-  moe.renormalize = true;
+  MoeConfig moe = read_local_experts(fields, layer);
   moe.router_bias = moe.biases = true;
   moe.activation = {.function = tensor::GatedFunction::kClampedSwiglu,
                     .alpha = static_cast<float>(fields.number_or("swiglu_alpha", 1.702, 1e-3, 1e3)),

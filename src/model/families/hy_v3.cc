@@ -22,7 +22,6 @@ int32_t read_dense_layers(FieldReader& fields, const ModelConfig& config) {
 }
 
 MoeConfig read_hy_experts(FieldReader& fields) {
-  constexpr int32_t kMaxShared = 64;
   MoeConfig moe;
   moe.expert_count = fields.integer("num_experts", 1, kMaxExpertCount);
   read_experts_per_token(fields, "num_experts", moe);
@@ -36,8 +35,7 @@ MoeConfig read_hy_experts(FieldReader& fields) {
   moe.sum_epsilon = 1e-20;
   moe.weight_scale = static_cast<float>(fields.number_or("router_scaling_factor", 2.826, 0.0, 1e6));
   moe.f32_router = true;
-  const int32_t shared = fields.integer_or("num_shared_experts", 1, 0, kMaxShared);
-  if (shared > 0) moe.shared = {.width = shared * moe.intermediate_size};
+  read_shared_experts(fields, "num_shared_experts", 1, moe);
   return moe;
 }
 

@@ -8,12 +8,7 @@ void describe_mixtral(FieldReader& fields, ModelConfig& config) {
   require_activation(fields, "silu");
   LayerConfig layer = read_block(fields, config, {.epsilon = 1e-5});
   layer.attention.rope = add_rope(fields, config, layer, {.theta = 1e6});
-  MoeConfig moe;
-  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
-  read_experts_per_token(fields, "num_local_experts", moe);
-  moe.intermediate_size = layer.feed_forward.width;
-  moe.renormalize = true;
-  layer.feed_forward.moe = moe;
+  layer.feed_forward.moe = read_local_experts(fields, layer);
   config.names = {.router = "block_sparse_moe.gate",
                   .experts = "block_sparse_moe.experts.",
                   .expert_gate = "w1",

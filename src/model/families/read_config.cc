@@ -108,9 +108,8 @@ void describe_wrapped(const Family& family, FieldReader& fields, ModelConfig& co
 
 Result<ModelConfig> parse_config(std::string_view json, std::string_view source) {
   JsonDocument document;
-  const Result<JsonObject> object = parse_object(document, source, json, kMaxConfigNesting);
+  const Result<JsonObject> object = parse_config_object(document, source, json);
   if (!object) return object.error();
-  RETURN_IF_ERROR(reject_duplicate_keys(source, *object));
   FieldReader fields(std::string(source), *object);
   ModelConfig config;
   const Family* family = find_family(fields, config);

@@ -25,11 +25,9 @@ struct QuantizeReport {
 /// copied unchanged, except weights in other formats. config.json comes last, so that an interrupted run leaves no
 /// loadable model.
 ///
-///
 /// Serving `folder` with the same quantization gives the same values. A tied head has no tensor of its own and is
 /// quantized when it is loaded. In the formats of compressed-tensors, w8a8_int8 and w4, the head stays unquantized, as
 /// is usual for such checkpoints.
-///
 ///
 /// `quantization` is storable. Errors: those of read_config and Checkpoint; kConflict when `output` is not empty or the
 /// model is quantized already; kInvalidArgument when a row of 4-bit weights is not whole groups; kInternal when a file

@@ -34,7 +34,7 @@ class RequestIntake {
   /// Frees the request's id, unless another sequence has it by now.
   void forget(const std::string& request_id, SequenceId id);
 
-  // On the head's thread.
+  // These run on the head's thread.
   /// Waits for the next control; returns nothing once closed and drained.
   [[nodiscard]] asio::awaitable<std::optional<Control>> next() const { return controls_.receive(); }
   /// Counts one submission as taken: from now on the published status accounts for it.

@@ -13,8 +13,8 @@ class StepCoordinator {
   /// `lookahead`: steps that the number jumps ahead of a participant that passes it.
   explicit StepCoordinator(uint64_t lookahead) : lookahead_(lookahead) {}
 
-  /// A participant is about to begin `step`. Returns the new number, which all participants are to receive, or nothing
-  /// if `step` is not past the present one.
+  /// Records that a participant is about to begin `step`. Returns the new number, which all participants are to
+  /// receive, or nothing if `step` is not past the present one.
   [[nodiscard]] std::optional<uint64_t> start_step(uint64_t step) {
     uint64_t now = step_.load(std::memory_order_acquire);
     do {

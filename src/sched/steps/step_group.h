@@ -31,9 +31,9 @@ class StepGroup {
   [[nodiscard]] asio::awaitable<Membership> join(uint32_t ring, async::Runtime& runtime);
   /// Ends the epoch that `ring` is in, for all rings: the others get the reason with the name of this one.
   void end(uint32_t ring, const std::string& reason);
-  /// Ends an epoch by its number; nothing happens if that is over. `ring` < 0: no ring is to blame.
+  /// Ends an epoch by its number; nothing happens if that is over. `ring` < 0: no ring failed.
   void end_epoch(uint64_t epoch, int32_t ring, const std::string& reason);
-  /// Notes that nothing of `ring` runs in its epoch any more.
+  /// Records that `ring` has no work left in its epoch.
   void leave(uint32_t ring);
   /// Makes a join() of this ring throw, and later ones.
   void interrupt(uint32_t ring);

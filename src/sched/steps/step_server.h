@@ -8,8 +8,8 @@
 #include "sched/steps/step_board.h"
 #include "sched/steps/step_coordinator.h"
 
-/// The coordinator's words as messages, for rings in several processes. Each participant has two links of its own with
-/// the coordinator. A message has no payload: its plan number is the step.
+/// The step coordinator over links, for rings in several processes. Each participant has two links of its own with the
+/// coordinator. A message has no payload: its plan number is the step.
 namespace millrace::sched {
 
 /// The coordinator of one epoch. When a participant's link ends, or stop() is called, all participants get the reason
@@ -18,7 +18,7 @@ class StepServer {
  public:
   StepServer(async::Runtime& runtime, uint64_t lookahead) : coordinator_(lookahead), tasks_(runtime) {}
 
-  /// Adds a participant before run(). `name` says who it is in reasons: "ring 1".
+  /// Adds a participant before run(). Reasons name the participant by `name`: "ring 1".
   void add(std::string name, comm::Link link) { participants_.push_back({std::move(name), std::move(link)}); }
   /// Serves the epoch. Called once.
   [[nodiscard]] asio::awaitable<void> run();

@@ -11,7 +11,7 @@ namespace millrace::server {
 
 class Connection;
 
-/// What HttpServer serves: the application behind it, which decides on every request and writes every response. Called
+/// The application that HttpServer serves, which decides on every request and writes every response. Called
 /// on the server's executor only; outlives the HttpServer.
 class HttpHandler {
  public:

@@ -20,7 +20,7 @@ namespace millrace::server::openai {
 struct RequestLimits {
   uint32_t vocab_size = 0;      ///< drawable ids
   size_t max_choices = 512;     ///< prompts times n
-  uint32_t max_logprobs = 20;   ///< alternatives beside a token
+  uint32_t max_logprobs = 20;   ///< alternatives to a token
   bool has_priorities = false;  ///< else 0 is the only one
   uint32_t ring_count = 1;      ///< rings that a request may name
 };

@@ -57,75 +57,57 @@ Range range_of(std::string_view text, const Value& start, const Value& end) {
   return {.text = text.substr(begin, stop - begin), .start = first};
 }
 
-/// Python's split without a separator: at runs of white space, at most `limit` times.
-std::vector<Value> split_spaces(Evaluator& evaluator, std::string_view text, int64_t limit) {
+/// Splits at runs of white space, from the end where `from_end`, at most `limit` times.
+std::vector<Value> split_spaces(Evaluator& evaluator, std::string_view text, int64_t limit, bool from_end) {
   evaluator.charge_steps(text.size() / 16);
+  const auto run = [&](bool spaces) { return from_end ? last_run_length(text, spaces) : run_length(text, spaces); };
+  const auto drop = [&](size_t length) { from_end ? text.remove_suffix(length) : text.remove_prefix(length); };
   std::vector<Value> parts;
   while (true) {
-    text.remove_prefix(run_length(text, true));
+    drop(run(true));
     if (text.empty()) return parts;
-    const size_t end = limit-- == 0 ? text.size() : run_length(text, false);
-    parts.push_back(evaluator.string(std::string(text.substr(0, end))));
-    text.remove_prefix(end);
+    const size_t length = limit-- == 0 ? text.size() : run(false);
+    parts.push_back(evaluator.string(std::string(text.substr(from_end ? text.size() - length : 0, length))));
+    drop(length);
   }
 }
 
-Value str_split(Evaluator& evaluator, const Value& self, Args& args) {
-  const int64_t limit = int_argument(args.positional[1], -1);
-  const Value& separator = args.positional[0];
-  std::string_view text = self.string();
-  if (separator.is(Kind::kAbsent) || separator.is(Kind::kNone)) {
-    return evaluator.heap().list(split_spaces(evaluator, text, limit));
-  }
-  const std::string_view sep = string_argument(separator, "");
-  if (sep.empty()) fail("empty separator");
-  evaluator.charge_search(text, sep);
+/// Splits at a separator, from the end where `from_end`, at most `limit` times.
+std::vector<Value> split_at(Evaluator& evaluator, std::string_view text, std::string_view separator, int64_t limit,
+                            bool from_end) {
+  if (separator.empty()) fail("empty separator");
+  evaluator.charge_search(text, separator);
   std::vector<Value> parts;
   for (int64_t i = 0; i != limit; ++i) {
-    const size_t at = text.find(sep);
+    const size_t at = from_end ? text.rfind(separator) : text.find(separator);
     if (at == std::string_view::npos) break;
-    parts.push_back(evaluator.string(std::string(text.substr(0, at))));
-    text.remove_prefix(at + sep.size());
+    const std::string_view before = text.substr(0, at);
+    const std::string_view after = text.substr(at + separator.size());
+    parts.push_back(evaluator.string(std::string(from_end ? after : before)));
+    text = from_end ? before : after;
   }
   parts.push_back(evaluator.string(std::string(text)));
-  return evaluator.heap().list(std::move(parts));
-}
-
-/// Splits at runs of white space from the end, up to `limit` times.
-std::vector<Value> rsplit_spaces(Evaluator& evaluator, std::string_view text, int64_t limit) {
-  evaluator.charge_steps(text.size() / 16);
-  std::vector<Value> parts;
-  while (true) {
-    text.remove_suffix(last_run_length(text, true));
-    if (text.empty()) break;
-    const size_t length = limit-- == 0 ? text.size() : last_run_length(text, false);
-    parts.push_back(evaluator.string(std::string(text.substr(text.size() - length))));
-    text.remove_suffix(length);
-  }
-  std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-Value str_rsplit(Evaluator& evaluator, const Value& self, Args& args) {
+/// Splits as Python's split and rsplit do. The parts are in the order of the text.
+Value split(Evaluator& evaluator, const Value& self, const Args& args, bool from_end) {
   const int64_t limit = int_argument(args.positional[1], -1);
   const Value& separator = args.positional[0];
-  std::string_view text = self.string();
-  if (separator.is(Kind::kAbsent) || separator.is(Kind::kNone)) {
-    return evaluator.heap().list(rsplit_spaces(evaluator, text, limit));
-  }
-  const std::string_view sep = string_argument(separator, "");
-  if (sep.empty()) fail("empty separator");
-  evaluator.charge_search(text, sep);
-  std::vector<Value> parts;
-  for (int64_t i = 0; i != limit; ++i) {
-    const size_t at = text.rfind(sep);
-    if (at == std::string_view::npos) break;
-    parts.push_back(evaluator.string(std::string(text.substr(at + sep.size()))));
-    text = text.substr(0, at);
-  }
-  parts.push_back(evaluator.string(std::string(text)));
-  std::reverse(parts.begin(), parts.end());
+  const bool at_spaces = separator.is(Kind::kAbsent) || separator.is(Kind::kNone);
+  std::vector<Value> parts = at_spaces
+                                 ? split_spaces(evaluator, self.string(), limit, from_end)
+                                 : split_at(evaluator, self.string(), string_argument(separator, ""), limit, from_end);
+  if (from_end) std::reverse(parts.begin(), parts.end());
   return evaluator.heap().list(std::move(parts));
+}
+
+Value str_split(Evaluator& evaluator, const Value& self, Args& args) {
+  return split(evaluator, self, args, false);
+}
+
+Value str_rsplit(Evaluator& evaluator, const Value& self, Args& args) {
+  return split(evaluator, self, args, true);
 }
 
 Value str_splitlines(Evaluator& evaluator, const Value& self, Args& args) {

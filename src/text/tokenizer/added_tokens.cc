@@ -64,7 +64,7 @@ void AddedTokenMatcher::add(const AddedToken& token, std::string_view pattern) {
     (node == kNone ? roots_[byte] : nodes_[node].first_child) = made;
     node = made;
   }
-  // Of two tokens with one spelling the first keeps its place.
+  // The first of two tokens with one spelling keeps its id.
   if (nodes_[node].token != kNone) return;
   nodes_[node].token = static_cast<uint32_t>(tokens_.size());
   tokens_.push_back(token);

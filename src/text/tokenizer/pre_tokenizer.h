@@ -38,7 +38,7 @@ class PreTokenizer {
   struct ByteLevelText {};
   /// Cuts where the script changes; blanks and characters without a script join any neighbour.
   struct Scripts {};
-  /// Cuts after every so many characters.
+  /// Cuts after each run of that number of characters.
   struct FixedLength {
     size_t length = 1;
   };

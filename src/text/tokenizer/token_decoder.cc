@@ -77,7 +77,7 @@ void TokenDecoder::compile(const std::vector<Step>& steps, const std::vector<std
       strip_ = std::get<Strip>(step);
       continue;
     }
-    // Behind a Fuse a step sees the whole text; of a text only the start can be known while it streams.
+    // A step after a Fuse sees the whole text, of which only the start is known while it streams.
     if (fused && !std::holds_alternative<Fuse>(step)) {
       throw ErrorException(make_error(ErrorCode::kData, "decoder: only one Strip may follow Fuse or ByteLevel"));
     }

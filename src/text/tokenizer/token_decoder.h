@@ -33,7 +33,7 @@ class TokenDecoder {
   };
   struct Strip {
     std::string content;  ///< one character
-    size_t start = 0;     ///< at most so many at the start
+    size_t start = 0;     ///< maximum at the start
   };
   struct Metaspace {
     std::string replacement;

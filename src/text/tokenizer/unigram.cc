@@ -77,7 +77,7 @@ void Unigram::encode(std::string_view word, const char* readable_end, WordCache&
 void Unigram::extend(std::string_view word, size_t begin, std::vector<UnigramNode>& nodes) const {
   const double so_far = nodes[begin].score;
   const size_t character_end = begin + decode_utf8(word.substr(begin)).length;
-  // Of equal sums the way whose last token starts first stays.
+  // Equal sums keep the segmentation whose last token starts first.
   const auto offer = [&](size_t end, double score, TokenId id) {
     UnigramNode& target = nodes[end];
     if (!target.is_reached || score > target.score) target = {score, begin, id, true};

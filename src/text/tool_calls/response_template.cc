@@ -152,7 +152,7 @@ Result<std::shared_ptr<const ResponseTemplate>> ResponseTemplate::parse(std::str
     if (!field->open && made->implicit_field() != nullptr) return wrong(name, "an open: another field has none");
     made->fields_.push_back(std::move(*field));
   }
-  // Of several fields that begin at one position, the first by name wins.
+  // The first field by name wins where several begin at one position.
   std::ranges::sort(made->fields_, {}, &Field::name);
   return std::shared_ptr<const ResponseTemplate>(std::move(made));
 }

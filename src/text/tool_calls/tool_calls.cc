@@ -150,7 +150,7 @@ void ToolCallParser::hold_back(size_t count) {
 }
 
 void ToolCallParser::drop(size_t count) {
-  // Behind a call nothing is text again, unless an opening marker has come.
+  // Nothing after a call is text again, unless an opening marker has come.
   if (!has_section_call_ || !held_back_.empty()) return hold_back(count);
   space_.clear();
   pending_.erase(0, count);

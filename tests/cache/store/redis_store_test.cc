@@ -53,19 +53,7 @@ TEST_CASE("pages come back as put over TCP and a Unix socket") {
   auto options = server.options();
   if (GENERATE(true, false)) options.host = server.socket_path();
   const auto store = open_store(world, options);
-  REQUIRE(world.put_all(*store, 0, 300) == 300);
-  REQUIRE(world.get_all(*store, 0, 400) == 300);
-  REQUIRE(world.exists(*store, 299));
-  REQUIRE_FALSE(world.exists(*store, 300));
-  REQUIRE(world.put(*store, 7));
-  const StoreStats stats = store->stats();
-  REQUIRE(stats.written == 300);
-  REQUIRE(stats.already_there == 1);
-  REQUIRE(stats.hits == 300);
-  REQUIRE(stats.misses == 100);
-  REQUIRE(stats.bytes_read == 300 * kPageBytes);
-  REQUIRE(stats.bytes_written == 300 * kPageBytes);
-  REQUIRE(stats.refused + stats.errors + stats.corrupt + stats.foreign == 0);
+  world.put_and_get_pages(*store);
   REQUIRE(server.ask({"DBSIZE"}).integer == 300);
   REQUIRE(server.ask({"TTL", key_text(7)}).integer == -1);
 

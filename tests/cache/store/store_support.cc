@@ -113,4 +113,21 @@ size_t StoreWorld::put_all(cache::PageStore& store, uint64_t first, uint64_t cou
   return succeeded;
 }
 
+cache::StoreStats StoreWorld::put_and_get_pages(cache::PageStore& store) {
+  REQUIRE(put_all(store, 0, 300) == 300);
+  REQUIRE(get_all(store, 0, 400) == 300);
+  REQUIRE(exists(store, 299));
+  REQUIRE_FALSE(exists(store, 300));
+  REQUIRE(put(store, 7));
+  const cache::StoreStats stats = store.stats();
+  REQUIRE(stats.written == 300);
+  REQUIRE(stats.already_there == 1);
+  REQUIRE(stats.hits == 300);
+  REQUIRE(stats.misses == 100);
+  REQUIRE(stats.bytes_written == 300 * kPageBytes);
+  REQUIRE(stats.bytes_read == 300 * kPageBytes);
+  REQUIRE(stats.refused + stats.errors + stats.corrupt + stats.foreign == 0);
+  return stats;
+}
+
 }  // namespace millrace::test

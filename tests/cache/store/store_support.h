@@ -54,6 +54,9 @@ class StoreWorld {
   /// How many succeeded of `count` numbers from `first` on, all under way at once.
   [[nodiscard]] size_t get_all(cache::PageStore& store, uint64_t first, uint64_t count);
   [[nodiscard]] size_t put_all(cache::PageStore& store, uint64_t first, uint64_t count);
+  /// Puts pages 0 to 299 into an empty store, requires that these come back and no others, and puts page 7 again.
+  /// Returns the counts, which it checks as far as all stores have them.
+  cache::StoreStats put_and_get_pages(cache::PageStore& store);
 
  private:
   asio::awaitable<void> get_one(cache::PageStore& store, uint64_t number, size_t& succeeded);

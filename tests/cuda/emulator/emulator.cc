@@ -220,7 +220,7 @@ void start_fibers(RunningBlock& block, const Stacks& stacks, size_t first_stack)
 }
 
 void prepare_block(RunningBlock& block, const Launch& launch, uint3 index) {
-  // To the address sanitizer exactly as much as was asked for.
+  // The address sanitizer sees exactly as much memory as was asked for.
   const size_t room =
       std::max(kSharedAlignment, (launch.shared_bytes + kSharedAlignment - 1) & ~(kSharedAlignment - 1));
   block.memory.reset(static_cast<std::byte*>(std::aligned_alloc(kSharedAlignment, room)));

@@ -17,7 +17,7 @@ thread_local std::vector<CUstream_st*> captures_of_thread;
 std::atomic<uint64_t> stream_count{0};
 std::atomic<uint64_t> capture_count{0};
 
-// Not std::atomic::wait: its bookkeeping would order the waiter before the waker.
+// The bookkeeping of std::atomic::wait would order the waiter before the waker.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }

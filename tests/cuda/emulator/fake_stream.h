@@ -78,7 +78,7 @@ struct CUstream_st {
   std::mutex submit_mutex_;  // among submitters; the stream's thread never takes it
   Task* newest_;             // guarded by submit_mutex_
   std::atomic<uint32_t> submitted_{0};
-  // Of the thread that captures.
+  // State of the thread that captures.
   std::unique_ptr<millrace::emulator::WorkList> captured_;
   std::thread::id capturer_;
   uint64_t capture_number_ = 0;

@@ -112,7 +112,7 @@ TEST_CASE("admission keeps room in window groups") {
   options.expected_tokens = 10'000;
   SchedulerParts parts(options);
   const auto& window = *parts.state.cache.windows()[0];
-  // Of 16 pages a plan takes 4 for prompts, and each sequence keeps 3 and may need one more.
+  // A plan takes 4 of 16 pages for prompts; each sequence keeps 3 and may need one more.
   REQUIRE(window.account().pool().page_count() == 16);
   for (uint64_t id = 1; id <= 3; ++id) (void)parts.start(id, 12);
   Sequence& candidate = parts.add(4, 12);

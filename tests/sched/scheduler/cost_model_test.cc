@@ -208,7 +208,7 @@ TEST_CASE("decode groups follow fixed cost and stages and transit") {
   // One stage as long as all others: turns of several groups on it take longer than the way of one.
   const CostModel uneven = model_of({4000, 100}, 10);
   REQUIRE(uneven.decode_groups(decodes, 8, 0) == 1);
-  // Nothing fixed: twice as many groups are half as long each.
+  // Without fixed costs, twice as many groups are half as long each.
   const CostModel rows = model_of({1, 1}, 500);
   REQUIRE(rows.decode_groups(decodes, 8, 0) >= 2);
   REQUIRE(even.round_us(decodes, 4, 0) == Approx(4 * 1040).epsilon(0.01));

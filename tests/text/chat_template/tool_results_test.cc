@@ -81,7 +81,7 @@ TEST_CASE("Results that name no call stay in place") {
         "<user>q<assistant>f;g;<tool>two<tool>one");
   CHECK(render_results(kInOrder, calls + result_of("a", "two") + result_of("", "one")) ==
         "<user>q<assistant>f;g;<tool>two<tool>one");
-  // Of equal ids each result takes the next call.
+  // Each result with an equal id takes the next call.
   CHECK(render_results(kInOrder, calls_of("a", "a") + result_of("a", "one") + result_of("a", "two")) ==
         "<user>q<assistant>f;g;<tool>one<tool>two");
 }

@@ -180,7 +180,7 @@ TEST_CASE("the corpus survives a round trip") {
       const std::string text = test::read_file(book.path());
       const std::vector<TokenId> ids = tokenizer->encode(text, false);
       CHECK(ids.size() < text.size() / 2);
-      // Not CHECK(a == b): a failure would print megabytes.
+      // CHECK(a == b) would print megabytes at a failure.
       const bool same = tokenizer->decode(ids, false) == text;
       CHECK(same);
       const bool same_in_parts = incremental(tokenizer, ids, false) == text;

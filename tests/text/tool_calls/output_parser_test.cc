@@ -54,7 +54,7 @@ TEST_CASE("Hermes calls and what only resembles them") {
       Case{"<tool_call>{\"id\": 7, \"name\": \"a\\u00e4\", \"x\": true, \"arguments\": {\"q\": "
            "\"\\\\\\\"}\"}}</tool_call>",
            " {aä: {\"q\": \"\\\\\\\"}\"}}"},
-      // Without its end, as max_tokens may leave it.
+      // The output lacks its end, as after max_tokens.
       Case{"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"lon", " {f: {\"a\": \"lon}"},
       Case{"<tool_call>{\"name\": \"f\"", " {f: }"},
       Case{"<tool_call>{\"name\": \"f\", \"arguments\": {}}", " {f: {}}"},
