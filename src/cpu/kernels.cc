@@ -99,17 +99,17 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
     .soft_cap = soft_cap,
-    .convolve = convolve,
-    .delta_step = delta_step,
-    .state_space_step = state_space_step,
-    .multiply = multiply,
-    .gate = gate,
 #if defined(__AMX_INT8__)
     .gemm_w4 = gemm_w4_amx,
 #else
     .gemm_w4 = gemm_w4,
 #endif
     .quantize_lhs_w4 = quantize_lhs_w4,
+    .convolve = convolve,
+    .delta_step = delta_step,
+    .state_space_step = state_space_step,
+    .multiply = multiply,
+    .gate = gate,
 };
 
 }  // namespace millrace::cpu

@@ -286,8 +286,12 @@ struct Kernels {
                                       size_t stride);
   /// values = cap · tanh(values / cap).
   void (*soft_cap)(float* values, float cap, int64_t count);
-  /// One token of a convolution: out = Σ_i weight[i · stride + c] · inputs[i][c] + bias[c], or silu of it; `bias` may be
-  /// null.
+  /// GEMM with 4-bit panels and 8-bit LHS rows.
+  void (*gemm_w4)(const GemmTask&);
+  /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
+  void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
+  /// One token of a convolution: out = Σ_i weight[i · stride + c] · inputs[i][c] + bias[c], or silu of it; `bias` may
+  /// be null.
   void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
                    bool silu, int64_t count, float* out);
   void (*delta_step)(const DeltaStep&);
@@ -296,10 +300,6 @@ struct Kernels {
   void (*multiply)(const float* a, const float* b, float* out, int64_t count);
   /// out = values · sigmoid(gates). `out` may be either of them.
   void (*gate)(const float* values, const float* gates, float* out, int64_t count);
-  /// GEMM with 4-bit panels and 8-bit LHS rows.
-  void (*gemm_w4)(const GemmTask&);
-  /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
-  void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to
