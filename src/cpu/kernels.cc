@@ -100,23 +100,26 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .largest_magnitude = largest_magnitude,
     .quantize_lhs_part = quantize_lhs_part,
     .soft_cap = soft_cap,
-    .convolve = convolve,
-    .delta_step = delta_step,
-    .state_space_step = state_space_step,
-    .multiply = multiply,
-    .gate = gate,
 #if defined(__AMX_INT8__)
     .gemm_w4 = gemm_w4_amx,
 #else
     .gemm_w4 = gemm_w4,
 #endif
     .quantize_lhs_w4 = quantize_lhs_w4,
+<<<<<<< .merge_file_l3I0Qr
     .widen_kv_f32 = widen_kv_f32,
 #if defined(__AVX512BF16__)
     .widen_kv_bf16 = widen_kv_bf16,
 #else
     .widen_kv_bf16 = nullptr,
 #endif
+=======
+    .convolve = convolve,
+    .delta_step = delta_step,
+    .state_space_step = state_space_step,
+    .multiply = multiply,
+    .gate = gate,
+>>>>>>> .merge_file_JxKSCL
 };
 
 }  // namespace millrace::cpu

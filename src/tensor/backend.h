@@ -282,8 +282,8 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits and quantize inputs to int8, 32 neighbours
-  /// with one f32 scale.
+  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits. Where quantizes_inputs() says so, they
+  /// quantize inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_w4() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }

@@ -177,7 +177,7 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 314);
   const auto backend = make_backend();
-  for (const size_t kind : {0, 1, 2, 3, 6, 7}) {
+  for (const size_t kind : {0, 2, 6}) {
     // Borders at steps, at units, and inside of units.
     for (const int64_t head_dim : {64, 96, 32, 20}) {
       const int64_t in = 8 * head_dim;

@@ -11,7 +11,7 @@ TEST_CASE("CUDA logits and logprobs are near those of the reference") {
   test::require_agreement(family);
 }
 
-TEST_CASE("CUDA logits and logprobs of GGUF files are near the reference") {
+TEST_CASE("CUDA logits and logprobs of GGUF files are near") {
   test::require_agreement(test::read_golden_family(GENERATE(from_range(test::golden_gguf_names()))));
 }
 
