@@ -106,20 +106,17 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gemm_w4 = gemm_w4,
 #endif
     .quantize_lhs_w4 = quantize_lhs_w4,
-<<<<<<< .merge_file_l3I0Qr
+    .convolve = convolve,
+    .delta_step = delta_step,
+    .state_space_step = state_space_step,
+    .multiply = multiply,
+    .gate = gate,
     .widen_kv_f32 = widen_kv_f32,
 #if defined(__AVX512BF16__)
     .widen_kv_bf16 = widen_kv_bf16,
 #else
     .widen_kv_bf16 = nullptr,
 #endif
-=======
-    .convolve = convolve,
-    .delta_step = delta_step,
-    .state_space_step = state_space_step,
-    .multiply = multiply,
-    .gate = gate,
->>>>>>> .merge_file_JxKSCL
 };
 
 }  // namespace millrace::cpu

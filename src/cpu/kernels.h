@@ -292,13 +292,10 @@ struct Kernels {
                                       size_t stride);
   /// values = cap · tanh(values / cap).
   void (*soft_cap)(float* values, float cap, int64_t count);
-<<<<<<< .merge_file_ePI3Rv
-=======
   /// GEMM with 4-bit panels and 8-bit LHS rows.
   void (*gemm_w4)(const GemmTask&);
   /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
   void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
->>>>>>> .merge_file_jJtVL0
   /// One token of a convolution: out = Σ_i weight[i · stride + c] · inputs[i][c] + bias[c], or silu of it; `bias` may
   /// be null.
   void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
@@ -309,16 +306,9 @@ struct Kernels {
   void (*multiply)(const float* a, const float* b, float* out, int64_t count);
   /// out = values · sigmoid(gates). `out` may be either of them.
   void (*gate)(const float* values, const float* gates, float* out, int64_t count);
-<<<<<<< .merge_file_ePI3Rv
-  /// GEMM with 4-bit panels and 8-bit LHS rows.
-  void (*gemm_w4)(const GemmTask&);
-  /// Quantizes `count` values to an LHS row for gemm_w4, as quantize_lhs does.
-  void (*quantize_lhs_w4)(const float* in, int64_t count, std::byte* out);
   /// Widens codes of 8 bits to a K group and a V group of f32, or of bf16 (null without bf16_lhs).
   void (*widen_kv_f32)(const KvGroupCodes& group, std::byte* k, std::byte* v);
   void (*widen_kv_bf16)(const KvGroupCodes& group, std::byte* k, std::byte* v);
-=======
->>>>>>> .merge_file_jJtVL0
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

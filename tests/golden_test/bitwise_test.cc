@@ -22,14 +22,14 @@ Sequences sequences_of(const GoldenFamily& family) {
   return sequences;
 }
 
-<<<<<<< .merge_file_UFhVIB
 constexpr Quantization kQuantizations[] = {Quantization::kNone, Quantization::kW8, Quantization::kW8A8,
                                            Quantization::kMxInt8, Quantization::kW8A8Int8};
 
 /// Returns whether weights of 8 bits are tried with a family: one of each kind of head, and one with experts.
 bool quantizes(const GoldenFamily& family) {
   return family.name == "qwen2" || family.name == "qwen3" || family.name == "qwen3moe-raw";
-=======
+}
+
 /// Returns the heads by which a model's recurrent layers are divided, at most 4; 4 without such layers. A short
 /// convolution is divided by channels.
 int32_t recurrent_heads(const model::ModelConfig& config) {
@@ -40,7 +40,6 @@ int32_t recurrent_heads(const model::ModelConfig& config) {
     if (const auto* mamba = std::get_if<model::MambaConfig>(&*layer.recurrent)) return std::min(mamba->group_count, 4);
   }
   return 4;
->>>>>>> .merge_file_eLeb7r
 }
 
 }  // namespace
