@@ -146,7 +146,7 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 0a000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 0b000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
