@@ -4,6 +4,7 @@
 
 #include "cache/pool_division.h"
 #include "model/layer_balance.h"
+#include "model/layer_state.h"
 
 namespace millrace::app {
 namespace {
@@ -45,13 +46,16 @@ double ModelCapacity::room(model::StageSpan span) const {
 }
 
 double ModelCapacity::sequence_bytes(model::StageSpan span, uint32_t tokens) const {
+  constexpr double kStatesPerSequence = 2;  // its newest, and the one at the page boundary before
   const uint32_t pages = (tokens + options_.page_size - 1) / options_.page_size;
   double bytes = 0;
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
+    bytes += kStatesPerSequence * sizeof(float) *
+             static_cast<double>(model::state_values(config_.layer(layer), options_.rank_count));
     const size_t group = groups_.group_of(layer);
     const uint32_t kept =
         group == 0 ? pages
-                   : std::min(pages, cache::kept_window_pages(groups_.windows()[group - 1], options_.page_size));
+                   : std::min(pages, cache::kept_window_pages(groups_.windows()[group - 1].window, options_.page_size));
     bytes += cache_bytes_[static_cast<size_t>(layer)] * options_.page_size * kept;
   }
   return bytes;

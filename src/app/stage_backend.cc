@@ -42,8 +42,7 @@ Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device, co
                       "--kv-cache-dtype {}: a GPU keeps keys and values in bf16; wanted auto or --device cpu",
                       enum_name(stage.kv_dtype));
   }
-  return device == DeviceKind::kCuda ? make_gpu_backend(rank.count(), rank.index(), node)
-                                     : make_cpu_backend(stage, node, rank);
+  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node) : make_cpu_backend(stage, node, rank);
 }
 
 }  // namespace millrace::app

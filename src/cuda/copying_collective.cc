@@ -232,7 +232,7 @@ void CopyingCollective::all_reduce(Matrix sums) {
   tensor::check_all_reduce(sums);
   const CopyGroup::Offers& offers = exchange(RankCall::Kind::kAllReduce, sums);
   const int64_t count = sums.rows * sums.cols;
-  // At every distance the ranks of the other half of the pair are added, whose sum each rank computes by itself.
+  // Each step adds the ranks of the other half of the pair, whose sum each rank computes by itself.
   for (int32_t distance = 1; count > 0 && distance < position_.size; distance *= 2) {
     const int32_t first = (position_.rank ^ distance) / distance * distance;
     add_values(device_.compute.get(), sum_of(offers, first, distance, 0, count), count,

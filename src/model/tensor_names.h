@@ -45,8 +45,8 @@ struct TensorNames {
   std::string_view latent = "self_attn.kv_a_proj_with_mqa";
   std::string_view latent_norm = "self_attn.kv_a_layernorm";
   std::string_view latent_expansion = "self_attn.kv_b_proj";
-  // Of recurrent mixers. A delta net's projections have rows q | k | v, z, b and a. With fused names, two tensors have
-  // per key head the rows q | k | v | z and b | a of its value heads.
+  // Names of recurrent mixers. A delta net's projections have rows q | k | v, z, b and a. With fused names, two tensors
+  // have per key head the rows q | k | v | z and b | a of its value heads.
   std::string_view delta_qkv = "linear_attn.in_proj_qkv";
   std::string_view delta_z = "linear_attn.in_proj_z";
   std::string_view delta_b = "linear_attn.in_proj_b";

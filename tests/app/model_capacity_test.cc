@@ -103,7 +103,7 @@ TEST_CASE("the weights of DeepSeek are those of its shapes") {
   const ModelCapacity kept(config, device_of(141, 8), {});
   REQUIRE(kept.weights(sparse).bytes ==
           Approx((kAttention + 257 * kExpert) * (8 + 32.0 / 16384) / 8 + 2 * (kNorms + kRouter + 256)).epsilon(0.002));
-  // Of 8 ranks each has an eighth of the experts, and the router whole.
+  // Each of 8 ranks has an eighth of the experts, and the router whole.
   const ModelCapacity ranks(config, device_of(141, 4), {.rank_count = 8});
   REQUIRE(ranks.weights(sparse).expert_bytes == Approx(2 * 32 * kExpert));
   REQUIRE(ranks.weights(whole).embedding_bytes == Approx(2 * kTable));

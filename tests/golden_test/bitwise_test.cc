@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <variant>
+#include <vector>
 
 #include "cpu/cpu_backend.h"
 #include "golden_test/feeding.h"
@@ -22,8 +23,8 @@ Sequences sequences_of(const GoldenFamily& family) {
   return sequences;
 }
 
-constexpr Quantization kQuantizations[] = {Quantization::kNone, Quantization::kW8, Quantization::kW8A8,
-                                           Quantization::kMxInt8, Quantization::kW8A8Int8};
+const std::vector<Quantization> kQuantizations = {Quantization::kNone, Quantization::kW8, Quantization::kW8A8,
+                                                  Quantization::kMxInt8, Quantization::kW8A8Int8};
 
 /// Returns whether weights of 8 bits are tried with a family: one of each kind of head, and one with experts.
 bool quantizes(const GoldenFamily& family) {

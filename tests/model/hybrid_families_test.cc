@@ -85,7 +85,7 @@ std::string json_of(Members members, const Members& changes) {
   return text + "}";
 }
 
-ModelConfig parsed(const Members& members, const Members& changes = {}) {
+ModelConfig hybrid(const Members& members, const Members& changes = {}) {
   const auto config = parse_config(json_of(members, changes));
   if (!config) FAIL(config.error().message);
   return *config;
@@ -124,7 +124,7 @@ double billions(const ModelConfig& config) {
 }  // namespace
 
 TEST_CASE("Qwen3-Next has attention in every fourth layer") {
-  const ModelConfig config = parsed(kQwen3Next);
+  const ModelConfig config = hybrid(kQwen3Next);
   REQUIRE(attending(config) == std::vector{3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47});
   REQUIRE(billions(config) == Approx(79.67).margin(0.1));
   REQUIRE(config.norm == NormKind::kRmsPlusOne);
@@ -138,7 +138,7 @@ TEST_CASE("Qwen3-Next has attention in every fourth layer") {
   REQUIRE(needs(config, Feature::kRecurrence));
   REQUIRE(needs(config, Feature::kAttentionGates));
   const std::string types = layer_types(48, "linear_attention", {0, 47});
-  REQUIRE(attending(parsed(kQwen3Next, {{"layer_types", types}})) == std::vector{0, 47});
+  REQUIRE(attending(hybrid(kQwen3Next, {{"layer_types", types}})) == std::vector{0, 47});
 }
 
 TEST_CASE("Qwen3.5 nests its config and stores parts apart") {
@@ -159,40 +159,40 @@ TEST_CASE("Qwen3.5 nests its config and stores parts apart") {
   REQUIRE(config->names.fused_delta_qkvz.empty());
   REQUIRE(rotary_dim(*config, config->layer(3).attention) == 64);
   REQUIRE(config->is_sparse(0));
-  REQUIRE(state_values(config->layer(0)) == state_values(parsed(kQwen3Next).layer(0)));
+  REQUIRE(state_values(config->layer(0)) == state_values(hybrid(kQwen3Next).layer(0)));
 }
 
 TEST_CASE("Granite 4 has Mamba-2 with and without experts") {
   const std::string types = layer_types(40, "mamba", {5, 15, 25, 35});
-  const ModelConfig config = parsed(kGranite4, {{"layer_types", types}});
+  const ModelConfig config = hybrid(kGranite4, {{"layer_types", types}});
   REQUIRE(attending(config) == std::vector{5, 15, 25, 35});
   REQUIRE(billions(config) == Approx(32.2).margin(0.2));
   REQUIRE_FALSE(config.layer(5).attention.rope);
   REQUIRE(state_values(config.layer(0)) == 128 * 64 * 128 + 3 * (8192 + 2 * 128));
-  const ModelConfig dense = parsed(kGranite4, {{"num_local_experts", "0"}, {"num_experts_per_tok", "0"}});
+  const ModelConfig dense = hybrid(kGranite4, {{"num_local_experts", "0"}, {"num_experts_per_tok", "0"}});
   REQUIRE_FALSE(dense.is_sparse(0));
   REQUIRE(dense.layer(0).feed_forward.width == 1536);
   REQUIRE(attending(dense).empty());
-  REQUIRE(parsed(kGranite4, {{"position_embedding_type", "\"rope\""}}).layer(0).attention.rope);
+  REQUIRE(hybrid(kGranite4, {{"position_embedding_type", "\"rope\""}}).layer(0).attention.rope);
 }
 
 TEST_CASE("LFM2 adjusts the width of its feed-forward block") {
-  const ModelConfig config = parsed(kLfm2);
+  const ModelConfig config = hybrid(kLfm2);
   REQUIRE(attending(config) == std::vector{2, 5, 8, 10, 12, 14});
   REQUIRE(config.layer(0).feed_forward.width == 8192);
   REQUIRE(config.tied_embeddings);
   REQUIRE(billions(config) == Approx(1.17).margin(0.01));
   REQUIRE(state_values(config.layer(0)) == 2 * 2048);
-  REQUIRE(parsed(kLfm2, {{"block_auto_adjust_ff_dim", "false"}}).layer(0).feed_forward.width == 12288);
+  REQUIRE(hybrid(kLfm2, {{"block_auto_adjust_ff_dim", "false"}}).layer(0).feed_forward.width == 12288);
 }
 
 TEST_CASE("ranks divide recurrent layers by heads or say why not") {
-  REQUIRE(check_ranks(parsed(kQwen3Next), 2).has_value());
-  REQUIRE_THAT(check_ranks(parsed(kQwen3Next, {{"linear_num_key_heads", "1"}}), 2).error().message,
+  REQUIRE(check_ranks(hybrid(kQwen3Next), 2).has_value());
+  REQUIRE_THAT(check_ranks(hybrid(kQwen3Next, {{"linear_num_key_heads", "1"}}), 2).error().message,
                Mentions("linear_num_key_heads", "1", "2"));
-  REQUIRE_THAT(check_ranks(parsed(kGranite4), 2).error().message, Mentions("mamba_n_groups", "1", "2"));
-  REQUIRE(check_ranks(parsed(kGranite4, {{"mamba_n_groups", "4"}}), 4).has_value());
-  REQUIRE(check_ranks(parsed(kLfm2), 8).has_value());
+  REQUIRE_THAT(check_ranks(hybrid(kGranite4), 2).error().message, Mentions("mamba_n_groups", "1", "2"));
+  REQUIRE(check_ranks(hybrid(kGranite4, {{"mamba_n_groups", "4"}}), 4).has_value());
+  REQUIRE(check_ranks(hybrid(kLfm2), 8).has_value());
 }
 
 TEST_CASE("hybrids refuse what they do not compute") {

@@ -43,7 +43,7 @@ class RemoteEngine final : public sched::Engine {
   [[nodiscard]] std::string arithmetic() const;
   [[nodiscard]] uint32_t ring() const { return ring_; }
 
-  // On the Runtime.
+  // Functions for the Runtime's thread.
   /// Returns whether a ring is connected.
   [[nodiscard]] bool is_attached() const { return connection_ != nullptr; }
   /// Uses this connection of a ring that has been accepted.

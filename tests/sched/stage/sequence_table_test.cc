@@ -1,8 +1,10 @@
 #include "sched/stage/sequence_table.h"
+#include "cache/group_pages.h"
 #include "support/mentions.h"
 
 #include <catch2/catch.hpp>
 
+#include "cache/group_pages.h"
 #include "support/mentions.h"
 
 using namespace millrace;

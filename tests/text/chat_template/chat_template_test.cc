@@ -197,12 +197,12 @@ TEST_CASE("hostile templates end with an error") {
     return out;
   };
   // Each takes seconds until its work is more than a template may do, so that a run tries three of them.
-  auto drawn = [random = std::mt19937_64(test_seed())](std::vector<const char*> uses) mutable {
+  auto drawn = [random = std::mt19937_64(test::test_seed())](std::vector<const char*> uses) mutable {
     std::shuffle(uses.begin(), uses.end(), random);
     uses.resize(3);
     return uses;
   };
-  INFO("seed " << test_seed());
+  INFO("seed " << test::test_seed());
   const std::string nested_loops = repeated("{% for a in range(100000) %}", 4) + repeated("{% endfor %}", 4);
   CHECK(error_of(nested_loops).find("than it may") != std::string::npos);
   CHECK(error_of("{{ 'a' * 10000000000 }}").find("memory") != std::string::npos);
