@@ -6,7 +6,7 @@ namespace {
 using Use = LinkEnd::Use;
 
 /// The view of one rank on the ring.
-struct Place {
+struct RankView {
   const std::vector<NodePart>& parts;
   size_t node;
   StageId stage;
@@ -27,7 +27,7 @@ struct Place {
 };
 
 /// Adds the links with the stages before and after, or with the head.
-void add_neighbours(const Place& place, std::vector<LinkEnd>& ends) {
+void add_neighbours(const RankView& place, std::vector<LinkEnd>& ends) {
   if (place.stage.value() > 0) ends.push_back(place.end(Use::kUpstream, StageId(place.stage.value() - 1), place.rank));
   const bool last = place.stage.value() + 1 == place.parts.back().first_stage + place.parts.back().stage_count;
   if (!last) {
@@ -43,7 +43,7 @@ void add_neighbours(const Place& place, std::vector<LinkEnd>& ends) {
 }
 
 /// Adds the links between the leader and the other ranks of a stage.
-void add_star(const Place& place, uint32_t rank_count, std::vector<LinkEnd>& ends) {
+void add_star(const RankView& place, uint32_t rank_count, std::vector<LinkEnd>& ends) {
   if (place.rank > 0) {
     ends.push_back(place.end(Use::kFromLeader, place.stage, 0));
     ends.push_back(place.end(Use::kToLeader, place.stage, 0));
@@ -62,7 +62,7 @@ std::vector<LinkEnd> link_ends(const std::vector<NodePart>& parts, size_t node, 
   std::vector<LinkEnd> ends;
   for (uint32_t stage = 0; stage < part.stage_count; ++stage) {
     for (uint32_t rank = 0; rank < part.rank_count; ++rank) {
-      const Place place{parts, node, StageId(part.first_stage + stage), part.first_rank + rank};
+      const RankView place{parts, node, StageId(part.first_stage + stage), part.first_rank + rank};
       add_neighbours(place, ends);
       add_star(place, rank_count, ends);
     }

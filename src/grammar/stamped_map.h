@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
+
 namespace millrace::grammar {
 
 /// A map that is emptied in no time, for marks that many short searches need. Its memory grows with the largest search,
@@ -39,7 +41,7 @@ class StampedMap {
   };
   static constexpr int kShift = 60;
 
-  [[nodiscard]] static uint64_t hash_of(uint64_t key) { return key * 0x9E3779B97F4A7C15ull; }
+  [[nodiscard]] static uint64_t hash_of(uint64_t key) { return mix_bits(key); }
   Slot& slot_of(std::vector<Slot>& slots, uint64_t key, uint64_t hash) const {
     const size_t mask = slots.size() - 1;
     size_t at = hash >> 32 & mask;

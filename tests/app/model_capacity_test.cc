@@ -51,6 +51,13 @@ constexpr const char* kGptOss = R"({"architectures":["GptOssForCausalLM"],"atten
   "quantization_config":{"modules_to_not_convert":["model.layers.*.self_attn","model.layers.*.mlp.router",
   "model.embed_tokens","lm_head"],"quant_method":"mxfp4"}})";
 
+constexpr const char* kQwen3Next = R"({"architectures":["Qwen3NextForCausalLM"],"vocab_size":151936,
+  "hidden_size":2048,"intermediate_size":5120,"num_hidden_layers":48,"num_attention_heads":16,"num_key_value_heads":2,
+  "head_dim":256,"max_position_embeddings":262144,"full_attention_interval":4,"linear_conv_kernel_dim":4,
+  "linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128,
+  "moe_intermediate_size":512,"num_experts":512,"num_experts_per_tok":10,"partial_rotary_factor":0.25,
+  "rope_theta":10000000,"shared_expert_intermediate_size":512,"torch_dtype":"bfloat16"})";
+
 // DeepSeek-V3.1, per layer.
 constexpr double kAttention = 7168 * 1536 + 1536 * 128.0 * 192 + 7168 * 576 + 512 * 128.0 * 256 + 128 * 128.0 * 7168;
 constexpr double kNorms = 1536 + 512 + 2 * 7168;
@@ -89,6 +96,20 @@ Result<void> report(const test::TemporaryFolder& folder, const std::string& conf
 }
 
 }  // namespace
+
+TEST_CASE("a sequence of Qwen3-Next has two states in 36 layers") {
+  const model::ModelConfig config = model::parse_config(kQwen3Next).value();
+  const ModelCapacity capacity(config, device_of(141, 4), {.page_size = 64});
+  const model::StageSpan whole{.layers = {0, 48}, .first = true, .last = true};
+  // Three inputs of a convolution over q, k and v, and a matrix per value head, in f32.
+  constexpr double kState = 4.0 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128);
+  constexpr double kToken = 12 * 2.0 * 2 * 2 * 256;  // K and V of two heads in twelve layers
+  REQUIRE(capacity.sequence_bytes(whole, 64) == Approx(36 * 2 * kState + 64 * kToken));
+  REQUIRE(capacity.sequence_bytes(whole, 6400) == Approx(36 * 2 * kState + 6400 * kToken));
+  // 80 billion parameters in 16 bits need two devices of 141 GB.
+  REQUIRE(capacity.weights(whole).bytes == Approx(2 * 79.7e9).epsilon(0.01));
+  REQUIRE(sizes(capacity.fewest_even({})) == std::vector<int32_t>{24, 24});
+}
 
 TEST_CASE("the weights of DeepSeek are those of its shapes") {
   const model::ModelConfig config = model::parse_config(kDeepSeek).value();

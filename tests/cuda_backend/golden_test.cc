@@ -7,7 +7,7 @@
 using namespace millrace;
 
 TEST_CASE("CUDA logits and logprobs are near those of the reference") {
-  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   test::require_agreement(family);
 }
 

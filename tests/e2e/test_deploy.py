@@ -18,7 +18,7 @@ LABELS = set("stage rank cause from to end sender receiver in_flight phase work 
              "graph replayed new failed too_large loading off "
              "source ngram prediction form fate accepted rejected "
              "ring reason pinned prefix load round_robin "
-             "rows some none window".split())
+             "rows some none window state".split())
 # test_devices.py has a server with one.
 OF_A_GPU = {"decode_steps_total"}
 # test_rings.py has a server with several.

@@ -72,7 +72,7 @@ TEST_CASE("the small model that ships is among the golden models") {
 }
 
 TEST_CASE("f32 logits and logprobs and tokens equal the reference") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);
   const int32_t stages = GENERATE(1, 2, 4);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
@@ -85,7 +85,7 @@ TEST_CASE("f32 logits and logprobs and tokens equal the reference") {
 }
 
 TEST_CASE("bf16 logits and logprobs are near the reference") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const Loaded loaded = load(family, tensor::DType::kBF16);
   const int32_t stages = GENERATE(1, 2, 4);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = stages});
@@ -100,7 +100,7 @@ TEST_CASE("bf16 logits and logprobs are near the reference") {
 }
 
 TEST_CASE("8-bit weights give logits about as near as bf16") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   Loaded loaded = load(family, GENERATE(tensor::DType::kF32, tensor::DType::kBF16));
   loaded.config.quantization = GENERATE(model::Quantization::kW8, model::Quantization::kW8A8,
                                         model::Quantization::kMxInt8, model::Quantization::kW8A8Int8);
@@ -121,7 +121,7 @@ TEST_CASE("8-bit weights give logits about as near as bf16") {
 }
 
 TEST_CASE("8-bit keys and values give logits near bf16") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const auto kv_dtype = GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
   const auto dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const Loaded loaded = load(family, dtype, kv_dtype);
@@ -199,7 +199,7 @@ TEST_CASE("GGUF weights can be rounded to 8 bits when they are loaded") {
 }
 
 TEST_CASE("greedy decoding in a changing batch matches the reference") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const Loaded loaded = load(family, tensor::DType::kF32);
   TestPipeline pipeline(*loaded.checkpoint, loaded.config, *loaded.backend, {.stage_count = 2});
   std::vector<std::vector<TokenId>> drawn = decode_greedily(pipeline, family);

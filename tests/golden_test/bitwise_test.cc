@@ -46,7 +46,7 @@ int32_t recurrent_heads(const model::ModelConfig& config) {
 }  // namespace
 
 TEST_CASE("logits have equal bits for all stages and chunks and pages") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();
@@ -69,7 +69,7 @@ TEST_CASE("logits have equal bits for all stages and chunks and pages") {
 }
 
 TEST_CASE("logits have equal bits for all counts of ranks") {
-  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::golden_family_names())));
+  const GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_family_names())));
   const tensor::DType dtype = GENERATE(tensor::DType::kF32, tensor::DType::kBF16);
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   model::ModelConfig config = model::read_config(family.folder).value();

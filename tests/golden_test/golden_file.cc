@@ -3,10 +3,14 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <random>
 
 #include "model/gguf_files.h"
+#include "support/effort.h"
 #include "support/paths.h"
+#include "support/test_seed.h"
 
 namespace millrace::test {
 namespace {
@@ -105,6 +109,17 @@ const std::vector<std::string>& golden_family_names() {
                                  "glm4-moe-lite"};
     if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
     return all;
+  }();
+  return names;
+}
+
+const std::vector<std::string>& drawn_family_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> drawn;
+    std::mt19937_64 random(test_seed());
+    const auto& all = golden_family_names();
+    std::ranges::sample(all, std::back_inserter(drawn), static_cast<std::ptrdiff_t>(repetitions(all.size())), random);
+    return drawn;
   }();
   return names;
 }

@@ -46,6 +46,8 @@ struct GoldenFamily {
 [[nodiscard]] std::filesystem::path golden_dir();
 /// Returns the families of the tiny models, and of the small one that ships if it is present.
 [[nodiscard]] const std::vector<std::string>& golden_family_names();
+/// Returns the families that a run tries: all, or as many of them, drawn at random, as repetitions() leaves.
+[[nodiscard]] const std::vector<std::string>& drawn_family_names();
 inline constexpr const char* kSmallModelName = "books-4m";
 /// Returns the models in GGUF files.
 [[nodiscard]] const std::vector<std::string>& golden_gguf_names();

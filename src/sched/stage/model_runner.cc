@@ -259,23 +259,11 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
   std::vector<int32_t> second_texts;
   for (const PlanSlice& slice : batch.slices) second_texts.push_back(static_cast<int32_t>(slice.second_text));
   if (gathers_input_) input = gathered(input, hidden);
-  if (!model_->span().last) {
-    model_->forward({.tokens = batch.tokens,
-                     .batch = batch.layout,
-                     .hidden = hidden,
-                     .loads = loads,
-                     .received = input,
-                     .is_decode = decodes,
-                     .step = batch.step,
-                     .windows = batch.windows,
-                     .second_texts = second_texts});
-    const tensor::Matrix sent = sent_of(hidden);
-    if (!packed_.empty()) slices_.pack(model_->backend(), hidden, sent);
-    if (const auto copy = host_copy_of(sent); !copy.empty()) model_->backend().copy_out(sent.data, copy);
-    return;
+  const bool last = model_->span().last;
+  if (last) {
+    drawn.wanted = logit_rows(batch);
+    trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
   }
-  drawn.wanted = logit_rows(batch);
-  trim_to_tail_rows(batch, static_cast<size_t>(model_->limits().max_tail_rows), drawn.wanted);
   const tensor::Matrix kept = model_->forward({.tokens = batch.tokens,
                                                .batch = batch.layout,
                                                .hidden = hidden,
@@ -286,6 +274,12 @@ void ModelRunner::compute(const StageBatch& batch, std::span<const std::byte> in
                                                .step = batch.step,
                                                .windows = batch.windows,
                                                .second_texts = second_texts});
+  if (!last) {
+    const tensor::Matrix sent = sent_of(hidden);
+    if (!packed_.empty()) slices_.pack(model_->backend(), hidden, sent);
+    if (const auto copy = host_copy_of(sent); !copy.empty()) model_->backend().copy_out(sent.data, copy);
+    return;
+  }
   project(batch, kept, drawn);
   if (makes_outputs()) copy_pooled_rows(kept, drawn);
 }
