@@ -33,8 +33,9 @@ class Model:
         compiled = openvino.Core().compile_model(Path(options.model_path) / "openvino_model.xml", "CPU", config)
         self.request = compiled.create_infer_request()
         self.names = {name for each in compiled.inputs for name in each.get_names()}
-        self.precisions = f"{compiled.get_property('INFERENCE_PRECISION_HINT')}, " \
-                          f"KV cache {compiled.get_property('KV_CACHE_PRECISION')}"
+        computed, kept = (compiled.get_property(name).to_string()
+                          for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"))
+        self.precisions = f"{computed}, KV cache {kept}"
         self.draw = numpy.random.default_rng(1)
 
     def random_ids(self, sequences, tokens):
