@@ -413,6 +413,6 @@ TEST_CASE("sequences read their own prefix in window groups") {
       loaded += world.loaded_pages;
     }
     REQUIRE(reused > 50 * seeds);
-    REQUIRE(loaded > seeds / (kind == GroupKind::kState ? 4 : 2));  // a state is one page
+    REQUIRE(loaded > seeds / 4);
   }
 }
