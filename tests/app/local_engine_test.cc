@@ -129,7 +129,7 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
 }
 
 TEST_CASE("replies do not depend on how many ranks a stage has") {
-  const std::string family = GENERATE("llama-untied", "qwen2", "qwen3", "qwen3moe");
+  const std::string family = GENERATE("llama-untied", "qwen2", "qwen3", "qwen3moe", "qwen3next", "lfm2");
   const auto requests = mixed_requests(12);
   auto reference_options = options_for(family, 1);
   reference_options.head.scheduler.chunked_prefill_size = 512;
@@ -189,7 +189,7 @@ TEST_CASE("prompt scores come whole and equal however the prompt is cut") {
 }
 
 TEST_CASE("a sequence without a distribution fails and others go on") {
-  const std::string family = GENERATE("llama-untied", "qwen3moe");
+  const std::string family = GENERATE("llama-untied", "qwen3moe", "qwen3next");
   auto requests = mixed_requests(5);
   for (auto& request : requests) request.prompt.resize(std::min<size_t>(request.prompt.size(), 40));
   auto options = options_for(family, 1);
