@@ -26,6 +26,7 @@ struct Reply {
   std::vector<tensor::TokenLogprobs> prompt_logprobs;
   std::optional<sched::FinishReason> finish;
   std::optional<Error> error;
+  uint32_t cached_tokens = 0;
 };
 
 inline asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& engine, sched::GenerateRequest request,
@@ -40,6 +41,7 @@ inline asio::awaitable<void> collect(async::Runtime& runtime, sched::Engine& eng
     reply.tokens.insert(reply.tokens.end(), event.tokens.begin(), event.tokens.end());
     reply.logprobs.insert(reply.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
     if (!event.prompt_logprobs.empty()) reply.prompt_logprobs = std::move(event.prompt_logprobs);
+    reply.cached_tokens = std::max(reply.cached_tokens, event.cached_tokens);
     reply.finish = event.finish;
     reply.error = event.error;
     if (event.last()) co_return;

@@ -128,6 +128,34 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
   }
 }
 
+TEST_CASE("next turns of hybrids hit the cache and keep their bits") {
+  const std::string family = GENERATE("qwen3next", "qwen3_5", "lfm2", "granitemoehybrid");
+  auto requests = mixed_requests(8);
+  auto options = options_for(family, 1);
+  options.max_total_tokens = 8192;
+  const auto engine = start(options);
+  const auto replies = ask(engine->engine(), requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO(family << " request " << i);
+    REQUIRE_FALSE(replies[i].error.has_value());
+    std::vector<TokenId>& prompt = requests[i].prompt;
+    prompt.insert(prompt.end(), replies[i].tokens.begin(), replies[i].tokens.end());
+    for (size_t at = 0; at < 5; ++at) prompt.push_back(static_cast<TokenId>(uniform_at(i, 1000 + at) * 512));
+  }
+  const auto wanted = ask_one_by_one(start(options)->engine(), requests);
+  const auto warm = ask_one_by_one(engine->engine(), requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    INFO(family << " request " << i << " of " << requests[i].prompt.size());
+    REQUIRE(wanted[i].cached_tokens == 0);
+    // Snapshots stand at the last page boundaries of the prompt before, and of its output.
+    const size_t before = requests[i].prompt.size() - 5;
+    REQUIRE(warm[i].cached_tokens + 2 * options.stage.page_size >= before);
+    require_same(warm[i], wanted[i]);
+  }
+  for (const sched::WindowStatus& states : engine->engine().status().windows)
+    REQUIRE(states.free_pages == states.total_pages);
+}
+
 TEST_CASE("replies do not depend on how many ranks a stage has") {
   const std::string family = GENERATE("llama-untied", "qwen2", "qwen3", "qwen3moe", "qwen3next", "lfm2");
   const auto requests = mixed_requests(12);
