@@ -10,8 +10,8 @@ constexpr uint64_t kRunningFraction = 4;
 /// Pages of a state group for each sequence of the expected length, whether it runs or is cached: those of a running
 /// sequence, and one more snapshot.
 constexpr uint64_t kStatePagesEach = kRunningStatePages + 1;
-/// Tokens whose keys and values take as much memory as a state, about: 1000 to 2400 in published models.
-constexpr uint64_t kStateTokens = 2048;
+/// States may take one in this many bytes of the first group's memory beyond what expected sequences need.
+constexpr uint64_t kStateFraction = 4;
 
 uint64_t pages_of(uint64_t tokens, uint32_t page_size) {
   return (tokens + page_size - 1) / page_size;
@@ -31,20 +31,19 @@ uint32_t device_pages(uint32_t window, uint64_t first_pages, const PoolNeeds& ne
   return static_cast<uint32_t>(std::min<uint64_t>(std::max(wanted, max_pages_alone(window, needs)), INT32_MAX));
 }
 
-uint32_t state_pages(uint64_t first_pages, const PoolNeeds& needs) {
+uint32_t state_pages(const WindowSpec& spec, uint64_t first_pages, const PoolNeeds& needs) {
   const uint64_t expected = std::max<uint64_t>(pages_of(needs.expected_tokens, needs.page_size), 1);
   const uint64_t shared = pages_of(first_pages * kStatePagesEach, static_cast<uint32_t>(expected));
-  const uint64_t running = uint64_t{needs.max_running} * kRunningStatePages;
-  const uint64_t affordable = first_pages * needs.page_size / (kRunningFraction * kStateTokens);
-  const uint64_t wanted = std::max({shared, std::min(running, affordable), uint64_t{kRunningStatePages}});
-  return static_cast<uint32_t>(std::min<uint64_t>(wanted, INT32_MAX));
+  const uint64_t affordable = first_pages * needs.page_size / (kStateFraction * std::max(spec.state_tokens, 1u));
+  const uint64_t wanted = std::max(shared, std::min(affordable, first_pages));
+  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, kRunningStatePages, INT32_MAX));
 }
 
 WindowPool device_pool(const WindowSpec& spec, uint64_t first_pages, const PoolNeeds& needs) {
   WindowPool pool{.window = spec.window, .pages = {}, .kind = spec.kind};
   if (spec.kind == GroupKind::kState) {
     pool.window = state_window(needs.page_size);
-    pool.pages.device = state_pages(first_pages, needs);
+    pool.pages.device = state_pages(spec, first_pages, needs);
   } else {
     pool.pages.device = device_pages(spec.window, first_pages, needs);
   }

@@ -27,7 +27,7 @@ inline constexpr uint32_t kRunningStatePages = 2;
 /// Returns the pools of the window groups in a ring whose first group has `first` pages. A pool holds what the
 /// sequences of the expected length need that fill the first group's pool. It also holds what all running sequences
 /// keep, within a quarter of the first group's pages, and in any case one sequence with the largest micro-batch. A
-/// state group counts a quarter of the first group's memory, as if a state took that of 2048 tokens.
+/// state group has what takes a quarter of the first group's memory, at most a page for each of the first group's.
 [[nodiscard]] std::vector<WindowPool> divide_pools(std::span<const WindowSpec> windows, PoolSizes first,
                                                    const PoolNeeds& needs);
 

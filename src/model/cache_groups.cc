@@ -14,6 +14,23 @@ WindowSpec spec_of(const LayerConfig& layer) {
   return {.window = static_cast<uint32_t>(layer.attention.window)};
 }
 
+/// Returns the tokens whose keys and values, in 16 bits, take as much memory as one state in f32; the default where no
+/// layer sees all tokens. It follows from the config alone, so that all nodes of a ring divide their memory equally.
+uint32_t state_tokens(const ModelConfig& config) {
+  double state_bytes = 0;
+  double token_bytes = 0;
+  for (const LayerConfig& layer : config.layers) {
+    const WindowSpec spec = spec_of(layer);
+    if (spec.kind == GroupKind::kState) {
+      state_bytes += static_cast<double>(state_values(layer)) * sizeof(float);
+    } else if (spec.window == 0) {
+      token_bytes += 2.0 * sizeof(uint16_t) * static_cast<double>(layer.attention.kv_width());
+    }
+  }
+  if (token_bytes == 0) return WindowSpec{}.state_tokens;
+  return static_cast<uint32_t>(std::max(1.0, state_bytes / token_bytes));
+}
+
 }  // namespace
 
 CacheGroups::CacheGroups(const ModelConfig& config) {
@@ -25,9 +42,11 @@ CacheGroups::CacheGroups(const ModelConfig& config) {
     keeps_states |= spec.kind == GroupKind::kState;
   }
   for (const uint32_t length : lengths) windows_.push_back({.window = length});
-  if (keeps_states) windows_.push_back({.kind = GroupKind::kState});
+  if (keeps_states) windows_.push_back({.kind = GroupKind::kState, .state_tokens = state_tokens(config)});
   for (const LayerConfig& layer : config.layers) {
-    const auto found = std::ranges::find(windows_, spec_of(layer));
+    const WindowSpec spec = spec_of(layer);
+    const auto found = std::ranges::find_if(
+        windows_, [&](const WindowSpec& one) { return one.kind == spec.kind && one.window == spec.window; });
     group_of_.push_back(found == windows_.end() ? 0 : 1 + static_cast<size_t>(found - windows_.begin()));
   }
 }

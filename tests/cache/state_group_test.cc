@@ -287,12 +287,15 @@ TEST_CASE("state pools hold the expected sequences and those that run") {
   REQUIRE(pools[0].window == 65);
   REQUIRE(pools[0].pages.device == 300);  // three for each hundred sequences of 256 pages
   REQUIRE(pools[0].pages.host == 600);
-  // What runs takes at most a quarter of the memory: 2560 pages are 163840 tokens, or 80 states.
+  // A quarter of the memory: 2560 pages are 163840 tokens, or 80 states.
+  PoolNeeds rare = needs;
+  rare.expected_tokens = 1'000'000;
   REQUIRE(divide_pools(states, {.device = 2560}, needs)[0].pages.device == 30);
-  PoolNeeds many = needs;
-  many.max_running = 1000;
-  REQUIRE(divide_pools(states, {.device = 2560}, many)[0].pages.device == 30);
-  many.expected_tokens = 1'000'000;
-  REQUIRE(divide_pools(states, {.device = 2560}, many)[0].pages.device == 20);
+  REQUIRE(divide_pools(states, {.device = 2560}, rare)[0].pages.device == 20);
+  const WindowSpec large[] = {{.kind = GroupKind::kState, .state_tokens = 4096}};
+  REQUIRE(divide_pools(large, {.device = 2560}, rare)[0].pages.device == 10);
+  // States that weigh less than a page: one for each page.
+  const WindowSpec small[] = {{.kind = GroupKind::kState, .state_tokens = 12}};
+  REQUIRE(divide_pools(small, {.device = 2560}, needs)[0].pages.device == 2560);
   REQUIRE(divide_pools(states, {.device = 2}, needs)[0].pages.device == 2);
 }

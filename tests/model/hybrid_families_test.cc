@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "model/cache_groups.h"
 #include "model/families/read_config.h"
 #include "model/layer_state.h"
 #include "model/needed_features.h"
@@ -122,6 +123,15 @@ double billions(const ModelConfig& config) {
 }
 
 }  // namespace
+
+TEST_CASE("a state weighs as many tokens as its bytes are") {
+  // 36 layers of three inputs of a convolution over 8192 channels and 32 matrices of 128 x 128, in f32. A token has two
+  // keys and values of 256 in twelve layers, in 16 bits.
+  const CacheGroups groups(hybrid(kQwen3Next));
+  REQUIRE(groups.windows().size() == 1);
+  REQUIRE(groups.windows()[0].kind == GroupKind::kState);
+  REQUIRE(groups.windows()[0].state_tokens == 36 * 4 * (3 * 8192 + 32 * 128 * 128) / (12 * 2 * 2 * 2 * 256));
+}
 
 TEST_CASE("Qwen3-Next has attention in every fourth layer") {
   const ModelConfig config = hybrid(kQwen3Next);
