@@ -163,11 +163,9 @@ void LocalEngine::expect_stop() {
 }
 
 cluster::remote::RingFacts LocalEngine::facts() const {
-  std::string arithmetic = fmt::format("{}, revision {}", node_->compute(), tensor::kArithmeticRevision);
-  const bool rounds_sums = options_.tp_size > 1 && options_.stage.reduce_dtype != tensor::DType::kF32;
-  if (rounds_sums) {
-    arithmetic += fmt::format(", {} ranks with {} sums", options_.tp_size, enum_name(options_.stage.reduce_dtype));
-  }
+  std::string arithmetic =
+      fmt::format("{}, revision {}{}", node_->compute(), tensor::kArithmeticRevision,
+                  rounding_of_sums(static_cast<uint32_t>(options_.tp_size), options_.stage.reduce_dtype));
   return {.config = model::fingerprint(config_),
           .vocabulary = {},
           .arithmetic = std::move(arithmetic),

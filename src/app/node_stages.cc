@@ -14,6 +14,12 @@
 #include "sched/stage/model_runner.h"
 
 namespace millrace::app {
+
+std::string rounding_of_sums(uint32_t rank_count, tensor::DType reduce_dtype) {
+  if (rank_count == 1 || reduce_dtype == tensor::DType::kF32) return {};
+  return fmt::format(", {} ranks with {} sums", rank_count, enum_name(reduce_dtype));
+}
+
 namespace {
 
 /// Rows of logits that exist at once: 152k ids take 0.6 MB a row.
@@ -27,10 +33,8 @@ double megabytes(uint64_t bytes) {
 
 /// Returns what must be equal for a stored page to be the one that would be computed here.
 std::string page_format(const tensor::Backend& backend, const sched::StageConfig& stage) {
-  const bool rounds_sums = stage.rank_count > 1 && stage.reduce_dtype != tensor::DType::kF32;
-  return fmt::format(
-      "{} revision {}{}", backend.kv_format(), tensor::kArithmeticRevision,
-      rounds_sums ? fmt::format(", {} ranks with {} sums", stage.rank_count, enum_name(stage.reduce_dtype)) : "");
+  return fmt::format("{} revision {}{}", backend.kv_format(), tensor::kArithmeticRevision,
+                     rounding_of_sums(stage.rank_count, stage.reduce_dtype));
 }
 
 Result<void> check_kv_dtype(const model::ModelConfig& config, tensor::KvDType wanted) {

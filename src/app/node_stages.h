@@ -44,6 +44,9 @@ struct NodeStagesOptions {
 /// Returns the model as a stage with `--quantization wanted` computes it. Errors: --quantization.
 [[nodiscard]] Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Quantization wanted);
 
+/// Returns what the sums between a stage's ranks add to the name of its arithmetic; empty: nothing, they are exact.
+[[nodiscard]] std::string rounding_of_sums(uint32_t rank_count, tensor::DType reduce_dtype);
+
 /// Checks that a node with such a device can have `ranks_here` of the ranks of a stage. Errors: --nnodes.
 [[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t ranks_here, uint32_t rank_count);
 

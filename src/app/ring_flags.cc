@@ -38,8 +38,12 @@ std::string placement_contradiction(const ServeFlags& flags) {
   if (is_divided && flags.engine.enable_ep) {
     return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
   }
-  if (rings.number && (size > 1 || rings.local > 0)) {
+  if (rings.number && size > 1) {
     return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
+  }
+  if (rings.number && rings.local > 0) {
+    return fmt::format("--dp-rank {} with --dp-size-local {}: only the front, which has no --dp-rank, has local rings",
+                       *rings.number, rings.local);
   }
   if (rings.local > size) return fmt::format("--dp-size-local {}: wanted at most --dp-size {}", rings.local, size);
   if (is_divided && rings.front.host.empty()) return "--dp-rank and --dp-size-local need --dp-address HOST:PORT";

@@ -208,8 +208,11 @@ Result<void> serve(const ServeFlags& given) {
   auto pooling =
       set_up_pooling(flags.pooling, folder, *config, tokenizer, [&flags] { return open_checkpoint(flags.engine); });
   if (pooling.has_error()) return pooling.error();
+  const bool has_remote_rings = !flags.cluster.rings.front.host.empty();
+  const model::Fingerprint vocabulary =
+      has_remote_rings ? vocabulary_fingerprint(tokenizer, defaults->eos_token_ids) : model::Fingerprint{};
   auto engine = LocalRings::create(engine_options(flags.engine, *pooling, *config), flags.cluster,
-                                   tokenizer.vocab_size(), vocabulary_fingerprint(tokenizer, defaults->eos_token_ids));
+                                   tokenizer.vocab_size(), vocabulary);
   if (engine.has_error()) return engine.error();
 
   server::Service service;

@@ -15,8 +15,7 @@ enum class GroupKind : uint8_t {
 struct WindowSpec {
   uint32_t window = 0;  ///< of a window group: tokens that a token sees, itself included
   GroupKind kind = GroupKind::kWindow;
-  /// The tokens whose keys and values in the first group take as much memory as one state of a
-  /// state group.
+  /// The tokens whose keys and values in the first group weigh as much as one state of a state group.
   uint32_t state_tokens = 2048;
   friend bool operator==(const WindowSpec&, const WindowSpec&) = default;
 };

@@ -22,6 +22,8 @@ class Id {
 
 /// One page of KV cache; the same id on every stage.
 using PageId = Id<struct PageTag, uint32_t>;
+/// Stands where there is no page.
+inline constexpr PageId kNoPage{0xffffffff};
 /// A page of the host tier, the same on every stage.
 using HostPageId = Id<struct HostPageTag, uint32_t>;
 /// A sequence, unique over the life of a head.

@@ -8,7 +8,7 @@
 
 namespace millrace::cache {
 
-inline constexpr PageId kNoPage{UINT32_MAX};
+using millrace::kNoPage;
 inline constexpr HostPageId kNoHostPage{UINT32_MAX};
 
 /// The pages that the nodes of the radix tree have in one cache group, on the device and on the host, as those see them

@@ -27,7 +27,8 @@ inline constexpr uint32_t kRunningStatePages = 2;
 /// Returns the pools of the window groups in a ring whose first group has `first` pages. A pool holds what the
 /// sequences of the expected length need that fill the first group's pool. It also holds what all running sequences
 /// keep, within a quarter of the first group's pages, and in any case one sequence with the largest micro-batch. A
-/// state group has what takes a quarter of the first group's memory, at most a page for each of the first group's.
+/// state group has three pages for each of those expected sequences. If a quarter of the first group's memory holds
+/// more, it has that many, at most one for each page of the first group.
 [[nodiscard]] std::vector<WindowPool> divide_pools(std::span<const WindowSpec> windows, PoolSizes first,
                                                    const PoolNeeds& needs);
 

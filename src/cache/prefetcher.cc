@@ -49,7 +49,7 @@ void Prefetcher::start(SequenceId id, std::string_view salt, std::span<const Tok
   CHECK(inserted, "sequence {} is prefetched twice", id.value());
   if (pages > 0) {
     copies_.request(std::move(probe));
-  } else if (const WindowGroup* const states = state_group(); states == nullptr || !probe_snapshots(id, *states)) {
+  } else if (!probe_snapshots(id)) {
     fetch(id);
   }
 }
@@ -58,21 +58,23 @@ const WindowGroup* Prefetcher::state_group() const {
   return !windows_.empty() && windows_.back()->has_states() ? windows_.back().get() : nullptr;
 }
 
-// Snapshots before one that is known are of no use. The prefix may end there.
-bool Prefetcher::probe_snapshots(SequenceId id, const WindowGroup& states) {
+/// Asks for the snapshots after the last one that is known, and returns whether there is anything to ask for.
+bool Prefetcher::probe_snapshots(SequenceId id) {
+  const WindowGroup* const states = state_group();
   Prefetch& prefetch = prefetches_.at(id);
-  PendingCopy probe{.copy = {.kind = CopyKind::kProbe, .group = states.account().group()}, .request = id};
+  if (states == nullptr || !prefetch.wanted) return false;
+  PendingCopy probe{.copy = {.kind = CopyKind::kProbe, .group = states->account().group()}, .request = id};
   std::vector<PageKey>& keys = probe.copy.keys;
   NodeId node = prefetch.anchor;
   uint32_t known = tree_.depth(node);
-  for (; known > 0 && !states.pages().known(node); --known, node = tree_.parent(node)) keys.push_back(keys_.at(node));
+  for (; known > 0 && !states->pages().known(node); --known, node = tree_.parent(node)) keys.push_back(keys_.at(node));
   std::ranges::reverse(keys);
   const auto found = std::span(prefetch.keys).first(prefetch.found);
   keys.insert(keys.end(), found.begin(), found.end());
   const size_t left_out = keys.size() - std::min(keys.size(), kMaxProbedPages);
   keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(left_out));
   prefetch.probed_depth = known + static_cast<uint32_t>(left_out);
-  if (keys.empty() || !prefetch.wanted) return false;
+  if (keys.empty()) return false;
   copies_.request(std::move(probe));
   return true;
 }
@@ -104,7 +106,7 @@ void Prefetcher::finish_probe(const PendingCopy& ended) {
     end_at_snapshot(prefetch, prefetch.probed_depth + ended.done);
   } else {
     prefetch.found = ended.done;
-    if (const WindowGroup* const states = state_group(); states != nullptr && probe_snapshots(id, *states)) return;
+    if (probe_snapshots(id)) return;
   }
   fetch(id);
 }

@@ -70,7 +70,7 @@ class Prefetcher {
 
   [[nodiscard]] HostTier& host_of(uint32_t group);
   [[nodiscard]] const WindowGroup* state_group() const;
-  [[nodiscard]] bool probe_snapshots(SequenceId id, const WindowGroup& states);
+  [[nodiscard]] bool probe_snapshots(SequenceId id);
   void end_at_snapshot(Prefetch& prefetch, uint32_t depth);
   void skip_known(Prefetch& prefetch);
   [[nodiscard]] PendingCopy prefix_fetch(const Prefetch& prefetch);

@@ -48,6 +48,7 @@ void PrefixCache::check_options() const {
   for (const WindowPool& one : options_.windows) {
     CHECK(one.window > 0 && (one.pages.host > 0) == (options_.host_page_count > 0), "a window of {} with {} host pages",
           one.window, one.pages.host);
+    CHECK(one.kind != GroupKind::kState || &one == &options_.windows.back(), "a state group before another group");
   }
 }
 

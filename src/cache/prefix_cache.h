@@ -61,7 +61,7 @@ class PrefixCache final : private NodeListener {
   /// Adds one page. False when none is free or evictable now; if writing_back() some will be.
   [[nodiscard]] bool extend(PageTable& page_table);
   /// Adds pages of window groups up to `page_count` to those of a sequence of `tokens` tokens. False when some are not
-  /// free or evictable now; then no state group has changed.
+  /// free or evictable now; then no state group has added any, so that a shorter chunk may follow.
   [[nodiscard]] bool extend_windows(PageTable& page_table, size_t page_count, size_t tokens);
   /// Gives up the pages of window groups that the token after `tokens` tokens does not see. Call it when the plan that
   /// reads them is complete.

@@ -40,7 +40,7 @@ bool WindowGroup::acquire(WindowTable& table, NodeId node, uint32_t matched, uin
   }
   std::ranges::reverse(table.entries);
   if (add_pages(table, std::max(page_count, matched))) return true;
-  for (const WindowTable::Entry& one : table.entries) keep_no_more(one, false);
+  for (const WindowTable::Entry& one : table.entries) keep_no_more(one);
   table = {};
   return false;
 }
@@ -79,11 +79,11 @@ bool WindowGroup::wants_snapshot(const WindowTable& table, uint32_t index) const
   return is_periodic || index + 1 == table.branch_pages;
 }
 
-void WindowGroup::keep_no_more(const WindowTable::Entry& entry, bool passed) {
+void WindowGroup::keep_no_more(const WindowTable::Entry& entry) {
   if (entry.loads) {
     pages_.unpin_host(entry.node);
   } else if (entry.node != kNoNode) {
-    pages_.unclaim(entry.node, passed);
+    pages_.unclaim(entry.node, false);
   }
 }
 
@@ -165,7 +165,7 @@ void WindowGroup::release(WindowTable& table) {
   std::vector<PageId> own;
   for (const WindowTable::Entry& one : table.entries) {
     if (is_own(one)) own.push_back(one.page);
-    keep_no_more(one, false);
+    keep_no_more(one);
   }
   account_.pool().release(own);
   table = {};

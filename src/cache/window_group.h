@@ -25,8 +25,8 @@ namespace millrace::cache {
 ///
 /// A state group is a window group whose tables have holes. A page holds the states after the last token computed so
 /// far within it, so that a full page is a snapshot at its end. A sequence has the page of its newest token, the one
-/// before it where there is room, and those of wanted snapshots. The tree knows wanted snapshots and the last one of
-/// each sequence that has ended.
+/// before it where there is room, and those of wanted snapshots. The tree knows wanted snapshots, the last ones of each
+/// prompt, and those of each sequence that has ended.
 class WindowGroup {
  public:
   struct Options {
@@ -87,7 +87,7 @@ class WindowGroup {
   [[nodiscard]] const GroupAccount& account() const { return account_; }
 
  private:
-  void keep_no_more(const WindowTable::Entry& entry, bool passed);
+  void keep_no_more(const WindowTable::Entry& entry);
   [[nodiscard]] bool wants_snapshot(const WindowTable& table, uint32_t index) const;
   [[nodiscard]] bool add_pages(WindowTable& table, uint32_t page_count);
   void add_snapshots(WindowTable& table, uint32_t begin);
@@ -99,7 +99,7 @@ class WindowGroup {
   CopyTracker& copies_;
   WindowPages pages_;
   GroupAccount account_;
-  std::vector<NodeId> fresh_;  // state group: that have got their snapshots by the plan that is being made
+  std::vector<NodeId> fresh_;  // nodes whose snapshots the plan that is being made fills
 };
 
 }  // namespace millrace::cache

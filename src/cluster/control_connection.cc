@@ -20,12 +20,11 @@ asio::ip::address unmapped(const asio::ip::address& address) {
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
-/// Returns text of an unknown peer in a form that is safe to log.
+}  // namespace
+
 std::string printable(const std::string& text) {
   return comm::sanitize_reason(std::as_bytes(std::span(text)));
 }
-
-}  // namespace
 
 ControlConnection::ControlConnection(async::Runtime& runtime, asio::ip::tcp::socket socket, ControlTiming timing,
                                      ControlBounds bounds)

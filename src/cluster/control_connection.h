@@ -14,6 +14,9 @@
 
 namespace millrace::cluster {
 
+/// Returns text of an unknown peer in a form that is safe to log.
+[[nodiscard]] std::string printable(const std::string& text);
+
 struct ControlTiming {
   async::Duration ping_interval = std::chrono::milliseconds(250);
   async::Duration quiet_limit = std::chrono::milliseconds(1500);    ///< a peer that is silent longer is reported

@@ -1,11 +1,7 @@
 #include "cluster/member.h"
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
-#include "async/deadline.h"
 #include "base/log.h"
 #include "cluster/epoch_links.h"
 
@@ -19,18 +15,13 @@ using boost::system::error_code;
 constexpr async::Duration kRetry = 250ms;
 /// Longest delay between tries at a head that refuses this node.
 constexpr async::Duration kMaxRetry = 5s;
-constexpr async::Duration kConnectTimeout = 5s;
-/// Delay until the log says what a try waits for, and the interval at which it repeats an unchanged result.
-constexpr async::Duration kFirstLogDelay = 1s;
+/// Interval at which the log repeats what the search for the head waits for.
 constexpr async::Duration kReminder = 5s;
 /// Interval at which the log repeats that connections end as before.
 constexpr async::Duration kEndReminder = 60s;
-/// Interval between looks at a lookup under way, whose thread cannot wake this one.
-constexpr async::Duration kLookupInterval = 10ms;
 constexpr async::Duration kReportInterval = 1s;
 /// Interval between looks at whether the ring still needs a node that drains.
 constexpr async::Duration kDrainInterval = 50ms;
-constexpr const char* kNoAnswer = "no answer";
 
 }  // namespace
 
@@ -38,15 +29,14 @@ Member::Member(async::Runtime& runtime, MemberOptions options, StageHost& host)
     : runtime_(runtime),
       options_(std::move(options)),
       host_(host),
-      coordinator_name_(options_.coordinator.host, options_.coordinator.port),
+      connector_(runtime, options_.coordinator, [this](const std::string& what) { log_wait(what); }),
       tasks_(runtime),
       stop_signal_(runtime),
       linking_(runtime) {}
 
 void Member::stop() {
   stopping_ = true;
-  error_code ignored;
-  if (connecting_ != nullptr) connecting_->close(ignored);
+  connector_.stop();
   if (connection_) connection_->close("the node is stopping");
   end_epoch("the node is stopping");
   stop_signal_.notify_all();
@@ -68,9 +58,9 @@ asio::awaitable<void> Member::drain(async::Duration limit) {
 asio::awaitable<void> Member::run() {
   async::Duration delay = kRetry;
   while (!stopping_) {
-    tcp::socket socket = co_await find_coordinator();
-    if (stopping_) break;
-    const std::string end = co_await serve(std::move(socket));
+    auto socket = co_await find_coordinator();
+    if (socket.has_error()) break;
+    const std::string end = co_await serve(std::move(*socket));
     if (stopping_) break;
     log_end(end);
     delay = turned_away_ || met_stranger_ ? std::min(2 * delay, kMaxRetry) : kRetry;
@@ -92,17 +82,14 @@ void Member::log_end(const std::string& end) {
   end_reminder_ = runtime_.now() + kEndReminder;
 }
 
-asio::awaitable<tcp::socket> Member::find_coordinator() {
-  tcp::socket socket(runtime_.executor());
+asio::awaitable<Result<tcp::socket>> Member::find_coordinator() {
   last_logged_wait_.clear();
-  while (!stopping_) {
-    const auto connected = co_await connect(socket);
-    if (connected.has_value() || stopping_) break;
+  for (;;) {
+    auto connected = co_await connector_.connect();
+    if (connected.has_value() || stopping_) co_return connected;
     log_wait(connected.error().message);
-    socket = tcp::socket(runtime_.executor());
     (void)co_await stop_signal_.wait_until(runtime_.now() + kRetry);
   }
-  co_return socket;
 }
 
 void Member::log_wait(const std::string& what) {
@@ -110,48 +97,6 @@ void Member::log_wait(const std::string& what) {
   log::info("waiting for the head at {}: {}; retrying until it answers", options_.coordinator.to_string(), what);
   last_logged_wait_ = what;
   reminder_ = runtime_.now() + kReminder;
-}
-
-/// Returns the coordinator's addresses, or why there are none yet. A later call gets the answer of a slow resolver.
-asio::awaitable<Result<std::vector<tcp::endpoint>>> Member::look_up_coordinator() {
-  const async::TimePoint begin = runtime_.now();
-  auto found = coordinator_name_.wait_for(0ms);
-  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_ &&
-         runtime_.now() < begin + kConnectTimeout) {
-    if (runtime_.now() >= begin + kFirstLogDelay) log_wait(found.error().message);
-    (void)co_await stop_signal_.wait_until(runtime_.now() + kLookupInterval);
-    found = coordinator_name_.wait_for(0ms);
-  }
-  if (found.has_error()) co_return found.error();
-  std::vector<tcp::endpoint> endpoints;
-  for (const async::SocketAddress& address : *found) endpoints.push_back(address.endpoint());
-  co_return endpoints;
-}
-
-/// Tries once to connect, until stop(). Each try begins with another of the head's addresses, because one that never
-/// answers takes the whole time of a try.
-asio::awaitable<Result<void>> Member::connect(tcp::socket& socket) {
-  auto endpoints = co_await look_up_coordinator();
-  if (endpoints.has_error()) co_return endpoints.error();
-  const auto first = static_cast<std::ptrdiff_t>(tries_++ % endpoints->size());
-  std::ranges::rotate(*endpoints, endpoints->begin() + first);
-  if (stopping_) co_return Error{ErrorCode::kAborted, "the node is stopping"};
-  error_code failure;
-  const async::Deadline first_log(runtime_, runtime_.now() + kFirstLogDelay, [this] { log_wait(kNoAnswer); });
-  const async::Deadline deadline(runtime_, runtime_.now() + kConnectTimeout, [&socket] {
-    error_code ignored;
-    socket.close(ignored);
-  });
-  connecting_ = &socket;
-  co_await asio::async_connect(socket, *endpoints, asio::redirect_error(asio::use_awaitable, failure));
-  connecting_ = nullptr;
-  if (deadline.passed()) co_return Error{ErrorCode::kTimeout, kNoAnswer};
-  if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
-  // With nobody listening at a port that the system gives to clients, a socket can reach itself there.
-  if (socket.local_endpoint(failure) == socket.remote_endpoint(failure)) {
-    co_return Error{ErrorCode::kUnavailable, error_code(asio::error::connection_refused).message()};
-  }
-  co_return Result<void>();
 }
 
 /// Serves one connection, and returns how it ended: "is gone: …".

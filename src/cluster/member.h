@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "async/name_lookup.h"
 #include "cluster/control_connection.h"
 #include "cluster/loader_thread.h"
 #include "cluster/messages.h"
+#include "cluster/peer_connector.h"
 #include "cluster/stage_host.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
@@ -43,9 +43,8 @@ class Member {
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:
-  [[nodiscard]] asio::awaitable<asio::ip::tcp::socket> find_coordinator();
-  [[nodiscard]] asio::awaitable<Result<std::vector<asio::ip::tcp::endpoint>>> look_up_coordinator();
-  [[nodiscard]] asio::awaitable<Result<void>> connect(asio::ip::tcp::socket& socket);
+  /// Tries until the coordinator answers. Errors: kAborted.
+  [[nodiscard]] asio::awaitable<Result<asio::ip::tcp::socket>> find_coordinator();
   /// Logs what the search for the head waits for, when that is new and again every few seconds.
   void log_wait(const std::string& what);
   /// Logs how a connection ended, unless the last one ended so too and less than a minute has passed.
@@ -67,9 +66,7 @@ class Member {
   async::Runtime& runtime_;
   const MemberOptions options_;
   StageHost& host_;
-  async::NameLookup coordinator_name_;           // looked up for each try, since a host may get another address
-  asio::ip::tcp::socket* connecting_ = nullptr;  // to the coordinator
-  size_t tries_ = 0;
+  PeerConnector connector_;                      // to the coordinator
   std::string last_logged_wait_;                 // by log_wait, in this search
   async::TimePoint reminder_;                    // when log_wait repeats it
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection

@@ -98,6 +98,8 @@ class ByteReader {
   [[nodiscard]] bool ok() const { return ok_; }
   /// Records a value that its field cannot have: ok() is false from now on.
   void fail() { ok_ = false; }
+  /// Ignores the rest of the input.
+  void skip_rest() { rest_ = {}; }
   /// Returns whether everything was read and nothing failed.
   [[nodiscard]] bool finished() const { return ok_ && rest_.empty(); }
 

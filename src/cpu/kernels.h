@@ -44,8 +44,7 @@ inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
 inline constexpr int kInt8Depth = 4;  ///< summed elements per step of a panel for 8-bit LHS rows
 inline constexpr int kChannelStepBytes = kPanelColumns * kInt8Depth;  ///< bytes per step of a channel panel
-inline constexpr int kChannelRunSteps =
-    16;  ///< LHS rows and channel panels are padded to a multiple of this number of steps
+inline constexpr int kChannelRunSteps = 16;  ///< steps to whose multiple LHS rows and channel panels are padded
 /// Maximum of summed elements with a channel panel: sums of 255 · 127 fit an int32.
 inline constexpr int64_t kMaxChannelElements = 65536;
 inline constexpr int kW8ScratchSteps = 256;  ///< steps of an 8-bit panel that are dequantized at a time

@@ -5,7 +5,7 @@
 
 namespace millrace::cpu {
 
-constexpr int32_t kMaxKeyDim = 640;  ///< channels of a key that KvBlocks can locate
+inline constexpr int32_t kMaxKeyDim = 640;  ///< channels of a key that KvBlocks can locate
 
 /// Gives one thread's pass of attention the keys and values of a layer, 64 at a time. Groups are used where they lie in
 /// the cache, gathered from tokens, or widened from codes, all as the cache requires. It owns nothing: cache, batch and

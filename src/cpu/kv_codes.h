@@ -16,7 +16,6 @@ inline constexpr float kMinCodedFault = 0x1p126f;
 /// The layout of a KV head's tokens in a cache of 8-bit codes. Every scale is a bf16 that follows from the token's own
 /// values. Int8 has a scale per 32 channels, E4M3 one per head.
 ///
-///
 /// A token is [K codes][V codes][K scales][V scales]. A group of 16 tokens has the codes in the order of attention's
 /// operands (kernels.h), then its scales, [scales][16] of keys and as many of values.
 class KvCodeLayout {

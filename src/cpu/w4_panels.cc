@@ -131,14 +131,6 @@ void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t 
 
 }  // namespace
 
-bool fit_together_w4(std::span<const W4Matrix> parts) {
-  const W4Matrix& first = parts.front();
-  return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
-    return part.values == first.values &&
-           (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
-  });
-}
-
 PanelLayout w4_panel_layout(std::span<const W4Matrix> parts, std::vector<PanelShard> shards, bool gate_up) {
   CHECK(!parts.empty() && fit_together_w4(parts), "matrices of 4 bits that do not fit together");
   PanelLayout layout{.depth = kInt8Depth, .format = PanelFormat::kW4, .gate_up = gate_up, .shards = {}, .w4 = {}};

@@ -10,9 +10,6 @@
 /// Panels of 4-bit weights (see kernels.h).
 namespace millrace::cpu {
 
-/// Returns whether matrices can be packed together: codes of the same integers, and not minimums with other offsets.
-[[nodiscard]] bool fit_together_w4(std::span<const tensor::W4Matrix> parts);
-
 /// Returns the layout for parts that are packed together. Scales have the narrowest type that holds those of all parts;
 /// groups are the largest that are whole in all parts and shards.
 [[nodiscard]] PanelLayout w4_panel_layout(std::span<const tensor::W4Matrix> parts, std::vector<PanelShard> shards,

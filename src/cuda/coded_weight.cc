@@ -1,11 +1,10 @@
 #include "cuda/coded_weight.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <limits>
 #include <utility>
 
-#include "base/check.h"
 #include "cuda/weight_layout.h"
 
 namespace millrace::cuda {
@@ -141,14 +140,6 @@ std::vector<tensor::BFloat16> CodedPart::dequantized() const {
   std::vector<tensor::BFloat16> rounded(weights.size());
   std::ranges::transform(weights, rounded.begin(), tensor::BFloat16::from_float);
   return rounded;
-}
-
-bool fit_together_w4(std::span<const W4Matrix> parts) {
-  const W4Matrix& first = parts.front();
-  return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
-    return part.values == first.values &&
-           (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
-  });
 }
 
 bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns) {

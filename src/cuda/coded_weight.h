@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cuda/kernels.h"
@@ -34,15 +35,14 @@ class CodedPart {
   const tensor::W8Matrix* w8_ = nullptr;
 };
 
-/// Some columns of the packed matrix and those of the parts that they hold. Both begin with a unit.
+/// Some columns of the packed matrix and those of the parts that they hold. `packed` begins a step. `source` begins a
+/// unit, unless all weights of a row share a scale.
 struct PackedColumns {
   int32_t packed = 0;
   int64_t source = 0;
   int64_t count = 0;
 };
 
-/// Returns whether matrices can be packed together.
-[[nodiscard]] bool fit_together_w4(std::span<const tensor::W4Matrix> parts);
 /// Returns whether units of the packed matrix hold weights that share a scale.
 [[nodiscard]] bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns);
 /// Returns the format of parts that are packed together, which fit together.

@@ -4,14 +4,13 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/machine.h"
+#include "cuda/group_registry.h"
 #include "cuda/copy_columns.h"
 #include "cuda/error.h"
 #include "cuda/kernels.h"
@@ -82,12 +81,8 @@ class CopyGroup {
 };
 
 std::shared_ptr<CopyGroup> CopyGroup::find(const std::vector<std::byte>& id, int32_t size) {
-  static std::mutex mutex;
-  static auto* const groups = new std::map<std::vector<std::byte>, std::weak_ptr<CopyGroup>>;
-  const std::lock_guard lock(mutex);
-  std::erase_if(*groups, [](const auto& each) { return each.second.expired(); });
-  auto group = (*groups)[id].lock();
-  if (group == nullptr) (*groups)[id] = group = std::make_shared<CopyGroup>(size);
+  static auto* const groups = new GroupRegistry<CopyGroup>;
+  auto group = groups->find(id, size);
   CHECK(group->size_ == size, "a rank of {} in a group of {}", size, group->size_);
   return group;
 }
@@ -157,9 +152,10 @@ class CopyingCollective final : public tensor::Collective {
   const tensor::RankPosition position_;
   const std::shared_ptr<CopyGroup> group_;
   Staging& staging_;
+  const size_t max_bytes_;               // of the largest result of a call
   GrowingBuffer foreign_;                // the values of a rank on another GPU
   std::array<GrowingBuffer, 2> blocks_;  // sums of up to four ranks, by depth in the tree
-  uint32_t turn_ = 0;                    // calls so far, the one under way included
+  uint64_t turn_ = 0;                    // calls so far, the one under way included; it never wraps around
 };
 
 CopyingCollective::CopyingCollective(Device& device, const Submissions& submissions,
@@ -168,7 +164,8 @@ CopyingCollective::CopyingCollective(Device& device, const Submissions& submissi
       submissions_(submissions),
       position_(options.position),
       group_(CopyGroup::find(options.id, options.position.size)),
-      staging_((device.make_current(), group_->add(position_.rank, std::make_unique<Staging>(device.ordinal)))) {
+      staging_((device.make_current(), group_->add(position_.rank, std::make_unique<Staging>(device.ordinal)))),
+      max_bytes_(options.max_bytes) {
   for (GrowingBuffer& values : staging_.values) (void)device_.scratch(values, options.max_bytes);
   for (size_t depth = 0; 4u << depth <= static_cast<size_t>(position_.size); ++depth) {
     (void)device_.scratch(blocks_[depth], options.max_bytes);
@@ -197,8 +194,8 @@ const CopyGroup::Offers& CopyingCollective::exchange(RankCall::Kind kind, const 
   std::byte* const values = device_.scratch(staging_.values[set], own.bytes());
   copy(values, own.data, own.bytes());
   staging_.staged[set].record(device_.compute);
-  const CopyGroup::Offers& offers =
-      group_->meet(position_.rank, turn_, {.call = tensor::call_of(kind, own), .values = values});
+  const CopyGroup::Offers& offers = group_->meet(position_.rank, static_cast<uint32_t>(turn_),
+                                                 {.call = tensor::call_of(kind, own), .values = values});
   with_others([&](const Staging& other) { wait_for(other.staged[set]); });
   return offers;
 }
@@ -210,7 +207,7 @@ void CopyingCollective::end_call() {
 const std::byte* CopyingCollective::nearby(const CopyGroup::Offers& offers, int32_t rank, size_t bytes) {
   const std::byte* const values = offers[static_cast<size_t>(rank)].values;
   if (group_->staging(rank).ordinal == device_.ordinal) return values;
-  std::byte* const copied = device_.scratch(foreign_, bytes);
+  std::byte* const copied = device_.scratch(foreign_, std::max(bytes, max_bytes_));  // it grows once
   copy(copied, values, bytes);
   return copied;
 }

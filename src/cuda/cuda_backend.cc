@@ -141,7 +141,9 @@ class CudaBackend final : public Backend {
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     if (launches_ == nullptr) return submissions_.submit(work, std::move(done));
-    launches_->post([this, work = std::move(work), done = std::move(done)] { submissions_.submit(work, done); });
+    launches_->post([this, work = std::move(work), done = std::move(done)]() mutable {
+      submissions_.submit(work, std::move(done));
+    });
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
   std::unique_ptr<Replay> make_replay() override {

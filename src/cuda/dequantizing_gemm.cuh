@@ -47,8 +47,8 @@ void with_dequantizing_tiling(MatrixInstruction by, int32_t tokens, const Use& u
   use(Dequantizing<Tilings<MatrixInstruction::kWgmma>::Tokens128>{});
 }
 
-/// Copies the codes of steps of a tile's panels. Each thread copies the codes of the unit that it dequantizes, and some
-/// of them copy scales. Panels outside the weight become zeros.
+/// Copies the codes and scales of steps of a tile's panels. A thread may dequantize what others have copied, so that a
+/// barrier precedes dequantize(). Panels outside the weight become zeros.
 template <class T>
 class CodeLoader {
  public:

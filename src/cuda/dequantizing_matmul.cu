@@ -7,7 +7,7 @@ namespace {
 
 /// Rows up to which every tile dequantizes the weights that it multiplies. More rows share dequantized panels.
 constexpr int32_t kMaxTileRows = 256;
-/// The scratch of dequantized panels, if one panel takes no more.
+/// The maximum scratch of dequantized panels, unless those of one cluster take more.
 constexpr size_t kMaxDequantizedBytes = size_t{128} << 20;
 constexpr int kThreads = kPanelRows * kUnitsPerStep;
 /// Steps that a block dequantizes.

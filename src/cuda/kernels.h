@@ -110,7 +110,7 @@ enum class WeightCodes : int32_t {
   kTable4,  ///< 16 integers from -128 to 127
   kInt8,    ///< integers from -128 to 127
 };
-/// How the integer n of a code becomes a weight, which is rounded to bf16 after each operation in f32.
+/// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.
 enum class CodeScales : int32_t {
   kBf16,        ///< s: n · s; with kInt4 (n - 8) · s
   kBf16Zero,    ///< a 16-bit integer z, and s: (n - z) · s

@@ -5,7 +5,7 @@
 
 namespace millrace::cuda {
 
-/// One event per layer on the stream of loads. One thread launches both, loads before the work that waits, so that the
+/// One event per layer on the stream of loads. Loads are launched before the work that waits is submitted, so that the
 /// host never waits for a gate.
 class CudaLayerGate final : public tensor::LayerGate {
  public:

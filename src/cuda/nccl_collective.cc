@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cuda/group_registry.h"
 #include "cuda/copy_columns.h"
 #include "cuda/error.h"
 #include "cuda/kernels.h"
@@ -91,13 +91,8 @@ class NcclCollective final : public tensor::Collective {
 };
 
 std::shared_ptr<LocalGroup> LocalGroup::find(const std::vector<std::byte>& id) {
-  static std::mutex mutex;
-  static auto* const groups = new std::map<std::vector<std::byte>, std::weak_ptr<LocalGroup>>;
-  const std::lock_guard lock(mutex);
-  std::erase_if(*groups, [](const auto& each) { return each.second.expired(); });
-  auto group = (*groups)[id].lock();
-  if (group == nullptr) (*groups)[id] = group = std::make_shared<LocalGroup>();
-  return group;
+  static auto* const groups = new GroupRegistry<LocalGroup>;
+  return groups->find(id);
 }
 
 void LocalGroup::add(NcclCollective& end) {

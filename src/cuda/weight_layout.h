@@ -5,7 +5,6 @@
 /// The sizes of packed weights, and the layout of those that are not in bf16. Both the host, which packs them, and the
 /// kernels include it.
 ///
-///
 /// A panel of 64 rows consists of steps of 64 inputs. A step begins with its codes [half of 32 inputs][16-byte
 /// part][row 64][16 bytes]; a half of a row is a unit, which one thread dequantizes. Codes of 8 bits are in the order
 /// of inputs. A word of codes of 4 bits has the inputs 0, 2, 4, 6, 1, 3, 5, 7 of its eight, from its lowest bits on.

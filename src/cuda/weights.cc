@@ -1,14 +1,11 @@
 #include "cuda/weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <stdexcept>
-#include <thread>
 
 #include "base/check.h"
-#include "base/machine.h"
-#include "base/thread_name.h"
+#include "base/parallel_for.h"
 #include "cuda/error.h"
 #include "cuda/weight_layout.h"
 #include "tensor/slices.h"
@@ -133,25 +130,14 @@ void WeightLoader::pack_panels(const CodedWeight& weight, std::byte* packed) {
   if (panel_bytes == 0) return;
   const int32_t panels = panel_count(weight.weight.out_features, weight.weight.gate_up);
   const auto panels_per_block = static_cast<int32_t>(kBlockBytes / panel_bytes);
-  const auto processors = static_cast<int32_t>(Machine().processors());
   for (int32_t first = 0; first < panels; first += panels_per_block) {
     const int32_t count = std::min(panels_per_block, panels - first);
     std::byte* const pinned = next_block().pinned.data();
     std::memset(pinned, 0, static_cast<size_t>(count) * panel_bytes);
-    std::atomic<int32_t> next = 0;
-    const auto work = [&] {
-      for (int32_t i; (i = next.fetch_add(1)) < count;)
-        weight.pack_panel(first + i, pinned + static_cast<size_t>(i) * panel_bytes);
-    };
-    std::vector<std::jthread> helpers;
-    for (int32_t i = 1; i < std::min(count, processors); ++i) {
-      helpers.emplace_back([&work] {
-        name_thread("pack");
-        work();
-      });
-    }
-    work();
-    helpers.clear();
+    parallel_for({.count = count, .thread_name = "pack"}, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        weight.pack_panel(first + static_cast<int32_t>(i), pinned + static_cast<size_t>(i) * panel_bytes);
+    });
     check(cudaMemcpyAsync(packed + static_cast<size_t>(first) * panel_bytes, pinned,
                           static_cast<size_t>(count) * panel_bytes, cudaMemcpyDefault, device_.set_up.get()),
           "cudaMemcpyAsync");
@@ -262,15 +248,18 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded(const tensor::HostTensor&
   return std::make_unique<CudaWeight>(std::move(packed), weight, source);
 }
 
-std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> parts, bool gate_up) {
-  CodedWeight coded = coded_weight(std::move(parts), gate_up, device_.products);
+std::unique_ptr<CudaWeight> WeightLoader::load_coded(CodedWeight coded, const DeviceShards& source) {
   const std::lock_guard lock(mutex_);
   device_.make_current();
   tensor::Buffer packed = allocate_packed(coded.weight, 1);
   pack_panels(coded, packed.data());
   device_.set_up.synchronize();
   coded.weight.data = packed.data();
-  return std::make_unique<CudaWeight>(std::move(packed), coded.weight);
+  return std::make_unique<CudaWeight>(std::move(packed), coded.weight, source);
+}
+
+std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> parts, bool gate_up) {
+  return load_coded(coded_weight(std::move(parts), gate_up, device_.products));
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards) {
@@ -291,13 +280,7 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& pa
                   .by = device_.products,
                   .shards = spread,
                   .format = format_of(coded.parts, coded.columns)};
-  const std::lock_guard lock(mutex_);
-  device_.make_current();
-  tensor::Buffer packed = allocate_packed(coded.weight, 1);
-  pack_panels(coded, packed.data());
-  device_.set_up.synchronize();
-  coded.weight.data = packed.data();
-  return std::make_unique<CudaWeight>(std::move(packed), coded.weight, source);
+  return load_coded(std::move(coded), source);
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up) {

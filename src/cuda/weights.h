@@ -103,7 +103,7 @@ class WeightLoader {
                                                          const tensor::SumShards& shards);
   /// Packs weights of 4 or 8 bits one above the other or, with `gate_up`, as a pair.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_coded(std::vector<CodedPart> parts, bool gate_up);
-  /// Packs such a weight whose sums have shards. Where a shard cuts a group of weights, the weight becomes bf16.
+  /// Packs such a weight whose sums have shards. Where a shard cuts 32 inputs with one scale, the weight becomes bf16.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards);
   /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
@@ -119,6 +119,8 @@ class WeightLoader {
     Event free;                // set when both may be written to
   };
   [[nodiscard]] Block& current_block() { return blocks_[block_]; }
+  /// Packs a weight of 4 or 8 bits. With shards, `source` has them as columns of x. Called without mutex_.
+  [[nodiscard]] std::unique_ptr<CudaWeight> load_coded(CodedWeight coded, const DeviceShards& source = {});
   // All of these run with mutex_ held. Packed data is ready when the stream Device::set_up has reached it.
   /// Allocates `count` packed weights, contiguous.
   [[nodiscard]] tensor::Buffer allocate_packed(const DeviceWeight& weight, int64_t count);

@@ -223,6 +223,7 @@ class ArrayReader {
     if (terms.empty()) return std::nullopt;
     std::vector<std::string> values;
     const auto add = [&](const std::string& value) {
+      if (values.size() > kMaxDistinctValues) return;  // too many already
       if (std::ranges::find(values, value) == values.end()) values.push_back(value);
     };
     for (const SchemaCase& each : parts_.cases.cases_of(terms)) {

@@ -76,7 +76,7 @@ class LayerRunner {
     tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
     tensor::Buffer rank_magnitudes;  // f32     [max_batch_tokens, ranks], with several ranks
     tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
-    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim], or a mixer's outputs if wider
     tensor::Buffer gates;            // f32     [max_batch_tokens, heads·head_dim], with an output gate
     tensor::Buffer tail_gates;       // f32     [max_tail_rows, heads·head_dim], with an output gate
     tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]

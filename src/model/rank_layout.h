@@ -24,6 +24,12 @@ enum class Division : uint8_t {
   kVocabularyRows,  ///< rows by token
 };
 
+/// Returns whether a division cuts columns, not rows or elements.
+[[nodiscard]] constexpr bool divides_columns(Division division) {
+  return division == Division::kHeadColumns || division == Division::kMixerColumns ||
+         division == Division::kFeatureColumns;
+}
+
 /// The part of one layer that a rank computes.
 struct LayerLayout {
   tensor::TermRange heads;
@@ -52,6 +58,12 @@ struct RankLayout {
   /// Returns whether ranks of other rings have some of the experts.
   [[nodiscard]] bool shares_experts() const { return experts != position; }
   [[nodiscard]] const LayerLayout& layer(int32_t index) const { return layers[static_cast<size_t>(index)]; }
+  /// Returns whether the rank has an expert of a layer. A number below 0 stands for a weight of no expert.
+  [[nodiscard]] bool owns_expert(int32_t index, int32_t expert) const {
+    if (expert < 0) return true;
+    const tensor::TermRange own = layer(index).experts.owned();
+    return expert >= own.begin && expert < own.end;
+  }
   /// Returns the rows or columns of a layer's tensor that the rank has; `size` is that of the whole side. `layer` does
   /// not count where the division is not by layer.
   [[nodiscard]] tensor::TermRange part(Division division, int32_t layer, int64_t size) const;

@@ -55,17 +55,10 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
   return {};
 }
 
-bool is_owned(const TensorSpec& spec, const RankLayout& layout) {
-  if (spec.expert < 0) return true;
-  const tensor::TermRange experts = layout.layer(spec.layer).experts.owned();
-  return spec.expert >= experts.begin && spec.expert < experts.end;
-}
-
 /// Returns the parameters of a weight that a rank has.
 double parameters_of(const TensorSpec& spec, const RankLayout& layout) {
-  if (!is_owned(spec, layout)) return 0;
-  const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kFeatureColumns;
-  const int64_t whole = spec.shape[by_columns ? 1 : 0];
+  if (!layout.owns_expert(spec.layer, spec.expert)) return 0;
+  const int64_t whole = spec.shape[divides_columns(spec.division) ? 1 : 0];
   const int64_t own = layout.part(spec.division, spec.layer, whole).size();
   return static_cast<double>(spec.shape.elements()) * static_cast<double>(own) / static_cast<double>(whole);
 }
@@ -120,6 +113,7 @@ WeightMemory& WeightMemory::operator+=(const WeightMemory& other) {
 }
 
 double bits_in_memory(const ModelConfig& config, const TensorSpec& spec, int32_t kept_bits) {
+  if (spec.keeps_precision) return kPlainBits;
   const StoredBits stored = stored_bits(config.weight_format, spec);
   if (config.quantization != Quantization::kNone && spec.projection) {
     const bool keeps_codes = config.quantization == Quantization::kW4 && stored.bits <= 4;

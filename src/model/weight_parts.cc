@@ -77,14 +77,11 @@ Result<void> WeightParts::resolve(std::vector<TensorSpec> specs) {
 }
 
 bool WeightParts::is_owned(const TensorSpec& spec) const {
-  if (spec.expert < 0) return true;
-  const TermRange experts = layout_.layer(spec.layer).experts.owned();
-  return spec.expert >= experts.begin && spec.expert < experts.end;
+  return layout_.owns_expert(spec.layer, spec.expert);
 }
 
 Result<WeightPart> WeightParts::find(const TensorSpec& spec) const {
-  const bool by_columns = spec.division == Division::kHeadColumns || spec.division == Division::kMixerColumns ||
-                          spec.division == Division::kFeatureColumns;
+  const bool by_columns = divides_columns(spec.division);
   const int64_t whole = spec.shape[by_columns ? 1 : 0];
   const TermRange range = layout_.part(spec.division, spec.layer, whole);
   const TermRange own = by_columns ? TermRange{0, spec.shape[0]} : range;

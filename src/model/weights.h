@@ -45,9 +45,9 @@ struct LoadOptions {
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;       // [hidden]
   std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
-  std::unique_ptr<LatentWeights> latent;                  ///< of latent attention, which has none of the next five
+  std::unique_ptr<RecurrentWeights> recurrent;            ///< of a recurrent mixer; then all up to `sinks` are null
+  std::unique_ptr<LatentWeights> latent;                  ///< of latent attention; then all up to `sinks` are null
   std::unique_ptr<tensor::PackedWeight> qkv;              // [(heads + 2·kv_heads)·head_dim, hidden]
-  std::unique_ptr<RecurrentWeights> recurrent;            ///< of a recurrent mixer, which has none of the next eight
   std::unique_ptr<tensor::PackedWeight> query_gate;       // [heads·head_dim, hidden], with an output gate
   std::unique_ptr<tensor::DeviceVector> qkv_bias;         // [(heads + 2·kv_heads)·head_dim]
   std::unique_ptr<tensor::DeviceVector> q_norm;           // [head_dim] or [heads·head_dim]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/constraint_source.h"
 #include "text/tool_calls/reasoning_formats.h"
 #include "text/tool_calls/tool_formats.h"
 
@@ -56,7 +57,7 @@ std::shared_ptr<const grammar::Grammar> GrammarCache::find(const std::string& ke
 }
 
 ApiResult<std::shared_ptr<const grammar::Grammar>> GrammarCache::get_or_compile(const OutputConstraint& constraint) {
-  std::string key = constraint.key();
+  std::string key = encode_constraint(constraint);
   if (auto known = find(key)) return known;
   auto compiled = compile(constraint, SchemaEnforcement::kAll);
   const bool has_loose = constraint.calls && !std::ranges::all_of(constraint.calls->tools, &openai::Tool::is_strict);

@@ -217,30 +217,7 @@ class GrammarBuilder {
   std::optional<grammar::RuleIndex> any_arguments_;
 };
 
-void append_sized(std::string& key, std::string_view text) {
-  key += std::to_string(text.size());
-  key += ':';
-  key += text;
-}
-
 }  // namespace
-
-std::string OutputConstraint::key() const {
-  std::string key = fmt::format("{},{};", static_cast<int>(reasoning), static_cast<int>(reasoning_format));
-  append_sized(key, prefix);
-  if (response_format) {
-    key += static_cast<char>('a' + static_cast<int>(response_format->kind));
-    for (const std::string& text : response_format->texts) append_sized(key, text);
-  }
-  if (!calls) return key;
-  key += fmt::format("/{},{},{}", static_cast<int>(calls->format), calls->must_call, calls->allow_parallel);
-  for (const openai::Tool& tool : calls->tools) {
-    append_sized(key, tool.name);
-    append_sized(key, tool.parameters);
-    key += tool.is_strict ? '!' : '?';
-  }
-  return key;
-}
 
 ApiResult<Definition> build_grammar(const OutputConstraint& constraint, SchemaEnforcement enforcement) {
   return GrammarBuilder(constraint, enforcement).build();

@@ -39,8 +39,6 @@ struct OutputConstraint {
   std::string prefix;  ///< the beginning of the answer that the prompt ends with
 
   [[nodiscard]] bool is_unconstrained() const { return !response_format && !calls; }
-  /// Returns a key that is equal for equal constraints only.
-  [[nodiscard]] std::string key() const;
 };
 
 /// The tools whose arguments follow their schemas; the others are any JSON object.

@@ -78,6 +78,7 @@ Result<Device> Device::load(const std::filesystem::path& path) {
   if (text.has_error()) return text.error();
   auto device = read_description(*text);
   if (device.has_error()) return make_error(device.error().code, "{}: {}", path.string(), device.error().message);
+  if (device->name.empty()) device->name = path.filename().string();
   return device;
 }
 

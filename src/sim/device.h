@@ -11,7 +11,7 @@ namespace millrace::sim {
 
 /// The described device of a rank. docs/simulation.md describes its fields in a cluster file.
 struct Device {
-  std::string name;
+  std::string name;  ///< of the description, or else of its file
   double memory_bytes = 0;
   double reserved_bytes = 2e9;  ///< of the runtime, activations and scratch
   double bytes_per_second = 0;  ///< at which it reads memory

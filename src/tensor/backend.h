@@ -126,8 +126,8 @@ struct KvCacheShape {
   int64_t state_values = 0;
 };
 
-/// Stands for a page that a batch of a cache of states lacks: the state after that page's tokens is not kept.
-inline constexpr PageId kNoPage{0xffffffff};
+/// In a batch of a cache of states: the state after that page's tokens is not kept.
+using millrace::kNoPage;
 
 /// A page of a cache and its address on the host: [page_bytes] in memory from Backend::allocate_host.
 struct PageTransfer {
@@ -313,7 +313,8 @@ class Backend {
   [[nodiscard]] virtual size_t kv_page_bytes(const KvCacheShape& shape) const = 0;
 
   /// Runs `work` in stream order and calls `done` when everything that it launched is complete. The CPU runs it on the
-  /// backend's worker. A GPU runs it at once, since ops only launch.
+  /// backend's worker. A GPU runs it at once, since ops only launch, or on a thread that launches, where ranks wait for
+  /// each other's launches. What `work` refers to lives until `done`.
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
   /// Runs `work`, which copies pages, in an order of its own per direction and concurrently with submitted work.
   virtual void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "base/check.h"
 #include "base/parallel_for.h"
@@ -128,6 +129,14 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, W4Storage
 }
 
 }  // namespace
+
+bool fit_together_w4(std::span<const W4Matrix> parts) {
+  const W4Matrix& first = parts.front();
+  return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
+    return part.values == first.values &&
+           (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
+  });
+}
 
 std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets) {
   if (values == W4Values::kTwiceE2M1) return kTwiceE2M1;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -108,5 +109,8 @@ inline constexpr int64_t kReadRows = 32;
 
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
+
+/// Returns whether matrices can be packed together: codes of the same integers, and not minimums with other offsets.
+[[nodiscard]] bool fit_together_w4(std::span<const W4Matrix> parts);
 
 }  // namespace millrace::tensor

@@ -7,6 +7,7 @@
 #include "app/model_report.h"
 #include "base/text_file.h"
 #include "model/families/read_config.h"
+#include "model/known_models.h"
 #include "support/mentions.h"
 #include "support/temporary_folder.h"
 
@@ -17,30 +18,8 @@ using Ranges = std::vector<model::LayerRange>;
 
 namespace {
 
-constexpr const char* kDeepSeek = R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,
-  "bos_token_id":0,"eos_token_id":1,"first_k_dense_replace":3,"hidden_act":"silu","hidden_size":7168,
-  "intermediate_size":18432,"kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3",
-  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":8,"n_routed_experts":256,"n_shared_experts":1,
-  "norm_topk_prob":true,"num_attention_heads":128,"num_experts_per_tok":8,"num_hidden_layers":61,
-  "num_key_value_heads":128,"num_nextn_predict_layers":1,"q_lora_rank":1536,"qk_nope_head_dim":128,
-  "qk_rope_head_dim":64,"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
-  "weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":32,"beta_slow":1,"factor":40,
-  "mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":10000,
-  "routed_scaling_factor":2.5,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":4,
-  "topk_method":"noaux_tc","torch_dtype":"bfloat16","v_head_dim":128,"vocab_size":129280})";
-
-constexpr const char* kKimi = R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,
-  "bos_token_id":163584,"eos_token_id":163585,"first_k_dense_replace":1,"hidden_act":"silu","hidden_size":7168,
-  "intermediate_size":18432,"kv_lora_rank":512,"max_position_embeddings":131072,"model_type":"kimi_k2",
-  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":1,"n_routed_experts":384,"n_shared_experts":1,
-  "norm_topk_prob":true,"num_attention_heads":64,"num_experts_per_tok":8,"num_hidden_layers":61,
-  "num_key_value_heads":64,"num_nextn_predict_layers":0,"q_lora_rank":1536,"qk_nope_head_dim":128,
-  "qk_rope_head_dim":64,"quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
-  "weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":1.0,"beta_slow":1.0,"factor":32.0,
-  "mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":50000.0,
-  "routed_scaling_factor":2.827,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":1,
-  "topk_method":"noaux_tc","torch_dtype":"bfloat16","v_head_dim":128,"vocab_size":163840})";
-
+constexpr const char* kDeepSeek = test::known_config("DeepSeek-V3.1");
+constexpr const char* kKimi = test::known_config("Kimi-K2-Instruct");
 constexpr const char* kGptOss = R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,
   "attention_dropout":0.0,"eos_token_id":200002,"head_dim":64,"hidden_act":"silu","hidden_size":2880,
   "intermediate_size":2880,"max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,

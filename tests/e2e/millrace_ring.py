@@ -4,10 +4,9 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import threading
 
 from millrace_server import BINARY, MODEL, MillraceServer, wait_until
+from node_process import NodeProcess
 
 
 def free_port():
@@ -22,32 +21,13 @@ def free_port():
                 continue
 
 
-class Node:
-    """A node with rank 1 or more, in a process of its own."""
+class Node(NodeProcess):
+    """A node with rank 1 or more."""
 
     def __init__(self, ring, rank, model):
-        self.output = []
-        command = [str(BINARY), "serve", "--model-path", str(model), "--nnodes", str(ring.node_count), "--node-rank",
-                   str(rank), "--dist-init-addr", ring.address_for(rank), "--threads", "1", *map(str, ring.node_flags)]
-        self.process = subprocess.Popen(ring.prefix(rank) + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        stdin=subprocess.DEVNULL, text=True, errors="replace")
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.output.append(line)
-
-    def log(self):
-        return "".join(self.output)
-
-    def signal(self, what):
-        self.process.send_signal(what)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.reader.join()
+        super().__init__([*ring.prefix(rank), BINARY, "serve", "--model-path", model, "--nnodes", ring.node_count,
+                          "--node-rank", rank, "--dist-init-addr", ring.address_for(rank), "--threads", 1,
+                          *ring.node_flags])
 
 
 class Ring:

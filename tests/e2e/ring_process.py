@@ -1,43 +1,16 @@
 """Starts a front and a ring in another process, which joins it."""
 
-import subprocess
-import threading
-
 from millrace_ring import free_port
-from millrace_server import BINARY, MODEL, PATIENCE_S, MillraceServer, wait_until
+from millrace_server import BINARY, MODEL, MillraceServer, wait_until
+from node_process import NodeProcess
 
 
-class RingProcess:
+class RingProcess(NodeProcess):
     """The ring of a number, in a process of its own."""
 
     def __init__(self, address, number, *flags, model=MODEL):
-        self.output = []
-        command = [str(BINARY), "serve", "--model-path", str(model), "--dp-rank", str(number), "--dp-address", address,
-                   "--threads", "1", *map(str, flags)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        stdin=subprocess.DEVNULL, text=True, errors="replace")
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.output.append(line)
-
-    def log(self):
-        return "".join(self.output)
-
-    def signal(self, what):
-        self.process.send_signal(what)
-
-    def wait(self):
-        code = self.process.wait(timeout=PATIENCE_S)
-        self.reader.join(timeout=PATIENCE_S)
-        return code
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
+        super().__init__([BINARY, "serve", "--model-path", model, "--dp-rank", number, "--dp-address", address,
+                          "--threads", 1, *flags])
 
 
 class DividedServer(MillraceServer):

@@ -37,6 +37,27 @@ inline void add_store(Dice& dice, sim::SimulatedRingOptions& ring, double failur
 /// The model of all random rings, but for rows that fail.
 inline constexpr sim::SimulatedModel kRandomModel{.vocab_size = 50};
 
+/// Returns a ring of two stages and two running requests, in 250 pages of four tokens.
+inline sim::SimulatedRingOptions small_ring() {
+  sim::SimulatedRingOptions ring;
+  ring.stage_count = 2;
+  ring.model = kRandomModel;
+  ring.costs.push_back({50, 1, 0.01, 1.0});
+  sched::SchedulerOptions& scheduler = ring.head.scheduler;
+  scheduler.page_size = 4;
+  scheduler.page_count = 250;
+  scheduler.max_running = 2;
+  scheduler.window = 2;
+  scheduler.stage_count = 2;
+  scheduler.chunked_prefill_size = 16;
+  scheduler.context_length = 1000;
+  ring.head.audit = true;
+  ring.head.max_queued = 64;
+  ring.head.heartbeat = 1s;
+  ring.head.watchdog = 100s;
+  return ring;
+}
+
 inline sim::SimulatedRingOptions random_ring(Dice& dice) {
   sim::SimulatedRingOptions ring;
   ring.stage_count = dice.range(1, 4);

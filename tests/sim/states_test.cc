@@ -7,26 +7,11 @@ using namespace millrace::test;
 
 namespace {
 
-/// A ring whose model has layers that see all tokens and layers with states, in pages of four tokens.
+/// A small ring whose model has layers that see all tokens and layers with states.
 sim::SimulatedRingOptions ring_with_states() {
-  sim::SimulatedRingOptions ring;
-  ring.stage_count = 2;
-  ring.model = kRandomModel;
+  sim::SimulatedRingOptions ring = small_ring();
   ring.model.state_one_in = 2;
-  ring.costs.push_back({50, 1, 0.01, 1.0});
-  sched::SchedulerOptions& scheduler = ring.head.scheduler;
-  scheduler.page_size = 4;
-  scheduler.page_count = 250;
-  scheduler.max_running = 2;
-  scheduler.window = 2;
-  scheduler.stage_count = 2;
-  scheduler.chunked_prefill_size = 16;
-  scheduler.context_length = 1000;
-  scheduler.expected_tokens = 250;  // three pages for each fourth of the pool
-  ring.head.audit = true;
-  ring.head.max_queued = 64;
-  ring.head.heartbeat = 1s;
-  ring.head.watchdog = 100s;
+  ring.head.scheduler.expected_tokens = 250;  // three pages for each fourth of the pool
   return ring;
 }
 

@@ -7,27 +7,12 @@ using namespace millrace::test;
 
 namespace {
 
-/// A ring whose model has a window of 16 tokens, in pages of four.
+/// A small ring whose model has a window of 16 tokens.
 sim::SimulatedRingOptions ring_with_window(bool all_slide) {
-  sim::SimulatedRingOptions ring;
-  ring.stage_count = 2;
-  ring.model = kRandomModel;
+  sim::SimulatedRingOptions ring = small_ring();
   ring.model.window = 16;
   ring.model.all_slide = all_slide;
-  ring.costs.push_back({50, 1, 0.01, 1.0});
-  sched::SchedulerOptions& scheduler = ring.head.scheduler;
-  scheduler.page_size = 4;
-  scheduler.page_count = 250;
-  scheduler.max_running = 2;
-  scheduler.window = 2;
-  scheduler.stage_count = 2;
-  scheduler.chunked_prefill_size = 16;
-  scheduler.context_length = 1000;
-  scheduler.expected_tokens = 1000;
-  ring.head.audit = true;
-  ring.head.max_queued = 64;
-  ring.head.heartbeat = 1s;
-  ring.head.watchdog = 100s;
+  ring.head.scheduler.expected_tokens = 1000;
   return ring;
 }
 

@@ -31,7 +31,7 @@ IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*\b")
 
 MAX_SENTENCE_WORDS = 40
 COMMIT_ID = re.compile(r"`(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}`")
-PROSE = re.compile(r"(docs/[\w/]+|README|ARCHITECTURE|CONTRIBUTING|src/[\w/]+/README)\.md")
+PROSE = re.compile(r"(docs/[\w/]+|[A-Z]+|(?:src|bench|examples|tests|tools)(?:/(?!results/)[\w-]+)*/README)\.md")
 
 MAX_TEST_NAME = 60
 STRING = r'"(?:\\.|[^"\\\n])*"'

@@ -98,6 +98,18 @@ void RemoteEngine::post(Content content) {
   });
 }
 
+/// Sends the ring what the front has last said about pausing. The mutex is held.
+void RemoteEngine::post_pause() {
+  post(pause_ ? Content(PauseRing{*pause_}) : Content(ResumeRing{}));
+}
+
+bool RemoteEngine::set_pause(std::optional<sched::PauseMode> mode) {
+  const std::lock_guard lock(mutex_);
+  pause_ = mode;
+  if (is_connected_) post_pause();
+  return is_connected_;
+}
+
 bool RemoteEngine::send_if_connected(Content content) {
   const std::lock_guard lock(mutex_);
   if (is_connected_) post(std::move(content));
@@ -152,7 +164,13 @@ asio::awaitable<Result<void>> RemoteEngine::flush_cache(async::Runtime& runtime,
       reply.close();
     }
   }
-  const std::optional<Result<void>> flushed = co_await reply.receive();
+  std::optional<Result<void>> flushed;
+  try {
+    flushed = co_await reply.receive();
+  } catch (...) {
+    reply.close();  // the caller's Runtime may end before the ring replies
+    throw;
+  }
   if (flushed) co_return *flushed;
   co_return Error{ErrorCode::kUnavailable, "its process is not connected"};
 }
@@ -166,6 +184,7 @@ void RemoteEngine::attach(std::shared_ptr<ControlConnection> connection, const R
   arithmetic_ = facts.arithmetic;
   state_ = {};
   state_.status.reason = "its state is not known yet";
+  post_pause();  // the ring may be new, or another front may have paused it
 }
 
 void RemoteEngine::set_quiet(bool quiet) {

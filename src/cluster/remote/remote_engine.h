@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -31,8 +32,8 @@ class RemoteEngine final : public sched::Engine {
                                                                    async::Runtime& client) override;
   bool abort(const std::string& request_id) override;
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
-  bool pause(sched::PauseMode mode) override { return send_if_connected(PauseRing{mode}); }
-  bool resume() override { return send_if_connected(ResumeRing{}); }
+  bool pause(sched::PauseMode mode) override { return set_pause(mode); }
+  bool resume() override { return set_pause(std::nullopt); }
   bool return_waiting(const std::string& reason) override { return send_if_connected(ReturnWaiting{reason}); }
   bool rebuild(const std::string& reason) override { return send_if_connected(RebuildRing{reason}); }
   [[nodiscard]] std::string ring_metrics() const override;
@@ -66,6 +67,8 @@ class RemoteEngine final : public sched::Engine {
 
   [[nodiscard]] std::string fault() const;
   [[nodiscard]] bool send_if_connected(Content content);
+  [[nodiscard]] bool set_pause(std::optional<sched::PauseMode> mode);
+  void post_pause();
   void post(Content content);
   void deliver(RequestEvent event);
   void forget(uint64_t number);
@@ -78,7 +81,8 @@ class RemoteEngine final : public sched::Engine {
   mutable std::mutex mutex_;
   bool is_connected_ = false;  // guarded by mutex_, as all below
   bool is_quiet_ = false;
-  std::string absence_;  // why it is not connected
+  std::optional<sched::PauseMode> pause_;  // of the ring, also of one that joins later
+  std::string absence_;                    // why it is not connected
   std::string arithmetic_;
   RingState state_;
   RingMetrics metrics_;

@@ -23,12 +23,6 @@ constexpr async::Duration kAcceptPause = 100ms;
 constexpr size_t kMaxRingConnections = 256;
 constexpr const char* kFrontStops = "the front is stopping";
 
-Content content_of(const Message& message) {
-  const auto* body = std::get_if<RingMessage>(&message);
-  if (body == nullptr) throw_error(ErrorCode::kData, "it sent a message that is not of a ring");
-  return decode(body->body).value();
-}
-
 }  // namespace
 
 RingListener::RingListener(async::Runtime& runtime, std::vector<RemoteEngine*> engines, ControlTiming timing)
@@ -97,8 +91,10 @@ asio::awaitable<RemoteEngine*> RingListener::welcome(Connection connection) {
   if (hello == nullptr) throw_error(ErrorCode::kData, "it did not say hello");
   const auto engine = check(*hello);
   if (engine.has_error()) {
-    log::warn("a ring at {} was refused: {}", connection->peer(), engine.error().message);
-    connection->close(engine.error().message);
+    // The message may quote the hello.
+    const std::string why = printable(engine.error().message);
+    log::warn("a ring at {} was refused: {}", connection->peer(), why);
+    connection->close(why);
     co_return nullptr;
   }
   connection->set_bounds(kRingBounds);

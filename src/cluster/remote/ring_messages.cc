@@ -33,6 +33,7 @@ void put(ByteWriter& out, const RingHello& hello) {
 }
 void get(ByteReader& in, RingHello& hello) {
   hello.facts.protocol = in.get<uint32_t>();
+  if (hello.facts.protocol != kRingProtocolVersion) return in.skip_rest();  // its fields may be others
   hello.ring = in.get<uint32_t>();
   get(in, hello.facts.config);
   get(in, hello.facts.vocabulary);
@@ -115,6 +116,25 @@ void get(ByteReader& in, RingFlushed& flushed) {
   flushed.error = std::move(error);
 }
 
+void put(ByteWriter& out, const std::vector<sched::WindowStatus>& windows) {
+  out.put(static_cast<uint32_t>(windows.size()));
+  for (const auto& [kind, window, free_pages, total_pages, cached_pages, host_pages, cached_host_pages] : windows) {
+    out.put(kind);
+    out.put(window);
+    for (const uint64_t count : {free_pages, total_pages, cached_pages, host_pages, cached_host_pages}) out.put(count);
+  }
+}
+void get(ByteReader& in, std::vector<sched::WindowStatus>& windows) {
+  windows.resize(in.get_count(sizeof(uint8_t) + sizeof(uint32_t) + 5 * sizeof(uint64_t)));
+  for (sched::WindowStatus& each : windows) {
+    get_enum(in, each.kind, GroupKind::kState);
+    each.window = in.get<uint32_t>();
+    for (uint64_t* count :
+         {&each.free_pages, &each.total_pages, &each.cached_pages, &each.host_pages, &each.cached_host_pages})
+      *count = in.get<uint64_t>();
+  }
+}
+
 void put(ByteWriter& out, const sched::EngineStatus& status) {
   const auto& [ready, paused, reason, degraded, running, waiting, free_pages, total_pages, page_size, cached_pages,
                host_pages, cached_host_pages, windows, cache, preemptions, drafts] = status;
@@ -125,7 +145,7 @@ void put(ByteWriter& out, const sched::EngineStatus& status) {
   for (const uint32_t count : {running, waiting, page_size}) out.put(count);
   for (const uint64_t count : {free_pages, total_pages, cached_pages, host_pages, cached_host_pages, preemptions})
     out.put(count);
-  out.put_array(std::span(windows));
+  put(out, windows);
   out.put_array(std::span(&cache, 1));
   out.put_array(std::span(&drafts, 1));
 }
@@ -147,7 +167,7 @@ void get(ByteReader& in, sched::EngineStatus& status) {
   for (uint64_t* count : {&status.free_pages, &status.total_pages, &status.cached_pages, &status.host_pages,
                           &status.cached_host_pages, &status.preemptions})
     *count = in.get<uint64_t>();
-  status.windows = in.get_array<sched::WindowStatus>();
+  get(in, status.windows);
   get_one(in, status.cache);
   get_one(in, status.drafts);
 }
@@ -215,6 +235,12 @@ Result<Content> decode(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
   const auto kind = in.get<uint8_t>();
   return decode_as<0>(kind, in);
+}
+
+Content content_of(const Message& message) {
+  const auto* body = std::get_if<RingMessage>(&message);
+  if (body == nullptr) throw_error(ErrorCode::kData, "it sent a message that is not of a ring");
+  return decode(body->body).value();
 }
 
 std::string difference(const RingFacts& ring, const RingFacts& front) {

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "cluster/messages.h"
 #include "model/fingerprint.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/model_info.h"
@@ -24,7 +25,7 @@ struct RingFacts {
   uint32_t protocol = kRingProtocolVersion;
   model::Fingerprint config;      ///< of everything in config.json that the forward pass depends on
   model::Fingerprint vocabulary;  ///< of what the tokens spell, and of the tokens that end an output
-  std::string arithmetic;         ///< weight format, dtype, device, instruction set, revision
+  std::string arithmetic;         ///< weight format, dtypes, device, instruction set, revision, rounding of sums
   uint32_t page_size = 0;         ///< tokens, by which the router names prefixes
 };
 
@@ -90,6 +91,9 @@ using Content = std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest
 [[nodiscard]] std::vector<std::byte> encode(const Content& content);
 /// Returns kData for anything but one whole message.
 [[nodiscard]] Result<Content> decode(std::span<const std::byte> bytes);
+
+/// Returns the content of a message on the connection of a ring. Throws ErrorException (kData) for any other message.
+[[nodiscard]] Content content_of(const Message& message);
 
 /// Returns what differs between a ring and the front that refuses it; empty: nothing.
 [[nodiscard]] std::string difference(const RingFacts& ring, const RingFacts& front);

@@ -3,11 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
-#include "async/deadline.h"
 #include "base/log.h"
 #include "cluster/remote/remote_engine.h"
 #include "grammar/grammar.h"
@@ -18,14 +14,11 @@ namespace {
 
 using namespace std::chrono_literals;
 using asio::ip::tcp;
-using boost::system::error_code;
 
 constexpr async::Duration kFrontRetry = 250ms;
 /// Longest delay between tries at a front that refuses this ring.
 constexpr async::Duration kMaxFrontRetry = 5s;
-constexpr async::Duration kFrontConnectTimeout = 5s;
 constexpr async::Duration kFrontReminder = 5s;
-constexpr async::Duration kNameWait = 50ms;
 /// Interval at which changes of the state are sent. It is below the router's interval between two looks.
 constexpr async::Duration kStateInterval = 20ms;
 constexpr async::Duration kMetricsInterval = 1s;
@@ -45,14 +38,13 @@ RingServer::RingServer(async::Runtime& runtime, RingServerOptions options, sched
       options_(std::move(options)),
       engine_(engine),
       host_(host),
-      front_name_(options_.front.host, options_.front.port),
+      connector_(runtime, options_.front, [this](const std::string& what) { log_wait(what); }),
       tasks_(runtime),
       changed_(runtime) {}
 
 void RingServer::stop() {
   stopping_ = true;
-  error_code ignored;
-  if (connecting_ != nullptr) connecting_->close(ignored);
+  connector_.stop();
   if (connection_) connection_->close(kNodeStops);
   changed_.notify_all();
 }
@@ -61,6 +53,9 @@ asio::awaitable<void> RingServer::drain(async::Duration limit) {
   const async::TimePoint deadline = runtime_.now() + limit;
   draining_ = true;
   (void)engine_.return_waiting(kNodeStops);
+  if (limit.count() > 0 && engine_.status().paused && engine_.resume()) {
+    log::info("generation was paused: resuming, so that running requests can end");
+  }
   if (!requests_.empty()) log::info("{} requests are ending; another signal ends at once", requests_.size());
   while (!stopping_ && !requests_.empty() && runtime_.now() < deadline) (void)co_await changed_.wait_until(deadline);
   stop();
@@ -69,7 +64,7 @@ asio::awaitable<void> RingServer::drain(async::Duration limit) {
 asio::awaitable<void> RingServer::run() {
   async::Duration delay = kFrontRetry;
   while (!stopping_) {
-    auto socket = co_await connect();
+    auto socket = co_await connector_.connect();
     if (stopping_) break;
     if (socket.has_error()) {
       delay = kFrontRetry;
@@ -90,38 +85,6 @@ void RingServer::log_wait(const std::string& what) {
   log::warn("the front at {}: {}; trying again", options_.front.to_string(), what);
   last_wait_ = what;
   reminder_ = runtime_.now() + kFrontReminder;
-}
-
-/// Tries once to connect. Each try begins with another of the front's addresses.
-asio::awaitable<Result<tcp::socket>> RingServer::connect() {
-  // The lookup has a thread of its own: this one asks it again until there is an answer.
-  auto found = front_name_.wait_for(0ms);
-  while (found.has_error() && found.error().code == ErrorCode::kTimeout && !stopping_) {
-    (void)co_await changed_.wait_until(runtime_.now() + kNameWait);
-    found = front_name_.wait_for(0ms);
-  }
-  if (found.has_error()) co_return found.error();
-  std::vector<tcp::endpoint> endpoints;
-  for (const async::SocketAddress& address : *found) endpoints.push_back(address.endpoint());
-  std::ranges::rotate(endpoints, endpoints.begin() + static_cast<std::ptrdiff_t>(tries_++ % endpoints.size()));
-  if (stopping_) co_return Error{ErrorCode::kAborted, kNodeStops};
-  tcp::socket socket(runtime_.executor());
-  const async::Deadline deadline(runtime_, runtime_.now() + kFrontConnectTimeout, [&socket] {
-    error_code ignored;
-    socket.close(ignored);
-  });
-  error_code failure;
-  connecting_ = &socket;
-  co_await asio::async_connect(socket, endpoints, asio::redirect_error(asio::use_awaitable, failure));
-  connecting_ = nullptr;
-  if (deadline.passed()) co_return Error{ErrorCode::kTimeout, "no answer"};
-  // With nobody listening at a port that the system gives to clients, a socket can reach itself there.
-  error_code ignored;
-  if (!failure && socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
-    failure = asio::error::connection_refused;
-  }
-  if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};
-  co_return std::move(socket);
 }
 
 /// Serves one connection, and returns how it ended.
@@ -151,9 +114,7 @@ asio::awaitable<std::string> RingServer::serve(tcp::socket socket) {
 asio::awaitable<void> RingServer::handle_messages() {
   for (;;) {
     const Message message = co_await connection_->receive();
-    const auto* body = std::get_if<RingMessage>(&message);
-    if (body == nullptr) throw_error(ErrorCode::kData, "it does not answer like a front");
-    handle(decode(body->body).value());
+    handle(content_of(message));
   }
 }
 
@@ -200,7 +161,12 @@ asio::awaitable<Result<void>> RingServer::complete(sched::GenerateRequest& reque
     request.reasoning_limit = std::move(limit);
   }
   if (request.grammar_source) {
-    auto grammar = co_await host_.compile(request.grammar_source);
+    Result<std::shared_ptr<const grammar::Grammar>> grammar(nullptr);
+    try {
+      grammar = co_await host_.compile(request.grammar_source);
+    } catch (const std::exception& failure) {
+      co_return make_error(ErrorCode::kInternal, "the grammar was not compiled: {}", failure.what());
+    }
     if (grammar.has_error()) co_return grammar.error();
     request.grammar = std::move(*grammar);
   }

@@ -5,9 +5,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "async/name_lookup.h"
 #include "async/task_group.h"
 #include "cluster/control_connection.h"
+#include "cluster/peer_connector.h"
 #include "cluster/remote/ring_host.h"
 #include "comm/tcp_link.h"
 #include "sched/head/engine.h"
@@ -42,7 +42,6 @@ class RingServer {
   };
   using Connection = std::shared_ptr<ControlConnection>;
 
-  [[nodiscard]] asio::awaitable<Result<asio::ip::tcp::socket>> connect();
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   [[nodiscard]] asio::awaitable<void> handle_messages();
   void handle(Content content);
@@ -59,14 +58,12 @@ class RingServer {
   const RingServerOptions options_;
   sched::Engine& engine_;
   RingHost& host_;
-  async::NameLookup front_name_;
-  size_t tries_ = 0;
+  PeerConnector connector_;                         // to the front
   Connection connection_;                           // null: none
   std::unordered_map<uint64_t, Request> requests_;  // of the connection, by their numbers
   async::TaskGroup tasks_;                          // of the connection
   async::WaitList changed_;                         // a request has ended, the connection has, or stop() was called
-  asio::ip::tcp::socket* connecting_ = nullptr;
-  bool is_serving_ = false;  // the front has welcomed the ring, and the connection lasts
+  bool is_serving_ = false;                         // the front has welcomed the ring, and the connection lasts
   bool draining_ = false;
   bool stopping_ = false;
   std::string last_wait_;  // by log_wait

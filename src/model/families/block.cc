@@ -210,9 +210,9 @@ void read_experts_per_token(FieldReader& fields, std::string_view count_key, Moe
     fields.fail_with("{} {} is above {} {}", key, moe.experts_per_token, count_key, moe.expert_count);
 }
 
-MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer) {
+MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer, std::optional<int32_t> count) {
   MoeConfig moe;
-  moe.expert_count = fields.integer("num_local_experts", 1, kMaxExpertCount);
+  moe.expert_count = integer_with_default(fields, "num_local_experts", count, 1, kMaxExpertCount);
   read_experts_per_token(fields, "num_local_experts", moe);
   moe.intermediate_size = layer.feed_forward.width;
   moe.renormalize = true;

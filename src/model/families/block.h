@@ -59,8 +59,8 @@ int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& la
 void set_layers(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, int32_t window,
                 const std::vector<bool>& slides);
 
-/// Says of each layer whether it has a recurrent mixer: as layer_types names it, by one of `names` or else
-/// full_attention or attention, or else as `is_recurrent` says.
+/// Returns for each layer whether it has a recurrent mixer: by layer_types, where one of `names` means a mixer and
+/// full_attention or attention means none, or else by `is_recurrent`.
 [[nodiscard]] std::vector<bool> read_recurrent_layers(FieldReader& fields, const ModelConfig& config,
                                                       std::initializer_list<std::string_view> names,
                                                       const std::function<bool(int32_t layer)>& is_recurrent);
@@ -76,8 +76,11 @@ void set_recurrent_layers(ModelConfig& config, const LayerConfig& layer, const R
 void read_experts_per_token(FieldReader& fields, std::string_view count_key, MoeConfig& moe,
                             std::string_view key = "num_experts_per_tok");
 
-/// Reads experts as wide as the block's feed-forward part, num_local_experts of them. A token's weights add up to 1.
-[[nodiscard]] MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer);
+/// Reads num_local_experts experts as wide as the block's feed-forward part, `count` of them where it is absent. A
+/// token's weights add up to 1.
+[[nodiscard]] MoeConfig read_local_experts(FieldReader& fields, const LayerConfig& layer,
+                                           std::optional<int32_t> count = {});
+
 /// Reads how many shared experts there are, each as wide as one of the others: at most kMaxShared.
 void read_shared_experts(FieldReader& fields, std::string_view key, int32_t fallback, MoeConfig& moe);
 

@@ -23,15 +23,6 @@ LayerConfig read_granite_block(FieldReader& fields, ModelConfig& config, bool ro
   return layer;
 }
 
-MoeConfig read_granite_experts(FieldReader& fields, const LayerConfig& layer, int32_t count) {
-  MoeConfig moe;
-  moe.expert_count = count;
-  read_experts_per_token(fields, "num_local_experts", moe);
-  moe.intermediate_size = layer.feed_forward.width;
-  moe.renormalize = true;
-  return moe;
-}
-
 TensorNames granite_expert_names() {
   return {.router = "block_sparse_moe.router.layer",
           .experts = "block_sparse_moe.experts.",
@@ -61,9 +52,11 @@ MambaConfig read_mamba(FieldReader& fields, const ModelConfig& config) {
   if (limits.size() == 2) {
     mamba.min_step = static_cast<float>(limits[0]);
     mamba.max_step = static_cast<float>(limits[1]);
-  }
-  if ((!limits.empty() && limits.size() != 2) || mamba.min_step > mamba.max_step)
+    if (limits[0] > limits[1])
+      fields.fail_with("time_step_limit is {} to {}, wanted the lower bound first", limits[0], limits[1]);
+  } else if (!limits.empty()) {
     fields.fail_with("time_step_limit has {} numbers, wanted a lower and an upper bound", limits.size());
+  }
   return mamba;
 }
 
@@ -79,7 +72,7 @@ void describe_granite(FieldReader& fields, ModelConfig& config) {
 /// Granite's block with experts on every layer. The weights of a token's experts are a softmax over their logits alone.
 void describe_granite_moe(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_granite_block(fields, config);
-  layer.feed_forward.moe = read_granite_experts(fields, layer, fields.integer("num_local_experts", 1, kMaxExpertCount));
+  layer.feed_forward.moe = read_local_experts(fields, layer);
   config.names = granite_expert_names();
   config.layers.assign(config.layers.size(), layer);
 }
@@ -94,7 +87,7 @@ void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config) {
   const int32_t shared = fields.integer_or("shared_intermediate_size", 1024, 1, kMaxIntermediate);
   const int32_t experts = fields.integer_or("num_local_experts", 8, 0, kMaxExpertCount);
   if (experts > 0) {
-    layer.feed_forward.moe = read_granite_experts(fields, layer, experts);
+    layer.feed_forward.moe = read_local_experts(fields, layer, experts);
     layer.feed_forward.moe->shared = {.width = shared};
     config.names = granite_expert_names();
   }

@@ -61,7 +61,7 @@ void describe_qwen3_5(FieldReader& fields, ModelConfig& config) {
 
 /// The hybrid block with experts in every layer.
 void describe_qwen3_5_moe(FieldReader& fields, ModelConfig& config) {
-  read_hybrid_layers(fields, config, fields.integer_or("moe_intermediate_size", 512, 1, kMaxIntermediate));
+  read_hybrid_layers(fields, config, fields.integer("moe_intermediate_size", 1, kMaxIntermediate));
   const MoeConfig moe = read_hybrid_experts(fields, config);
   for (LayerConfig& layer : config.layers) layer.feed_forward.moe = moe;
 }

@@ -1,4 +1,3 @@
-#include "model/recurrent_tensors.h"
 #include "model/quantize/quantize_checkpoint.h"
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "model/families/read_config.h"
 #include "model/field_reader.h"
 #include "model/mapped_file.h"
+#include "model/recurrent_tensors.h"
 #include "model/tensor_list.h"
 #include "tensor/w4.h"
 

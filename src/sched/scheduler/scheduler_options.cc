@@ -12,10 +12,6 @@ constexpr uint64_t kMaxDraftRows = 128;
 
 }  // namespace
 
-bool has_states(const std::vector<WindowSpec>& windows) {
-  return std::ranges::any_of(windows, [](const WindowSpec& one) { return one.kind == GroupKind::kState; });
-}
-
 uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running) {
   return static_cast<uint32_t>(std::min(uint64_t{draft_tokens} * max_running, kMaxDraftRows));
 }

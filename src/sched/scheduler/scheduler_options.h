@@ -65,8 +65,6 @@ struct SchedulerOptions {
   uint64_t mask_steps = 20'000;
 };
 
-/// Returns whether some layers keep states, which a rejected draft would spoil.
-[[nodiscard]] bool has_states(const std::vector<WindowSpec>& windows);
 /// Returns the largest number of draft rows in one micro-batch.
 [[nodiscard]] uint32_t max_draft_rows(uint32_t draft_tokens, uint32_t max_running);
 /// Returns the largest number of rows in one micro-batch.

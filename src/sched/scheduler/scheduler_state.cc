@@ -81,8 +81,9 @@ void check_in_flight(const SchedulerState& state) {
 SchedulerState::SchedulerState(const SchedulerOptions& scheduler_options)
     : options(scheduler_options), cache(cache_options(scheduler_options)) {
   CHECK(options.page_size > 0 && options.max_running > 0 && options.window > 0 && options.chunked_prefill_size > 0);
-  CHECK(options.draft_tokens == 0 || !has_states(options.windows), "{} drafts of a model with states",
-        options.draft_tokens);
+  const auto has_states = [](const auto& group) { return group->has_states(); };
+  CHECK(options.draft_tokens == 0 || std::ranges::none_of(cache.windows(), has_states),
+        "{} drafts of a model with states", options.draft_tokens);
   const uint64_t token_room = uint64_t{options.page_count} * options.page_size;
   CHECK(options.context_length <= token_room, "a context of {} tokens, the pages hold {}", options.context_length,
         token_room);

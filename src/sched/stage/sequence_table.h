@@ -38,7 +38,7 @@ class SequenceTable {
 
  private:
   /// The pages of a sequence in one cache group, by their index. In a window group, those before the window are void,
-  /// and in a state group those that hold no snapshot.
+  /// and in a state group those that hold no state.
   struct Table {
     std::vector<PageId> pages;
     uint64_t digest = 0;  // of the appended pages

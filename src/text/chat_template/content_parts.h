@@ -7,7 +7,7 @@
 
 namespace millrace::text {
 
-/// Whose contents one chat template shows where they are several text parts. A value, found once per template by
+/// The roles whose contents one chat template shows as several text parts. A value, found once per template by
 /// rendering small conversations.
 class ContentParts {
  public:

@@ -27,7 +27,7 @@ const Kernels* kernels_for(Isa isa) {
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> isas;
-  // The other programs test the sets that this processor has. The last one shows the emulator's state everywhere.
+  // The other programs test the sets that this processor has. AMX stays, so that the emulator is tested everywhere.
   for (const Isa isa : {Isa::kAvx2Vnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16}) {
     if (!processor_has(isa)) isas.push_back(isa);
   }
