@@ -333,8 +333,7 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
 /// Packs a rank's experts of a layer into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
-  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::ExpertOptions& options,
-               tensor::RankPosition position)
+  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::ExpertOptions& options, tensor::RankPosition position)
       : loader_(loader), options_(options) {
     const tensor::SumShards shards = tensor::expert_shards(count, position);
     experts_.shards.count = position.shard_count();
@@ -383,8 +382,8 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   int32_t added_biases_ = 0;
   std::vector<float> gate_up_biases_;  // [added_biases_][gate | up][intermediate]
   std::vector<float> down_biases_;     // [added_biases_][hidden]
-  tensor::Buffer gate_up_;  // [own_count()] packed weights
-  tensor::Buffer down_;     // [own_count()] packed weights
+  tensor::Buffer gate_up_;             // [own_count()] packed weights
+  tensor::Buffer down_;                // [own_count()] packed weights
 };
 
 size_t WeightLoader::ExpertPacker::count_expert(const DeviceWeight& gate_up, const DeviceWeight& down,
