@@ -14,7 +14,7 @@
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "gpt_oss");
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
