@@ -81,7 +81,7 @@ void RankConnection::check_goodbye(std::chrono::milliseconds patience) {
   if (header.has_error() || header->kind != FrameKind::kGoodbye || header->payload_bytes != text.size()) {
     throw PeerLost(name_ + " has sent a malformed goodbye");
   }
-  throw PeerLost(sanitize_reason(text));
+  throw PeerGoodbye(sanitize_reason(text));
 }
 
 void RankConnection::end(const std::string& reason) {
