@@ -153,16 +153,14 @@ struct RingElsewhere {
   RingElsewhere(async::IoThread& front, sched::StepGroup& group, uint32_t ring, uint32_t rings)
       : steps(ring, rings, {}), server(front.runtime(), group, ring, "", to_ring()), serving(front.runtime()) {
     steps.attach("front", [this, &front](const sched::StepMessage& message) {
-      asio::post(front.context(), [this, bytes = sched::encode(message)] {
-        server.handle(sched::decode_step_message(bytes).value());
-      });
+      asio::post(front.context(),
+                 [this, bytes = sched::encode(message)] { server.handle(sched::decode_step_message(bytes).value()); });
     });
   }
   [[nodiscard]] sched::SendStepMessage to_ring() {
     return [this](const sched::StepMessage& message) {
-      asio::post(link.context(), [this, bytes = sched::encode(message)] {
-        steps.handle(sched::decode_step_message(bytes).value());
-      });
+      asio::post(link.context(),
+                 [this, bytes = sched::encode(message)] { steps.handle(sched::decode_step_message(bytes).value()); });
     };
   }
 
@@ -228,8 +226,8 @@ MakeEnd ends_in_memory(const StepBenchOptions& options) {
   };
 }
 
-asio::awaitable<void> connect_ring(async::Runtime& runtime, comm::TcpListener& listener, comm::TcpExpertsOptions options,
-                                   std::shared_ptr<comm::TcpExperts>& ring) {
+asio::awaitable<void> connect_ring(async::Runtime& runtime, comm::TcpListener& listener,
+                                   comm::TcpExpertsOptions options, std::shared_ptr<comm::TcpExperts>& ring) {
   const async::Event done(runtime);
   auto connected = co_await comm::TcpExperts::connect(runtime, listener, std::move(options), {}, done,
                                                       runtime.now() + std::chrono::seconds(10));
@@ -342,6 +340,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   measure_word(options);
   measure_messages(options);
-  measure_exchange(options);
+  measure_exchange(options, "in memory", ends_in_memory);
+  measure_exchange(options, "over TCP on loopback", ends_over_tcp);
   return 0;
 }

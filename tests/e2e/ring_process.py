@@ -25,7 +25,8 @@ class DividedServer(MillraceServer):
                          model=model)
 
     def start_ring(self):
-        self.ring = RingProcess(self.address, 1, *self.ring_flags, model=self.model)
+        size = ("--dp-size", 2) if "--enable-ep" in self.ring_flags else ()
+        self.ring = RingProcess(self.address, 1, *size, *self.ring_flags, model=self.model)
 
     def wait_for_all_rings(self):
         wait_until(lambda: self.get("/health").json() == {"status": "ok"}, "all rings serve")
