@@ -149,8 +149,8 @@ void measure_word(const StepBenchOptions& options) {
 }
 
 /// A ring in a process of its own. Messages travel between two threads, encoded as on the connection.
-struct RingElsewhere {
-  RingElsewhere(async::IoThread& front, sched::StepGroup& group, uint32_t ring, uint32_t rings)
+struct RemoteRing {
+  RemoteRing(async::IoThread& front, sched::StepGroup& group, uint32_t ring, uint32_t rings)
       : steps(ring, rings, {}), server(front.runtime(), group, ring, "", to_ring()), serving(front.runtime()) {
     steps.attach("front", [this, &front](const sched::StepMessage& message) {
       asio::post(front.context(),
@@ -174,10 +174,10 @@ void measure_messages(const StepBenchOptions& options) {
   const auto rings = static_cast<uint32_t>(options.rings);
   async::IoThread front("rings");
   sched::StepGroup group(rings, options.lookahead);
-  std::vector<std::unique_ptr<RingElsewhere>> elsewhere;
+  std::vector<std::unique_ptr<RemoteRing>> elsewhere;
   std::vector<sched::StepEpochs*> epochs;
   for (uint32_t ring = 0; ring < rings; ++ring) {
-    elsewhere.push_back(std::make_unique<RingElsewhere>(front, group, ring, rings));
+    elsewhere.push_back(std::make_unique<RemoteRing>(front, group, ring, rings));
     epochs.push_back(&elsewhere.back()->steps);
   }
   {

@@ -38,9 +38,8 @@ std::unique_ptr<comm::TcpListener> listen_for_experts(async::Runtime& runtime) {
 /// The exchange of one ring of this process. The steps may end it from any thread.
 class DividedSharing::Part final : public sched::EpochExchange {
  public:
-  Part(DividedSharing& sharing, const comm::SharedExperts::Shape& shape, int32_t ring,
-       std::chrono::milliseconds silence)
-      : sharing_(sharing), shape_(shape), ring_(ring), silence_(silence) {}
+  Part(DividedSharing& owner, const comm::SharedExperts::Shape& shape, int32_t ring, std::chrono::milliseconds silence)
+      : owner_(owner), shape_(shape), ring_(ring), silence_(silence) {}
 
   comm::TcpEndpoint open(async::Runtime& runtime) override {
     listener_ = listen_for_experts(runtime);
@@ -62,7 +61,7 @@ class DividedSharing::Part final : public sched::EpochExchange {
   [[nodiscard]] comm::TcpExpertsOptions options_for(const sched::StepEpochs::Membership& epoch) const;
   [[nodiscard]] std::optional<std::string> end_reason(uint64_t epoch);
 
-  DividedSharing& sharing_;
+  DividedSharing& owner_;
   const comm::SharedExperts::Shape shape_;
   const int32_t ring_;
   const std::chrono::milliseconds silence_;
@@ -104,7 +103,7 @@ asio::awaitable<void> DividedSharing::Part::begin(async::Runtime& runtime, const
     connecting_ = done;
   }
   if (end_reason(epoch.epoch)) done.set();
-  const auto on_abort = [&epochs = sharing_.epochs(), number = epoch.epoch](int32_t ring, const std::string& reason) {
+  const auto on_abort = [&epochs = owner_.epochs(), number = epoch.epoch](int32_t ring, const std::string& reason) {
     epochs.end_epoch(number, ring, reason);
   };
   auto connected = co_await comm::TcpExperts::connect(runtime, *listener_, options_for(epoch), on_abort, done,

@@ -61,9 +61,9 @@ class NoHost final : public cluster::remote::RingHost {
 };
 
 /// A ring as in a process of its own, which leaves the front at its end.
-class RingElsewhere {
+class RemoteRing {
  public:
-  RingElsewhere(const app::EngineOptions& options, int32_t number, const comm::TcpEndpoint& front)
+  RemoteRing(const app::EngineOptions& options, int32_t number, const comm::TcpEndpoint& front)
       : rings_(start_rings(options, {.local = 0, .number = number, .front = front})) {
     cluster::remote::RingServerOptions server{.front = front,
                                               .hello = {static_cast<uint32_t>(number), rings_->facts()},
@@ -73,7 +73,7 @@ class RingElsewhere {
     server_ = std::make_unique<cluster::remote::RingServer>(thread_.runtime(), server, rings_->engine(), host_);
     asio::post(thread_.context(), [this] { tasks_.spawn("ring server", server_->run()); });
   }
-  ~RingElsewhere() {
+  ~RemoteRing() {
     rings_->expect_stop();
     asio::post(thread_.context(), [this] { server_->stop(); });
     thread_.join();
@@ -96,7 +96,7 @@ struct DividedRings {
     for (int32_t ring = division.local; ring < division.rings; ++ring) start_ring(ring);
     wait_for_all();
   }
-  void start_ring(int32_t ring) { others.push_back(std::make_unique<RingElsewhere>(options, ring, address)); }
+  void start_ring(int32_t ring) { others.push_back(std::make_unique<RemoteRing>(options, ring, address)); }
   [[nodiscard]] sched::RingSet& set() { return *front->engine().rings(); }
   void wait_for_all() {
     const auto all_ready = [this] {
@@ -112,7 +112,7 @@ struct DividedRings {
   const Division division;
   app::EngineOptions options;
   std::unique_ptr<app::LocalRings> front;
-  std::vector<std::unique_ptr<RingElsewhere>> others;
+  std::vector<std::unique_ptr<RemoteRing>> others;
 };
 
 /// Spreads the requests over all rings.

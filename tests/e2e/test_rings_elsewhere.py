@@ -192,7 +192,7 @@ def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa
             assert ids_answer(server, 1, routed_dp_rank=ring) == wanted
 
 
-def test_a_process_with_shared_experts_that_is_told_to_end_finishes_its_requests(mixture):  # noqa: F811
+def test_a_process_with_shared_experts_that_drains(mixture):  # noqa: F811
     with DividedServer("--device", "cpu", "--enable-ep", model=mixture) as server:
         running = Stream(server, [5, 9, 300, 17], max_tokens=200, ignore_eos=True, routed_dp_rank=1)
         running.wait_for_text()

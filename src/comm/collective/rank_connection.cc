@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -22,8 +24,11 @@ bool is_temporary(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-void unblock(int descriptor) {
+/// Makes calls return at once, and sends short messages without waiting for the acknowledgement of those before.
+void prepare(int descriptor) {
+  const int on = 1;
   (void)fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 }  // namespace
@@ -33,8 +38,8 @@ RankConnection::RankConnection(LanePair lanes, const std::string& name, RingEpoc
       epoch_(epoch),
       control_(lanes.take(Lane::kControl)),
       data_(lanes.take(Lane::kData)) {
-  unblock(control_);
-  unblock(data_);
+  prepare(control_);
+  prepare(data_);
 }
 
 RankConnection::~RankConnection() {

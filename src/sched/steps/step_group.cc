@@ -18,10 +18,7 @@ struct StepGroup::Epoch final : StepEpoch {
 };
 
 StepGroup::StepGroup(uint32_t ring_count, uint64_t lookahead, EndFn on_end, uint64_t last_epoch)
-    : lookahead_(lookahead),
-      on_end_(std::move(on_end)),
-      rings_(ring_count),
-      last_epoch_(last_epoch) {}
+    : lookahead_(lookahead), on_end_(std::move(on_end)), rings_(ring_count), last_epoch_(last_epoch) {}
 
 asio::awaitable<StepGroup::Membership> StepGroup::join(uint32_t ring, async::Runtime& runtime,
                                                        comm::TcpEndpoint endpoint) {
