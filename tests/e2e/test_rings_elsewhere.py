@@ -180,6 +180,7 @@ def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa
         assert server.post("/pause_generation", {"mode": "in_place", "ring": 0}).status_code == 200
         server.ring.signal(way)
         assert "ring 1: " in stream.error()["message"]
+        wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
         assert server.post("/v1/completions", {"prompt": "p"}).status_code == 503
         assert server.post("/continue_generation", {}).status_code == 200
         if way == signal.SIGKILL:
