@@ -32,9 +32,14 @@ class DividedServer(MillraceServer):
         wait_until(lambda: self.get("/health").json() == {"status": "ok"}, "all rings serve")
 
     def __enter__(self):
-        super().__enter__()
-        try:
+        # A front whose rings share experts serves once all are there.
+        starts_first = "--enable-ep" in self.ring_flags
+        if starts_first:
             self.start_ring()
+        try:
+            super().__enter__()
+            if not starts_first:
+                self.start_ring()
             self.wait_for_all_rings()
         except BaseException:
             self.end()

@@ -385,7 +385,7 @@ TEST_CASE("rings of two processes step together until one is lost") {
     second.start_step(26);
     wait_for([&] { return first.membership().board->target() == 50 && second.membership().board->target() == 50; });
     ring.reset();
-    REQUIRE_THAT(first.end(), Mentions("ring 1: gone: "));
+    REQUIRE_THAT(first.end(), test::Mentions("ring 1: gone: "));
     REQUIRE(second.end() == "its node is stopping");
     group.leave(0);
     elsewhere.leave(1);
