@@ -259,7 +259,8 @@ TEST_CASE("Shared experts: a process that dies is named by its ring") {
   std::this_thread::sleep_for(5ms);
   processes[3].reset();  // its sockets close without a goodbye
   for (auto& outcome : outcomes) {
-    REQUIRE_THAT(message_of(outcome.get_future().get()), Mentions("ring 3: rank 0 of stage 0 at 127.0.0.1", "closed the connection"));
+    REQUIRE_THAT(message_of(outcome.get_future().get()),
+                 Mentions("ring 3: rank 0 of stage 0 at 127.0.0.1", "closed the connection"));
   }
 }
 
