@@ -169,6 +169,10 @@ def test_processes_that_share_experts_give_the_tokens_of_one(mixture, pp_size, t
         for ring in (0, 1):
             wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="some") > 0, "steps")
             wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0, "steps")
+        for paused in (0, 1):  # a paused ring steps along
+            assert server.post("/pause_generation", {"mode": "in_place", "ring": paused}).status_code == 200
+            assert ids_answer(server, 1, routed_dp_rank=1 - paused) == wanted[1]
+            assert server.post("/continue_generation", {"ring": paused}).status_code == 200
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
