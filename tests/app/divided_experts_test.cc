@@ -40,7 +40,7 @@ uint16_t free_port() {
   return acceptor.local_endpoint().port();
 }
 
-std::unique_ptr<app::LocalRings> start_rings(const app::EngineOptions& options, const app::RingPlacement& placement) {
+std::unique_ptr<app::LocalRings> start_process(const app::EngineOptions& options, const app::RingPlacement& placement) {
   app::ClusterOptions cluster;
   cluster.rings = placement;
   auto rings = app::LocalRings::create(options, cluster, 512);
@@ -64,7 +64,7 @@ class NoHost final : public cluster::remote::RingHost {
 class RemoteRing {
  public:
   RemoteRing(const app::EngineOptions& options, int32_t number, const comm::TcpEndpoint& front)
-      : rings_(start_rings(options, {.local = 0, .number = number, .front = front})) {
+      : rings_(start_process(options, {.local = 0, .number = number, .front = front})) {
     cluster::remote::RingServerOptions server{.front = front,
                                               .hello = {static_cast<uint32_t>(number), rings_->facts()},
                                               .timing = {},
@@ -92,7 +92,7 @@ struct DividedRings {
   DividedRings(const std::string& family, const Division& its_division)
       : division(its_division), options(divided_options(family, division)) {
     options.node.ring_timeout = 60s;
-    front = start_rings(options, {.local = division.local, .number = {}, .front = address});
+    front = start_process(options, {.local = division.local, .number = {}, .front = address});
     for (int32_t ring = division.local; ring < division.rings; ++ring) start_ring(ring);
     wait_for_all();
   }
@@ -126,7 +126,7 @@ std::vector<sched::GenerateRequest> pinned_requests(size_t count, int32_t rings)
 std::vector<Reply> replies_of_one(const std::string& family, const std::vector<sched::GenerateRequest>& requests) {
   auto options = options_for(family, 1);
   options.node.device = app::DeviceChoice::kCpu;
-  const auto rings = start_rings(options, {});
+  const auto rings = start_process(options, {});
   while (!rings->engine().status().ready) std::this_thread::sleep_for(1ms);
   auto unpinned = requests;
   for (auto& request : unpinned) request.ring.reset();
@@ -174,11 +174,11 @@ TEST_CASE("a process has the experts of its position alone") {
   {
     auto options = options_for("qwen3moe", 1);
     options.node.device = app::DeviceChoice::kCpu;
-    const auto one = start_rings(options, {});
+    const auto one = start_process(options, {});
     whole = static_cast<int64_t>(cpu::packed_bytes()) - before;
   }
   const app::EngineOptions options = divided_options("qwen3moe", {.rings = 4});
-  const auto ring = start_rings(options, {.local = 0, .number = 3, .front = {"127.0.0.1", free_port()}});
+  const auto ring = start_process(options, {.local = 0, .number = 3, .front = {"127.0.0.1", free_port()}});
   const int64_t part = static_cast<int64_t>(cpu::packed_bytes()) - before;
   REQUIRE(part > 0);
   REQUIRE(part < whole);
