@@ -13,7 +13,10 @@
 #include "cuda/launch_thread.h"
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
+#include "cuda/latent_ops.h"
 #include "cuda/nccl_collective.h"
+#include "cuda/operands.h"
+#include "cuda/recurrent_ops.h"
 #include "cuda/upload_batch.h"
 #include "cuda/reserve.h"
 #include "cuda/sampling.h"
@@ -27,30 +30,6 @@ using namespace tensor;
 
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
-
-const CudaWeight& as_cuda(const PackedWeight& weight) {
-  return static_cast<const CudaWeight&>(weight);
-}
-const CudaKvCache& as_cuda(const KvCache& cache) {
-  return static_cast<const CudaKvCache&>(cache);
-}
-const float* values_of(const DeviceVector* vector) {
-  return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
-}
-const CudaBatch& as_cuda(const UploadedBatch& batch) {
-  return *static_cast<const CudaBatch*>(batch.handle);
-}
-const int32_t* as_cuda(const UploadedIndices& indices) {
-  return static_cast<const int32_t*>(indices.handle);
-}
-float* floats(const Matrix& matrix) {
-  return reinterpret_cast<float*>(matrix.data);
-}
-
-void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t rows, int64_t cols) {
-  CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
-        name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
-}
 
 class CudaBackend final : public Backend {
  public:
@@ -137,6 +116,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
     return std::make_unique<CudaKvCache>(device_, shape);
   }
+  std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
+    return cuda::pack_latent_expansion(loader_, kv_b, shape);
+  }
   size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
@@ -182,6 +164,9 @@ class CudaBackend final : public Backend {
   }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
+  bool computes(Feature feature) const override {
+    return feature == Feature::kRecurrence || feature == Feature::kLatentAttention;
+  }
   void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) override;
   void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override;
   void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override;
@@ -197,6 +182,42 @@ class CudaBackend final : public Backend {
                        int32_t layer, Matrix q) override;
   void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override;
+  void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                    float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer) override {
+    check_inside();
+    store_latents(device_, kv, shape, rotary, norm, norm_epsilon, batch, cache, layer);
+  }
+  void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary, const LatentExpansion& expansion,
+                        const UploadedBatch& batch, const KvCache& cache, int32_t layer, Matrix out) override {
+    check_inside();
+    attend_to_latents(device_, q, shape, rotary, expansion, batch, cache, layer, out);
+  }
+  void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                   const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_inside();
+    run_causal_conv(device_, in, shape, weight, bias, {batch, states, layer}, out);
+  }
+  void short_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                  const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_inside();
+    run_short_conv(device_, in, shape, weight, bias, {batch, states, layer}, out);
+  }
+  void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+                 const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
+                 Matrix out) override {
+    check_inside();
+    run_delta_net(device_, mixed, gates, shape, decay, step_bias, {batch, states, layer}, out);
+  }
+  void state_space(Matrix mixed, Matrix steps, const StateSpaceShape& shape, const DeviceVector& decay,
+                   const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch, KvCache& states,
+                   int32_t layer, Matrix out) override {
+    check_inside();
+    run_state_space(device_, mixed, steps, shape, decay, step_bias, skip, {batch, states, layer}, out);
+  }
+  void gated_rms_norm(Matrix in, Matrix gates, int64_t first_gate, const GatedNorm& norm, Matrix out) override {
+    check_inside();
+    run_gated_rms_norm(device_, in, gates, first_gate, norm, out);
+  }
   void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override;
   void copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) override;
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,

@@ -54,12 +54,15 @@ struct BatchBounds {
 inline constexpr int32_t kMaxHeadDim = 256;
 
 /// KV pages: page p begins at data + p · kv_page_bytes. A page is bf16 [layer][K|V][kv_head][token][channel_stride], so
-/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros.
+/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros. A page of latents is bf16
+/// [layer][token][channel_stride], a page of states f32 [layer][state_values].
 struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
-  int32_t head_dim = 0;  ///< at most kMaxHeadDim
+  int32_t head_dim = 0;      ///< at most kMaxHeadDim, except for latents
+  int32_t latent_dim = 0;    ///< above 0: a cache of latents, as tensor::KvCacheShape has them
+  int64_t state_values = 0;  ///< above 0: a cache of states
   int32_t page_size = 0;
 };
 /// Returns head_dim rounded up to whole 16-byte loads.
@@ -68,7 +71,9 @@ struct DeviceKvCache {
 }
 /// Returns the bytes of one layer of one page.
 [[nodiscard]] constexpr size_t kv_layer_bytes(const DeviceKvCache& cache) {
-  return size_t{4} * static_cast<size_t>(cache.kv_head_count) * static_cast<size_t>(cache.page_size) *
+  if (cache.state_values > 0) return (static_cast<size_t>(cache.state_values) + 3) / 4 * 16;
+  const size_t vectors = cache.latent_dim > 0 ? 1 : size_t{2} * static_cast<size_t>(cache.kv_head_count);
+  return size_t{2} * vectors * static_cast<size_t>(cache.page_size) *
          static_cast<size_t>(channel_stride(cache.head_dim));
 }
 /// Returns the bytes of one page over all layers.

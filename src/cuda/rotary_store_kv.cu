@@ -1,4 +1,5 @@
 #include "cuda/batch.cuh"
+#include "cuda/rotary.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -75,12 +76,7 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const int32_t half = r.rotary.rotary_dim / 2;
   auto* const cos_table = reinterpret_cast<float*>(shared_memory());  // [half]
   float* const sin_table = cos_table + half;
-  for (int32_t i = threadIdx.x; i < half; i += kThreads) {
-    // The angle is an f32 product by definition; at position 10^6 its cos and sin need more than f32.
-    const auto angle = static_cast<double>(static_cast<float>(position) * r.rotary.inverse_frequency[i]);
-    cos_table[i] = static_cast<float>(cos(angle)) * r.rotary.attention_factor;
-    sin_table[i] = static_cast<float>(sin(angle)) * r.rotary.attention_factor;
-  }
+  compute_angles(r.rotary, position, threadIdx.x, kThreads, cos_table, sin_table);
   __syncthreads();
   const int32_t dim = r.cache.head_dim;
   const int32_t kv_heads = r.cache.kv_head_count;

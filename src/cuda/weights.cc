@@ -228,6 +228,25 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   return std::make_unique<CudaWeight>(std::move(packed), weight);
 }
 
+tensor::Buffer WeightLoader::pack_each(std::span<const tensor::HostTensor> matrices) {
+  CHECK(!matrices.empty(), "no matrix to pack");
+  const tensor::Shape& shape = matrices.front().shape;
+  check_matrix(matrices.front());
+  const DeviceWeight weight{.out_features = static_cast<int32_t>(shape[0]),
+                            .in_features = static_cast<int32_t>(shape[1])};
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer packed = allocate_packed(weight, std::ssize(matrices));
+  std::byte* to = packed.data();
+  for (const tensor::HostTensor& matrix : matrices) {
+    CHECK(matrix.shape == shape, "{}: {}, wanted {}", matrix.name, matrix.shape.to_string(), shape.to_string());
+    pack_part(matrix, 0, PackAs::kRows, to);
+    to += bytes_of(weight);
+  }
+  device_.set_up.synchronize();
+  return packed;
+}
+
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded(const tensor::HostTensor& part,
                                                        const tensor::SumShards& shards) {
   check_matrix(part);

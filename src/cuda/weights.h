@@ -101,6 +101,8 @@ class WeightLoader {
   /// Implements Backend::pack_sharded.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded(const tensor::HostTensor& part,
                                                          const tensor::SumShards& shards);
+  /// Packs matrices of one shape as weights of their own, one after another.
+  [[nodiscard]] tensor::Buffer pack_each(std::span<const tensor::HostTensor> matrices);
   /// Packs weights of 4 or 8 bits one above the other or, with `gate_up`, as a pair.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_coded(std::vector<CodedPart> parts, bool gate_up);
   /// Packs such a weight whose sums have shards. Where a shard cuts 32 inputs with one scale, the weight becomes bf16.

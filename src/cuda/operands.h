@@ -1,0 +1,37 @@
+#pragma once
+
+#include "base/check.h"
+#include "cuda/kv_cache.h"
+#include "cuda/submissions.h"
+#include "cuda/weights.h"
+#include "tensor/backend.h"
+
+/// The arguments of Backend's ops as those of the kernels.
+namespace millrace::cuda {
+
+inline const CudaWeight& as_cuda(const tensor::PackedWeight& weight) {
+  return static_cast<const CudaWeight&>(weight);
+}
+inline const CudaKvCache& as_cuda(const tensor::KvCache& cache) {
+  return static_cast<const CudaKvCache&>(cache);
+}
+inline const float* values_of(const tensor::DeviceVector* vector) {
+  return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
+}
+inline const CudaBatch& as_cuda(const tensor::UploadedBatch& batch) {
+  return *static_cast<const CudaBatch*>(batch.handle);
+}
+inline const int32_t* as_cuda(const tensor::UploadedIndices& indices) {
+  return static_cast<const int32_t*>(indices.handle);
+}
+inline float* floats(const tensor::Matrix& matrix) {
+  return reinterpret_cast<float*>(matrix.data);
+}
+
+inline void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows,
+                         int64_t cols) {
+  CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
+        name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
+}
+
+}  // namespace millrace::cuda
