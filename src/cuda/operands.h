@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/check.h"
 #include "cuda/kv_cache.h"
+#include "cuda/row_ops.h"
 #include "cuda/submissions.h"
 #include "cuda/weights.h"
 #include "tensor/backend.h"
@@ -15,8 +15,11 @@ inline const CudaWeight& as_cuda(const tensor::PackedWeight& weight) {
 inline const CudaKvCache& as_cuda(const tensor::KvCache& cache) {
   return static_cast<const CudaKvCache&>(cache);
 }
+inline const CudaVector* as_cuda(const tensor::DeviceVector* vector) {
+  return static_cast<const CudaVector*>(vector);
+}
 inline const float* values_of(const tensor::DeviceVector* vector) {
-  return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
+  return vector == nullptr ? nullptr : as_cuda(vector)->data();
 }
 inline const CudaBatch& as_cuda(const tensor::UploadedBatch& batch) {
   return *static_cast<const CudaBatch*>(batch.handle);
@@ -26,12 +29,6 @@ inline const int32_t* as_cuda(const tensor::UploadedIndices& indices) {
 }
 inline float* floats(const tensor::Matrix& matrix) {
   return reinterpret_cast<float*>(matrix.data);
-}
-
-inline void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows,
-                         int64_t cols) {
-  CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
-        name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
 }
 
 }  // namespace millrace::cuda
