@@ -5,7 +5,6 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896341f;
 /// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
 constexpr size_t kMaxPartialBytes = size_t{256} << 20;
 /// Maximum bytes of queries and results in the space of latents. Beyond it rows are computed in slices.
@@ -258,9 +257,10 @@ struct SliceLayout {
   [[nodiscard]] size_t row_bytes() const { return (latents + keys + results) * sizeof(uint16_t); }
   /// Returns the bytes for a number of rows, with each part aligned.
   [[nodiscard]] size_t bytes(int32_t rows) const { return static_cast<size_t>(rows) * row_bytes() + 3 * kAlignment; }
-  [[nodiscard]] int32_t max_rows() const {
-    const size_t rows = kMaxSliceBytes / row_bytes();
-    return rows < 1 ? 1 : rows > INT32_MAX ? INT32_MAX : static_cast<int32_t>(rows);
+  /// Returns the rows for which `bytes` suffice, up to `most`.
+  [[nodiscard]] int32_t rows_within(size_t bytes, int32_t most) const {
+    const size_t rows = bytes < 3 * kAlignment ? 0 : (bytes - 3 * kAlignment) / row_bytes();
+    return rows < static_cast<size_t>(most) ? static_cast<int32_t>(rows) : most;
   }
   static constexpr size_t kAlignment = 256;
   size_t latents;  ///< elements per row
@@ -305,8 +305,8 @@ void check_shape(const tensor::LatentShape& shape) {
 
 size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds) {
   const SliceLayout layout(shape);
-  const int32_t rows = bounds.rows < layout.max_rows() ? bounds.rows : layout.max_rows();
-  return layout.bytes(rows) + partial_bytes(shape, bounds, split_rows_of(shape, bounds));
+  const int32_t rows = layout.rows_within(kMaxSliceBytes, bounds.rows);
+  return layout.bytes(rows < 1 ? 1 : rows) + partial_bytes(shape, bounds, split_rows_of(shape, bounds));
 }
 
 size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {
@@ -317,7 +317,7 @@ size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {
 
 void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
                       const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
-                      const DeviceKvCache& cache, int32_t layer, void* out, void* workspace) {
+                      const DeviceKvCache& cache, int32_t layer, void* out, void* workspace, size_t workspace_bytes) {
   check_shape(shape);
   const SliceLayout layout(shape);
   const int32_t heads = shape.head_count;
@@ -335,9 +335,15 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + partials * decltype(tile)::kLatent);
   });
   std::byte* const slices = aligned(reinterpret_cast<std::byte*>(a.partial_sums + partials));
-  for (int32_t first = 0; first < bounds.rows; first += layout.max_rows()) {
+  const size_t partial = partial_bytes(shape, bounds, a.split_rows);
+  const int32_t max_rows = layout.rows_within(workspace_bytes < partial ? 0 : workspace_bytes - partial, bounds.rows);
+  if (max_rows < 1 && bounds.rows > 0) {
+    throw std::invalid_argument("latent attention: found " + std::to_string(workspace_bytes) +
+                                " bytes of scratch, wanted at least " + std::to_string(layout.bytes(1) + partial));
+  }
+  for (int32_t first = 0; first < bounds.rows; first += max_rows) {
     a.first_row = first;
-    a.rows = bounds.rows - first < layout.max_rows() ? bounds.rows - first : layout.max_rows();
+    a.rows = bounds.rows - first < max_rows ? bounds.rows - first : max_rows;
     const auto rows = static_cast<size_t>(a.rows);
     auto* const latents = reinterpret_cast<uint16_t*>(slices);
     auto* const keys = reinterpret_cast<uint16_t*>(aligned(slices + rows * layout.latents * sizeof(uint16_t)));

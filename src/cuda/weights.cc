@@ -233,9 +233,7 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
 }
 
 tensor::Buffer WeightLoader::pack_each(std::span<const tensor::HostTensor> matrices) {
-  CHECK(!matrices.empty(), "no matrix to pack");
   const tensor::Shape& shape = matrices.front().shape;
-  check_matrix(matrices.front());
   const DeviceWeight weight{.out_features = static_cast<int32_t>(shape[0]),
                             .in_features = static_cast<int32_t>(shape[1])};
   const std::lock_guard lock(mutex_);
@@ -352,8 +350,7 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
 /// Packs a rank's experts of a layer into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
-  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::ExpertOptions& options,
-               tensor::RankPosition position)
+  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::ExpertOptions& options, tensor::RankPosition position)
       : loader_(loader), options_(options) {
     const tensor::SumShards shards = tensor::expert_shards(count, position);
     experts_.shards.count = position.shard_count();
@@ -402,8 +399,8 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   int32_t added_biases_ = 0;
   std::vector<float> gate_up_biases_;  // [added_biases_][gate | up][intermediate]
   std::vector<float> down_biases_;     // [added_biases_][hidden]
-  tensor::Buffer gate_up_;  // [own_count()] packed weights
-  tensor::Buffer down_;     // [own_count()] packed weights
+  tensor::Buffer gate_up_;             // [own_count()] packed weights
+  tensor::Buffer down_;                // [own_count()] packed weights
 };
 
 size_t WeightLoader::ExpertPacker::count_expert(const DeviceWeight& gate_up, const DeviceWeight& down,

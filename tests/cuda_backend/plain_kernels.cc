@@ -12,6 +12,7 @@
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
 #include "cuda_backend/plain_numbers.h"
+#include "cuda_backend/plain_rows.h"
 #include "cuda_backend/plain_weights.h"
 
 namespace millrace::cuda {
@@ -75,32 +76,6 @@ uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool v
                      static_cast<size_t>(layer) * kv_layer_bytes(cache);
   return reinterpret_cast<uint16_t*>(begin) + (value ? side : 0) +
          static_cast<size_t>(head * cache.page_size + token) * stride;
-}
-
-/// Calls each(row, sequence, position) for every row of a sequence.
-template <class Each>
-void each_row(const DeviceBatch& batch, const Each& each) {
-  for (int32_t s = 0; s < *batch.sequence_count; ++s) {
-    for (int32_t row = batch.row_begin[s]; row < batch.row_begin[s + 1]; ++row) {
-      each(row, s, batch.prefix[s] + row - batch.row_begin[s]);
-    }
-  }
-}
-
-/// Checks that the bounds, which size grids, hold the batch at the time of running.
-void check_bounds(const char* op, const DeviceBatch& batch, const BatchBounds& bounds) {
-  const int32_t count = *batch.sequence_count;
-  int32_t longest = 0;
-  for (int32_t s = 0; s < count; ++s) longest = std::max(longest, batch.row_begin[s + 1] - batch.row_begin[s]);
-  CHECK(count <= bounds.sequences && batch.row_begin[count] <= bounds.rows && longest <= bounds.sequence_rows &&
-            batch.split_begin[count] <= bounds.splits,
-        "{}: launched for {} sequences, {} rows, {} of one, {} splits; found {}, {}, {}, {}", op, bounds.sequences,
-        bounds.rows, bounds.sequence_rows, bounds.splits, count, batch.row_begin[count], longest,
-        batch.split_begin[count]);
-}
-
-uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t sequence, int32_t position) {
-  return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
 }
 
 /// Returns the factor of the queries at a position.
