@@ -101,8 +101,8 @@ __device__ void load_queries(const AttentionParams& a, const QueryRows& rows, in
   }
 }
 
-/// Returns the factor of a row's unnormalised output: 1 / sum, where its head's sink counts too. The maximum is in units
-/// of log2.
+/// Returns the factor of a row's unnormalised output: 1 / sum, where its head's sink counts too. The maximum is in
+/// units of log2.
 __device__ float output_factor(const AttentionParams& a, const QueryRows& rows, int32_t virtual_row, float max,
                                float sum) {
   if (a.sinks == nullptr) return 1.0f / sum;

@@ -442,8 +442,8 @@ void CudaBackend::attention(Matrix q, const AttentionShape& shape, const Uploade
                              .causal = shape.causal,
                              .soft_cap = shape.soft_cap,
                              .sinks = values_of(shape.sinks)};
-  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads",
-        shape.sinks->size(), shape.head_count);
+  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
+        shape.head_count);
   const DeviceKvCache& layout = as_cuda(cache).layout();
   std::byte* scratch =
       device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));

@@ -44,7 +44,7 @@ struct ExpertGemmParams {
   int32_t row_stride = 0;     ///< RouteParams::row_stride
   int32_t pairs_per_row = 1;  ///< pair p reads row p / pairs_per_row of x and writes row p of out
   int32_t feature_tiles = 0;
-  int32_t first_expert = 0;  ///< whose weights come first
+  int32_t first_expert = 0;       ///< whose weights come first
   const float* biases = nullptr;  ///< of gate and up, or of down, expert by expert; or null
   tensor::GatedActivation activation = {};
 };
@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   compute_tile<T>(p, rows, first_panel, 0, true, sums);
   const bool is_gated = p.epilogue == Epilogue::kSiluMul;
-  const float* const biases =
-      which.biases == nullptr ? nullptr : which.biases + own * p.features * (is_gated ? 2 : 1);
+  const float* const biases = which.biases == nullptr ? nullptr : which.biases + own * p.features * (is_gated ? 2 : 1);
   if (!is_gated) p.bias = biases;
   run_epilogue<T>(p, rows, first_panel * kPanelRows, sums, ExpertActivation{which.activation, biases, p.features});
 }

@@ -276,9 +276,9 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
 struct AttentionSizes {
   int32_t head_count = 0;
   float scale = 0.0f;
-  int32_t sliding_window = 0;  ///< 0: none
-  bool causal = true;          ///< else every key of the sequence is visible; without a window
-  float soft_cap = 0.0f;       ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  int32_t sliding_window = 0;    ///< 0: none
+  bool causal = true;            ///< else every key of the sequence is visible; without a window
+  float soft_cap = 0.0f;         ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   const float* sinks = nullptr;  // [head_count] scores of keys without values, or null
 };
 /// Returns the scratch bytes of attention for batches within `bounds`. The scratch need not be zeroed.
@@ -287,8 +287,8 @@ struct AttentionSizes {
 /// Returns the dynamic shared memory, in bytes, of an attention block for heads of `head_dim` channels. Not every
 /// device has that much.
 [[nodiscard]] size_t attention_shared_bytes(int32_t head_dim);
-/// out (bf16) [rows, heads·head_dim] = attention over the sequence's pages: up to the own position included, or over all
-/// keys where it is not causal.
+/// out (bf16) [rows, heads·head_dim] = attention over the sequence's pages: up to the own position included, or over
+/// all keys where it is not causal.
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace);
 

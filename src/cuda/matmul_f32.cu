@@ -8,7 +8,7 @@ constexpr int kWarps = 4;
 constexpr int kChunk = 4;  ///< inputs that a lane multiplies at once
 
 struct F32Product {
-  const uint16_t* x = nullptr;      // [rows, inputs]
+  const uint16_t* x = nullptr;    // [rows, inputs]
   const float* weight = nullptr;  // [features, inputs]
   const float* bias = nullptr;    // [features] or null
   int32_t rows = 0;

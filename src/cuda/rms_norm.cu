@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kRowBlockThreads)
     reinterpret_cast<uint2*>(to)[i] =
         uint2{pack_bf16(x.x * inverse * w.x, x.y * inverse * w.y), pack_bf16(x.z * inverse * w.z, x.w * inverse * w.w)};
   }
-  for (int32_t i = wide * 4 + threadIdx.x; i < width; i += kRowBlockThreads) to[i] = float_to_bf16(in[i] * inverse * weight[i]);
+  for (int32_t i = wide * 4 + threadIdx.x; i < width; i += kRowBlockThreads)
+    to[i] = float_to_bf16(in[i] * inverse * weight[i]);
 }
 
 /// Grid: [rows].
@@ -42,9 +43,11 @@ __global__ void __launch_bounds__(kRowBlockThreads)
 
 void rms_norm(cudaStream_t stream, const float* hidden, const float* weight, float epsilon, int32_t rows, int32_t width,
               void* out) {
-  launch<rms_norm_kernel>(
-      {.name = "rms_norm", .grid = dim3(rows), .block = dim3(kRowBlockThreads), .shared_bytes = kRowBlockWarps * sizeof(float)}, stream,
-      hidden, weight, epsilon, width, static_cast<uint16_t*>(out));
+  launch<rms_norm_kernel>({.name = "rms_norm",
+                           .grid = dim3(rows),
+                           .block = dim3(kRowBlockThreads),
+                           .shared_bytes = kRowBlockWarps * sizeof(float)},
+                          stream, hidden, weight, epsilon, width, static_cast<uint16_t*>(out));
 }
 
 void rms_norm_columns(cudaStream_t stream, float* values, int32_t rows, int32_t stride, int32_t first, int32_t width,

@@ -110,8 +110,8 @@ __device__ void list_choices(const RouteParams& route, int32_t row, uint32_t cho
   }
 }
 
-/// Finds one row's experts and their weights by a plain softmax, with one warp. A row with a NaN goes to the first experts with NaN
-/// weights, as do infinities.
+/// Finds one row's experts and their weights by a plain softmax, with one warp. A row with a NaN goes to the first
+/// experts with NaN weights, as do infinities.
 template <int kPerLane>
 __device__ void route_row(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);

@@ -134,7 +134,8 @@ TEST_CASE("rows choose among hundreds of experts in groups") {
     const auto backend = backend_case.make();
     if (!backend->computes(Feature::kRouting)) continue;
     INFO(backend_case.name);
-    for (const auto& [experts, groups] : {std::pair(256, 8), std::pair(160, 8), std::pair(144, 1), std::pair(129, 43)}) {
+    for (const auto& [experts, groups] :
+         {std::pair(256, 8), std::pair(160, 8), std::pair(144, 1), std::pair(129, 43)}) {
       for (const GroupScore group_score : {GroupScore::kMax, GroupScore::kSumOfTwo}) {
         Routing routing{.experts_per_row = 6,
                         .renormalize = true,
