@@ -14,7 +14,8 @@
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "deepseek-v2-lite", "qwen3next", "lfm2");
+  const std::string family =
+      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "deepseek-v2-lite", "qwen3next", "lfm2", "gpt_oss");
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
