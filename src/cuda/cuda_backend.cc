@@ -68,7 +68,9 @@ class CudaBackend final : public Backend {
   }
   DType compute_dtype() const override { return DType::kBF16; }
   std::string kv_format() const override {
-    return fmt::format("bf16 cuda {} {}", architecture(device_.ordinal), to_string(device_.products));
+    const std::string codes =
+        options_.kv_dtype == KvDType::kAuto ? "" : fmt::format(" kv {}", enum_name(options_.kv_dtype));
+    return fmt::format("bf16 cuda {} {}{}", architecture(device_.ordinal), to_string(device_.products), codes);
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }
@@ -82,7 +84,7 @@ class CudaBackend final : public Backend {
 
   void reserve(const WorkBounds& bounds) override {
     device_.make_current();
-    reserve_scratch(device_, submissions_, bounds);
+    reserve_scratch(device_, submissions_, bounds, options_.kv_dtype);
   }
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {
@@ -135,9 +137,11 @@ class CudaBackend final : public Backend {
     return loader_.load_vector(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CudaKvCache>(device_, shape);
+    return std::make_unique<CudaKvCache>(device_, shape, options_.kv_dtype);
   }
-  size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
+  size_t kv_page_bytes(const KvCacheShape& shape) const override {
+    return CudaKvCache::page_bytes_of(shape, options_.kv_dtype);
+  }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     if (launches_ == nullptr) return submissions_.submit(work, std::move(done));

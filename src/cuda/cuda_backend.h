@@ -7,6 +7,7 @@
 
 #include "base/enum_names.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 namespace millrace::cuda {
 
@@ -30,8 +31,9 @@ enum class RankExchange : uint8_t { kNccl, kCopies };
 struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;
-  bool graphs = true;    ///< replay decode steps as CUDA graphs
-  bool channels = true;  ///< offer channels to devices of other processes
+  tensor::KvDType kv_dtype = tensor::KvDType::kAuto;  ///< of pages
+  bool graphs = true;                                 ///< replay decode steps as CUDA graphs
+  bool channels = true;                               ///< offer channels to devices of other processes
   RankExchange rank_exchange = RankExchange::kNccl;
   /// Runs on one of `part_count` equal parts of the GPU's multiprocessors. Where division is impossible it uses all of
   /// them, and the backend's description says why.

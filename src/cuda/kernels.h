@@ -53,23 +53,44 @@ struct BatchBounds {
 /// Maximum of channels per head that attention supports.
 inline constexpr int32_t kMaxHeadDim = 256;
 
+/// What pages store in place of a value: the value in bf16, or a code of 8 bits that counts times a scale.
+enum class KvElement : int32_t {
+  kBf16,
+  kInt8,  ///< a scale per 32 channels
+  kE4M3,  ///< a scale per head
+};
 /// KV pages: page p begins at data + p · kv_page_bytes. A page is bf16 [layer][K|V][kv_head][token][channel_stride], so
 /// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros.
+///
+/// A layer of codes is [K|V][kv_head][token][code_stride], then scales [kv_head][token][kv_scale_count][K|V] in bf16.
 struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;  ///< at most kMaxHeadDim
   int32_t page_size = 0;
+  KvElement element = KvElement::kBf16;
 };
 /// Returns head_dim rounded up to whole 16-byte loads.
 [[nodiscard]] constexpr int32_t channel_stride(int32_t head_dim) {
   return (head_dim + 7) / 8 * 8;
 }
-/// Returns the bytes of one layer of one page.
+/// Returns the same for codes of one byte.
+[[nodiscard]] constexpr int32_t code_stride(int32_t head_dim) {
+  return (head_dim + 15) / 16 * 16;
+}
+/// Channels that share a scale of kInt8.
+inline constexpr int32_t kInt8ScaleChannels = 32;
+/// Returns the scales of a key in a cache of codes, which are those of its value too.
+[[nodiscard]] constexpr int32_t kv_scale_count(const DeviceKvCache& cache) {
+  return cache.element == KvElement::kInt8 ? (cache.head_dim + kInt8ScaleChannels - 1) / kInt8ScaleChannels : 1;
+}
+/// Returns the bytes of one layer of one page, a multiple of 16.
 [[nodiscard]] constexpr size_t kv_layer_bytes(const DeviceKvCache& cache) {
-  return size_t{4} * static_cast<size_t>(cache.kv_head_count) * static_cast<size_t>(cache.page_size) *
-         static_cast<size_t>(channel_stride(cache.head_dim));
+  const size_t tokens = static_cast<size_t>(cache.kv_head_count) * static_cast<size_t>(cache.page_size);
+  if (cache.element == KvElement::kBf16) return 4 * tokens * static_cast<size_t>(channel_stride(cache.head_dim));
+  const auto token_bytes = static_cast<size_t>(2 * code_stride(cache.head_dim) + 4 * kv_scale_count(cache));
+  return (tokens * token_bytes + 15) / 16 * 16;
 }
 /// Returns the bytes of one page over all layers.
 [[nodiscard]] constexpr size_t kv_page_bytes(const DeviceKvCache& cache) {
@@ -238,7 +259,8 @@ struct DeviceRotary {
   float attention_factor = 1.0f;
 };
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
-/// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key.
+/// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key. Codes
+/// follow from the key and value in f32; magnitudes from 2^126 on count as non-finite there.
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q);
@@ -252,9 +274,9 @@ struct AttentionSizes {
 /// Returns the scratch bytes of attention for batches within `bounds`. The scratch need not be zeroed.
 [[nodiscard]] size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache,
                                                const BatchBounds& bounds);
-/// Returns the dynamic shared memory, in bytes, of an attention block for heads of `head_dim` channels. Not every
-/// device has that much.
-[[nodiscard]] size_t attention_shared_bytes(int32_t head_dim);
+/// Returns the dynamic shared memory, in bytes, of an attention block over such a cache. Not every device has that
+/// much.
+[[nodiscard]] size_t attention_shared_bytes(const DeviceKvCache& cache);
 /// out (bf16) [rows, heads·head_dim] = causal attention over the sequence's pages, own position included.
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace);

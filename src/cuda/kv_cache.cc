@@ -10,17 +10,18 @@ namespace {
 /// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
-DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
+DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
   return {.layer_count = shape.layer_count,
           .kv_head_count = shape.kv_head_count,
           .head_dim = shape.head_dim,
-          .page_size = shape.page_size};
+          .page_size = shape.page_size,
+          .element = element_of(stored)};
 }
 
 }  // namespace
 
-CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
-    : device_(device), shape_(shape), layout_(layout_of(shape)) {
+CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape, tensor::KvDType stored)
+    : device_(device), shape_(shape), layout_(layout_of(shape, stored)) {
   CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
             shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
@@ -29,8 +30,8 @@ CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
   layout_.data = pages_.data();
 }
 
-size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape) {
-  return kv_page_bytes(layout_of(shape));
+size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
+  return kv_page_bytes(layout_of(shape, stored));
 }
 
 void CudaKvCache::read_pages(std::span<const tensor::PageTransfer> pages) const {

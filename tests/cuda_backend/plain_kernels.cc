@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cpu/kv_codes.h"
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
 #include "cuda_backend/plain_numbers.h"
@@ -77,6 +78,53 @@ uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool v
          static_cast<size_t>(head * cache.page_size + token) * stride;
 }
 
+/// The tokens of a head in a cache of codes, each [K codes][V codes][K scales][V scales].
+class PlainCodes {
+ public:
+  explicit PlainCodes(const DeviceKvCache& cache)
+      : cache_(cache),
+        is_int8_(cache.element == KvElement::kInt8),
+        layout_(is_int8_ ? tensor::KvDType::kInt8 : tensor::KvDType::kFp8E4M3, code_stride(cache.head_dim), 1) {}
+
+  void store(uint32_t page, int32_t layer, int32_t head, int32_t token, std::vector<float> key,
+             std::vector<float> value) const {
+    key.resize(static_cast<size_t>(code_stride(cache_.head_dim)));
+    value.resize(key.size());
+    layout_.encode(key, value, at(page, layer, head, token));
+  }
+  /// Returns the key or value [head_dim] in bf16.
+  std::vector<uint16_t> load(uint32_t page, int32_t layer, bool value, int32_t head, int32_t token) const {
+    const auto stride = static_cast<size_t>(code_stride(cache_.head_dim));
+    const auto count = static_cast<size_t>(kv_scale_count(cache_));
+    const std::byte* const begin = at(page, layer, head, token);
+    const auto* const codes = reinterpret_cast<const uint8_t*>(begin) + (value ? stride : 0);
+    const uint16_t* const scales = bf16(begin + 2 * stride) + (value ? count : 0);
+    std::vector<uint16_t> values;
+    for (size_t i = 0; i < static_cast<size_t>(cache_.head_dim); ++i) {
+      const float scale = to_float(scales[is_int8_ ? i / kInt8ScaleChannels : 0]);
+      values.push_back(to_bf16(number(codes[i]) * scale));
+    }
+    return values;
+  }
+
+ private:
+  [[nodiscard]] std::byte* at(uint32_t page, int32_t layer, int32_t head, int32_t token) const {
+    return static_cast<std::byte*>(cache_.data) + page * kv_page_bytes(cache_) +
+           static_cast<size_t>(layer) * kv_layer_bytes(cache_) +
+           static_cast<size_t>(head * cache_.page_size + token) * layout_.token_bytes();
+  }
+  [[nodiscard]] float number(uint8_t code) const {
+    if (is_int8_) return static_cast<float>(static_cast<int8_t>(code));
+    const int exponent = code >> 3 & 15;
+    const float magnitude = exponent == 0 ? 0.0f : std::ldexp(1.0f + static_cast<float>(code & 7) / 8, exponent - 7);
+    return code < 128 ? magnitude : -magnitude;
+  }
+
+  DeviceKvCache cache_;
+  bool is_int8_;
+  cpu::KvCodeLayout layout_;
+};
+
 /// Calls each(row, sequence, position) for every row of a sequence.
 template <class Each>
 void each_row(const DeviceBatch& batch, const Each& each) {
@@ -135,17 +183,21 @@ void attend(const uint16_t* q, const AttentionSizes& sizes, const DeviceBatch& b
             int32_t layer, int32_t sequence, int32_t position, int32_t kv_head, uint16_t* out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t first = sizes.sliding_window > 0 ? std::max(0, position - sizes.sliding_window + 1) : 0;
-  const auto at = [&](bool value, int32_t key) {
-    return kv_at(cache, page_of(batch, cache, sequence, key), layer, value, kv_head, key % cache.page_size);
+  const auto at = [&](bool value, int32_t key) -> std::vector<uint16_t> {
+    const uint32_t page = page_of(batch, cache, sequence, key);
+    const int32_t token = key % cache.page_size;
+    if (cache.element != KvElement::kBf16) return PlainCodes(cache).load(page, layer, value, kv_head, token);
+    const uint16_t* const found = kv_at(cache, page, layer, value, kv_head, token);
+    return {found, found + dim};
   };
   std::vector<float> weights;
-  for (int32_t key = first; key <= position; ++key) weights.push_back(dot(q, at(false, key), dim) * sizes.scale);
+  for (int32_t key = first; key <= position; ++key) weights.push_back(dot(q, at(false, key).data(), dim) * sizes.scale);
   const float max = *std::max_element(weights.begin(), weights.end());
   std::vector<float> sums(dim, 0.0f);
   float total = 0.0f;
   for (int32_t key = first; key <= position; ++key) {
     const float weight = std::exp(weights[static_cast<size_t>(key - first)] - max);
-    const uint16_t* value = at(true, key);
+    const std::vector<uint16_t> value = at(true, key);
     total += weight;
     for (size_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
   }
@@ -326,14 +378,19 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
       for (int32_t head = 0; head < cache.kv_head_count; ++head) {
         const float* key = heads + (head_count + head) * dim;
         const float* value = key + cache.kv_head_count * dim;
-        store(turned(key, dim, rotary, k_norm, norm_epsilon, position), kv_at(cache, page, layer, false, head, token));
+        const std::vector<float> rotated = turned(key, dim, rotary, k_norm, norm_epsilon, position);
+        if (cache.element != KvElement::kBf16) {
+          PlainCodes(cache).store(page, layer, head, token, rotated, {value, value + dim});
+          continue;
+        }
+        store(rotated, kv_at(cache, page, layer, false, head, token));
         store({value, value + dim}, kv_at(cache, page, layer, true, head, token));
       }
     });
   });
 }
 
-size_t attention_shared_bytes(int32_t) {
+size_t attention_shared_bytes(const DeviceKvCache&) {
   return 0;
 }
 
