@@ -16,11 +16,12 @@ struct Format {
   cuda::WeightFormat format;
 };
 
-/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, and of `w8`.
+/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, of FP8 in blocks of 128, and of `w8`.
 constexpr Format kFormats[] = {
     {"w4", {cuda::WeightCodes::kInt4, cuda::CodeScales::kBf16, 2}},
     {"gptq", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF16Zero, 1}},
     {"q4_k", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF32Minimum, 2}},
+    {"fp8", {cuda::WeightCodes::kE4M3, cuda::CodeScales::kF32, 1}},
     {"w8", {cuda::WeightCodes::kInt8, cuda::CodeScales::kBf16, 2}},
 };
 

@@ -113,6 +113,16 @@ class CudaBackend final : public Backend {
     check_inputs(inputs);
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
+  bool packs_fp8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts) override {
+    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up) override {
+    return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
+    return loader_.pack_sharded_coded(CodedPart(part), shards);
+  }
   bool packs_w4() const override { return true; }
   bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {

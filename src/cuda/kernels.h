@@ -130,12 +130,14 @@ enum class WeightCodes : int32_t {
   kInt4,    ///< integers from 0 to 15
   kTable4,  ///< 16 integers from -128 to 127
   kInt8,    ///< integers from -128 to 127
+  kE4M3,    ///< numbers in E4M3, with kF32 alone
 };
 /// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.
 enum class CodeScales : int32_t {
   kBf16,        ///< s: n · s; with kInt4 (n - 8) · s
   kBf16Zero,    ///< a 16-bit integer z, and s: (n - z) · s
   kF16Zero,     ///< the same with an f16
+  kF32,         ///< f32 s: n · s
   kF32Zero,     ///< f32 s and z: (n - z) · s
   kF32Minimum,  ///< f32 s and m: n · s + m
 };

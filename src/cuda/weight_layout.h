@@ -36,7 +36,7 @@ constexpr int32_t kMaxCodedStepBytes = 5 << 10;
 
 /// Returns the 16-byte parts of a unit's codes.
 constexpr int32_t unit_parts(WeightCodes codes) {
-  return codes == WeightCodes::kInt8 ? 2 : 1;
+  return codes == WeightCodes::kInt8 || codes == WeightCodes::kE4M3 ? 2 : 1;
 }
 /// Returns the bytes of a step's codes.
 constexpr int32_t step_code_bytes(WeightCodes codes) {
@@ -47,7 +47,8 @@ constexpr int32_t scale_bytes(CodeScales scales) {
   switch (scales) {
     case CodeScales::kBf16: return 2;
     case CodeScales::kBf16Zero:
-    case CodeScales::kF16Zero: return 4;
+    case CodeScales::kF16Zero:
+    case CodeScales::kF32: return 4;
     case CodeScales::kF32Zero:
     case CodeScales::kF32Minimum: break;
   }

@@ -338,6 +338,9 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", gate.name);
     add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
   }
+  void add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up, const tensor::Fp8Matrix& down) override {
+    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+  }
   std::unique_ptr<tensor::Experts> finish() override;
 
  private:

@@ -1,5 +1,6 @@
 #include "cuda_backend/plain_weights.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "cuda/weight_layout.h"
@@ -19,7 +20,7 @@ T read_at(const std::byte* from) {
 int integer_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
   const int32_t half = input / kUnitInputs;
   const int32_t within = input % kUnitInputs;
-  if (format.codes == WeightCodes::kInt8) {
+  if (format.codes == WeightCodes::kInt8 || format.codes == WeightCodes::kE4M3) {
     const int32_t part = within / kPartBytes;
     return read_at<int8_t>(step + part_offset(format.codes, row, half, part) + within % kPartBytes);
   }
@@ -30,8 +31,19 @@ int integer_of(const WeightFormat& format, const std::byte* step, int32_t row, i
   return static_cast<int32_t>(format.integers[code / 4] >> code % 4 * 8 & 255) - 128;
 }
 
+/// Returns the number of a code of E4M3.
+float number_of(int code) {
+  const int magnitude = code & 0x7F;
+  const int exponent = magnitude >> 3;
+  const auto mantissa = static_cast<float>(magnitude & 7);
+  float number = exponent == 0 ? mantissa * 0x1p-9f : std::ldexp(8.0f + mantissa, exponent - 10);
+  if (magnitude == 0x7F) number = std::nanf("");
+  return code < 0 ? -number : number;
+}
+
 float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
-  const auto n = static_cast<float>(integer_of(format, step, row, input));
+  const int code = integer_of(format, step, row, input);
+  const float n = format.codes == WeightCodes::kE4M3 ? number_of(code) : static_cast<float>(code);
   const std::byte* const scale = step + scale_offset(format, row, input / kUnitInputs);
   switch (format.scales) {
     case CodeScales::kBf16:
@@ -41,6 +53,7 @@ float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, 
     case CodeScales::kF16Zero:
       return (n - static_cast<float>(read_at<uint16_t>(scale))) *
              tensor::Float16{read_at<uint16_t>(scale + 2)}.to_float();
+    case CodeScales::kF32: return n * read_at<float>(scale);
     case CodeScales::kF32Zero: return (n - read_at<float>(scale + 4)) * read_at<float>(scale);
     case CodeScales::kF32Minimum: break;
   }
