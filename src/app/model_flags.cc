@@ -157,6 +157,9 @@ void add_device_flags(CLI::App& serve, ServeFlags& flags) {
       serve, "--cuda-products", node.gemm,
       "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
       "at the start).");
+  serve.add_flag("--cuda-fp8-products", node.fp8_products,
+                 "Rounds the inputs of weights that are stored in FP8 to FP8 on a GPU with wgmma, which is faster for "
+                 "prompts and less exact.");
   serve.add_flag("--divide-gpu", node.divide_gpu,
                  "Gives equal parts of the multiprocessors to stages and ranks that share a GPU, where "
                  "driver and GPU can.");

@@ -128,6 +128,22 @@ void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, s
   }
 }
 
+/// Packs a row of a panel of kE4M3Both.
+void pack_fp8_row(const CodedPart& part, int64_t row, std::span<const PackedColumns> columns, int32_t panel_row,
+                  std::byte* to) {
+  for (const PackedColumns& some : columns) {
+    for (int64_t first = 0; first < some.count; first += kFp8StepInputs) {
+      std::byte* const step = to + (some.packed + first) / kFp8StepInputs * kFp8StepBytes;
+      const std::byte* const codes = codes_of_row(part, row, some.source + first);
+      for (int32_t chunk = 0; chunk < kFp8StepInputs / kPartBytes; ++chunk) {
+        std::memcpy(step + chunk_offset(panel_row, chunk), codes + chunk * kPartBytes, kPartBytes);
+      }
+      const float scale = part.fp8()->scale(row, some.source + first);
+      std::memcpy(step + kPanelStepBytes + static_cast<size_t>(panel_row) * sizeof(scale), &scale, sizeof(scale));
+    }
+  }
+}
+
 }  // namespace
 
 bool CodedPart::shares_scale(int64_t col, int64_t inputs) const {
@@ -166,6 +182,18 @@ bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns) {
   });
 }
 
+bool can_multiply_fp8(std::span<const CodedPart> parts, std::span<const PackedColumns> columns) {
+  const auto has_whole_steps = [](const PackedColumns& some) {
+    return some.count % kFp8StepInputs == 0 && some.packed % kFp8StepInputs == 0;
+  };
+  const auto shares_scales = [&](const CodedPart& part) {
+    return part.fp8() != nullptr && std::ranges::all_of(columns, [&](const PackedColumns& some) {
+             return some.count == 0 || part.shares_scale(some.source, kFp8StepInputs);
+           });
+  };
+  return std::ranges::all_of(columns, has_whole_steps) && std::ranges::all_of(parts, shares_scales);
+}
+
 WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns) {
   WeightFormat format{.codes = codes_of(parts.front()), .scales = scales_of(parts)};
   for (const CodedPart& part : parts) {
@@ -183,33 +211,43 @@ WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedC
   return format;
 }
 
-size_t CodedWeight::panel_bytes() const {
-  return static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+CodedWeight::Source CodedWeight::source_of(int32_t packed_row) const {
+  size_t which = 0;
+  int64_t row = packed_row;
+  if (weight.gate_up) {
+    which = static_cast<size_t>(packed_row / 8 % 2);
+    row = packed_row / 16 * 8 + packed_row % 8;
+  } else {
+    while (which < parts.size() && row >= parts[which].rows()) row -= parts[which++].rows();
+  }
+  if (which >= parts.size() || row >= parts[which].rows()) return {};
+  return {&parts[which], row};
+}
+
+void CodedWeight::pack_row(const Source& source, int32_t panel_row, std::byte* to) const {
+  const WeightFormat& format = weight.format;
+  for (const PackedColumns& some : columns) {
+    for (int64_t first = 0; first < some.count; first += kUnitInputs) {
+      const auto input = static_cast<int32_t>(some.packed + first);
+      const int32_t half = input / kUnitInputs % kUnitsPerStep;
+      std::byte* const step = to + static_cast<size_t>(input / kStepInputs) * static_cast<size_t>(step_bytes(format));
+      put_codes(*source.part, source.row, some.source + first, std::min<int64_t>(kUnitInputs, some.count - first), step,
+                panel_row, half);
+      if (half > 0 && format.scales_per_step == 1) continue;
+      put_scale(*source.part, format.scales, source.row, some.source + first,
+                step + scale_offset(format, panel_row, half));
+    }
+  }
 }
 
 void CodedWeight::pack_panel(int32_t panel, std::byte* to) const {
-  const WeightFormat& format = weight.format;
   for (int32_t panel_row = 0; panel_row < kPanelRows; ++panel_row) {
-    const int32_t packed_row = panel * kPanelRows + panel_row;
-    size_t which = 0;
-    int64_t row = packed_row;
-    if (weight.gate_up) {
-      which = static_cast<size_t>(packed_row / 8 % 2);
-      row = packed_row / 16 * 8 + packed_row % 8;
+    const Source source = source_of(panel * kPanelRows + panel_row);
+    if (source.part == nullptr) continue;
+    if (weight.format.codes == WeightCodes::kE4M3Both) {
+      pack_fp8_row(*source.part, source.row, columns, panel_row, to);
     } else {
-      while (which < parts.size() && row >= parts[which].rows()) row -= parts[which++].rows();
-    }
-    if (which >= parts.size() || row >= parts[which].rows()) continue;
-    for (const PackedColumns& some : columns) {
-      for (int64_t first = 0; first < some.count; first += kUnitInputs) {
-        const auto input = static_cast<int32_t>(some.packed + first);
-        const int32_t half = input / kUnitInputs % kUnitsPerStep;
-        std::byte* const step = to + static_cast<size_t>(input / kStepInputs) * static_cast<size_t>(step_bytes(format));
-        put_codes(parts[which], row, some.source + first, std::min<int64_t>(kUnitInputs, some.count - first), step,
-                  panel_row, half);
-        if (half > 0 && format.scales_per_step == 1) continue;
-        put_scale(parts[which], format.scales, row, some.source + first, step + scale_offset(format, panel_row, half));
-      }
+      pack_row(source, panel_row, to);
     }
   }
 }

@@ -60,6 +60,8 @@ struct PackedColumns {
 
 /// Returns whether units of the packed matrix hold weights that share a scale.
 [[nodiscard]] bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns);
+/// Returns whether parts in E4M3 can be multiplied as kE4M3Both: steps of 128 inputs hold weights that share a scale.
+[[nodiscard]] bool can_multiply_fp8(std::span<const CodedPart> parts, std::span<const PackedColumns> columns);
 /// Returns the format of parts that are packed together, which fit together.
 [[nodiscard]] WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns);
 
@@ -69,10 +71,17 @@ struct CodedWeight {
   std::vector<PackedColumns> columns;
   DeviceWeight weight;
 
-  /// Returns the bytes of one packed panel.
-  [[nodiscard]] size_t panel_bytes() const;
   /// Packs a panel to zeroed memory.
   void pack_panel(int32_t panel, std::byte* to) const;
+
+ private:
+  /// A row of a part; part is null for padding.
+  struct Source {
+    const CodedPart* part = nullptr;
+    int64_t row = 0;
+  };
+  [[nodiscard]] Source source_of(int32_t packed_row) const;
+  void pack_row(const Source& source, int32_t panel_row, std::byte* to) const;
 };
 
 }  // namespace millrace::cuda

@@ -70,7 +70,8 @@ class CudaBackend final : public Backend {
   std::string kv_format() const override {
     const std::string codes =
         options_.kv_dtype == KvDType::kAuto ? "" : fmt::format(" kv {}", enum_name(options_.kv_dtype));
-    return fmt::format("bf16 cuda {} {}{}", architecture(device_.ordinal), to_string(device_.products), codes);
+    return fmt::format("bf16 cuda {} {}{}{}", architecture(device_.ordinal), to_string(device_.products),
+                       device_.fp8_products ? " fp8" : "", codes);
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }

@@ -32,8 +32,10 @@ struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;
   tensor::KvDType kv_dtype = tensor::KvDType::kAuto;  ///< of pages
-  bool graphs = true;                                 ///< replay decode steps as CUDA graphs
-  bool channels = true;                               ///< offer channels to devices of other processes
+  /// Multiplies weights that are stored in FP8 by inputs that are rounded to FP8. It requires wgmma.
+  bool fp8_products = false;
+  bool graphs = true;    ///< replay decode steps as CUDA graphs
+  bool channels = true;  ///< offer channels to devices of other processes
   RankExchange rank_exchange = RankExchange::kNccl;
   /// Runs on one of `part_count` equal parts of the GPU's multiprocessors. Where division is impossible it uses all of
   /// them, and the backend's description says why.

@@ -131,6 +131,9 @@ enum class WeightCodes : int32_t {
   kTable4,  ///< 16 integers from -128 to 127
   kInt8,    ///< integers from -128 to 127
   kE4M3,    ///< numbers in E4M3, with kF32 alone
+  /// The same with rows of a multiple of 128 inputs, which share a scale. Inputs are rounded to E4M3 too, 128 with one
+  /// f32 scale (largest / 448). The products of 128 inputs are summed by the instruction, then scaled and added in f32.
+  kE4M3Both,
 };
 /// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.
 enum class CodeScales : int32_t {
@@ -214,6 +217,8 @@ void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& 
                         float* hidden, void* workspace);
 /// Returns the scratch bytes of all GEMM ops with a weight that is not in bf16. Rules: matmul_workspace_bytes.
 [[nodiscard]] size_t dequantizing_workspace_bytes(const DeviceWeight& weight, int32_t rows);
+/// Returns the scratch bytes of all GEMM ops with a weight of kE4M3Both. Rules: matmul_workspace_bytes.
+[[nodiscard]] size_t fp8_workspace_bytes(const DeviceWeight& weight, int32_t rows);
 /// Copies rows with zeros before the shards that begin inside a step: out (bf16) [rows, to.border[count]] =
 /// x (bf16) [rows, from.border[count]], shard by shard.
 void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from, const DeviceShards& to, int32_t rows,

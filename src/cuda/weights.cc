@@ -13,6 +13,7 @@
 namespace millrace::cuda {
 namespace {
 
+constexpr WeightFormat kFp8Products{.codes = WeightCodes::kE4M3Both, .scales = CodeScales::kF32};
 /// Bytes of one block of rows.
 constexpr size_t kBlockBytes = 8 << 20;
 
@@ -122,7 +123,7 @@ CodedWeight coded_weight(std::vector<CodedPart> parts, bool gate_up, MatrixInstr
 }  // namespace
 
 void WeightLoader::pack_panels(const CodedWeight& weight, std::byte* packed) {
-  const size_t panel_bytes = weight.panel_bytes();
+  const size_t panel_bytes = coded_panel_bytes(weight.weight);
   if (panel_bytes > kBlockBytes) {
     throw std::runtime_error(fmt::format("{}: 64 packed rows have {} bytes, wanted at most {}",
                                          weight.parts.front().name(), panel_bytes, kBlockBytes));
@@ -259,7 +260,9 @@ std::unique_ptr<CudaWeight> WeightLoader::load_coded(CodedWeight coded, const De
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> parts, bool gate_up) {
-  return load_coded(coded_weight(std::move(parts), gate_up, device_.products));
+  CodedWeight coded = coded_weight(std::move(parts), gate_up, device_.products);
+  if (device_.fp8_products && can_multiply_fp8(coded.parts, coded.columns)) coded.weight.format = kFp8Products;
+  return load_coded(std::move(coded));
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards) {
@@ -280,6 +283,11 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& pa
                   .by = device_.products,
                   .shards = spread,
                   .format = format_of(coded.parts, coded.columns)};
+  // All shards count, not only those of the rank, so that every count of ranks gives the same bits.
+  const bool has_whole_steps = std::ranges::all_of(std::span(shards.border).first(tensor::kSumShards),
+                                                   [](int64_t border) { return border % kFp8StepInputs == 0; });
+  if (device_.fp8_products && has_whole_steps && can_multiply_fp8(coded.parts, coded.columns))
+    coded.weight.format = kFp8Products;
   return load_coded(std::move(coded), source);
 }
 

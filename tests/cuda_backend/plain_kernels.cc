@@ -12,6 +12,7 @@
 #include "cpu/kv_codes.h"
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
+#include "cuda/weight_layout.h"
 #include "cuda_backend/plain_numbers.h"
 #include "cuda_backend/plain_weights.h"
 
@@ -31,6 +32,35 @@ std::string wgmma_of_the_device() {
   return given == nullptr ? "right" : given;
 }
 
+/// A row of x as a GEMM reads it: with kE4M3Both rounded to E4M3, 128 inputs with one scale.
+class PlainRow {
+ public:
+  PlainRow(const uint16_t* x, const DeviceWeight& weight) : x_(x) {
+    if (weight.format.codes != WeightCodes::kE4M3Both) return;
+    for (int32_t first = 0; first < weight.in_features; first += kFp8StepInputs) {
+      float largest = 0.0f;
+      for (int32_t i = 0; i < kFp8StepInputs; ++i) largest = std::max(largest, std::abs(to_float(x[first + i])));
+      const float scale = largest / 448.0f;
+      for (int32_t i = 0; i < kFp8StepInputs; ++i) {
+        rounded_.push_back(to_bf16(scale == 0.0f ? 0.0f : nearest_e4m3(to_float(x[first + i]) / scale) * scale));
+      }
+    }
+    x_ = rounded_.data();
+  }
+  [[nodiscard]] const uint16_t* data() const { return x_; }
+
+ private:
+  static float nearest_e4m3(float value) {
+    int exponent = 0;
+    (void)std::frexp(value, &exponent);
+    const float step = std::ldexp(1.0f, std::max(exponent, -5) - 4);
+    return std::clamp(std::nearbyint(value / step) * step, -448.0f, 448.0f);
+  }
+
+  std::vector<uint16_t> rounded_;
+  const uint16_t* x_;
+};
+
 /// Calls each(row, feature, x · w) for all rows and all rows of the packed matrix.
 template <class Each>
 void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t packed_rows, const Each& each) {
@@ -41,8 +71,9 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
   const bool uneven = by_wgmma && rows > kMany && wgmma_of_the_device() == "uneven";
   const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    const PlainRow inputs(bf16(x) + row * inner, weight);
     for (size_t feature = 0; feature < static_cast<size_t>(packed_rows); ++feature) {
-      float sum = dot(bf16(x) + row * inner, weights.row(feature), inner);
+      float sum = dot(inputs.data(), weights.row(feature), inner);
       if (wrong) sum += 1.0f;
       if (uneven) sum = std::nextafter(sum, 2.0f * sum);
       each(row, feature, sum);
@@ -56,12 +87,13 @@ void multiply_shards(const void* x, const DeviceWeight& weight, int32_t rows, co
   const auto inner = static_cast<size_t>(weight.in_features);
   const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    const PlainRow inputs(bf16(x) + row * inner, weight);
     for (size_t feature = 0; feature < static_cast<size_t>(weight.out_features); ++feature) {
       std::vector<float> sums;
       for (int32_t s = 0; s < weight.shards.count; ++s) {
         const auto begin = static_cast<size_t>(weight.shards.border[s]);
         const auto end = static_cast<size_t>(weight.shards.border[s + 1]);
-        sums.push_back(dot(bf16(x) + row * inner + begin, weights.row(feature) + begin, end - begin));
+        sums.push_back(dot(inputs.data() + begin, weights.row(feature) + begin, end - begin));
       }
       each(row, feature, tree_sum(sums));
     }
@@ -295,6 +327,10 @@ void matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& weight, 
 }
 
 size_t dequantizing_workspace_bytes(const DeviceWeight&, int32_t rows) {
+  return static_cast<size_t>(rows);
+}
+
+size_t fp8_workspace_bytes(const DeviceWeight&, int32_t rows) {
   return static_cast<size_t>(rows);
 }
 

@@ -60,6 +60,16 @@ float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, 
   return n * read_at<float>(scale) + read_at<float>(scale + 4);
 }
 
+/// Returns a weight of kE4M3Both.
+float fp8_weight_of(const DeviceWeight& weight, int32_t row, int32_t input) {
+  const std::byte* const step = static_cast<const std::byte*>(weight.data) +
+                                static_cast<size_t>(row / kPanelRows) * coded_panel_bytes(weight) +
+                                static_cast<size_t>(input / kFp8StepInputs) * kFp8StepBytes;
+  const int32_t within = input % kFp8StepInputs;
+  const int code = read_at<int8_t>(step + chunk_offset(row % kPanelRows, within / kPartBytes) + within % kPartBytes);
+  return number_of(code) * read_at<float>(step + kPanelStepBytes + row % kPanelRows * 4);
+}
+
 }  // namespace
 
 PlainWeight::PlainWeight(const DeviceWeight& weight)
@@ -71,6 +81,10 @@ PlainWeight::PlainWeight(const DeviceWeight& weight)
     const int32_t pair = feature / 2;
     const int32_t row = weight.gate_up ? pair / 8 * 16 + pair % 8 + feature % 2 * 8 : feature;
     for (int32_t input = 0; input < weight.in_features; ++input) {
+      if (format.codes == WeightCodes::kE4M3Both) {
+        decoded_.push_back(to_bf16(fp8_weight_of(weight, row, input)));
+        continue;
+      }
       const auto at = static_cast<size_t>(row / kPanelRows * step_count(weight.in_features) + input / kStepInputs);
       const std::byte* const step =
           static_cast<const std::byte*>(weight.data) + at * static_cast<size_t>(step_bytes(format));

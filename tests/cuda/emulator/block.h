@@ -145,6 +145,7 @@ void wait_copies(size_t pending);
 void fence_async_proxy();
 void wgmma_fence();
 void wgmma(float* d, int columns, uint64_t a, uint64_t b);
+void wgmma_e4m3(float* d, int columns, uint64_t a, uint64_t b, bool adds);
 void wgmma_commit();
 void wgmma_wait(size_t pending);
 
