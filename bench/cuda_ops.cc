@@ -1,6 +1,7 @@
 // The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
 // products. Shapes are by default those of Llama-3.1-8B; weights of 4 and 8 bits are in cuda_ops_coded.cc; experts, in
-// cuda_ops_experts.cc, those of Qwen3-30B-A3B; pages are in cuda_ops_pages.cc.
+// cuda_ops_experts.cc, those of Qwen3-30B-A3B; latents and states are in cuda_ops_mixers.cc, pages in
+// cuda_ops_pages.cc.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -244,6 +245,8 @@ void measure_all(const OpsOptions& options) {
     measure_attention(stream, options, cuda::KvElement::kInt8, "int8");
     measure_attention(stream, options, cuda::KvElement::kE4M3, "fp8_e4m3");
   }
+  if (wants("latents")) measure_latents(stream, options, copy_rate);
+  if (wants("states")) measure_states(stream, options, copy_rate);
   if (wants("rows")) measure_rows(stream, options);
   if (wants("pages")) measure_pages(stream, options);
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
@@ -270,6 +273,7 @@ int main(int argc, char** argv) {
   number("--experts", options.experts, "Of a layer");
   number("--experts-per-row", options.experts_per_row, "That a row chooses");
   number("--rows", options.rows, "Of products");
+  number("--latent-heads", options.latent_heads, "Of latent attention, with latents of 4 head-dims");
   number("--expert-rows", options.expert_rows, "Of a mixture");
   number("--sequences", options.sequences, "That decode");
   number("--contexts", options.contexts, "Of each sequence that decodes");

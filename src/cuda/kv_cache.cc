@@ -14,16 +14,18 @@ DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType store
   return {.layer_count = shape.layer_count,
           .kv_head_count = shape.kv_head_count,
           .head_dim = shape.head_dim,
+          .latent_dim = shape.latent_dim,
+          .state_values = shape.state_values,
           .page_size = shape.page_size,
-          .element = element_of(stored)};
+          .element = element_of(shape, stored)};
 }
 
 }  // namespace
 
 CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape, tensor::KvDType stored)
     : device_(device), shape_(shape), layout_(layout_of(shape, stored)) {
-  CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
-            shape.page_count > 0,
+  const bool has_heads = shape.kv_head_count > 0 && shape.head_dim > 0;
+  CHECK(shape.layer_count >= 0 && (has_heads || shape.state_values > 0) && shape.page_size > 0 && shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
   pages_ = allocate_device(device.ordinal, page_bytes() * static_cast<size_t>(shape.page_count), device.set_up);

@@ -9,6 +9,7 @@
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
+#include "cuda/latent_kernels.h"
 #include "cuda/upload_batch.h"
 #include "cuda/sampling.h"
 #include "cuda/weights.h"
@@ -19,8 +20,9 @@ namespace {
 /// List entries per sampled row: biases, banned tokens and, with penalties, history. One full-length history also has
 /// room.
 constexpr size_t kListEntries = 1024;
-/// Uploads of one piece of work before the logits: a batch, its tokens, the tail rows, their batch.
-constexpr size_t kBatchUploads = 4;
+/// Uploads of one piece of work before the logits: a batch and one of the tail rows for each of two cache groups, the
+/// tokens, the positions and types of an encoder, the tail rows. More cache groups make further ones when first used.
+constexpr size_t kBatchUploads = 8;
 /// Uploads per block of logits: its rows, the sampling inputs, the scoring inputs.
 constexpr size_t kBlockUploads = 3;
 constexpr size_t kBlockDownloads = 2;
@@ -47,19 +49,24 @@ DeviceKvCache cache_of(const tensor::KvCacheShape& shape, tensor::KvDType stored
           .kv_head_count = shape.kv_head_count,
           .head_dim = shape.head_dim,
           .page_size = shape.page_size,
-          .element = element_of(stored)};
+          .element = element_of(shape, stored)};
 }
 
 size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
+  const auto batch_of = [&](int32_t rows) {
+    return BatchBounds{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
+  };
   size_t most = 0;
+  for (const tensor::LatentShape& latent : bounds.latent_attention) {
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
+      most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows)));
+  }
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
-    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      const BatchBounds batch{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
-      most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
-    }
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
+      most = std::max(most, attention_workspace_bytes(sizes, cache, batch_of(rows)));
   }
   return most;
 }
@@ -73,25 +80,38 @@ size_t max_expert_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
+/// Checks that a block of attention over `what` fits the device's shared memory.
+void check_shared_bytes(const Device& device, const std::string& what, size_t wanted) {
+  int most = 0;
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
+        "cudaDeviceGetAttribute");
+  if (wanted <= static_cast<size_t>(most)) return;
+  throw std::runtime_error(
+      fmt::format("CUDA: attention over {} takes {} bytes of shared memory per block, device {} ({}) has {}", what,
+                  wanted, device.ordinal, describe_device(device.ordinal), most));
+}
+
 /// Checks the model's sizes at start rather than at the first prompt.
 void check_model(const Device& device, const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
   if (bounds.vocab > kMaxVocab) {
     throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMaxVocab));
+  }
+  for (const tensor::LatentShape& latent : bounds.latent_attention) {
+    if (latent.latent_dim > kMaxLatentDim || latent.key_dim() > kMaxLatentKeyDim) {
+      throw std::runtime_error(
+          fmt::format("CUDA: attention over latents of {} values with keys of {}, wanted at most "
+                      "{} and {}",
+                      latent.latent_dim, latent.key_dim(), kMaxLatentDim, kMaxLatentKeyDim));
+    }
+    check_shared_bytes(device, fmt::format("latents of {} values", latent.latent_dim),
+                       latent_attention_shared_bytes(latent));
   }
   if (bounds.attention.empty()) return;
   if (bounds.cache.head_dim > kMaxHeadDim) {
     throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
                                          bounds.cache.head_dim, kMaxHeadDim));
   }
-  int most = 0;
-  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
-        "cudaDeviceGetAttribute");
-  const size_t wanted = attention_shared_bytes(cache);
-  if (wanted <= static_cast<size_t>(most)) return;
-  throw std::runtime_error(
-      fmt::format("CUDA: attention over heads of {} channels takes {} bytes of shared memory per block, device {} ({}) "
-                  "has {}",
-                  bounds.cache.head_dim, wanted, device.ordinal, describe_device(device.ordinal), most));
+  check_shared_bytes(device, fmt::format("heads of {} channels", bounds.cache.head_dim), attention_shared_bytes(cache));
 }
 
 }  // namespace

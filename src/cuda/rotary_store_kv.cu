@@ -1,4 +1,5 @@
 #include "cuda/kv_codes.cuh"
+#include "cuda/rotary.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -30,10 +31,17 @@ __device__ float norm_factor(const float* head, const float* norm, float epsilon
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
-/// Normalises and rotates one head. `store(i, x)` receives channel i.
+/// Returns the factor of the queries at a position.
+__device__ float query_factor(const DeviceRotary& rotary, int32_t position) {
+  if (rotary.query_beta == 0.0f) return 1.0f;
+  const float periods = floorf(static_cast<float>(position) / static_cast<float>(rotary.query_period));
+  return 1.0f + rotary.query_beta * logf(1.0f + periods);
+}
+
+/// Normalises and rotates one head and multiplies it by `scale`. `store(i, x)` receives channel i.
 template <class Store>
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
-                            const float* sin, int lane, const Store& store) {
+                            const float* sin, float scale, int lane, const Store& store) {
   const int32_t dim = r.cache.head_dim;
   const int32_t half = r.rotary.rotary_dim / 2;
   const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
@@ -41,10 +49,10 @@ __device__ void rotate_head(const RotaryParams& r, const float* head, const floa
   for (int32_t i = lane; i < half; i += kLanes) {
     const float x = value(i);
     const float y = value(i + half);
-    store(i, x * cos[i] - y * sin[i]);
-    store(i + half, y * cos[i] + x * sin[i]);
+    store(i, (x * cos[i] - y * sin[i]) * scale);
+    store(i + half, (y * cos[i] + x * sin[i]) * scale);
   }
-  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) store(i, value(i));
+  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) store(i, value(i) * scale);
 }
 
 /// Stores the channels of a head in bf16.
@@ -68,7 +76,7 @@ __device__ void store_key_value(const RotaryParams& r, const float* key, const f
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    rotate_head(r, key, r.k_norm, cos, sin, lane, StoreBf16{key_out});
+    rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, StoreBf16{key_out});
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
@@ -77,7 +85,7 @@ __device__ void store_key_value(const RotaryParams& r, const float* key, const f
 /// Stores a key and its value as codes. `rotated` [head_dim] is the warp's shared memory.
 __device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* value, const float* cos,
                                       const float* sin, int lane, const CodedToken& token, float* rotated) {
-  rotate_head(r, key, r.k_norm, cos, sin, lane, [rotated](int32_t i, float x) { rotated[i] = x; });
+  rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, [rotated](int32_t i, float x) { rotated[i] = x; });
   __syncwarp();
   store_codes(r.cache, token, rotated, value, lane);
   __syncwarp();
@@ -91,12 +99,7 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const int32_t half = r.rotary.rotary_dim / 2;
   auto* const cos_table = reinterpret_cast<float*>(shared_memory());  // [half]
   float* const sin_table = cos_table + half;
-  for (int32_t i = threadIdx.x; i < half; i += kThreads) {
-    // The angle is an f32 product by definition; at position 10^6 its cos and sin need more than f32.
-    const auto angle = static_cast<double>(static_cast<float>(position) * r.rotary.inverse_frequency[i]);
-    cos_table[i] = static_cast<float>(cos(angle)) * r.rotary.attention_factor;
-    sin_table[i] = static_cast<float>(sin(angle)) * r.rotary.attention_factor;
-  }
+  compute_angles(r.rotary, position, threadIdx.x, kThreads, cos_table, sin_table);
   __syncthreads();
   const int32_t dim = r.cache.head_dim;
   const int32_t kv_heads = r.cache.kv_head_count;
@@ -104,13 +107,14 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const uint32_t page = r.batch.pages[r.batch.page_begin[s] + position / r.cache.page_size];
   const float* const in = r.qkv + static_cast<size_t>(row) * (r.head_count + 2 * kv_heads) * dim;
   const int lane = threadIdx.x % kLanes;
+  const float query_scale = query_factor(r.rotary, position);
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
   const int32_t end = min(first + kBlockHeads, r.head_count + kv_heads);
   for (int32_t head = first + static_cast<int32_t>(threadIdx.x) / kLanes; head < end; head += kWarps) {
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      rotate_head(r, from, r.q_norm, cos_table, sin_table, lane, StoreBf16{to});
+      rotate_head(r, from, r.q_norm, cos_table, sin_table, query_scale, lane, StoreBf16{to});
       continue;
     }
     const int32_t kv_head = head - r.head_count;

@@ -264,7 +264,13 @@ TEST_CASE("expert results are added in order of expert number") {
     pack(1.0f, cuda::PackAs::kUp, gate_up);
     pack(downs[i], cuda::PackAs::kRows, down);
   }
-  const cuda::DeviceExperts experts{gate_up.get(), down.get(), 3, 3, true, 1, 1};
+  const cuda::DeviceExperts experts{.gate_up = gate_up.get(),
+                                    .down = down.get(),
+                                    .count = 3,
+                                    .per_row = 3,
+                                    .renormalize = true,
+                                    .hidden = 1,
+                                    .intermediate = 1};
   const DeviceArray<uint8_t> workspace = workspace_for(experts, 2);
   const Values got = mix(experts, {{1.0f, 1.0f}, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 1.0f}, {0.0f, 0.0f}}, workspace);
   REQUIRE(got[0] == 16.0f * (1.0f / 3.0f));
