@@ -140,8 +140,9 @@ enum class WeightCodes : int32_t {
   kTable4,  ///< 16 integers from -128 to 127
   kInt8,    ///< integers from -128 to 127
   kE4M3,    ///< numbers in E4M3, with kF32 alone
-  /// The same with rows of a multiple of 128 inputs, which share a scale. Inputs are rounded to E4M3 too, 128 with one
-  /// f32 scale (largest / 448). The products of 128 inputs are summed by the instruction, then scaled and added in f32.
+  /// Numbers in E4M3 in rows of a multiple of 128 inputs, which share a scale. Inputs are rounded to E4M3 too, 128 with
+  /// one f32 scale (largest / 448). The products of 128 inputs are summed by the instruction, then scaled and added in
+  /// f32.
   kE4M3Both,
 };
 /// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.

@@ -119,7 +119,7 @@ MILLRACE_DEFINE_WGMMA(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33")
 MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
 MILLRACE_DEFINE_WGMMA(192, MILLRACE_NAMES_96, MILLRACE_SUMS_24(0), "%96", "%97")
 MILLRACE_DEFINE_WGMMA(256, MILLRACE_NAMES_128, MILLRACE_SUMS_32(0), "%128", "%129")
-// As above for codes of E4M3, which have no other order than rows of inputs.
+// Operands of E4M3 have no other order than rows of inputs.
 #define MILLRACE_DEFINE_WGMMA_E4M3(columns, names, sums, a_name, b_name, adds_name)                          \
   template <>                                                                                                \
   __device__ inline void wgmma_e4m3<columns>(float(*d)[4], uint64_t a, uint64_t b, bool adds) {              \
