@@ -18,7 +18,7 @@ using namespace millrace;
 namespace {
 
 constexpr int32_t kPageSize = 16;
-constexpr int32_t kPagesEach = 8;
+constexpr int32_t kPagesEach = 12;  // the longest text has 179 tokens
 
 /// A text of a golden file and its vector of unit length.
 struct Golden {

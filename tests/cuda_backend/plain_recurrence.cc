@@ -13,7 +13,7 @@
 namespace millrace::cuda {
 namespace {
 
-float sigmoid(float x) {
+float logistic(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 float softplus(float x) {
@@ -110,7 +110,7 @@ void causal_conv(cudaStream_t stream, const float* in, int32_t in_columns, const
         convolution, batch, states, layer,
         [&](int32_t row, size_t c) { return in[static_cast<size_t>(row * in_columns) + c]; },
         [&](int32_t row, size_t c, float sum) {
-          out[static_cast<size_t>(row * convolution.channels) + c] = sum * sigmoid(sum);
+          out[static_cast<size_t>(row * convolution.channels) + c] = sum * logistic(sum);
         });
   });
 }
@@ -154,7 +154,7 @@ void delta_net(cudaStream_t stream, const float* mixed, const float* gates, cons
                           .q = unit_q.data(),
                           .v = in + 2 * key_width + head * values,
                           .decay = std::exp(-weights.decay[head] * step),
-                          .strength = sigmoid(gates[at * 2 * heads + head]),
+                          .strength = logistic(gates[at * 2 * heads + head]),
                           .is_delta = true},
                          keys, values, state.data() + head * keys * values, out + (at * heads + head) * values);
                  }
@@ -206,14 +206,14 @@ void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t 
         std::vector<float> values(norm.in + row * columns + first, norm.in + row * columns + first + group);
         float squares = 0.0f;
         for (size_t i = 0; i < group; ++i) {
-          if (norm.gate_first) values[i] *= gates[first + i] * sigmoid(gates[first + i]);
+          if (norm.gate_first) values[i] *= gates[first + i] * logistic(gates[first + i]);
           squares += values[i] * values[i];
         }
         const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(group) + norm.epsilon);
         for (size_t i = 0; i < group; ++i) {
           const float normed = values[i] * inverse * norm.weight[(first + i) % static_cast<size_t>(norm.weights)];
           bf16(out)[row * columns + first + i] =
-              to_bf16(norm.gate_first ? normed : normed * gates[first + i] * sigmoid(gates[first + i]));
+              to_bf16(norm.gate_first ? normed : normed * gates[first + i] * logistic(gates[first + i]));
         }
       }
     }
