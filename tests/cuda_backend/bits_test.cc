@@ -19,6 +19,7 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
       {"qwen2", tensor::KvDType::kInt8},
       {"qwen3moe", tensor::KvDType::kFp8E4M3},
       {"qwen3moe", tensor::KvDType::kAuto},
+      {"gpt_oss", tensor::KvDType::kInt8},
       {"deepseek-v2-lite", tensor::KvDType::kAuto},
       {"qwen3next", tensor::KvDType::kInt8},
       {"lfm2", tensor::KvDType::kAuto},
