@@ -48,7 +48,10 @@ class CudaBackend final : public Backend {
   }
   DType compute_dtype() const override { return DType::kBF16; }
   std::string kv_format() const override {
-    return fmt::format("bf16 cuda {} {}", architecture(device_.ordinal), to_string(device_.products));
+    const std::string codes =
+        options_.kv_dtype == KvDType::kAuto ? "" : fmt::format(" kv {}", enum_name(options_.kv_dtype));
+    return fmt::format("bf16 cuda {} {}{}{}", architecture(device_.ordinal), to_string(device_.products),
+                       device_.fp8_products ? " fp8" : "", codes);
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }
@@ -62,7 +65,7 @@ class CudaBackend final : public Backend {
 
   void reserve(const WorkBounds& bounds) override {
     device_.make_current();
-    reserve_scratch(device_, submissions_, bounds);
+    reserve_scratch(device_, submissions_, bounds, options_.kv_dtype);
   }
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {
@@ -92,6 +95,16 @@ class CudaBackend final : public Backend {
     check_inputs(inputs);
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
+  bool packs_fp8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts) override {
+    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up) override {
+    return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
+    return loader_.pack_sharded_coded(CodedPart(part), shards);
+  }
   bool packs_w4() const override { return true; }
   bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
@@ -116,12 +129,14 @@ class CudaBackend final : public Backend {
     return loader_.load_vector(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CudaKvCache>(device_, shape);
+    return std::make_unique<CudaKvCache>(device_, shape, options_.kv_dtype);
+  }
+  size_t kv_page_bytes(const KvCacheShape& shape) const override {
+    return CudaKvCache::page_bytes_of(shape, options_.kv_dtype);
   }
   std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
     return cuda::pack_latent_expansion(loader_, kv_b, shape);
   }
-  size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     if (launches_ == nullptr) return submissions_.submit(work, std::move(done));

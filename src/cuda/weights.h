@@ -47,6 +47,7 @@ class CudaWeight final : public tensor::PackedWeight {
 /// Returns the scratch bytes of a GEMM of up to `rows` rows.
 [[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
   const DeviceWeight& packed = weight.get();
+  if (packed.format.codes == WeightCodes::kE4M3Both) return fp8_workspace_bytes(packed, rows);
   if (packed.is_f32) return 0;
   if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);

@@ -14,8 +14,16 @@
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const std::string family =
-      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "deepseek-v2-lite", "qwen3next", "lfm2", "gpt_oss");
+  const auto& [family, kv_dtype] = GENERATE(table<std::string, tensor::KvDType>({
+      {"qwen2", tensor::KvDType::kAuto},
+      {"qwen2", tensor::KvDType::kInt8},
+      {"qwen3moe", tensor::KvDType::kFp8E4M3},
+      {"qwen3moe", tensor::KvDType::kAuto},
+      {"gpt_oss", tensor::KvDType::kInt8},
+      {"deepseek-v2-lite", tensor::KvDType::kAuto},
+      {"qwen3next", tensor::KvDType::kInt8},
+      {"lfm2", tensor::KvDType::kAuto},
+  }));
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
@@ -26,7 +34,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
     std::vector<std::string> graphs_less;
     const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
     for (int s = 0; s < stages; ++s) {
-      backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .graphs = graphs, .warn = warn}));
+      backends.push_back(
+          cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype, .graphs = graphs, .warn = warn}));
     }
     test::DecodeRig rig(std::move(backends), {.family = family,
                                               .host_page_count = kHostPages,
