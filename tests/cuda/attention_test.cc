@@ -5,6 +5,7 @@
 #include "conformance/sequences.h"
 #include "cuda/device_array.h"
 #include "cuda/emulator/emulator.h"
+#include "tensor/fp8.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -88,6 +89,25 @@ class Cache {
     const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(attention, shape_, bounds), 0xFF);
     cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kCacheLayer, out.get(), workspace.get());
     return bf16_values(out.values());
+  }
+  /// Returns the key or value of a token in page 0, each code times its scale.
+  Values decoded(bool value, size_t head, size_t token) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    const auto stride = static_cast<size_t>(cuda::code_stride(shape_.head_dim));
+    const auto count = static_cast<size_t>(cuda::kv_scale_count(shape_));
+    const size_t tokens = static_cast<size_t>(shape_.kv_head_count) * static_cast<size_t>(shape_.page_size);
+    const size_t index = head * static_cast<size_t>(shape_.page_size) + token;
+    const uint8_t* const layer = pages_.get() + kCacheLayer * cuda::kv_layer_bytes(shape_);
+    const uint8_t* const codes = layer + (value ? tokens * stride : 0) + index * stride;
+    const auto* const scales = reinterpret_cast<const uint16_t*>(layer + 2 * tokens * stride + index * count * 4);
+    Values values;
+    for (size_t i = 0; i < dim; ++i) {
+      const bool is_int8 = shape_.element == cuda::KvElement::kInt8;
+      const size_t part = is_int8 ? i / cuda::kInt8ScaleChannels : 0;
+      const float number = is_int8 ? static_cast<float>(static_cast<int8_t>(codes[i])) : tensor::kE4M3[codes[i]];
+      values.push_back(number * tensor::BFloat16{scales[2 * part + (value ? 1 : 0)]}.to_float());
+    }
+    return values;
   }
 
  private:
@@ -360,6 +380,31 @@ TEST_CASE("CUDA attention over codes has the bits of any chunking") {
       const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed(), 2, true, element);
       REQUIRE(same_outputs(got[1], whole));
       REQUIRE(same_outputs(got[0], got[2]));
+    }
+  }
+}
+
+TEST_CASE("CUDA pages hold the codes and scales of the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 138);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 2, .head_dim = 72, .rotary_dim = 0, .page_size = 4};
+  const Weights weights = random_weights(random, sizes);
+  constexpr size_t kTokens = 4;
+  constexpr size_t kWidth = 6 * 72;
+  Cache::Batch batch{.row_begin = {0, 4}, .prefix = {0}, .page_begin = {0, 1}, .pages = {0}, .qkv = {}};
+  batch.qkv = random.normal(kTokens * kWidth, 5.0f);
+  batch.qkv[3 * kWidth + 2 * 72] = 4e-38f;
+  for (const auto& [element, stored] : {std::pair{cuda::KvElement::kInt8, tensor::KvDType::kInt8},
+                                        std::pair{cuda::KvElement::kE4M3, tensor::KvDType::kFp8E4M3}}) {
+    const Cache cache(sizes, weights, element, 1);
+    (void)cache.step(batch, 0, true);
+    for (size_t token = 0; token < kTokens; ++token) {
+      for (size_t head = 0; head < 4; ++head) {  // of keys, then of values
+        const auto from = batch.qkv.begin() + static_cast<std::ptrdiff_t>(token * kWidth + (2 + head) * 72);
+        const Values wanted = reference::rounded_to_kv(Values(from, from + 72), 72, stored);
+        INFO(enum_name(stored) << ", token " << token << ", head " << head);
+        REQUIRE(cache.decoded(head / 2 == 1, head % 2, token) == wanted);
+      }
     }
   }
 }
