@@ -23,7 +23,7 @@ constexpr int32_t kLatentUnitRows = 4 * kTileRows;
 /// The maximum of the floats of states while splits run in parallel.
 constexpr size_t kMaxLatentStates = size_t{1} << 26;
 
-constexpr int32_t kMaxHeadDim = 256;
+constexpr int32_t kMaxHeadDim = 512;
 
 struct AttentionOp {
   Device& device;

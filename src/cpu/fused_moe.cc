@@ -261,6 +261,8 @@ void check_routing(const tensor::Routing& routing, int32_t experts) {
         routing.experts_per_row, experts);
   CHECK(routing.choice_bias.empty() || std::ssize(routing.choice_bias) == experts, "{} choice biases for {} experts",
         routing.choice_bias.size(), experts);
+  CHECK(routing.expert_scales.empty() || std::ssize(routing.expert_scales) == experts, "{} scales for {} experts",
+        routing.expert_scales.size(), experts);
   const int32_t groups = routing.group_count;
   CHECK(groups >= 1 && experts % groups == 0 && routing.groups_per_row >= 1 && routing.groups_per_row <= groups &&
             routing.groups_per_row * (experts / groups) >= routing.experts_per_row,

@@ -110,7 +110,10 @@ std::vector<std::pair<size_t, double>> route(std::span<const float> logits, cons
     sum += scores[expert];
   }
   const double divisor = routing.renormalize ? std::max(sum + routing.sum_epsilon, routing.min_sum) : 1.0;
-  for (auto& [expert, weight] : chosen) weight *= double{routing.scale} / divisor;
+  for (auto& [expert, weight] : chosen) {
+    weight *= double{routing.scale} / divisor;
+    if (!routing.expert_scales.empty()) weight *= double{routing.expert_scales[expert]};
+  }
   return chosen;
 }
 

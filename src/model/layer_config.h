@@ -66,6 +66,8 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool value_norm = false;           ///< v of each head is divided by its root mean square
+  bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
   bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
   std::optional<QueryScaling> query_scaling = {};
@@ -110,9 +112,13 @@ struct MoeConfig {
   bool f32_router = false;  ///< logits are computed in f32 where the router is stored so
   tensor::GatedActivation activation = {};
   bool biases = false;  ///< of gate, up and down
+  /// Experts and shared expert are blocks with norms n of their own, and the router has another one, as in Gemma 4:
+  /// F(x) = n1(Shared(norm(x))) + n2(Experts(n3(x))), routed by Wrouter · n4(x).
+  bool own_norms = false;
+  bool expert_scales = false;  ///< Routing::expert_scales is a tensor
   std::optional<SharedExpertConfig> shared = {};
 
-  /// Returns the routing without its choice_bias.
+  /// Returns the routing without its choice_bias and expert_scales.
   [[nodiscard]] tensor::Routing routing() const;
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
@@ -135,7 +141,8 @@ struct FeedForwardConfig {
 
 /// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
 /// so. In a parallel layer both blocks have the input norm(x) of the first. A recurrent mixer takes the place of
-/// Attention; such a layer's `attention` is that of the model's other layers and has no effect.
+/// Attention; such a layer's `attention` is that of the model's other layers and has no effect. A number of the
+/// checkpoint may multiply x at the end of the layer.
 struct LayerConfig {
   LayerNorms norms;
   AttentionConfig attention;
@@ -143,6 +150,7 @@ struct LayerConfig {
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;
+  bool output_scale = false;  ///< such a number exists
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
 };
 

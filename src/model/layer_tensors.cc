@@ -3,6 +3,7 @@
 #include <array>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/recurrent_tensors.h"
 
@@ -29,6 +30,7 @@ class LayerLister {
     else
       list_feed_forward();
     if (norms.after_feed_forward) add_norm(names_.feed_forward_output_norm);
+    if (layer_.output_scale) add(names_.plain(index_, names_.output_scale), {1});
   }
 
  private:
@@ -119,10 +121,10 @@ class LayerLister {
     const int64_t kv = attention.kv_width();
     const PairedRows paired = paired_rows(attention.head_dim, 0, rotary_dim(config_, attention));
     if (attention.output_gate) return list_gated_projections();
-    add_rows(
-        std::array{Rows{names_.query, query, Division::kHeadRows, paired},
-                   Rows{names_.key, kv, Division::kKvHeadRows, paired}, Rows{names_.value, kv, Division::kKvHeadRows}},
-        names_.fused_qkv, attention.qkv_bias);
+    std::vector<Rows> parts{{names_.query, query, Division::kHeadRows, paired},
+                            {names_.key, kv, Division::kKvHeadRows, paired}};
+    if (!attention.values_are_keys) parts.push_back({names_.value, kv, Division::kKvHeadRows});
+    add_rows(parts, names_.fused_qkv, attention.qkv_bias);
     list_head_norms();
   }
 
@@ -177,6 +179,12 @@ class LayerLister {
     if (moe.choice_bias)
       add_plain(names_.plain(index_, names_.choice_bias),
                 names_.choice_bias_is_row ? tensor::Shape{1, count} : tensor::Shape{count});
+    if (moe.own_norms) {
+      for (const std::string_view name : {names_.shared_output_norm, names_.experts_norm, names_.experts_output_norm})
+        add_norm(name);
+      add(names_.plain(index_, names_.router_scale), {hidden});
+    }
+    if (moe.expert_scales) add(names_.plain(index_, names_.expert_scales), {count});
     for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
       for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
         list_expert_part(moe, expert, part);

@@ -68,6 +68,7 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, int32_t rotary_dim)
       case RopeKind::kLinear: inverse /= rope.factor; break;
       case RopeKind::kLlama3: inverse = llama3_frequency(rope, inverse); break;
       case RopeKind::kYarn: inverse = yarn_frequency(rope, ramp, inverse, pair); break;
+      case RopeKind::kProportional: inverse = pair < rope.rotated_pairs ? inverse / rope.factor : 0.0; break;
       case RopeKind::kLongrope:
       case RopeKind::kDivided: inverse /= rope.divisors[static_cast<size_t>(pair)]; break;
     }

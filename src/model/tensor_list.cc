@@ -78,11 +78,13 @@ Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& conf
 
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
   TensorNames& names = config.names;
-  if (names.expert_storage != ExpertStorage::kSeparate) return;
+  if (names.expert_storage != ExpertStorage::kSeparate && names.expert_storage != ExpertStorage::kRows) return;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (!config.is_sparse(layer)) continue;
     if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up)))
       names.expert_storage = ExpertStorage::kRows;
+    else if (checkpoint.contains(expert_tensor_name(config, layer, 0, ExpertPart::kGate)))
+      names.expert_storage = ExpertStorage::kSeparate;
     return;
   }
 }

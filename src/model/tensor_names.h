@@ -72,7 +72,15 @@ struct TensorNames {
   std::string_view router = "mlp.gate";
   std::string_view choice_bias = "mlp.gate.e_score_correction_bias";  ///< has no ending
   bool choice_bias_is_row = false;                                    ///< it is stored as [1, experts]
-  std::string_view experts = "mlp.experts.";                          ///< before an expert's number
+  // Names of experts with norms of their own: the shared expert's result, the experts' input and result, and the scale
+  // of the router's input. The other two have no ending.
+  std::string_view shared_output_norm = {};
+  std::string_view experts_norm = {};
+  std::string_view experts_output_norm = {};
+  std::string_view router_scale = {};
+  std::string_view expert_scales = {};
+  std::string_view output_scale = {};         ///< of a layer; has no ending
+  std::string_view experts = "mlp.experts.";  ///< before an expert's number
   std::string_view expert_gate = "gate_proj";
   std::string_view expert_up = "up_proj";
   std::string_view expert_down = "down_proj";

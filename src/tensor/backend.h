@@ -204,6 +204,9 @@ struct AttentionShape {
   float soft_cap = 0.0f;       ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   /// A score per head that takes part in the softmax like that of a key without a value; null: none.
   const DeviceVector* sinks = nullptr;  // [head_count]
+  // What rotary_store_kv makes of values.
+  bool value_norm = false;       ///< values are divided by their root mean square per head
+  bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -364,6 +367,8 @@ class Backend {
   virtual void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden);
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
+  /// values (f32) [T, H] = rms_norm(values) · weight.
+  virtual void rms_norm_in_place(Matrix values, const DeviceVector& weight, float epsilon);
   /// out (compute) [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias; `bias` may be null. With
   /// `in_place` hidden [T, H] also becomes that.
   virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon,
@@ -427,8 +432,9 @@ class Backend {
                                float factor, Matrix hidden);
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
   /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
-  /// [heads·head_dim] and [kv_heads·head_dim]. The contents of `qkv` are lost. q goes to `q` (compute) [T,
-  /// heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
+  /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have a norm of v with the same epsilon, and values that
+  /// are keys. The contents of `qkv` are lost. q goes to `q` (compute) [T, heads·head_dim]; k and v go to the pages of
+  /// `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;

@@ -24,6 +24,15 @@ std::vector<AttentionCase> attention_cases() {
       {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .sinks = true},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .page_size = 7, .sinks = true},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .norms = true, .norms_all_heads = true},
+      {.head_count = 4, .kv_head_count = 2, .page_size = 7, .value_norm = true},
+      {.head_count = 6, .kv_head_count = 2, .head_dim = 48, .rotary_dim = 48, .norms = true, .values_are_keys = true},
+      {.head_count = 4,
+       .kv_head_count = 1,
+       .head_dim = 512,
+       .rotary_dim = 512,
+       .norms = true,
+       .value_norm = true,
+       .values_are_keys = true},
       {.head_count = 4, .kv_head_count = 2, .rotary_dim = 64, .query_beta = 0.3f, .query_period = 16},
   };
 }

@@ -86,6 +86,8 @@ const std::vector<std::string>& golden_family_names() {
                                  "olmo3",
                                  "gemma2",
                                  "gemma3",
+                                 "gemma4",
+                                 "gemma4-moe",
                                  "glm4",
                                  "cohere2",
                                  "ministral3",

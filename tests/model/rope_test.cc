@@ -13,6 +13,11 @@ TEST_CASE("plain and linear rotary frequencies") {
   REQUIRE(linear.inverse == std::vector<float>{0.25f, 0.025f, 0.0025f, 0.00025f});
 }
 
+TEST_CASE("a proportional rotation turns the first pairs of a head") {
+  const RopeConfig rope{.kind = RopeKind::kProportional, .theta = 10000.0, .rotated_pairs = 2};
+  REQUIRE(rotary_frequencies(rope, 8).inverse == std::vector<float>{1.0f, 0.1f, 0.0f, 0.0f});
+}
+
 TEST_CASE("llama3 scaling keeps short waves and divides long and blends") {
   const RopeConfig rope{.kind = RopeKind::kLlama3,
                         .theta = 10000.0,
