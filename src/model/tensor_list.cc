@@ -36,7 +36,9 @@ bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span)
   int32_t layer = 0;
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
-  return std::ranges::find(kDerived, std::string_view(end, rest.data() + rest.size())) == kDerived.end();
+  const std::string_view part(end, rest.data() + rest.size());  // with the dot before it
+  if (!names.ignored_layer_part.empty() && part.substr(1).starts_with(names.ignored_layer_part)) return false;
+  return std::ranges::find(kDerived, part) == kDerived.end();
 }
 
 /// Returns whether a tensor is a part of the layers or embeddings of an encoder, and none that derives from

@@ -108,6 +108,8 @@ const std::vector<std::string>& golden_family_names() {
                                  "deepseek-v2-lite",
                                  "deepseek-v2",
                                  "deepseek-v3",
+                                 "deepseek-v32",
+                                 "glm-moe-dsa",
                                  "glm4-moe-lite"};
     if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
     return all;

@@ -38,6 +38,8 @@ constexpr std::array kFamilies{
     Family{"Lfm2Moe", FamilyKind::kDecoder, "LFM2-8B-A1B", describe_lfm2_moe},
     Family{"DeepseekV2", FamilyKind::kDecoder, "DeepSeek-V2, V2-Lite", describe_deepseek_v2},
     Family{"DeepseekV3", FamilyKind::kDecoder, "DeepSeek-V3, V3.1, R1, Kimi K2", describe_deepseek_v3},
+    Family{"DeepseekV32", FamilyKind::kDecoder, "DeepSeek-V3.2, up to 2048 tokens", describe_deepseek_v32},
+    Family{"GlmMoeDsa", FamilyKind::kDecoder, "GLM-5, up to 2048 tokens", describe_glm_moe_dsa},
     Family{"Glm4MoeLite", FamilyKind::kDecoder, "GLM-4.7-Flash", describe_glm4_moe_lite},
     Family{"Mistral3ForConditionalGeneration", FamilyKind::kWrapper, "Mistral Small 3.1 and later, Ministral 3",
            describe_mistral3},

@@ -50,6 +50,8 @@ void describe_glm4(FieldReader& fields, ModelConfig& config);
 void describe_cohere2(FieldReader& fields, ModelConfig& config);
 void describe_deepseek_v2(FieldReader& fields, ModelConfig& config);
 void describe_deepseek_v3(FieldReader& fields, ModelConfig& config);
+void describe_deepseek_v32(FieldReader& fields, ModelConfig& config);
+void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config);
 void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config);
 void describe_kimi_k25(FieldReader& fields, ModelConfig& config);
 void describe_qwen2_moe(FieldReader& fields, ModelConfig& config);
