@@ -136,6 +136,39 @@ def split_mxfp4(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 MIXTURES = [
     Family(
+        "llama4",
+        seed=220,
+        config={
+            **_COMMON,
+            "architectures": ["Llama4ForCausalLM"],
+            "model_type": "llama4_text",
+            "attention_bias": False,
+            "attention_chunk_size": 64,
+            "attn_scale": 0.1,
+            "attn_temperature_tuning": True,
+            "floor_scale": 32,
+            "head_dim": 32,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size": 40,
+            "intermediate_size_mlp": 128,
+            "no_rope_layer_interval": 4,
+            "num_experts_per_tok": 1,
+            "num_local_experts": 4,
+            "rope_parameters": {
+                "factor": 8.0,
+                "high_freq_factor": 1.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 500000.0,
+                "rope_type": "llama3",
+            },
+            "use_qk_norm": True,
+        },
+        eos=[2, 5],
+        prompt_lengths=(7, 100, 190),
+        weights=mixture_weights,
+    ),
+    Family(
         "gemma4",
         seed=218,
         config={

@@ -70,7 +70,8 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     for (int32_t head = 0; head < shape.head_count; ++head) {
       std::memcpy(values, in + head * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, q_norm, row);
-      if (rotary.query_beta != 0.0f) scale_query({values, static_cast<size_t>(dim)}, rotary, position);
+      if (rotary.query_beta != 0.0f)
+        scale_query({values, static_cast<size_t>(dim)}, rotary, position + rotary.query_offset);
       device.store_row(values, row_of<std::byte>(q, row) + static_cast<size_t>(head * dim) * tensor::size_of(q.dtype),
                        q.dtype, dim);
     }

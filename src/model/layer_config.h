@@ -32,12 +32,14 @@ enum class QkNorm : uint8_t {
   kNone,
   kPerHead,   ///< of each head, with one weight [head_dim]
   kAllHeads,  ///< of all heads together, with weights [heads · head_dim]
+  kUnit,      ///< of each head, without weights
 };
 
-/// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor(p / original_max_position)).
+/// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor((p + offset) / original_max_position)).
 struct QueryScaling {
   double beta = 0.0;
   int32_t original_max_position = 1;
+  int32_t offset = 0;
   friend bool operator==(const QueryScaling&, const QueryScaling&) = default;
 };
 
@@ -66,6 +68,7 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool chunked = false;              ///< of those tokens a query sees the ones from the last multiple of `window` on
   bool value_norm = false;           ///< v of each head is divided by its root mean square
   bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
   bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
@@ -115,6 +118,7 @@ struct MoeConfig {
   /// Experts and shared expert are blocks with norms n of their own, and the router has another one, as in Gemma 4:
   /// F(x) = n1(Shared(norm(x))) + n2(Experts(n3(x))), routed by Wrouter · n4(x).
   bool own_norms = false;
+  bool weighs_inputs = false;  ///< Routing::weighs_inputs
   bool expert_scales = false;  ///< Routing::expert_scales is a tensor
   std::optional<SharedExpertConfig> shared = {};
 

@@ -61,10 +61,11 @@ void LayerRunner::allocate(const StageLimits& limits) {
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
   activations_.expanded = batch(DType::kF32, largest([this](int32_t index) { return expanded_columns(index); }));
-  activations_.routed = batch(DType::kF32, largest([this](int32_t index) {
-                                const auto& moe = layer_config(index).feed_forward.moe;
-                                return moe ? moe->expert_count : 0;
-                              }));
+  const int64_t experts = largest([this](int32_t index) {
+    const auto& moe = layer_config(index).feed_forward.moe;
+    return moe ? moe->expert_count : 0;
+  });
+  activations_.routed = batch(DType::kF32, experts);
   const auto count_layers = [this](const auto& has) {
     return largest([&](int32_t index) {
       const auto& moe = layer_config(index).feed_forward.moe;
@@ -75,10 +76,6 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.shared_sums = batch(DType::kF32, config_.hidden_size);
   if (count_layers([](const SharedExpertConfig& shared) { return shared.has_gate; }) > 0)
     activations_.shared_gates = batch(DType::kF32, 1);
-  const int64_t experts = largest([this](int32_t index) {
-    const auto& moe = layer_config(index).feed_forward.moe;
-    return moe ? moe->expert_count : 0;
-  });
   if (layout_.shares_experts() && experts > 0) {
     activations_.all_rows = rows(exchanged_rows(), compute, config_.hidden_size);
     activations_.all_routed = rows(exchanged_rows(), DType::kF32, experts);
@@ -129,7 +126,8 @@ tensor::AttentionShape LayerRunner::attention_shape(int32_t index) const {
           .kv_head_count = layout.kv_head_count(),
           .head_dim = attention.head_dim,
           .scale = attention.scale,
-          .sliding_window = attention.window,
+          .sliding_window = attention.chunked ? 0 : attention.window,
+          .chunk_size = attention.chunked ? attention.window : 0,
           .causal = !config_.encoder,
           .soft_cap = attention.soft_cap,
           .sinks = weights_[static_cast<size_t>(index)].sinks.get(),
@@ -145,6 +143,7 @@ tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) 
   if (attention.query_scaling) {
     table.query_beta = static_cast<float>(attention.query_scaling->beta);
     table.query_period = attention.query_scaling->original_max_position;
+    table.query_offset = attention.query_scaling->offset;
   }
   return table;
 }

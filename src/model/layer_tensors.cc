@@ -149,7 +149,7 @@ class LayerLister {
 
   void list_head_norms() {
     const AttentionConfig& attention = layer_.attention;
-    if (attention.qk_norm == QkNorm::kNone) return;
+    if (attention.qk_norm == QkNorm::kNone || attention.qk_norm == QkNorm::kUnit) return;
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : attention.query_width()});
     add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : attention.kv_width()});
@@ -204,13 +204,17 @@ class LayerLister {
     TensorSpec& spec = add(expert_tensor_name(config_, index_, expert, part), shape);
     spec.expert = expert;
     if (names_.expert_storage == ExpertStorage::kSeparate) return;
-    const bool in_turn = !is_down && names_.expert_storage != ExpertStorage::kRows;
+    const bool is_halved =
+        names_.expert_storage == ExpertStorage::kRows || names_.expert_storage == ExpertStorage::kColumnHalves;
+    const bool in_columns =
+        names_.expert_storage == ExpertStorage::kColumns || names_.expert_storage == ExpertStorage::kColumnHalves;
+    const bool in_turn = !is_down && !is_halved;
     const bool is_up = part == ExpertPart::kUp;
     const int64_t rows = is_down ? hidden : 2 * inner;
     TensorPart& stored = spec.part.emplace();
     stored.tensor = names_.plain(index_, is_down ? names_.fused_experts_down : names_.fused_experts_gate_up);
     stored.plane = expert;
-    stored.transposed = names_.expert_storage == ExpertStorage::kColumns;
+    stored.transposed = in_columns;
     stored.shape = stored.transposed ? tensor::Shape{moe.expert_count, shape[1], rows}
                                      : tensor::Shape{moe.expert_count, rows, shape[1]};
     if (is_up) stored.first_row = in_turn ? 1 : inner;

@@ -11,6 +11,7 @@ bool experts_need(const MoeConfig& moe, Feature feature) {
   switch (feature) {
     case Feature::kRouting: return moe.choice_bias || !moe.routing().is_plain_softmax();
     case Feature::kExpertActivation: return moe.activation != tensor::GatedActivation{};
+    case Feature::kWeighedInputs: return moe.weighs_inputs;
     case Feature::kExpertNorms: return moe.own_norms || moe.expert_scales;
     case Feature::kExpertBiases: return moe.biases;
     case Feature::kF32Weights: return moe.f32_router;
@@ -30,6 +31,7 @@ bool layer_needs(const LayerConfig& layer, Feature feature) {
     case Feature::kAttentionSoftCap: return attention.soft_cap != 0.0f;
     case Feature::kAttentionSinks: return attention.sinks;
     case Feature::kQueryScaling: return attention.query_scaling.has_value();
+    case Feature::kAttentionChunks: return attention.chunked;
     case Feature::kValueNorms: return attention.value_norm || attention.values_are_keys;
     case Feature::kAttentionGates: return attention.output_gate;
     case Feature::kRecurrence: return layer.recurrent.has_value();

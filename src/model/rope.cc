@@ -15,7 +15,7 @@ double llama3_frequency(const RopeConfig& rope, double inverse) {
   const double wavelength = kTwoPi / inverse;
   const double original = rope.original_max_position;
   if (wavelength > original / rope.low_freq_factor) return inverse / rope.factor;
-  if (wavelength < original / rope.high_freq_factor) return inverse;
+  if (wavelength < original / rope.high_freq_factor || rope.high_freq_factor == rope.low_freq_factor) return inverse;
   const double smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0 - smooth) * inverse / rope.factor + smooth * inverse;
 }

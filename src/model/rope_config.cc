@@ -44,9 +44,8 @@ void read_llama3(FieldReader& scaling, const Positions& positions, RopeConfig& r
   rope.low_freq_factor = scaling.number("low_freq_factor", 1e-6, kMaxFactor);
   rope.high_freq_factor = scaling.number("high_freq_factor", 1e-6, kMaxFactor);
   rope.original_max_position = read_original(scaling, positions.original, std::nullopt);
-  if (rope.high_freq_factor <= rope.low_freq_factor)
-    scaling.fail_with("high_freq_factor {} is not above low_freq_factor {}", rope.high_freq_factor,
-                      rope.low_freq_factor);
+  if (rope.high_freq_factor < rope.low_freq_factor)
+    scaling.fail_with("high_freq_factor {} is below low_freq_factor {}", rope.high_freq_factor, rope.low_freq_factor);
 }
 
 void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {

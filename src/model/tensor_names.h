@@ -15,7 +15,8 @@ enum class ExpertStorage : uint8_t {
   kSeparate,
   kRows,     ///< gate_up [experts, 2·intermediate, hidden], gate rows first; down [experts, hidden, intermediate]
   kColumns,  ///< gate_up [experts, hidden, 2·intermediate], gate and up in turn; down [experts, intermediate, hidden]
-  kMxfp4,    ///< blocks and scales of [experts, 2·intermediate, hidden], gate and up in turn, and of kRows' down
+  kColumnHalves,  ///< as kColumns with all gate columns first
+  kMxfp4,         ///< blocks and scales of [experts, 2·intermediate, hidden], gate and up in turn, and of kRows' down
 };
 
 /// How a family names its tensors; the defaults are Llama's. All views are of literals. The members from

@@ -146,7 +146,11 @@ class LayerLoader {
     weights_.qkv = packer_.pack(matrices);
     if (attention.output_gate) weights_.query_gate = packer_.pack({gate_name(config_, index_)});
     if (attention.qkv_bias) weights_.qkv_bias = packer_.vector(biases);
-    if (attention.qk_norm != QkNorm::kNone) {
+    if (attention.qk_norm == QkNorm::kUnit) {
+      const std::vector<float> ones(static_cast<size_t>(attention.head_dim), 1.0f);
+      weights_.q_norm = backend_.make_vector(ones);
+      weights_.k_norm = backend_.make_vector(ones);
+    } else if (attention.qk_norm != QkNorm::kNone) {
       weights_.q_norm = norm(weight(names_.query_norm));
       weights_.k_norm = norm(weight(names_.key_norm));
     }

@@ -26,6 +26,7 @@ struct Routing {
   int32_t experts_per_row = 0;
   bool renormalize = false;
   RouterScore score = RouterScore::kSoftmax;
+  bool weighs_inputs = false;  ///< weights multiply the experts' inputs, not their results
   float scale = 1.0f;
   double sum_epsilon = 0.0;
   double min_sum = 0.0;

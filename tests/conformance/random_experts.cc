@@ -59,6 +59,7 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
       routing.expert_scales = random.normal(sizes.experts);
       for (float& scale : routing.expert_scales) scale = std::abs(scale);
     }
+    if (backend.computes(Feature::kWeighedInputs)) routing.weighs_inputs = random.integer(0, 2) == 0;
     draw_groups(random, sizes.experts, routing);
   }
   if (backend.computes(Feature::kExpertActivation)) {

@@ -30,6 +30,7 @@ bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
          (soft_cap == 0.0f || backend.computes(Feature::kAttentionSoftCap)) &&
          (!sinks || backend.computes(Feature::kAttentionSinks)) &&
          (!norms_all_heads || backend.computes(Feature::kNormOfAllHeads)) &&
+         (chunk_size == 0 || backend.computes(Feature::kAttentionChunks)) &&
          ((!value_norm && !values_are_keys) || backend.computes(Feature::kValueNorms)) &&
          (query_beta == 0.0f || backend.computes(Feature::kQueryScaling));
 }
@@ -114,6 +115,7 @@ class Feeder {
                                        .head_dim = sizes_.head_dim,
                                        .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                        .sliding_window = sizes_.sliding_window,
+                                       .chunk_size = sizes_.chunk_size,
                                        .causal = sizes_.causal,
                                        .soft_cap = sizes_.soft_cap,
                                        .sinks = sizes_.sinks ? sinks_.get() : nullptr,
@@ -123,7 +125,8 @@ class Feeder {
                                      .rotary_dim = sizes_.rotary_dim,
                                      .attention_factor = sizes_.attention_factor,
                                      .query_beta = sizes_.query_beta,
-                                     .query_period = sizes_.query_period};
+                                     .query_period = sizes_.query_period,
+                                     .query_offset = sizes_.query_offset};
     const int64_t rows = batch.row_count();
     Values result;
     backend_.run_and_wait([&] {
@@ -235,7 +238,7 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   for (int64_t position = 0; position < sequence.length; ++position) {
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
-    const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position);
+    const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position + sizes.query_offset);
     queries.push_back(
         reference::rounded(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position, factor), dtype));
     const Values raw_key = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
@@ -257,6 +260,7 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
                                              .head_dim = sizes.head_dim,
                                              .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
                                              .sliding_window = sizes.sliding_window,
+                                             .chunk_size = sizes.chunk_size,
                                              .soft_cap = sizes.soft_cap,
                                              .sinks = weights.sinks});
     outputs.insert(outputs.end(), out.begin(), out.end());

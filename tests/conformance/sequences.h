@@ -23,6 +23,8 @@ struct AttentionCase {
   bool values_are_keys = false;
   float query_beta = 0.0f;
   int32_t query_period = 1;
+  int32_t query_offset = 0;
+  int32_t chunk_size = 0;
   /// Returns the heads of v in qkv.
   [[nodiscard]] int32_t value_head_count() const { return values_are_keys ? 0 : kv_head_count; }
   /// Returns whether a backend has the features that the case uses.

@@ -194,6 +194,45 @@ TEST_CASE("Gemma 4 has heads of two sizes and values that are keys") {
   REQUIRE(family_config("Gemma4UnifiedForCausalLM", common).layer(1).attention.head_dim == 512);
 }
 
+TEST_CASE("Llama 4 has chunks where it rotates") {
+  const std::string common = R"("num_local_experts":4,"num_experts_per_tok":1,"interleave_moe_layer_step":2,)"
+                             R"("intermediate_size_mlp":96,"attention_chunk_size":64)";
+  const ModelConfig config = family_config("Llama4ForCausalLM", common);
+  REQUIRE(test::windows_of(config) == std::vector{64, 64, 64, 0, 64, 64, 64, 0});
+  REQUIRE(ropes_of(config) == std::vector{0, 0, 0, -1, 0, 0, 0, -1});
+  REQUIRE(config.ropes[0].interleaved);
+  const AttentionConfig& chunked = config.layer(0).attention;
+  REQUIRE(chunked.chunked);
+  REQUIRE(chunked.qk_norm == QkNorm::kUnit);
+  REQUIRE_FALSE(chunked.query_scaling);
+  const AttentionConfig& full = config.layer(3).attention;
+  REQUIRE_FALSE(full.chunked);
+  REQUIRE(full.qk_norm == QkNorm::kNone);
+  REQUIRE(full.query_scaling == QueryScaling{.beta = 0.1, .original_max_position = 8192, .offset = 1});
+  REQUIRE(config.layer(0).feed_forward.width == 96);
+  REQUIRE_FALSE(config.is_sparse(0));
+  const MoeConfig& moe = *config.layer(1).feed_forward.moe;
+  REQUIRE(moe.weighs_inputs);
+  REQUIRE(moe.intermediate_size == 128);
+  REQUIRE(moe.shared->width == 128);
+  const ModelConfig named = family_config(
+      "Llama4ForCausalLM", common + R"(,"no_rope_layers":[1,1,1,0,1,1,1,0],"moe_layers":[1,3,5,7],"layer_types":[)"
+                                    R"("chunked_attention","chunked_attention","chunked_attention","full_attention",)"
+                                    R"("chunked_attention","chunked_attention","chunked_attention","full_attention"])"
+                                    R"(,"attn_temperature_tuning":4)");
+  REQUIRE(named == config);
+  const std::string experts = R"("num_local_experts":4,"num_experts_per_tok":1,)";
+  REQUIRE(test::windows_of(family_config("Llama4ForCausalLM", experts + R"("attention_chunk_size":null)")) ==
+          std::vector<int32_t>(8, 0));
+  REQUIRE_FALSE(family_config("Llama4ForCausalLM", experts + R"("attn_temperature_tuning":false)")
+                    .layer(3)
+                    .attention.query_scaling);
+  REQUIRE_THAT(family_refusal("Llama4ForCausalLM", experts + R"("attention_chunk_size":100)"),
+               Mentions("attention_chunk_size 100", "64"));
+  REQUIRE_THAT(family_refusal("Llama4ForCausalLM", experts + R"("no_rope_layers":[1,0])"),
+               Mentions("no_rope_layers", "2", "8"));
+}
+
 TEST_CASE("attention in both directions is refused except for images") {
   const std::string config = R"("hidden_size_per_layer_input":0,"use_bidirectional_attention":)";
   REQUIRE(family_refusal("Gemma4ForCausalLM", config + R"("vision")") == "accepted");

@@ -34,6 +34,17 @@ TEST_CASE("llama3 scaling keeps short waves and divides long and blends") {
   REQUIRE(scaled[3] == 0.000125f);
 }
 
+TEST_CASE("llama3 scaling with equal factors has no waves between") {
+  const RopeConfig rope{.kind = RopeKind::kLlama3,
+                        .theta = 10000.0,
+                        .factor = 8.0,
+                        .original_max_position = 1024,
+                        .low_freq_factor = 1.0,
+                        .high_freq_factor = 1.0};
+  const auto scaled = rotary_frequencies(rope, 8).inverse;
+  REQUIRE(scaled == std::vector<float>{1.0f, 0.1f, 0.01f, 0.000125f});
+}
+
 TEST_CASE("yarn ramps from extrapolation to interpolation") {
   const RopeConfig rope{.kind = RopeKind::kYarn, .theta = 10000.0, .factor = 4.0, .original_max_position = 4096};
   const auto scaled = rotary_frequencies(rope, 64);

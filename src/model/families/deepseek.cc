@@ -146,7 +146,7 @@ void describe_deepseek_v32(FieldReader& fields, ModelConfig& config) {
   limit_to_chosen(fields, config);
 }
 
-/// The same in the sizes of GLM-5.
+/// The block with an indexer in the sizes of GLM-5.
 void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config) {
   read_by_layer_types(fields, config, 2048, 3);
   limit_to_chosen(fields, config);

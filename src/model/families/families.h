@@ -28,6 +28,8 @@ struct Family {
 };
 
 void describe_llama(FieldReader& fields, ModelConfig& config);
+void describe_llama4(FieldReader& fields, ModelConfig& config);
+void describe_llama4_wrapper(FieldReader& fields, ModelConfig& config);
 void describe_mistral(FieldReader& fields, ModelConfig& config);
 void describe_mixtral(FieldReader& fields, ModelConfig& config);
 void describe_qwen2(FieldReader& fields, ModelConfig& config);
