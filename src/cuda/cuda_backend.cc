@@ -183,7 +183,15 @@ class CudaBackend final : public Backend {
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
   bool computes(Feature feature) const override {
-    return feature != Feature::kRecurrence && feature != Feature::kLatentAttention;
+    switch (feature) {
+      case Feature::kRecurrence:
+      case Feature::kLatentAttention:
+      case Feature::kAttentionChunks:
+      case Feature::kValueNorms:
+      case Feature::kWeighedInputs:
+      case Feature::kExpertNorms: return false;
+      default: return true;
+    }
   }
   void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
     check_inside();
