@@ -129,9 +129,9 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
              "auto (as --dtype), fp8_e4m3 (a scale per token and KV head), int8 (a scale per 32 channels, the more "
              "precise).");
   add_choice(serve, "--quantization", engine.stage.quantization,
-             "Rounds weights to 8 or 4 bits, on the CPU only: none (as stored), w8 (a scale per 32 weights), w8a8 (w8 "
+             "Rounds weights to 8 or 4 bits: none (as stored), w8 (a scale per 32 weights), w8a8 (w8 "
              "with inputs of 8 bits), w8a8_int8 (a scale per channel, the fastest for prompts on AMX and VNNI), mxint8 "
-             "(scales that are powers of two), w4 (4 bits, a scale per 32 weights, inputs of 8 bits).");
+             "(scales that are powers of two), w4 (4 bits, a scale per 32 weights; inputs of 8 bits on CPUs). GPUs take w8, mxint8 and w4.");
   add_conversation_flags(serve, flags);
   add_pooling_flags(serve, flags.pooling);
 }

@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a)
   rows.first += warp * kWarpRows;
   const KvSource source = keys_of(a, tile);
   const Visibility sees = visibility_of(a, rows, lane);
-  const int32_t last = rows.position(a, rows.first + kWarpRows - 1);
+  const int32_t last = rows.last_visible(a, rows.first + kWarpRows - 1);
   const int32_t first_visible = rows.first_visible(a, rows.first);
   const int32_t begin = tile.first_visible(a, tile.first) / kBlockKeys * kBlockKeys;
-  const int32_t end = tile.position(a, tile.first + kWarps * kWarpRows - 1) + 1;
+  const int32_t end = tile.last_visible(a, tile.first + kWarps * kWarpRows - 1) + 1;
 
   std::byte* const stages = shared_memory();
   std::byte* const block_tile = stages + 2 * Keys::kStageBytes;

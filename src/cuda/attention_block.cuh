@@ -44,7 +44,7 @@ struct RowState {
 };
 
 struct Visibility {
-  int32_t position[2] = {0, 0};       ///< of the lane's two rows
+  int32_t last_visible[2] = {0, 0};   ///< the last visible key of each of the lane's two rows
   int32_t first_visible[2] = {0, 0};  ///< the first visible key of each
 };
 
@@ -134,7 +134,7 @@ __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& se
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
       const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.position[row] && key >= sees.first_visible[row];
+      const bool visible = key <= sees.last_visible[row] && key >= sees.first_visible[row];
       score = visible ? score * scale_log2 : kInitialMax;
       best = fmaxf(best, score);
     }
@@ -146,7 +146,7 @@ __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& se
     for (int i = 0; i < 8; ++i) {
       float& score = scores[i / 2][row * 2 + i % 2];
       const int32_t key = first_key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = key <= sees.position[row] && key >= sees.first_visible[row];
+      const bool visible = key <= sees.last_visible[row] && key >= sees.first_visible[row];
       score = visible ? exp2_fast(score - best) : 0.0f;
       sum += score;
     }

@@ -33,11 +33,11 @@ struct QueryRows {
   int32_t row_begin = 0;
   int32_t prefix = 0;
   /// Returns the position of the last key that a virtual row sees.
-  [[nodiscard]] __device__ int32_t position(const AttentionParams& a, int32_t virtual_row) const {
+  [[nodiscard]] __device__ int32_t last_visible(const AttentionParams& a, int32_t virtual_row) const {
     return prefix + (a.causal ? min(virtual_row, total - 1) : total - 1) / a.group;
   }
   [[nodiscard]] __device__ int32_t first_visible(const AttentionParams& a, int32_t virtual_row) const {
-    return a.sliding_window > 0 ? max(0, position(a, virtual_row) - a.sliding_window + 1) : 0;
+    return a.sliding_window > 0 ? max(0, last_visible(a, virtual_row) - a.sliding_window + 1) : 0;
   }
   /// Returns the index of a virtual row's first channel in q and out.
   [[nodiscard]] __device__ size_t element(const AttentionParams& a, int32_t virtual_row) const {
@@ -76,7 +76,7 @@ __device__ KvSource keys_of(const AttentionParams& a, const QueryRows& rows) {
 __device__ Visibility visibility_of(const AttentionParams& a, const QueryRows& rows, int lane) {
   Visibility sees;
   for (int i = 0; i < 2; ++i) {
-    sees.position[i] = rows.position(a, rows.first + lane / 4 + i * 8);
+    sees.last_visible[i] = rows.last_visible(a, rows.first + lane / 4 + i * 8);
     sees.first_visible[i] = rows.first_visible(a, rows.first + lane / 4 + i * 8);
   }
   return sees;

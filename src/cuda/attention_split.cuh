@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   const KvSource source = keys_of(a, rows);
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t begin = max(split * kSplitKeys, rows.first_visible(a, first) / kBlockKeys * kBlockKeys);
-  const int32_t end = min((split + 1) * kSplitKeys, rows.position(a, first + kWarpRows - 1) + 1);
+  const int32_t end = min((split + 1) * kSplitKeys, rows.last_visible(a, first + kWarpRows - 1) + 1);
   if (begin >= end) return;
 
   std::byte* const stages = shared_memory();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kLanes) merge_kernel(AttentionParams a) {
   float sum = 0.0f;
   float acc[kDim / kLanes] = {};
   // The splits of the row's tile. Those without a key that this row sees change no bit of it.
-  const int32_t end = rows.position(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
+  const int32_t end = rows.last_visible(a, rows.first + kWarpRows - 1) / kSplitKeys + 1;
 #pragma unroll 4
   for (int32_t split = rows.first_visible(a, rows.first) / kSplitKeys; split < end; ++split) {
     const size_t partial = partial_of(a, rows, first_slot + split, virtual_row);

@@ -13,7 +13,7 @@ constexpr int kRowBlockWarps = kRowBlockThreads / kLanes;
 /// [kRowBlockWarps] that no earlier call of the kernel has used.
 template <class T>
 __device__ T block_sum(T value, T* sums) {
-  for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
+  value = warp_sum(value);
   if (threadIdx.x % kLanes == 0) sums[threadIdx.x / kLanes] = value;
   __syncthreads();
   T total = sums[0];

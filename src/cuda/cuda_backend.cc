@@ -388,6 +388,7 @@ void CudaBackend::matmul_add(Matrix x, const PackedWeight& weight, const DeviceV
   check_matrix("hidden", hidden, DType::kF32, x.rows, weight.out_features());
   const CudaWeight& packed = as_cuda(weight);
   const auto rows = static_cast<int32_t>(x.rows);
+  CHECK(!packed.get().is_f32, "a weight in f32 is for matmul");
   const auto run = packed.is_sharded() ? cuda::sharded_matmul_add : cuda::matmul_add;
   run(device_.compute.get(), spread(x, packed), packed.get(), values_of(bias), rows, floats(hidden),
       gemm_scratch(packed, rows));
@@ -460,14 +461,16 @@ void CudaBackend::attention(Matrix q, const AttentionShape& shape, const Uploade
   const CudaBatch& uploaded = as_cuda(batch);
   check_matrix("q", q, DType::kBF16, uploaded.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
   check_matrix("out", out, DType::kBF16, q.rows, q.cols);
+  CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
+  CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
+  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
+        shape.head_count);
   const AttentionSizes sizes{.head_count = shape.head_count,
                              .scale = shape.scale,
                              .sliding_window = shape.sliding_window,
                              .causal = shape.causal,
                              .soft_cap = shape.soft_cap,
                              .sinks = values_of(shape.sinks)};
-  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
-        shape.head_count);
   const DeviceKvCache& layout = as_cuda(cache).layout();
   std::byte* scratch =
       device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));

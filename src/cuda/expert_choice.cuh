@@ -59,21 +59,11 @@ __device__ void route_row_by_options(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const DeviceExperts& experts = route.experts;
   const DeviceRouting& routing = experts.routing;
-  const float* const logits = route.logits + static_cast<size_t>(row) * experts.count;
   const bool by_softmax = routing.score == tensor::RouterScore::kSoftmax;
-  uint32_t keys[kPerLane];
-  uint32_t top_key = 0;
-  bool is_nan = false;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int32_t expert = i * kLanes + lane;
-    const float logit = expert < experts.count ? logits[expert] : 0.0f;
-    is_nan = is_nan || logit != logit;
-    keys[i] = expert < experts.count ? order_key(logit) : 0;
-    top_key = max(top_key, keys[i]);
-  }
-  const float top = value_of_key(__reduce_max_sync(kAllLanes, top_key));
-  is_nan = __ballot_sync(kAllLanes, is_nan) != 0 || (by_softmax && top - top != 0.0f);
+  RowLogits<kPerLane> logits = read_logits<kPerLane>(route, row);
+  uint32_t(&keys)[kPerLane] = logits.keys;
+  const float top = logits.top;
+  const bool is_nan = logits.has_nan || (by_softmax && top - top != 0.0f);
   float scores[kPerLane];  // times `all`
   float all = 0.0f;
 #pragma unroll

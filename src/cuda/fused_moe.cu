@@ -274,9 +274,10 @@ void check_experts(const DeviceExperts& experts) {
   if (routing.group_count < 1 || experts.count % routing.group_count != 0 || routing.groups_per_row < 1 ||
       routing.groups_per_row > routing.group_count ||
       experts.count / routing.group_count * routing.groups_per_row < experts.per_row) {
-    throw std::invalid_argument("fused_moe: " + std::to_string(experts.per_row) + " experts of " +
+    throw std::invalid_argument("fused_moe: " + std::to_string(experts.per_row) + " experts per row from " +
                                 std::to_string(routing.groups_per_row) + " of " + std::to_string(routing.group_count) +
-                                " groups of " + std::to_string(experts.count) + " experts");
+                                " groups of " + std::to_string(experts.count) +
+                                " experts together, wanted groups of equal size with enough experts for a row");
   }
 }
 

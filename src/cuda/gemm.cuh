@@ -2,6 +2,7 @@
 
 // GEMM of packed weights and rows on tensor cores: features are the tile's rows, tokens its columns.
 
+#include "cuda/activation.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/packed_weight.h"
 #include "cuda/shard_tree.cuh"
@@ -355,13 +356,11 @@ __device__ bool reduce_splits(const GemmParams& p, int32_t tile_index, int32_t t
   return true;
 }
 
-__device__ inline float silu(float gate) {
-  return gate / (expf(-gate) + 1.0f);
-}
-
 /// The activation of kSiluMul: silu(gate) · up.
 struct SiluMul {
-  __device__ float operator()(float gate, float up, int32_t /*feature*/) const { return silu(gate) * up; }
+  __device__ float operator()(float gate, float up, int32_t /*feature*/) const {
+    return times_sigmoid(gate, gate) * up;
+  }
 };
 
 /// Applies the epilogue to up to four adjacent features of a row and stores them.

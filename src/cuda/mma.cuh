@@ -148,7 +148,8 @@ __device__ void wait_copies() {
 #endif
 
 /// Returns the sum over the lanes, in a fixed order, to every lane.
-__device__ inline float warp_sum(float value) {
+template <class T>
+__device__ T warp_sum(T value) {
   for (int bits = kLanes / 2; bits > 0; bits /= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
   return value;
 }

@@ -64,7 +64,8 @@ size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCac
       most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows)));
   }
   for (const tensor::AttentionShape& attention : bounds.attention) {
-    const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
+    const AttentionSizes sizes{
+        .head_count = attention.head_count, .scale = attention.scale, .sliding_window = attention.sliding_window};
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
       most = std::max(most, attention_workspace_bytes(sizes, cache, batch_of(rows)));
   }

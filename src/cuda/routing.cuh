@@ -110,27 +110,46 @@ __device__ void list_choices(const RouteParams& route, int32_t row, uint32_t cho
   }
 }
 
+/// One row's logits of this lane's experts.
+template <int kPerLane>
+struct RowLogits {
+  uint32_t keys[kPerLane];  ///< 0: no expert
+  float top = 0.0f;         ///< the largest of the row
+  bool has_nan = false;     ///< anywhere in the row
+};
+
+template <int kPerLane>
+__device__ RowLogits<kPerLane> read_logits(const RouteParams& route, int32_t row) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
+  const int32_t count = route.experts.count;
+  const float* const from = route.logits + static_cast<size_t>(row) * count;
+  RowLogits<kPerLane> logits;
+  uint32_t top_key = 0;
+  bool is_nan = false;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int32_t expert = i * kLanes + lane;
+    const bool known = expert < count;
+    const float logit = known ? from[expert] : 0.0f;
+    is_nan = is_nan || logit != logit;
+    logits.keys[i] = known ? order_key(logit) : 0;
+    top_key = max(top_key, logits.keys[i]);
+  }
+  logits.has_nan = __ballot_sync(kAllLanes, is_nan) != 0;
+  logits.top = value_of_key(__reduce_max_sync(kAllLanes, top_key));
+  return logits;
+}
+
 /// Finds one row's experts and their weights by a plain softmax, with one warp. A row with a NaN goes to the first
 /// experts with NaN weights, as do infinities.
 template <int kPerLane>
 __device__ void route_row(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   const DeviceExperts& experts = route.experts;
-  const float* const from = route.logits + static_cast<size_t>(row) * experts.count;
-  uint32_t keys[kPerLane];
-  uint32_t top_key = 0;
-  bool is_nan = false;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int32_t expert = i * kLanes + lane;
-    const bool known = expert < experts.count;
-    const float logit = known ? from[expert] : 0.0f;
-    is_nan = is_nan || logit != logit;
-    keys[i] = known ? order_key(logit) : 0;
-    top_key = max(top_key, keys[i]);
-  }
-  is_nan = __ballot_sync(kAllLanes, is_nan) != 0;
-  const float top = value_of_key(__reduce_max_sync(kAllLanes, top_key));
+  const RowLogits<kPerLane> logits = read_logits<kPerLane>(route, row);
+  const auto& keys = logits.keys;
+  const float top = logits.top;
+  const bool is_nan = logits.has_nan;
   const uint32_t chosen =
       is_nan ? first_experts<kPerLane>(experts.per_row) : select_topk_experts(keys, experts.per_row);
   float sum = 0.0f;
