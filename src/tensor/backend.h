@@ -84,7 +84,7 @@ class ExpertPacker {
  public:
   virtual ~ExpertPacker() = default;
   /// Packs the next expert: gate and up [intermediate, hidden], down [hidden, intermediate], equal for all experts. The
-  /// tensors need not outlive the call.
+  /// tensors need not outlive the call. Without ExpertOptions::gated the gate has no elements, here and below.
   virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
   /// Packs the next expert from 4-bit weights; requires Backend::packs_w4. A layer uses one of these functions for all
   /// of its experts.
@@ -395,6 +395,10 @@ class Backend {
   /// out (compute) [T, F] = g(in[:, f]) · in[:, F + f] of in (f32) [T, 2F], g(x) = x/2 · (1 + tanh(√(2/π) · (x +
   /// 0.044715 x³))).
   virtual void gelu_tanh_mul(Matrix in, Matrix out);
+  /// out (compute) [T, F] = silu(factor · in[:, f]) · in[:, F + f] of in (f32) [T, 2F].
+  virtual void scaled_silu_mul(Matrix in, float factor, Matrix out);
+  /// out (compute) [T, F] = max(x, 0)² of every element x of in (f32) [T, F].
+  virtual void relu_squared(Matrix in, Matrix out);
   /// hidden [T, H] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each row.
   /// `router_logits` (f32) [T, experts] choose the experts and their weights p_e as tensor::Routing says; f is the
   /// experts' gated activation; x is (compute) [T, H]. Within a shard a row's experts are added in ascending order; the

@@ -16,6 +16,8 @@ enum class Feature : uint8_t {
   kScaling,           ///< scale
   kSoftCap,           ///< soft_cap
   kGeluTanh,          ///< gelu_tanh_mul
+  kReluSquared,       ///< relu_squared, and experts without a gate
+  kScaledGates,       ///< scaled_silu_mul, and gated norms without a weight or with a gate_factor
   kAttentionSoftCap,  ///< AttentionShape::soft_cap
   kAttentionSinks,    ///< AttentionShape::sinks
   kQueryScaling,      ///< RotaryTable::query_beta
@@ -39,6 +41,8 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kScaling, "scaled embeddings or logits"},
     {Feature::kSoftCap, "a soft cap of logits"},
     {Feature::kGeluTanh, "GELU with tanh"},
+    {Feature::kReluSquared, "feed-forward blocks with squared ReLU"},
+    {Feature::kScaledGates, "scaled gates"},
     {Feature::kAttentionSoftCap, "a soft cap of attention scores"},
     {Feature::kAttentionSinks, "attention sinks"},
     {Feature::kQueryScaling, "queries scaled by position"},

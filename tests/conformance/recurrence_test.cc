@@ -370,16 +370,20 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->computes(tensor::Feature::kRecurrence)) continue;
+    const bool scales = backend->computes(tensor::Feature::kScaledGates);
     for (const bool gate_first : {false, true}) {
       const int64_t group = random.integer(1, 140);
+      const bool is_norm = !scales || random.integer(0, 2) > 0;
+      const float gate_factor = scales && random.integer(0, 1) > 0 ? 0.35f : 1.0f;
       const int64_t width = group * random.integer(1, 5);
       const bool shares_weight = random.integer(0, 1) == 0;
       const int64_t first_gate = random.integer(0, 20);
-      INFO(backend_case.name << ": " << width << " in groups of " << group);
+      INFO(backend_case.name << ": " << width << " in groups of " << group << ", norm " << is_norm << ", gates by "
+                             << gate_factor);
       const Values in = random.normal(5 * width, 3.0f);
       const Values gates = random.normal(5 * width, 3.0f);
-      const Values weight = random.normal(shares_weight ? group : width);
-      const auto device_weight = backend->make_vector(weight);
+      const Values weight = is_norm ? random.normal(shares_weight ? group : width) : Values{};
+      const auto device_weight = is_norm ? backend->make_vector(weight) : nullptr;
       Values wide;  // [5, first_gate + width + 3]
       for (size_t row = 0; row < 5; ++row) {
         wide.insert(wide.end(), static_cast<size_t>(first_gate), std::nanf(""));
@@ -394,13 +398,19 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, width);
         upload(*backend, in, from);
         upload(*backend, wide, gate);
-        backend->gated_rms_norm(
-            from.matrix, gate.matrix, first_gate,
-            {.weight = device_weight.get(), .epsilon = 1e-5f, .group = group, .gate_first = gate_first}, out.matrix);
+        backend->gated_rms_norm(from.matrix, gate.matrix, first_gate,
+                                {.weight = device_weight.get(),
+                                 .epsilon = 1e-5f,
+                                 .group = group,
+                                 .gate_first = gate_first,
+                                 .gate_factor = gate_factor},
+                                out.matrix);
         got = download(*backend, out.matrix);
       });
-      check_close(got, reference::gated_rms_norm(in, gates, width, weight, 1e-5, group, gate_first),
-                  unit(backend->compute_dtype()) + 1e-5, 1e-6);
+      const reference::GatedNorm norm{
+          .epsilon = 1e-5, .group = group, .gate_first = gate_first, .gate_factor = gate_factor};
+      check_close(got, reference::gated_rms_norm(in, gates, width, weight, norm), unit(backend->compute_dtype()) + 1e-5,
+                  1e-6);
     }
   }
 }
