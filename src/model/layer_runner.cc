@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "model/needed_features.h"
 #include "model/rope.h"
 
@@ -200,6 +201,8 @@ BegunLayer LayerRunner::begin(int32_t index, Matrix hidden, const LayerCaches& k
   if (!layer_config(index).mixes()) return begun;
   const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
   if (layer.recurrent) {
+    CHECK(kept.states->batch.layout.drafts.empty() || backend_.computes(tensor::Feature::kStatesBeforeDrafts),
+          "{} keeps no states before drafts", backend_.description());
     begun.mixed = {.data = activations_.mixed.data(),
                    .dtype = backend_.compute_dtype(),
                    .rows = hidden.rows,

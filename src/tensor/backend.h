@@ -172,6 +172,9 @@ struct BatchLayout {
   std::span<const int32_t> prefix;      // [sequences]
   std::span<const int32_t> page_begin;  // [sequences + 1]
   std::span<const PageId> pages;        // [page_begin.back()]
+  /// Rows at the end of each sequence that are drafts: the states after them are not kept, and a cache of states needs
+  /// no pages for them. Each sequence has a row before them. Empty: there are none. See Feature::kStatesBeforeDrafts.
+  std::span<const int32_t> drafts = {};  // [sequences]
   /// The sizes to which a batch inside Replay::run is padded, so that equal graphs serve different batches. Padding
   /// rows follow the last sequence's rows and belong to none. 0: no padding.
   int32_t padded_rows = 0;
@@ -179,6 +182,8 @@ struct BatchLayout {
   int32_t padded_sequence_rows = 0;
   [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
+  /// Returns the drafts of a sequence.
+  [[nodiscard]] int32_t draft_count(size_t sequence) const { return drafts.empty() ? 0 : drafts[sequence]; }
 };
 
 /// A batch in memory that ops can read. Made by Backend::upload inside submitted work and valid until the work function
@@ -445,8 +450,8 @@ class Backend {
 
   // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a
   // prefix continues from the state in the page of its last token, another one from zeros. Its state after the batch's
-  // last row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed
-  // one after the other, so that no bits depend on how a prompt was cut.
+  // last row, and that after the last row of each page that the batch has, are stored in their pages; drafts are
+  // computed after that. Rows are computed one after the other, so that no bits depend on how a prompt was cut.
   /// out (f32) [T, channels] = silu of the convolution of the first columns of in (f32), with weight [width, channels];
   /// `bias` [channels] may be null.
   virtual void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,

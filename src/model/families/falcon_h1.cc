@@ -46,7 +46,7 @@ MambaConfig read_falcon_mamba(FieldReader& fields, const ModelConfig& config) {
                    .c = input * parts[3],
                    .step = input * parts[4]};
   mamba.output_factor = read_multiplier(fields, "ssm_out_multiplier");
-  finish_mamba(fields, mamba);
+  finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
 }
 

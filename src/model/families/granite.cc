@@ -40,7 +40,7 @@ MambaConfig read_granite_mamba(FieldReader& fields, const ModelConfig& config) {
   mamba.conv_width = read_conv_width(fields, "mamba_d_conv", 4);
   mamba.conv_bias = fields.flag_or("mamba_conv_bias", true);
   mamba.projection_bias = fields.flag_or("mamba_proj_bias", false);
-  finish_mamba(fields, mamba);
+  finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
 }
 

@@ -4,9 +4,9 @@
 
 namespace millrace::model {
 
-void finish_mamba(FieldReader& fields, MambaConfig& mamba) {
+void finish_mamba(FieldReader& fields, std::string_view heads_key, std::string_view groups_key, MambaConfig& mamba) {
   if (mamba.head_count % mamba.group_count != 0)
-    fields.fail_with("{} heads of Mamba-2 are not a multiple of its {} groups", mamba.head_count, mamba.group_count);
+    fields.fail_with("{} {} is not a multiple of {} {}", heads_key, mamba.head_count, groups_key, mamba.group_count);
   mamba.max_step = std::numeric_limits<float>::infinity();
   const std::vector<double> limits = fields.unbounded_numbers("time_step_limit", 0.0);
   if (limits.size() == 2) {

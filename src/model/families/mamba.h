@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "model/config.h"
 #include "model/field_reader.h"
 
@@ -8,8 +10,8 @@ namespace millrace::model {
 
 inline constexpr int32_t kMaxMambaState = 1024;
 
-/// Reads time_step_limit, and checks that groups divide heads.
-void finish_mamba(FieldReader& fields, MambaConfig& mamba);
+/// Reads time_step_limit, and checks that groups divide heads. The keys are those of both counts.
+void finish_mamba(FieldReader& fields, std::string_view heads_key, std::string_view groups_key, MambaConfig& mamba);
 
 /// Sets the names of a mixer whose tensors begin with "mamba.".
 void set_mamba_names(TensorNames& names);

@@ -48,14 +48,16 @@ MambaConfig read_nemotron_mamba(FieldReader& fields) {
   MambaConfig mamba;
   mamba.head_count = fields.integer_or("mamba_num_heads", 128, 1, kMaxHeadCount);
   mamba.head_dim = fields.integer_or("mamba_head_dim", 64, 1, kMaxHeadDim);
-  mamba.group_count = fields.integer_or("n_groups", 8, 1, kMaxHeadCount);
-  mamba.state_dim = fields.integer_or("ssm_state_size", 128, 1, kMaxMambaState);
+  const int32_t groups = fields.integer_or("mamba_num_groups", 8, 1, kMaxHeadCount);
+  mamba.group_count = fields.integer_or("n_groups", groups, 1, kMaxHeadCount);
+  const int32_t state_dim = fields.integer_or("mamba_state_dim", 128, 1, kMaxMambaState);
+  mamba.state_dim = fields.integer_or("ssm_state_size", state_dim, 1, kMaxMambaState);
   mamba.conv_width = read_conv_width(fields, "conv_kernel", 4);
   mamba.conv_bias = fields.flag_or("use_conv_bias", true);
   mamba.projection_bias = fields.flag_or("use_bias", false);
   if (fields.flag_or("mamba_proj_bias", false) && !mamba.projection_bias)
     fields.fail("mamba_proj_bias true without use_bias is not supported, wanted both or none");
-  finish_mamba(fields, mamba);
+  finish_mamba(fields, "mamba_num_heads", "n_groups", mamba);
   return mamba;
 }
 

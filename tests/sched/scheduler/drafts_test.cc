@@ -90,6 +90,27 @@ TEST_CASE("a step outputs the accepted drafts and one more token") {
   REQUIRE(scheduler.draft_counts().accepted[static_cast<size_t>(DraftSource::kPrediction)] == 6);
 }
 
+TEST_CASE("with states the next step replays accepted drafts") {
+  auto options = draft_options(3);
+  options.windows = {{.kind = GroupKind::kState}};
+  Rig scheduler(options);
+  scheduler.add(SequenceId(1), predicted({100, 101, 102, 103, 104, 55, 106, 107, 108}, 10));
+  REQUIRE(step(scheduler).event.tokens == std::vector<TokenId>{100});
+  const Step first = step(scheduler);
+  REQUIRE(first.plan.tokens == std::vector<TokenId>{100, 101, 102, 103});
+  REQUIRE(first.event.tokens == std::vector<TokenId>{101, 102, 103, 104});
+  const Step second = step(scheduler);
+  REQUIRE(second.plan.slices[0].prefix == 5);  // after the token before the drafts
+  REQUIRE(second.plan.slices[0].token_count == 4 + second.plan.slices[0].draft_count);
+  REQUIRE(std::vector(second.plan.tokens.begin(), second.plan.tokens.begin() + 4) ==
+          std::vector<TokenId>{101, 102, 103, 104});
+  REQUIRE(second.event.tokens == std::vector<TokenId>{105});  // 55 was rejected, if it was drafted
+  // Nothing to replay: the step begins with the newest token.
+  const Step third = step(scheduler);
+  REQUIRE(third.plan.slices[0].prefix == 9);
+  REQUIRE(third.plan.tokens.front() == 105);
+}
+
 TEST_CASE("what was drawn otherwise is computed again from there") {
   Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103, 104, 105, 106}));
