@@ -321,7 +321,7 @@ TEST_CASE("Nemotron 3 has experts without gates") {
   REQUIRE_FALSE(config.layer(1).feed_forward.gated);
   REQUIRE(config.layer(1).feed_forward.inner_width() == 3712);
   REQUIRE(expert_parts(config.layer(1).feed_forward).size() == 2);
-  // As transformers 5 writes it.
+  // Transformers 5 writes a list of layers, and infinity as an object.
   Members listed = kNemotronNano2;
   listed.erase("num_hidden_layers");
   listed.erase("hybrid_override_pattern");
