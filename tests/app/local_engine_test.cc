@@ -108,7 +108,8 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
                                       : pp_size == 2 ? sched::Chunking::kBalanced
                                                      : sched::Chunking::kPublished;
     options.stage.page_size = static_cast<uint32_t>(8 * pp_size);
-    options.max_total_tokens = 384;  // too few for all at once: some are retracted
+    options.max_total_tokens = 384;      // too few for all at once: some are retracted
+    options.stage.expected_tokens = 64;  // states for more sequences than keys and values
     options.head.scheduler.draft_tokens = static_cast<uint32_t>(6 * (pp_size - 1));
     options.draft_algorithm = pp_size == 2 ? app::DraftAlgorithm::kNone : app::DraftAlgorithm::kNgram;
     const auto engine = start(options);
