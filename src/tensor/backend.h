@@ -13,6 +13,7 @@
 #include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/feature.h"
+#include "tensor/fp8.h"
 #include "tensor/host_tensor.h"
 #include "tensor/latent_shape.h"
 #include "tensor/matrix.h"
@@ -91,6 +92,8 @@ class ExpertPacker {
   virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
+  /// Packs the next expert from weights in E4M3; requires Backend::packs_fp8.
+  virtual void add_fp8(const Fp8Matrix& gate, const Fp8Matrix& up, const Fp8Matrix& down);
   /// Gives the expert that was added last its biases; requires Feature::kExpertBiases. With ExpertOptions::has_biases
   /// it follows each expert, otherwise none.
   virtual void add_biases(const ExpertBiases& biases);
@@ -294,11 +297,18 @@ class Backend {
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
+  /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. Their results equal, bit for bit, GEMMs
+  /// with the decoded weights rounded to the compute dtype.
+  [[nodiscard]] virtual bool packs_fp8() const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up);
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
   /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
   /// Packs such a weight of 4 bits. Its columns begin at a multiple of kW4Unit.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards);
+  /// Packs such a weight in E4M3.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards);
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
                                                                       const SumShards& shards);
