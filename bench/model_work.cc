@@ -50,6 +50,7 @@ ModelWork::ModelWork(const model::ModelConfig& config) {
     key_operations_ = 2.0 * attention.head_count * (key + attention.latent->latent_dim);
   }
   for (const model::LayerConfig& layer : config.layers) {
+    if (!layer.attends) continue;
     const int32_t window = layer.attention.window;
     windows_.push_back(window == 0 ? std::numeric_limits<double>::infinity() : window);
   }

@@ -45,6 +45,57 @@ _LFM2 = {
 # net's output enlarges the errors of 8-bit weights, and experts turn by them.
 _DENSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 2.5}
 _SPARSE_TOLERANCE = {"f32_max": 1e-3, "w8_factor": 4.0}
+# The multipliers make small logits.
+_FALCON_TOLERANCE = {"f32_max": 3e-5, "bf16_max": 0.06, "bf16_rms": 0.015, "bf16_kl": 2e-4}
+
+_NEMOTRON = {
+    **{key: value for key, value in _COMMON.items() if key not in ("hidden_act", "num_hidden_layers", "rms_norm_eps")},
+    "architectures": ["NemotronHForCausalLM"],
+    "model_type": "nemotron_h",
+    "attention_bias": False,
+    "chunk_size": 16,
+    "conv_kernel": 4,
+    "expand": 2,
+    "head_dim": 32,
+    "layer_norm_epsilon": 1e-5,
+    "mamba_head_dim": 16,
+    "mamba_hidden_act": "silu",
+    "mamba_num_heads": 8,
+    "mlp_bias": False,
+    "mlp_hidden_act": "relu2",
+    "n_groups": 4,
+    "ssm_state_size": 16,
+    # transformers clamps the steps of a prompt at time_step_min, but not those of single tokens.
+    "time_step_min": 1e-30,
+    "use_bias": False,
+    "use_conv_bias": True,
+}
+_FALCON_H1 = {
+    **_COMMON,
+    "architectures": ["FalconH1ForCausalLM"],
+    "model_type": "falcon_h1",
+    "attention_bias": False,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.94,
+    "embedding_multiplier": 5.6,
+    "head_dim": 32,
+    "key_multiplier": 0.4,
+    "lm_head_multiplier": 0.25,
+    "mamba_chunk_size": 16,
+    "mamba_conv_bias": True,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 16,
+    "mamba_expand": 2,
+    "mamba_proj_bias": False,
+    "mlp_bias": False,
+    "mlp_multipliers": [0.9, 0.6],
+    "projectors_bias": False,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100000000000.0,
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.35, 0.25, 0.35, 0.5, 0.7],
+    "ssm_out_multiplier": 0.24,
+}
 
 def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tensor:
     """f32 values of one parameter."""
@@ -60,7 +111,8 @@ def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tenso
     elif "bias" in name:
         values = BIAS_STD * rng.standard_normal(shape)
     elif "norm" in name:
-        mean = 1.0 if name.endswith(("linear_attn.norm.weight", "mamba.norm.weight")) else family.norm_mean
+        is_gated = name.endswith(("linear_attn.norm.weight", "mamba.norm.weight"))
+        mean = 1.0 if is_gated else family.norm_mean
         values = mean + NORM_STD * rng.standard_normal(shape)
     elif ".experts." in name or "input_linear" in name or "output_linear" in name:
         return random_parameter(family.seed, name.replace("input_linear", "experts.input").replace(
@@ -69,19 +121,25 @@ def hybrid_parameter(family: Family, name: str, shape: tuple[int, ...]) -> Tenso
         values = INIT_STD * rng.standard_normal(shape)
     return torch.from_numpy(values.astype(np.float32))
 
+def is_correction(name: str) -> bool:
+    """Whether a buffer holds the correction biases of experts."""
+    return "expert_bias" in name or "e_score_correction_bias" in name
+
 def hybrid_weights(family: Family) -> dict[str, Tensor]:
-    """Random weights by the names under which transformers saves them, in the stored dtype. Correction biases of experts
-    are f32."""
+    """Random weights by the names under which transformers saves them, in the stored dtype. Correction biases of experts,
+    and family.f32_parts, are f32."""
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**family.config), dtype=torch.float32)
     with torch.no_grad():
-        buffers = [(name, each) for name, each in model.named_buffers() if "expert_bias" in name]
+        buffers = [(name, each) for name, each in model.named_buffers() if is_correction(name)]
         for name, parameter in [*model.named_parameters(), *buffers]:
             parameter.copy_(hybrid_parameter(family, name, tuple(parameter.shape)))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = load_file(Path(folder) / "model.safetensors")
     dtype = DTYPES[family.dtype]
-    return {name: w.contiguous() if "expert_bias" in name else w.to(dtype) for name, w in saved.items()}
+    def is_f32(name: str) -> bool:
+        return is_correction(name) or any(part in name for part in family.f32_parts)
+    return {name: w.contiguous() if is_f32(name) else w.to(dtype) for name, w in saved.items()}
 
 _GRANITE4 = {
     **_COMMON,
@@ -223,5 +281,74 @@ HYBRIDS = [
         eos=2,
         weights=hybrid_weights,
         prompt_lengths=(7, 100),
+    ),
+    Family(
+        "nemotronh",
+        seed=307,
+        config={
+            **_NEMOTRON,
+            "hybrid_override_pattern": "-M*M-",
+            "num_hidden_layers": 5,
+        },
+        eos=2,
+        weights=hybrid_weights,
+        prompt_lengths=(1, 7, 33, 150),
+    ),
+    Family(
+        "nemotronh-moe",
+        seed=308,
+        config={
+            **_NEMOTRON,
+            "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba", "mlp"],
+            "moe_intermediate_size": 40,
+            "moe_shared_expert_intermediate_size": 48,
+            "n_group": 2,
+            "n_groups": 2,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 2.5,
+            "topk_group": 1,
+        },
+        eos=[2, 11],
+        weights=hybrid_weights,
+        prompt_lengths=(7, 100),
+        f32_parts=("mixer.gate.",),
+    ),
+    Family(
+        "falcon-h1",
+        seed=309,
+        config={
+            **_FALCON_H1,
+            "mamba_d_head": 16,
+            "mamba_d_ssm": 96,
+            "mamba_n_groups": 2,
+            "mamba_n_heads": 6,
+            "mamba_norm_before_gate": False,
+            "mamba_rms_norm": True,
+        },
+        eos=11,
+        weights=hybrid_weights,
+        prompt_lengths=(1, 7, 33, 150),
+        tolerance=_FALCON_TOLERANCE,
+    ),
+    Family(
+        "falcon-h1-plain",
+        seed=310,
+        config={
+            **_FALCON_H1,
+            "mamba_d_head": 32,
+            "mamba_d_ssm": 128,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 4,
+            "mamba_norm_before_gate": False,
+            "mamba_rms_norm": False,
+            "tie_word_embeddings": True,
+        },
+        eos=11,
+        weights=hybrid_weights,
+        prompt_lengths=(7, 100),
+        tolerance=_FALCON_TOLERANCE,
     ),
 ]

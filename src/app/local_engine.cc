@@ -81,8 +81,12 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
   }
   if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
-    log::info("speculative decoding is off: a rejected draft would spoil the states of this model's recurrent layers");
-    resolved.head.scheduler.draft_tokens = 0;
+    const auto device = choose_device(resolved.node.device, resolved.stage.dtype);
+    if (device.has_error()) return device.error();
+    if (*device == DeviceKind::kCuda) {
+      log::info("speculative decoding is off: on a GPU a rejected draft would spoil the states of recurrent layers");
+      resolved.head.scheduler.draft_tokens = 0;
+    }
   }
   if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
   const auto parts =

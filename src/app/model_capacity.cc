@@ -52,7 +52,7 @@ double ModelCapacity::sequence_bytes(model::StageSpan span, uint32_t tokens) con
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
     bytes += kStatesPerSequence * sizeof(float) *
              static_cast<double>(model::state_values(config_.layer(layer), options_.rank_count));
-    const size_t group = groups_.group_of(layer);
+    const size_t group = groups_.attention_group(layer).value_or(0);
     const uint32_t kept =
         group == 0 ? pages
                    : std::min(pages, cache::kept_window_pages(groups_.windows()[group - 1].window, options_.page_size));

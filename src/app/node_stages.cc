@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "comm/collective/device_collectives.h"
 #include "comm/collective/shared_collective.h"
+#include "model/needed_features.h"
 #include "sched/stage/rank_name.h"
 #include "sched/stage/local_stages.h"
 #include "sched/stage/model_runner.h"
@@ -43,6 +44,17 @@ Result<void> check_kv_dtype(const model::ModelConfig& config, tensor::KvDType wa
   return make_error(ErrorCode::kInvalidArgument,
                     "--kv-cache-dtype {}: {} caches latents, which keep the dtype of --dtype; wanted auto",
                     enum_name(wanted), config.architecture);
+}
+
+/// Refuses drafts of a model with states on a device that would keep the states after them.
+Result<void> check_drafts(const model::ModelConfig& config, const sched::StageConfig& stage,
+                          const tensor::Backend& backend) {
+  if (stage.max_draft_rows == 0 || backend.computes(tensor::Feature::kStatesBeforeDrafts) ||
+      !model::needs(config, tensor::Feature::kRecurrence))
+    return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "{}: keeps no states before drafts, which {} needs; wanted --speculative-num-draft-tokens 0",
+                    backend.description(), config.architecture);
 }
 
 Result<void> check_channels(tensor::Backend& backend, const std::string& stage) {
@@ -173,6 +185,7 @@ Result<void> NodeStages::make_backends() {
     auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
     if (backend.has_error()) return backend.error();
     if (options_.node.nccl == NcclMode::kOn) RETURN_IF_ERROR(check_channels(**backend, name(i)));
+    RETURN_IF_ERROR(check_drafts(config_, options_.stage, **backend));
     parts_.emplace_back().backend = std::move(*backend);
   }
   return {};

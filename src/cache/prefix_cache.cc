@@ -190,6 +190,14 @@ bool PrefixCache::extend_windows(PageTable& page_table, size_t page_count, size_
   return true;
 }
 
+bool PrefixCache::extend_for_drafts(PageTable& page_table, size_t page_count, size_t tokens) {
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (windows_[i]->has_states()) continue;
+    if (!windows_[i]->extend(page_table.windows[i], static_cast<uint32_t>(page_count), tokens)) return false;
+  }
+  return true;
+}
+
 void PrefixCache::advance_windows(PageTable& page_table, size_t tokens) {
   for (size_t i = 0; i < page_table.windows.size(); ++i) windows_[i]->advance(page_table.windows[i], tokens);
 }

@@ -63,6 +63,8 @@ class PrefixCache final : private NodeListener {
   /// Adds pages of window groups up to `page_count` to those of a sequence of `tokens` tokens. False when some are not
   /// free or evictable now; then no state group has added any, so that a shorter chunk may follow.
   [[nodiscard]] bool extend_windows(PageTable& page_table, size_t page_count, size_t tokens);
+  /// Adds such pages for drafts, which state groups need none for.
+  [[nodiscard]] bool extend_for_drafts(PageTable& page_table, size_t page_count, size_t tokens);
   /// Gives up the pages of window groups that the token after `tokens` tokens does not see. Call it when the plan that
   /// reads them is complete.
   void advance_windows(PageTable& page_table, size_t tokens);

@@ -69,7 +69,7 @@ struct Convolution {
         use(row, first, results.data(), count);
         std::shift_left(recent.begin(), recent.begin() + shape.width, 1);
       }
-      for (int32_t tap = 0; tap < kept; ++tap)
+      for (int32_t tap = 0; tap < kept && run.to != nullptr; ++tap)
         std::memcpy(run.to + tap * shape.channels + first, recent[static_cast<size_t>(tap)], bytes);
     });
   }

@@ -162,6 +162,14 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::gelu_tanh_mul(device_, in, out);
   }
+  void scaled_silu_mul(Matrix in, float factor, Matrix out) override {
+    check_stream();
+    cpu::scaled_silu_mul(device_, in, factor, out);
+  }
+  void relu_squared(Matrix in, Matrix out) override {
+    check_stream();
+    cpu::relu_squared(device_, in, out);
+  }
   void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon, float factor,
                        Matrix hidden) override {
     check_stream();

@@ -22,8 +22,12 @@ struct DeltaNet {
   int32_t layer;
   tensor::Matrix out;
 
-  /// Computes all rows of a sequence. `unit` are 1/√key_dim, [key_dim], and 1/key_dim, [key_dim]; `scratch` is
-  /// [2·key_dim].
+  /// Returns the values of a thread's scratch: q and k, and the states after drafts.
+  [[nodiscard]] size_t scratch_values() const {
+    return static_cast<size_t>(shape.key_dim) * static_cast<size_t>(2 + shape.value_dim);
+  }
+
+  /// Computes all rows of a sequence. `unit` are 1/√key_dim, [key_dim], and 1/key_dim, [key_dim].
   void run_head(size_t sequence, int32_t head, const float* unit, float* scratch) const {
     const int64_t key_dim = shape.key_dim;
     const int64_t state_size = key_dim * shape.value_dim;
@@ -33,8 +37,9 @@ struct DeltaNet {
     const float epsilon = 1e-6f / static_cast<float>(key_dim);
     float* const q = scratch;
     float* const k = scratch + key_dim;
+    float* const of_drafts = k + key_dim;
     for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
-      float* const to = run.to + state_at;
+      float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
       if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(state_size) * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
       for (int32_t row = run.first; row < run.end; ++row, from = to) {
@@ -84,7 +89,7 @@ void delta_net(Device& device, tensor::Matrix mixed, tensor::Matrix gates, const
   const DeltaNet net{device, mixed, gates, shape, decay, step_bias, batch, states, layer, out};
   device.pool.run_ranges(
       static_cast<int64_t>(batch.sequence_count()) * heads, [&](int64_t begin, int64_t end, int slot) {
-        auto* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(2 * key_dim);
+        auto* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(net.scratch_values());
         for (int64_t item = begin; item < end; ++item)
           net.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), unit.data(), scratch);
       });

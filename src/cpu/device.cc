@@ -44,7 +44,10 @@ void check_batch(const tensor::BatchLayout& batch, int64_t rows, const CpuKvCach
         batch.page_begin.size());
   CHECK(batch.row_count() == rows, "a batch of {} rows for a matrix of {}", batch.row_count(), rows);
   for (size_t s = 0; s < count; ++s) {
-    const int64_t tokens = int64_t{batch.prefix[s]} + batch.row_begin[s + 1] - batch.row_begin[s];
+    const int64_t kept = batch.row_begin[s + 1] - batch.row_begin[s] - batch.draft_count(s);
+    CHECK(batch.draft_count(s) >= 0 && (kept > 0 || batch.draft_count(s) == 0), "sequence {} has {} drafts", s,
+          batch.draft_count(s));
+    const int64_t tokens = batch.prefix[s] + kept + (cache.has_states() ? 0 : batch.draft_count(s));
     const int64_t pages = batch.page_begin[s + 1] - batch.page_begin[s];
     CHECK(batch.row_begin[s] <= batch.row_begin[s + 1] && batch.prefix[s] >= 0 &&
               tokens <= pages * cache.shape().page_size,

@@ -11,9 +11,9 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
-/// One run of the op. Each expert's rows are gathered as the LHS of its gate and up GEMM. The activated result becomes
-/// the LHS of its down GEMM, whose result is added to the rows. The blocks of all experts' GEMMs share a parallel
-/// region.
+/// One run of the op. Each expert's rows are gathered as the LHS of its gate and up GEMM, or of up alone. The activated
+/// result becomes the LHS of its down GEMM, whose result is added to the rows. The blocks of all experts' GEMMs share a
+/// parallel region.
 class FusedMoe {
  public:
   FusedMoe(Device& device, const CpuExperts& experts)
@@ -140,17 +140,34 @@ class FusedMoe {
       for (int64_t column = 0; column < kPanelColumns; ++column) row[column] *= weight;
     }
   }
-  /// Packs up to 32 features: a group of the down GEMM's LHS row. Sums after the last feature are zero, like the
-  /// weights and biases.
+  /// Packs a panel's features, in groups of 32 as the LHS row of the down GEMM has them. Sums after the last feature
+  /// are zero, like the weights and biases.
   void pack_activated(const ExpertGroup& group, const PanelResult& sums) const {
     constexpr int64_t kFeatures = kPanelColumns / 2;
     static_assert(kFeatures == kW8GroupElements);
     for (int64_t i = 0; i < sums.rows; ++i) {
       float* const c = sums.row(i);
-      device_.kernels.activate(experts_.activation(), c, c + kFeatures, c, sums.features);
+      if (experts_.gated())
+        device_.kernels.activate(experts_.activation(), c, c + kFeatures, c, sums.features);
+      else
+        square_relu(c, c, sums.features);
       alignas(64) std::byte encoded[LhsPacker::kMaxGroupBytes];
-      activated_packer_.encode_group(c, encoded);
-      activated_packer_.put_group(encoded, activated_of(group), sums.first_row + i, sums.feature / kFeatures);
+      for (int64_t first = 0; first < sums.features; first += kFeatures) {
+        activated_packer_.encode_group(c + first, encoded);
+        activated_packer_.put_group(encoded, activated_of(group), sums.first_row + i,
+                                    (sums.feature + first) / kFeatures);
+      }
+    }
+  }
+
+  /// Stores a panel's activated features, rows `stride` bytes apart.
+  void store_activated(const PanelResult& sums, DType dtype, std::byte* to, size_t stride) const {
+    if (experts_.gated())
+      return device_.kernels.activate_rows(experts_.activation(), sums.c, sums.rows, sums.features,
+                                           dtype == DType::kBF16, to, stride);
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      square_relu(sums.row(i), sums.row(i), sums.features);
+      device_.store_row(sums.row(i), to + static_cast<size_t>(i) * stride, dtype, sums.features);
     }
   }
 
@@ -166,13 +183,11 @@ class FusedMoe {
   /// Activates all rows before it packs the first, since a row's scale depends on the whole row.
   void activate_then_pack() const {
     const Matrix values = activated_values(std::ssize(routes_.pair_row));
-    const bool bf16 = values.dtype == DType::kBF16;
     const size_t size = tensor::size_of(values.dtype);
     activate([&](const ExpertGroup& group, const PanelResult& sums) {
       std::byte* const to = row_of<std::byte>(values, group.begin + sums.first_row);
-      device_.kernels.activate_rows(experts_.activation(), sums.c, sums.rows, sums.features, bf16,
-                                    to + static_cast<size_t>(sums.feature) * size,
-                                    static_cast<size_t>(values.cols) * size);
+      store_activated(sums, values.dtype, to + static_cast<size_t>(sums.feature) * size,
+                      static_cast<size_t>(values.cols) * size);
     });
     device_.for_rows(values.rows, [&](int64_t begin, int64_t end, int slot) {
       std::byte* const encoded = scratch_of(slot, activated_packer_.row_bytes());
@@ -290,9 +305,10 @@ CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::ExpertO
   CHECK(std::ssize(weights_) == owned.size() && owned.size() > 0, "{} experts were added, wanted {} of {}",
         weights_.size(), owned.size(), count());
   check_routing(options.routing, count());
+  CHECK(options.gated || !options.has_biases, "experts without a gate have biases");
   for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
-    CHECK(gate_up(expert).gate_up() && !down(expert).gate_up(), "expert {} has not a gate-up weight and another",
-          expert);
+    CHECK(gate_up(expert).gate_up() == gated() && !down(expert).gate_up(),
+          "expert {} has not a gate-up weight and another", expert);
     CHECK(down(expert).in_features() == gate_up(expert).out_features(), "expert {} makes {} features of {}", expert,
           gate_up(expert).out_features(), down(expert).in_features());
     CHECK(have_same_layout(gate_up(expert), gate_up(first())) && have_same_layout(down(expert), down(first())),
@@ -304,12 +320,15 @@ CpuExperts::CpuExperts(std::vector<ExpertWeights> weights, const tensor::ExpertO
 
 void CpuExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
                           const tensor::HostTensor& down) {
-  weights_.push_back({.gate_up = pack_gate_up_weight(device_, gate, up), .down = pack_weight(device_, {&down, 1})});
+  weights_.push_back(
+      {.gate_up = options_.gated ? pack_gate_up_weight(device_, gate, up) : pack_weight(device_, {&up, 1}),
+       .down = pack_weight(device_, {&down, 1})});
 }
 
 void CpuExpertPacker::add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
                              tensor::W8Activations inputs) {
-  weights_.push_back({.gate_up = pack_gate_up_w8_weight(device_, gate, up, inputs),
+  weights_.push_back({.gate_up = options_.gated ? pack_gate_up_w8_weight(device_, gate, up, inputs)
+                                                : pack_w8_weight(device_, {&up, 1}, inputs),
                       .down = pack_w8_weight(device_, {&down, 1}, inputs)});
 }
 
@@ -332,7 +351,8 @@ void CpuExpertPacker::add_biases(const tensor::ExpertBiases& biases) {
 }
 
 void CpuExpertPacker::add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) {
-  weights_.push_back({pack_gate_up_w4_weight(device_, gate, up), pack_w4_weight(device_, {&down, 1})});
+  weights_.push_back({options_.gated ? pack_gate_up_w4_weight(device_, gate, up) : pack_w4_weight(device_, {&up, 1}),
+                      pack_w4_weight(device_, {&down, 1})});
 }
 
 std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {

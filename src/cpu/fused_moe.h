@@ -6,7 +6,7 @@ namespace millrace::cpu {
 
 /// The packed weights of one expert.
 struct ExpertWeights {
-  std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden
+  std::unique_ptr<tensor::PackedWeight> gate_up;  // [intermediate] twice, hidden; without a gate once
   std::unique_ptr<tensor::PackedWeight> down;     // [hidden, intermediate]
   std::vector<float> gate_up_bias = {};           // [panels of gate_up, 64] in the order of its features; or empty
   std::vector<float> down_bias = {};              // [hidden], or empty
@@ -29,6 +29,7 @@ class CpuExperts final : public tensor::Experts {
   [[nodiscard]] const CpuPackedWeight& down(int32_t expert) const {
     return static_cast<const CpuPackedWeight&>(*weights_of(expert).down);
   }
+  [[nodiscard]] bool gated() const { return options_.gated; }
   [[nodiscard]] bool has_biases() const { return options_.has_biases; }
   /// Returns the biases of an expert's gate and up in the order of panels; null without biases.
   [[nodiscard]] const float* gate_up_bias(int32_t expert) const {

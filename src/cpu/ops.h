@@ -31,6 +31,8 @@ void convert(Device& device, tensor::Matrix hidden, tensor::Matrix out);
 void scale(Device& device, tensor::Matrix matrix, float factor);
 void soft_cap(Device& device, tensor::Matrix matrix, float cap);
 void gelu_tanh_mul(Device& device, tensor::Matrix in, tensor::Matrix out);
+void scaled_silu_mul(Device& device, tensor::Matrix in, float factor, tensor::Matrix out);
+void relu_squared(Device& device, tensor::Matrix in, tensor::Matrix out);
 void add_scaled_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, const CpuVector* norm, float epsilon,
                      float factor, tensor::Matrix hidden);
 void gelu(Device& device, tensor::Matrix in, tensor::Matrix out);
@@ -85,6 +87,9 @@ void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<cons
             std::span<tensor::SampleResult> results);
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
            std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results);
+
+/// out = max(in, 0)². `out` may be `in`.
+void square_relu(const float* in, float* out, int64_t count);
 
 /// CHECKs that the matrix is row-major, of `dtype`, and has these sides.
 void check_matrix(const char* name, const tensor::Matrix& matrix, tensor::DType dtype, int64_t rows, int64_t cols);

@@ -190,6 +190,21 @@ Values gelu_tanh_mul(const Values& gate, const Values& up) {
   return out;
 }
 
+Values scaled_silu_mul(const Values& gate, const Values& up, double factor) {
+  Values out;
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const double x = factor * gate[i];
+    out.push_back(static_cast<float>(x / (1.0 + std::exp(-x)) * double{up[i]}));
+  }
+  return out;
+}
+
+Values relu_squared(const Values& in) {
+  Values out;
+  for (const float x : in) out.push_back(std::max(x, 0.0f) * std::max(x, 0.0f));
+  return out;
+}
+
 Values soft_cap(const Values& in, double cap) {
   Values out;
   for (const double x : in) out.push_back(static_cast<float>(cap * std::tanh(x / cap)));

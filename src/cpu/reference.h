@@ -50,6 +50,8 @@ using Values = std::vector<float>;
 [[nodiscard]] Values gelu(const Values& in);
 /// Returns x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))) · up for every x of `gate`.
 [[nodiscard]] Values gelu_tanh_mul(const Values& gate, const Values& up);
+[[nodiscard]] Values scaled_silu_mul(const Values& gate, const Values& up, double factor);
+[[nodiscard]] Values relu_squared(const Values& in);
 /// Returns cap · tanh(x / cap), element by element.
 [[nodiscard]] Values soft_cap(const Values& in, double cap);
 /// Multiplies x [rows, k] by weight [n, k] with bias [n] or empty; returns [rows, n].
@@ -62,7 +64,7 @@ using Values = std::vector<float>;
                                                            const tensor::Routing& routing);
 /// The weights of one expert.
 struct Expert {
-  Values gate;  // [inner, hidden]
+  Values gate;  // [inner, hidden]; empty without ExpertOptions::gated
   Values up;    // [inner, hidden]
   Values down;  // [hidden, inner]
   // With ExpertOptions::has_biases:
@@ -136,9 +138,17 @@ struct LatentHistory {
 /// Computes one whole sequence of mixed [rows, x | B | C] and steps [rows, heads]; returns [rows, heads, head_dim].
 [[nodiscard]] Values state_space(const Values& mixed, const Values& steps, const tensor::StateSpaceShape& shape,
                                  const Values& decay, const Values& step_bias, const Values& skip);
-/// Normalises groups of `group` channels of in [rows, width] by weight [group] or [width], with gates [rows, width].
+/// The numbers of a gated norm.
+struct GatedNorm {
+  double epsilon = 0.0;
+  int64_t group = 0;
+  bool gate_first = false;
+  double gate_factor = 1.0;
+};
+/// Normalises groups of channels of in [rows, width] by weight [group] or [width], with gates [rows, width]. An empty
+/// weight stands for no norm.
 [[nodiscard]] Values gated_rms_norm(const Values& in, const Values& gates, int64_t width, const Values& weight,
-                                    double epsilon, int64_t group, bool gate_first);
+                                    const GatedNorm& norm);
 
 /// Returns the distribution of one draw by the order and formulas of docs/sampling.md. Ids ascend; all probabilities
 /// are positive.

@@ -121,7 +121,7 @@ FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const
                    const tensor::ExpertOptions& options, const RoundFn& round, float feature_error) {
   const size_t rows = router_logits.size() / experts.size();
   const size_t hidden = x.size() / rows;
-  const size_t inner = experts.front().gate.size() / hidden;
+  const size_t inner = experts.front().up.size() / hidden;
   const auto product = [](const Values& row, const Values& weight, const Values& bias, size_t in, size_t out) {
     return matmul(row, weight, bias, static_cast<int64_t>(in), static_cast<int64_t>(out));
   };
@@ -134,14 +134,14 @@ FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const
     std::vector<double> jumps(hidden, 0.0);
     for (const auto& [index, weight] : route(logits, options.routing)) {
       const Expert& expert = experts[index];
-      Values gate = product(own, expert.gate, expert.gate_bias, hidden, inner);
       Values up = product(own, expert.up, expert.up_bias, hidden, inner);
+      Values gate = options.gated ? product(own, expert.gate, expert.gate_bias, hidden, inner) : Values();
       const double result_weight = options.routing.weighs_inputs ? 1.0 : weight;
-      for (size_t i = 0; i < inner && options.routing.weighs_inputs; ++i) {
-        gate[i] = static_cast<float>(weight * double{gate[i]});
-        up[i] = static_cast<float>(weight * double{up[i]});
+      if (options.routing.weighs_inputs) {
+        for (Values* part : {&up, &gate})
+          for (float& value : *part) value = static_cast<float>(weight * double{value});
       }
-      const Values activated = activate(options.activation, gate, up);
+      const Values activated = options.gated ? activate(options.activation, gate, up) : relu_squared(up);
       const Values result =
           product(round(activated, static_cast<int64_t>(inner)), expert.down, expert.down_bias, inner, hidden);
       Values sizes = expert.down;

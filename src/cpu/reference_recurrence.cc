@@ -130,19 +130,23 @@ Values state_space(const Values& mixed, const Values& steps, const tensor::State
   return out;
 }
 
-Values gated_rms_norm(const Values& in, const Values& gates, int64_t width, const Values& weight, double epsilon,
-                      int64_t group, bool gate_first) {
-  const Values factors = silu(gates);
+Values gated_rms_norm(const Values& in, const Values& gates, int64_t width, const Values& weight,
+                      const GatedNorm& norm) {
+  Values scaled_gates;
+  for (const float gate : gates) scaled_gates.push_back(static_cast<float>(norm.gate_factor * gate));
+  const Values factors = silu(scaled_gates);
   Values scaled = in;
-  for (size_t i = 0; i < in.size() && gate_first; ++i) scaled[i] *= factors[i];
+  for (size_t i = 0; i < in.size() && (norm.gate_first || weight.empty()); ++i) scaled[i] *= factors[i];
+  if (weight.empty()) return scaled;
+  const auto group = static_cast<size_t>(norm.group);
   Values out;
-  for (size_t first = 0; first < in.size(); first += static_cast<size_t>(group)) {
+  for (size_t first = 0; first < in.size(); first += group) {
     double squares = 0.0;
-    for (size_t i = first; i < first + static_cast<size_t>(group); ++i) squares += double{scaled[i]} * scaled[i];
-    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(group) + epsilon);
-    for (size_t i = first; i < first + static_cast<size_t>(group); ++i) {
+    for (size_t i = first; i < first + group; ++i) squares += double{scaled[i]} * scaled[i];
+    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(group) + norm.epsilon);
+    for (size_t i = first; i < first + group; ++i) {
       const double value = scaled[i] * inverse * weight[i % static_cast<size_t>(width) % weight.size()];
-      out.push_back(static_cast<float>(gate_first ? value : value * factors[i]));
+      out.push_back(static_cast<float>(norm.gate_first ? value : value * factors[i]));
     }
   }
   return out;

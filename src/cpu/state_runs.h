@@ -14,15 +14,15 @@ struct StateRun {
   int32_t first = 0;  ///< row of the batch
   int32_t end = 0;
   const float* from = nullptr;  ///< the state before them; null: zeros
-  float* to = nullptr;          ///< the state after them; may be `from`
+  float* to = nullptr;          ///< the state after them; may be `from`. Null: they are drafts, and it is not kept
 };
 
-/// Calls fn(StateRun) for the rows of a sequence, in order.
+/// Calls fn(StateRun) for the rows of a sequence, in order. Drafts are a run of their own.
 template <class Fn>
 void for_state_runs(const tensor::BatchLayout& batch, size_t sequence, const CpuKvCache& states, int32_t layer,
                     const Fn& fn) {
   const int32_t begin = batch.row_begin[sequence];
-  const int32_t end = batch.row_begin[sequence + 1];
+  const int32_t end = batch.row_begin[sequence + 1] - batch.draft_count(sequence);
   const int32_t prefix = batch.prefix[sequence];
   const int32_t page_size = states.shape().page_size;
   const auto page_of = [&](int32_t position) {
@@ -51,6 +51,10 @@ void for_state_runs(const tensor::BatchLayout& batch, size_t sequence, const Cpu
     run.first = run.end;
     run.from = run.to;
   }
+  if (batch.draft_count(sequence) == 0) return;
+  run.end = batch.row_begin[sequence + 1];
+  run.to = nullptr;
+  fn(static_cast<const StateRun&>(run));
 }
 
 /// Returns ln(1 + e^x).

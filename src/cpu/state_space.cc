@@ -24,16 +24,19 @@ struct StateSpace {
   int32_t layer;
   tensor::Matrix out;
 
-  /// Computes all rows of a sequence.
-  void run_head(size_t sequence, int32_t head) const {
-    const int64_t state_size = int64_t{shape.state_dim} * shape.head_dim;
-    const int64_t state_at = shape.state_begin + head * state_size;
+  [[nodiscard]] size_t state_size() const {
+    return static_cast<size_t>(shape.state_dim) * static_cast<size_t>(shape.head_dim);
+  }
+
+  /// Computes all rows of a sequence. `of_drafts` [state_size()] holds the states after drafts.
+  void run_head(size_t sequence, int32_t head, float* of_drafts) const {
+    const int64_t state_at = shape.state_begin + head * static_cast<int64_t>(state_size());
     const int64_t x_at = int64_t{head} * shape.head_dim;
     const int64_t group_at =
         shape.inner_width() + int64_t{head / (shape.head_count / shape.group_count)} * shape.state_dim;
     for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
-      float* const to = run.to + state_at;
-      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(state_size) * sizeof(float));
+      float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
+      if (run.from == nullptr) std::memset(to, 0, state_size() * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
       for (int32_t row = run.first; row < run.end; ++row, from = to) {
         const auto* const in = row_of<float>(mixed, row);
@@ -70,9 +73,11 @@ void state_space(Device& device, tensor::Matrix mixed, tensor::Matrix steps, con
   for (const CpuVector* vector : {&decay, &step_bias, &skip})
     CHECK(vector->size() == heads, "a vector of {} for {} heads", vector->size(), heads);
   const StateSpace space{device, mixed, steps, shape, decay, step_bias, skip, batch, states, layer, out};
-  device.pool.run_ranges(static_cast<int64_t>(batch.sequence_count()) * heads, [&](int64_t begin, int64_t end, int) {
+  const int64_t items = static_cast<int64_t>(batch.sequence_count()) * heads;
+  device.pool.run_ranges(items, [&](int64_t begin, int64_t end, int slot) {
+    auto* const of_drafts = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(space.state_size());
     for (int64_t item = begin; item < end; ++item)
-      space.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads));
+      space.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), of_drafts);
   });
 }
 

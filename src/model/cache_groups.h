@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/group_kind.h"
@@ -11,7 +12,8 @@ namespace millrace::model {
 /// How the layers of a model share cache pages: layers that keep memory for the same tokens belong to one cache group.
 /// The layers of a group have equal heads.
 /// Group 0 has the layers that see all tokens, if there are any. The others are window groups, one per length of
-/// window, ordered by it. The last of them is a state group if the model has recurrent layers.
+/// window, ordered by it. The last of them is a state group if the model has recurrent layers. A layer belongs to one
+/// group for its attention and to one for its state, if it has these.
 class CacheGroups {
  public:
   explicit CacheGroups(const ModelConfig& config);
@@ -22,14 +24,21 @@ class CacheGroups {
   /// Returns whether the model has a state group.
   [[nodiscard]] bool has_states() const { return kind(count() - 1) == GroupKind::kState; }
   [[nodiscard]] size_t count() const { return 1 + windows_.size(); }
-  /// Returns the first layer of a group; layer 0 where a group has none, as the first one may.
+  /// Returns the first layer whose attention belongs to a group; layer 0 where a group has none, as the first one may.
   [[nodiscard]] int32_t first_layer(size_t group) const;
-  /// Returns the group of a layer of the model.
-  [[nodiscard]] size_t group_of(int32_t layer) const { return group_of_[static_cast<size_t>(layer)]; }
+  /// Returns the group of the keys and values of a layer's attention, if the layer has attention.
+  [[nodiscard]] std::optional<size_t> attention_group(int32_t layer) const {
+    return attention_group_[static_cast<size_t>(layer)];
+  }
+  /// Returns the group of a layer's states, if the layer has a recurrent mixer.
+  [[nodiscard]] std::optional<size_t> state_group(int32_t layer) const {
+    return state_group_[static_cast<size_t>(layer)];
+  }
 
  private:
   std::vector<WindowSpec> windows_;
-  std::vector<size_t> group_of_;  // [layers]
+  std::vector<std::optional<size_t>> attention_group_;  // [layers]
+  std::vector<std::optional<size_t>> state_group_;      // [layers]
 };
 
 }  // namespace millrace::model

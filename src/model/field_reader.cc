@@ -1,6 +1,7 @@
 #include "model/field_reader.h"
 
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 
 namespace millrace::model {
@@ -205,6 +206,23 @@ std::vector<double> FieldReader::numbers(std::string_view key, double low, doubl
     number = low;
     double value = 0.0;
     if (!item.is_number() || !item.get(value) || !std::isfinite(value) || value < low || value > high) return false;
+    number = value;
+    return true;
+  });
+}
+
+std::vector<double> FieldReader::unbounded_numbers(std::string_view key, double low) {
+  const std::string wanted = fmt::format("a list of numbers from {} up", low);
+  return list_of<double>(key, wanted, [low](JsonValue item, double& number) {
+    number = low;
+    std::string_view text;
+    JsonObject spelled;
+    const bool is_text = item.get(text) || (item.get(spelled) && spelled["__float__"].get(text));
+    double value = 0.0;
+    if (is_text && text == "Infinity")
+      value = std::numeric_limits<double>::infinity();
+    else if (!item.is_number() || !item.get(value) || !(value >= low))
+      return false;
     number = value;
     return true;
   });

@@ -47,6 +47,9 @@ class FieldReader {
   std::vector<int32_t> integers(std::string_view key, int32_t low, int32_t high);
   /// Reads a list of numbers; empty when absent.
   std::vector<double> numbers(std::string_view key, double low, double high);
+  /// Reads a list of numbers from `low` up, infinity included; empty when absent. Writers spell infinity as the number
+  /// or the text Infinity, or as {"__float__": "Infinity"}.
+  std::vector<double> unbounded_numbers(std::string_view key, double low);
   /// Reads a nested object; none when absent. A field of another type is a fault.
   std::optional<JsonObject> object(std::string_view key);
 

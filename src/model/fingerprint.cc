@@ -46,6 +46,13 @@ void add_integer(Hash& hash, int64_t value) {
   hash.add(static_cast<uint64_t>(value));
 }
 
+/// Adds a factor that other families lack, so that their fingerprints stay.
+void add_factor(Hash& hash, std::string_view name, float factor) {
+  if (factor == 1.0f) return;
+  hash.add(name);
+  hash.add(double{factor});
+}
+
 void add_rope(Hash& hash, const RopeConfig& rope, int32_t rotary_dim) {
   const RotaryFrequencies frequencies = rotary_frequencies(rope, rotary_dim);
   hash.add(std::as_bytes(std::span(frequencies.inverse)));
@@ -71,6 +78,7 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
   if (attention.chunked) hash.add(std::string_view("chunks"));
   if (attention.value_norm) hash.add(std::string_view("value norm"));
   if (attention.values_are_keys) hash.add(std::string_view("values are keys"));
+  add_factor(hash, "attention factor", attention.output_factor);
   if (!attention.latent) return;
   hash.add(std::string_view("latent"));
   const LatentConfig& latent = *attention.latent;
@@ -92,6 +100,16 @@ void add_mixer(Hash& hash, const MambaConfig& mamba) {
                              int32_t{mamba.conv_bias}, int32_t{mamba.projection_bias}})
     add_integer(hash, size);
   for (const float bound : {mamba.min_step, mamba.max_step}) hash.add(double{bound});
+  if (mamba.norm != MambaNorm::kAfterGate) {
+    hash.add(std::string_view("mamba norm"));
+    add_integer(hash, static_cast<int64_t>(mamba.norm));
+  }
+  add_factor(hash, "z", mamba.factors.gate);
+  add_factor(hash, "x", mamba.factors.x);
+  add_factor(hash, "B", mamba.factors.b);
+  add_factor(hash, "C", mamba.factors.c);
+  add_factor(hash, "dt", mamba.factors.step);
+  add_factor(hash, "mamba factor", mamba.output_factor);
 }
 
 void add_mixer(Hash& hash, const ShortConvConfig& conv) {
@@ -103,6 +121,8 @@ void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
   for (const int64_t number : {int64_t{feed_forward.width}, static_cast<int64_t>(feed_forward.activation),
                                int64_t{feed_forward.gated}, int64_t{feed_forward.bias}})
     add_integer(hash, number);
+  add_factor(hash, "gate factor", feed_forward.gate_factor);
+  add_factor(hash, "feed-forward factor", feed_forward.output_factor);
   add_integer(hash, feed_forward.moe.has_value());
   if (!feed_forward.moe) return;
   const MoeConfig& moe = *feed_forward.moe;
@@ -129,10 +149,8 @@ void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) 
                           norms.after_feed_forward, layer.parallel})
     add_integer(hash, flag);
   hash.add(double{layer.residual_multiplier});
-  if (layer.recurrent)
-    std::visit([&hash](const auto& mixer) { add_mixer(hash, mixer); }, *layer.recurrent);
-  else
-    add_attention(hash, config, layer.attention);
+  if (layer.recurrent) std::visit([&hash](const auto& mixer) { add_mixer(hash, mixer); }, *layer.recurrent);
+  if (layer.attends) add_attention(hash, config, layer.attention);
   add_feed_forward(hash, layer.feed_forward);
   if (layer.output_scale) hash.add(std::string_view("output scale"));
 }

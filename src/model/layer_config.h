@@ -21,7 +21,7 @@ enum class NormKind : uint8_t {
 /// The norms of a layer. One before a block normalises its input, one after it what the block adds.
 struct LayerNorms {
   bool before_attention = true;
-  bool after_attention = false;
+  bool after_attention = false;     ///< not in a layer with both attention and a recurrent mixer
   bool before_feed_forward = true;  ///< without effect in a parallel layer, whose blocks have the same input
   bool after_feed_forward = false;
   friend bool operator==(const LayerNorms&, const LayerNorms&) = default;
@@ -73,6 +73,7 @@ struct AttentionConfig {
   bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
   bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
+  float output_factor = 1.0f;        ///< multiplies what the block adds
   std::optional<QueryScaling> query_scaling = {};
   /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
   std::optional<LatentConfig> latent = {};
@@ -84,9 +85,10 @@ struct AttentionConfig {
 
 /// The function between the matrices of a feed-forward block.
 enum class MlpActivation : uint8_t {
-  kSilu,      ///< x / (1 + exp(-x))
-  kGelu,      ///< x/2 · (1 + erf(x/√2))
-  kGeluTanh,  ///< x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+  kSilu,         ///< x / (1 + exp(-x))
+  kGelu,         ///< x/2 · (1 + erf(x/√2))
+  kReluSquared,  ///< max(x, 0)²
+  kGeluTanh,     ///< x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
 };
 
 /// A feed-forward block that every token of a sparse layer takes besides its chosen experts.
@@ -96,8 +98,8 @@ struct SharedExpertConfig {
   friend bool operator==(const SharedExpertConfig&, const SharedExpertConfig&) = default;
 };
 
-/// The experts of a sparse layer, which replace its feed-forward block. Each expert is a gated feed-forward block of
-/// another width. How a token chooses and weighs them: tensor::Routing.
+/// The experts of a sparse layer, which replace its feed-forward block. Each expert is a feed-forward block of another
+/// width, gated where the layer's is. How a token chooses and weighs them: tensor::Routing.
 struct MoeConfig {
   int32_t expert_count = 0;
   int32_t experts_per_token = 0;  ///< at most expert_count
@@ -127,14 +129,20 @@ struct MoeConfig {
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
-/// The feed-forward block: Wdown · (f(Wgate·x) · Wup·x), or Wdown · f(Wup·x) without a gate.
+/// The feed-forward block: Wdown · (f(gate_factor · Wgate·x) · Wup·x), or Wdown · f(Wup·x) without a gate.
 struct FeedForwardConfig {
-  int32_t width = 0;  ///< rows of Wup; of no meaning with experts, see inner_width
+  int32_t width = 0;  ///< rows of Wup; of no meaning with experts, see inner_width. 0: the layer has no such block
   MlpActivation activation = MlpActivation::kSilu;
   bool gated = true;
-  bool bias = false;  ///< of every matrix; only without a gate
+  float gate_factor = 1.0f;    ///< other than 1 with kSilu only
+  float output_factor = 1.0f;  ///< multiplies what the block adds
+  bool bias = false;           ///< of every matrix; only without a gate
   std::optional<MoeConfig> moe = {};
 
+  /// Returns whether the activation is part of the GEMM of gate and up.
+  [[nodiscard]] bool fuses_activation() const {
+    return gated && activation == MlpActivation::kSilu && gate_factor == 1.0f;
+  }
   /// Returns the width of the block that all tokens take: of a sparse layer the shared expert's, 0 without one.
   [[nodiscard]] int32_t inner_width() const {
     if (!moe) return width;
@@ -143,18 +151,22 @@ struct FeedForwardConfig {
   friend bool operator==(const FeedForwardConfig&, const FeedForwardConfig&) = default;
 };
 
-/// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
-/// so. In a parallel layer both blocks have the input norm(x) of the first. A recurrent mixer takes the place of
-/// Attention; such a layer's `attention` is that of the model's other layers and has no effect. A number of the
-/// checkpoint may multiply x at the end of the layer.
+/// One layer: x += m · Mix(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says so.
+/// Mix is attention, a recurrent mixer, or the sum of both. In a parallel layer all blocks have the input norm(x) of
+/// the first. A layer may lack attention and mixer, or the feed-forward block. A number of the checkpoint may multiply x
+/// at the end of the layer.
 struct LayerConfig {
   LayerNorms norms;
+  bool attends = true;  ///< else `attention` is that of the model's other layers and has no effect
   AttentionConfig attention;
   std::optional<RecurrentConfig> recurrent = {};
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;
   bool output_scale = false;  ///< such a number exists
+  /// Returns whether the layer has attention or a recurrent mixer.
+  [[nodiscard]] bool mixes() const { return attends || recurrent; }
+  [[nodiscard]] bool has_feed_forward() const { return feed_forward.width > 0 || feed_forward.moe; }
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
 };
 

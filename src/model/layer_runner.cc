@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "model/needed_features.h"
 #include "model/rope.h"
 
@@ -35,7 +36,7 @@ int64_t LayerRunner::expanded_columns(int32_t index) const {
   const FeedForwardConfig& feed_forward = layer_config(index).feed_forward;
   const int64_t features = layer_layout(index).features.owned().size();
   if (!feed_forward.gated) return features;
-  return feed_forward.activation == MlpActivation::kSilu ? 0 : 2 * features;
+  return feed_forward.fuses_activation() ? 0 : 2 * features;
 }
 
 void LayerRunner::allocate(const StageLimits& limits) {
@@ -44,20 +45,8 @@ void LayerRunner::allocate(const StageLimits& limits) {
     return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
   };
   const auto batch = [&](DType dtype, int64_t cols) { return rows(limits.max_batch_tokens, dtype, cols); };
-  const auto is_latent = [this](int32_t index) { return layer_config(index).attention.latent.has_value(); };
-  const auto per_head = [&](int64_t width, int32_t index) { return is_latent(index) ? 0 : width; };
-  const auto mixer_width = [this](int32_t index) { return layer_layout(index).mixer_outputs.owned().size(); };
-  const int64_t query = largest([&](int32_t index) { return per_head(layer_layout(index).query_width(), index); });
-  const int64_t kv = largest([&](int32_t index) { return per_head(layer_layout(index).kv_width(), index); });
+  allocate_mixers(limits);
   activations_.normed = batch(compute, config_.hidden_size);
-  activations_.qkv = batch(DType::kF32, query + 2 * kv);
-  const int64_t begun = std::max(query, largest(mixer_width));
-  activations_.query = batch(compute, begun);
-  if (largest([this](int32_t index) { return layer_config(index).attention.output_gate; }) > 0) {
-    activations_.gates = batch(DType::kF32, query);
-    activations_.tail_gates = rows(limits.max_tail_rows, DType::kF32, query);
-  }
-  activations_.attended = batch(compute, largest([this](int32_t index) { return layer_layout(index).query_width(); }));
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
   activations_.expanded = batch(DType::kF32, largest([this](int32_t index) { return expanded_columns(index); }));
@@ -88,6 +77,34 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.magnitudes = batch(DType::kF32, 1);
     activations_.rank_magnitudes = batch(DType::kF32, layout_.position.size);
   }
+  if (largest([this](int32_t index) { return layer_config(index).parallel; }) > 0)
+    activations_.tail_normed = rows(limits.max_tail_rows, compute, config_.hidden_size);
+}
+
+void LayerRunner::allocate_mixers(const StageLimits& limits) {
+  const DType compute = backend_.compute_dtype();
+  const auto rows = [&](int64_t count, DType dtype, int64_t cols) {
+    return backend_.allocate(Matrix{.dtype = dtype, .rows = count, .cols = cols}.bytes());
+  };
+  const auto batch = [&](DType dtype, int64_t cols) { return rows(limits.max_batch_tokens, dtype, cols); };
+  const auto attends = [this](int32_t index) { return layer_config(index).attends; };
+  const auto is_latent = [&](int32_t index) {
+    return attends(index) && layer_config(index).attention.latent.has_value();
+  };
+  const auto per_head = [&](int64_t width, int32_t index) { return attends(index) && !is_latent(index) ? width : 0; };
+  const int64_t query = largest([&](int32_t index) { return per_head(layer_layout(index).query_width(), index); });
+  const int64_t kv = largest([&](int32_t index) { return per_head(layer_layout(index).kv_width(), index); });
+  const int64_t mixed = largest([this](int32_t index) { return layer_layout(index).mixer_outputs.owned().size(); });
+  activations_.qkv = batch(DType::kF32, query + 2 * kv);
+  activations_.query = batch(compute, query);
+  activations_.mixed = batch(compute, mixed);
+  activations_.tail_mixed = rows(limits.max_tail_rows, compute, mixed);
+  if (largest([this](int32_t index) { return layer_config(index).attention.output_gate; }) > 0) {
+    activations_.gates = batch(DType::kF32, query);
+    activations_.tail_gates = rows(limits.max_tail_rows, DType::kF32, query);
+  }
+  activations_.attended =
+      batch(compute, largest([&](int32_t index) { return attends(index) ? layer_layout(index).query_width() : 0; }));
   int64_t latent_query = 0;
   for (int32_t index = 0; index < range_.size() && latent_query == 0; ++index) {
     if (!is_latent(index)) continue;
@@ -100,11 +117,9 @@ void LayerRunner::allocate(const StageLimits& limits) {
     if (recurrent)
       mixer_.emplace(backend_, *recurrent, layout_.position.size, config_.norm_epsilon, limits.max_batch_tokens);
   }
-  const Matrix tail_query{.dtype = compute, .rows = limits.max_tail_rows, .cols = begun};
+  const Matrix tail_query{.dtype = compute, .rows = limits.max_tail_rows, .cols = query};
   const Matrix latent_tail_query{.dtype = DType::kF32, .rows = limits.max_tail_rows, .cols = latent_query};
   activations_.tail_query = backend_.allocate(std::max(tail_query.bytes(), latent_tail_query.bytes()));
-  if (largest([this](int32_t index) { return layer_config(index).parallel; }) > 0)
-    activations_.tail_normed = rows(limits.max_tail_rows, compute, config_.hidden_size);
 }
 
 void LayerRunner::make_rotations() {
@@ -184,18 +199,31 @@ Matrix LayerRunner::block_input(Matrix hidden, const tensor::DeviceVector* weigh
   return normed;
 }
 
-Matrix LayerRunner::begin(int32_t index, Matrix hidden, const LayerCache& kept) {
+BegunLayer LayerRunner::begin(int32_t index, Matrix hidden, const LayerCaches& kept) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
-  const LayerLayout& layout = layer_layout(index);
-  const int64_t rows = hidden.rows;
-  Matrix query{
-      .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
+  BegunLayer begun;
+  if (!layer_config(index).mixes()) return begun;
   const Matrix input = block_input(hidden, layer.input_norm.get(), layer.input_norm_bias.get());
   if (layer.recurrent) {
-    query.cols = layout.mixer_outputs.owned().size();
-    mixer_->mix(*layer.recurrent, input, {.batch = kept.batch, .cache = kept.cache, .layer = kept.layer}, query);
-    return query;
+    CHECK(kept.states->batch.layout.drafts.empty() || backend_.computes(tensor::Feature::kStatesBeforeDrafts),
+          "{} keeps no states before drafts", backend_.description());
+    begun.mixed = {.data = activations_.mixed.data(),
+                   .dtype = backend_.compute_dtype(),
+                   .rows = hidden.rows,
+                   .cols = layer_layout(index).mixer_outputs.owned().size()};
+    mixer_->mix(*layer.recurrent, input,
+                {.batch = kept.states->batch, .cache = kept.states->cache, .layer = kept.states->layer}, begun.mixed);
   }
+  if (layer_config(index).attends) begun.query = begin_attention(index, input, *kept.attention);
+  return begun;
+}
+
+Matrix LayerRunner::begin_attention(int32_t index, Matrix input, const LayerCache& kept) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  const LayerLayout& layout = layer_layout(index);
+  const int64_t rows = input.rows;
+  const Matrix query{
+      .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
   if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
   const AttentionConfig& attention = layer_config(index).attention;
   const Matrix qkv{.data = activations_.qkv.data(),
@@ -213,17 +241,22 @@ Matrix LayerRunner::gates_in(const tensor::Buffer& buffer, int32_t index, int64_
   return {.data = buffer.data(), .dtype = DType::kF32, .rows = rows, .cols = layer_layout(index).query_width()};
 }
 
-void LayerRunner::finish(int32_t index, Matrix query, const LayerCache& kept, Matrix hidden) {
-  attend(index, query, activations_.gates, kept, hidden);
+void LayerRunner::finish(int32_t index, const BegunLayer& begun, const LayerCaches& kept, Matrix hidden) {
+  add_mixed(index, begun, activations_.gates, kept, hidden);
   feed_forward(index, kept.batch, normed_rows(hidden.rows), hidden);
 }
 
-void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const tensor::UploadedIndices& rows,
-                               const LayerCache& kept, Matrix tails) {
-  const Matrix tail_query{
-      .data = activations_.tail_query.data(), .dtype = query.dtype, .rows = tails.rows, .cols = query.cols};
+void LayerRunner::finish_tails(int32_t index, const BegunLayer& begun, Matrix hidden,
+                               const tensor::UploadedIndices& rows, const LayerCaches& kept, Matrix tails) {
+  const auto gathered = [&](Matrix all, const tensor::Buffer& buffer) {
+    if (all.rows == 0) return all;
+    const Matrix some{.data = buffer.data(), .dtype = all.dtype, .rows = tails.rows, .cols = all.cols};
+    backend_.gather_rows(all, rows, some);
+    return some;
+  };
   backend_.gather_rows(hidden, rows, tails);
-  backend_.gather_rows(query, rows, tail_query);
+  const BegunLayer tail{.query = gathered(begun.query, activations_.tail_query),
+                        .mixed = gathered(begun.mixed, activations_.tail_mixed)};
   if (weights_[static_cast<size_t>(index)].query_gate)
     backend_.gather_rows(gates_in(activations_.gates, index, hidden.rows), rows,
                          gates_in(activations_.tail_gates, index, tails.rows));
@@ -233,7 +266,7 @@ void LayerRunner::finish_tails(int32_t index, Matrix query, Matrix hidden, const
     attention_input.data = activations_.tail_normed.data();
     backend_.gather_rows(normed_rows(hidden.rows), rows, attention_input);
   }
-  attend(index, tail_query, activations_.tail_gates, kept, tails);
+  add_mixed(index, tail, activations_.tail_gates, kept, tails);
   feed_forward(index, kept.batch, attention_input, tails);
 }
 
@@ -253,16 +286,25 @@ Matrix LayerRunner::attended(int32_t index, Matrix query, const LayerCache& kept
   return out;
 }
 
-void LayerRunner::attend(int32_t index, Matrix query, const tensor::Buffer& gates, const LayerCache& kept,
-                         Matrix hidden) {
+void LayerRunner::add_mixed(int32_t index, const BegunLayer& begun, const tensor::Buffer& gates,
+                            const LayerCaches& kept, Matrix hidden) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
-  const Matrix out = layer.recurrent ? query : attended(index, query, kept);
-  if (layer.query_gate) backend_.gate(out, gates_in(gates, index, query.rows));
-  add_product(out, *layer.output,
-              {.bias = layer.output_bias.get(),
-               .norm = layer.attention_norm.get(),
-               .multiplier = layer_config(index).residual_multiplier},
-              hidden);
+  const LayerConfig& config = layer_config(index);
+  if (config.attends) {
+    const Matrix out = attended(index, begun.query, *kept.attention);
+    if (layer.query_gate) backend_.gate(out, gates_in(gates, index, out.rows));
+    add_product(out, *layer.output,
+                {.bias = layer.output_bias.get(),
+                 .norm = layer.attention_norm.get(),
+                 .multiplier = config.residual_multiplier * config.attention.output_factor},
+                hidden);
+  }
+  if (layer.recurrent)
+    add_product(begun.mixed, *layer.recurrent->output,
+                {.bias = layer.recurrent->output_bias.get(),
+                 .norm = layer.attention_norm.get(),
+                 .multiplier = config.residual_multiplier * output_factor(*config.recurrent)},
+                hidden);
 }
 
 void LayerRunner::add_product(Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, Matrix hidden) {
@@ -302,6 +344,7 @@ void LayerRunner::feed_forward(int32_t index, const tensor::UploadedBatch& batch
                                Matrix hidden) {
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const LayerConfig& config = layer_config(index);
+  if (!config.has_feed_forward()) return;
   const Matrix input =
       config.parallel ? attention_input : block_input(hidden, layer.mlp_norm.get(), layer.mlp_norm_bias.get());
   if (has_own_norms(index)) {
@@ -309,10 +352,11 @@ void LayerRunner::feed_forward(int32_t index, const tensor::UploadedBatch& batch
   } else if (config.feed_forward.moe) {
     run_experts(index, input, batch, hidden);
   } else {
-    add_product(
-        activate(index, input), *layer.down,
-        {.bias = layer.down_bias.get(), .norm = layer.output_norm.get(), .multiplier = config.residual_multiplier},
-        hidden);
+    add_product(activate(index, input), *layer.down,
+                {.bias = layer.down_bias.get(),
+                 .norm = layer.output_norm.get(),
+                 .multiplier = config.residual_multiplier * config.feed_forward.output_factor},
+                hidden);
   }
   if (layer.output_scale != 1.0f) backend_.scale(hidden, layer.output_scale);
 }
@@ -343,8 +387,10 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const Matrix routed{
       .data = activations_.routed.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = layer.experts->count()};
-  const BlockEnd end{.norm = layer.output_norm.get(), .multiplier = layer_config(index).residual_multiplier};
-  const bool has_shared = layer_config(index).feed_forward.moe->shared.has_value();
+  const LayerConfig& config = layer_config(index);
+  const BlockEnd end{.norm = layer.output_norm.get(),
+                     .multiplier = config.residual_multiplier * config.feed_forward.output_factor};
+  const bool has_shared = config.feed_forward.moe->shared.has_value();
   backend_.matmul(x, *layer.router, layer.router_bias.get(), routed);
   if (!has_ranks() && expert_exchange_ == nullptr && end.is_plain()) {
     backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
@@ -416,7 +462,7 @@ Matrix LayerRunner::activate(int32_t index, Matrix x) {
   const int64_t features = layer_layout(index).features.owned().size();
   const Matrix activated{
       .data = activations_.activated.data(), .dtype = backend_.compute_dtype(), .rows = x.rows, .cols = features};
-  if (feed_forward.gated && feed_forward.activation == MlpActivation::kSilu) {
+  if (feed_forward.fuses_activation()) {
     backend_.matmul_silu_mul(x, *layer.gate_up, activated);
     return activated;
   }
@@ -425,10 +471,11 @@ Matrix LayerRunner::activate(int32_t index, Matrix x) {
                         .rows = x.rows,
                         .cols = feed_forward.gated ? 2 * features : features};
   backend_.matmul(x, feed_forward.gated ? *layer.gate_up : *layer.up, layer.up_bias.get(), expanded);
-  if (feed_forward.gated) {
-    backend_.gelu_tanh_mul(expanded, activated);
-  } else {
-    backend_.gelu(expanded, activated);
+  switch (feed_forward.activation) {
+    case MlpActivation::kSilu: backend_.scaled_silu_mul(expanded, feed_forward.gate_factor, activated); break;
+    case MlpActivation::kGelu: backend_.gelu(expanded, activated); break;
+    case MlpActivation::kReluSquared: backend_.relu_squared(expanded, activated); break;
+    case MlpActivation::kGeluTanh: backend_.gelu_tanh_mul(expanded, activated); break;
   }
   return activated;
 }

@@ -24,12 +24,25 @@ struct StageLimits {
   int32_t max_tail_rows = 0;     ///< rows that go on from the last layer's keys and values
 };
 
-/// Where a layer keeps its keys and values: the cache of its group, its number there, and the batch with the group's
-/// pages. Borrowed for one call.
+/// Where a layer keeps its keys and values, or its states: the cache of a group, its number there, and the batch with
+/// the group's pages. Borrowed for one call.
 struct LayerCache {
   const tensor::UploadedBatch& batch;
   tensor::KvCache& cache;
   int32_t layer = 0;
+};
+/// What a layer keeps of each sequence: keys and values if it has attention, states if it has a mixer. Borrowed for one
+/// call.
+struct LayerCaches {
+  const tensor::UploadedBatch& batch;  ///< the rows, with the pages of the first group
+  std::optional<LayerCache> attention = {};
+  std::optional<LayerCache> states = {};
+};
+/// What the second half of a layer takes from the first: queries (compute) of its attention, and what the last matrix
+/// of its mixer takes. A matrix that the layer lacks has no rows.
+struct BegunLayer {
+  tensor::Matrix query;
+  tensor::Matrix mixed;
 };
 
 /// Computes the layers of a stage on one rank, as their descriptions say. It owns the activations inside a layer, which
@@ -53,14 +66,14 @@ class LayerRunner {
 
   /// Returns whether begin() reads what earlier passes stored: a state.
   [[nodiscard]] bool begins_with_state(int32_t index) const { return layer_config(index).recurrent.has_value(); }
-  /// Stores the keys and values of all rows in the pages and returns their queries, valid until the layer is finished.
-  /// A recurrent layer stores states and returns what its last matrix takes.
-  [[nodiscard]] tensor::Matrix begin(int32_t index, tensor::Matrix hidden, const LayerCache& kept);
-  /// Computes the rest of the layer, from the queries on, into `hidden`.
-  void finish(int32_t index, tensor::Matrix query, const LayerCache& kept, tensor::Matrix hidden);
-  /// Computes the rest of the layer for some rows of `hidden` into `tails`; the batch of `kept` has these rows only.
-  void finish_tails(int32_t index, tensor::Matrix query, tensor::Matrix hidden, const tensor::UploadedIndices& rows,
-                    const LayerCache& kept, tensor::Matrix tails);
+  /// Stores the keys and values of all rows, and states, in the pages. What it returns is valid until the layer is
+  /// finished.
+  [[nodiscard]] BegunLayer begin(int32_t index, tensor::Matrix hidden, const LayerCaches& kept);
+  /// Computes the rest of the layer into `hidden`.
+  void finish(int32_t index, const BegunLayer& begun, const LayerCaches& kept, tensor::Matrix hidden);
+  /// Computes the rest of the layer for some rows of `hidden` into `tails`; the batches of `kept` have these rows only.
+  void finish_tails(int32_t index, const BegunLayer& begun, tensor::Matrix hidden, const tensor::UploadedIndices& rows,
+                    const LayerCaches& kept, tensor::Matrix tails);
   /// Takes part in the exchange of a layer's experts, if it has some, without rows of this ring.
   void exchange_without_rows(int32_t index);
   /// Returns the most rows of one pass of all rings that share experts.
@@ -77,7 +90,8 @@ class LayerRunner {
     tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
     tensor::Buffer rank_magnitudes;  // f32     [max_batch_tokens, ranks], with several ranks
     tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
-    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim], or a mixer's outputs if wider
+    tensor::Buffer query;            // compute [max_batch_tokens, heads·head_dim]
+    tensor::Buffer mixed;            // compute [max_batch_tokens, a mixer's outputs]
     tensor::Buffer gates;            // f32     [max_batch_tokens, heads·head_dim], with an output gate
     tensor::Buffer tail_gates;       // f32     [max_tail_rows, heads·head_dim], with an output gate
     tensor::Buffer attended;         // compute [max_batch_tokens, heads·head_dim]
@@ -90,6 +104,7 @@ class LayerRunner {
     tensor::Buffer shared_sums;      // f32     [max_batch_tokens, hidden], if a layer has a shared expert
     tensor::Buffer shared_gates;     // f32     [max_batch_tokens, 1], if a shared expert has a gate
     tensor::Buffer tail_query;       // as `query`, or what LatentProjection returns, of max_tail_rows
+    tensor::Buffer tail_mixed;       // as `mixed`, of max_tail_rows
     tensor::Buffer tail_normed;      // compute [max_tail_rows, hidden], if a layer is parallel
   };
   /// The rotation of one entry of ModelConfig::ropes, or none.
@@ -108,6 +123,8 @@ class LayerRunner {
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void make_rotations();
   void allocate(const StageLimits& limits);
+  /// Allocates what attention and recurrent mixers need.
+  void allocate_mixers(const StageLimits& limits);
   /// Returns the largest of a number that `of` gives for each layer.
   template <class Of>
   [[nodiscard]] int64_t largest(const Of& of) const;
@@ -120,9 +137,11 @@ class LayerRunner {
   /// Computes a block's input: the norm of `hidden`, or `hidden` itself where `weight` is null.
   [[nodiscard]] tensor::Matrix block_input(tensor::Matrix hidden, const tensor::DeviceVector* weight,
                                            const tensor::DeviceVector* bias);
-  /// Ends attention, or a recurrent mixer. `gates` are those of the rows, with an output gate.
-  void attend(int32_t index, tensor::Matrix query, const tensor::Buffer& gates, const LayerCache& kept,
-              tensor::Matrix hidden);
+  /// Stores the keys and values of a block's input and returns its queries.
+  [[nodiscard]] tensor::Matrix begin_attention(int32_t index, tensor::Matrix input, const LayerCache& kept);
+  /// Adds the outputs of attention and of the recurrent mixer. `gates` are those of the rows, with an output gate.
+  void add_mixed(int32_t index, const BegunLayer& begun, const tensor::Buffer& gates, const LayerCaches& kept,
+                 tensor::Matrix hidden);
   /// Returns the output gates (f32) [rows, heads·head_dim] of a layer in a buffer.
   [[nodiscard]] tensor::Matrix gates_in(const tensor::Buffer& buffer, int32_t index, int64_t rows) const;
   /// Computes attention of the queries.
@@ -134,7 +153,7 @@ class LayerRunner {
   void multiply(tensor::Matrix x, const tensor::PackedWeight& weight, tensor::Matrix sums);
   /// Adds whole sums to hidden.
   void add_sums(tensor::Matrix sums, const BlockEnd& end, tensor::Matrix hidden);
-  /// Computes a layer's feed-forward block. In a parallel layer `attention_input` is its input.
+  /// Computes a layer's feed-forward block, if it has one. In a parallel layer `attention_input` is its input.
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
                     tensor::Matrix hidden);
   void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);

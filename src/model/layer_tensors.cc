@@ -19,15 +19,13 @@ class LayerLister {
   void list() {
     const LayerNorms& norms = layer_.norms;
     if (norms.before_attention) add_norm_before_layer(config_, index_, specs_);
-    if (layer_.recurrent)
-      recurrent_tensors(config_, index_).add_to(specs_);
-    else
-      list_attention();
+    if (layer_.recurrent) recurrent_tensors(config_, index_).add_to(specs_);
+    if (layer_.attends) list_attention();
     if (norms.after_attention) add_norm(names_.attention_output_norm);
     if (norms.before_feed_forward && !layer_.parallel) add_norm(names_.feed_forward_norm);
     if (layer_.feed_forward.moe)
       list_experts(*layer_.feed_forward.moe);
-    else
+    else if (layer_.has_feed_forward())
       list_feed_forward();
     if (norms.after_feed_forward) add_norm(names_.feed_forward_output_norm);
     if (layer_.output_scale) add(names_.plain(index_, names_.output_scale), {1});
@@ -186,8 +184,7 @@ class LayerLister {
     }
     if (moe.expert_scales) add(names_.plain(index_, names_.expert_scales), {count});
     for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
-      for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
-        list_expert_part(moe, expert, part);
+      for (const ExpertPart part : expert_parts(layer_.feed_forward)) list_expert_part(moe, expert, part);
     }
     if (moe.biases) {
       add_plain(fused_bias_name(config_, index_, ExpertPart::kGate), {count, 2 * int64_t{moe.intermediate_size}});
@@ -226,9 +223,12 @@ class LayerLister {
   }
 
   void list_shared_expert(const SharedExpertConfig& shared) {
-    add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows},
-                        Rows{names_.shared_up, shared.width, Division::kFeatureRows}},
-             names_.fused_shared_gate_up, false);
+    const Rows up{names_.shared_up, shared.width, Division::kFeatureRows};
+    if (layer_.feed_forward.gated)
+      add_rows(std::array{Rows{names_.shared_gate, shared.width, Division::kFeatureRows}, up},
+               names_.fused_shared_gate_up, false);
+    else
+      add_rows(std::array{up}, {}, false);
     add(names_.weight(index_, names_.shared_down), {config_.hidden_size, shared.width}, Division::kFeatureColumns);
     if (shared.has_gate) add_plain(names_.weight(index_, names_.shared_expert_gate), {1, config_.hidden_size});
   }

@@ -20,39 +20,69 @@ bool experts_need(const MoeConfig& moe, Feature feature) {
   }
 }
 
-bool layer_needs(const LayerConfig& layer, Feature feature) {
-  const AttentionConfig& attention = layer.attention;
+bool attention_needs(const AttentionConfig& attention, Feature feature) {
   switch (feature) {
-    case Feature::kConversion:
-      return !layer.norms.before_attention || (!layer.norms.before_feed_forward && !layer.parallel);
-    case Feature::kScaledSums:
-      return layer.norms.after_attention || layer.norms.after_feed_forward || layer.residual_multiplier != 1.0f;
-    case Feature::kGeluTanh: return layer.feed_forward.activation == MlpActivation::kGeluTanh;
+    case Feature::kScaledSums: return attention.output_factor != 1.0f;
     case Feature::kAttentionSoftCap: return attention.soft_cap != 0.0f;
     case Feature::kAttentionSinks: return attention.sinks;
     case Feature::kQueryScaling: return attention.query_scaling.has_value();
     case Feature::kAttentionChunks: return attention.chunked;
     case Feature::kValueNorms: return attention.value_norm || attention.values_are_keys;
     case Feature::kAttentionGates: return attention.output_gate;
-    case Feature::kRecurrence: return layer.recurrent.has_value();
     case Feature::kLatentAttention: return attention.latent.has_value();
     case Feature::kNormOfAllHeads: return attention.qk_norm == QkNorm::kAllHeads;
-    default: return layer.feed_forward.moe && experts_need(*layer.feed_forward.moe, feature);
+    default: return false;
   }
+}
+
+bool mixer_needs(const RecurrentConfig& mixer, Feature feature) {
+  const auto* mamba = std::get_if<MambaConfig>(&mixer);
+  switch (feature) {
+    case Feature::kRecurrence: return true;
+    case Feature::kScaledSums: return output_factor(mixer) != 1.0f;
+    case Feature::kScaling: return mamba != nullptr && mamba->factors.step != 1.0f;
+    case Feature::kScaledGates:
+      return mamba != nullptr && (mamba->norm == MambaNorm::kNone || mamba->factors.gate != 1.0f);
+    default: return false;
+  }
+}
+
+bool feed_forward_needs(const FeedForwardConfig& feed_forward, Feature feature) {
+  switch (feature) {
+    case Feature::kScaledSums: return feed_forward.output_factor != 1.0f;
+    case Feature::kGeluTanh: return feed_forward.activation == MlpActivation::kGeluTanh;
+    case Feature::kReluSquared: return feed_forward.activation == MlpActivation::kReluSquared;
+    case Feature::kScaledGates: return feed_forward.gate_factor != 1.0f;
+    default: return feed_forward.moe && experts_need(*feed_forward.moe, feature);
+  }
+}
+
+bool layer_needs(const LayerConfig& layer, Feature feature) {
+  const LayerNorms& norms = layer.norms;
+  if (feature == Feature::kConversion)
+    return (layer.mixes() && !norms.before_attention) ||
+           (layer.has_feed_forward() && !norms.before_feed_forward && !layer.parallel);
+  if (feature == Feature::kScaledSums &&
+      (norms.after_attention || norms.after_feed_forward || layer.residual_multiplier != 1.0f))
+    return true;
+  return (layer.attends && attention_needs(layer.attention, feature)) ||
+         (layer.recurrent && mixer_needs(*layer.recurrent, feature)) ||
+         (layer.has_feed_forward() && feed_forward_needs(layer.feed_forward, feature));
 }
 
 }  // namespace
 
 bool needs(const ModelConfig& config, Feature feature) {
+  const bool is_of_layer =
+      std::ranges::any_of(config.layers, [&](const LayerConfig& layer) { return layer_needs(layer, feature); });
   switch (feature) {
     case Feature::kEncoders: return config.encoder.has_value();
     case Feature::kLayerNorm: return config.norm == NormKind::kLayer || config.norm == NormKind::kLayerInPlace;
     case Feature::kScaling:
-      return config.embedding_scale != 1.0f || (config.has_output_head && config.logit_scale != 1.0f) ||
+      return is_of_layer || config.embedding_scale != 1.0f || (config.has_output_head && config.logit_scale != 1.0f) ||
              std::ranges::any_of(config.layers, &LayerConfig::output_scale);
     case Feature::kSoftCap: return config.has_output_head && config.logit_soft_cap != 0.0f;
-    default:
-      return std::ranges::any_of(config.layers, [&](const LayerConfig& layer) { return layer_needs(layer, feature); });
+    default: return is_of_layer;
   }
 }
 

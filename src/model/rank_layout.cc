@@ -96,8 +96,9 @@ std::optional<std::string> obstacle(const ModelConfig& config, const FeedForward
     auto found =
         obstacle(config, tensor::feature_shards(width, position),
                  fmt::format("{} {}", feed_forward.moe ? "the shared expert's width" : "intermediate_size", width));
-    if (found || !feed_forward.moe) return found;
+    if (found) return found;
   }
+  if (!feed_forward.moe) return {};
   if (tensor::expert_shards(feed_forward.moe->expert_count, position).owned().size() > 0) return {};
   return fmt::format("{} experts are too few for {} ranks", feed_forward.moe->expert_count, position.size);
 }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <variant>
 
-/// The recurrent mixers, which take the place of attention in a layer. They keep a state of fixed size per sequence.
+/// The recurrent mixers of layers, beside attention or in its place. They keep a state of fixed size per sequence.
 namespace millrace::model {
 
 /// The gated delta net (arXiv 2412.06464). Per value head, with its key head's q and k of unit length: S ← e^g·S; S ← S
@@ -19,8 +19,25 @@ struct DeltaNetConfig {
   friend bool operator==(const DeltaNetConfig&, const DeltaNetConfig&) = default;
 };
 
+/// Numbers that multiply the parts of a Mamba-2 projection.
+struct MambaFactors {
+  float gate = 1.0f;  ///< of z
+  float x = 1.0f;
+  float b = 1.0f;
+  float c = 1.0f;
+  float step = 1.0f;  ///< of dt, before its bias is added
+  friend bool operator==(const MambaFactors&, const MambaFactors&) = default;
+};
+
+/// Where Mamba-2 normalises y.
+enum class MambaNorm : uint8_t {
+  kAfterGate,   ///< norm(y · silu(z))
+  kBeforeGate,  ///< norm(y) · silu(z)
+  kNone,        ///< y · silu(z)
+};
+
 /// The selective state space of Mamba-2 (arXiv 2405.21060). Per head, with its group's B and C: h ← e^{Δ·A}·h + Δ·x ⊗
-/// B; y = h·C + D·x. A short causal convolution precedes x, B and C; a gated norm per group follows y.
+/// B; y = h·C + D·x. A short causal convolution precedes x, B and C; a gate, usually with a norm per group, follows y.
 struct MambaConfig {
   int32_t head_count = 0;
   int32_t head_dim = 0;
@@ -31,6 +48,9 @@ struct MambaConfig {
   bool projection_bias = false;  ///< of both projections
   float min_step = 0.0f;         ///< Δ is clamped to [min_step, max_step]
   float max_step = 0.0f;
+  MambaNorm norm = MambaNorm::kAfterGate;
+  MambaFactors factors;
+  float output_factor = 1.0f;  ///< multiplies what the mixer adds
   [[nodiscard]] int64_t inner_width() const { return int64_t{head_count} * head_dim; }
   [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
   friend bool operator==(const MambaConfig&, const MambaConfig&) = default;
@@ -45,5 +65,11 @@ struct ShortConvConfig {
 };
 
 using RecurrentConfig = std::variant<DeltaNetConfig, MambaConfig, ShortConvConfig>;
+
+/// Returns the number that multiplies what a mixer adds.
+[[nodiscard]] inline float output_factor(const RecurrentConfig& mixer) {
+  const auto* mamba = std::get_if<MambaConfig>(&mixer);
+  return mamba != nullptr ? mamba->output_factor : 1.0f;
+}
 
 }  // namespace millrace::model

@@ -52,12 +52,21 @@ Columns columns_of(const ShortConvConfig& conv) {
   return {.input = 3 * int64_t{conv.width}, .steps = 0, .conv = 0, .result = 0};
 }
 
-/// Returns rows [channels, width] of several tensors as [width, channels].
-std::vector<float> transposed_conv(WeightPacker& packer, const std::vector<TensorSpec>& parts) {
+/// Returns the numbers that multiply the parts of what a mixer convolves; empty where none does. A convolution is
+/// linear in them, so that its weights take them.
+std::vector<float> convolved_factors(const RecurrentConfig& mixer) {
+  const auto* mamba = std::get_if<MambaConfig>(&mixer);
+  if (mamba == nullptr) return {};
+  return {mamba->factors.x, mamba->factors.b, mamba->factors.c};
+}
+
+/// Returns rows [channels, width] of several tensors as [width, channels]. `factors` multiply the parts, if any.
+std::vector<float> transposed_conv(WeightPacker& packer, const std::vector<TensorSpec>& parts,
+                                   const std::vector<float>& factors) {
   std::vector<float> rows;
-  for (const TensorSpec& part : parts) {
-    const std::vector<float> own = packer.values(part.name);
-    rows.insert(rows.end(), own.begin(), own.end());
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (const float value : packer.values(parts[part].name))
+      rows.push_back(factors.empty() ? value : value * factors[part]);
   }
   const auto width = static_cast<size_t>(parts.front().shape[1]);
   const size_t channels = rows.size() / width;
@@ -84,7 +93,8 @@ std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::B
   weights->input_bias = vector(tensors.input_bias);
   if (!tensors.steps.empty()) weights->steps = packer.pack_plain(names_of(tensors.steps));
   weights->steps_bias = vector(tensors.steps_bias);
-  weights->conv = backend.make_vector(transposed_conv(packer, tensors.conv));
+  weights->conv =
+      backend.make_vector(transposed_conv(packer, tensors.conv, convolved_factors(*config.layer(layer).recurrent)));
   weights->conv_bias = vector(tensors.conv_bias);
   if (tensors.decay) {
     std::vector<float> decay = packer.values(tensors.decay->name);
@@ -166,13 +176,15 @@ void RecurrentMixer::mix(const MambaConfig& mamba, const RecurrentWeights& weigh
                                       .state_begin = conv.state_values()};
   const Matrix convolved = convolve(conv, weights, states, projected);
   const Matrix values = result(projected.rows);
+  if (mamba.factors.step != 1.0f) backend_.scale(steps, mamba.factors.step);
   backend_.state_space(convolved, steps, shape, *weights.decay, *weights.step_bias, *weights.skip, states.batch,
                        states.cache, states.layer, values);
   backend_.gated_rms_norm(values, projected, conv_columns_,
                           {.weight = weights.norm.get(),
                            .epsilon = norm_epsilon_,
                            .group = mamba.inner_width() / mamba.group_count,
-                           .gate_first = true},
+                           .gate_first = mamba.norm != MambaNorm::kBeforeGate,
+                           .gate_factor = mamba.factors.gate},
                           out);
 }
 

@@ -11,7 +11,7 @@ namespace millrace::model {
 
 class WeightPacker;
 
-/// A rank's part of one layer's recurrent mixer on the device, without its last matrix. What the mixer lacks is null.
+/// A rank's part of one layer's recurrent mixer on the device. What the mixer lacks is null.
 struct RecurrentWeights {
   std::unique_ptr<tensor::PackedWeight> input;       // [what is convolved | what gates the output, hidden]
   std::unique_ptr<tensor::DeviceVector> input_bias;  // of `input`
@@ -23,9 +23,11 @@ struct RecurrentWeights {
   std::unique_ptr<tensor::DeviceVector> step_bias;   // [heads]
   std::unique_ptr<tensor::DeviceVector> skip;        // [heads]
   std::unique_ptr<tensor::DeviceVector> norm;        // [value_dim], or [heads·head_dim]
+  std::unique_ptr<tensor::PackedWeight> output;      // [hidden, width], its last matrix
+  std::unique_ptr<tensor::DeviceVector> output_bias;
 };
 
-/// Loads a layer's mixer.
+/// Loads a layer's mixer without its last matrix.
 [[nodiscard]] std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::Backend& backend,
                                                                const ModelConfig& config, int32_t layer);
 

@@ -148,7 +148,8 @@ class MixerLister {
     tensors_.decay = per_head(names_.mixer_decay, heads);
     tensors_.step_bias = per_head(names_.mixer_step_bias, heads);
     tensors_.skip = per_head(names_.mixer_skip, heads);
-    tensors_.norm = spec(names_.weight(index_, names_.mixer_norm), {inner}, Division::kMixerRows);
+    if (mamba.norm != MambaNorm::kNone)
+      tensors_.norm = spec(names_.weight(index_, names_.mixer_norm), {inner}, Division::kMixerRows);
     list_output(inner, mamba.projection_bias);
   }
 

@@ -117,8 +117,12 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       groups_(config),
       cache_layers_(groups_.count()) {
   for (int32_t layer = span_.layers.begin; layer < span_.layers.end; ++layer) {
-    const size_t group = groups_.group_of(layer);
-    layer_caches_.push_back({.group = group, .layer = cache_layers_[group]++});
+    const auto next_in = [this](std::optional<size_t> group) -> std::optional<CacheLayer> {
+      if (!group) return std::nullopt;
+      return CacheLayer{.group = *group, .layer = cache_layers_[*group]++};
+    };
+    layer_caches_.push_back(
+        {.attention = next_in(groups_.attention_group(layer)), .states = next_in(groups_.state_group(layer))});
   }
   replay_ = backend_.make_replay();
   allocate_activations();
@@ -190,21 +194,19 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<tensor::LatentShape> latents;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_->layers[static_cast<size_t>(index)];
-    for (const auto* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router,
-                               &layer.shared_expert_gate, &layer.query_gate}) {
-      if (*weight) weights.push_back(weight->get());
-    }
+    const auto add = [&weights](std::initializer_list<const std::unique_ptr<tensor::PackedWeight>*> some) {
+      for (const auto* weight : some) {
+        if (*weight) weights.push_back(weight->get());
+      }
+    };
+    add({&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router, &layer.shared_expert_gate,
+         &layer.query_gate});
     if (layer.experts) experts.push_back(layer.experts.get());
-    if (layer.recurrent) {
-      for (const auto* weight : {&layer.recurrent->input, &layer.recurrent->steps}) {
-        if (*weight) weights.push_back(weight->get());
-      }
-    } else if (layer.latent) {
-      for (const auto* weight : {&layer.latent->query_a, &layer.latent->query, &layer.latent->latent}) {
-        if (*weight) weights.push_back(weight->get());
-      }
+    if (layer.recurrent) add({&layer.recurrent->input, &layer.recurrent->steps, &layer.recurrent->output});
+    if (layer.latent) {
+      add({&layer.latent->query_a, &layer.latent->query, &layer.latent->latent});
       latents.push_back(latent_shape(runner_.layer_config(index).attention, runner_.layer_layout(index).head_count()));
-    } else {
+    } else if (runner_.layer_config(index).attends) {
       attention.push_back(runner_.attention_shape(index));
     }
   }
@@ -354,9 +356,22 @@ void StageModel::fill(const ForwardPass& pass) {
   if (!pass.received.empty()) backend_.copy_in(pass.received, pass.hidden.data);
 }
 
-LayerCache StageModel::layer_cache(int32_t index, std::span<const tensor::UploadedBatch> batches) const {
-  const auto [group, layer] = cache_layer(index);
-  return {.batch = batches[group], .cache = cache(group), .layer = layer};
+std::vector<StageModel::CacheLayer> StageModel::cache_layers(int32_t index) const {
+  const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
+  std::vector<CacheLayer> layers;
+  for (const auto& each : {own.attention, own.states}) {
+    if (each) layers.push_back(*each);
+  }
+  return layers;
+}
+
+LayerCaches StageModel::layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches) const {
+  const auto at = [&](const std::optional<CacheLayer>& layer) -> std::optional<LayerCache> {
+    if (!layer) return std::nullopt;
+    return LayerCache{.batch = batches[layer->group], .cache = cache(layer->group), .layer = layer->layer};
+  };
+  const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
+  return {.batch = batches.front(), .attention = at(own.attention), .states = at(own.states)};
 }
 
 void StageModel::wait_for_loads(const ForwardPass& pass, int32_t index) {
@@ -371,20 +386,20 @@ void StageModel::run_layers(const ForwardPass& pass) {
   }
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
-    const LayerCache kept = layer_cache(index, pass.batches);
+    const LayerCaches kept = layer_caches(index, pass.batches);
     const bool begins_with_state = runner_.begins_with_state(index);
     if (begins_with_state) wait_for_loads(pass, index);
-    const Matrix query = runner_.begin(index, pass.hidden, kept);
+    const BegunLayer begun = runner_.begin(index, pass.hidden, kept);
     if (!begins_with_state) wait_for_loads(pass, index);
     if (pass.tails && index + 1 == span_.layers.size()) {
       if (pass.tails->hidden.rows > 0) {
-        runner_.finish_tails(index, query, pass.hidden, pass.tails->rows, layer_cache(index, pass.tails->batches),
+        runner_.finish_tails(index, begun, pass.hidden, pass.tails->rows, layer_caches(index, pass.tails->batches),
                              pass.tails->hidden);
       } else if (expert_exchange_ != nullptr) {
         runner_.exchange_without_rows(index);
       }
     } else {
-      runner_.finish(index, query, kept, pass.hidden);
+      runner_.finish(index, begun, kept, pass.hidden);
     }
   }
 }

@@ -114,8 +114,8 @@ class StageModel {
     size_t group = 0;
     int32_t layer = 0;
   };
-  /// Returns where the `index`th layer of the stage keeps its keys and values.
-  [[nodiscard]] CacheLayer cache_layer(int32_t index) const { return layer_caches_[static_cast<size_t>(index)]; }
+  /// Returns where the `index`th layer of the stage keeps its keys and values, and its states.
+  [[nodiscard]] std::vector<CacheLayer> cache_layers(int32_t index) const;
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_->checkpoint_bytes; }
   /// Returns the counts of decode steps. They outlive the model.
@@ -124,6 +124,11 @@ class StageModel {
   [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_->fingerprint; }
 
  private:
+  /// The caches of a layer of the stage, if it has attention and a recurrent mixer.
+  struct CachesOfLayer {
+    std::optional<CacheLayer> attention;
+    std::optional<CacheLayer> states;
+  };
   /// Scratch of the rows that leave the last layer.
   struct Activations {
     tensor::Buffer tail_hidden;  // hidden  [max_tail_rows, hidden]
@@ -138,7 +143,7 @@ class StageModel {
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   void allocate_activations();
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
-  [[nodiscard]] LayerCache layer_cache(int32_t index, std::span<const tensor::UploadedBatch> batches) const;
+  [[nodiscard]] LayerCaches layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches) const;
   struct Tails;
   struct ForwardPass;
   /// Returns the size to which a replay pads a batch when the buffers hold `max_rows`.
@@ -160,7 +165,7 @@ class StageModel {
   LayerRunner runner_;
   Activations activations_;
   const CacheGroups groups_;
-  std::vector<CacheLayer> layer_caches_;                  // [layers of the stage]
+  std::vector<CachesOfLayer> layer_caches_;               // [layers of the stage]
   std::vector<int32_t> cache_layers_;                     // [groups]: layers of the stage
   std::vector<std::unique_ptr<tensor::KvCache>> caches_;  // [groups]; null for a group without layers here
   std::unique_ptr<tensor::Replay> replay_;                // of decode steps

@@ -131,6 +131,11 @@ std::string router_name(const ModelConfig& config, int32_t layer) {
   return config.names.weight(layer, config.names.router);
 }
 
+std::span<const ExpertPart> expert_parts(const FeedForwardConfig& feed_forward) {
+  static constexpr std::array kParts = {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown};
+  return std::span(kParts).subspan(feed_forward.gated ? 0 : 1);
+}
+
 std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part) {
   const TensorNames& names = config.names;
   const std::array<std::string_view, 3> parts = {names.expert_gate, names.expert_up, names.expert_down};

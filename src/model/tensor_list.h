@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,8 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
 /// Returns the name of a sparse layer's router, [expert_count, hidden].
 [[nodiscard]] std::string router_name(const ModelConfig& config, int32_t layer);
 enum class ExpertPart : uint8_t { kGate, kUp, kDown };
+/// Returns the parts of the experts of such a block: all, or those without a gate.
+[[nodiscard]] std::span<const ExpertPart> expert_parts(const FeedForwardConfig& feed_forward);
 /// Returns the name of an expert's part: gate and up are [moe.intermediate_size, hidden], down is [hidden,
 /// moe.intermediate_size].
 [[nodiscard]] std::string expert_tensor_name(const ModelConfig& config, int32_t layer, int32_t expert, ExpertPart part);

@@ -134,7 +134,7 @@ WeightMemory weight_memory(const ModelConfig& config, StageSpan span, int32_t ra
 }
 
 double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count) {
-  if (config.layer(layer).recurrent) return 0;
+  if (!config.layer(layer).attends) return 0;
   const AttentionConfig& attention = config.layer(layer).attention;
   constexpr double kBytes = kPlainBits / 8;
   if (attention.latent) return kBytes * (attention.latent->latent_dim + attention.latent->rope_dim);

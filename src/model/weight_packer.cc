@@ -188,17 +188,19 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
   return weight;
 }
 
-void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate,
-                               const std::string& up, const std::string& down) {
+void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, std::span<const std::string> names) {
   PackingMemory memory;
+  const bool gated = names.size() == 3;
+  const std::string& up = names[names.size() - 2];
+  const std::string& down = names.back();
   switch (bits) {
     case PackedBits::k4: {
-      const std::vector<W4Matrix> pair = w4_matrices(std::array{gate, up}, memory);
-      experts.add_w4(pair[0], pair[1], w4_matrices({&down, 1}, memory).front());
+      const std::vector<W4Matrix> inputs = w4_matrices(names.first(names.size() - 1), memory);
+      experts.add_w4(gated ? inputs.front() : W4Matrix{}, inputs.back(), w4_matrices({&down, 1}, memory).front());
       break;
     }
     case PackedBits::k8: {
-      const W8Matrix gate_matrix = matrix(gate, memory);
+      const W8Matrix gate_matrix = gated ? matrix(names.front(), memory) : W8Matrix{};
       const W8Matrix up_matrix = matrix(up, memory);
       experts.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
       break;
@@ -207,13 +209,13 @@ void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, c
       experts.add_fp8(parts_.fp8_matrix(gate), parts_.fp8_matrix(up), parts_.fp8_matrix(down));
       break;
     case PackedBits::kCompute: {
-      const HostTensor gate_tensor = plain(part(gate), memory);
+      const HostTensor gate_tensor = gated ? plain(part(names.front()), memory) : HostTensor{};
       const HostTensor up_tensor = plain(part(up), memory);
       experts.add(gate_tensor, up_tensor, plain(part(down), memory));
       break;
     }
   }
-  for (const std::string& name : {gate, up, down}) count(name);
+  for (const std::string& name : names) count(name);
 }
 
 void WeightPacker::count(std::string_view name) {

@@ -66,9 +66,9 @@ class WeightPacker {
   /// Packs the pair of a gated feed-forward block.
   std::unique_ptr<tensor::PackedWeight> pack_gate_up(const std::string& gate, const std::string& up);
 
-  /// Packs the next expert in the bits that all experts of its layer have.
-  void pack_expert(tensor::ExpertPacker& experts, PackedBits bits, const std::string& gate, const std::string& up,
-                   const std::string& down);
+  /// Packs the next expert in the bits that all experts of its layer have. `names` are its parts, in the order of
+  /// expert_parts().
+  void pack_expert(tensor::ExpertPacker& experts, PackedBits bits, std::span<const std::string> names);
 
   /// Marks a tensor as packed, hashes the part while its bytes are in memory, and then releases them.
   void count(std::string_view name);

@@ -71,16 +71,14 @@ class LayerLoader {
     const LayerNorms& norms = layer_.norms;
     if (norms.before_attention)
       load_norm(names_.norm_before_layer(index_, config_.layer_count()), weights_.input_norm, weights_.input_norm_bias);
-    if (layer_.recurrent)
-      load_mixer();
-    else
-      load_attention();
+    if (layer_.recurrent) load_mixer();
+    if (layer_.attends) load_attention();
     if (norms.after_attention) weights_.attention_norm = norm(weight(names_.attention_output_norm));
     if (norms.before_feed_forward && !layer_.parallel)
       load_norm(names_.plain(index_, names_.feed_forward_norm), weights_.mlp_norm, weights_.mlp_norm_bias);
     if (layer_.feed_forward.moe)
       load_experts(*layer_.feed_forward.moe);
-    else
+    else if (layer_.has_feed_forward())
       load_feed_forward();
     if (norms.after_feed_forward) weights_.output_norm = norm(weight(names_.feed_forward_output_norm));
     if (layer_.output_scale) weights_.output_scale = packer_.values(names_.plain(index_, names_.output_scale)).front();
@@ -102,8 +100,8 @@ class LayerLoader {
   void load_mixer() {
     const RecurrentTensors tensors = recurrent_tensors(config_, index_);
     weights_.recurrent = load_recurrent(packer_, backend_, config_, index_);
-    weights_.output = packer_.pack_sharded(tensors.output.name, layout_.mixer_outputs);
-    if (tensors.output_bias) weights_.output_bias = packer_.vector({tensors.output_bias->name});
+    weights_.recurrent->output = packer_.pack_sharded(tensors.output.name, layout_.mixer_outputs);
+    if (tensors.output_bias) weights_.recurrent->output_bias = packer_.vector({tensors.output_bias->name});
   }
 
   void load_attention() {
@@ -158,16 +156,20 @@ class LayerLoader {
 
   void load_feed_forward() {
     const FeedForwardConfig& feed_forward = layer_.feed_forward;
-    if (!feed_forward.gated) {
-      weights_.up = packer_.pack({weight(names_.up)});
-      if (feed_forward.bias) weights_.up_bias = packer_.vector({bias(names_.up)});
-    } else if (feed_forward.activation == MlpActivation::kSilu) {
-      weights_.gate_up = packer_.pack_gate_up(weight(names_.gate), weight(names_.up));
-    } else {
-      weights_.gate_up = packer_.pack({weight(names_.gate), weight(names_.up)});
-    }
+    load_gate_up(names_.gate, names_.up);
+    if (!feed_forward.gated && feed_forward.bias) weights_.up_bias = packer_.vector({bias(names_.up)});
     weights_.down = packer_.pack_sharded(weight(names_.down), layout_.features);
     if (feed_forward.bias) weights_.down_bias = packer_.vector({bias(names_.down)});
+  }
+
+  void load_gate_up(std::string_view gate, std::string_view up) {
+    if (!layer_.feed_forward.gated) {
+      weights_.up = packer_.pack({weight(up)});
+    } else if (layer_.feed_forward.fuses_activation()) {
+      weights_.gate_up = packer_.pack_gate_up(weight(gate), weight(up));
+    } else {
+      weights_.gate_up = packer_.pack({weight(gate), weight(up)});
+    }
   }
 
   void load_experts(const MoeConfig& moe) {
@@ -177,23 +179,26 @@ class LayerLoader {
     if (moe.choice_bias) routing.choice_bias = packer_.values(names_.plain(index_, names_.choice_bias));
     if (moe.expert_scales) routing.expert_scales = packer_.values(names_.plain(index_, names_.expert_scales));
     if (moe.own_norms) load_expert_norms();
-    const auto experts = backend_.pack_experts(
-        moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
-        packer_.layout().experts);
-    std::vector<std::string> names;  // [owned experts, 3]
+    const auto experts = backend_.pack_experts(moe.expert_count,
+                                               {.routing = routing,
+                                                .activation = moe.activation,
+                                                .gated = layer_.feed_forward.gated,
+                                                .has_biases = moe.biases},
+                                               packer_.layout().experts);
+    const std::span<const ExpertPart> parts = expert_parts(layer_.feed_forward);
+    std::vector<std::string> names;  // [owned experts, parts]
     const TermRange owned = layout_.experts.owned();
     for (auto expert = static_cast<int32_t>(owned.begin); expert < owned.end; ++expert) {
-      for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
-        names.push_back(expert_tensor_name(config_, index_, expert, part));
+      for (const ExpertPart part : parts) names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
     const PackedBits bits = expert_bits(names);
     ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
     if (moe.biases)
       biases.set(packer_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
                  packer_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
-    for (size_t i = 0; i < names.size(); i += 3) {
-      packer_.pack_expert(*experts, bits, names[i], names[i + 1], names[i + 2]);
-      if (moe.biases) biases.add_to(*experts, owned.begin + static_cast<int64_t>(i / 3));
+    for (size_t i = 0; i < names.size(); i += parts.size()) {
+      packer_.pack_expert(*experts, bits, std::span(names).subspan(i, parts.size()));
+      if (moe.biases) biases.add_to(*experts, owned.begin + static_cast<int64_t>(i / parts.size()));
     }
     packer_.release_shared(names);
     weights_.experts = experts->finish();
@@ -211,21 +216,19 @@ class LayerLoader {
     weights_.router_norm = backend_.make_vector(scales);
   }
 
-  /// Returns the bits of a layer's experts [experts, 3], which are equal for all of them. Gates and downs may differ in
-  /// their kind of 4 bits.
+  /// Returns the bits of a layer's experts [experts, parts], which are equal for all of them. Gates and downs may
+  /// differ in their kind of 4 bits.
   [[nodiscard]] PackedBits expert_bits(std::span<const std::string> names) const {
     std::vector<std::string> gates_and_ups;
     std::vector<std::string> downs;
-    for (size_t i = 0; i < names.size(); ++i) (i % 3 == 2 ? downs : gates_and_ups).push_back(names[i]);
+    const size_t parts = expert_parts(layer_.feed_forward).size();
+    for (size_t i = 0; i < names.size(); ++i) (i % parts + 1 == parts ? downs : gates_and_ups).push_back(names[i]);
     const PackedBits of_downs = packer_.packed_bits(downs);
     return of_downs == packer_.packed_bits(gates_and_ups) ? of_downs : packer_.packed_bits(names);
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {
-    const bool is_silu = layer_.feed_forward.activation == MlpActivation::kSilu;
-    const std::string gate = weight(names_.shared_gate);
-    const std::string up = weight(names_.shared_up);
-    weights_.gate_up = is_silu ? packer_.pack_gate_up(gate, up) : packer_.pack({gate, up});
+    load_gate_up(names_.shared_gate, names_.shared_up);
     weights_.down = packer_.pack_sharded(weight(names_.shared_down), layout_.features);
     if (shared.has_gate) weights_.shared_expert_gate = packer_.pack_plain({weight(names_.shared_expert_gate)});
   }

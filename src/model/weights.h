@@ -45,7 +45,7 @@ struct LoadOptions {
 struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> input_norm;       // [hidden]
   std::unique_ptr<tensor::DeviceVector> input_norm_bias;  // [hidden]
-  std::unique_ptr<RecurrentWeights> recurrent;            ///< of a recurrent mixer; then all up to `sinks` are null
+  std::unique_ptr<RecurrentWeights> recurrent;            ///< of a recurrent mixer
   std::unique_ptr<LatentWeights> latent;                  ///< of latent attention; then all up to `sinks` are null
   std::unique_ptr<tensor::PackedWeight> qkv;              // [(heads + 2·kv_heads)·head_dim, hidden]
   std::unique_ptr<tensor::PackedWeight> query_gate;       // [heads·head_dim, hidden], with an output gate

@@ -146,18 +146,21 @@ void SimulatedRunner::abort_exchanges(const std::string& reason) {
   if (experts_) experts_->abort(reason);
 }
 
-/// Runs the states of one sequence over its rows, and stores them as its pages say. Returns the state after each row.
+/// Runs the states of one sequence over its rows, and stores those before drafts as its pages say. Returns the state
+/// after each row.
 std::vector<uint64_t> SimulatedRunner::states(int32_t layer, const sched::PlanSlice& slice,
                                               std::span<const PageId> pages, std::span<const uint64_t> hidden) {
+  const size_t kept = hidden.size() - slice.draft_count;
   std::vector<uint64_t> found;
   uint64_t state = slice.prefix == 0 ? 0 : cell(layer, pages[(slice.prefix - 1) / bounds_.page_size], 0);
   for (const uint64_t row : hidden) {
     state = SimulatedModel::attend(state, SimulatedModel::key_value(layer, row));
     found.push_back(state);
     const size_t tokens = slice.prefix + found.size();
+    if (found.size() > kept) continue;
     const PageId page = pages[(tokens - 1) / bounds_.page_size];
-    const bool is_kept = tokens % bounds_.page_size == 0 || found.size() == hidden.size();
-    if (is_kept && page != cache::kNoPage) cell(layer, page, 0) = state;
+    const bool is_stored = tokens % bounds_.page_size == 0 || found.size() == kept;
+    if (is_stored && page != cache::kNoPage) cell(layer, page, 0) = state;
   }
   return found;
 }

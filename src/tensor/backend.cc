@@ -123,6 +123,14 @@ void Backend::gelu_tanh_mul(Matrix, Matrix) {
   CHECK(false, "{} computes no GELU with tanh", description());
 }
 
+void Backend::scaled_silu_mul(Matrix, float, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kScaledGates));
+}
+
+void Backend::relu_squared(Matrix, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kReluSquared));
+}
+
 void Backend::add_scaled_sums(Matrix, const DeviceVector*, const DeviceVector*, float, float, Matrix) {
   CHECK(false, "{} does not scale sums", description());
 }

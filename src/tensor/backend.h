@@ -85,7 +85,7 @@ class ExpertPacker {
  public:
   virtual ~ExpertPacker() = default;
   /// Packs the next expert: gate and up [intermediate, hidden], down [hidden, intermediate], equal for all experts. The
-  /// tensors need not outlive the call.
+  /// tensors need not outlive the call. Without ExpertOptions::gated the gate has no elements, here and below.
   virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
   /// Packs the next expert from 4-bit weights; requires Backend::packs_w4. A layer uses one of these functions for all
   /// of its experts.
@@ -175,6 +175,9 @@ struct BatchLayout {
   std::span<const int32_t> prefix;      // [sequences]
   std::span<const int32_t> page_begin;  // [sequences + 1]
   std::span<const PageId> pages;        // [page_begin.back()]
+  /// Rows at the end of each sequence that are drafts: the states after them are not kept, and a cache of states needs
+  /// no pages for them. Each sequence has a row before them. Empty: there are none. See Feature::kStatesBeforeDrafts.
+  std::span<const int32_t> drafts = {};  // [sequences]
   /// The sizes to which a batch inside Replay::run is padded, so that equal graphs serve different batches. Padding
   /// rows follow the last sequence's rows and belong to none. 0: no padding.
   int32_t padded_rows = 0;
@@ -182,6 +185,8 @@ struct BatchLayout {
   int32_t padded_sequence_rows = 0;
   [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
+  /// Returns the drafts of a sequence.
+  [[nodiscard]] int32_t draft_count(size_t sequence) const { return drafts.empty() ? 0 : drafts[sequence]; }
 };
 
 /// A batch in memory that ops can read. Made by Backend::upload inside submitted work and valid until the work function
@@ -414,6 +419,10 @@ class Backend {
   /// out (compute) [T, F] = g(in[:, f]) · in[:, F + f] of in (f32) [T, 2F], g(x) = x/2 · (1 + tanh(√(2/π) · (x +
   /// 0.044715 x³))).
   virtual void gelu_tanh_mul(Matrix in, Matrix out);
+  /// out (compute) [T, F] = silu(factor · in[:, f]) · in[:, F + f] of in (f32) [T, 2F].
+  virtual void scaled_silu_mul(Matrix in, float factor, Matrix out);
+  /// out (compute) [T, F] = max(x, 0)² of every element x of in (f32) [T, F].
+  virtual void relu_squared(Matrix in, Matrix out);
   /// hidden [T, H] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each row.
   /// `router_logits` (f32) [T, experts] choose the experts and their weights p_e as tensor::Routing says; f is the
   /// experts' gated activation; x is (compute) [T, H]. Within a shard a row's experts are added in ascending order; the
@@ -461,8 +470,8 @@ class Backend {
 
   // Ops of recurrent mixers, which require Feature::kRecurrence. `states` is a cache of states. A sequence with a
   // prefix continues from the state in the page of its last token, another one from zeros. Its state after the batch's
-  // last row, and that after the last row of each page that the batch has, are stored in their pages. Rows are computed
-  // one after the other, so that no bits depend on how a prompt was cut.
+  // last row, and that after the last row of each page that the batch has, are stored in their pages; drafts are
+  // computed after that. Rows are computed one after the other, so that no bits depend on how a prompt was cut.
   /// out (f32) [T, channels] = silu of the convolution of the first columns of in (f32), with weight [width, channels];
   /// `bias` [channels] may be null.
   virtual void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,

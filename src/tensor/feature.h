@@ -9,29 +9,32 @@ namespace millrace::tensor {
 
 /// The ops, and the members of ops, that only some backends have.
 enum class Feature : uint8_t {
-  kEncoders,          ///< add_embedding, gelu, and attention that is not causal
-  kLayerNorm,         ///< layer_norm
-  kConversion,        ///< convert
-  kScaledSums,        ///< add_scaled_sums
-  kScaling,           ///< scale
-  kSoftCap,           ///< soft_cap
-  kGeluTanh,          ///< gelu_tanh_mul
-  kAttentionSoftCap,  ///< AttentionShape::soft_cap
-  kAttentionSinks,    ///< AttentionShape::sinks
-  kQueryScaling,      ///< RotaryTable::query_beta
-  kAttentionChunks,   ///< AttentionShape::chunk_size
-  kValueNorms,        ///< AttentionShape::value_norm and values_are_keys
-  kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
-  kAttentionGates,    ///< gate
-  kRecurrence,        ///< caches of states, and the ops of recurrent mixers
-  kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
-  kRouting,           ///< routing that is not Routing::is_plain_softmax
-  kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
-  kWeighedInputs,     ///< Routing::weighs_inputs
-  kExpertNorms,       ///< rms_norm_in_place and Routing::expert_scales
-  kExpertBiases,      ///< ExpertPacker::add_biases
-  kF32Weights,        ///< pack_f32
-  kGatedSums,         ///< add_gated_sums
+  kEncoders,            ///< add_embedding, gelu, and attention that is not causal
+  kLayerNorm,           ///< layer_norm
+  kConversion,          ///< convert
+  kScaledSums,          ///< add_scaled_sums
+  kScaling,             ///< scale
+  kSoftCap,             ///< soft_cap
+  kGeluTanh,            ///< gelu_tanh_mul
+  kReluSquared,         ///< relu_squared, and experts without a gate
+  kScaledGates,         ///< scaled_silu_mul, and gated norms without a weight or with a gate_factor
+  kAttentionSoftCap,    ///< AttentionShape::soft_cap
+  kAttentionSinks,      ///< AttentionShape::sinks
+  kQueryScaling,        ///< RotaryTable::query_beta
+  kAttentionChunks,     ///< AttentionShape::chunk_size
+  kValueNorms,          ///< AttentionShape::value_norm and values_are_keys
+  kNormOfAllHeads,      ///< norms of q and k over all heads in rotary_store_kv
+  kAttentionGates,      ///< gate
+  kRecurrence,          ///< caches of states, and the ops of recurrent mixers
+  kStatesBeforeDrafts,  ///< BatchLayout::drafts in the ops of recurrent mixers
+  kLatentAttention,     ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
+  kRouting,             ///< routing that is not Routing::is_plain_softmax
+  kExpertActivation,    ///< experts with a gated activation other than GatedFunction::kSilu
+  kWeighedInputs,       ///< Routing::weighs_inputs
+  kExpertNorms,         ///< rms_norm_in_place and Routing::expert_scales
+  kExpertBiases,        ///< ExpertPacker::add_biases
+  kF32Weights,          ///< pack_f32
+  kGatedSums,           ///< add_gated_sums
 };
 
 /// The features by the names that messages have for them.
@@ -43,6 +46,8 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kScaling, "scaled embeddings or logits"},
     {Feature::kSoftCap, "a soft cap of logits"},
     {Feature::kGeluTanh, "GELU with tanh"},
+    {Feature::kReluSquared, "feed-forward blocks with squared ReLU"},
+    {Feature::kScaledGates, "scaled gates"},
     {Feature::kAttentionSoftCap, "a soft cap of attention scores"},
     {Feature::kAttentionSinks, "attention sinks"},
     {Feature::kQueryScaling, "queries scaled by position"},
@@ -51,6 +56,7 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kNormOfAllHeads, "a norm over all heads"},
     {Feature::kAttentionGates, "attention with an output gate"},
     {Feature::kRecurrence, "recurrent layers"},
+    {Feature::kStatesBeforeDrafts, "states before drafts"},
     {Feature::kLatentAttention, "latent attention"},
     {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
     {Feature::kExpertActivation, "experts with another activation than silu"},

@@ -41,12 +41,14 @@ struct StateSpaceShape {
   [[nodiscard]] int64_t group_width() const { return int64_t{group_count} * state_dim; }
 };
 
-/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate).
+/// An RMS norm of groups of channels with a gate, which multiplies by silu(gate_factor · gate). A norm without a
+/// weight, and a gate_factor other than 1, require Feature::kScaledGates.
 struct GatedNorm {
-  const DeviceVector* weight = nullptr;  ///< [group] for all groups, or one for each channel
+  const DeviceVector* weight = nullptr;  ///< [group] for all groups, or one for each channel; null: no norm
   float epsilon = 0.0f;
   int64_t group = 0;        ///< channels that are normalised together
   bool gate_first = false;  ///< the gate multiplies what is normalised, not what the norm gives
+  float gate_factor = 1.0f;
 };
 
 }  // namespace millrace::tensor

@@ -49,6 +49,7 @@ struct Routing {
 struct ExpertOptions {
   Routing routing;
   GatedActivation activation = {};
+  bool gated = true;        ///< else an expert is Wd · max(Wu·x, 0)² without biases, and its gate is empty
   bool has_biases = false;  ///< ExpertPacker::add_biases follows each expert
 };
 

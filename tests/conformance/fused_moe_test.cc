@@ -53,7 +53,12 @@ TEST_CASE("experts of ranks add up to the same bits for every count") {
     all_sizes.push_back(random_sizes(random, *backend));
     all_sizes.back().experts = 24;
     all_sizes.back().routing = {.experts_per_row = 5};
+    all_sizes.back().gated = true;
     all_sizes.back().has_biases = backend->computes(tensor::Feature::kExpertBiases);
+    if (backend->computes(tensor::Feature::kReluSquared)) {
+      all_sizes.push_back({64, 40, 24, {5, true}});
+      all_sizes.back().gated = false;
+    }
     for (const ExpertSizes& sizes : all_sizes) {
       for (const ExpertFormat format : expert_formats_of(*backend)) {
         if (random.integer(0, 2) != 0) continue;  // a third of them per run: drawing the weights takes long

@@ -16,11 +16,11 @@ std::string shown(const BackendCase& backend_case, const ExpertSizes& sizes, Exp
   return fmt::format(
       "{}, {}: {} rows of {}, {} of {} experts of {}, renormalize {}, score {}, scale {}, {} biases, {} of {} groups "
       "by "
-      "{}, function {}, expert biases {}",
+      "{}, function {}, gated {}, expert biases {}",
       backend_case.name, names[static_cast<size_t>(format)], rows, sizes.hidden, routing.experts_per_row, sizes.experts,
       sizes.inner, routing.renormalize, static_cast<int>(routing.score), routing.scale, routing.choice_bias.size(),
       routing.groups_per_row, routing.group_count, static_cast<int>(routing.group_score),
-      static_cast<int>(sizes.activation.function), sizes.has_biases);
+      static_cast<int>(sizes.activation.function), sizes.gated, sizes.has_biases);
 }
 
 ExpertSizes random_sizes(Random& random) {
@@ -65,7 +65,8 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
   if (backend.computes(Feature::kExpertActivation)) {
     sizes.activation = {.function = static_cast<tensor::GatedFunction>(random.integer(0, 2)), .limit = 1.5f};
   }
-  sizes.has_biases = backend.computes(Feature::kExpertBiases) && random.integer(0, 1) != 0;
+  sizes.gated = !backend.computes(Feature::kReluSquared) || random.integer(0, 3) != 0;
+  sizes.has_biases = sizes.gated && backend.computes(Feature::kExpertBiases) && random.integer(0, 1) != 0;
   return sizes;
 }
 
@@ -80,11 +81,13 @@ RandomExperts::RandomExperts(Random& random, tensor::Backend& backend, const Exp
   const auto packer = backend.pack_experts(sizes.experts, sizes.options(), position);
   const tensor::TermRange owned = tensor::expert_shards(sizes.experts, position).owned();
   for (int32_t expert = 0; expert < sizes.experts; ++expert) {
-    const HostMatrix gate = matrix(random, sizes.inner, sizes.hidden);
+    const HostMatrix gate = matrix(random, sizes.gated ? sizes.inner : 0, sizes.hidden);
     const HostMatrix up = matrix(random, sizes.inner, sizes.hidden);
     const HostMatrix down = matrix(random, sizes.hidden, sizes.inner);
-    reference::Expert& own = values.emplace_back(reference::Expert{
-        .gate = stood_for(gate.tensor()), .up = stood_for(up.tensor()), .down = stood_for(down.tensor())});
+    reference::Expert& own =
+        values.emplace_back(reference::Expert{.gate = sizes.gated ? stood_for(gate.tensor()) : Values{},
+                                              .up = stood_for(up.tensor()),
+                                              .down = stood_for(down.tensor())});
     if (sizes.has_biases) {
       own.gate_bias = random.normal(sizes.inner, 0.5f);
       own.up_bias = random.normal(sizes.inner, 0.5f);
@@ -135,24 +138,27 @@ void RandomExperts::pack(const tensor::HostTensor& gate, const tensor::HostTenso
                          tensor::ExpertPacker& packer) {
   if (format_ == ExpertFormat::kCompute) {
     packer.add(gate, up, down);
-    dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
+    if (sizes_.gated) dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
     return;
   }
   if (format_ == ExpertFormat::kW4) {
-    const tensor::W4Storage small_gate = tensor::quantize_w4(gate);
+    const tensor::W4Storage small_gate = sizes_.gated ? tensor::quantize_w4(gate) : tensor::W4Storage{};
     const tensor::W4Storage small_up = tensor::quantize_w4(up);
     const tensor::W4Storage small_down = tensor::quantize_w4(down);
     const tensor::W4Matrix view = small_down.view();
     packer.add_w4(small_gate.view(), small_up.view(), view);
-    dense.push_back({backend_.pack_gate_up_w4(small_gate.view(), small_up.view()), backend_.pack_w4({&view, 1})});
+    if (sizes_.gated)
+      dense.push_back({backend_.pack_gate_up_w4(small_gate.view(), small_up.view()), backend_.pack_w4({&view, 1})});
     return;
   }
   const auto inputs = rounds_inputs() ? tensor::W8Activations::kInt8 : tensor::W8Activations::kUnquantized;
-  const tensor::W8Storage small_gate = tensor::quantize_w8(gate, scaling());
+  const tensor::W8Storage small_gate =
+      sizes_.gated ? tensor::quantize_w8(gate, scaling()) : tensor::W8Storage{.name = {}, .shape = {0, sizes_.hidden}};
   const tensor::W8Storage small_up = tensor::quantize_w8(up, scaling());
   const tensor::W8Storage small_down = tensor::quantize_w8(down, scaling());
   const tensor::W8Matrix view = small_down.view();
   packer.add_w8(small_gate.view(), small_up.view(), view, inputs);
+  if (!sizes_.gated) return;
   dense.push_back(
       {backend_.pack_gate_up_w8(small_gate.view(), small_up.view(), inputs), backend_.pack_w8({&view, 1}, inputs)});
 }

@@ -20,10 +20,11 @@ struct ExpertSizes {
   int32_t experts = 0;
   tensor::Routing routing;
   tensor::GatedActivation activation = {};
+  bool gated = true;
   bool has_biases = false;
 
   [[nodiscard]] tensor::ExpertOptions options() const {
-    return {.routing = routing, .activation = activation, .has_biases = has_biases};
+    return {.routing = routing, .activation = activation, .gated = gated, .has_biases = has_biases};
   }
 };
 

@@ -164,7 +164,8 @@ struct Fed {
   std::vector<Values> inputs;  // [length, width] each
   std::vector<int32_t> chunks;
   std::vector<PageId> pages;
-  Values out;  // [fed, out_width]
+  Values out;     // [fed, out_width]
+  Values drafts;  // [drafts, out_width], of the last call with drafts
   int32_t fed = 0;
 };
 
@@ -187,9 +188,10 @@ class StateFeeder {
     });
   }
 
-  /// Feeds the next `rows` rows of some sequences together. With `holes` a sequence keeps the pages that it must have,
-  /// and others by chance.
-  void feed(std::span<Fed* const> sequences, std::span<const int32_t> rows, Random* holes) {
+  /// Feeds the next `rows` rows of some sequences together, and after them `drafts` rows each, which do not count. With
+  /// `holes` a sequence keeps the pages that it must have, and others by chance.
+  void feed(std::span<Fed* const> sequences, std::span<const int32_t> rows, Random* holes,
+            std::span<const int32_t> drafts = {}) {
     std::vector<int32_t> row_begin{0};
     std::vector<int32_t> prefix;
     std::vector<int32_t> page_begin{0};
@@ -197,11 +199,12 @@ class StateFeeder {
     std::vector<Values> inputs(op_.input_widths.size());
     for (size_t s = 0; s < sequences.size(); ++s) {
       const Fed& own = *sequences[s];
-      row_begin.push_back(row_begin.back() + rows[s]);
+      const int32_t all = rows[s] + (drafts.empty() ? 0 : drafts[s]);
+      row_begin.push_back(row_begin.back() + all);
       prefix.push_back(own.fed);
       for (size_t i = 0; i < inputs.size(); ++i) {
         const auto from = own.inputs[i].begin() + own.fed * op_.input_widths[i];
-        inputs[i].insert(inputs[i].end(), from, from + rows[s] * op_.input_widths[i]);
+        inputs[i].insert(inputs[i].end(), from, from + all * op_.input_widths[i]);
       }
       const auto add_page = [&](size_t page) {
         const auto token = static_cast<int32_t>(page) * page_size_;
@@ -210,14 +213,18 @@ class StateFeeder {
         const bool is_kept = is_needed || holes == nullptr || holes->integer(0, 2) == 0;
         pages.push_back(is_kept ? own.pages[page] : tensor::kNoPage);
       };
-      for (size_t page = 0; page < own.pages.size(); ++page) add_page(page);
+      const auto kept_pages = static_cast<size_t>((own.fed + rows[s] + page_size_ - 1) / page_size_);
+      for (size_t page = 0; page < (drafts.empty() ? own.pages.size() : kept_pages); ++page) add_page(page);
       page_begin.push_back(static_cast<int32_t>(pages.size()));
     }
-    const tensor::BatchLayout batch{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
+    const tensor::BatchLayout batch{
+        .row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages, .drafts = drafts};
     const Values out = run(inputs, batch);
     for (size_t s = 0; s < sequences.size(); ++s) {
       const auto begin = out.begin() + row_begin[s] * op_.out_width;
-      sequences[s]->out.insert(sequences[s]->out.end(), begin, begin + rows[s] * op_.out_width);
+      const auto end = begin + rows[s] * op_.out_width;
+      sequences[s]->out.insert(sequences[s]->out.end(), begin, end);
+      sequences[s]->drafts.assign(end, out.begin() + row_begin[s + 1] * op_.out_width);
       sequences[s]->fed += rows[s];
     }
   }
@@ -364,22 +371,60 @@ TEST_CASE("a sequence continues from the state of a full page") {
   }
 }
 
+TEST_CASE("drafts leave the states before them") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 36);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kStatesBeforeDrafts)) continue;
+    for (const RecurrentOp& op : random_ops(*backend, random)) {
+      const int32_t page_size = std::array{1, 3, 16}[static_cast<size_t>(random.integer(0, 2))];
+      INFO(backend_case.name << ": " << op.name << ", page " << page_size);
+      std::vector<Fed> sequences = random_sequences(random, op, std::array<int32_t, 2>{40, 40}, page_size);
+      StateFeeder feeder(*backend, op, page_size, page_count(sequences));
+      const std::array members{&sequences[0], &sequences[1]};
+      const Values first = whole(*backend, op, sequences[0], page_size);
+      for (int32_t step = 0; sequences[0].fed < 40; ++step) {
+        std::array<int32_t, 2> rows{};
+        std::array<int32_t, 2> drafts{};
+        for (size_t s = 0; s < 2; ++s) {
+          const int32_t left = 40 - members[s]->fed;
+          rows[s] = static_cast<int32_t>(random.integer(1, std::min(left, 3)));
+          drafts[s] = s == 1 && step == 0 ? 0 : static_cast<int32_t>(random.integer(0, std::min(left - rows[s], 9)));
+        }
+        if (members[1]->fed == 40) break;
+        feeder.feed(members, rows, &random, drafts);
+        const auto begin = first.begin() + sequences[0].fed * op.out_width;
+        REQUIRE(std::equal(sequences[0].drafts.begin(), sequences[0].drafts.end(), begin));
+      }
+      for (Fed& each : sequences) {
+        const Values wanted = whole(*backend, op, each, page_size);
+        REQUIRE(std::equal(each.out.begin(), each.out.end(), wanted.begin()));
+      }
+    }
+  }
+}
+
 TEST_CASE("gated_rms_norm agrees with the reference") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 34);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
     if (!backend->computes(tensor::Feature::kRecurrence)) continue;
+    const bool scales = backend->computes(tensor::Feature::kScaledGates);
     for (const bool gate_first : {false, true}) {
       const int64_t group = random.integer(1, 140);
+      const bool is_norm = !scales || random.integer(0, 2) > 0;
+      const float gate_factor = scales && random.integer(0, 1) > 0 ? 0.35f : 1.0f;
       const int64_t width = group * random.integer(1, 5);
       const bool shares_weight = random.integer(0, 1) == 0;
       const int64_t first_gate = random.integer(0, 20);
-      INFO(backend_case.name << ": " << width << " in groups of " << group);
+      INFO(backend_case.name << ": " << width << " in groups of " << group << ", norm " << is_norm << ", gates by "
+                             << gate_factor);
       const Values in = random.normal(5 * width, 3.0f);
       const Values gates = random.normal(5 * width, 3.0f);
-      const Values weight = random.normal(shares_weight ? group : width);
-      const auto device_weight = backend->make_vector(weight);
+      const Values weight = is_norm ? random.normal(shares_weight ? group : width) : Values{};
+      const auto device_weight = is_norm ? backend->make_vector(weight) : nullptr;
       Values wide;  // [5, first_gate + width + 3]
       for (size_t row = 0; row < 5; ++row) {
         wide.insert(wide.end(), static_cast<size_t>(first_gate), std::nanf(""));
@@ -394,13 +439,19 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, width);
         upload(*backend, in, from);
         upload(*backend, wide, gate);
-        backend->gated_rms_norm(
-            from.matrix, gate.matrix, first_gate,
-            {.weight = device_weight.get(), .epsilon = 1e-5f, .group = group, .gate_first = gate_first}, out.matrix);
+        backend->gated_rms_norm(from.matrix, gate.matrix, first_gate,
+                                {.weight = device_weight.get(),
+                                 .epsilon = 1e-5f,
+                                 .group = group,
+                                 .gate_first = gate_first,
+                                 .gate_factor = gate_factor},
+                                out.matrix);
         got = download(*backend, out.matrix);
       });
-      check_close(got, reference::gated_rms_norm(in, gates, width, weight, 1e-5, group, gate_first),
-                  unit(backend->compute_dtype()) + 1e-5, 1e-6);
+      const reference::GatedNorm norm{
+          .epsilon = 1e-5, .group = group, .gate_first = gate_first, .gate_factor = gate_factor};
+      check_close(got, reference::gated_rms_norm(in, gates, width, weight, norm), unit(backend->compute_dtype()) + 1e-5,
+                  1e-6);
     }
   }
 }

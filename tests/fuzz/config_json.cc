@@ -14,7 +14,7 @@ void check_layer(const model::ModelConfig& config, const model::LayerConfig& lay
   CHECK(attention.kv_head_count > 0 && attention.head_count % attention.kv_head_count == 0);
   CHECK(!attention.rope || static_cast<size_t>(*attention.rope) < config.ropes.size());
   CHECK(model::rotary_dim(config, attention) <= attention.head_dim);
-  CHECK(layer.feed_forward.width > 0);
+  CHECK(layer.mixes() || layer.has_feed_forward());
   if (!layer.feed_forward.moe) return;
   const model::MoeConfig& moe = *layer.feed_forward.moe;
   CHECK(moe.experts_per_token > 0 && moe.experts_per_token <= moe.expert_count && moe.intermediate_size > 0);

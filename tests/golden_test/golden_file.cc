@@ -69,28 +69,15 @@ std::filesystem::path golden_dir() {
 
 const std::vector<std::string>& golden_family_names() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> all{"llama-tied",     "llama-untied",
-                                 "mistral",        "qwen2",
-                                 "qwen3",          "llama-f16",
-                                 "llama-f32",      "llama-sharded",
-                                 "qwen3moe",       "qwen3moe-raw",
-                                 "mixtral",        "phi3",
-                                 "granite",        "olmo2",
-                                 "olmo3",          "gemma2",
-                                 "gemma3",         "llama4",
-                                 "gemma4",         "gemma4-moe",
-                                 "glm4",           "cohere2",
-                                 "ministral3",     "qwen2moe",
-                                 "granitemoe",     "ernie4_5moe",
-                                 "glm4moe",        "hyv3",
-                                 "minimax_m2",     "gpt_oss",
-                                 "gpt_oss-mxfp4",  "qwen3next",
-                                 "qwen3_5",        "lfm2",
-                                 "lfm2moe",        "granitemoehybrid",
-                                 "granite4-dense", "deepseek-v2-lite",
-                                 "deepseek-v2",    "deepseek-v3",
-                                 "deepseek-v32",   "glm-moe-dsa",
-                                 "glm4-moe-lite"};
+    std::vector<std::string> all{
+        "llama-tied",     "llama-untied",  "mistral",       "qwen2",        "qwen3",           "llama-f16",
+        "llama-f32",      "llama-sharded", "qwen3moe",      "qwen3moe-raw", "mixtral",         "phi3",
+        "granite",        "olmo2",         "olmo3",         "gemma2",       "gemma3",          "llama4",
+        "gemma4",         "gemma4-moe",    "glm4",          "cohere2",      "ministral3",      "qwen2moe",
+        "granitemoe",     "ernie4_5moe",   "glm4moe",       "hyv3",         "minimax_m2",      "gpt_oss",
+        "gpt_oss-mxfp4",  "qwen3next",     "qwen3_5",       "lfm2",         "lfm2moe",         "granitemoehybrid",
+        "granite4-dense", "nemotronh",     "nemotronh-moe", "falcon-h1",    "falcon-h1-plain", "deepseek-v2-lite",
+        "deepseek-v2",    "deepseek-v3",   "deepseek-v32",  "glm-moe-dsa",  "glm4-moe-lite"};
     if (std::filesystem::exists(small_model_dir())) all.emplace_back(kSmallModelName);
     return all;
   }();

@@ -235,7 +235,8 @@ TEST_CASE("switches that a mixture does not compute are refused") {
 
 TEST_CASE("weights of fused experts are counted and hashed one by one") {
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
-  for (const char* name : {"qwen2moe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "qwen3next", "granitemoehybrid"}) {
+  for (const char* name : {"qwen2moe", "granitemoe", "gpt_oss", "gpt_oss-mxfp4", "qwen3next", "granitemoehybrid",
+                           "nemotronh-moe", "falcon-h1"}) {
     CAPTURE(name);
     const auto folder = test::source_dir() / "tests/golden" / name;
     const auto checkpoint = Checkpoint::open(folder).value();

@@ -110,7 +110,6 @@ inline sim::SimulatedRingOptions random_ring(Dice& dice) {
     scheduler.windows = ring.model.windows();
     scheduler.expected_tokens = dice.range(1, 200);
     scheduler.snapshot_pages = dice.range(0, 3);
-    scheduler.draft_tokens = 0;
   }
   return ring;
 }

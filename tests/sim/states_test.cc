@@ -64,6 +64,32 @@ TEST_CASE("a conversation goes on from its last state") {
   }
 }
 
+TEST_CASE("drafts of a model with states change no token") {
+  for (const int32_t state_one_in : {1, 2}) {
+    auto options = ring_with_states();
+    options.model.state_one_in = state_one_in;
+    options.head.scheduler.draft_tokens = 6;
+    options.head.scheduler.max_running = 4;
+    std::vector<Job> jobs;
+    for (uint32_t i = 0; i < 6; ++i) {
+      jobs.push_back(job_at(std::chrono::milliseconds(3 * i), long_prompt(30 + 17 * i)));
+      jobs.back().request.max_tokens = 60;
+      // Every ninth token of the prediction is wrong.
+      jobs.back().request.prediction = expected_tokens(jobs.back(), options);
+      for (size_t at = i; at < jobs.back().request.prediction.size(); at += 9) jobs.back().request.prediction[at] ^= 1;
+    }
+    World world(3);
+    world.start(options, jobs);
+    world.run_to_end();
+    for (const Job& job : jobs) REQUIRE(job.tokens == expected_tokens(job, options));
+    const sched::EngineStatus status = world.head().status();
+    constexpr auto kPrediction = static_cast<size_t>(sched::DraftSource::kPrediction);
+    REQUIRE(status.drafts.accepted[kPrediction] > 100);
+    REQUIRE(status.drafts.drafted[kPrediction] > status.drafts.accepted[kPrediction] + 10);
+    world.stop();
+  }
+}
+
 TEST_CASE("choices of one prompt share its state") {
   auto options = ring_with_states();
   options.head.scheduler.max_running = 4;

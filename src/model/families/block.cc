@@ -120,7 +120,8 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
   config.norm_epsilon = static_cast<float>(fields.number_or(defaults.epsilon_key, defaults.epsilon, 0.0, 1.0));
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", defaults.tied_embeddings);
   read_dual_chunks(fields, config);
-  const int32_t layer_count = fields.integer("num_hidden_layers", 1, kMaxLayerCount);
+  const int32_t layer_count =
+      integer_with_default(fields, "num_hidden_layers", defaults.layer_count, 1, kMaxLayerCount);
   LayerConfig layer;
   layer.feed_forward.width =
       integer_with_default(fields, "intermediate_size", defaults.intermediate_size, 1, kMaxIntermediate);
@@ -135,6 +136,10 @@ void require_activation(FieldReader& fields, std::string_view wanted, std::initi
   if (key == keys.end()) return;
   const std::string found = fields.text_or(*key, wanted);
   if (found != wanted) fields.fail_with("{} '{}' is not supported, wanted '{}'", *key, found, wanted);
+}
+
+float read_multiplier(FieldReader& fields, std::string_view key) {
+  return static_cast<float>(fields.number_or(key, 1.0, 1e-9, 1e9));
 }
 
 int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading) {
@@ -188,7 +193,9 @@ void set_recurrent_layers(ModelConfig& config, const LayerConfig& layer, const R
                           const std::vector<bool>& recurrent) {
   for (size_t index = 0; index < config.layers.size(); ++index) {
     config.layers[index] = layer;
-    if (recurrent[index]) config.layers[index].recurrent = mixer;
+    if (!recurrent[index]) continue;
+    config.layers[index].attends = false;
+    config.layers[index].recurrent = mixer;
   }
 }
 

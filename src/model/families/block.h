@@ -32,6 +32,7 @@ struct BlockDefaults {
   std::optional<int32_t> head_dim = {};       ///< none: hidden_size / head_count
   std::optional<int32_t> max_position = {};
   std::optional<int32_t> intermediate_size = {};
+  std::optional<int32_t> layer_count = {};
   std::string_view epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
   bool tied_embeddings = false;
@@ -45,6 +46,9 @@ LayerConfig read_block(FieldReader& fields, ModelConfig& config, const BlockDefa
 /// Reads the activation under one of `keys`, the first that is there; `wanted` when absent. Another name is a fault.
 void require_activation(FieldReader& fields, std::string_view wanted,
                         std::initializer_list<std::string_view> keys = {"hidden_act"});
+
+/// Reads a number that multiplies something; 1 when absent.
+[[nodiscard]] float read_multiplier(FieldReader& fields, std::string_view key);
 
 /// Reads the rotary part of a model whose layers all have the same, and adds it to `config`. It fills in
 /// max_position and head_dim of `reading`. Returns its index.

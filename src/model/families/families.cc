@@ -35,6 +35,8 @@ constexpr std::array kFamilies{
     Family{"Qwen3_5", FamilyKind::kDecoder, "Qwen3.5 and 3.6 without images, dense", describe_qwen3_5},
     Family{"Qwen3_5Moe", FamilyKind::kDecoder, "Qwen3.5 and 3.6 without images, mixtures", describe_qwen3_5_moe},
     Family{"GraniteMoeHybrid", FamilyKind::kDecoder, "Granite 4", describe_granite_moe_hybrid},
+    Family{"NemotronH", FamilyKind::kDecoder, "Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano", describe_nemotron_h},
+    Family{"FalconH1", FamilyKind::kDecoder, "Falcon-H1", describe_falcon_h1},
     Family{"Lfm2", FamilyKind::kDecoder, "LFM2, LFM2.5, dense", describe_lfm2},
     Family{"Lfm2Moe", FamilyKind::kDecoder, "LFM2-8B-A1B", describe_lfm2_moe},
     Family{"DeepseekV2", FamilyKind::kDecoder, "DeepSeek-V2, V2-Lite", describe_deepseek_v2},

@@ -62,6 +62,8 @@ void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config);
 void describe_qwen3_next(FieldReader& fields, ModelConfig& config);
 void describe_qwen3_5(FieldReader& fields, ModelConfig& config);
 void describe_qwen3_5_moe(FieldReader& fields, ModelConfig& config);
+void describe_nemotron_h(FieldReader& fields, ModelConfig& config);
+void describe_falcon_h1(FieldReader& fields, ModelConfig& config);
 void describe_lfm2(FieldReader& fields, ModelConfig& config);
 void describe_lfm2_moe(FieldReader& fields, ModelConfig& config);
 void describe_ernie4_5_moe(FieldReader& fields, ModelConfig& config);

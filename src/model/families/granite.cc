@@ -1,15 +1,11 @@
 #include <algorithm>
-#include <limits>
 
 #include "model/families/block.h"
 #include "model/families/families.h"
+#include "model/families/mamba.h"
 
 namespace millrace::model {
 namespace {
-
-float read_multiplier(FieldReader& fields, const char* key) {
-  return static_cast<float>(fields.number_or(key, 1.0, 1e-6, 1e6));
-}
 
 LayerConfig read_granite_block(FieldReader& fields, ModelConfig& config, bool rotates = true) {
   require_activation(fields, "silu");
@@ -31,8 +27,7 @@ TensorNames granite_expert_names() {
           .fused_experts_down = "block_sparse_moe.output_linear.weight"};
 }
 
-MambaConfig read_mamba(FieldReader& fields, const ModelConfig& config) {
-  constexpr int32_t kMaxState = 1024;
+MambaConfig read_granite_mamba(FieldReader& fields, const ModelConfig& config) {
   constexpr int32_t kMaxExpand = 64;
   MambaConfig mamba;
   mamba.head_count = fields.integer_or("mamba_n_heads", 128, 1, kMaxHeadCount);
@@ -41,22 +36,11 @@ MambaConfig read_mamba(FieldReader& fields, const ModelConfig& config) {
     fields.fail_with("mamba_expand · hidden_size {} is not a multiple of mamba_n_heads {}", width, mamba.head_count);
   mamba.head_dim = std::max(1, width / mamba.head_count);
   mamba.group_count = fields.integer_or("mamba_n_groups", 1, 1, kMaxHeadCount);
-  if (mamba.head_count % mamba.group_count != 0)
-    fields.fail_with("mamba_n_heads {} is not a multiple of mamba_n_groups {}", mamba.head_count, mamba.group_count);
-  mamba.state_dim = fields.integer_or("mamba_d_state", 256, 1, kMaxState);
+  mamba.state_dim = fields.integer_or("mamba_d_state", 256, 1, kMaxMambaState);
   mamba.conv_width = read_conv_width(fields, "mamba_d_conv", 4);
   mamba.conv_bias = fields.flag_or("mamba_conv_bias", true);
   mamba.projection_bias = fields.flag_or("mamba_proj_bias", false);
-  mamba.max_step = std::numeric_limits<float>::infinity();
-  const std::vector<double> limits = fields.numbers("time_step_limit", 0.0, 1e30);
-  if (limits.size() == 2) {
-    mamba.min_step = static_cast<float>(limits[0]);
-    mamba.max_step = static_cast<float>(limits[1]);
-    if (limits[0] > limits[1])
-      fields.fail_with("time_step_limit is {} to {}, wanted the lower bound first", limits[0], limits[1]);
-  } else if (!limits.empty()) {
-    fields.fail_with("time_step_limit has {} numbers, wanted a lower and an upper bound", limits.size());
-  }
+  finish_mamba(fields, "mamba_n_heads", "mamba_n_groups", mamba);
   return mamba;
 }
 
@@ -94,15 +78,9 @@ void describe_granite_moe_hybrid(FieldReader& fields, ModelConfig& config) {
   layer.feed_forward.width = shared;
   config.names.fused_gate_up = config.names.fused_shared_gate_up = "shared_mlp.input_linear";
   config.names.down = config.names.shared_down = "shared_mlp.output_linear";
-  config.names.mixer_input = "mamba.in_proj";
-  config.names.mixer_conv = "mamba.conv1d";
-  config.names.mixer_decay = "mamba.A_log";
-  config.names.mixer_step_bias = "mamba.dt_bias";
-  config.names.mixer_skip = "mamba.D";
-  config.names.mixer_norm = "mamba.norm";
-  config.names.mixer_output = "mamba.out_proj";
+  set_mamba_names(config.names);
   set_recurrent_layers(
-      config, layer, read_mamba(fields, config),
+      config, layer, read_granite_mamba(fields, config),
       read_recurrent_layers(fields, config, {"mamba", "linear_attention"}, [](int32_t) { return true; }));
 }
 

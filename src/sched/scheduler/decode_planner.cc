@@ -44,23 +44,25 @@ void DecodePlanner::plan() {
   for (Sequence* sequence : ready) {
     if (planned == share) break;
     // Room for one of them may have sent a later one back to the queue.
-    if (!sequence->running || !preemptor_.reserve_page(*sequence)) continue;
+    if (!sequence->running || !drafts_.has_room(*sequence, builder_.draft_rows()) ||
+        !preemptor_.reserve_page(*sequence))
+      continue;
     add_step(*sequence, extra_row_cost);
     ++planned;
   }
 }
 
-// Drafts are cut to the pages that are free: no sequence is sent back for them.
+// Drafts are cut to the pages that are free: no sequence is sent back for them. States need none.
 void DecodePlanner::add_step(Sequence& sequence, double extra_row_cost) {
   sequence.drafts = drafts_.propose(sequence, builder_.draft_rows(), extra_row_cost);
   const auto& pages = sequence.page_table.pages;
-  while (pages.size() < state_.pages_for(sequence.scheduled + 1 + sequence.drafts.size())) {
+  while (pages.size() < state_.pages_for(sequence.tokens.size() + sequence.drafts.size())) {
     if (state_.cache.extend(sequence.page_table)) continue;
-    sequence.drafts.resize(pages.size() * state_.options.page_size - sequence.scheduled - 1);
+    sequence.drafts.resize(pages.size() * state_.options.page_size - sequence.tokens.size());
   }
-  const size_t wanted = state_.pages_for(sequence.scheduled + 1 + sequence.drafts.size());
-  if (!state_.cache.extend_windows(sequence.page_table, wanted, sequence.scheduled)) sequence.drafts.clear();
-  builder_.add_slice(sequence, 1);
+  const size_t wanted = state_.pages_for(sequence.tokens.size() + sequence.drafts.size());
+  if (!state_.cache.extend_for_drafts(sequence.page_table, wanted, sequence.scheduled)) sequence.drafts.clear();
+  builder_.add_slice(sequence, sequence.unscheduled());
 }
 
 }  // namespace millrace::sched

@@ -26,6 +26,7 @@ DraftPlanner::DraftPlanner(const SchedulerState& state)
 // The mask table has a mask for each slot and kSpareMasks for drafts, all of which one plan may need at once.
 size_t DraftPlanner::max_drafts(const Sequence& sequence, size_t used_rows) const {
   const size_t rows = sequence.matcher ? std::min(max_rows_, kSpareMasks) : max_rows_;
+  used_rows += sequence.replayed;
   const size_t free = sequence.reasoning_budget ? sequence.reasoning_budget->free_tokens() : SIZE_MAX;
   // A step samples one token more than it has drafts, and the one that is forced is sampled alone.
   return std::min<size_t>({state_.options.draft_tokens, free - std::min<size_t>(free, 1),
@@ -52,7 +53,9 @@ std::vector<Draft> DraftPlanner::propose(Sequence& sequence, size_t used_rows, d
   double likelihood = 1;
   for (size_t i = 0; i < drafts.size(); ++i) {
     likelihood *= drafter->acceptance(drafts[i].source);
-    const bool is_worth_it = likelihood >= kMinGain * extra_row_cost;
+    // A draft that is accepted costs another row in the next step where states have to be kept.
+    const double rows = state_.keeps_states() ? 1 + likelihood : 1;
+    const bool is_worth_it = likelihood >= kMinGain * rows * extra_row_cost;
     if (is_worth_it && !is_stop_token(sequence, drafts[i].token)) continue;
     if (i == 0 && !is_worth_it) drafter->skip(drafts[i].source);
     drafts.resize(i);

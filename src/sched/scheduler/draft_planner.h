@@ -18,6 +18,10 @@ class DraftPlanner {
   /// Starts a plan, with a new budget of work on token masks.
   void begin() { mask_budget_ = grammar::WorkBudget(state_.options.mask_steps); }
 
+  /// Returns whether a plan with so many draft rows has room for the drafts that a sequence replays.
+  [[nodiscard]] bool has_room(const Sequence& sequence, size_t used_rows) const {
+    return sequence.replayed + used_rows <= max_rows_;
+  }
   /// Returns the drafts of a decoding sequence's next step, none of which is a stop token. `used_rows`: draft rows of
   /// the plan so far. `extra_row_cost`: CostModel::extra_row_cost of the plan.
   [[nodiscard]] std::vector<Draft> propose(Sequence& sequence, size_t used_rows, double extra_row_cost);

@@ -225,7 +225,8 @@ void OutputProcessor::book_samples(Sequence& sequence, const SliceOutput& slice,
 
 void OutputProcessor::book_drafts(Sequence& sequence, std::span<const Draft> drafts, size_t accepted,
                                   GenerateEvent& event) {
-  if (sequence.running) sequence.scheduled += static_cast<uint32_t>(accepted);
+  if (sequence.running)
+    (state_.keeps_states() ? sequence.replayed : sequence.scheduled) += static_cast<uint32_t>(accepted);
   if (drafts.empty()) return;
   sequence.drafter->record_outcome(drafts, accepted);
   for (size_t i = 0; i < drafts.size(); ++i) {

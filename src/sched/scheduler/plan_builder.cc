@@ -92,11 +92,11 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
   add_window_pages(sequence);
   sequence.sent_pages += slice.new_page_count;
   sequence.scheduled = end;
+  draft_rows_ += draft_count + std::exchange(sequence.replayed, 0);
   state_.cache.publish(sequence.page_table, std::span(sequence.tokens).first(end), ends_prompt);
   sequence.last_planned = state_.turn;
   ++sequence.in_flight;
   sequences_.push_back(sequence.id);
-  draft_rows_ += draft_count;
 }
 
 void PlanBuilder::add_window_pages(Sequence& sequence) {

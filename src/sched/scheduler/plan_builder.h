@@ -30,7 +30,7 @@ class PlanBuilder {
   void on_ring_lost() { masks_.clear(); }
 
   [[nodiscard]] const std::vector<PlanSlice>& slices() const { return plan_.slices; }
-  /// Returns the draft rows of the plan so far.
+  /// Returns the rows of the plan so far that are drafts, or accepted drafts of earlier plans.
   [[nodiscard]] size_t draft_rows() const { return draft_rows_; }
 
  private:

@@ -29,7 +29,7 @@ void Preemptor::make_room_for_next() {
 }
 
 bool Preemptor::reserve_page(Sequence& sequence) {
-  const size_t wanted = state_.pages_for(sequence.scheduled + 1);
+  const size_t wanted = state_.pages_for(sequence.tokens.size());
   while (sequence.page_table.pages.size() < wanted) {
     if (state_.cache.extend(sequence.page_table)) continue;
     if (state_.cache.writing_back()) return false;

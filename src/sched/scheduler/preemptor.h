@@ -17,8 +17,8 @@ class Preemptor {
   /// Makes room for the queue's next sequence, under the priority policy only. Nothing happens if even all victims
   /// would not make enough.
   void make_room_for_next();
-  /// Extends a decoding sequence's pages by its next token's, at other sequences' cost if none is free. False: it can't
-  /// decode in this plan, and may be in the queue again itself.
+  /// Extends a decoding sequence's pages to all of its tokens, at other sequences' cost if none is free. False: it
+  /// can't decode in this plan, and may be in the queue again itself.
   [[nodiscard]] bool reserve_page(Sequence& sequence);
   /// Returns the sequences sent back for want of pages or slots, since the start.
   [[nodiscard]] uint64_t retraction_count() const { return retraction_count_; }

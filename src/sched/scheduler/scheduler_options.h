@@ -58,7 +58,7 @@ struct SchedulerOptions {
   uint32_t processors = 0;     ///< processors that all stages share; 0: unknown, or the stages are on several machines
   uint32_t stage_threads = 1;  ///< compute threads of each stage
   uint64_t first_copy_id = 1;  ///< cache::PrefixCacheOptions::first_copy_id
-  uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have; 0 for a model with states
+  uint32_t draft_tokens = 0;   ///< drafts that one decode step of one sequence may have
   bool draft_history = false;  ///< drafts also come from the sequence's own tokens
   /// Steps (grammar::WorkBudget) of work on token masks at a time: to book an output, to find drafts, and between
   /// turns.

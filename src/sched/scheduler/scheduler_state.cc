@@ -81,13 +81,14 @@ void check_in_flight(const SchedulerState& state) {
 SchedulerState::SchedulerState(const SchedulerOptions& scheduler_options)
     : options(scheduler_options), cache(cache_options(scheduler_options)) {
   CHECK(options.page_size > 0 && options.max_running > 0 && options.window > 0 && options.chunked_prefill_size > 0);
-  const auto has_states = [](const auto& group) { return group->has_states(); };
-  CHECK(options.draft_tokens == 0 || std::ranges::none_of(cache.windows(), has_states),
-        "{} drafts of a model with states", options.draft_tokens);
   const uint64_t token_room = uint64_t{options.page_count} * options.page_size;
   CHECK(options.context_length <= token_room, "a context of {} tokens, the pages hold {}", options.context_length,
         token_room);
   for (uint32_t slot = options.max_running; slot-- > 0;) free_slots.emplace_back(slot);
+}
+
+bool SchedulerState::keeps_states() const {
+  return std::ranges::any_of(cache.windows(), [](const auto& group) { return group->has_states(); });
 }
 
 Sequence* SchedulerState::find(SequenceId id) const {
@@ -105,6 +106,7 @@ void SchedulerState::release(Sequence& sequence) {
   sequence.table_digest = 0;
   sequence.sent_windows.clear();
   sequence.scheduled = 0;
+  sequence.replayed = 0;
   sequence.last_target_us = 0;
   sequence.running = false;
   closed_slots.push_back(sequence.slot);

@@ -43,6 +43,8 @@ struct SchedulerState {
   uint64_t turn = 0;        ///< turns that could make a plan, since the start
 
   [[nodiscard]] size_t pages_for(size_t tokens) const { return (tokens + options.page_size - 1) / options.page_size; }
+  /// Returns whether the model has states, which stages keep up to the first draft of a step only.
+  [[nodiscard]] bool keeps_states() const;
   /// Returns the sequence, or null if it is unknown.
   [[nodiscard]] Sequence* find(SequenceId id) const;
 

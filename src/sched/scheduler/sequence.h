@@ -23,6 +23,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  ///< the prompt, then the sampled tokens
   uint32_t prompt_length = 0;
   uint32_t scheduled = 0;     ///< while it runs: tokens that are cached or in plans already
+  uint32_t replayed = 0;      ///< accepted drafts after these, whose states are not kept: the next step has them again
   uint32_t match_tokens = 0;  ///< while it waits: tokens that `match` covers
   uint32_t in_flight = 0;     ///< plans in flight that have a slice of it
   bool running = false;       ///< it has a slot and pages
@@ -65,8 +66,11 @@ struct Sequence {
   [[nodiscard]] bool wants_prompt_logprobs() const { return request.prompt_top_logprobs >= 0 && !prompt_logprobs_sent; }
   /// Returns whether it runs and a part of its prompt is in no plan yet.
   [[nodiscard]] bool prefilling() const { return running && unscheduled() > 0 && !decoding(); }
-  /// Returns whether all tokens but the newest are scheduled: its next slice is a decode step.
-  [[nodiscard]] bool decoding() const { return running && output_count() > 0 && scheduled + 1 >= tokens.size(); }
+  /// Returns whether all tokens but the newest, and those to be replayed, are scheduled: its next slice is a decode
+  /// step.
+  [[nodiscard]] bool decoding() const {
+    return running && output_count() > 0 && scheduled + replayed + 1 >= tokens.size();
+  }
 };
 
 /// Returns a waiting sequence; the request's prompt becomes the beginning of its tokens.

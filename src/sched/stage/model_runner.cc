@@ -232,8 +232,9 @@ void ModelRunner::add_transfers(const cache::PageCopy& copy, std::vector<tensor:
 void ModelRunner::load_layers(const GroupTransfers& pages, tensor::LayerGate& gate) {
   try {
     for (int32_t index = 0; index < model_->span().layers.size(); ++index) {
-      const auto [group, layer] = model_->cache_layer(index);
-      if (!pages[group].empty()) model_->cache(group).write_layer(layer, pages[group]);
+      for (const auto& [group, layer] : model_->cache_layers(index)) {
+        if (!pages[group].empty()) model_->cache(group).write_layer(layer, pages[group]);
+      }
       gate.open(index);
     }
   } catch (...) {

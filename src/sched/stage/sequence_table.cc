@@ -77,7 +77,7 @@ Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, s
     table.pages.push_back(page);
     table.digest = table_digest(table.digest, page);
   }
-  const uint64_t length = uint64_t{slice.prefix} + slice.token_count;
+  const uint64_t length = uint64_t{slice.prefix} + slice.token_count - (group.has_states ? slice.draft_count : 0);
   if (length > uint64_t{bounds_.page_size} * table.pages.size()) {
     return make_error(ErrorCode::kData, "slot {}: {} tokens do not fit its {} pages", slot, length, table.pages.size());
   }
@@ -88,9 +88,10 @@ Result<void> SequenceTable::append_pages(Group& group, const PlanSlice& slice, s
   return {};
 }
 
-/// Checks that a slice finds the states before its first token, and has a page for those after its last one.
+/// Checks that a slice finds the states before its first token, and has a page for those after its last one that is no
+/// draft.
 Result<void> SequenceTable::check_state_pages(const PlanSlice& slice, const Table& table) const {
-  for (const uint32_t tokens : {slice.prefix, slice.prefix + slice.token_count}) {
+  for (const uint32_t tokens : {slice.prefix, slice.prefix + slice.token_count - slice.draft_count}) {
     if (tokens == 0 || table.pages[(tokens - 1) / bounds_.page_size] != cache::kNoPage) continue;
     return make_error(ErrorCode::kData, "slot {}: no page has the states after {} tokens", slice.slot.value(), tokens);
   }
@@ -257,6 +258,8 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
   }
   row_begin_.assign(1, 0);
   prefix_.clear();
+  drafts_.clear();
+  bool has_drafts = false;
   StageBatch batch;
   batch.plan = plan.id;
   std::span<const TokenId> tokens(plan.tokens);
@@ -265,6 +268,8 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
     tokens = tokens.subspan(slice.token_count);
     row_begin_.push_back(row_begin_.back() + static_cast<int32_t>(slice.token_count));
     prefix_.push_back(static_cast<int32_t>(slice.prefix));
+    drafts_.push_back(static_cast<int32_t>(slice.draft_count));
+    has_drafts |= slice.draft_count > 0;
     if (samples_) RETURN_IF_ERROR(add_specs(plan, slice, batch));
   }
   const auto digest = append_all_pages(plan);
@@ -274,8 +279,12 @@ Result<StageBatch> SequenceTable::apply(const Plan& plan) {
                       plan.id.value(), *digest, plan.digest);
   }
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const tensor::BatchLayout layout{
-        .row_begin = row_begin_, .prefix = prefix_, .page_begin = groups_[g].page_begin, .pages = groups_[g].pages};
+    const std::span<const int32_t> drafts(drafts_);
+    const tensor::BatchLayout layout{.row_begin = row_begin_,
+                                     .prefix = prefix_,
+                                     .page_begin = groups_[g].page_begin,
+                                     .pages = groups_[g].pages,
+                                     .drafts = has_drafts ? drafts : std::span<const int32_t>()};
     if (g == 0) {
       batch.layout = layout;
     } else {

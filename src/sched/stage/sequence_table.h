@@ -85,6 +85,7 @@ class SequenceTable {
   std::vector<Group> groups_;
   std::vector<int32_t> row_begin_;
   std::vector<int32_t> prefix_;
+  std::vector<int32_t> drafts_;
 };
 
 }  // namespace millrace::sched

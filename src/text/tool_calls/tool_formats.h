@@ -34,10 +34,11 @@ enum class ToolFormat : uint8_t {
   kPhi4Mini,
   kPhi4,
   kGranite,
+  kNemotron,
   kCommand,
   kHarmony,
 };
-inline constexpr size_t kToolFormatCount = 24;
+inline constexpr size_t kToolFormatCount = 25;
 
 /// The notation of a call's arguments.
 enum class ArgumentNotation : uint8_t {

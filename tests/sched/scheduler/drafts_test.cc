@@ -90,6 +90,31 @@ TEST_CASE("a step outputs the accepted drafts and one more token") {
   REQUIRE(scheduler.draft_counts().accepted[static_cast<size_t>(DraftSource::kPrediction)] == 6);
 }
 
+TEST_CASE("with states the next step replays accepted drafts") {
+  auto options = draft_options(3);
+  options.windows = {{.kind = GroupKind::kState}};
+  Rig scheduler(options);
+  scheduler.add(SequenceId(1), predicted({100, 101, 102, 103, 104, 55, 106, 107, 108}, 12));
+  REQUIRE(step(scheduler).event.tokens == std::vector<TokenId>{100});
+  // A draft costs two rows, so that one less than without states is worth it.
+  const Step first = step(scheduler);
+  REQUIRE(first.plan.tokens == std::vector<TokenId>{100, 101, 102});
+  REQUIRE(first.plan.slices[0].prefix == 4);
+  REQUIRE(first.event.tokens == std::vector<TokenId>{101, 102, 103});
+  const auto begins_with = [](const Plan& plan, std::vector<TokenId> tokens) {
+    return std::equal(tokens.begin(), tokens.end(), plan.tokens.begin()) &&
+           plan.slices[0].token_count == tokens.size() + plan.slices[0].draft_count;
+  };
+  const Step second = step(scheduler);
+  REQUIRE(second.plan.slices[0].prefix == 5);  // after the token before the drafts
+  REQUIRE(begins_with(second.plan, {101, 102, 103}));
+  REQUIRE(second.event.tokens == std::vector<TokenId>{104, 105});
+  const Step third = step(scheduler);
+  REQUIRE(third.plan.slices[0].prefix == 8);
+  REQUIRE(begins_with(third.plan, {104, 105}));
+  REQUIRE(third.event.tokens.front() == 106);
+}
+
 TEST_CASE("what was drawn otherwise is computed again from there") {
   Rig scheduler(draft_options(3));
   scheduler.add(SequenceId(1), predicted({100, 101, 55, 103, 104, 105, 106}));

@@ -334,6 +334,7 @@ TEST_CASE("markers that a model leaves out") {
         R"(Let me see. {f: {"room": "Cairns, \"north\"", "digits": 1}})");
   CHECK(find(ToolFormat::kLfm2, "I look.<|tool_call_start|>[f(room='attic', digits=1), f()]<|tool_call_end|>Done.") ==
         R"(I look.Done. {f: {"room": "attic", "digits": 1}} {f: {}})");
+  CHECK(find(ToolFormat::kNemotron, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>") == " {f: {}}");
   CHECK(find(ToolFormat::kGranite, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}]") == " {f: {}}");
   CHECK(find(ToolFormat::kPhi4Mini, "Use functools.wraps here.") == "Use functools.wraps here.");
   CHECK(find(ToolFormat::kPhi4Mini, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]<|/tool_call|>") == " {f: {}}");
@@ -388,7 +389,7 @@ TEST_CASE("pieces of any output give what the whole gives") {
 }
 
 TEST_CASE("the source of a template tells its formats") {
-  const std::array<std::pair<const char*, ToolFormat>, 21> kSources = {{
+  const std::array<std::pair<const char*, ToolFormat>, 23> kSources = {{
       {"<|channel|>commentary to=functions.x<|message|>", ToolFormat::kHarmony},
       {"[TOOL_CALLS] [", ToolFormat::kMistral},
       {"[TOOL_CALLS]x[CALL_ID]y[ARGS]", ToolFormat::kMistralV11},
@@ -399,6 +400,7 @@ TEST_CASE("the source of a template tells its formats") {
       {"<｜DSML｜tool_calls>", ToolFormat::kDeepSeekV4},
       {"<｜DSML｜ calls>", ToolFormat::kDeepSeekV41},
       {"<|tool_list_start|>", ToolFormat::kLfm2},
+      {"'List of tools: ' + '<|im_start|>system'", ToolFormat::kLfm2},
       {"<tool_call><function=x><parameter=y>", ToolFormat::kQwen3Coder},
       {"<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>", ToolFormat::kGlm45},
       {"<tool_call>x<arg_key>a</arg_key><arg_value>", ToolFormat::kGlm47},
@@ -408,6 +410,7 @@ TEST_CASE("the source of a template tells its formats") {
       {"<start_function_call>call:", ToolFormat::kFunctionGemma},
       {"<|tool_call|>[]<|/tool_call|>", ToolFormat::kPhi4},
       {"with <|tool_call|> followed by a JSON list", ToolFormat::kGranite},
+      {"<TOOLCALL>[{\"name\": x, \"arguments\": y}]</TOOLCALL>", ToolFormat::kNemotron},
       {"<|START_ACTION|>", ToolFormat::kCommand},
       {"<|header_start|> {\"name\": x, \"parameters\": y}", ToolFormat::kLlama3},
   }};
