@@ -22,10 +22,10 @@ using Prompts = std::vector<std::vector<TokenId>>;
 constexpr size_t kPromptTokens = 512;
 constexpr size_t kMaxTokens = size_t{64} * kPromptTokens;
 
-/// The comparison of outputs, or why there is none.
-struct Comparison {
-  std::optional<model::OutputError> error;
-  std::string reason;
+/// What outputs are compared on, or why they are not.
+struct Task {
+  Prompts prompts;
+  std::string reason;  ///< empty: there are prompts
 };
 
 Result<Prompts> read_prompts(const std::string& file, const text::Tokenizer& tokenizer, size_t length) {
@@ -50,30 +50,24 @@ Result<Prompts> read_prompts(const std::string& file, const text::Tokenizer& tok
   return prompts;
 }
 
-Result<Comparison> compare_outputs(const QuantizeFlags& flags) {
-  if (flags.prompts == kNoPrompts) return Comparison{.error = {}, .reason = "--prompts is none"};
+Result<Task> prepare(const QuantizeFlags& flags) {
+  if (flags.prompts == kNoPrompts) return Task{.prompts = {}, .reason = "--prompts is none"};
   const auto config = model::read_config(flags.model_path);
   if (config.has_error()) return config.error();
-  if (config->encoder || !config->has_output_head)
-    return Comparison{.error = {}, .reason = "the model has no output head"};
+  if (config->encoder || !config->has_output_head) return Task{.prompts = {}, .reason = "the model has no output head"};
   const auto tokenizer = text::Tokenizer::load(flags.model_path);
   if (tokenizer.has_error()) {
     if (tokenizer.error().code == ErrorCode::kNotFound && flags.prompts.empty())
-      return Comparison{.error = {}, .reason = "the folder has no tokenizer.json"};
+      return Task{.prompts = {}, .reason = "the folder has no tokenizer.json"};
     return tokenizer.error();
   }
   const size_t length = std::min(kPromptTokens, static_cast<size_t>(config->context_length()));
-  const auto prompts = read_prompts(flags.prompts, **tokenizer, length);
+  auto prompts = read_prompts(flags.prompts, **tokenizer, length);
   if (prompts.has_error()) return prompts.error();
-  const auto backend = cpu::make_backend({});
-  const auto error = model::measure_output_error(flags.model_path, flags.output, *prompts, *backend);
-  if (error.has_error()) return error.error();
-  return Comparison{.error = *error, .reason = {}};
+  return Task{.prompts = std::move(*prompts), .reason = {}};
 }
 
-std::string describe(const Comparison& comparison) {
-  if (!comparison.error) return fmt::format("outputs are not compared: {}\n", comparison.reason);
-  const model::OutputError& error = *comparison.error;
+std::string describe(const model::OutputError& error) {
   return fmt::format(
       "error of the outputs: KL {:.5f} nats on average, at most {:.4f} (prompt {}, token {}); the most probable token "
       "agrees at {:.2f} % of {} positions\n",
@@ -82,7 +76,7 @@ std::string describe(const Comparison& comparison) {
 }
 
 Result<void> write_report(const std::filesystem::path& path, const model::QuantizeReport& report,
-                          const Comparison& comparison) {
+                          const std::optional<model::OutputError>& error) {
   std::string text;
   JsonWriter json(text);
   json.begin_object().member("bytes_before", report.bytes_before).member("bytes_after", report.bytes_after);
@@ -90,7 +84,7 @@ Result<void> write_report(const std::filesystem::path& path, const model::Quanti
   for (const model::TensorError& each : report.tensor_errors)
     json.begin_object().member("name", each.tensor).member("error", each.error).end_object();
   json.end_array().key("outputs");
-  if (const auto& error = comparison.error) {
+  if (error) {
     json.begin_object().member("positions", error->positions).member("agreeing", error->agreeing);
     json.member("mean_kl", error->mean_kl).member("max_kl", error->max_kl);
     json.member("max_kl_prompt", error->max_prompt).member("max_kl_position", error->max_position).end_object();
@@ -121,6 +115,8 @@ Prompts cut_prompts(const std::vector<TokenId>& tokens, const std::vector<TokenI
 }
 
 Result<std::string> quantize(const QuantizeFlags& flags) {
+  const auto task = prepare(flags);
+  if (task.has_error()) return task.error();
   const auto report = model::quantize_checkpoint(flags.model_path, flags.output, flags.quantization);
   if (report.has_error()) return report.error();
   std::string text =
@@ -129,10 +125,17 @@ Result<std::string> quantize(const QuantizeFlags& flags) {
                   static_cast<double>(report->bytes_after) / 1e6, static_cast<double>(report->bytes_before) / 1e6);
   text += fmt::format("error of the weights: {:.2f} %, at most {:.2f} % ({})\n", 100 * report->error,
                       100 * report->worst_error, report->worst_tensor);
-  const auto comparison = compare_outputs(flags);
-  if (comparison.has_error()) return comparison.error();
-  text += describe(*comparison);
-  if (!flags.report.empty()) RETURN_IF_ERROR(write_report(flags.report, *report, *comparison));
+  std::optional<model::OutputError> outputs;
+  if (task->prompts.empty()) {
+    text += fmt::format("outputs are not compared: {}\n", task->reason);
+  } else {
+    const auto backend = cpu::make_backend({});
+    const auto error = model::measure_output_error(flags.model_path, flags.output, task->prompts, *backend);
+    if (error.has_error()) return error.error();
+    outputs = *error;
+    text += describe(*error);
+  }
+  if (!flags.report.empty()) RETURN_IF_ERROR(write_report(flags.report, *report, outputs));
   return text;
 }
 
