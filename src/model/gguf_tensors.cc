@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 namespace millrace::model {
 namespace {
 
@@ -26,7 +28,50 @@ weights::StoredWeight stored_weight(std::string_view name, const gguf::MappedTen
 
 /// Returns whether the file has a tensor's values in their order, in a type that is computed.
 bool is_in_place(const gguf::MappedTensor& tensor) {
-  return tensor.type.block_weights == 1 && tensor.paired_rows == 0 && tensor.factor == 1.0f;
+  return tensor.type.block_weights == 1 && tensor.paired_rows == 0 && tensor.factor == 1.0f && tensor.addend == 0.0f &&
+         tensor.join == gguf::TensorJoin::kNone;
+}
+
+std::vector<float> decoded(std::string_view name, const gguf::MappedTensor& tensor) {
+  const weights::StoredWeight weight = stored_weight(name, tensor);
+  std::vector<float> values(static_cast<size_t>(weight.rows * weight.cols));
+  weights::decode_rows(weight, 0, weight.rows, values.data());
+  for (float& value : values) value += tensor.addend;
+  return values;
+}
+
+/// Joins two matrices of equal shape by columns in turn.
+std::vector<float> columns_in_turn(const std::vector<float>& first, const std::vector<float>& second) {
+  std::vector<float> joined;
+  joined.reserve(first.size() + second.size());
+  for (size_t i = 0; i < first.size(); ++i) joined.insert(joined.end(), {first[i], second[i]});
+  return joined;
+}
+
+/// Joins keys [heads · latents, key] and values [heads · value, latents] to [heads · (key + value), latents].
+std::vector<float> latent_expansion(const gguf::MappedTensor& tensor, const std::vector<float>& keys,
+                                    const std::vector<float>& values) {
+  const auto latents = static_cast<size_t>(tensor.shape[1]);
+  const auto heads = static_cast<size_t>(tensor.parts[0].shape[0]) / latents;
+  const auto key = static_cast<size_t>(tensor.parts[0].shape[1]);
+  const size_t value = values.size() / latents / heads;
+  std::vector<float> joined(heads * (key + value) * latents);
+  for (size_t head = 0; head < heads; ++head) {
+    float* out = joined.data() + head * (key + value) * latents;
+    const float* own_keys = keys.data() + head * latents * key;
+    for (size_t latent = 0; latent < latents; ++latent) {
+      for (size_t row = 0; row < key; ++row) out[row * latents + latent] = own_keys[latent * key + row];
+    }
+    std::copy_n(values.data() + head * value * latents, value * latents, out + key * latents);
+  }
+  return joined;
+}
+
+std::vector<float> joined(std::string_view name, const gguf::MappedTensor& tensor) {
+  const std::vector<float> first = decoded(name, tensor.parts[0]);
+  const std::vector<float> second = decoded(name, tensor.parts[1]);
+  return tensor.join == gguf::TensorJoin::kColumnsInTurn ? columns_in_turn(first, second)
+                                                         : latent_expansion(tensor, first, second);
 }
 
 }  // namespace
@@ -59,20 +104,18 @@ Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
                               .shape = tensor::Shape(std::span(tensor.shape)),
                               .data = tensor.bytes.data()};
   }
-  if (tensor.shape.size() > 1)
+  const bool is_joined = tensor.join != gguf::TensorJoin::kNone;
+  if (tensor.shape.size() > 1 && !is_joined)
     return make_error(ErrorCode::kData, "{}: tensor '{}' is {} [{}], wanted F32, BF16 or F16", files_->model().source(),
                       tensor.stored_name, tensor.type.name, fmt::join(tensor.shape, ", "));
   const std::lock_guard lock(mutex_);
   auto [position, is_new] = decoded_.try_emplace(std::string(name));
   std::vector<float>& values = position->second;
-  if (is_new) {
-    const weights::StoredWeight weight = stored_weight(name, tensor);
-    values.resize(static_cast<size_t>(weight.rows * weight.cols));
-    weights::decode_rows(weight, 0, weight.rows, values.data());
-  }
+  if (is_new) values = is_joined ? joined(name, tensor) : decoded(name, tensor);
+  const auto count = static_cast<int64_t>(values.size());
   return tensor::HostTensor{.name = std::string(name),
                             .dtype = tensor::DType::kF32,
-                            .shape = {static_cast<int64_t>(values.size())},
+                            .shape = is_joined ? tensor::Shape(std::span(tensor.shape)) : tensor::Shape{count},
                             .data = reinterpret_cast<const std::byte*>(values.data())};
 }
 
@@ -90,12 +133,15 @@ Result<std::optional<weights::StoredWeight>> GgufTensors::find_weight(std::strin
   if (tensor.shape.size() != 2 || tensor.shape[0] != shape[0] || tensor.shape[1] != shape[1])
     return make_error(ErrorCode::kData, "{}: tensor '{}' has shape [{}], the model's configuration wants {}",
                       files_->model().source(), tensor.stored_name, fmt::join(tensor.shape, ", "), shape.to_string());
-  if (is_in_place(tensor)) return std::optional<weights::StoredWeight>();
+  if (is_in_place(tensor) || tensor.join != gguf::TensorJoin::kNone) return std::optional<weights::StoredWeight>();
   return std::optional(stored_weight(name, tensor));
 }
 
 void GgufTensors::release(std::string_view name) const {
-  if (const auto found = mapped(name)) files_->release((*found)->bytes);
+  const auto found = mapped(name);
+  if (!found) return;
+  files_->release((*found)->bytes);
+  for (const gguf::MappedTensor& part : (*found)->parts) files_->release(part.bytes);
 }
 
 std::vector<std::string> GgufTensors::names() const {

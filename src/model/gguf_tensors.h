@@ -25,7 +25,8 @@ class GgufTensors {
   /// Opens the model at `path`. Errors: those of GgufFiles::open and gguf::map_tensors.
   [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path);
 
-  /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order. Errors:
+  /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order, or is joined
+  /// from several. Errors:
   /// kNotFound; kData for a matrix that find_weight() has.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// Finds a tensor as stored, in the order of its rows in the file. Error: kNotFound.
@@ -45,7 +46,7 @@ class GgufTensors {
   std::unique_ptr<GgufFiles> files_;
   gguf::TensorMap tensors_;
   mutable std::mutex mutex_;                                             ///< guards decoded_
-  mutable std::unordered_map<std::string, std::vector<float>> decoded_;  ///< vectors that are not in place
+  mutable std::unordered_map<std::string, std::vector<float>> decoded_;  ///< what is not in place
 };
 
 }  // namespace millrace::model
