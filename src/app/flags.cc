@@ -47,7 +47,7 @@ void add_quantize_flags(CLI::App& quantize, QuantizeFlags& flags) {
 }
 
 void add_fetch_flags(CLI::App& fetch, FetchFlags& flags) {
-  fetch.add_option("MODEL", flags.model.model, "Downloads this model: ORG/NAME or ORG/NAME:REVISION.")
+  fetch.add_option("MODEL", flags.model.model, "Downloads this model: ORG/NAME, ORG/NAME:REVISION or ORG/NAME:GGUF.")
       ->required()
       ->type_name("");
   add_hub_flags(fetch, flags.model);

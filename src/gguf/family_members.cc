@@ -40,10 +40,13 @@ void write_dense_layers(ConfigMembers& members) {
   json.end_array();
 }
 
-/// Writes which layers slide, by a list of flags or by the distance of those that do not.
-void write_pattern(ConfigMembers& members, int64_t usual) {
+/// Writes the window, which files may lack where there is a usual one, and which layers slide: by a list of flags or by
+/// the distance of those that do not.
+void write_pattern(ConfigMembers& members, int64_t usual, std::optional<int64_t> usual_window = {}) {
   JsonWriter& json = members.json();
-  json.member("sliding_window", members.size("attention.sliding_window"));
+  constexpr std::string_view kWindow = "attention.sliding_window";
+  json.member("sliding_window",
+              usual_window ? members.optional_size(kWindow).value_or(*usual_window) : members.size(kWindow));
   const auto flags = members.integers("attention.sliding_window_pattern");
   if (!flags) {
     json.member("sliding_window_pattern", members.optional_size("attention.sliding_window_pattern").value_or(usual));
@@ -175,7 +178,8 @@ void write_gemma2(ConfigMembers& members) {
   write_gemma_scale(members, kLayersOf27B);
   members.json().member("attn_logit_softcapping", members.number("attn_logit_softcapping").value_or(50.0f));
   members.json().member("final_logit_softcapping", members.number("final_logit_softcapping").value_or(30.0f));
-  write_pattern(members, 2);
+  constexpr int64_t kUsualWindow = 4096;
+  write_pattern(members, 2, kUsualWindow);
 }
 
 void write_gemma3(ConfigMembers& members) {

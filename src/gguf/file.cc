@@ -194,6 +194,7 @@ class HeaderReader {
     const uint64_t align = alignment();
     const uint64_t begin = (position_ + align - 1) / align * align;
     const uint64_t available = bytes_.size() - std::min<uint64_t>(begin, bytes_.size());
+    file_.header_bytes = static_cast<size_t>(std::min<uint64_t>(begin, bytes_.size()));
     for (size_t i = 0; i < file_.tensors.size(); ++i) {
       Tensor& tensor = file_.tensors[i];
       const uint64_t offset = offsets_[i];

@@ -25,6 +25,7 @@ struct Tensor {
 struct File {
   Metadata metadata;
   std::vector<Tensor> tensors;
+  size_t header_bytes = 0;  ///< all before the first tensor
 };
 
 /// Reads the header of a file of version 2 or 3 and checks that all tensors are of a known type, lie within the file

@@ -76,8 +76,10 @@ std::vector<float> joined(std::string_view name, const gguf::MappedTensor& tenso
 
 }  // namespace
 
-Result<std::unique_ptr<GgufTensors>> GgufTensors::open(const std::filesystem::path& path) {
+Result<std::unique_ptr<GgufTensors>> GgufTensors::open(const std::filesystem::path& path,
+                                                       std::shared_ptr<RangeSource> source) {
   std::unique_ptr<GgufTensors> opened(new GgufTensors);
+  opened->source_ = std::move(source);
   auto files = GgufFiles::open(path);
   if (!files) return files.error();
   auto tensors = gguf::map_tensors((*files)->model());
@@ -94,8 +96,26 @@ Result<const gguf::MappedTensor*> GgufTensors::mapped(std::string_view name) con
   return &found->second;
 }
 
+Result<void> GgufTensors::prepare(std::span<const std::string> names) const {
+  if (!source_) return {};
+  std::vector<FileRange> ranges;
+  for (const std::string& name : names) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) continue;
+    ranges.push_back(files_->range_of(found->second.bytes));
+    for (const gguf::MappedTensor& part : found->second.parts) ranges.push_back(files_->range_of(part.bytes));
+  }
+  return source_->fetch(ranges);
+}
+
+Result<const gguf::MappedTensor*> GgufTensors::filled(std::string_view name) const {
+  const std::string own(name);
+  RETURN_IF_ERROR(prepare({&own, 1}));
+  return mapped(name);
+}
+
 Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
-  const auto found = mapped(name);
+  const auto found = filled(name);
   if (!found) return found.error();
   const gguf::MappedTensor& tensor = **found;
   if (is_in_place(tensor)) {
@@ -120,14 +140,14 @@ Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
 }
 
 Result<StoredTensor> GgufTensors::find_stored(std::string_view name) const {
-  const auto found = mapped(name);
+  const auto found = filled(name);
   if (!found) return found.error();
   return StoredTensor{.dtype = (*found)->type.name, .shape = (*found)->shape, .bytes = (*found)->bytes};
 }
 
 Result<std::optional<weights::StoredWeight>> GgufTensors::find_weight(std::string_view name,
                                                                       const tensor::Shape& shape) const {
-  const auto found = mapped(name);
+  const auto found = filled(name);
   if (!found) return found.error();
   const gguf::MappedTensor& tensor = **found;
   if (tensor.shape.size() != 2 || tensor.shape[0] != shape[0] || tensor.shape[1] != shape[1])

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "base/result.h"
 #include "gguf/tensor_map.h"
 #include "model/gguf_files.h"
+#include "model/range_source.h"
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
 #include "weights/stored_weight.h"
@@ -22,8 +24,14 @@ namespace millrace::model {
 /// thread-safe. Tensors borrow its memory.
 class GgufTensors {
  public:
-  /// Opens the model at `path`. Errors: those of GgufFiles::open and gguf::map_tensors.
-  [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path);
+  /// Opens the model at `path`, whose header is there. `source` brings the bytes of tensors before they are read; null:
+  /// they are there. Errors: those of GgufFiles::open and gguf::map_tensors; those of RangeSource here and in all that
+  /// find tensors.
+  [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path,
+                                                                 std::shared_ptr<RangeSource> source = {});
+
+  /// Brings the bytes of tensors at once. Names that the model lacks are passed over.
+  [[nodiscard]] Result<void> prepare(std::span<const std::string> names) const;
 
   /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order, or is joined
   /// from several. Errors:
@@ -42,7 +50,10 @@ class GgufTensors {
  private:
   GgufTensors() = default;
   [[nodiscard]] Result<const gguf::MappedTensor*> mapped(std::string_view name) const;
+  /// Returns a tensor whose bytes are there.
+  [[nodiscard]] Result<const gguf::MappedTensor*> filled(std::string_view name) const;
 
+  std::shared_ptr<RangeSource> source_;
   std::unique_ptr<GgufFiles> files_;
   gguf::TensorMap tensors_;
   mutable std::mutex mutex_;                                             ///< guards decoded_

@@ -8,6 +8,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "golden_test/gguf_renamings.h"
 #include "model/checkpoint.h"
 #include "support/gguf_text.h"
 #include "tensor/dtype.h"
@@ -28,75 +29,6 @@ struct Raw {
 uint32_t type_of(const std::string& dtype) {
   static const std::map<std::string, uint32_t> types = {{"F32", 0}, {"F16", 1}, {"BF16", 30}, {"MXFP4", 39}};
   return types.at(dtype);
-}
-
-/// Names of modules in safetensors and in files. The first that fits counts.
-struct Renaming {
-  std::string architectures;  // of which the row is, each with a blank after it; empty: of all
-  std::string module;
-  std::string stored;
-};
-const std::vector<Renaming>& renamings() {
-  static const std::vector<Renaming> all = {
-      {"gemma2 gemma3 olmo2 glm4moe gpt-oss ", "post_attention_layernorm", "post_attention_norm"},
-      {"", "post_attention_layernorm", "ffn_norm"},
-      {"", "post_self_attn_layernorm", "post_attention_norm"},
-      {"", "pre_feedforward_layernorm", "ffn_norm"},
-      {"", "post_feedforward_layernorm", "post_ffw_norm"},
-      {"", "post_mlp_layernorm", "post_ffw_norm"},
-      {"", "input_layernorm", "attn_norm"},
-      {"", "operator_norm", "attn_norm"},
-      {"", "ffn_norm", "ffn_norm"},
-      {"", "self_attn.qkv_proj", "attn_qkv"},
-      {"", "self_attn.q_proj", "attn_q"},
-      {"", "self_attn.k_proj", "attn_k"},
-      {"", "self_attn.v_proj", "attn_v"},
-      {"", "self_attn.o_proj", "attn_output"},
-      {"", "self_attn.out_proj", "attn_output"},
-      {"", "self_attn.q_norm", "attn_q_norm"},
-      {"", "self_attn.k_norm", "attn_k_norm"},
-      {"", "self_attn.q_layernorm", "attn_q_norm"},
-      {"", "self_attn.k_layernorm", "attn_k_norm"},
-      {"", "self_attn.q_a_proj", "attn_q_a"},
-      {"", "self_attn.q_a_layernorm", "attn_q_a_norm"},
-      {"", "self_attn.q_b_proj", "attn_q_b"},
-      {"", "self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
-      {"", "self_attn.kv_a_layernorm", "attn_kv_a_norm"},
-      {"", "self_attn.sinks", "attn_sinks"},
-      {"", "conv.in_proj", "shortconv.in_proj"},
-      {"", "conv.conv", "shortconv.conv"},
-      {"", "conv.out_proj", "shortconv.out_proj"},
-      {"", "mlp.gate_up_proj", "ffn_up"},
-      {"", "mlp.gate_proj", "ffn_gate"},
-      {"", "mlp.up_proj", "ffn_up"},
-      {"", "mlp.down_proj", "ffn_down"},
-      {"", "feed_forward.w1", "ffn_gate"},
-      {"", "feed_forward.w3", "ffn_up"},
-      {"", "feed_forward.w2", "ffn_down"},
-      {"", "mlp.gate", "ffn_gate_inp"},
-      {"", "mlp.router", "ffn_gate_inp"},
-      {"", "block_sparse_moe.gate", "ffn_gate_inp"},
-      {"", "block_sparse_moe.router.layer", "ffn_gate_inp"},
-      {"", "feed_forward.gate", "ffn_gate_inp"},
-      {"", "mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
-      {"", "mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
-      {"", "mlp.shared_expert.up_proj", "ffn_up_shexp"},
-      {"", "mlp.shared_expert.down_proj", "ffn_down_shexp"},
-      {"", "mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
-      {"", "mlp.shared_experts.up_proj", "ffn_up_shexp"},
-      {"", "mlp.shared_experts.down_proj", "ffn_down_shexp"},
-      {"", "mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
-      {"", "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias"},
-      {"", "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"},
-      {"", "feed_forward.expert_bias", "exp_probs_b.bias"},
-      {"", "gate_proj", "ffn_gate_exps"},  // of an expert
-      {"", "up_proj", "ffn_up_exps"},
-      {"", "down_proj", "ffn_down_exps"},
-      {"", "w1", "ffn_gate_exps"},
-      {"", "w3", "ffn_up_exps"},
-      {"", "w2", "ffn_down_exps"},
-  };
-  return all;
 }
 
 class Converter {
@@ -273,7 +205,7 @@ class Converter {
   }
 
   [[nodiscard]] std::string stored_part(std::string_view module) const {
-    for (const Renaming& row : renamings()) {
+    for (const GgufRenaming& row : gguf_renamings()) {
       if (row.module == module &&
           (row.architectures.empty() || row.architectures.find(architecture_ + ' ') != std::string::npos))
         return row.stored;
