@@ -35,11 +35,25 @@ std::string placement_contradiction(const ServeFlags& flags) {
   const RingPlacement& rings = flags.cluster.rings;
   const int32_t size = flags.engine.dp_size;
   const bool is_divided = rings.number || (rings.local > 0 && rings.local < size);
-  if (is_divided && flags.engine.enable_ep) {
-    return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
-  }
-  if (rings.number && size > 1) {
-    return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
+  if (rings.number && flags.engine.enable_ep) {
+    if (size == 1) {
+      return fmt::format(
+          "--dp-rank {} with --enable-ep: wanted the front's --dp-size, among whose rings the experts are "
+          "divided",
+          *rings.number);
+    }
+    if (*rings.number >= size) return fmt::format("--dp-rank {}: wanted below --dp-size {}", *rings.number, size);
+    if (flags.cluster.node_count > 1) {
+      return fmt::format(
+          "--enable-ep with --nnodes {}: a ring that shares experts runs in one process, so --nnodes "
+          "must be 1",
+          flags.cluster.node_count);
+    }
+  } else if (rings.number && size > 1) {
+    return fmt::format(
+        "--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring; --dp-size is for "
+        "--enable-ep",
+        *rings.number, size);
   }
   if (rings.number && rings.local > 0) {
     return fmt::format("--dp-rank {} with --dp-size-local {}: only the front, which has no --dp-rank, has local rings",

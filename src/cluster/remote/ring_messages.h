@@ -18,7 +18,7 @@
 /// The messages between a front and a ring in another process. They travel as cluster::RingMessage.
 namespace millrace::cluster::remote {
 
-inline constexpr uint32_t kRingProtocolVersion = 1;
+inline constexpr uint32_t kRingProtocolVersion = 2;
 
 /// What must be equal for two rings to give the same output to a request.
 struct RingFacts {
@@ -26,6 +26,7 @@ struct RingFacts {
   model::Fingerprint config;      ///< of everything in config.json that the forward pass depends on
   model::Fingerprint vocabulary;  ///< of what the tokens spell, and of the tokens that end an output
   std::string arithmetic;         ///< weight format, dtypes, device, instruction set, revision, rounding of sums
+  std::string experts;            ///< how the rings divide the experts of the model among them; empty: they do not
   uint32_t page_size = 0;         ///< tokens, by which the router names prefixes
 };
 
@@ -68,6 +69,10 @@ struct FlushRing {
   uint64_t number = 0;
   int64_t timeout_us = 0;
 };
+/// Both: a sched::StepMessage, between a front and a ring that share experts.
+struct StepNews {
+  std::vector<std::byte> message;
+};
 /// Ring → front: the result of a FlushRing.
 struct RingFlushed {
   uint64_t number = 0;
@@ -86,7 +91,7 @@ struct RingMetrics {
 };
 
 using Content = std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest, RequestEvent, PauseRing, ResumeRing,
-                             ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingMetrics>;
+                             ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingMetrics, StepNews>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Content& content);
 /// Returns kData for anything but one whole message.
