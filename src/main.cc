@@ -4,11 +4,11 @@
 #include "app/devices.h"
 #include "app/flags.h"
 #include "app/model_source.h"
+#include "app/quantize.h"
 #include "app/serve.h"
 #include "app/simulate.h"
 #include "app/trace_report.h"
 #include "base/stderr_writer.h"
-#include "model/quantize/quantize_checkpoint.h"
 
 namespace {
 
@@ -53,13 +53,9 @@ Result<int> run(const app::SimulateFlags& flags) {
 }
 
 Result<int> run(const app::QuantizeFlags& flags) {
-  const auto report = model::quantize_checkpoint(flags.model_path, flags.output, flags.quantization);
-  if (report.has_error()) return report.error();
-  std::printf("%s: %zu tensors in %d bits, %.1f MB instead of %.1f\n", flags.output.c_str(), report->tensors,
-              flags.quantization == model::Quantization::kW4 ? 4 : 8, static_cast<double>(report->bytes_after) / 1e6,
-              static_cast<double>(report->bytes_before) / 1e6);
-  std::printf("error of the weights: %.2f %%, at most %.2f %% (%s)\n", 100 * report->error, 100 * report->worst_error,
-              report->worst_tensor.c_str());
+  const auto text = app::quantize(flags);
+  if (text.has_error()) return text.error();
+  std::fputs(text->c_str(), stdout);
   return 0;
 }
 

@@ -37,10 +37,17 @@ void add_quantize_flags(CLI::App& quantize, QuantizeFlags& flags) {
       "channel, as compressed-tensors stores it), w4a16 (4 bits, a scale per 32 weights, as compressed-tensors stores "
       "it).")
       ->default_str(std::string(enum_name(flags.quantization)));
+  quantize
+      .add_option("--prompts", flags.prompts,
+                  "Compares the outputs of both models on this text instead of the one that ships; none compares none.")
+      ->type_name("FILE");
+  quantize
+      .add_option("--report", flags.report, "Writes the errors of all tensors and of the outputs to this JSON file.")
+      ->type_name("FILE");
 }
 
 void add_fetch_flags(CLI::App& fetch, FetchFlags& flags) {
-  fetch.add_option("MODEL", flags.model.model, "Downloads this model: ORG/NAME or ORG/NAME:REVISION.")
+  fetch.add_option("MODEL", flags.model.model, "Downloads this model: ORG/NAME, ORG/NAME:REVISION or ORG/NAME:GGUF.")
       ->required()
       ->type_name("");
   add_hub_flags(fetch, flags.model);

@@ -11,9 +11,9 @@
 #include "app/engine_options.h"
 #include "app/model_source.h"
 #include "app/pooling_setup.h"
+#include "app/quantize.h"
 #include "app/simulate.h"
 #include "base/log.h"
-#include "model/quantization.h"
 #include "server/options.h"
 
 namespace millrace::app {
@@ -36,13 +36,6 @@ struct ServeFlags {
 /// The flags of `millrace trace FILE`.
 struct TraceFlags {
   std::filesystem::path file;
-};
-
-/// The flags of `millrace quantize`.
-struct QuantizeFlags {
-  std::filesystem::path model_path;
-  std::filesystem::path output;
-  model::Quantization quantization = model::Quantization::kW8;  ///< one that is_storable()
 };
 
 /// The flags of `millrace fetch`, and those of `millrace ls`, which names no model.

@@ -104,8 +104,8 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
   serve
       .add_option("--model-path,MODEL", flags.model.model,
                   "Serves the model in this folder, which has config.json, safetensors and tokenizer.json, or in this "
-                  "GGUF file. A name as ORG/NAME or ORG/NAME:REVISION is downloaded from a hub; of several nodes each "
-                  "downloads its own layers.")
+                  "GGUF file. A name as ORG/NAME, ORG/NAME:REVISION or ORG/NAME:Q4_K_M is downloaded from a hub; of "
+                  "several nodes each downloads its own layers.")
       ->required()
       ->type_name("MODEL");
   add_hub_flags(serve, flags.model);

@@ -25,18 +25,10 @@ Result<hub::HubSettings> settings_of(const ModelRef& ref) {
   return settings;
 }
 
-Result<hub::RepoRef> repo_of(const ModelRef& ref) {
-  if (ref.revision.empty()) return hub::parse_repo(ref.model);
-  if (ref.model.find(':') != std::string::npos)
-    return make_error(ErrorCode::kInvalidArgument, "--revision {}: '{}' names a revision already", ref.revision,
-                      ref.model);
-  return hub::parse_repo(ref.model + ':' + ref.revision);
-}
-
-/// Returns whether a text can only be meant as a path.
+/// Returns whether a text can only be meant as a path. A revision or a file of a repository may have slashes, too.
 bool is_path(const std::string& text) {
   return text.starts_with('/') || text.starts_with('.') || text.starts_with('~') || text.ends_with('/') ||
-         std::ranges::count(text, '/') > 1;
+         std::ranges::count(std::string_view(text).substr(0, text.find(':')), '/') > 1;
 }
 
 ModelSource folder_source(const fs::path& folder) {
@@ -49,9 +41,12 @@ ModelSource folder_source(const fs::path& folder) {
 
 /// Returns a model in a GGUF file, by the file's name without its ending, or without the number of the part.
 ModelSource file_source(const fs::path& path) {
-  const auto part = gguf::parse_part_name(path.filename().string());
-  return {
-      .name = part ? part->prefix : path.stem().string(), .folder = path, .weights_folder = path, .ranges = nullptr};
+  return {.name = model::gguf_model_name(path), .folder = path, .weights_folder = path, .ranges = nullptr};
+}
+
+/// Returns the snapshot of a model, or the first file of a GGUF model in it.
+fs::path path_of(const hub::FetchedModel& model) {
+  return model.is_gguf ? model.folder / model.weights.front().path : model.folder;
 }
 
 }  // namespace
@@ -66,7 +61,7 @@ Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const s
   if (model::is_gguf_path(ref.model) && fs::exists(ref.model, failure)) return file_source(ref.model);
   if (is_path(ref.model) || fs::exists(ref.model, failure))
     return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder or GGUF file", ref.model);
-  const auto repo = repo_of(ref);
+  const auto repo = hub::parse_repo(ref.model, ref.revision);
   if (repo.has_error())
     return make_error(ErrorCode::kNotFound, "--model-path {}: there is no such folder, and {}", ref.model,
                       repo.error().message);
@@ -79,23 +74,25 @@ Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const s
     return make_error(model.error().code, "--model-path {}: there is no such folder, and as a repository: {}",
                       ref.model, model.error().message);
   log::info("{} is commit {}", repo->to_string(), model->listing.commit);
-  ModelSource source{.name = repo->id, .folder = model->folder, .weights_folder = model->folder, .ranges = nullptr};
+  const fs::path path = path_of(*model);
+  ModelSource source{.name = repo->id, .folder = path, .weights_folder = path, .ranges = nullptr};
   if (model->has_weights) return source;
   auto partial = hub::PartialCheckpoint::open(*settings, *repo, *model, stop);
   if (partial.has_error()) return partial.error();
   source.weights_folder = (*partial)->folder();
+  if (model->is_gguf) source.folder = source.weights_folder = (*partial)->folder() / model->weights.front().path;
   source.ranges = *partial;
   return source;
 }
 
 Result<std::string> fetch_model(const ModelRef& ref) {
-  const auto repo = repo_of(ref);
+  const auto repo = hub::parse_repo(ref.model, ref.revision);
   if (repo.has_error()) return repo.error();
   auto settings = settings_of(ref);
   if (settings.has_error()) return settings.error();
   const auto model = hub::ModelFetcher(*settings).fetch(*repo, hub::FetchScope::kAll);
   if (model.has_error()) return model.error();
-  return model->folder.string() + '\n';
+  return path_of(*model).string() + '\n';
 }
 
 Result<std::string> list_models(const ModelRef& ref) {

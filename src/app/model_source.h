@@ -12,7 +12,7 @@ namespace millrace::app {
 
 /// The model as a flag names it, and how a hub is asked for it.
 struct ModelRef {
-  std::string model;         ///< a folder, a GGUF file, or ORG/NAME[:REVISION] of a hub
+  std::string model;         ///< a folder, a GGUF file, or ORG/NAME[:REVISION] or ORG/NAME:GGUF of a hub
   std::string revision;      ///< of a hub; empty: the model's text says it, else main
   std::string download_dir;  ///< in place of the cache that the environment names; empty: that one
   std::string token;         ///< in place of HF_TOKEN; empty: that one
@@ -37,7 +37,7 @@ struct ModelSource {
 /// Errors name the flag, and what to do about it.
 [[nodiscard]] Result<ModelSource> locate_model(const ModelRef& ref, WeightScope scope, const std::stop_token& stop);
 
-/// Downloads a model to the cache and returns its folder there, with a newline.
+/// Downloads a model to the cache and returns its folder there, or its first GGUF file, with a newline.
 [[nodiscard]] Result<std::string> fetch_model(const ModelRef& ref);
 /// Returns a table of the models in the cache.
 [[nodiscard]] Result<std::string> list_models(const ModelRef& ref);

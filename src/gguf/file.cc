@@ -56,6 +56,8 @@ class HeaderReader {
     place_tensors();
     return std::move(file_);
   }
+  /// Returns the bytes that were read.
+  [[nodiscard]] uint64_t position() const { return position_; }
 
  private:
   static constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
@@ -194,6 +196,7 @@ class HeaderReader {
     const uint64_t align = alignment();
     const uint64_t begin = (position_ + align - 1) / align * align;
     const uint64_t available = bytes_.size() - std::min<uint64_t>(begin, bytes_.size());
+    file_.header_bytes = static_cast<size_t>(std::min<uint64_t>(begin, bytes_.size()));
     for (size_t i = 0; i < file_.tensors.size(); ++i) {
       Tensor& tensor = file_.tensors[i];
       const uint64_t offset = offsets_[i];
@@ -224,10 +227,17 @@ class HeaderReader {
 
 }  // namespace
 
-Result<File> parse_file(std::span<const std::byte> bytes, const std::string& source) {
+Result<File> parse_file(std::span<const std::byte> bytes, const std::string& source, uint64_t* read_bytes) {
+  HeaderReader reader(bytes, source);
+  const auto note_end = [&] {
+    if (read_bytes != nullptr) *read_bytes = reader.position();
+  };
   try {
-    return HeaderReader(bytes, source).read();
+    File file = reader.read();
+    note_end();
+    return file;
   } catch (const ErrorException& failure) {
+    note_end();
     return failure.error();
   }
 }

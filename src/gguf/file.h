@@ -25,11 +25,14 @@ struct Tensor {
 struct File {
   Metadata metadata;
   std::vector<Tensor> tensors;
+  size_t header_bytes = 0;  ///< all before the first tensor
 };
 
 /// Reads the header of a file of version 2 or 3 and checks that all tensors are of a known type, lie within the file
 /// and do not overlap. The bytes outlive the result. Errors: kData; they begin with `source`, the file's path, and
 /// say what was found and what was wanted.
-[[nodiscard]] Result<File> parse_file(std::span<const std::byte> bytes, const std::string& source);
+/// `read_bytes` receives how many bytes were read, also when they are refused; null: nobody asks.
+[[nodiscard]] Result<File> parse_file(std::span<const std::byte> bytes, const std::string& source,
+                                      uint64_t* read_bytes = nullptr);
 
 }  // namespace millrace::gguf

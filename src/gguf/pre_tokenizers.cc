@@ -17,6 +17,14 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+/// Runs of Han characters are words of their own.
+constexpr std::string_view kKimi =
+    R"(\p{Han}+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kSeedCoder =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDigit = R"(\p{N})";
@@ -51,7 +59,9 @@ const std::vector<PreTokenizer>& pre_tokenizers() {
       {.names = {"qwen2", "f2llmv2"}, .patterns = {kQwen2}, .normalizes = true},
       {.names = {"deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "solar-open"}, .patterns = {kQwen2}},
       {.names = {"tekken"}, .patterns = {kTekken}, .ignores_merges = true, .adds_bos = true},
-      {.names = {"gpt-4o", "llama4", "kanana2"}, .patterns = {kGpt4o}},
+      {.names = {"gpt-4o", "llama4", "kanana2", "minimax-m2"}, .patterns = {kGpt4o}},
+      // A word that is a token is one, whatever the merges say.
+      {.names = {"kimi-k2"}, .patterns = {kKimi}, .ignores_merges = true},
       {.names = {"seed-coder"}, .patterns = {kSeedCoder}},
       {.names = {"deepseek-llm"},
        .patterns = {kLine, kDeepSeekCased, kDeepSeekMarks, R"(\s+$)", kDeepSeekHan, R"(\p{N}+)"}},
@@ -61,7 +71,8 @@ const std::vector<PreTokenizer>& pre_tokenizers() {
       {.names = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"},
        .patterns = {kDigit},
        .uses_gpt2_pattern = true},
-      {.names = {"gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "trillion", "granite-docling", "jais"},
+      {.names = {"gpt-2", "olmo", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "trillion", "granite-docling",
+                 "jais"},
        .patterns = {},
        .uses_gpt2_pattern = true},
   };

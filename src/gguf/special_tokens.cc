@@ -13,7 +13,25 @@ constexpr std::array<std::string_view, 10> kEnds = {"<|return|>", "<|call|>",   
                                                     "<|end|>",    "<|end_of_text|>", "<|eom_id|>", "<|endoftext|>",
                                                     "<EOT>",      "<end_of_turn>"};
 
+/// Tokens that begin a turn in chat formats.
+constexpr std::array<std::string_view, 4> kBegins = {"<start_of_turn>", "<|im_start|>", "<|start_header_id|>",
+                                                     "<|end_header_id|>"};
+
+bool is_delimiter(std::string_view token) {
+  return std::ranges::find(kEnds, token) != kEnds.end() || std::ranges::find(kBegins, token) != kBegins.end();
+}
+
 }  // namespace
+
+std::vector<int64_t> token_types(const Metadata& metadata) {
+  const auto tokens = metadata.texts(kTokensKey);
+  auto types = metadata.integers(kTokenTypesKey).value_or(std::vector<int64_t>());
+  for (size_t id = 0; tokens && id < std::min(tokens->size(), types.size()); ++id) {
+    if (types[id] == static_cast<int64_t>(TokenType::kNormal) && is_delimiter((*tokens)[id]))
+      types[id] = static_cast<int64_t>(TokenType::kControl);
+  }
+  return types;
+}
 
 SpecialTokens special_tokens(const Metadata& metadata) {
   SpecialTokens special;
@@ -34,9 +52,9 @@ SpecialTokens special_tokens(const Metadata& metadata) {
   for (const auto& id : {special.eos, find("eot_token_id"), find("eom_token_id")}) add(id);
   // Harmony ends parts of an output with "<|end|>".
   const bool is_harmony = std::ranges::find(*tokens, "<|return|>") != tokens->end();
-  const auto types = metadata.integers(kTokenTypesKey);
-  for (size_t id = 0; types && id < std::min(tokens->size(), types->size()); ++id) {
-    const auto type = static_cast<TokenType>((*types)[id]);
+  const std::vector<int64_t> types = token_types(metadata);
+  for (size_t id = 0; id < std::min(tokens->size(), types.size()); ++id) {
+    const auto type = static_cast<TokenType>(types[id]);
     if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
     if (is_harmony && (*tokens)[id] == "<|end|>") continue;
     if (std::ranges::find(kEnds, (*tokens)[id]) != kEnds.end()) add(static_cast<int64_t>(id));

@@ -8,31 +8,28 @@
 #include <cstring>
 #include <optional>
 
+#include "gguf/config_members.h"
 #include "gguf/families.h"
 
 namespace millrace::gguf {
 namespace {
 
-struct NamePair {
-  std::string_view stored;
-  std::string_view name;
-};
-
-constexpr std::array<NamePair, 3> kOutside = {NamePair{"token_embd.weight", "model.embed_tokens.weight"},
-                                              NamePair{"output_norm.weight", "model.norm.weight"},
-                                              NamePair{"output.weight", "lm_head.weight"}};
+constexpr std::string_view kEmbedding = "token_embd.weight";
+constexpr std::string_view kHead = "output.weight";
+/// The second name is that of models whose final norm has the name of an embedding's.
+constexpr std::array<std::string_view, 2> kFinalNorms = {"output_norm.weight", "token_embd_norm.weight"};
 /// Tensors that config_json() takes into account, or that follow from config.json.
-constexpr std::array<std::string_view, 2> kWithoutName = {"rope_freqs.weight", "rope.freqs"};
-constexpr std::array<NamePair, 12> kInLayer = {
-    NamePair{"attn_norm", "input_layernorm"},    NamePair{"attn_q", "self_attn.q_proj"},
-    NamePair{"attn_k", "self_attn.k_proj"},      NamePair{"attn_v", "self_attn.v_proj"},
-    NamePair{"attn_output", "self_attn.o_proj"}, NamePair{"attn_q_norm", "self_attn.q_norm"},
-    NamePair{"attn_k_norm", "self_attn.k_norm"}, NamePair{"ffn_norm", "post_attention_layernorm"},
-    NamePair{"ffn_gate", "mlp.gate_proj"},       NamePair{"ffn_up", "mlp.up_proj"},
-    NamePair{"ffn_down", "mlp.down_proj"},       NamePair{"attn_rot_embd", "self_attn.rotary_emb"}};
+constexpr std::array<std::string_view, 2> kRotary = {"rope_freqs.weight", "rope.freqs"};
+constexpr std::array<std::string_view, 2> kLongRotary = {"rope_factors_long.weight", "rope_factors_short.weight"};
+constexpr std::array<TensorRule, 12> kInLayer = {
+    TensorRule{"attn_norm", "input_layernorm"},    TensorRule{"attn_q", "self_attn.q_proj"},
+    TensorRule{"attn_k", "self_attn.k_proj"},      TensorRule{"attn_v", "self_attn.v_proj"},
+    TensorRule{"attn_output", "self_attn.o_proj"}, TensorRule{"attn_q_norm", "self_attn.q_norm"},
+    TensorRule{"attn_k_norm", "self_attn.k_norm"}, TensorRule{"ffn_norm", "post_attention_layernorm"},
+    TensorRule{"ffn_gate", "mlp.gate_proj"},       TensorRule{"ffn_up", "mlp.up_proj"},
+    TensorRule{"ffn_down", "mlp.down_proj"},       TensorRule{"attn_rot_embd", "self_attn.rotary_emb"}};
 constexpr std::array<std::string_view, 3> kExpertParts = {"ffn_gate", "ffn_up", "ffn_down"};
 constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
-constexpr std::array<std::string_view, 3> kMixtralNames = {"w1", "w3", "w2"};
 constexpr std::string_view kWeight = ".weight";
 /// The ending of a tensor with a factor of a weight, as NVFP4 has it.
 constexpr std::string_view kScale = ".scale";
@@ -66,8 +63,7 @@ class Mapper {
         family_(family_of(model)),
         metadata_(model.metadata()),
         prefix_(std::string(family_.name) + '.') {
-    head_count_ = metadata_.required_integer(prefix_ + "attention.head_count", 1, 1 << 16);
-    kv_head_count_ = metadata_.integer(prefix_ + "attention.head_count_kv", 1, 1 << 16).value_or(head_count_);
+    if (metadata_.has(prefix_ + "nextn_predict_layers")) layer_count_ = layer_count_of(model, family_.name);
   }
 
   TensorMap map() {
@@ -84,30 +80,134 @@ class Mapper {
 
  private:
   void map_outer_tensor(const Tensor& tensor) {
-    if (std::ranges::find(kWithoutName, tensor.name) != kWithoutName.end()) return;
-    const auto* const found = std::ranges::find(kOutside, tensor.name, &NamePair::stored);
-    if (found == kOutside.end())
+    const auto is_one_of = [&tensor](const auto& names) {
+      return std::ranges::find(names, tensor.name) != names.end();
+    };
+    if (is_one_of(kRotary) || (family_.has_longrope && is_one_of(kLongRotary))) return;
+    const bool has_embedding_norm = family_.has_recurrent_layers;
+    if (tensor.name == kEmbedding) {
+      add("model.embed_tokens.weight", tensor, 0, rows_of(tensor));
+    } else if (tensor.name == kHead) {
+      add("lm_head.weight", tensor, 0, rows_of(tensor));
+    } else if (tensor.name == kFinalNorms[0] || (has_embedding_norm && tensor.name == kFinalNorms[1])) {
+      add_norm(std::string(family_.final_norm), tensor);
+    } else {
       metadata_.fail("tensor '{}' has no meaning here for the architecture '{}'", tensor.name, family_.name);
-    add(std::string(found->name), tensor, 0, rows_of(tensor));
+    }
   }
 
   void map_layer_tensor(const Tensor& tensor, const LayerName& name) {
+    if (name.layer >= layer_count_) return;
+    if (const auto* rule = find_rule(family_.tensors, name.part)) return map_by_rule(tensor, name, *rule);
     if (name.part == "attn_qkv") return map_fused_attention(tensor, name);
-    if (name.part == "ffn_gate_inp")
-      return add(in_layer(name, family_.is_mixtral ? "block_sparse_moe.gate" : "mlp.gate"), tensor, 0, rows_of(tensor));
+    if (family_.has_latents && name.part == "attn_k_b") return map_latent_expansion(tensor, name);
+    if (family_.has_latents && name.part == "attn_v_b") return (void)partner(tensor, name, "attn_k_b");
+    if (name.part == "ffn_gate_inp") return (void)add(in_layer(name, family_.router), tensor, 0, rows_of(tensor));
     if (name.part == "ffn_gate_up_exps") return map_stacked(tensor, name, std::array<size_t, 2>{0, 1});
     for (size_t part = 0; part < kExpertParts.size(); ++part) {
       if (!name.part.starts_with(kExpertParts[part])) continue;
       const std::string_view rest = name.part.substr(kExpertParts[part].size());
+      if (rest == "_exps" && name.ending == "bias") return map_expert_biases(tensor, name, part);
       if (rest == "_exps") return map_stacked(tensor, name, std::array<size_t, 1>{part});
+      if (rest == "_shexp")
+        return (void)add(in_layer(name, fmt::format("{}.{}", family_.shared_expert, kMlpNames[part])), tensor, 0,
+                         rows_of(tensor));
       if (const auto expert = expert_number(rest))
-        return add(expert_name(name, *expert, part), tensor, 0, rows_of(tensor));
+        return (void)add(expert_name(name, *expert, part), tensor, 0, rows_of(tensor));
     }
-    const auto* const found = std::ranges::find(kInLayer, name.part, &NamePair::stored);
-    const bool is_paired = family_.pairs_rows && (name.part == "attn_q" || name.part == "attn_k");
-    const int64_t heads = name.part == "attn_q" ? head_count_ : kv_head_count_;
-    add(in_layer(name, found == kInLayer.end() ? name.part : found->name), tensor, 0, rows_of(tensor),
-        is_paired ? heads : 0);
+    if (const auto* rule = find_rule(kInLayer, name.part)) return map_by_rule(tensor, name, *rule);
+    add(in_layer(name, name.part), tensor, 0, rows_of(tensor));
+  }
+
+  static const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view part) {
+    const auto found = std::ranges::find(rules, part, &TensorRule::stored);
+    return found == rules.end() ? nullptr : &*found;
+  }
+
+  void map_by_rule(const Tensor& tensor, const LayerName& name, const TensorRule& rule) {
+    std::string own = rule.has_ending ? in_layer(name, rule.name) : without_ending(name, rule.name);
+    if (name.part.ends_with("norm") && name.ending == "weight") return add_norm(std::move(own), tensor);
+    const bool is_query = name.part == "attn_q";
+    const bool is_paired = family_.pairs_rows && (is_query || name.part == "attn_k");
+    MappedTensor& mapped =
+        add(std::move(own), tensor, 0, rows_of(tensor),
+            is_paired ? heads_of(is_query ? "attention.head_count" : "attention.head_count_kv", name) : 0);
+    const size_t wanted = rule.form == TensorForm::kRow ? 1 : 2;
+    if (rule.form == TensorForm::kSame) return;
+    if (mapped.shape.size() != wanted)
+      metadata_.fail("tensor '{}' has shape [{}], wanted {} dimensions", tensor.name, fmt::join(tensor.shape, ", "),
+                     wanted);
+    mapped.shape.insert(mapped.shape.begin() + (rule.form == TensorForm::kRow ? 0 : 1), 1);
+  }
+
+  void add_norm(std::string name, const Tensor& tensor) {
+    MappedTensor& mapped = add(std::move(name), tensor, 0, rows_of(tensor));
+    if (family_.stores_norms_plus_1) mapped.addend = -1.0f;
+  }
+
+  /// Returns the heads of a layer. The heads of keys are those of queries where a file does not say them.
+  [[nodiscard]] int64_t heads_of(std::string_view key, const LayerName& name) const {
+    constexpr int64_t kMaxHeads = 1 << 16;
+    const std::string whole = prefix_ + std::string(key);
+    const Value* value = metadata_.find(whole);
+    if (value == nullptr && key == "attention.head_count_kv") return heads_of("attention.head_count", name);
+    const auto list = value == nullptr ? std::nullopt : value->integers();
+    if (!list) return metadata_.required_integer(whole, 1, kMaxHeads);
+    const auto layer = static_cast<size_t>(name.layer);
+    if (layer >= list->size() || (*list)[layer] < 1 || (*list)[layer] > kMaxHeads)
+      metadata_.fail("{} is [{}], wanted a number from 1 to {} for layer {}", whole, fmt::join(*list, ", "), kMaxHeads,
+                     name.layer);
+    return (*list)[layer];
+  }
+
+  /// Finds the tensor of the same layer that another one is joined with.
+  const Tensor& partner(const Tensor& tensor, const LayerName& name, std::string_view part) const {
+    const std::string other = fmt::format("blk.{}.{}.{}", name.layer, part, name.ending);
+    const Tensor* found = model_.find(other);
+    if (found == nullptr) metadata_.fail("tensor '{}' is there without '{}', wanted both", tensor.name, other);
+    return *found;
+  }
+
+  /// Maps biases of all experts, [experts, rows]. Safetensors have those of gate and up in turn.
+  void map_expert_biases(const Tensor& tensor, const LayerName& name, size_t part) {
+    if (part == 1) return (void)partner(tensor, name, "ffn_gate_exps");
+    if (part == 2)
+      return (void)add(without_ending(name, fmt::format("{}.down_proj_bias", family_.experts)), tensor, 0,
+                       rows_of(tensor));
+    const Tensor& up = partner(tensor, name, "ffn_up_exps");
+    if (tensor.shape.size() != 2 || up.shape != tensor.shape)
+      metadata_.fail("tensors '{}' [{}] and '{}' [{}] differ, wanted [experts, rows]", tensor.name,
+                     fmt::join(tensor.shape, ", "), up.name, fmt::join(up.shape, ", "));
+    MappedTensor joined = whole(tensor);
+    joined.shape = {tensor.shape[0], 2 * tensor.shape[1]};
+    joined.join = TensorJoin::kColumnsInTurn;
+    joined.parts = {whole(tensor), whole(up)};
+    insert(without_ending(name, fmt::format("{}.gate_up_proj_bias", family_.experts)), std::move(joined));
+  }
+
+  /// Maps the expansions of keys [heads, latents, key] and of values [heads, value, latents].
+  void map_latent_expansion(const Tensor& keys, const LayerName& name) {
+    const Tensor& values = partner(keys, name, "attn_v_b");
+    if (keys.shape.size() != 3 || values.shape.size() != 3 || keys.shape[0] != values.shape[0] ||
+        keys.shape[1] != values.shape[2])
+      metadata_.fail(
+          "tensors '{}' [{}] and '{}' [{}] do not fit, wanted [heads, latents, key] and [heads, value, "
+          "latents]",
+          keys.name, fmt::join(keys.shape, ", "), values.name, fmt::join(values.shape, ", "));
+    MappedTensor joined = whole(keys);
+    joined.shape = {keys.shape[0] * (keys.shape[2] + values.shape[1]), keys.shape[1]};
+    joined.join = TensorJoin::kLatentExpansion;
+    joined.parts = {whole(keys), whole(values)};
+    for (MappedTensor& part : joined.parts) part.shape = {part.shape[0] * part.shape[1], part.shape[2]};
+    insert(in_layer(name, "self_attn.kv_b_proj"), std::move(joined));
+  }
+
+  [[nodiscard]] MappedTensor whole(const Tensor& tensor) const {
+    return {.stored_name = tensor.name,
+            .type = tensor.type,
+            .shape = tensor.shape,
+            .bytes = tensor.bytes,
+            .factor = factor_of(tensor, 0)};
   }
 
   /// Maps experts of one or two parts, of which a tensor holds [experts, rows, columns].
@@ -130,14 +230,16 @@ class Mapper {
   /// Maps the rows of q, k and v, which follow one another.
   void map_fused_attention(const Tensor& tensor, const LayerName& name) {
     const int64_t rows = rows_of(tensor);
-    const int64_t heads = head_count_ + 2 * kv_head_count_;
+    const int64_t query_heads = heads_of("attention.head_count", name);
+    const int64_t kv_heads = heads_of("attention.head_count_kv", name);
+    const int64_t heads = query_heads + 2 * kv_heads;
     if (rows % heads != 0)
       metadata_.fail("tensor '{}' has {} rows, wanted a multiple of {} heads", tensor.name, rows, heads);
     const int64_t head = rows / heads;
-    const int64_t query = head * head_count_;
-    const int64_t kv = head * kv_head_count_;
-    add(in_layer(name, "self_attn.q_proj"), tensor, 0, query, family_.pairs_rows ? head_count_ : 0);
-    add(in_layer(name, "self_attn.k_proj"), tensor, query, kv, family_.pairs_rows ? kv_head_count_ : 0);
+    const int64_t query = head * query_heads;
+    const int64_t kv = head * kv_heads;
+    add(in_layer(name, "self_attn.q_proj"), tensor, 0, query, family_.pairs_rows ? query_heads : 0);
+    add(in_layer(name, "self_attn.k_proj"), tensor, query, kv, family_.pairs_rows ? kv_heads : 0);
     add(in_layer(name, "self_attn.v_proj"), tensor, query + kv, kv);
   }
 
@@ -152,10 +254,11 @@ class Mapper {
   static std::string in_layer(const LayerName& name, std::string_view part) {
     return fmt::format("model.layers.{}.{}.{}", name.layer, part, name.ending);
   }
+  static std::string without_ending(const LayerName& name, std::string_view part) {
+    return fmt::format("model.layers.{}.{}", name.layer, part);
+  }
   [[nodiscard]] std::string expert_name(const LayerName& name, int64_t expert, size_t part) const {
-    if (family_.is_mixtral)
-      return in_layer(name, fmt::format("block_sparse_moe.experts.{}.{}", expert, kMixtralNames[part]));
-    return in_layer(name, fmt::format("mlp.experts.{}.{}", expert, kMlpNames[part]));
+    return in_layer(name, fmt::format("{}.{}.{}", family_.experts, expert, family_.expert_parts[part]));
   }
 
   /// Returns the rows of a matrix, the elements of a vector.
@@ -186,8 +289,8 @@ class Mapper {
   }
 
   /// Adds rows [first, first + count) of a tensor, whose experts count as rows. `paired_heads`: see paired_rows.
-  void add(std::string name, const Tensor& tensor, int64_t first, int64_t count, int64_t paired_heads = 0,
-           int64_t expert = 0) {
+  MappedTensor& add(std::string name, const Tensor& tensor, int64_t first, int64_t count, int64_t paired_heads = 0,
+                    int64_t expert = 0) {
     int64_t all_rows = rows_of(tensor);
     const bool is_stack = tensor.shape.size() == 3;
     if (is_stack) all_rows *= tensor.shape[1];
@@ -206,18 +309,23 @@ class Mapper {
                        paired_heads);
       mapped.paired_rows = count / paired_heads;
     }
+    return insert(std::move(name), std::move(mapped));
+  }
+
+  MappedTensor& insert(std::string name, MappedTensor mapped) {
+    const std::string_view stored = mapped.stored_name;
     const auto [position, is_new] = map_.try_emplace(std::move(name), std::move(mapped));
     if (!is_new)
-      metadata_.fail("tensors '{}' and '{}' are the same part of the model ({})", position->second.stored_name,
-                     tensor.name, position->first);
+      metadata_.fail("tensors '{}' and '{}' are the same part of the model ({})", position->second.stored_name, stored,
+                     position->first);
+    return position->second;
   }
 
   const Model& model_;
   const Family& family_;
   const Metadata& metadata_;
   std::string prefix_;
-  int64_t head_count_ = 0;
-  int64_t kv_head_count_ = 0;
+  int64_t layer_count_ = INT64_MAX;
   TensorMap map_;
 };
 

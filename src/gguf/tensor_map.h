@@ -11,6 +11,16 @@
 
 namespace millrace::gguf {
 
+/// How tensors of safetensors are made of several of a file.
+enum class TensorJoin : uint8_t {
+  kNone,
+  /// Two matrices [n, k] give [n, 2k], whose columns are theirs in turn.
+  kColumnsInTurn,
+  /// Keys [heads, latents, key] and values [heads, value, latents] give [heads·(key + value), latents]. Each head has
+  /// the rows of its keys and then those of its values.
+  kLatentExpansion,
+};
+
 /// A tensor as safetensors would have it: rows of a tensor of the file.
 struct MappedTensor {
   std::string_view stored_name;  ///< in the file
@@ -20,6 +30,10 @@ struct MappedTensor {
   int64_t paired_rows = 0;  ///< rows of a head in which rows 2i and 2i+1 are rows i and i + paired_rows/2 of
                             ///< safetensors; 0: all rows are in order
   float factor = 1.0f;      ///< multiplies every value
+  float addend = 0.0f;      ///< is added to every value of a vector
+  /// The tensors that this one is made of, which then has a shape alone.
+  TensorJoin join = TensorJoin::kNone;
+  std::vector<MappedTensor> parts = {};
 };
 
 /// The tensors of a model by the names that safetensors of its family have. Stacked experts and fused matrices are
@@ -27,8 +41,8 @@ struct MappedTensor {
 using TensorMap = std::unordered_map<std::string, MappedTensor>;
 
 /// Maps the tensors of a model. A tensor of a layer that the family does not have keeps its name after the layer's.
-/// Errors: kData for an unknown family, a tensor outside of the layers that has no meaning here, or a shape that cannot
-/// be split.
+/// Layers that predict further tokens are left out. Errors: kData for an unknown family, a tensor outside of the layers
+/// that has no meaning here, a shape that cannot be split, or parts that do not fit each other.
 [[nodiscard]] Result<TensorMap> map_tensors(const Model& model);
 
 }  // namespace millrace::gguf

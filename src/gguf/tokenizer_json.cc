@@ -44,9 +44,9 @@ class TokenizerWriter {
       if (!is_valid_utf8(tokens_[id])) metadata_.fail("{}: token {} is not UTF-8", kTokensKey, id);
     }
     types_.assign(tokens_.size(), static_cast<int64_t>(TokenType::kNormal));
-    if (const auto types = metadata_.integers(kTokenTypesKey)) {
-      check_length(kTokenTypesKey, types->size());
-      types_ = *types;
+    if (metadata_.has(kTokenTypesKey)) {
+      types_ = token_types(metadata_);
+      check_length(kTokenTypesKey, types_.size());
     }
     special_ = special_tokens(metadata_);
   }
@@ -329,9 +329,9 @@ std::string write_tokenizer_config(const Model& model) {
 Result<std::vector<std::string_view>> vocabulary(const Model& model) {
   try {
     auto tokens = model.metadata().texts(kTokensKey).value_or(std::vector<std::string_view>());
-    const auto types = model.metadata().integers(kTokenTypesKey);
-    for (size_t id = 0; types && id < std::min(tokens.size(), types->size()); ++id) {
-      if (static_cast<TokenType>((*types)[id]) != TokenType::kNormal) tokens[id] = {};
+    const std::vector<int64_t> types = token_types(model.metadata());
+    for (size_t id = 0; id < std::min(tokens.size(), types.size()); ++id) {
+      if (static_cast<TokenType>(types[id]) != TokenType::kNormal) tokens[id] = {};
     }
     return tokens;
   } catch (const ErrorException& failure) {

@@ -8,8 +8,10 @@
 #include "base/log.h"
 #include "base/text_file.h"
 #include "hub/file_fetcher.h"
+#include "hub/gguf_choice.h"
 #include "hub/model_files.h"
 #include "hub/work_list.h"
+#include "model/gguf_files.h"
 
 namespace millrace::hub {
 namespace {
@@ -19,6 +21,11 @@ constexpr size_t kParallelFiles = 4;
 
 Result<std::string> read_index(const std::filesystem::path& folder) {
   return read_optional_text_file(folder / kIndexName);
+}
+
+void set_weights(FetchedModel& model, std::vector<RepoFile> weights) {
+  model.weights = std::move(weights);
+  model.is_gguf = names_gguf(model.weights.front().path);
 }
 
 }  // namespace
@@ -77,14 +84,14 @@ Result<FetchedModel> ModelFetcher::find_in_cache(const RepoRef& repo, FetchScope
       model.listing.files.push_back(
           {.path = at->path().lexically_relative(model.folder).string(), .size_bytes = at->file_size(failure)});
     }
-    if (model.listing.find("config.json") == nullptr)
+    if (model.listing.find("config.json") == nullptr && !has_gguf(model.listing))
       return make_error(ErrorCode::kNotFound, "{}: its snapshot in the cache lacks config.json", repo.to_string());
   }
   const auto index = read_index(model.folder);
   if (index.has_error()) return index.error();
-  auto weights = weight_files(model.listing, *index);
+  auto weights = weight_files(model.listing, *index, repo.gguf);
   if (weights.has_error()) return make_error(weights.error().code, "{}: {}", repo.to_string(), weights.error().message);
-  model.weights = std::move(*weights);
+  set_weights(model, std::move(*weights));
   for (const RepoFile& file : model.weights) {
     model.has_weights = cache.contains(repo, *commit, file);
     if (!model.has_weights && scope == FetchScope::kAll)
@@ -117,10 +124,10 @@ asio::awaitable<void> ModelFetcher::fetch_from_hub(async::Runtime& runtime, asyn
   co_await fetch_files(runtime, workers, repo, commit, description_files(model.listing));
   const auto index = read_index(model.folder);
   if (index.has_error()) throw ErrorException(index.error());
-  auto weights = weight_files(model.listing, *index);
+  auto weights = weight_files(model.listing, *index, repo.gguf);
   if (weights.has_error())
     throw_error(weights.error().code, fmt::format("{}: {}", repo.to_string(), weights.error().message));
-  model.weights = std::move(*weights);
+  set_weights(model, std::move(*weights));
   if (scope == FetchScope::kAll) co_await fetch_files(runtime, workers, repo, commit, model.weights);
   model.has_weights =
       std::ranges::all_of(model.weights, [&](const RepoFile& file) { return cache.contains(repo, commit, file); });

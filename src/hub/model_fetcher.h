@@ -16,6 +16,7 @@ struct FetchedModel {
   std::filesystem::path folder;  ///< the snapshot, with the description of the model
   RepoListing listing;
   std::vector<RepoFile> weights;  ///< the files with its tensors
+  bool is_gguf = false;           ///< they are the parts of a GGUF model
   bool has_weights = false;       ///< all of them are in the snapshot
 };
 

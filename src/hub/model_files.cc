@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/json_value.h"
+#include "hub/gguf_choice.h"
 
 namespace millrace::hub {
 namespace {
@@ -49,9 +50,12 @@ std::vector<RepoFile> description_files(const RepoListing& listing) {
   return files;
 }
 
-Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index) {
+Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index,
+                                           std::string_view gguf) {
+  if (!gguf.empty()) return choose_gguf(listing, gguf);
   if (listing.find(kIndexName) == nullptr) {
     if (const RepoFile* single = listing.find(kSingleName)) return std::vector<RepoFile>{*single};
+    if (has_gguf(listing)) return choose_gguf(listing, {});
     const auto others = other_weights(listing);
     if (others.empty())
       return make_error(ErrorCode::kNotFound, "the repository holds no weights, wanted {}", kSingleName);

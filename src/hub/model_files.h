@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hub/hub_api.h"
@@ -15,9 +16,11 @@ namespace millrace::hub {
 [[nodiscard]] std::vector<RepoFile> description_files(const RepoListing& listing);
 
 /// Returns the files with the model's weights: those that model.safetensors.index.json lists, whose text is `index`, or
-/// model.safetensors where there is no index. Errors: kNotFound when the repository has none, which names what it has
-/// instead; kData for an index that names a file that is missing.
-[[nodiscard]] Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index);
+/// model.safetensors where there is no index. Where there is neither, or `gguf` is not empty, those of a GGUF model:
+/// see choose_gguf(). Errors: kNotFound when the repository has none, which names what it has instead; kData for an
+/// index that names a file that is missing; those of choose_gguf().
+[[nodiscard]] Result<std::vector<RepoFile>> weight_files(const RepoListing& listing, const std::string& index,
+                                                         std::string_view gguf = {});
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 inline constexpr std::string_view kSingleName = "model.safetensors";

@@ -9,6 +9,7 @@
 #include "base/text_file.h"
 #include "hub/model_files.h"
 #include "hub/retry.h"
+#include "model/gguf_files.h"
 
 namespace millrace::hub {
 namespace {
@@ -24,11 +25,19 @@ constexpr uint64_t kGapBytes = uint64_t{256} << 10;
 constexpr uint64_t kHeaderGuessBytes = uint64_t{64} << 10;
 constexpr uint64_t kMaxHeaderBytes = uint64_t{100} << 20;
 constexpr size_t kReadBytes = 256 * 1024;
+/// Headers of GGUF files have the vocabulary.
+constexpr uint64_t kGgufHeaderGuessBytes = uint64_t{1} << 20;
+constexpr uint64_t kGgufHeaderGrowth = 4;
 
 fs::path folder_of(const HubSettings& settings, const RepoRef& repo, const std::string& commit) {
   std::string name = repo.id;
   std::ranges::replace(name, '/', '_');
   return settings.partial / name / commit;
+}
+
+/// Returns the name of a file without its folder.
+std::string_view file_name(const RepoFile& file) {
+  return std::string_view(file.path).substr(file.path.rfind('/') + 1);
 }
 
 }  // namespace
@@ -39,6 +48,7 @@ PartialCheckpoint::PartialCheckpoint(const HubSettings& settings, const RepoRef&
       repo_(repo),
       commit_(model.listing.commit),
       files_(model.weights),
+      is_gguf_(model.is_gguf),
       folder_(folder_of(settings, repo, model.listing.commit)),
       stop_(std::move(stop)) {}
 
@@ -51,16 +61,35 @@ Result<std::shared_ptr<PartialCheckpoint>> PartialCheckpoint::open(const HubSett
   const auto index = read_optional_text_file(model.folder / kIndexName);
   if (index.has_error()) return index.error();
   if (!index->empty()) RETURN_IF_ERROR(write_whole_file(made->folder_ / kIndexName, *index));
+  if (model.is_gguf) RETURN_IF_ERROR(made->prepare_gguf(model));
   return made;
 }
 
+Result<void> PartialCheckpoint::prepare_gguf(const FetchedModel& model) {
+  const fs::path folder = fs::path(files_.front().path).parent_path();
+  for (const RepoFile& file : description_files(model.listing)) {
+    const fs::path path(file.path);
+    if (path.parent_path() != folder) continue;
+    const auto text = read_text_file(model.folder / path);
+    if (text.has_error()) return text.error();
+    RETURN_IF_ERROR(write_whole_file(folder_ / path, *text));
+  }
+  for (const RepoFile& file : files_) RETURN_IF_ERROR(prepare_file(fs::path(file.path).filename()));
+  return {};
+}
+
+const RepoFile* PartialCheckpoint::find(std::string_view file) const {
+  const auto found = std::ranges::find(files_, file, [](const RepoFile& each) { return file_name(each); });
+  return found == files_.end() ? nullptr : &*found;
+}
+
 bool PartialCheckpoint::contains(std::string_view file) const {
-  return std::ranges::find(files_, file, &RepoFile::path) != files_.end();
+  return find(file) != nullptr;
 }
 
 const RepoFile& PartialCheckpoint::listed(std::string_view file) const {
-  const auto found = std::ranges::find(files_, file, &RepoFile::path);
-  if (found == files_.end())
+  const RepoFile* found = find(file);
+  if (found == nullptr)
     throw_error(ErrorCode::kNotFound, fmt::format("{} has no file '{}' with weights", repo_.to_string(), file));
   return *found;
 }
@@ -84,11 +113,25 @@ Result<void> PartialCheckpoint::prepare_file(const std::string& file) {
 void PartialCheckpoint::prepare_header(const RepoFile& file) {
   uint64_t length = 0;
   if (file.size_bytes < sizeof(length)) return;  // whoever opens the file says what is wrong with it
+  if (is_gguf_) return prepare_gguf_header(file);
   PartialFile& target = target_of(file);
   download(missing_pieces(file, {{0, std::min(file.size_bytes, kHeaderGuessBytes)}}), false);
   std::memcpy(&length, target.read({0, sizeof(length)}).data(), sizeof(length));
   if (length > std::min(kMaxHeaderBytes, file.size_bytes - sizeof(length))) return;
   download(missing_pieces(file, {{0, sizeof(length) + length}}), false);
+}
+
+void PartialCheckpoint::prepare_gguf_header(const RepoFile& file) {
+  for (uint64_t guess = kGgufHeaderGuessBytes;; guess *= kGgufHeaderGrowth) {
+    const uint64_t present = std::min(file.size_bytes, guess);
+    download(missing_pieces(file, {{0, present}}), false);
+    auto ranges = model::gguf_description_ranges(folder_ / file.path, present);
+    if (ranges.has_error()) throw ErrorException(ranges.error());
+    if (!*ranges) continue;
+    std::vector<ByteRange> wanted;
+    for (const model::FileRange& range : **ranges) wanted.push_back({range.begin, range.end});
+    return download(missing_pieces(file, wanted), false);
+  }
 }
 
 Result<void> PartialCheckpoint::fetch(std::span<const model::FileRange> ranges) {

@@ -19,12 +19,14 @@
 namespace millrace::hub {
 
 /// The weights of one commit, of which a node downloads the parts that it reads. Its folder holds the index and a
-/// partial file for each file of weights. Owned by a Checkpoint. Thread-safe: one call works at a time.
+/// partial file for each file of weights. Of a GGUF model it has the files that describe it, too. Owned by a
+/// Checkpoint. Thread-safe: one call works at a time.
 ///
 /// Each part is checked for its length, and against the size of the file. Only whole files have a hash.
 class PartialCheckpoint final : public model::RangeSource {
  public:
-  /// `stop` ends calls with kAborted. Error: kData when the folder cannot be made.
+  /// `stop` ends calls with kAborted. Errors: kData when the folder cannot be made; of a GGUF model those of
+  /// prepare_file().
   [[nodiscard]] static Result<std::shared_ptr<PartialCheckpoint>> open(const HubSettings& settings, const RepoRef& repo,
                                                                        const FetchedModel& model, std::stop_token stop);
 
@@ -42,10 +44,14 @@ class PartialCheckpoint final : public model::RangeSource {
   };
 
   PartialCheckpoint(const HubSettings& settings, const RepoRef& repo, const FetchedModel& model, std::stop_token stop);
+  [[nodiscard]] const RepoFile* find(std::string_view file) const;
   [[nodiscard]] const RepoFile& listed(std::string_view file) const;
   [[nodiscard]] PartialFile& target_of(const RepoFile& file);
   [[nodiscard]] std::vector<Piece> missing_pieces(const RepoFile& file, const std::vector<ByteRange>& wanted);
+  /// Copies what describes a GGUF model and brings the headers of its files, since they describe it too.
+  [[nodiscard]] Result<void> prepare_gguf(const FetchedModel& model);
   void prepare_header(const RepoFile& file);
+  void prepare_gguf_header(const RepoFile& file);
   void download(std::vector<Piece> pieces, bool shows_progress);
   [[nodiscard]] asio::awaitable<void> download_all(async::Runtime& runtime, async::TaskGroup& workers,
                                                    WorkList<Piece>& work, FetchProgress* progress);
@@ -58,6 +64,7 @@ class PartialCheckpoint final : public model::RangeSource {
   const RepoRef repo_;
   const std::string commit_;
   const std::vector<RepoFile> files_;
+  const bool is_gguf_;
   const std::filesystem::path folder_;
   const std::stop_token stop_;
   std::shared_ptr<asio::ssl::context> tls_;

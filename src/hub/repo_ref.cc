@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hub/gguf_choice.h"
+
 namespace millrace::hub {
 namespace {
 
@@ -40,21 +42,31 @@ bool is_commit(std::string_view revision) {
          std::ranges::all_of(revision, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-Result<RepoRef> parse_repo(std::string_view text) {
+Result<RepoRef> parse_repo(std::string_view text, std::string_view revision) {
   RepoRef repo;
   const size_t colon = text.find(':');
+  const bool has_suffix = colon != std::string_view::npos;
+  const std::string_view suffix = has_suffix ? text.substr(colon + 1) : std::string_view();
   repo.id = text.substr(0, colon);
-  if (colon != std::string_view::npos) repo.revision = text.substr(colon + 1);
+  if (names_gguf(suffix)) {
+    repo.gguf = suffix;
+  } else if (has_suffix && !revision.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "--revision {}: '{}' names a revision already", revision, text);
+  } else if (has_suffix) {
+    repo.revision = suffix;
+  }
+  if (!revision.empty()) repo.revision = revision;
   const std::string_view id = repo.id;
   const size_t slash = id.find('/');
   const bool is_valid = slash == std::string_view::npos
                             ? is_valid_part(id)
                             : is_valid_part(id.substr(0, slash)) && is_valid_part(id.substr(slash + 1));
   if (!is_valid || id.size() > kMaxIdLength)
-    return make_error(ErrorCode::kInvalidArgument,
-                      "'{}' is no repository, wanted ORG/NAME or ORG/NAME:REVISION of letters, digits and single -, _ "
-                      "and .",
-                      text);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "'{}' is no repository, wanted ORG/NAME, ORG/NAME:REVISION or ORG/NAME:GGUF of letters, digits and single -, _ "
+        "and .",
+        text);
   if (!is_valid_revision(repo.revision))
     return make_error(ErrorCode::kInvalidArgument, "'{}': '{}' is no revision, wanted a branch, a tag or a commit",
                       text, repo.revision);

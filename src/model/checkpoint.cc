@@ -71,7 +71,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path
                                                      std::shared_ptr<RangeSource> source) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder, std::move(source)));
   if (is_gguf_path(folder)) {
-    auto gguf = GgufTensors::open(folder);
+    auto gguf = GgufTensors::open(folder, checkpoint->source_);
     if (!gguf) return gguf.error();
     checkpoint->gguf_ = std::move(*gguf);
     return checkpoint;
@@ -173,6 +173,7 @@ Result<const SafetensorsFile*> Checkpoint::filled_file_of(std::string_view name)
 }
 
 Result<void> Checkpoint::prepare(std::span<const std::string> names) const {
+  if (gguf_) return gguf_->prepare(names);
   if (!source_) return {};
   std::vector<FileRange> ranges;
   for (const std::string& name : names) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "base/result.h"
 #include "gguf/tensor_map.h"
 #include "model/gguf_files.h"
+#include "model/range_source.h"
 #include "model/safetensors.h"
 #include "tensor/host_tensor.h"
 #include "weights/stored_weight.h"
@@ -22,10 +24,17 @@ namespace millrace::model {
 /// thread-safe. Tensors borrow its memory.
 class GgufTensors {
  public:
-  /// Opens the model at `path`. Errors: those of GgufFiles::open and gguf::map_tensors.
-  [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path);
+  /// Opens the model at `path`, whose header is there. `source` brings the bytes of tensors before they are read; null:
+  /// they are there. Errors: those of GgufFiles::open and gguf::map_tensors; those of RangeSource here and in all that
+  /// find tensors.
+  [[nodiscard]] static Result<std::unique_ptr<GgufTensors>> open(const std::filesystem::path& path,
+                                                                 std::shared_ptr<RangeSource> source = {});
 
-  /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order. Errors:
+  /// Brings the bytes of tensors at once. Names that the model lacks are passed over.
+  [[nodiscard]] Result<void> prepare(std::span<const std::string> names) const;
+
+  /// Finds a tensor as floating point: in place, or decoded where it is a vector of another type or order, or is joined
+  /// from several. Errors:
   /// kNotFound; kData for a matrix that find_weight() has.
   [[nodiscard]] Result<tensor::HostTensor> find(std::string_view name) const;
   /// Finds a tensor as stored, in the order of its rows in the file. Error: kNotFound.
@@ -34,6 +43,7 @@ class GgufTensors {
   /// for another shape.
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_weight(std::string_view name,
                                                                          const tensor::Shape& shape) const;
+  /// Frees the pages of a tensor; of a joined latent expansion the values, once each of its finders has released it.
   void release(std::string_view name) const;
   [[nodiscard]] bool contains(std::string_view name) const { return tensors_.contains(std::string(name)); }
   [[nodiscard]] std::vector<std::string> names() const;
@@ -41,11 +51,18 @@ class GgufTensors {
  private:
   GgufTensors() = default;
   [[nodiscard]] Result<const gguf::MappedTensor*> mapped(std::string_view name) const;
+  /// Returns a tensor whose bytes are there.
+  [[nodiscard]] Result<const gguf::MappedTensor*> filled(std::string_view name) const;
 
+  std::shared_ptr<RangeSource> source_;
   std::unique_ptr<GgufFiles> files_;
   gguf::TensorMap tensors_;
-  mutable std::mutex mutex_;                                             ///< guards decoded_
-  mutable std::unordered_map<std::string, std::vector<float>> decoded_;  ///< vectors that are not in place
+  struct Decoded {
+    std::vector<float> values;
+    int32_t user_count = 0;  ///< finders that have not released it
+  };
+  mutable std::mutex mutex_;                                  ///< guards decoded_
+  mutable std::unordered_map<std::string, Decoded> decoded_;  ///< what is not in place
 };
 
 }  // namespace millrace::model

@@ -170,3 +170,12 @@ TEST_CASE("help shows the bounds and the default of a flag") {
                                Catch::Contains("default 10]"));
   CHECK_THAT(exit.message, Catch::Contains("[required]"));
 }
+
+TEST_CASE("flags of quantize") {
+  const app::Command command = parse({"quantize", "--model-path", "m", "--output", "o", "--to", "w4a16", "--prompts",
+                                      "text.txt", "--report", "errors.json"});
+  const auto& flags = std::get<app::QuantizeFlags>(command);
+  REQUIRE(flags.quantization == model::Quantization::kW4);
+  REQUIRE(flags.prompts == "text.txt");
+  REQUIRE(flags.report == "errors.json");
+}

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from fake_hub import COMMIT, TOKEN, FakeHub
+from gguf_writer import write_gguf
 from millrace_ring import Ring
 from millrace_server import BINARY, MODEL, PATIENCE_S, MillraceServer
 from prompts import PROMPT
 
 REPO = "acme/books-4m"
 WEIGHTS = "model.safetensors"
+GREEDY = {"prompt": PROMPT, "max_tokens": 16, "temperature": 0}
 
 
 @pytest.fixture
@@ -253,3 +255,57 @@ def test_a_tensor_that_does_not_come_ends_the_start(hub, home):
         assert "serves no ranges" in str(failure.value)
     finally:
         ring.__exit__()
+
+
+@pytest.fixture(scope="module")
+def gguf_folder(tmp_path_factory):
+    """Returns a folder as a repository of GGUF files: two types, one of them split, and a file with other contents."""
+    folder = tmp_path_factory.mktemp("repository")
+    whole = write_gguf(MODEL, tmp_path_factory.mktemp("whole"))
+    parts = write_gguf(MODEL, tmp_path_factory.mktemp("parts"), parts=3)
+    (folder / "books-Q8_0.gguf").write_bytes(whole.read_bytes())
+    (folder / "mmproj-F16.gguf").write_bytes(b"GGUF")
+    (folder / "README.md").write_text("books")
+    (folder / "BF16").mkdir()
+    for part in parts.parent.glob("*.gguf"):
+        (folder / "BF16" / part.name.replace("books", "books-BF16")).write_bytes(part.read_bytes())
+    return folder
+
+
+def test_a_gguf_model_of_a_repository_is_served(gguf_folder, home, monkeypatch, pp1):
+    with FakeHub(gguf_folder) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        assert fetch(f"{REPO}:q8_0").name == "books-Q8_0.gguf"
+        fetched = {name for name, count in hub.sent_bytes.items() if count > 0 and name.endswith(".gguf")}
+        assert fetched == {"books-Q8_0.gguf"}
+        said = refusal(REPO)
+        assert "books-Q8_0.gguf" in said and "books-BF16-00001-of-00003.gguf" in said and "mmproj" not in said
+        assert "books-Q8_0.gguf" in refusal(f"{REPO}:Q5_K_M")
+        with MillraceServer(model=f"{REPO}:BF16") as server:
+            assert server.get("/v1/models").json()["data"][0]["id"] == REPO
+            assert server.post("/v1/completions", GREEDY).json()["choices"][0]["text"] == \
+                pp1.post("/v1/completions", GREEDY).json()["choices"][0]["text"]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch(f"{REPO}:BF16").name == "books-BF16-00001-of-00003.gguf"
+
+
+def test_each_node_fetches_its_own_tensors_of_gguf_files(gguf_folder, home, tmp_path, monkeypatch, pp1):
+    name = "books-Q8_0.gguf"
+    with FakeHub(gguf_folder) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        ring = Ring(2, 2)
+        try:
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "node1"))
+            ring.start_node(1, model=f"{REPO}:Q8_0")
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "node0"))
+            ring.server = MillraceServer(*ring.head_flags, model=f"{REPO}:Q8_0")
+            ring.server.__enter__()
+            text = ring.server.post("/v1/completions", GREEDY).json()["choices"][0]["text"]
+        finally:
+            ring.__exit__()
+        assert text == pp1.post("/v1/completions", GREEDY).json()["choices"][0]["text"]
+        total = len(hub.files[name])
+        files = list(tmp_path.glob(f"node*/millrace/partial/*/{COMMIT}/{name}"))
+        assert len(files) == 2
+        assert all(path.stat().st_size == total and path.stat().st_blocks * 512 < total for path in files)
+        assert not list(tmp_path.glob(f"node*/huggingface/hub/*/snapshots/*/{name}"))

@@ -45,7 +45,10 @@ void gguf_file(std::string_view input) {
   const auto model = gguf::Model::join(std::move(files));
   if (!holds(model)) return;
   if (const auto map = gguf::map_tensors(*model); holds(map)) {
-    for (const auto& [name, tensor] : *map) check_inside(tensor.bytes, input);
+    for (const auto& [name, tensor] : *map) {
+      check_inside(tensor.bytes, input);
+      for (const gguf::MappedTensor& part : tensor.parts) check_inside(part.bytes, input);
+    }
   }
   if (const auto json = gguf::config_json(*model); holds(json)) (void)holds(model::parse_config(*json, "fuzz.gguf"));
   check_tokenizer(*model);

@@ -229,3 +229,25 @@ TEST_CASE("factors of weights are those of their experts") {
   few.tensor("blk.0.ffn_up_exps.weight", {3, 1, 1}, counting(3)).tensor("blk.0.ffn_up_exps.scale", {2}, counting(2));
   CHECK_THAT(map_error(few).message, Mentions("blk.0.ffn_up_exps.scale", "[2]"));
 }
+
+TEST_CASE("tensors that are joined need their partners") {
+  GgufText latent;
+  latent.add("general.architecture", "deepseek2").add("deepseek2.attention.head_count", 2);
+  GgufText alone = latent;
+  alone.tensor("blk.0.attn_k_b.weight", {2, 3, 4}, counting(24));
+  CHECK_THAT(map_error(alone).message, Mentions("blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"));
+  GgufText other = alone;
+  other.tensor("blk.0.attn_v_b.weight", {2, 5, 4}, counting(40));
+  CHECK_THAT(map_error(other).message, Mentions("[2, 3, 4]", "[2, 5, 4]"));
+  GgufText both = alone;
+  both.tensor("blk.0.attn_v_b.weight", {2, 5, 3}, counting(30));
+  std::unique_ptr<Joined> keeper;
+  const gguf::MappedTensor joined = map_of(both, keeper).at("model.layers.0.self_attn.kv_b_proj.weight");
+  CHECK(joined.shape == std::vector<int64_t>{18, 3});
+  CHECK(joined.join == gguf::TensorJoin::kLatentExpansion);
+  CHECK(joined.parts.size() == 2);
+  GgufText biases;
+  biases.add("general.architecture", "gpt-oss").add("gpt-oss.attention.head_count", 2);
+  biases.tensor("blk.0.ffn_up_exps.bias", {2, 3}, counting(6));
+  CHECK_THAT(map_error(biases).message, Mentions("blk.0.ffn_up_exps.bias", "blk.0.ffn_gate_exps.bias"));
+}

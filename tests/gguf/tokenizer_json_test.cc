@@ -183,6 +183,18 @@ TEST_CASE("added tokens and padding of a byte-level vocabulary") {
   CHECK(tokenizer->decode({{4, 6, 5}}, true) == " ab<own>");
 }
 
+TEST_CASE("delimiters of turns are control tokens whatever a file says") {
+  GgufText file;
+  file.add("general.architecture", "gemma3").add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-2");
+  file.add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "<start_of_turn>", "<end_of_turn>", "<other>"});
+  file.add("tokenizer.ggml.token_type", std::vector<int32_t>{kNormal, kNormal, kNormal, kNormal});
+  file.add("tokenizer.ggml.merges", std::vector<std::string>{});
+  const auto tokenizer = tokenizer_of(file);
+  CHECK(tokenizer->encode("<start_of_turn>a<end_of_turn>", false) == std::vector<TokenId>{1, 0, 2});
+  CHECK(tokenizer->is_special(2));
+  CHECK_FALSE(tokenizer->is_special(3));
+}
+
 TEST_CASE("beginning and end are added as metadata says") {
   const auto ids = [](const GgufText& file) { return tokenizer_of(file)->encode("a", true); };
   CHECK(ids(small_byte_level().add("tokenizer.ggml.bos_token_id", 5)) == std::vector<TokenId>{0});

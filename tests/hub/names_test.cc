@@ -66,6 +66,24 @@ TEST_CASE("A repository and its revision are parsed") {
   CHECK_FALSE(is_commit("main"));
 }
 
+TEST_CASE("A repository and its GGUF model are parsed") {
+  const RepoRef typed = parse_repo("a/b-GGUF:q4_k_m").value();
+  CHECK(typed.id == "a/b-GGUF");
+  CHECK(typed.gguf == "q4_k_m");
+  CHECK(typed.revision == "main");
+  const RepoRef both = parse_repo("a/b:Q8_0", "v1.0").value();
+  CHECK(both.gguf == "Q8_0");
+  CHECK(both.revision == "v1.0");
+  CHECK(parse_repo("a/b:x/m-00001-of-00002.gguf").value().gguf == "x/m-00001-of-00002.gguf");
+  // A branch of such a name is named by the flag.
+  const RepoRef branch = parse_repo("a/b", "Q8_0").value();
+  CHECK(branch.revision == "Q8_0");
+  CHECK(branch.gguf.empty());
+  CHECK(parse_repo("a/b:v1.0").value().gguf.empty());
+  CHECK(parse_repo("a/b:v1.0", "v2").error().code == ErrorCode::kInvalidArgument);
+  CHECK(parse_repo("a/b:Q8_0", "../x").error().code == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("A name that would leave the cache is no repository") {
   for (const char* text : {"", "/", "a/", "/b", "a/b/c", "..", "a/..", "../b", "a--b/c", ".a/b", "a/b.", "a b/c",
                            "a/b:", "a/b:../x", "a/b:x/../y", "a/b:/x", "a/b:x/", "a/b:x//y", "a/b:.git"}) {

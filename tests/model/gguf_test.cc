@@ -79,8 +79,8 @@ TEST_CASE("metadata of a llama gives its config") {
   CHECK(config.tied_embeddings);
   CHECK_FALSE(config.layer(0).attention.qkv_bias);
   CHECK(config.bos_token_id == 1);
-  // A token that looks like an end, but is none, stays one.
-  CHECK(config.eos_token_ids == std::vector<TokenId>{2, 3});
+  // Some files call delimiters of turns normal tokens.
+  CHECK(config.eos_token_ids == std::vector<TokenId>{2, 3, 4});
   CHECK(config.weight_format.method == weights::QuantMethod::kGguf);
 }
 
@@ -123,6 +123,31 @@ TEST_CASE("metadata of experts") {
   CHECK(moe.experts_per_token == 3);
   CHECK(moe.renormalize);
   CHECK_THAT(gguf_config_error(qwen.add("qwen3moe.expert_gating_func", 2)), Mentions("expert_gating_func", "2"));
+}
+
+TEST_CASE("what files of single families leave out is the usual") {
+  const model::ModelConfig gemma = config_of(sized("gemma2")).value();
+  CHECK(gemma.layer(0).attention.window == 4096);
+  CHECK(gemma.layer(1).attention.window == 0);
+  CHECK(gemma.layer(0).attention.soft_cap == 50.0f);
+  CHECK(gemma.ropes.at(0).theta == 1e4);
+  CHECK_THAT(gguf_config_error(sized("gemma3")), Mentions("gemma3.attention.sliding_window", "missing"));
+  GgufText qwen = sized("qwen2moe");
+  qwen.add("qwen2moe.expert_count", 4).add("qwen2moe.expert_used_count", 2);
+  qwen.tensor("blk.0.ffn_gate_inp.weight", {4, 16}, ramp(64));
+  const model::MoeConfig moe = *config_of(qwen).value().layer(0).feed_forward.moe;
+  CHECK(moe.intermediate_size == 12);
+  CHECK(moe.shared->width == 24);
+  CHECK_FALSE(moe.renormalize);
+}
+
+TEST_CASE("keys of other families that change the arithmetic are named") {
+  CHECK_THAT(gguf_config_error(sized("qwen2").add("qwen2.final_logit_softcapping", 30.0f)),
+             Mentions("qwen2.final_logit_softcapping", "30"));
+  CHECK_THAT(gguf_config_error(sized().add("llama.attention.sliding_window_pattern", 6)),
+             Mentions("sliding_window_pattern", "6"));
+  CHECK_THAT(gguf_config_error(sized("glm4").add("glm4.nextn_predict_layers", 2)),
+             Mentions("nextn_predict_layers", "2", "2 layers"));
 }
 
 TEST_CASE("scaled rotation in metadata") {

@@ -69,6 +69,7 @@ Result<ModelConfig> read_gguf_config(const std::filesystem::path& path) {
     config.keeps_unquantized_projections = false;
   }
   config.weight_format = {.method = weights::QuantMethod::kGguf};
+  config.names.expert_storage = ExpertStorage::kSeparate;
   return config;
 }
 

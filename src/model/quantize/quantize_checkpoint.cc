@@ -190,15 +190,16 @@ class ErrorSum {
     }
     errors_ += errors;
     squares_ += squares;
-    if (const double relative = ratio(errors, squares); worst_tensor_.empty() || relative > worst_) {
-      worst_ = relative;
-      worst_tensor_ = tensor.name;
-    }
+    tensors_.push_back({.tensor = std::string(tensor.name), .error = ratio(errors, squares)});
   }
   void write_to(QuantizeReport& report) const {
     report.error = ratio(errors_, squares_);
-    report.worst_error = worst_;
-    report.worst_tensor = worst_tensor_;
+    const auto worst = std::ranges::max_element(tensors_, {}, &TensorError::error);
+    if (worst != tensors_.end()) {
+      report.worst_error = worst->error;
+      report.worst_tensor = worst->tensor;
+    }
+    report.tensor_errors = tensors_;
   }
 
  private:
@@ -206,8 +207,7 @@ class ErrorSum {
 
   double errors_ = 0.0;
   double squares_ = 0.0;
-  double worst_ = 0.0;
-  std::string worst_tensor_;
+  std::vector<TensorError> tensors_;
 };
 
 /// Writes the file of weights, tensor by tensor.

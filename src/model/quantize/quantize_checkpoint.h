@@ -4,11 +4,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/quantization.h"
 
 namespace millrace::model {
+
+/// The error of one quantized tensor: the root of its squared errors over the squares of its weights.
+struct TensorError {
+  std::string tensor;
+  double error = 0.0;
+};
 
 /// Sizes before and after quantization, and its error.
 struct QuantizeReport {
@@ -18,6 +25,7 @@ struct QuantizeReport {
   double error = 0.0;        ///< root of the squared errors of all quantized weights over the squares of the weights
   double worst_error = 0.0;  ///< the largest such error of one tensor
   std::string worst_tensor;
+  std::vector<TensorError> tensor_errors;  // [tensors], in the order of the file
 };
 
 /// Writes the model in `folder` with projections of 8 or 4 bits to `output`, a new or empty folder. It writes one

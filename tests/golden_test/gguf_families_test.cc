@@ -1,0 +1,95 @@
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <set>
+
+#include "base/text_file.h"
+#include "cpu/cpu_backend.h"
+#include "gguf/families.h"
+#include "golden_test/feeding.h"
+#include "golden_test/gguf_conversion.h"
+#include "golden_test/golden_file.h"
+#include "model/families/read_config.h"
+#include "model/quantize/output_error.h"
+#include "model/test_pipeline.h"
+#include "support/temporary_folder.h"
+
+using namespace millrace;
+using test::GgufConversion;
+using test::TemporaryFolder;
+using test::TestPipeline;
+
+namespace {
+
+/// A golden checkpoint and the GGUF file that it was converted to.
+struct Converted {
+  TemporaryFolder work;
+  std::filesystem::path folder;
+  std::filesystem::path file;
+
+  explicit Converted(const GgufConversion& conversion) {
+    const std::filesystem::path source = test::golden_dir() / conversion.folder;
+    folder = work.path() / "safetensors";
+    std::filesystem::create_directory(folder);
+    for (const auto& entry : std::filesystem::directory_iterator(source)) {
+      if (entry.path().filename().string().starts_with("model"))
+        std::filesystem::create_symlink(entry.path(), folder / entry.path().filename());
+    }
+    std::string config = read_text_file(source / "config.json").value();
+    for (const auto& [from, to] : conversion.changes) {
+      const size_t at = config.find(from);
+      REQUIRE(at != std::string::npos);
+      config.replace(at, from.size(), to);
+    }
+    std::ofstream(folder / "config.json") << config;
+    std::filesystem::create_directory(work.path() / "gguf");
+    file = work.path() / "gguf" / "model.gguf";
+    std::ofstream(file, std::ios::binary) << test::convert_to_gguf(conversion, folder);
+  }
+};
+
+/// Returns tokens that go beyond the windows of all golden models.
+std::vector<TokenId> drawn_tokens() {
+  std::vector<TokenId> tokens;
+  for (TokenId i = 0; i < 120; ++i) tokens.push_back(i * 97 % 511);
+  return tokens;
+}
+
+std::vector<float> logits_of(const std::filesystem::path& path, tensor::Backend& backend, int32_t stage_count) {
+  const auto checkpoint = model::Checkpoint::open(path).value();
+  TestPipeline pipeline(*checkpoint, model::read_config(path).value(), backend, {.stage_count = stage_count});
+  const std::vector<TokenId> tokens = drawn_tokens();
+  pipeline.start({static_cast<int32_t>(tokens.size())}, 1);
+  return pipeline.run({{.tokens = tokens}});
+}
+
+}  // namespace
+
+TEST_CASE("every architecture of GGUF files has a golden file") {
+  std::set<std::string, std::less<>> tested = {"llama", "qwen2", "qwen3moe"};  // golden_gguf_names()
+  for (const GgufConversion& conversion : test::gguf_conversions()) tested.insert(conversion.architecture);
+  for (const std::string_view name : gguf::architecture_names()) CHECK(tested.contains(name));
+}
+
+TEST_CASE("GGUF files of a family give the bits of its safetensors") {
+  const GgufConversion conversion = GENERATE(from_range(test::gguf_conversions()));
+  CAPTURE(conversion.folder);
+  const Converted model(conversion);
+  const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kF32});
+  const std::vector<float> wanted = logits_of(model.folder, *backend, 1);
+  for (const int32_t stage_count : {1, 2}) {
+    CAPTURE(stage_count);
+    REQUIRE(test::same_bits({logits_of(model.file, *backend, stage_count)}, {wanted}));
+  }
+}
+
+TEST_CASE("bf16 arithmetic of GGUF files is near that of safetensors") {
+  const GgufConversion conversion = GENERATE(from_range(test::gguf_conversions()));
+  CAPTURE(conversion.folder);
+  const Converted model(conversion);
+  const auto backend = cpu::make_backend({.threads = 2});
+  const auto error = model::measure_output_error(model.folder, model.file, {drawn_tokens()}, *backend).value();
+  // Routers are stored in f32 and may choose another expert.
+  CAPTURE(error.mean_kl, error.max_kl, error.agreeing);
+  REQUIRE(error.mean_kl < 5e-3);
+  REQUIRE(error.agreeing >= 110);
+}

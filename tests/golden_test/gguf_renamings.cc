@@ -1,0 +1,68 @@
+#include "golden_test/gguf_renamings.h"
+
+namespace millrace::test {
+
+const std::vector<GgufRenaming>& gguf_renamings() {
+  static const std::vector<GgufRenaming> all = {
+      {"gemma2 gemma3 olmo2 glm4moe gpt-oss ", "post_attention_layernorm", "post_attention_norm"},
+      {"", "post_attention_layernorm", "ffn_norm"},
+      {"", "post_self_attn_layernorm", "post_attention_norm"},
+      {"", "pre_feedforward_layernorm", "ffn_norm"},
+      {"", "post_feedforward_layernorm", "post_ffw_norm"},
+      {"", "post_mlp_layernorm", "post_ffw_norm"},
+      {"", "input_layernorm", "attn_norm"},
+      {"", "operator_norm", "attn_norm"},
+      {"", "ffn_norm", "ffn_norm"},
+      {"", "self_attn.qkv_proj", "attn_qkv"},
+      {"", "self_attn.q_proj", "attn_q"},
+      {"", "self_attn.k_proj", "attn_k"},
+      {"", "self_attn.v_proj", "attn_v"},
+      {"", "self_attn.o_proj", "attn_output"},
+      {"", "self_attn.out_proj", "attn_output"},
+      {"", "self_attn.q_norm", "attn_q_norm"},
+      {"", "self_attn.k_norm", "attn_k_norm"},
+      {"", "self_attn.q_layernorm", "attn_q_norm"},
+      {"", "self_attn.k_layernorm", "attn_k_norm"},
+      {"", "self_attn.q_a_proj", "attn_q_a"},
+      {"", "self_attn.q_a_layernorm", "attn_q_a_norm"},
+      {"", "self_attn.q_b_proj", "attn_q_b"},
+      {"", "self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+      {"", "self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+      {"", "self_attn.sinks", "attn_sinks"},
+      {"", "conv.in_proj", "shortconv.in_proj"},
+      {"", "conv.conv", "shortconv.conv"},
+      {"", "conv.out_proj", "shortconv.out_proj"},
+      {"", "mlp.gate_up_proj", "ffn_up"},
+      {"", "mlp.gate_proj", "ffn_gate"},
+      {"", "mlp.up_proj", "ffn_up"},
+      {"", "mlp.down_proj", "ffn_down"},
+      {"", "feed_forward.w1", "ffn_gate"},
+      {"", "feed_forward.w3", "ffn_up"},
+      {"", "feed_forward.w2", "ffn_down"},
+      {"", "mlp.gate", "ffn_gate_inp"},
+      {"", "mlp.router", "ffn_gate_inp"},
+      {"", "block_sparse_moe.gate", "ffn_gate_inp"},
+      {"", "block_sparse_moe.router.layer", "ffn_gate_inp"},
+      {"", "feed_forward.gate", "ffn_gate_inp"},
+      {"", "mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+      {"", "mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+      {"", "mlp.shared_expert.up_proj", "ffn_up_shexp"},
+      {"", "mlp.shared_expert.down_proj", "ffn_down_shexp"},
+      {"", "mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+      {"", "mlp.shared_experts.up_proj", "ffn_up_shexp"},
+      {"", "mlp.shared_experts.down_proj", "ffn_down_shexp"},
+      {"", "mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+      {"", "mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias"},
+      {"", "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"},
+      {"", "feed_forward.expert_bias", "exp_probs_b.bias"},
+      {"", "gate_proj", "ffn_gate_exps"},  // of an expert
+      {"", "up_proj", "ffn_up_exps"},
+      {"", "down_proj", "ffn_down_exps"},
+      {"", "w1", "ffn_gate_exps"},
+      {"", "w3", "ffn_up_exps"},
+      {"", "w2", "ffn_down_exps"},
+  };
+  return all;
+}
+
+}  // namespace millrace::test
