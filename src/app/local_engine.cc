@@ -83,7 +83,9 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
     const auto device = choose_device(resolved.node.device, resolved.stage.dtype);
     if (device.has_error()) return device.error();
-    if (*device == DeviceKind::kCuda) {
+    const bool on_gpu = *device == DeviceKind::kCuda;
+    resolved.node.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    if (on_gpu) {
       log::info("speculative decoding is off: on a GPU a rejected draft would spoil the states of recurrent layers");
       resolved.head.scheduler.draft_tokens = 0;
     }

@@ -9,12 +9,12 @@
 
 namespace millrace::cpu {
 
-/// Consecutive rows of one sequence, after the last of which its state is stored.
+/// Consecutive rows of one sequence. The state after the last one is stored, unless they are drafts.
 struct StateRun {
   int32_t first = 0;  ///< row of the batch
   int32_t end = 0;
   const float* from = nullptr;  ///< the state before them; null: zeros
-  float* to = nullptr;          ///< the state after them; may be `from`. Null: they are drafts, and it is not kept
+  float* to = nullptr;          ///< the state after them, may be `from`; null for drafts
 };
 
 /// Calls fn(StateRun) for the rows of a sequence, in order. Drafts are a run of their own.

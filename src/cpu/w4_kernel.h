@@ -378,8 +378,8 @@ void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int
   }
 }
 
-/// Multiplies rows tile by tile. Of more than one tile each passes over some units, which stay in the first-level
-/// cache.
+/// Multiplies rows tile by tile. Of more than one tile each passes over some units, which stay in the second-level
+/// cache, while the later ones prefetch the next units.
 template <bool kTable>
 void stream_rows_w4(const GemmTask& task, const W4Table& table) {
   constexpr int64_t kSharedUnits = 128;

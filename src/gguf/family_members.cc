@@ -50,7 +50,7 @@ void write_pattern(ConfigMembers& members, int64_t usual, std::optional<int64_t>
   constexpr std::string_view kPattern = "attention.sliding_window_pattern";
   const auto flags = members.integers(kPattern);
   const int64_t period = flags ? usual : members.optional_size(kPattern).value_or(usual);
-  const auto count = static_cast<size_t>(members.layer_count());
+  const auto count = static_cast<size_t>(std::min(members.layer_count(), kMaxLayers));
   if (flags && flags->size() < count)
     members.metadata().fail("{} has {} items, wanted one for each of {} layers", members.key(kPattern), flags->size(),
                             count);

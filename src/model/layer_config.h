@@ -83,12 +83,12 @@ struct AttentionConfig {
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
 
-/// The function between the matrices of a feed-forward block.
+/// The function between the matrices of a feed-forward block. Fingerprints have its numbers.
 enum class MlpActivation : uint8_t {
   kSilu,         ///< x / (1 + exp(-x))
   kGelu,         ///< x/2 · (1 + erf(x/√2))
-  kReluSquared,  ///< max(x, 0)²
   kGeluTanh,     ///< x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+  kReluSquared,  ///< max(x, 0)²
 };
 
 /// A feed-forward block that every token of a sparse layer takes besides its chosen experts.

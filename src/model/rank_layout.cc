@@ -69,8 +69,10 @@ MixerParts parts_of(const DeltaNetConfig& net) {
           .group_count = 0};
 }
 MixerParts parts_of(const MambaConfig& mamba) {
-  return {
-      .name = "mamba_n_heads", .count = mamba.head_count, .width = mamba.head_dim, .group_count = mamba.group_count};
+  return {.name = "Mamba-2 head count",
+          .count = mamba.head_count,
+          .width = mamba.head_dim,
+          .group_count = mamba.group_count};
 }
 MixerParts parts_of(const ShortConvConfig& conv) {
   return {.name = "hidden_size", .count = conv.width, .width = 1, .group_count = 0};
@@ -83,7 +85,7 @@ MixerParts parts_of(const RecurrentConfig& mixer) {
 std::optional<std::string> obstacle(const ModelConfig& config, const RecurrentConfig& mixer, RankPosition position) {
   const MixerParts parts = parts_of(mixer);
   if (parts.count % position.size != 0) return indivisible(parts.name, parts.count, position.size);
-  if (parts.group_count % position.size != 0) return indivisible("mamba_n_groups", parts.group_count, position.size);
+  if (parts.group_count % position.size != 0) return indivisible("Mamba-2 group count", parts.group_count, position.size);
   return obstacle(config, tensor::head_shards(parts.count, parts.width, position),
                   fmt::format("the mixer's width {}", parts.count * parts.width));
 }

@@ -371,7 +371,7 @@ TEST_CASE("ranks divide recurrent layers by heads or say why not") {
   REQUIRE(check_ranks(hybrid(kQwen3Next), 2).has_value());
   REQUIRE_THAT(check_ranks(hybrid(kQwen3Next, {{"linear_num_key_heads", "1"}}), 2).error().message,
                Mentions("linear_num_key_heads", "1", "2"));
-  REQUIRE_THAT(check_ranks(hybrid(kGranite4), 2).error().message, Mentions("mamba_n_groups", "1", "2"));
+  REQUIRE_THAT(check_ranks(hybrid(kGranite4), 2).error().message, Mentions("Mamba-2 group count", "1", "2"));
   REQUIRE(check_ranks(hybrid(kGranite4, {{"mamba_n_groups", "4"}}), 4).has_value());
   REQUIRE(check_ranks(hybrid(kLfm2), 8).has_value());
 }

@@ -119,6 +119,7 @@ void describe_nemotron_h(FieldReader& fields, ModelConfig& config) {
                   .layer_count = layer_count,
                   .epsilon_key = "layer_norm_epsilon",
                   .epsilon = 1e-5});
+  if (parts.empty()) fields.fail("hybrid_override_pattern names no layer, wanted a letter for each");
   if (config.layer_count() != std::ssize(parts))
     fields.fail_with("num_hidden_layers is {}, but the layers' types are {}", config.layer_count(), parts.size());
   require_activation(fields, "relu2", {"mlp_hidden_act"});

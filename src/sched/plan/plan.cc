@@ -84,6 +84,7 @@ void put_slice(ByteWriter& out, const PlanSlice& slice) {
   out.put(slice.prompt_top_logprobs);
   out.put(slice.next_token);
   out.put(slice.draft_count);
+  out.put(slice.replay_count);
   out.put(slice.pooling);
   out.put(slice.second_text);
 }
@@ -113,6 +114,7 @@ PlanSlice get_slice(ByteReader& in) {
   slice.prompt_top_logprobs = in.get<int32_t>();
   slice.next_token = in.get<TokenId>();
   slice.draft_count = in.get<uint32_t>();
+  slice.replay_count = in.get<uint32_t>();
   slice.pooling = in.get<SlicePooling>();
   slice.second_text = in.get<uint32_t>();
   return slice;
@@ -186,10 +188,11 @@ Result<void> consistent(const PlanSlice& slice) {
     return make_error(ErrorCode::kData, "plan: a slice that is pooled (kind {}) also {}", pooling,
                       slice.sample ? "draws" : "scores");
   }
-  if (slice.draft_count == 0) return {};
-  if (slice.draft_count < slice.token_count && slice.sample && slice.prompt_top_logprobs < 0) return {};
+  const uint64_t drafts = uint64_t{slice.draft_count} + slice.replay_count;
+  if (drafts == 0) return {};
+  if (drafts < slice.token_count && slice.sample && slice.prompt_top_logprobs < 0) return {};
   return make_error(ErrorCode::kData, "plan: a slice of {} tokens with {} drafts, {} and {}", slice.token_count,
-                    slice.draft_count, slice.sample ? "draws" : "no draw",
+                    drafts, slice.sample ? "draws" : "no draw",
                     slice.prompt_top_logprobs < 0 ? "no scores" : "scores");
 }
 

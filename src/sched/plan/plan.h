@@ -45,6 +45,7 @@ struct PlanSlice {
   int32_t prompt_top_logprobs = -1;  ///< >= 0: report the logprob of each row's successor, and that many alternatives
   TokenId next_token = -1;           ///< successor of the last row if that is scored and known; else -1
   uint32_t draft_count = 0;          ///< drafts at the end of its tokens, which have not been sampled
+  uint32_t replay_count = 0;         ///< accepted drafts before its newest token, whose states were not kept
   SlicePooling pooling = SlicePooling::kNone;  ///< other than kNone: nothing is sampled or scored
   uint32_t second_text = 0;  ///< position from which tokens are of an encoder's second kind; 0: none is
 
@@ -54,8 +55,8 @@ struct PlanSlice {
   [[nodiscard]] bool returns_vector() const { return pooling != SlicePooling::kNone && pooling != SlicePooling::kSum; }
   /// Returns how many of its last rows go on from the last layer's keys and values.
   [[nodiscard]] uint32_t tail_rows() const;
-  /// Returns whether it is a decode step: all tokens before its newest one are cached.
-  [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == draft_count + 1; }
+  /// Returns whether it is a decode step: all tokens before its newest one are cached, or accepted drafts.
+  [[nodiscard]] bool decodes() const { return prefix > 0 && token_count == replay_count + draft_count + 1; }
 };
 
 /// The pages of one window group that a plan appends to the tables of its slices' sequences. In a state group some

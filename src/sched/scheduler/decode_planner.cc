@@ -1,6 +1,7 @@
 #include "sched/scheduler/decode_planner.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace millrace::sched {
@@ -40,6 +41,8 @@ void DecodePlanner::plan() {
   const double extra_row_cost = costs_.isolated_costs().extra_row_cost(
       {.decode_count = static_cast<double>(share), .decode_context = decodes.decode_context * share_of_all});
   size_t planned = 0;
+  size_t replays = 0;  // of the sequences that are not planned yet
+  for (const Sequence* sequence : std::span(ready).first(std::min(share, ready.size()))) replays += sequence->replayed;
   drafts_.begin();
   for (Sequence* sequence : ready) {
     if (planned == share) break;
@@ -47,14 +50,16 @@ void DecodePlanner::plan() {
     if (!sequence->running || !drafts_.has_room(*sequence, builder_.draft_rows()) ||
         !preemptor_.reserve_page(*sequence))
       continue;
-    add_step(*sequence, extra_row_cost);
+    replays -= std::min<size_t>(replays, sequence->replayed);
+    add_step(*sequence, replays, extra_row_cost);
     ++planned;
   }
 }
 
-// Drafts are cut to the pages that are free: no sequence is sent back for them. States need none.
-void DecodePlanner::add_step(Sequence& sequence, double extra_row_cost) {
-  sequence.drafts = drafts_.propose(sequence, builder_.draft_rows(), extra_row_cost);
+// Drafts are cut to the pages that are free: no sequence is sent back for them. States need none. The accepted drafts of
+// later sequences come before new drafts.
+void DecodePlanner::add_step(Sequence& sequence, size_t later_replays, double extra_row_cost) {
+  sequence.drafts = drafts_.propose(sequence, builder_.draft_rows() + later_replays, extra_row_cost);
   const auto& pages = sequence.page_table.pages;
   while (pages.size() < state_.pages_for(sequence.tokens.size() + sequence.drafts.size())) {
     if (state_.cache.extend(sequence.page_table)) continue;

@@ -28,7 +28,7 @@ class DecodePlanner {
  private:
   [[nodiscard]] size_t max_steps(const BatchShape& decodes, size_t ready_count) const;
   [[nodiscard]] bool prefill_pending() const;
-  void add_step(Sequence& sequence, double extra_row_cost);
+  void add_step(Sequence& sequence, size_t later_replays, double extra_row_cost);
 
   SchedulerState& state_;
   PlanBuilder& builder_;

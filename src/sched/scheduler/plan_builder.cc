@@ -76,6 +76,7 @@ void PlanBuilder::add_slice(Sequence& sequence, uint32_t token_count) {
                   .new_page_count = static_cast<uint32_t>(new_pages.size()),
                   .sample = is_last_chunk && sequence.request.max_tokens > 0,
                   .draft_count = draft_count,
+                  .replay_count = sequence.replayed,
                   .pooling = slice_pooling(sequence, is_last_chunk),
                   .second_text = sequence.request.second_text};
   if (slice.sample) add_sample_masks(sequence);
