@@ -206,7 +206,8 @@ void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, s
       break;
     }
     case PackedBits::kFp8:
-      experts.add_fp8(parts_.fp8_matrix(gate), parts_.fp8_matrix(up), parts_.fp8_matrix(down));
+      experts.add_fp8(gated ? parts_.fp8_matrix(names.front()) : tensor::Fp8Matrix{}, parts_.fp8_matrix(up),
+                      parts_.fp8_matrix(down));
       break;
     case PackedBits::kCompute: {
       const HostTensor gate_tensor = gated ? plain(part(names.front()), memory) : HostTensor{};
