@@ -131,7 +131,8 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
   add_choice(serve, "--quantization", engine.stage.quantization,
              "Rounds weights to 8 or 4 bits: none (as stored), w8 (a scale per 32 weights), w8a8 (w8 "
              "with inputs of 8 bits), w8a8_int8 (a scale per channel, the fastest for prompts on AMX and VNNI), mxint8 "
-             "(scales that are powers of two), w4 (4 bits, a scale per 32 weights; inputs of 8 bits on CPUs). GPUs take w8, mxint8 and w4.");
+             "(scales that are powers of two), w4 (4 bits, a scale per 32 weights; inputs of 8 bits on CPUs). GPUs "
+             "take w8, mxint8 and w4.");
   add_conversation_flags(serve, flags);
   add_pooling_flags(serve, flags.pooling);
 }

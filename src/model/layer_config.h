@@ -153,8 +153,8 @@ struct FeedForwardConfig {
 
 /// One layer: x += m · Mix(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says so.
 /// Mix is attention, a recurrent mixer, or the sum of both. In a parallel layer all blocks have the input norm(x) of
-/// the first. A layer may lack attention and mixer, or the feed-forward block. A number of the checkpoint may multiply x
-/// at the end of the layer.
+/// the first. A layer may lack attention and mixer, or the feed-forward block. A number of the checkpoint may multiply
+/// x at the end of the layer.
 struct LayerConfig {
   LayerNorms norms;
   bool attends = true;  ///< else `attention` is that of the model's other layers and has no effect

@@ -85,7 +85,8 @@ MixerParts parts_of(const RecurrentConfig& mixer) {
 std::optional<std::string> obstacle(const ModelConfig& config, const RecurrentConfig& mixer, RankPosition position) {
   const MixerParts parts = parts_of(mixer);
   if (parts.count % position.size != 0) return indivisible(parts.name, parts.count, position.size);
-  if (parts.group_count % position.size != 0) return indivisible("Mamba-2 group count", parts.group_count, position.size);
+  if (parts.group_count % position.size != 0)
+    return indivisible("Mamba-2 group count", parts.group_count, position.size);
   return obstacle(config, tensor::head_shards(parts.count, parts.width, position),
                   fmt::format("the mixer's width {}", parts.count * parts.width));
 }

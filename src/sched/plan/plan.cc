@@ -191,9 +191,8 @@ Result<void> consistent(const PlanSlice& slice) {
   const uint64_t drafts = uint64_t{slice.draft_count} + slice.replay_count;
   if (drafts == 0) return {};
   if (drafts < slice.token_count && slice.sample && slice.prompt_top_logprobs < 0) return {};
-  return make_error(ErrorCode::kData, "plan: a slice of {} tokens with {} drafts, {} and {}", slice.token_count,
-                    drafts, slice.sample ? "draws" : "no draw",
-                    slice.prompt_top_logprobs < 0 ? "no scores" : "scores");
+  return make_error(ErrorCode::kData, "plan: a slice of {} tokens with {} drafts, {} and {}", slice.token_count, drafts,
+                    slice.sample ? "draws" : "no draw", slice.prompt_top_logprobs < 0 ? "no scores" : "scores");
 }
 
 Result<void> consistent(const PlanWindow& window, size_t slice_count) {

@@ -56,8 +56,8 @@ void DecodePlanner::plan() {
   }
 }
 
-// Drafts are cut to the pages that are free: no sequence is sent back for them. States need none. The accepted drafts of
-// later sequences come before new drafts.
+// Drafts are cut to the pages that are free: no sequence is sent back for them. States need none. The accepted drafts
+// of later sequences come before new drafts.
 void DecodePlanner::add_step(Sequence& sequence, size_t later_replays, double extra_row_cost) {
   sequence.drafts = drafts_.propose(sequence, builder_.draft_rows() + later_replays, extra_row_cost);
   const auto& pages = sequence.page_table.pages;
