@@ -1,5 +1,6 @@
 #include "cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -31,6 +32,14 @@ using namespace tensor;
 
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
+
+/// What the ops compute. A feature that other backends get is missing here until it is named.
+constexpr std::array kFeatures = {
+    Feature::kEncoders,       Feature::kLayerNorm,       Feature::kConversion,     Feature::kScaledSums,
+    Feature::kScaling,        Feature::kSoftCap,         Feature::kGeluTanh,       Feature::kAttentionSoftCap,
+    Feature::kAttentionSinks, Feature::kQueryScaling,    Feature::kNormOfAllHeads, Feature::kAttentionGates,
+    Feature::kRecurrence,     Feature::kLatentAttention, Feature::kRouting,        Feature::kExpertActivation,
+    Feature::kExpertBiases,   Feature::kF32Weights,      Feature::kGatedSums};
 
 class CudaBackend final : public Backend {
  public:
@@ -181,7 +190,7 @@ class CudaBackend final : public Backend {
   }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
-  bool computes(Feature /*feature*/) const override { return true; }
+  bool computes(Feature feature) const override { return std::ranges::find(kFeatures, feature) != kFeatures.end(); }
   void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
     check_inside();
     cuda::add_embedding(device_, static_cast<const CudaEmbedding&>(table), as_cuda(indices),

@@ -103,6 +103,10 @@ void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector*, float
   CHECK(false, "{} computes no LayerNorm", description());
 }
 
+void Backend::rms_norm_in_place(Matrix, const DeviceVector&, float) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kExpertNorms));
+}
+
 void Backend::convert(Matrix, Matrix) {
   CHECK(false, "{} does not convert activations", description());
 }

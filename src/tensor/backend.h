@@ -203,10 +203,15 @@ struct AttentionShape {
   int32_t head_dim = 0;
   float scale = 0.0f;          ///< usually head_dim^-0.5
   int32_t sliding_window = 0;  ///< 0: none; else key j is visible to query i iff i - window < j <= i
-  bool causal = true;          ///< else every key of the sequence is visible, for an encoder; without a window
-  float soft_cap = 0.0f;       ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  int32_t chunk_size = 0;  ///< above 0, a multiple of 64: key j is visible to query i only where j and i, divided by
+                           ///< it, give one integer
+  bool causal = true;      ///< else every key of the sequence is visible, for an encoder; without a window
+  float soft_cap = 0.0f;   ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   /// A score per head that takes part in the softmax like that of a key without a value; null: none.
   const DeviceVector* sinks = nullptr;  // [head_count]
+  // What rotary_store_kv makes of values.
+  bool value_norm = false;       ///< values are divided by their root mean square per head
+  bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -214,9 +219,11 @@ struct RotaryTable {
   const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;  ///< multiplies cos and sin
-  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
+  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor((p + query_offset) /
+  /// query_period)).
   float query_beta = 0.0f;
   int32_t query_period = 1;
+  int32_t query_offset = 0;
 };
 
 /// Receives the completion of submitted work: exactly one call, on a thread of the backend's choice. A non-null
@@ -374,6 +381,8 @@ class Backend {
   virtual void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden);
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
+  /// values (f32) [T, H] = rms_norm(values) · weight.
+  virtual void rms_norm_in_place(Matrix values, const DeviceVector& weight, float epsilon);
   /// out (compute) [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias; `bias` may be null. With
   /// `in_place` hidden [T, H] also becomes that.
   virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon,
@@ -437,8 +446,9 @@ class Backend {
                                float factor, Matrix hidden);
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
   /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
-  /// [heads·head_dim] and [kv_heads·head_dim]. The contents of `qkv` are lost. q goes to `q` (compute) [T,
-  /// heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
+  /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have a norm of v with the same epsilon, and values that
+  /// are keys. The contents of `qkv` are lost. q goes to `q` (compute) [T, heads·head_dim]; k and v go to the pages of
+  /// `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;
