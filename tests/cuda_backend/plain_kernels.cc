@@ -123,6 +123,12 @@ class PlainCodes {
              std::vector<float> value) const {
     key.resize(static_cast<size_t>(code_stride(cache_.head_dim)));
     value.resize(key.size());
+    // Only rows that see the position may become NaN, so a fault of the value moves to the key.
+    const auto has_fault = [](float x) { return !(std::abs(x) < cpu::kMinCodedFault); };
+    if (std::ranges::any_of(value, has_fault)) {
+      std::ranges::fill(key, std::nanf(""));
+      std::ranges::fill(value, 0.0f);
+    }
     layout_.encode(key, value, at(page, layer, head, token));
   }
   /// Returns the key or value [head_dim] in bf16.
