@@ -10,12 +10,13 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "sched/head/engine.h"
-#include "sched/head/engine_status.h"
+#include "sched/head/ring_view.h"
 #include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
 #include "server/observe/ring_labels.h"
 #include "server/observe/ring_metrics.h"
 #include "server/openai/error.h"
+#include "server/exchange.h"
 #include "server/ring_address.h"
 
 namespace millrace::server {
@@ -97,6 +98,10 @@ std::optional<uint64_t> number_in_query(std::string_view query, std::string_view
   return std::nullopt;
 }
 
+HttpResponse no_statistics(const sched::Engine& ring) {
+  return error_response({503, why_unseen(ring), ""});
+}
+
 HttpResponse refuse(const Error& error, std::string_view field) {
   if (error.code == ErrorCode::kAborted) return error_response({409, error.message, ""});
   return error_response(openai::to_api_error(error, field));
@@ -104,8 +109,8 @@ HttpResponse refuse(const Error& error, std::string_view field) {
 
 }  // namespace
 
-RingRoutes::RingRoutes(sched::Engine& engine, const ServerOptions& options)
-    : engine_(engine), options_(options), started_ns_(now_ns()), profilers_(engine, options.profile_dir) {}
+RingRoutes::RingRoutes(async::Runtime& runtime, sched::Engine& engine, const ServerOptions& options)
+    : engine_(engine), options_(options), started_ns_(now_ns()), profilers_(runtime, engine, options.profile_dir) {}
 
 void RingRoutes::add_to(Router& router) {
   router.add({.path = "/",
@@ -135,7 +140,7 @@ void RingRoutes::add_to(Router& router) {
   router.add({.method = Method::kPost,
               .path = "/stop_profile",
               .access = Access::kAdmin,
-              .handler = [this](const HttpRequest&) { return stop_profile(); },
+              .handler = [this](Exchange&) { return stop_profile(); },
               .doc = {.summary = "End the trace", .response = "ProfileStopped"}});
 }
 
@@ -149,8 +154,8 @@ ApiResult<sched::Engine*> RingRoutes::shown_ring(const HttpRequest& request) con
 HttpResponse RingRoutes::live(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const sched::RingStats* ring = (*shown)->ring_stats();
-  if (ring == nullptr) return not_ready();
+  const auto ring = (*shown)->ring_stats();
+  if (ring == nullptr) return no_statistics(**shown);
   HttpResponse response;
   append_live_view(response.body, *ring,
                    {.engine = **shown,
@@ -166,8 +171,8 @@ HttpResponse RingRoutes::live(const HttpRequest& request) const {
 HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const sched::RingStats* ring = (*shown)->ring_stats();
-  if (ring == nullptr) return not_ready();
+  const auto ring = (*shown)->ring_stats();
+  if (ring == nullptr) return no_statistics(**shown);
   const sched::RingCosts costs = ring->costs();
   if (costs.stages.empty()) {
     return error_response({503,
@@ -181,7 +186,7 @@ HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
 }
 
 HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
-  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) return not_ready();
+  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) return no_statistics(engine_);
   const auto wanted = parse_profile_request(request);
   if (wanted.has_error()) return error_response(wanted.error());
   if (const auto unknown = check_ring(engine_, wanted->ring, "ring")) return error_response(*unknown);
@@ -195,9 +200,9 @@ HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
   return response;
 }
 
-HttpResponse RingRoutes::stop_profile() {
-  const auto all = profilers_.stop();
-  if (all.has_error()) return refuse(all.error(), "");
+asio::awaitable<std::optional<HttpResponse>> RingRoutes::stop_profile() {
+  const auto all = co_await profilers_.stop();
+  if (all.has_error()) co_return refuse(all.error(), "");
   std::vector<std::filesystem::path> paths;
   uint64_t plans = 0;
   uint64_t lost = 0;
@@ -211,7 +216,7 @@ HttpResponse RingRoutes::stop_profile() {
   json.begin_object();
   write_paths(json, paths, engine_.rings() != nullptr);
   json.member("plans", plans).member("lost_plans", lost).end_object();
-  return response;
+  co_return response;
 }
 
 void RingRoutes::append_metrics(std::string& out) const {
@@ -227,16 +232,9 @@ void RingRoutes::append_metrics(std::string& out) const {
 }
 
 void RingRoutes::append_ring(std::string& out, const sched::Engine& engine) const {
-  if (const sched::RingStats* ring = engine.ring_stats()) {
-    append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
-    return;
-  }
-  out += engine.ring_metrics();
-}
-
-HttpResponse RingRoutes::not_ready() const {
-  const std::string reason = engine_.status().reason;
-  return error_response({503, reason.empty() ? "the ring runs in another process, which keeps this" : reason, ""});
+  const auto ring = engine.ring_stats();
+  if (ring == nullptr) return;
+  append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
 }
 
 }  // namespace millrace::server

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "async/runtime.h"
 #include "sched/head/engine.h"
 #include "server/observe/ring_profilers.h"
 #include "server/openai/error.h"
@@ -15,12 +17,12 @@ class Engine;
 namespace millrace::server {
 
 /// The routes that show the ring, or each of several: the live page at "/", its data at "/live", "/cost_model",
-/// "/start_profile" and
-/// "/stop_profile". They answer 503 while the engine has no RingStats. Owned by Api; its executor only.
+/// "/start_profile" and "/stop_profile". They answer 503 while the ring has no statistics. Owned by Api; its executor
+/// only.
 class RingRoutes {
  public:
   /// All arguments outlive the object.
-  RingRoutes(sched::Engine& engine, const ServerOptions& options);
+  RingRoutes(async::Runtime& runtime, sched::Engine& engine, const ServerOptions& options);
 
   void add_to(Router& router);
   /// Appends the rings' part of /metrics; nothing before there is a ring.
@@ -30,8 +32,7 @@ class RingRoutes {
   [[nodiscard]] HttpResponse live(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse cost_model(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse start_profile(const HttpRequest& request);
-  [[nodiscard]] HttpResponse stop_profile();
-  [[nodiscard]] HttpResponse not_ready() const;
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> stop_profile();
   void append_ring(std::string& out, const sched::Engine& engine) const;
   /// Returns the engine of the ring that the query names with ring=N, by default of the first, or the refusal.
   [[nodiscard]] openai::ApiResult<sched::Engine*> shown_ring(const HttpRequest& request) const;

@@ -1,7 +1,18 @@
 #include "server/observe/ring_profilers.h"
 
+#include <chrono>
+
+#include "sched/head/engine_status.h"
+#include "sched/head/ring_view.h"
+
 namespace millrace::server {
 namespace {
+
+using namespace std::chrono_literals;
+
+/// Longest wait for the statistics of a ring in another process, which come several times a second.
+constexpr async::Duration kViewPatience = 1s;
+constexpr async::Duration kViewPoll = 10ms;
 
 /// Returns a file's name with the ring before its extension.
 std::string name_of_ring(const std::string& name, size_t ring) {
@@ -11,6 +22,11 @@ std::string name_of_ring(const std::string& name, size_t ring) {
 }
 
 }  // namespace
+
+std::string why_unseen(const sched::Engine& ring) {
+  const std::string reason = ring.status().reason;
+  return reason.empty() ? "its statistics have not arrived yet" : reason;
+}
 
 sched::Engine& RingProfilers::ring(size_t number) {
   sched::RingSet* rings = engine_.rings();
@@ -26,11 +42,12 @@ Result<std::vector<std::filesystem::path>> RingProfilers::start(const std::strin
   const std::string base = name.empty() ? Profiler::default_name() : name;
   std::vector<std::filesystem::path> paths;
   for (size_t number = ring.value_or(0); number < (ring ? *ring + 1 : count); ++number) {
-    const sched::RingStats* stats = this->ring(number).ring_stats();
-    Result<std::filesystem::path> started =
-        make_error(ErrorCode::kUnavailable, "ring {} has not started, or runs in another process", number);
-    if (stats != nullptr) {
-      if (!profilers_[number]) profilers_[number] = std::make_unique<Profiler>(*stats, folder_);
+    auto view = this->ring(number).ring_stats();
+    Result<std::filesystem::path> started = std::filesystem::path();
+    if (view == nullptr) {
+      started = make_error(ErrorCode::kUnavailable, "ring {}: {}", number, why_unseen(this->ring(number)));
+    } else {
+      profilers_[number] = std::make_unique<Profiler>(std::move(view), folder_);
       started = profilers_[number]->start(count == 1 ? base : name_of_ring(base, number));
     }
     if (started.has_error()) {
@@ -48,7 +65,25 @@ void RingProfilers::stop_running() {
   }
 }
 
-Result<std::vector<Profiler::Written>> RingProfilers::stop() {
+/// Waits until each view that is recorded describes a moment after the call, or is late: its ring may be gone.
+asio::awaitable<void> RingProfilers::wait_for_views() {
+  const auto as_of = [this](const auto& profiler) {
+    return profiler && profiler->running() ? profiler->ring().as_of_ns(async::nanoseconds(runtime_.now())) : 0;
+  };
+  std::vector<int64_t> before;
+  for (const auto& profiler : profilers_) before.push_back(as_of(profiler));
+  const async::TimePoint deadline = runtime_.now() + kViewPatience;
+  for (size_t i = 0; i < before.size() && runtime_.now() < deadline;) {
+    if (before[i] == 0 || as_of(profilers_[i]) != before[i]) {
+      ++i;
+    } else {
+      co_await async::sleep_for(runtime_, kViewPoll);
+    }
+  }
+}
+
+asio::awaitable<Result<std::vector<Profiler::Written>>> RingProfilers::stop() {
+  co_await wait_for_views();
   std::vector<Profiler::Written> all;
   std::optional<Error> failure;
   for (const auto& profiler : profilers_) {
@@ -60,9 +95,9 @@ Result<std::vector<Profiler::Written>> RingProfilers::stop() {
       all.push_back(std::move(*written));
     }
   }
-  if (failure) return *failure;
-  if (all.empty()) return Error{ErrorCode::kAborted, "no profile is being recorded"};
-  return all;
+  if (failure) co_return *failure;
+  if (all.empty()) co_return Error{ErrorCode::kAborted, "no profile is being recorded"};
+  co_return all;
 }
 
 }  // namespace millrace::server
