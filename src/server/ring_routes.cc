@@ -25,6 +25,10 @@ namespace {
 using openai::ApiResult;
 using openai::error_response;
 
+/// Longest wait for the statistics of a ring in another process, which come several times a second.
+constexpr async::Duration kStatisticsPatience = std::chrono::seconds(1);
+constexpr async::Duration kStatisticsPoll = std::chrono::milliseconds(10);
+
 /// Returns the time on the head's clock, which is that of every RealRuntime.
 int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
@@ -110,7 +114,11 @@ HttpResponse refuse(const Error& error, std::string_view field) {
 }  // namespace
 
 RingRoutes::RingRoutes(async::Runtime& runtime, sched::Engine& engine, const ServerOptions& options)
-    : engine_(engine), options_(options), started_ns_(now_ns()), profilers_(runtime, engine, options.profile_dir) {}
+    : runtime_(runtime),
+      engine_(engine),
+      options_(options),
+      started_ns_(now_ns()),
+      profilers_(engine, options.profile_dir) {}
 
 void RingRoutes::add_to(Router& router) {
   router.add({.path = "/",
@@ -201,7 +209,13 @@ HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
 }
 
 asio::awaitable<std::optional<HttpResponse>> RingRoutes::stop_profile() {
-  const auto all = co_await profilers_.stop();
+  // Whatever a ring recorded before the request is in the file. A ring that is gone sends nothing any more.
+  const std::vector<int64_t> before = profilers_.as_of_ns(now_ns());
+  const async::TimePoint deadline = runtime_.now() + kStatisticsPatience;
+  while (!profilers_.have_passed(before, now_ns()) && runtime_.now() < deadline) {
+    co_await async::sleep_for(runtime_, kStatisticsPoll);
+  }
+  const auto all = profilers_.stop();
   if (all.has_error()) co_return refuse(all.error(), "");
   std::vector<std::filesystem::path> paths;
   uint64_t plans = 0;

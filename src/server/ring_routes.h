@@ -37,6 +37,7 @@ class RingRoutes {
   /// Returns the engine of the ring that the query names with ring=N, by default of the first, or the refusal.
   [[nodiscard]] openai::ApiResult<sched::Engine*> shown_ring(const HttpRequest& request) const;
 
+  async::Runtime& runtime_;
   sched::Engine& engine_;
   const ServerOptions& options_;
   const int64_t started_ns_;

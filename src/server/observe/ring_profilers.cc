@@ -1,18 +1,10 @@
 #include "server/observe/ring_profilers.h"
 
-#include <chrono>
-
 #include "sched/head/engine_status.h"
 #include "sched/head/ring_view.h"
 
 namespace millrace::server {
 namespace {
-
-using namespace std::chrono_literals;
-
-/// Longest wait for the statistics of a ring in another process, which come several times a second.
-constexpr async::Duration kViewPatience = 1s;
-constexpr async::Duration kViewPoll = 10ms;
 
 /// Returns a file's name with the ring before its extension.
 std::string name_of_ring(const std::string& name, size_t ring) {
@@ -65,25 +57,23 @@ void RingProfilers::stop_running() {
   }
 }
 
-/// Waits until each view that is recorded describes a moment after the call, or is late: its ring may be gone.
-asio::awaitable<void> RingProfilers::wait_for_views() {
-  const auto as_of = [this](const auto& profiler) {
-    return profiler && profiler->running() ? profiler->ring().as_of_ns(async::nanoseconds(runtime_.now())) : 0;
-  };
-  std::vector<int64_t> before;
-  for (const auto& profiler : profilers_) before.push_back(as_of(profiler));
-  const async::TimePoint deadline = runtime_.now() + kViewPatience;
-  for (size_t i = 0; i < before.size() && runtime_.now() < deadline;) {
-    if (before[i] == 0 || as_of(profilers_[i]) != before[i]) {
-      ++i;
-    } else {
-      co_await async::sleep_for(runtime_, kViewPoll);
-    }
+std::vector<int64_t> RingProfilers::as_of_ns(int64_t now_ns) const {
+  std::vector<int64_t> moments;
+  for (const auto& profiler : profilers_) {
+    moments.push_back(profiler && profiler->running() ? profiler->ring().as_of_ns(now_ns) : 0);
   }
+  return moments;
 }
 
-asio::awaitable<Result<std::vector<Profiler::Written>>> RingProfilers::stop() {
-  co_await wait_for_views();
+bool RingProfilers::have_passed(const std::vector<int64_t>& moments, int64_t now_ns) const {
+  const std::vector<int64_t> now = as_of_ns(now_ns);
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != 0 && now[i] == moments[i]) return false;
+  }
+  return true;
+}
+
+Result<std::vector<Profiler::Written>> RingProfilers::stop() {
   std::vector<Profiler::Written> all;
   std::optional<Error> failure;
   for (const auto& profiler : profilers_) {
@@ -95,9 +85,9 @@ asio::awaitable<Result<std::vector<Profiler::Written>>> RingProfilers::stop() {
       all.push_back(std::move(*written));
     }
   }
-  if (failure) co_return *failure;
-  if (all.empty()) co_return Error{ErrorCode::kAborted, "no profile is being recorded"};
-  co_return all;
+  if (failure) return *failure;
+  if (all.empty()) return Error{ErrorCode::kAborted, "no profile is being recorded"};
+  return all;
 }
 
 }  // namespace millrace::server

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <boost/asio/awaitable.hpp>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "async/runtime.h"
 #include "sched/head/ring_set.h"
 #include "server/observe/profiler.h"
 
@@ -18,22 +16,23 @@ namespace millrace::server {
 /// the server's thread.
 class RingProfilers {
  public:
-  /// `runtime` and `engine` outlive the object. `folder` holds the files.
-  RingProfilers(async::Runtime& runtime, sched::Engine& engine, std::filesystem::path folder)
-      : runtime_(runtime), engine_(engine), folder_(std::move(folder)) {}
+  /// `engine` outlives the object. `folder` holds the files.
+  RingProfilers(sched::Engine& engine, std::filesystem::path folder) : engine_(engine), folder_(std::move(folder)) {}
 
   /// Begins to record one ring, or all, as Profiler::start() does. With several rings, names end in "-ring-N". Returns
   /// the files' paths. Another error: kUnavailable (a ring has no statistics yet).
   [[nodiscard]] Result<std::vector<std::filesystem::path>> start(const std::string& name, std::optional<uint32_t> ring);
-  /// Ends all recordings, as Profiler::stop() does, once they have what was recorded before the call.
-  [[nodiscard]] asio::awaitable<Result<std::vector<Profiler::Written>>> stop();
+  /// Returns, per ring that is being recorded, the moment that its statistics describe; 0 for the others.
+  [[nodiscard]] std::vector<int64_t> as_of_ns(int64_t now_ns) const;
+  /// Returns whether the statistics of all rings that are being recorded describe later moments than these.
+  [[nodiscard]] bool have_passed(const std::vector<int64_t>& moments, int64_t now_ns) const;
+  /// Ends all recordings, as Profiler::stop() does.
+  [[nodiscard]] Result<std::vector<Profiler::Written>> stop();
 
  private:
   [[nodiscard]] sched::Engine& ring(size_t number);
-  [[nodiscard]] asio::awaitable<void> wait_for_views();
   void stop_running();
 
-  async::Runtime& runtime_;
   sched::Engine& engine_;
   const std::filesystem::path folder_;
   std::vector<std::unique_ptr<Profiler>> profilers_;  // [rings], each of the latest profile
