@@ -153,10 +153,10 @@ std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) 
 
 std::string ring_contradiction(const ServeFlags& flags) {
   if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
-  if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
-  return fmt::format(
-      "--dp-size {} with --nnodes {}: the own rings of a front run in its process, so --nnodes must be 1",
-      flags.engine.dp_size, flags.cluster.node_count);
+  const int32_t local = flags.cluster.rings.local > 0 ? flags.cluster.rings.local : flags.engine.dp_size;
+  if (local == 1 || flags.cluster.node_count == 1) return {};
+  return fmt::format("--nnodes {} with {} rings in this process: wanted --dp-size-local 1, or --nnodes 1",
+                     flags.cluster.node_count, local);
 }
 
 }  // namespace millrace::app

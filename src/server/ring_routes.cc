@@ -102,10 +102,6 @@ std::optional<uint64_t> number_in_query(std::string_view query, std::string_view
   return std::nullopt;
 }
 
-HttpResponse no_statistics(const sched::Engine& ring) {
-  return error_response({503, why_unseen(ring), ""});
-}
-
 HttpResponse refuse(const Error& error, std::string_view field) {
   if (error.code == ErrorCode::kAborted) return error_response({409, error.message, ""});
   return error_response(openai::to_api_error(error, field));
@@ -152,21 +148,22 @@ void RingRoutes::add_to(Router& router) {
               .doc = {.summary = "End the trace", .response = "ProfileStopped"}});
 }
 
-ApiResult<sched::Engine*> RingRoutes::shown_ring(const HttpRequest& request) const {
-  const auto ring = static_cast<uint32_t>(
+ApiResult<RingRoutes::ShownRing> RingRoutes::shown_ring(const HttpRequest& request) const {
+  const auto number = static_cast<uint32_t>(
       std::min<uint64_t>(number_in_query(request.query, "ring").value_or(0), std::numeric_limits<uint32_t>::max()));
-  if (auto unknown = check_ring(engine_, ring, "ring")) return *std::move(unknown);
-  return &engine_of(engine_, ring);
+  if (auto unknown = check_ring(engine_, number, "ring")) return *std::move(unknown);
+  const sched::Engine& engine = engine_of(engine_, number);
+  if (auto stats = engine.ring_stats()) return ShownRing{.engine = engine, .stats = std::move(stats)};
+  const std::string why = why_unseen(engine);
+  return openai::ApiError{503, engine_.rings() == nullptr ? why : fmt::format("ring {}: {}", number, why), ""};
 }
 
 HttpResponse RingRoutes::live(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const auto ring = (*shown)->ring_stats();
-  if (ring == nullptr) return no_statistics(**shown);
   HttpResponse response;
-  append_live_view(response.body, *ring,
-                   {.engine = **shown,
+  append_live_view(response.body, *shown->stats,
+                   {.engine = shown->engine,
                     .rings = engine_.rings(),
                     .model_name = options_.served_model_name,
                     .after = number_in_query(request.query, "since").value_or(0),
@@ -179,9 +176,7 @@ HttpResponse RingRoutes::live(const HttpRequest& request) const {
 HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const auto ring = (*shown)->ring_stats();
-  if (ring == nullptr) return no_statistics(**shown);
-  const sched::RingCosts costs = ring->costs();
+  const sched::RingCosts costs = shown->stats->costs();
   if (costs.stages.empty()) {
     return error_response({503,
                            "the stages' costs are not known: at least 8 micro-batches must have run and predictions "
@@ -189,12 +184,14 @@ HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
                            ""});
   }
   HttpResponse response;
-  append_cost_view(response.body, costs, ring->snapshot(now_ns()), options_.served_model_name);
+  append_cost_view(response.body, costs, shown->stats->snapshot(now_ns()), options_.served_model_name);
   return response;
 }
 
 HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
-  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) return no_statistics(engine_);
+  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) {
+    return error_response({503, why_unseen(engine_), ""});
+  }
   const auto wanted = parse_profile_request(request);
   if (wanted.has_error()) return error_response(wanted.error());
   if (const auto unknown = check_ring(engine_, wanted->ring, "ring")) return error_response(*unknown);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,8 @@
 
 namespace millrace::sched {
 class Engine;
-}
+class RingView;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 
@@ -34,8 +36,12 @@ class RingRoutes {
   [[nodiscard]] HttpResponse start_profile(const HttpRequest& request);
   [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> stop_profile();
   void append_ring(std::string& out, const sched::Engine& engine) const;
-  /// Returns the engine of the ring that the query names with ring=N, by default of the first, or the refusal.
-  [[nodiscard]] openai::ApiResult<sched::Engine*> shown_ring(const HttpRequest& request) const;
+  struct ShownRing {
+    const sched::Engine& engine;
+    std::shared_ptr<const sched::RingView> stats;
+  };
+  /// Returns the ring that the query names with ring=N, by default the first, or the refusal.
+  [[nodiscard]] openai::ApiResult<ShownRing> shown_ring(const HttpRequest& request) const;
 
   async::Runtime& runtime_;
   sched::Engine& engine_;

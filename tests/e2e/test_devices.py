@@ -432,7 +432,8 @@ def test_ranks_of_a_stage_on_several_nodes_answer_as_one(nodes, stages, ranks, g
     ([], ["--device", "cpu"], "one computes on a GPU, the other in memory of its host"),
 ])
 def test_nodes_that_cannot_share_a_stage_are_named(environment, flags, reason):
-    with GpuRing("--tp-size", 2, stages=1, node_environment=environment, node_flags=flags) as ring:
+    timeout = ["--nccl-timeout", 4]
+    with GpuRing("--tp-size", 2, *timeout, stages=1, node_environment=environment, node_flags=[*flags, *timeout]) as ring:
         wait_until(lambda: reason in ring.server.log(), f"the reason: {reason}")
         assert ring.health() == 503
         assert ring.nodes[1].process.poll() is None

@@ -8,8 +8,11 @@ import signal
 
 import pytest
 from browser import Browser, find_chromium
-from millrace_server import MODEL, ROOT, run_binary, wait_until
+from millrace_ring import free_port
+from millrace_server import BINARY, MODEL, ROOT, run_binary, wait_until
+from node_process import NodeProcess
 from ring_process import DividedServer, RingProcess
+from test_page import text_of
 from test_rings import Stream, ask, health, ids_answer, prompt_of
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2, 3]}},
@@ -125,7 +128,7 @@ def test_profiles_of_rings_elsewhere_lie_with_the_front(tmp_path):
         server.ring.signal(signal.SIGKILL)
         wait_until(lambda: health(server)["status"] == "degraded", "the loss")
         live = server.get("/live?ring=1")
-        assert live.status_code == 503 and "gone" in live.json()["error"]["message"]
+        assert live.status_code == 503 and "ring 1: gone" in live.json()["error"]["message"]
         stopped = server.post("/stop_profile").json()
         assert stopped["plans"] >= 10
         assert plans_in(tmp_path / "lost-ring-1.json")
@@ -137,14 +140,14 @@ def test_profiles_of_rings_elsewhere_lie_with_the_front(tmp_path):
 def test_the_page_shows_a_ring_in_another_process(divided):
     with Browser() as page:
         page.open(divided.url + "/")
-        wait_until(lambda: page.evaluate("$('state').textContent") == "serving", "the page's state")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
         page.evaluate("$('ring').value = '1'; $('ring').dispatchEvent(new Event('change'))")
         seen = page.evaluate("plans.length")
         ask(divided, prompt_of(15), routed_dp_rank=1, max_tokens=40, ignore_eos=True)
         wait_until(lambda: page.evaluate("plans.length") > seen + 30, "the micro-batches of ring 1")
         assert page.evaluate("view.boxes.length") > 0
         assert page.evaluate("spark.flat().every(rate => rate >= 0)")
-        assert page.evaluate("$('state').textContent") == "serving"
+        assert text_of(page, "state") == "serving"
         assert page.errors == []
 
 
@@ -189,6 +192,22 @@ def test_a_ring_that_is_told_to_end_finishes_its_requests():
         assert ask(server, "Once")[0]
 
 
+def test_the_own_ring_of_a_front_may_have_several_nodes(pp1):
+    address = f"127.0.0.1:{free_port()}"
+    node = NodeProcess([BINARY, "serve", "--model-path", MODEL, "--nnodes", 2, "--node-rank", 1, "--dist-init-addr", address,
+                        "--threads", 1])
+    try:
+        with DividedServer(front_flags=("--pp-size", 2, "--nnodes", 2, "--node-rank", 0, "--dist-init-addr", address)) as server:
+            wanted = ask(pp1, prompt_of(20))[0]
+            assert [ask(server, prompt_of(20), routed_dp_rank=rank)[0] for rank in (0, 1)] == [wanted] * 2
+            assert [server.get(f"/live?ring={ring}").json()["stage_count"] for ring in (0, 1)] == [2, 1]
+            node.signal(signal.SIGKILL)
+            wait_until(lambda: health(server)["status"] == "degraded", "the loss of ring 0's node")
+            assert ask(server, prompt_of(20))[0] == wanted
+    finally:
+        node.kill()
+
+
 def test_a_ring_of_another_model_or_arithmetic_is_refused(divided, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(ROOT / "tests/golden/qwen3", other)
@@ -210,6 +229,7 @@ def test_flags_of_rings_in_several_processes_must_agree():
     for flags, words in ((("--dp-rank", 1), "--dp-address"),
                          (("--dp-size", 2, "--dp-size-local", 1), "--dp-address"),
                          (("--dp-size", 2, "--dp-size-local", 3), "--dp-size-local 3"),
+                         (("--dp-size", 2, "--nnodes", 2, "--dist-init-addr", "h:1"), "--dp-size-local 1"),
                          (("--dp-address", "h:1"), "--dp-rank"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--dp-size", 2), "one ring"),
                          (("--dp-size", 2, "--dp-size-local", 1, "--dp-address", "h:1", "--enable-ep"), "--enable-ep")):

@@ -9,6 +9,7 @@
 #include "server/observe/ring_labels.h"
 #include "server/test_server.h"
 #include "support/fake_ring_view.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 using namespace millrace;
@@ -131,7 +132,9 @@ TEST_CASE("Each ring shows its own statistics") {
   TwoRingServer server;
   const auto a = std::make_shared<FakeRingView>(1);
   const auto b = std::make_shared<FakeRingView>(3);
-  CHECK(server.get("/live?ring=1").status == 503);
+  const HttpReply unseen = server.get("/live?ring=1");
+  CHECK(unseen.status == 503);
+  CHECK_THAT(ParsedJson(unseen.body).string("/error/message"), Mentions("ring 1"));
   server.a.stats = a;
   server.b.stats = b;
   a->record_plans(1);
