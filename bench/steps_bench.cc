@@ -10,9 +10,9 @@
 
 #include "async/real_runtime.h"
 #include "comm/collective/shared_experts.h"
-#include "comm/in_process_link.h"
+#include "comm/collective/tcp_experts.h"
 #include "cpu/cpu_backend.h"
-#include "sched/steps/step_group.h"
+#include "sched/steps/remote_step_group.h"
 #include "sched/steps/step_participant.h"
 #include "sched/steps/step_server.h"
 
@@ -75,17 +75,18 @@ struct Heads {
   }
 };
 
-asio::awaitable<void> join_group(Heads& heads, sched::StepGroup& group, uint32_t ring, std::promise<void>& joined) {
-  auto membership = co_await group.join(ring, heads.threads[ring]->runtime());
+asio::awaitable<void> join_epoch(Heads& heads, sched::StepEpochs& epochs, uint32_t ring, std::promise<void>& joined) {
+  auto membership = co_await epochs.join(ring, heads.threads[ring]->runtime(), {});
   heads.steps[ring] = std::make_shared<sched::StepParticipant>(std::move(membership.board));
   joined.set_value();
 }
 
-void join_all(Heads& heads, sched::StepGroup& group) {
+/// Lets each head join the epoch of its process.
+void join_all(Heads& heads, const std::vector<sched::StepEpochs*>& epochs) {
   std::vector<std::promise<void>> joined(heads.threads.size());
   for (uint32_t ring = 0; ring < heads.threads.size(); ++ring) {
     asio::post(heads.threads[ring]->context(),
-               [&, ring] { heads.tasks[ring]->spawn("join", join_group(heads, group, ring, joined[ring])); });
+               [&, ring] { heads.tasks[ring]->spawn("join", join_epoch(heads, *epochs[ring], ring, joined[ring])); });
   }
   for (auto& each : joined) each.get_future().get();
 }
@@ -143,26 +144,52 @@ void measure_coordinator(Heads& heads, const StepBenchOptions& options, const ch
 void measure_word(const StepBenchOptions& options) {
   sched::StepGroup group(static_cast<uint32_t>(options.rings), options.lookahead);
   Heads heads(options.rings);
-  join_all(heads, group);
+  join_all(heads, std::vector<sched::StepEpochs*>(heads.threads.size(), &group));
   measure_coordinator(heads, options, "word");
 }
 
-void measure_messages(const StepBenchOptions& options) {
-  async::IoThread coordinator("coordinator");
-  sched::StepServer server(coordinator.runtime(), options.lookahead);
-  async::TaskGroup serving(coordinator.runtime());
-  Heads heads(options.rings);
-  for (size_t ring = 0; ring < heads.threads.size(); ++ring) {
-    async::Runtime& head = heads.threads[ring]->runtime();
-    comm::Link requests = comm::make_in_process_link(head, coordinator.runtime(), 1 << 20);
-    comm::Link steps = comm::make_in_process_link(coordinator.runtime(), head, 1 << 20);
-    server.add(fmt::format("ring {}", ring), {std::move(steps.sender), std::move(requests.receiver)});
-    heads.steps[ring] = std::make_shared<sched::StepParticipant>(
-        sched::make_remote_board({std::move(requests.sender), std::move(steps.receiver)}));
+/// A ring in a process of its own. Messages travel between two threads, encoded as on the connection.
+struct RemoteRing {
+  RemoteRing(async::IoThread& front, sched::StepGroup& group, uint32_t ring, uint32_t rings)
+      : steps(ring, rings, {}), server(front.runtime(), group, ring, "", to_ring()), serving(front.runtime()) {
+    steps.attach("front", [this, &front](const sched::StepMessage& message) {
+      asio::post(front.context(),
+                 [this, bytes = sched::encode(message)] { server.handle(sched::decode_step_message(bytes).value()); });
+    });
   }
-  asio::post(coordinator.context(), [&] { serving.spawn("coordinator", server.run()); });
-  measure_coordinator(heads, options, "messages");
-  coordinator.join();
+  [[nodiscard]] sched::SendStepMessage to_ring() {
+    return [this](const sched::StepMessage& message) {
+      asio::post(link.context(),
+                 [this, bytes = sched::encode(message)] { steps.handle(sched::decode_step_message(bytes).value()); });
+    };
+  }
+
+  async::IoThread link{"front link"};
+  sched::RemoteStepGroup steps;
+  sched::StepServer server;
+  async::TaskGroup serving;
+};
+
+void measure_messages(const StepBenchOptions& options) {
+  const auto rings = static_cast<uint32_t>(options.rings);
+  async::IoThread front("rings");
+  sched::StepGroup group(rings, options.lookahead);
+  std::vector<std::unique_ptr<RemoteRing>> elsewhere;
+  std::vector<sched::StepEpochs*> epochs;
+  for (uint32_t ring = 0; ring < rings; ++ring) {
+    elsewhere.push_back(std::make_unique<RemoteRing>(front, group, ring, rings));
+    epochs.push_back(&elsewhere.back()->steps);
+  }
+  {
+    Heads heads(options.rings);
+    join_all(heads, epochs);
+    measure_coordinator(heads, options, "messages");
+  }
+  for (const auto& ring : elsewhere) {
+    asio::post(front.context(), [&ring] { ring->serving.spawn("close", ring->server.close("the end")); });
+  }
+  front.join();
+  for (const auto& ring : elsewhere) ring->link.join();
 }
 
 /// The rank of a ring that exchanges rows of zeros: the time of the exchange alone, without experts.
@@ -172,15 +199,15 @@ struct ExchangingRank {
   tensor::Buffer x, logits, all_x, all_logits, all_sums, sums;
 };
 
-std::vector<ExchangingRank> make_ranks(const StepBenchOptions& options, int64_t rows) {
-  const auto shared = std::make_shared<comm::SharedExperts>(
-      comm::SharedExperts::Shape{.ring_count = options.rings, .rank_count = 1, .stage_count = 1});
+using MakeEnd = std::function<std::unique_ptr<tensor::ExpertExchange>(int32_t ring, tensor::Backend& backend)>;
+
+std::vector<ExchangingRank> make_ranks(const StepBenchOptions& options, int64_t rows, const MakeEnd& make_end) {
   std::vector<ExchangingRank> ranks;
   const auto bytes = [](int64_t count, int64_t cols, size_t size) { return static_cast<size_t>(count * cols) * size; };
   for (int32_t ring = 0; ring < options.rings; ++ring) {
     ExchangingRank& rank = ranks.emplace_back();
     rank.backend = cpu::make_backend({.threads = options.threads});
-    rank.end = comm::SharedExperts::join(shared, 0, ring, 0, *rank.backend);
+    rank.end = make_end(ring, *rank.backend);
     rank.x = rank.backend->allocate(bytes(rows, options.hidden, 2));
     rank.logits = rank.backend->allocate(bytes(rows, options.experts, 4));
     rank.sums = rank.backend->allocate(bytes(rows, options.hidden, 4));
@@ -189,6 +216,50 @@ std::vector<ExchangingRank> make_ranks(const StepBenchOptions& options, int64_t 
     rank.all_sums = rank.backend->allocate(bytes(rows * options.rings, options.hidden, 4));
   }
   return ranks;
+}
+
+MakeEnd ends_in_memory(const StepBenchOptions& options) {
+  const auto shared = std::make_shared<comm::SharedExperts>(
+      comm::SharedExperts::Shape{.ring_count = options.rings, .rank_count = 1, .stage_count = 1});
+  return [shared](int32_t ring, tensor::Backend& backend) {
+    return comm::SharedExperts::join(shared, 0, ring, 0, backend);
+  };
+}
+
+asio::awaitable<void> connect_ring(async::Runtime& runtime, comm::TcpListener& listener,
+                                   comm::TcpExpertsOptions options, std::shared_ptr<comm::TcpExperts>& ring) {
+  const async::Event done(runtime);
+  auto connected = co_await comm::TcpExperts::connect(runtime, listener, std::move(options), {}, done,
+                                                      runtime.now() + std::chrono::seconds(10));
+  ring = std::move(connected).value();
+}
+
+/// Connects the rings over loopback.
+MakeEnd ends_over_tcp(const StepBenchOptions& options) {
+  asio::io_context context(1);
+  async::RealRuntime runtime(context);
+  std::vector<std::unique_ptr<comm::TcpListener>> listeners;
+  comm::TcpExpertsOptions experts{.shape = {.ring_count = options.rings, .rank_count = 1, .stage_count = 1},
+                                  .ring = 0,
+                                  .epoch = 1,
+                                  .endpoints = {},
+                                  .sockets = {}};
+  for (int32_t ring = 0; ring < options.rings; ++ring) {
+    listeners.push_back(comm::TcpListener::open(runtime, {"127.0.0.1", 0}).value());
+    experts.endpoints.push_back(listeners.back()->endpoint());
+  }
+  std::vector<std::shared_ptr<comm::TcpExperts>> rings(listeners.size());
+  async::TaskGroup tasks(runtime);
+  for (size_t ring = 0; ring < rings.size(); ++ring) {
+    experts.ring = static_cast<int32_t>(ring);
+    tasks.spawn("connect", connect_ring(runtime, *listeners[ring], experts, rings[ring]));
+  }
+  while (tasks.size() > 0) (void)context.run_one();
+  for (const auto& listener : listeners) listener->close();
+  context.run();
+  return [rings](int32_t ring, tensor::Backend& backend) {
+    return comm::TcpExperts::join(rings[static_cast<size_t>(ring)], 0, 0, backend);
+  };
 }
 
 /// Runs steps on all ranks at once. Returns the microseconds of one.
@@ -223,10 +294,11 @@ double time_steps(const StepBenchOptions& options, std::vector<ExchangingRank>& 
   return us_since(start) / static_cast<double>(steps);
 }
 
-void measure_exchange(const StepBenchOptions& options) {
+void measure_exchange(const StepBenchOptions& options, const char* name,
+                      MakeEnd (*make_ends)(const StepBenchOptions& options)) {
   std::vector<double> empty_us;
   uint64_t step = 0;
-  std::vector<ExchangingRank> ranks = make_ranks(options, 1);
+  std::vector<ExchangingRank> ranks = make_ranks(options, 1, make_ends(options));
   for (size_t round = 0; round < options.rounds; ++round) {
     empty_us.push_back(time_steps(options, ranks, 0, options.steps, step));
   }
@@ -235,11 +307,11 @@ void measure_exchange(const StepBenchOptions& options) {
     std::ranges::sort(sorted);
     return sorted[sorted.size() / 2];
   }();
-  fmt::print("\nper stage of {} rings with {} threads each\n", options.rings, options.threads);
+  fmt::print("\nper stage of {} rings with {} threads each, {}\n", options.rings, options.threads, name);
   fmt::print("a step without rows of any ring: {} us; the {} steps of the look-ahead take {:.0f} us\n",
              summary(empty_us), options.lookahead, median * static_cast<double>(options.lookahead));
   for (const int64_t rows : options.rows) {
-    std::vector<ExchangingRank> with_rows = make_ranks(options, rows);
+    std::vector<ExchangingRank> with_rows = make_ranks(options, rows, make_ends(options));
     std::vector<double> us;
     uint64_t number = 0;
     const int64_t steps = std::max<int64_t>(2, options.steps / (options.layers * (1 + rows)));
@@ -268,6 +340,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   measure_word(options);
   measure_messages(options);
-  measure_exchange(options);
+  measure_exchange(options, "in memory", ends_in_memory);
+  measure_exchange(options, "over TCP on loopback", ends_over_tcp);
   return 0;
 }

@@ -10,146 +10,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, Iterator
 
-_LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-_LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "bos_token_id": 128000,
-    "eos_token_id": [128001, 128008, 128009],
-}
-_QWEN3_MOE = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "tie_word_embeddings": False,
-    "bos_token_id": 151643,
-    "eos_token_id": [151645, 151643],
-}
-
-SHAPES: dict[str, dict] = {
-    "smollm2-135m": {
-        **_LLAMA,
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "max_position_embeddings": 8192,
-        "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    "qwen2.5-0.5b": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "hidden_act": "silu",
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "max_window_layers": 21,
-        "use_sliding_window": False,
-        "sliding_window": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": True,
-        "bos_token_id": 151643,
-        "eos_token_id": [151645, 151643],
-    },
-    "llama-3.2-1b": {
-        **_LLAMA,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "rope_scaling": {**_LLAMA3_ROPE, "factor": 32.0},
-        "tie_word_embeddings": True,
-    },
-    "llama-3.1-8b": {
-        **_LLAMA,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "rope_scaling": {**_LLAMA3_ROPE, "factor": 8.0},
-        "tie_word_embeddings": False,
-    },
-    "qwen3-30b-a3b": _QWEN3_MOE,
-    # No real model's: the one above made smaller, 1.7 GB in bf16, of which a token takes 0.35 GB.
-    "qwen3-moe-0.8b": {
-        **_QWEN3_MOE,
-        "vocab_size": 32768,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 10,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "num_experts": 64,
-        "moe_intermediate_size": 384,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-    "mixtral-8x7b": {
-        "architectures": ["MixtralForCausalLM"],
-        "model_type": "mixtral",
-        "hidden_act": "silu",
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 32768,
-        "sliding_window": None,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 1000000.0,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "tie_word_embeddings": False,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
-}
+from model_shapes import SHAPES
 
 DTYPES = {"bf16": ("BF16", "bfloat16", 2), "f16": ("F16", "float16", 2), "f32": ("F32", "float32", 4)}
 BLOCK_VALUES = 1 << 22
@@ -157,50 +18,129 @@ DISTINCT_VALUES = 1 << 14
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
-def feed_forward(config: dict, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name within the layer, shape) of its feed-forward: one, or a router and the experts."""
-    hidden = config["hidden_size"]
-    if config["model_type"] == "mixtral":
-        place, parts, inner = "block_sparse_moe.", ("w1", "w3", "w2"), config["intermediate_size"]
-        experts = config["num_local_experts"]
-    else:
-        place, parts, inner = "mlp.", ("gate_proj", "up_proj", "down_proj"), config["intermediate_size"]
-        sparse = index not in config.get("mlp_only_layers", []) and (index + 1) % config.get("decoder_sparse_step", 1) == 0
-        experts = config.get("num_experts", 0) if sparse else 0
-    owners = [place]
-    if experts:
-        yield place + "gate.weight", (experts, hidden)
-        owners = [f"{place}experts.{e}." for e in range(experts)]
-        inner = config.get("moe_intermediate_size", inner)
-    for owner in owners:
-        yield f"{owner}{parts[0]}.weight", (inner, hidden)
-        yield f"{owner}{parts[1]}.weight", (inner, hidden)
-        yield f"{owner}{parts[2]}.weight", (hidden, inner)
+Tensors = Iterator[tuple[str, tuple[int, ...]]]
 
 
-def tensors(config: dict) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of every tensor, in the order of the forward pass."""
-    hidden = config["hidden_size"]
-    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
-    rows = {"q": config["num_attention_heads"] * head_dim}
+def is_recurrent(config: dict, index: int) -> bool:
+    """Whether a layer of a hybrid has a delta net or a short convolution."""
+    if "full_attn_idxs" in config:
+        return index not in config["full_attn_idxs"]
+    return (index + 1) % config.get("full_attention_interval", 1) != 0
+
+
+def attention(config: dict) -> Tensors:
+    hidden, heads, model = config["hidden_size"], config["num_attention_heads"], config["model_type"]
+    head_dim = config.get("head_dim") or hidden // heads
+    output = "out" if model == "lfm2" else "o"
+    rows = {"q": heads * head_dim * (2 if model == "qwen3_next" else 1)}
     rows["k"] = rows["v"] = config["num_key_value_heads"] * head_dim
+    for name, size in rows.items():
+        yield f"self_attn.{name}_proj.weight", (size, hidden)
+        if model in ("qwen2", "gpt_oss"):
+            yield f"self_attn.{name}_proj.bias", (size,)
+    yield f"self_attn.{output}_proj.weight", (hidden, heads * head_dim)
+    if model == "gpt_oss":
+        yield "self_attn.o_proj.bias", (hidden,)
+        yield "self_attn.sinks", (heads,)
+    norms = {"lfm2": "layernorm", "qwen3": "norm", "qwen3_moe": "norm", "qwen3_next": "norm"}
+    if model in norms:
+        yield f"self_attn.q_{norms[model]}.weight", (head_dim,)
+        yield f"self_attn.k_{norms[model]}.weight", (head_dim,)
+
+
+def latent_attention(config: dict) -> Tensors:
+    hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    nope, rope, value = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
+    yield "self_attn.q_proj.weight", (heads * (nope + rope), hidden)
+    yield "self_attn.kv_a_proj_with_mqa.weight", (latent + rope, hidden)
+    yield "self_attn.kv_a_layernorm.weight", (latent,)
+    yield "self_attn.kv_b_proj.weight", (heads * (nope + value), latent)
+    yield "self_attn.o_proj.weight", (hidden, heads * value)
+
+
+def recurrent_mixer(config: dict) -> Tensors:
+    hidden = config["hidden_size"]
+    if config["model_type"] == "lfm2":
+        yield "conv.in_proj.weight", (3 * hidden, hidden)
+        yield "conv.conv.weight", (hidden, 1, config["conv_L_cache"])
+        yield "conv.out_proj.weight", (hidden, hidden)
+        return
+    values = config["linear_num_value_heads"]
+    keys = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    value = values * config["linear_value_head_dim"]
+    yield "linear_attn.in_proj_qkvz.weight", (keys + 2 * value, hidden)
+    yield "linear_attn.in_proj_ba.weight", (2 * values, hidden)
+    yield "linear_attn.conv1d.weight", (keys + value, 1, config["linear_conv_kernel_dim"])
+    yield "linear_attn.dt_bias", (values,)
+    yield "linear_attn.A_log", (values,)
+    yield "linear_attn.norm.weight", (config["linear_value_head_dim"],)
+    yield "linear_attn.out_proj.weight", (hidden, value)
+
+
+def gated(place: str, parts: tuple[str, ...], inner: int, hidden: int) -> Tensors:
+    yield f"{place}{parts[0]}.weight", (inner, hidden)
+    yield f"{place}{parts[1]}.weight", (inner, hidden)
+    yield f"{place}{parts[2]}.weight", (hidden, inner)
+
+
+def fused_experts(config: dict) -> Tensors:
+    hidden, inner, experts = config["hidden_size"], config["intermediate_size"], config["num_local_experts"]
+    yield "mlp.router.weight", (experts, hidden)
+    yield "mlp.router.bias", (experts,)
+    yield "mlp.experts.gate_up_proj", (experts, hidden, 2 * inner)
+    yield "mlp.experts.gate_up_proj_bias", (experts, 2 * inner)
+    yield "mlp.experts.down_proj", (experts, inner, hidden)
+    yield "mlp.experts.down_proj_bias", (experts, hidden)
+
+
+def feed_forward(config: dict, index: int) -> Tensors:
+    """(name within the layer, shape) of its feed-forward: one, or a router and the experts."""
+    hidden, inner, model = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    place, parts, experts = "mlp.", ("gate_proj", "up_proj", "down_proj"), 0
+    if model == "gpt_oss":
+        yield from fused_experts(config)
+        return
+    if model == "lfm2":
+        multiple = config["block_multiple_of"]
+        width = -(-(2 * inner // 3) // multiple) * multiple
+        yield from gated("feed_forward.", ("w1", "w3", "w2"), width, hidden)
+        return
+    if model == "mixtral":
+        place, parts, experts = "block_sparse_moe.", ("w1", "w3", "w2"), config["num_local_experts"]
+    elif model == "deepseek_v2":
+        experts = config["n_routed_experts"] if index >= config["first_k_dense_replace"] else 0
+    elif index not in config.get("mlp_only_layers", []) and (index + 1) % config.get("decoder_sparse_step", 1) == 0:
+        experts = config.get("num_experts", 0)
+    if not experts:
+        yield from gated(place, parts, inner, hidden)
+        return
+    inner = config.get("moe_intermediate_size", inner)
+    yield place + "gate.weight", (experts, hidden)
+    for expert in range(experts):
+        yield from gated(f"{place}experts.{expert}.", parts, inner, hidden)
+    if model == "deepseek_v2":
+        yield from gated(place + "shared_experts.", parts, config["n_shared_experts"] * inner, hidden)
+    if model == "qwen3_next":
+        yield from gated(place + "shared_expert.", parts, config["shared_expert_intermediate_size"], hidden)
+        yield place + "shared_expert_gate.weight", (1, hidden)
+
+
+def tensors(config: dict) -> Tensors:
+    """(name, shape) of every tensor, in the order of the forward pass."""
+    hidden, is_lfm2 = config["hidden_size"], config["model_type"] == "lfm2"
+    norms = ("operator_norm", "ffn_norm") if is_lfm2 else ("input_layernorm", "post_attention_layernorm")
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
-        yield layer + "input_layernorm.weight", (hidden,)
-        for name, size in rows.items():
-            yield f"{layer}self_attn.{name}_proj.weight", (size, hidden)
-            if config["model_type"] == "qwen2":
-                yield f"{layer}self_attn.{name}_proj.bias", (size,)
-        if config["model_type"] == "qwen3_moe":
-            yield layer + "self_attn.q_norm.weight", (head_dim,)
-            yield layer + "self_attn.k_norm.weight", (head_dim,)
-        yield layer + "self_attn.o_proj.weight", (hidden, rows["q"])
-        yield layer + "post_attention_layernorm.weight", (hidden,)
+        mixer = recurrent_mixer if is_recurrent(config, i) else latent_attention if "kv_lora_rank" in config else attention
+        yield f"{layer}{norms[0]}.weight", (hidden,)
+        for name, shape in mixer(config):
+            yield layer + name, shape
+        yield f"{layer}{norms[1]}.weight", (hidden,)
         for name, shape in feed_forward(config, i):
             yield layer + name, shape
-    yield "model.norm.weight", (hidden,)
-    if not config["tie_word_embeddings"]:
+    yield f"model.{'embedding_norm' if is_lfm2 else 'norm'}.weight", (hidden,)
+    if not config.get("tie_word_embeddings", config.get("tie_embedding")):
         yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
@@ -284,6 +224,8 @@ def main() -> None:
 
     config = dict(SHAPES[args.shape])
     config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
+    if "full_attn_idxs" in config:
+        config["full_attn_idxs"] = [i for i in config["full_attn_idxs"] if i < config["num_hidden_layers"]]
     _, torch_dtype, value_bytes = DTYPES[args.dtype]
     config["torch_dtype"] = torch_dtype
     args.out.mkdir(parents=True, exist_ok=True)

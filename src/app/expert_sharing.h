@@ -3,30 +3,47 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "comm/collective/shared_experts.h"
+#include "sched/ring/epoch_exchange.h"
 #include "sched/steps/step_group.h"
 
 namespace millrace::app {
 
-/// What the rings of this process share when they divide the experts of their model among them (--enable-ep): the steps
-/// and, per common epoch, the exchanges of all stages. Thread-safe; outlives the rings.
+/// What the rings of this process need to divide the experts of their model among them and the rings of other processes
+/// (--enable-ep): the common epochs, and per epoch the exchanges of all stages. Thread-safe; outlives the rings.
 class ExpertSharing {
  public:
-  ExpertSharing(const comm::SharedExperts::Shape& shape, uint64_t lookahead);
+  virtual ~ExpertSharing() = default;
+  [[nodiscard]] virtual sched::StepEpochs& epochs() = 0;
+  /// Returns the part of a ring of this process in the exchange, which lives as long as this object.
+  [[nodiscard]] virtual sched::EpochExchange& exchange(int32_t ring) = 0;
+  /// Returns a rank's end of the exchange in the epoch that `ring` has begun. The end outlives neither `this` nor
+  /// `backend`.
+  [[nodiscard]] virtual std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
+                                                                     tensor::Backend& backend) = 0;
+};
 
-  [[nodiscard]] sched::StepGroup& steps() { return steps_; }
-  /// Returns a rank's end of the exchange in a common epoch, which `ring` has joined. The end outlives neither `this`
-  /// nor `backend`.
-  [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(uint64_t epoch, int32_t ring, StageId stage, uint32_t rank,
-                                                             tensor::Backend& backend);
+/// The sharing of rings that are all in this process: their ranks meet in memory.
+class LocalSharing final : public ExpertSharing {
+ public:
+  LocalSharing(const comm::SharedExperts::Shape& shape, uint64_t lookahead);
+  ~LocalSharing() override;
+
+  [[nodiscard]] sched::StepEpochs& epochs() override { return steps_; }
+  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring) override;
+  [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
+                                                             tensor::Backend& backend) override;
 
  private:
+  class Part;
   [[nodiscard]] std::shared_ptr<comm::SharedExperts> exchange_of(uint64_t epoch);
   void end_exchange(uint64_t epoch, int32_t ring, const std::string& reason);
 
   const comm::SharedExperts::Shape shape_;
   sched::StepGroup steps_;
+  std::vector<std::unique_ptr<Part>> parts_;  // [rings]
   std::mutex mutex_;
   uint64_t epoch_ = 0;                             // of exchange_; guarded by mutex_, as the next
   std::shared_ptr<comm::SharedExperts> exchange_;  // of the newest epoch that a ring has joined

@@ -1,5 +1,7 @@
 #include "app/local_engine.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "app/auto_partition.h"
@@ -74,8 +76,8 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
-  if (resolved.node.shares_experts) {
-    const auto shared = model::check_shared_experts(*config, resolved.node.ring_count, resolved.tp_size);
+  if (resolved.node.shares_experts()) {
+    const auto shared = model::check_shared_experts(*config, resolved.node.expert_rings, resolved.tp_size);
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
   }
   if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
@@ -169,7 +171,18 @@ cluster::remote::RingFacts LocalEngine::facts() const {
   return {.config = model::fingerprint(config_),
           .vocabulary = {},
           .arithmetic = std::move(arithmetic),
+          .experts = expert_division(),
           .page_size = options_.stage.page_size};
+}
+
+/// Returns how the experts are divided, which all rings that share them agree on; empty: they are not.
+std::string LocalEngine::expert_division() const {
+  if (!options_.node.shares_experts()) return {};
+  std::vector<std::string> stages;
+  for (const model::LayerRange& range : ranges_) stages.push_back(fmt::format("{}-{}", range.begin, range.end - 1));
+  return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, in stages of the layers {}",
+                     options_.node.expert_rings, options_.tp_size,
+                     stage_config(options_, sampling_vocab_).max_batch_tokens, fmt::join(stages, ", "));
 }
 
 std::vector<std::string> LocalEngine::contents() const {
@@ -356,7 +369,7 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
       static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
   if (expert_sharing_ != nullptr) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
-      return expert_sharing_->join(step_epoch_, options_.node.ring, stage, rank, *backend);
+      return expert_sharing_->join(options_.node.expert_ring, stage, rank, *backend);
     };
   }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
@@ -385,8 +398,8 @@ void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingCon
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
     if (expert_sharing_ != nullptr) {
       stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
-          runtime, *ring_builder_, expert_sharing_->steps(), static_cast<uint32_t>(options_.node.ring),
-          [this](uint64_t epoch) { step_epoch_ = epoch; });
+          runtime, *ring_builder_, expert_sharing_->epochs(), static_cast<uint32_t>(options_.node.expert_ring),
+          expert_sharing_->exchange(options_.node.expert_ring));
     }
     sched::RingBuilder& builder =
         stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);

@@ -98,6 +98,7 @@ class LocalEngine {
   [[nodiscard]] Result<void> open_cluster();
   [[nodiscard]] Result<std::vector<model::LayerRange>> divide_layers(const NodeStagesOptions& node);
   void note_largest_node(const std::vector<model::LayerRange>& ranges);
+  [[nodiscard]] std::string expert_division() const;
   [[nodiscard]] const cluster::NodePart& own_part() const { return parts_.front(); }
   [[nodiscard]] sched::ModelInfo model_info() const;
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
@@ -127,7 +128,6 @@ class LocalEngine {
   std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_
   std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
   std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around ring_builder_, with shared experts
-  std::atomic<uint64_t> step_epoch_ = 0;                       // of the rings that share experts
   std::unique_ptr<sched::Ring> ring_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/log.h"
 #include "base/log_label.h"
 #include "cluster/node_reports.h"
 #include "cpu/cpu_backend.h"
@@ -16,7 +17,7 @@ namespace {
 /// Begins the log lines of this thread, and of the threads that it creates, with the ring. Does nothing for one ring.
 class RingLabel {
  public:
-  RingLabel(size_t ring, size_t ring_count) {
+  RingLabel(int32_t ring, int32_t ring_count) {
     if (ring_count > 1) log::label_thread(fmt::format("ring {}", ring));
   }
   ~RingLabel() { log::label_thread(""); }
@@ -33,48 +34,75 @@ void append_ring_metrics(std::string& out, const LocalEngine& ring) {
 
 }  // namespace
 
-LocalRings::LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::unique_ptr<LocalEngine>> rings)
-    : expert_sharing_(std::move(sharing)), rings_(std::move(rings)) {}
-
 Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& options,
                                                        const ClusterOptions& cluster_options, size_t vocab_size,
                                                        model::Fingerprint vocabulary) {
-  const int32_t local = cluster_options.rings.local > 0 ? cluster_options.rings.local : options.dp_size;
-  const auto count = static_cast<size_t>(local);
-  std::vector<std::unique_ptr<LocalEngine>> rings;
-  std::unique_ptr<ExpertSharing> sharing;
-  if (count > 1 && options.enable_ep) {
-    if (options.tp_size == 0 || options.dp_size * options.tp_size > tensor::kSumShards) {
-      return make_error(
-          ErrorCode::kInvalidArgument,
-          "--enable-ep with --dp-size {} and --tp-size {}: experts are divided over at most {} ranks, whose "
-          "number is given",
-          options.dp_size, options.tp_size == 0 ? "auto" : std::to_string(options.tp_size), tensor::kSumShards);
-    }
-    sharing = std::make_unique<ExpertSharing>(
-        comm::SharedExperts::Shape{
-            .ring_count = options.dp_size, .rank_count = options.tp_size, .stage_count = options.pp_size},
-        static_cast<uint64_t>(options.step_lookahead));
-  }
-  for (size_t ring = 0; ring < count; ++ring) {
-    const RingLabel label(ring, static_cast<size_t>(options.dp_size));
-    EngineOptions ring_options = options;
-    ring_options.node.ring = static_cast<int32_t>(ring);
-    ring_options.node.ring_count = local;
-    ring_options.node.shares_experts = sharing != nullptr;
-    auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, sharing.get());
-    if (engine.has_error()) return engine.error();
-    rings.push_back(std::move(*engine));
-  }
-  std::unique_ptr<LocalRings> all(new LocalRings(std::move(sharing), std::move(rings)));
+  const RingPlacement& placement = cluster_options.rings;
+  const int32_t first = placement.number.value_or(0);
+  const int32_t local = placement.number ? 1 : placement.local > 0 ? placement.local : options.dp_size;
+  std::unique_ptr<LocalRings> all(new LocalRings());
   all->vocabulary_ = vocabulary;
+  const bool shares_experts = options.enable_ep && options.dp_size > 1;
+  if (shares_experts) RETURN_IF_ERROR(all->share_experts(options, placement, local));
+  for (int32_t ring = 0; ring < local; ++ring) {
+    const RingLabel label(first + ring, options.dp_size);
+    EngineOptions ring_options = options;
+    ring_options.node.ring = ring;
+    ring_options.node.ring_count = local;
+    if (shares_experts) {
+      ring_options.node.expert_ring = first + ring;
+      ring_options.node.expert_rings = options.dp_size;
+    }
+    auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, all->expert_sharing_.get());
+    if (engine.has_error()) return engine.error();
+    all->rings_.push_back(std::move(*engine));
+  }
+  if (placement.number) return all;
   if (local < options.dp_size) {
-    all->remote_ = std::make_unique<RemoteRings>(cluster_options.rings, static_cast<uint32_t>(local),
+    sched::StepGroup* const steps = all->divided_sharing_ == nullptr ? nullptr : all->divided_sharing_->front_steps();
+    all->remote_ = std::make_unique<RemoteRings>(placement, static_cast<uint32_t>(local),
                                                  static_cast<uint32_t>(options.dp_size - local),
-                                                 options.node.ring_timeout, all->rings_.front()->engine());
+                                                 options.node.ring_timeout, all->rings_.front()->engine(), steps);
   }
   if (options.dp_size > 1) all->make_router(options);
   return all;
+}
+
+/// Makes what the `local` rings of this process share with all others.
+Result<void> LocalRings::share_experts(const EngineOptions& options, const RingPlacement& placement, int32_t local) {
+  if (options.tp_size == 0 || options.dp_size * options.tp_size > tensor::kSumShards) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--enable-ep with --dp-size {} and --tp-size {}: experts are divided over at most {} ranks, "
+                      "whose number is given",
+                      options.dp_size, options.tp_size == 0 ? "auto" : std::to_string(options.tp_size),
+                      tensor::kSumShards);
+  }
+  const comm::SharedExperts::Shape shape{
+      .ring_count = options.dp_size, .rank_count = options.tp_size, .stage_count = options.pp_size};
+  const auto lookahead = static_cast<uint64_t>(options.step_lookahead);
+  if (local == options.dp_size) {
+    expert_sharing_ = std::make_unique<LocalSharing>(shape, lookahead);
+    return {};
+  }
+  if (options.node.storage.enabled()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--enable-ep with rings in several processes and --hicache-storage-backend: the names of stored pages "
+                 "follow from the experts of all rings, which one process does not have; wanted no page store"};
+  }
+  auto divided = placement.number
+                     ? std::make_unique<DividedSharing>(shape, *placement.number, options.node.ring_timeout)
+                     : std::make_unique<DividedSharing>(shape, local, lookahead, options.node.ring_timeout);
+  divided_sharing_ = divided.get();
+  expert_sharing_ = std::move(divided);
+  return {};
+}
+
+sched::RemoteStepGroup* LocalRings::ring_steps() {
+  return divided_sharing_ == nullptr ? nullptr : divided_sharing_->ring_steps();
+}
+
+void LocalRings::expect_stop() {
+  for (const auto& ring : rings_) ring->expect_stop();
 }
 
 void LocalRings::make_router(const EngineOptions& options) {
@@ -96,8 +124,7 @@ void LocalRings::make_router(const EngineOptions& options) {
 }
 
 LocalRings::~LocalRings() {
-  // Rings that share experts end when the first does.
-  for (const auto& ring : rings_) ring->expect_stop();
+  expect_stop();  // rings that share experts end when the first does
   if (!router_) return;
   router_->stop();
   router_thread_->join();
@@ -119,22 +146,22 @@ cluster::remote::RingFacts LocalRings::facts() const {
 /// Starts the rings of this process once all are loaded, so that each finds its part of the memory.
 Result<void> LocalRings::start_local() {
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, ring_count());
+    const RingLabel label(static_cast<int32_t>(ring), static_cast<int32_t>(ring_count()));
     RETURN_IF_ERROR(rings_[ring]->load(std::span(rings_).first(ring)));
   }
   log::info("the rings have {:.1f} MB of packed weights in host memory",
             static_cast<double>(cpu::packed_bytes()) / 1e6);
-  if (expert_sharing_) share_contents();
+  if (expert_sharing_ && divided_sharing_ == nullptr) share_contents();
   const std::vector<uint32_t> sharers = rings_per_device();
   std::vector<cache::PoolSizes> pages;
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, ring_count());
+    const RingLabel label(static_cast<int32_t>(ring), static_cast<int32_t>(ring_count()));
     const auto sizes = rings_[ring]->first_pool_sizes(sharers[ring]);
     if (sizes.has_error()) return sizes.error();
     pages.push_back(*sizes);
   }
   for (size_t ring = 0; ring < rings_.size(); ++ring) {
-    const RingLabel label(ring, ring_count());
+    const RingLabel label(static_cast<int32_t>(ring), static_cast<int32_t>(ring_count()));
     RETURN_IF_ERROR(rings_[ring]->start_ring(pages[ring]));
   }
   return {};

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/expert_sharing.h"
+#include "app/divided_sharing.h"
 #include "app/local_engine.h"
 #include "app/remote_rings.h"
 #include "async/task_group.h"
@@ -41,11 +41,16 @@ class LocalRings {
   void append_metrics(std::string& out) const;
   /// Returns what must be equal for another ring to give the same outputs, once started.
   [[nodiscard]] cluster::remote::RingFacts facts() const;
+  /// Returns the common epochs of a ring whose experts are shared with those of a front; null for others.
+  [[nodiscard]] sched::RemoteStepGroup* ring_steps();
+  /// Notes that the rings are destroyed soon: if one breaks before, with another, that is no fault.
+  void expect_stop();
   /// Returns the nodes of each ring; none before they are known. Thread-safe.
   [[nodiscard]] std::vector<std::vector<cluster::NodeInfo>> nodes() const;
 
  private:
-  LocalRings(std::unique_ptr<ExpertSharing> sharing, std::vector<std::unique_ptr<LocalEngine>> rings);
+  LocalRings() = default;
+  [[nodiscard]] Result<void> share_experts(const EngineOptions& options, const RingPlacement& placement, int32_t local);
   void make_router(const EngineOptions& options);
   [[nodiscard]] Result<void> start_local();
   [[nodiscard]] size_t ring_count() const { return rings_.size() + (remote_ ? remote_->engines().size() : 0); }
@@ -53,6 +58,7 @@ class LocalRings {
   void share_contents();
 
   std::unique_ptr<ExpertSharing> expert_sharing_;  // with --enable-ep
+  DividedSharing* divided_sharing_ = nullptr;      // expert_sharing_, where some of the rings are elsewhere
   std::vector<std::unique_ptr<LocalEngine>> rings_;
   model::Fingerprint vocabulary_;
   std::stop_source interruption_;                   // ends the lookup of the address at which rings join

@@ -9,7 +9,7 @@ namespace millrace::app {
 using cluster::remote::RemoteEngine;
 
 RemoteRings::RemoteRings(const RingPlacement& placement, uint32_t first, uint32_t count,
-                         std::chrono::milliseconds silence_limit, const sched::Engine& like)
+                         std::chrono::milliseconds silence_limit, const sched::Engine& like, sched::StepGroup* steps)
     : address_(placement.front) {
   std::vector<RemoteEngine*> engines;
   for (uint32_t ring = first; ring < first + count; ++ring) {
@@ -18,7 +18,7 @@ RemoteRings::RemoteRings(const RingPlacement& placement, uint32_t first, uint32_
   }
   cluster::ControlTiming timing;
   timing.silence_limit = silence_limit;
-  listener_ = std::make_unique<cluster::remote::RingListener>(thread_.runtime(), std::move(engines), timing);
+  listener_ = std::make_unique<cluster::remote::RingListener>(thread_.runtime(), std::move(engines), timing, steps);
 }
 
 RemoteRings::~RemoteRings() {

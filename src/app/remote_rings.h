@@ -16,9 +16,10 @@ namespace millrace::app {
 /// of their own. Owned by LocalRings. The engines outlive every use of them once the destructor has joined the thread.
 class RemoteRings {
  public:
-  /// Makes the engines of the rings from number `first` on. `like` is a ring of this process, which outlives them.
+  /// Makes the engines of the rings from number `first` on. `like` is a ring of this process, which outlives them, as
+  /// does `steps`: the steps of rings that share experts, or null.
   RemoteRings(const RingPlacement& placement, uint32_t first, uint32_t count, std::chrono::milliseconds silence_limit,
-              const sched::Engine& like);
+              const sched::Engine& like, sched::StepGroup* steps);
   ~RemoteRings();
   RemoteRings(const RemoteRings&) = delete;
   RemoteRings& operator=(const RemoteRings&) = delete;

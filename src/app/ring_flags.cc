@@ -35,11 +35,19 @@ std::string placement_contradiction(const ServeFlags& flags) {
   const RingPlacement& rings = flags.cluster.rings;
   const int32_t size = flags.engine.dp_size;
   const bool is_divided = rings.number || (rings.local > 0 && rings.local < size);
-  if (is_divided && flags.engine.enable_ep) {
-    return "--enable-ep with rings in several processes: experts are shared between the rings of one process only";
-  }
-  if (rings.number && size > 1) {
-    return fmt::format("--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring", *rings.number, size);
+  if (rings.number && flags.engine.enable_ep) {
+    if (size == 1) {
+      return fmt::format(
+          "--dp-rank {} with --enable-ep: wanted the front's --dp-size, among whose rings the experts are "
+          "divided",
+          *rings.number);
+    }
+    if (*rings.number >= size) return fmt::format("--dp-rank {}: wanted below --dp-size {}", *rings.number, size);
+  } else if (rings.number && size > 1) {
+    return fmt::format(
+        "--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring; --dp-size is for "
+        "--enable-ep",
+        *rings.number, size);
   }
   if (rings.number && rings.local > 0) {
     return fmt::format("--dp-rank {} with --dp-size-local {}: only the front, which has no --dp-rank, has local rings",
@@ -153,8 +161,14 @@ std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) 
 
 std::string ring_contradiction(const ServeFlags& flags) {
   if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
+  if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
+  if (flags.engine.enable_ep) {
+    return fmt::format(
+        "--enable-ep with --nnodes {}: a ring that shares experts runs in one process, so --nnodes must be 1",
+        flags.cluster.node_count);
+  }
   const int32_t local = flags.cluster.rings.local > 0 ? flags.cluster.rings.local : flags.engine.dp_size;
-  if (local == 1 || flags.cluster.node_count == 1) return {};
+  if (local == 1) return {};
   return fmt::format("--nnodes {} with {} rings in this process: wanted --dp-size-local 1, or --nnodes 1",
                      flags.cluster.node_count, local);
 }

@@ -67,7 +67,8 @@ Result<void> serve_to_front(LocalRings& rings, const server::Service& service, S
   cluster::remote::RingServerOptions options{
       .front = flags.cluster.rings.front,
       .hello = {.ring = static_cast<uint32_t>(*flags.cluster.rings.number), .facts = rings.facts()},
-      .timing = {}};
+      .timing = {},
+      .steps = rings.ring_steps()};
   options.timing.silence_limit = flags.engine.node.ring_timeout;
   cluster::remote::RingServer ring(thread.runtime(), options, rings.engine(), host);
   async::TaskGroup tasks(thread.runtime());
@@ -75,6 +76,7 @@ Result<void> serve_to_front(LocalRings& rings, const server::Service& service, S
   const int received = signals.wait();
   const auto lost = lost_device();
   log::info("{}: leaving the front", signal_name(received));
+  rings.expect_stop();
   const auto limit = lost ? std::chrono::milliseconds(0) : flags.drain_timeout;
   asio::post(thread.context(), [&] { tasks.spawn("drain", ring.drain(limit)); });
   thread.join();

@@ -342,9 +342,23 @@ MILLRACE_INLINE void clear_w4_sums(const GemmTask& task) {
   for (int64_t i = 0; i < int64_t{task.rows} * kPanelColumns; i += kLanes) store(task.c + i, Vec{});
 }
 
+/// Prefetches the next block of a panel, some lines with every unit of each tile.
+struct W4Prefetch {
+  const char* at = nullptr;
+  const char* end = nullptr;
+  int64_t lines = 0;
+
+  MILLRACE_INLINE W4Prefetch(const char* begin, int64_t bytes, int64_t turns)
+      : at(begin), end(begin + bytes), lines((bytes / 64 + turns - 1) / turns) {}
+  MILLRACE_INLINE void run_some() {
+    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kPrefetchToL2);
+  }
+};
+
 /// Multiplies R rows from `row` on over some units from `step` on, unpacking codes as it reads them.
 template <int R, bool kTable>
-void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int row, int64_t step, int64_t units) {
+void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int row, int64_t step, int64_t units,
+               W4Prefetch& ahead) {
   constexpr int V = kTileVecs;
   const W4PanelFormat& format = *task.w4;
   const char* lhs = reinterpret_cast<const char*>(task.lhs) + static_cast<size_t>(row) * task.lhs_stride +
@@ -353,6 +367,7 @@ void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int
   for (int64_t i = 0; i < units; ++i, lhs += kW4LhsUnitBytes) {
     const char* const begin = cursor.at();
     const W4Unit unit = cursor.take();
+    ahead.run_some();
     for (const char* line = begin; line < unit.codes; line += 64)
       __builtin_prefetch(line + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
 #pragma clang loop unroll(disable)
@@ -367,33 +382,26 @@ void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int
 /// cache.
 template <bool kTable>
 void stream_rows_w4(const GemmTask& task, const W4Table& table) {
-  constexpr int64_t kSharedUnits = 8;
+  constexpr int64_t kSharedUnits = 128;
   W4Cursor cursor(*task.w4, task.panel);
   const int64_t all = task.steps / kW4UnitSteps;
-  const int64_t block = task.rows <= kW4TileRows ? all : kSharedUnits;
-  for (int64_t unit = 0; unit < all; unit += block) {
-    const int64_t count = all - unit < block ? all - unit : block;
+  const int64_t tiles = (task.rows + kW4TileRows - 1) / kW4TileRows;
+  for (int64_t unit = 0; unit < all; unit += kSharedUnits) {
+    const int64_t count = all - unit < kSharedUnits ? all - unit : kSharedUnits;
+    const char* const begin = cursor.at();
     W4Cursor end = cursor;
+    W4Prefetch ahead{nullptr, 0, 1};
     for_row_tiles<kW4TileRows>(task.rows, [&](auto rows, int row) {
       end = cursor;
-      stream_w4<decltype(rows)::kCount, kTable>(task, table, end, row, unit * kW4UnitSteps, count);
+      stream_w4<decltype(rows)::kCount, kTable>(task, table, end, row, unit * kW4UnitSteps, count, ahead);
+      if (row == 0 && tiles > 1) {
+        const char* const next = unit + count == all ? reinterpret_cast<const char*>(task.next) : end.at();
+        if (next != nullptr) ahead = W4Prefetch{next, end.at() - begin, (tiles - 1) * count};
+      }
     });
     cursor = end;
   }
 }
-
-/// Prefetches the next block of a panel, some lines with every unit of each tile.
-struct W4Prefetch {
-  const char* at = nullptr;
-  const char* end = nullptr;
-  int64_t lines = 0;
-
-  MILLRACE_INLINE W4Prefetch(const char* begin, int64_t bytes, int64_t turns)
-      : at(begin), end(begin + bytes), lines((bytes / 64 + turns - 1) / turns) {}
-  MILLRACE_INLINE void run_some() {
-    for (int64_t i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at, 0, kPrefetchToL2);
-  }
-};
 
 /// A block of units whose codes are unpacked in scratch.
 struct W4Block {

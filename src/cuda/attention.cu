@@ -3,7 +3,6 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896341f;
 /// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
 constexpr size_t kMaxPartialBytes = size_t{256} << 20;
 
@@ -105,13 +104,16 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a)
     next_offset = key_offset(source, next + kBlockKeys + lane);
     // Where none of the warp's rows sees a key, nothing would change.
     const bool visible = rows.first < rows.total && key <= last && next > first_visible;
-    if (visible) attend_block<kDim>(queries, stage, sees, key, a.scale_log2, lane, state);
+    if (visible) attend_block<kDim>(queries, stage, sees, key, a.scale, lane, state);
     if (next % kSplitKeys == 0 || next >= end) merge_split<kDim, kThreads>(state, totals);
   }
 #pragma unroll
   for (int i = 0; i < kDim / 2; ++i) state.acc[i / 4][i % 4] = totals.acc[i * kThreads];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) state.sum[i] = totals.sum[i];
+  for (int i = 0; i < 2; ++i) {
+    state.max[i] = totals.max[i];
+    state.sum[i] = totals.sum[i];
+  }
   store_rows<kDim>(a, rows, state, lane);
 }
 
@@ -165,6 +167,11 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
                                            stream, a);
 }
 
+ScoreScale score_scale(const AttentionSizes& sizes) {
+  if (sizes.soft_cap <= 0.0f) return {.cap_factor = 0.0f, .log2 = sizes.scale * kLog2E};
+  return {.cap_factor = 2.0f * kLog2E * sizes.scale / sizes.soft_cap, .log2 = sizes.soft_cap * kLog2E};
+}
+
 int32_t padded_dim(int32_t head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 96 ? 96 : head_dim <= 128 ? 128 : 256;
 }
@@ -197,8 +204,10 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
                           .out = static_cast<uint16_t*>(out),
                           .head_count = sizes.head_count,
                           .group = sizes.head_count / cache.kv_head_count,
-                          .scale_log2 = sizes.scale * kLog2E,
+                          .scale = score_scale(sizes),
                           .sliding_window = sizes.sliding_window,
+                          .causal = sizes.causal,
+                          .sinks = sizes.sinks,
                           .batch = batch,
                           .cache = cache,
                           .layer = layer};

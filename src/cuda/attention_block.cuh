@@ -14,6 +14,14 @@ constexpr int kBlockKeys = 32;
 static_assert(kSplitKeys % kBlockKeys == 0);
 /// The running maximum before any visible key. It is finite, so that differences of maxima are never NaN.
 constexpr float kInitialMax = -1e30f;
+constexpr float kLog2E = 1.44269504088896341f;
+
+/// How products of queries and keys become scores in units of log2.
+struct ScoreScale {
+  /// Above 0: products x become tanh(x · ln2/2 · cap_factor) before they are multiplied by `log2`.
+  float cap_factor = 0.0f;
+  float log2 = 0.0f;
+};
 
 /// The shared-memory layout for heads of up to kDim channels; further channels are zeros.
 template <int kDim>
@@ -105,6 +113,15 @@ __device__ void score_block(const std::byte* queries, const std::byte* keys, int
   }
 }
 
+/// Replaces products x by tanh(x · ln2/2 · factor), to about 2⁻²². NaNs stay.
+__device__ inline void cap_scores(float (&scores)[4][4], float factor) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    float& score = scores[i / 4][i % 4];
+    score = 1.0f - __fdividef(2.0f, exp2_fast(score * factor) + 1.0f);
+  }
+}
+
 /// Replaces scores by probabilities relative to the new maxima and returns the factors of the earlier sums. Invisible
 /// keys weigh exactly zero: a block without visible keys changes no bit of the row's state.
 template <int kDim>
@@ -164,11 +181,12 @@ __device__ void add_values(const float (&p)[4][4], const std::byte* values, int 
 /// Processes one block of keys; `stage` holds it as load_keys left it.
 template <int kDim>
 __device__ void attend_block(const std::byte* queries, const std::byte* stage, const Visibility& sees,
-                             int32_t first_key, float scale_log2, int lane, RowState<kDim>& state) {
+                             int32_t first_key, const ScoreScale& scale, int lane, RowState<kDim>& state) {
   float scores[4][4] = {};
   score_block<kDim>(queries, stage, lane, scores);
+  if (scale.cap_factor > 0.0f) cap_scores(scores, scale.cap_factor);
   float factor[2];
-  online_softmax_block<kDim>(scores, sees, first_key, scale_log2, lane, state, factor);
+  online_softmax_block<kDim>(scores, sees, first_key, scale.log2, lane, state, factor);
   // A factor of 1 changes no bit, so the work can be left out where all rows agree.
   if (__ballot_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f) != 0) {
 #pragma unroll

@@ -12,8 +12,10 @@ struct AttentionParams {
   uint16_t* out = nullptr;      // the same
   int32_t head_count = 0;
   int32_t group = 0;  ///< query heads per kv head
-  float scale_log2 = 0.0f;
+  ScoreScale scale;
   int32_t sliding_window = 0;
+  bool causal = true;
+  const float* sinks = nullptr;  // [heads] or null
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
@@ -30,8 +32,9 @@ struct QueryRows {
   int32_t total = 0;  ///< virtual rows of the sequence
   int32_t row_begin = 0;
   int32_t prefix = 0;
+  /// Returns the position of the last key that a virtual row sees.
   [[nodiscard]] __device__ int32_t position(const AttentionParams& a, int32_t virtual_row) const {
-    return prefix + min(virtual_row, total - 1) / a.group;
+    return prefix + (a.causal ? min(virtual_row, total - 1) : total - 1) / a.group;
   }
   [[nodiscard]] __device__ int32_t first_visible(const AttentionParams& a, int32_t virtual_row) const {
     return a.sliding_window > 0 ? max(0, position(a, virtual_row) - a.sliding_window + 1) : 0;
@@ -98,13 +101,23 @@ __device__ void load_queries(const AttentionParams& a, const QueryRows& rows, in
   }
 }
 
+/// Returns the factor of a row's unnormalised output: 1 / sum, where its head's sink counts too. The maximum is in
+/// units of log2.
+__device__ float output_factor(const AttentionParams& a, const QueryRows& rows, int32_t virtual_row, float max,
+                               float sum) {
+  if (a.sinks == nullptr) return 1.0f / sum;
+  const float sink = a.sinks[rows.kv_head * a.group + virtual_row % a.group];
+  const SoftmaxMerge merge = merge_max(max, sink * kLog2E);
+  return merge.keep / merge_value(merge, sum, 1.0f);
+}
+
 template <int kDim>
 __device__ void store_rows(const AttentionParams& a, const QueryRows& rows, const RowState<kDim>& state, int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = rows.first + lane / 4 + i * 8;
     if (virtual_row >= rows.total) continue;
-    const float inverse = 1.0f / state.sum[i];
+    const float inverse = output_factor(a, rows, virtual_row, state.max[i], state.sum[i]);
     uint16_t* const out = a.out + rows.element(a, virtual_row);
 #pragma unroll
     for (int tile = 0; tile < kDim / 8; ++tile) {

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
     if (next < end) load_keys<kDim>(source, next_offset, lane, kLanes, stages + next_stage * Tile::kStageBytes);
     commit_copies();
     next_offset = key_offset(source, next + kBlockKeys + lane);
-    attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale_log2, lane, state);
+    attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale, lane, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   reduce_row_sums<kDim>(state);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kLanes) merge_kernel(AttentionParams a) {
       acc[i] = merge_value(merge, acc[i], a.partial_acc[partial * kDim + i * kLanes + lane]);
     }
   }
-  const float inverse = 1.0f / sum;
+  const float inverse = output_factor(a, rows, virtual_row, best, sum);
   uint16_t* const out = a.out + rows.element(a, virtual_row);
 #pragma unroll
   for (int i = 0; i < kDim / kLanes; ++i) {

@@ -16,6 +16,7 @@
 #include "cuda/nccl_collective.h"
 #include "cuda/upload_batch.h"
 #include "cuda/reserve.h"
+#include "cuda/row_ops.h"
 #include "cuda/sampling.h"
 #include "cuda/submissions.h"
 #include "cuda/weights.h"
@@ -34,8 +35,11 @@ const CudaWeight& as_cuda(const PackedWeight& weight) {
 const CudaKvCache& as_cuda(const KvCache& cache) {
   return static_cast<const CudaKvCache&>(cache);
 }
+const CudaVector* as_cuda(const DeviceVector* vector) {
+  return static_cast<const CudaVector*>(vector);
+}
 const float* values_of(const DeviceVector* vector) {
-  return vector == nullptr ? nullptr : static_cast<const CudaVector*>(vector)->data();
+  return vector == nullptr ? nullptr : as_cuda(vector)->data();
 }
 const CudaBatch& as_cuda(const UploadedBatch& batch) {
   return *static_cast<const CudaBatch*>(batch.handle);
@@ -45,11 +49,6 @@ const int32_t* as_cuda(const UploadedIndices& indices) {
 }
 float* floats(const Matrix& matrix) {
   return reinterpret_cast<float*>(matrix.data);
-}
-
-void check_matrix(const char* name, const Matrix& matrix, DType dtype, int64_t rows, int64_t cols) {
-  CHECK(matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols, "{} is {} [{}, {}], wanted {} [{}, {}]",
-        name, to_string(matrix.dtype), matrix.rows, matrix.cols, to_string(dtype), rows, cols);
 }
 
 class CudaBackend final : public Backend {
@@ -96,6 +95,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) override {
     return loader_.pack_sharded(part, shards);
   }
+  std::unique_ptr<PackedWeight> pack_f32(const HostTensor& weight) override { return loader_.pack_f32(weight); }
   bool packs_w8() const override { return true; }
   std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs) override {
     check_inputs(inputs);
@@ -126,7 +126,7 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<ExpertPacker> pack_experts(int32_t count, const ExpertOptions& options,
                                              RankPosition position) override {
-    return loader_.pack_experts(count, options.routing, position);
+    return loader_.pack_experts(count, options, position);
   }
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     return loader_.load_embedding(table);
@@ -182,6 +182,52 @@ class CudaBackend final : public Backend {
   }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
+  bool computes(Feature feature) const override {
+    return feature != Feature::kRecurrence && feature != Feature::kLatentAttention;
+  }
+  void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
+    check_inside();
+    cuda::add_embedding(device_, static_cast<const CudaEmbedding&>(table), as_cuda(indices),
+                        static_cast<int64_t>(indices.values.size()), hidden);
+  }
+  void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon, bool in_place,
+                  Matrix out) override {
+    check_inside();
+    cuda::layer_norm(device_, hidden, *as_cuda(&weight), as_cuda(bias), epsilon, in_place, out);
+  }
+  void convert(Matrix hidden, Matrix out) override {
+    check_inside();
+    cuda::convert(device_, hidden, out);
+  }
+  void scale(Matrix matrix, float factor) override {
+    check_inside();
+    cuda::scale(device_, matrix, factor);
+  }
+  void soft_cap(Matrix matrix, float cap) override {
+    check_inside();
+    cuda::soft_cap(device_, matrix, cap);
+  }
+  void gelu(Matrix in, Matrix out) override {
+    check_inside();
+    cuda::gelu(device_, in, out);
+  }
+  void gelu_tanh_mul(Matrix in, Matrix out) override {
+    check_inside();
+    cuda::gelu_tanh_mul(device_, in, out);
+  }
+  void gate(Matrix values, Matrix gates) override {
+    check_inside();
+    cuda::gate(device_, values, gates);
+  }
+  void add_gated_sums(Matrix sums, Matrix gates, Matrix hidden) override {
+    check_inside();
+    cuda::add_gated_sums(device_, sums, gates, hidden);
+  }
+  void add_scaled_sums(Matrix sums, const DeviceVector* bias, const DeviceVector* norm, float epsilon, float factor,
+                       Matrix hidden) override {
+    check_inside();
+    cuda::add_scaled_sums(device_, sums, as_cuda(bias), as_cuda(norm), epsilon, factor, hidden);
+  }
   void embed(const EmbeddingTable& table, const UploadedIndices& tokens, Matrix hidden) override;
   void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) override;
   void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) override;
@@ -284,6 +330,7 @@ void CudaBackend::rms_norm(Matrix hidden, const DeviceVector& weight, float epsi
 
 void CudaBackend::matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) {
   check_inside();
+  if (as_cuda(weight).get().is_f32) return matmul_f32(device_, x, as_cuda(weight), as_cuda(bias), out);
   check_matrix("x", x, DType::kBF16, x.rows, weight.in_features());
   check_matrix("out", out, out.dtype, x.rows, weight.out_features());
   const CudaWeight& packed = as_cuda(weight);
@@ -350,10 +397,19 @@ void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const
   check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows,
                int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim);
   check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
-  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count,
-                        {values_of(rotary.inverse_frequency), rotary.rotary_dim, rotary.attention_factor},
-                        values_of(q_norm), values_of(k_norm), norm_epsilon, uploaded.device, uploaded.bounds,
-                        as_cuda(cache).layout(), layer, q.data);
+  CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
+  if (q_norm != nullptr && (q_norm->size() != shape.head_dim || k_norm->size() != shape.head_dim)) {
+    norm_all_heads(device_, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
+    q_norm = k_norm = nullptr;
+  }
+  const DeviceRotary rotation{.inverse_frequency = values_of(rotary.inverse_frequency),
+                              .rotary_dim = rotary.rotary_dim,
+                              .attention_factor = rotary.attention_factor,
+                              .query_beta = rotary.query_beta,
+                              .query_period = rotary.query_period};
+  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count, rotation, values_of(q_norm),
+                        values_of(k_norm), norm_epsilon, uploaded.device, uploaded.bounds, as_cuda(cache).layout(),
+                        layer, q.data);
 }
 
 void CudaBackend::attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
@@ -362,7 +418,14 @@ void CudaBackend::attention(Matrix q, const AttentionShape& shape, const Uploade
   const CudaBatch& uploaded = as_cuda(batch);
   check_matrix("q", q, DType::kBF16, uploaded.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
   check_matrix("out", out, DType::kBF16, q.rows, q.cols);
-  const AttentionSizes sizes{shape.head_count, shape.scale, shape.sliding_window};
+  const AttentionSizes sizes{.head_count = shape.head_count,
+                             .scale = shape.scale,
+                             .sliding_window = shape.sliding_window,
+                             .causal = shape.causal,
+                             .soft_cap = shape.soft_cap,
+                             .sinks = values_of(shape.sinks)};
+  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
+        shape.head_count);
   const DeviceKvCache& layout = as_cuda(cache).layout();
   std::byte* scratch =
       device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));

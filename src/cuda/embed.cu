@@ -1,5 +1,6 @@
-#include "cuda/kernels.h"
+#include "cuda/elementwise.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/row_kernels.h"
 
 namespace millrace::cuda {
 namespace {
@@ -30,12 +31,35 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+struct AddEmbedding {
+  const uint16_t* table;
+  int32_t vocab;
+  int32_t width;
+  const int32_t* indices;
+  float* hidden;
+  __device__ void operator()(size_t row, int32_t column) const {
+    const int32_t index = indices[row];
+    if (index < 0 || index >= vocab) return;
+    hidden[row * width + column] += bf16_to_float(table[static_cast<size_t>(index) * width + column]);
+  }
+};
+
 }  // namespace
 
 void embed(cudaStream_t stream, const void* table, int32_t vocab, int32_t width, const int32_t* tokens, int32_t rows,
            float* hidden) {
   launch<embed_kernel>({"embed", dim3(rows), dim3(kThreads)}, stream, static_cast<const uint16_t*>(table), vocab, width,
                        tokens, hidden);
+}
+
+void add_embedding(cudaStream_t stream, const void* table, int32_t vocab, int32_t width, const int32_t* indices,
+                   int32_t rows, float* hidden) {
+  launch_elements("add_embedding", stream, rows, width,
+                  AddEmbedding{.table = static_cast<const uint16_t*>(table),
+                               .vocab = vocab,
+                               .width = width,
+                               .indices = indices,
+                               .hidden = hidden});
 }
 
 }  // namespace millrace::cuda

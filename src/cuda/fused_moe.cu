@@ -1,6 +1,7 @@
+#include "cuda/activation.cuh"
 #include "cuda/dequantizing_gemm.cuh"
+#include "cuda/expert_choice.cuh"
 #include "cuda/gemm.cuh"
-#include "cuda/routing.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -11,11 +12,17 @@ constexpr int kSumThreads = 128;
 constexpr int kSumFeatures = 4;  ///< per thread
 
 /// Grid: one warp per row. The last block to finish builds the lists. Serves up to 32 · kPerLane experts.
-template <int kPerLane>
+template <int kPerLane, bool kIsPlain>
 __global__ void __launch_bounds__(kRouteThreads, 1) route_kernel(RouteParams route) {
   const int32_t rows = valid_rows(route.batch, route.first_row, route.row_stride);
   const auto row = static_cast<int32_t>(blockIdx.x * kRouteWarps + threadIdx.x / kLanes);
-  if (row < rows) route_row<kPerLane>(route, row);
+  if (row < rows) {
+    if constexpr (kIsPlain) {
+      route_row<kPerLane>(route, row);
+    } else {
+      route_row_by_options<kPerLane>(route, row);
+    }
+  }
   if (!is_last_block(route.lists.arrived)) return;
   group_pairs_by_expert<kPerLane>(route, rows);
   __syncthreads();
@@ -37,7 +44,20 @@ struct ExpertGemmParams {
   int32_t row_stride = 0;     ///< RouteParams::row_stride
   int32_t pairs_per_row = 1;  ///< pair p reads row p / pairs_per_row of x and writes row p of out
   int32_t feature_tiles = 0;
-  int32_t first_expert = 0;  ///< whose weights come first
+  int32_t first_expert = 0;       ///< whose weights come first
+  const float* biases = nullptr;  ///< of gate and up, or of down, expert by expert; or null
+  tensor::GatedActivation activation = {};
+};
+
+/// The activation of an expert's features, whose biases [gate | up] may be null.
+struct ExpertActivation {
+  tensor::GatedActivation function;
+  const float* biases = nullptr;
+  int32_t features = 0;
+  __device__ float operator()(float gate, float up, int32_t feature) const {
+    if (biases == nullptr || feature >= features) return activate(function, gate, up);
+    return activate(function, gate + biases[feature], up + biases[features + feature]);
+  }
 };
 
 /// Grid: [bound of tiles · feature tiles]. Multiplies each expert's rows. The blocks of an expert are consecutive,
@@ -63,11 +83,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   }
   __syncthreads();
   const ListedRows rows{sources, targets, count};
-  p.weight += static_cast<size_t>(tiles.expert - which.first_expert) * p.panels * ceil_div(p.inputs, kStepInputs) *
-              step_bytes(p.format);
+  const auto own = static_cast<size_t>(tiles.expert - which.first_expert);
+  p.weight += own * p.panels * ceil_div(p.inputs, kStepInputs) * step_bytes(p.format);
   auto* const sums = reinterpret_cast<float*>(shared_memory());
   compute_tile<T>(p, rows, first_panel, 0, true, sums);
-  run_epilogue<T>(p, rows, first_panel * kPanelRows, sums);
+  const bool is_gated = p.epilogue == Epilogue::kSiluMul;
+  const float* const biases = which.biases == nullptr ? nullptr : which.biases + own * p.features * (is_gated ? 2 : 1);
+  if (!is_gated) p.bias = biases;
+  run_epilogue<T>(p, rows, first_panel * kPanelRows, sums, ExpertActivation{which.activation, biases, p.features});
 }
 
 /// The sum of a row's experts over the shards. Neighbouring shards a < b of a row meet in the subtree of 2^w shards, w
@@ -247,6 +270,14 @@ void check_experts(const DeviceExperts& experts) {
                                 std::to_string(experts.count) + " experts per row, wanted at least one of at most " +
                                 std::to_string(kMaxExperts));
   }
+  const DeviceRouting& routing = experts.routing;
+  if (routing.group_count < 1 || experts.count % routing.group_count != 0 || routing.groups_per_row < 1 ||
+      routing.groups_per_row > routing.group_count ||
+      experts.count / routing.group_count * routing.groups_per_row < experts.per_row) {
+    throw std::invalid_argument("fused_moe: " + std::to_string(experts.per_row) + " experts of " +
+                                std::to_string(routing.groups_per_row) + " of " + std::to_string(routing.group_count) +
+                                " groups of " + std::to_string(experts.count) + " experts");
+  }
 }
 
 /// The inputs and buffers of one part.
@@ -289,11 +320,16 @@ void launch_route(const MoePart& part, int32_t tokens) {
                           .lists = part.lists};
   const LaunchShape shape{"route", dim3(ceil_div(part.rows, kRouteWarps)), dim3(kRouteThreads), sizeof(RouteShared)};
   constexpr int kFew = 4;  // kept in registers; more would slow down each row
-  if (part.experts.count <= kFew * kLanes) {
-    launch<route_kernel<kFew>>(shape, part.stream, route);
-  } else {
-    launch<route_kernel<kMaxExperts / kLanes>>(shape, part.stream, route);
-  }
+  const auto launch_for = [&](auto plain) {
+    constexpr bool kIsPlain = decltype(plain)::value;
+    if (part.experts.count <= kFew * kLanes) {
+      launch<route_kernel<kFew, kIsPlain>>(shape, part.stream, route);
+    } else {
+      launch<route_kernel<kMaxExperts / kLanes, kIsPlain>>(shape, part.stream, route);
+    }
+  };
+  if (part.experts.routing.is_plain) return launch_for(std::true_type{});
+  launch_for(std::false_type{});
 }
 
 /// Multiplies with `gate_up` to the gated features of x, or multiplies those by down to the outputs.
@@ -324,7 +360,9 @@ void launch_gemm(const MoePart& part, bool gate_up) {
                        .row_stride = part.rows,
                        .pairs_per_row = gate_up ? experts.per_row : 1,
                        .feature_tiles = feature_tiles,
-                       .first_expert = experts.first()});
+                       .first_expert = experts.first(),
+                       .biases = gate_up ? experts.gate_up_biases : experts.down_biases,
+                       .activation = experts.activation});
 }
 
 void run_part(const MoePart& part) {

@@ -359,6 +359,11 @@ __device__ inline float silu(float gate) {
   return gate / (expf(-gate) + 1.0f);
 }
 
+/// The activation of kSiluMul: silu(gate) · up.
+struct SiluMul {
+  __device__ float operator()(float gate, float up, int32_t /*feature*/) const { return silu(gate) * up; }
+};
+
 /// Applies the epilogue to up to four adjacent features of a row and stores them.
 __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4], int32_t row, int32_t feature) {
   const int32_t count = min(4, p.features - feature);
@@ -392,9 +397,11 @@ __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4]
 __device__ inline int quads_of_panel(const GemmParams& p) {
   return p.epilogue == Epilogue::kSiluMul ? kPanelRows / 8 : kPanelRows / 4;
 }
-/// Stores outputs 4 · quad… of the sums of a row from feature first_feature of the packed matrix on.
+/// Stores outputs 4 · quad… of the sums of a row from feature first_feature of the packed matrix on. activate(gate, up,
+/// feature) joins the sums of kSiluMul.
+template <class Activate = SiluMul>
 __device__ inline void store_quad(const GemmParams& p, const float* row_sums, int quad, int32_t first_feature,
-                                  int32_t row) {
+                                  int32_t row, const Activate& activate = {}) {
   const bool gated = p.epilogue == Epilogue::kSiluMul;
   const int feature = quad * 4;
   const int32_t out_feature = (gated ? first_feature / 2 : first_feature) + feature;
@@ -402,16 +409,18 @@ __device__ inline void store_quad(const GemmParams& p, const float* row_sums, in
   const float* const from = row_sums + (gated ? feature / 8 * 16 + feature % 8 : feature);
   float sums[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) sums[j] = gated ? silu(from[j]) * from[8 + j] : from[j];
+  for (int j = 0; j < 4; ++j) sums[j] = gated ? activate(from[j], from[8 + j], out_feature + j) : from[j];
   store_outputs(p, sums, row, out_feature);
 }
 
-template <class T, class Rows>
-__device__ void run_epilogue(const GemmParams& p, const Rows& rows, int32_t first_feature, const float* tile) {
+template <class T, class Rows, class Activate = SiluMul>
+__device__ void run_epilogue(const GemmParams& p, const Rows& rows, int32_t first_feature, const float* tile,
+                             const Activate& activate = {}) {
   const int quads = quads_of_panel(p) * T::kPanelCount;
   for (int i = threadIdx.x; i < T::kTokenCount * quads; i += T::kThreads) {
     const int token = i / quads;
-    if (rows.has(token)) store_quad(p, tile + token * T::kSumStride, i % quads, first_feature, rows.target(token));
+    if (!rows.has(token)) continue;
+    store_quad(p, tile + token * T::kSumStride, i % quads, first_feature, rows.target(token), activate);
   }
 }
 

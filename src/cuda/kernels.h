@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/routing.h"
+
 /// The ops of tensor::Backend on device memory. Each function launches kernels on `stream` and returns; it neither
 /// allocates nor waits. Data that varies between batches is read from device memory, so that a captured graph can be
 /// replayed with new contents. Arguments hold upper bounds only. Pointers are device pointers, at least 16-byte
@@ -140,6 +142,7 @@ struct DeviceWeight {
   MatrixInstruction by = MatrixInstruction::kMma;
   DeviceShards shards = {};  ///< of inputs; they begin with whole steps
   WeightFormat format = {};
+  bool is_f32 = false;  ///< `data` is f32 [out_features, in_features], for matmul_f32 (row_kernels.h) alone
 };
 /// Returns the bytes of a packed weight in bf16.
 [[nodiscard]] size_t packed_weight_bytes(int32_t out_features, int32_t in_features, bool gate_up);
@@ -198,6 +201,20 @@ void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from,
 /// hidden (f32) [rows, width] += sums (f32) [rows, width] + bias (f32, may be null).
 void add_sums(cudaStream_t stream, const float* sums, const float* bias, int32_t rows, int32_t width, float* hidden);
 
+/// How rows choose experts and weigh them, beyond experts per row and renormalization; contract: tensor::Routing.
+struct DeviceRouting {
+  bool is_plain = true;  ///< a softmax; nothing below counts
+  bool chooses_by_score = false;
+  tensor::RouterScore score = tensor::RouterScore::kSoftmax;
+  tensor::GroupScore group_score = tensor::GroupScore::kMax;
+  float scale = 1.0f;
+  float sum_epsilon = 0.0f;
+  float min_sum = 0.0f;
+  const float* choice_bias = nullptr;  // [experts] or null
+  int32_t group_count = 1;
+  int32_t groups_per_row = 1;
+};
+
 /// The experts of a sparse layer; contract: tensor::Routing. Their weights are contiguous packed weights: gate and up
 /// [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
 struct DeviceExperts {
@@ -206,8 +223,12 @@ struct DeviceExperts {
   int32_t count = 0;  ///< at most kMaxExperts
   int32_t per_row = 0;
   bool renormalize = false;
+  DeviceRouting routing = {};
   int32_t hidden = 0;
   int32_t intermediate = 0;
+  tensor::GatedActivation activation = {};
+  const float* gate_up_biases = nullptr;  // [own experts][gate | up][intermediate], or null
+  const float* down_biases = nullptr;     // [own experts][hidden], or null
   MatrixInstruction by = MatrixInstruction::kMma;
   WeightFormat gate_up_format = {};
   WeightFormat down_format = {};
@@ -223,11 +244,11 @@ inline constexpr int32_t kMaxExperts = 512;
 /// The scratch is zeroed before its first use. Each call leaves it ready for the next on the same stream, with any
 /// experts and rows.
 [[nodiscard]] size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows);
-/// hidden (f32) [rows, hidden] += Σ p_e · (silu(x·Wg_eᵀ) · (x·Wu_eᵀ))·Wd_eᵀ over the experts e of each row. Router
-/// logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden]. Within a shard terms are added in ascending
-/// order of experts, the shards' sums in a binary tree. Experts of other devices add nothing. Padding rows stay
-/// unchanged, and no expert is read for them. `rows` bounds the rows of sequences. With less scratch, down to that of
-/// one row, it works in smaller parts with equal results.
+/// hidden (f32) [rows, hidden] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each
+/// row, f being their gated activation. Router logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden].
+/// Within a shard terms are added in ascending order of experts, the shards' sums in a binary tree. Experts of other
+/// devices add nothing. Padding rows stay unchanged, and no expert is read for them. `rows` bounds the rows of
+/// sequences. With less scratch, down to that of one row, it works in smaller parts with equal results.
 void fused_moe(cudaStream_t stream, const void* x, const float* router_logits, const DeviceExperts& experts,
                const DeviceBatch& batch, int32_t rows, float* hidden, void* workspace, size_t workspace_bytes);
 
@@ -236,6 +257,9 @@ struct DeviceRotary {
   const float* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;
+  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
+  float query_beta = 0.0f;
+  int32_t query_period = 1;
 };
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
 /// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key.
@@ -247,7 +271,10 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
 struct AttentionSizes {
   int32_t head_count = 0;
   float scale = 0.0f;
-  int32_t sliding_window = 0;  ///< 0: none
+  int32_t sliding_window = 0;    ///< 0: none
+  bool causal = true;            ///< else every key of the sequence is visible; without a window
+  float soft_cap = 0.0f;         ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  const float* sinks = nullptr;  // [head_count] scores of keys without values, or null
 };
 /// Returns the scratch bytes of attention for batches within `bounds`. The scratch need not be zeroed.
 [[nodiscard]] size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache,
@@ -255,7 +282,8 @@ struct AttentionSizes {
 /// Returns the dynamic shared memory, in bytes, of an attention block for heads of `head_dim` channels. Not every
 /// device has that much.
 [[nodiscard]] size_t attention_shared_bytes(int32_t head_dim);
-/// out (bf16) [rows, heads·head_dim] = causal attention over the sequence's pages, own position included.
+/// out (bf16) [rows, heads·head_dim] = attention over the sequence's pages: up to the own position included, or over
+/// all keys where it is not causal.
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void* workspace);
 

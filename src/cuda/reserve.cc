@@ -18,8 +18,9 @@ namespace {
 /// List entries per sampled row: biases, banned tokens and, with penalties, history. One full-length history also has
 /// room.
 constexpr size_t kListEntries = 1024;
-/// Uploads of one piece of work before the logits: a batch, its tokens, the tail rows, their batch.
-constexpr size_t kBatchUploads = 4;
+/// Uploads of one piece of work before the logits: a batch and one of the tail rows for each of two cache groups, the
+/// tokens, the positions and types of an encoder, the tail rows. More cache groups make further ones when first used.
+constexpr size_t kBatchUploads = 8;
 /// Uploads per block of logits: its rows, the sampling inputs, the scoring inputs.
 constexpr size_t kBlockUploads = 3;
 constexpr size_t kBlockDownloads = 2;

@@ -30,9 +30,16 @@ __device__ float norm_factor(const float* head, const float* norm, float epsilon
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
 }
 
-/// Normalises and rotates one head, to bf16.
+/// Returns the factor of the queries at a position.
+__device__ float query_factor(const DeviceRotary& rotary, int32_t position) {
+  if (rotary.query_beta == 0.0f) return 1.0f;
+  const float periods = floorf(static_cast<float>(position) / static_cast<float>(rotary.query_period));
+  return 1.0f + rotary.query_beta * logf(1.0f + periods);
+}
+
+/// Normalises and rotates one head and multiplies it by `scale`, to bf16.
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
-                            const float* sin, int lane, uint16_t* out) {
+                            const float* sin, float scale, int lane, uint16_t* out) {
   const int32_t dim = r.cache.head_dim;
   const int32_t half = r.rotary.rotary_dim / 2;
   const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
@@ -40,10 +47,10 @@ __device__ void rotate_head(const RotaryParams& r, const float* head, const floa
   for (int32_t i = lane; i < half; i += kLanes) {
     const float x = value(i);
     const float y = value(i + half);
-    out[i] = float_to_bf16(x * cos[i] - y * sin[i]);
-    out[i + half] = float_to_bf16(y * cos[i] + x * sin[i]);
+    out[i] = float_to_bf16((x * cos[i] - y * sin[i]) * scale);
+    out[i + half] = float_to_bf16((y * cos[i] + x * sin[i]) * scale);
   }
-  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) out[i] = float_to_bf16(value(i));
+  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) out[i] = float_to_bf16(value(i) * scale);
 }
 
 /// Returns whether a value is non-finite. Only rows that attend to this position may become NaN. Masked values are
@@ -61,7 +68,7 @@ __device__ void store_key_value(const RotaryParams& r, const float* key, const f
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    rotate_head(r, key, r.k_norm, cos, sin, lane, key_out);
+    rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, key_out);
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
@@ -88,13 +95,14 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const uint32_t page = r.batch.pages[r.batch.page_begin[s] + position / r.cache.page_size];
   const float* const in = r.qkv + static_cast<size_t>(row) * (r.head_count + 2 * kv_heads) * dim;
   const int lane = threadIdx.x % kLanes;
+  const float query_scale = query_factor(r.rotary, position);
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
   const int32_t end = min(first + kBlockHeads, r.head_count + kv_heads);
   for (int32_t head = first + static_cast<int32_t>(threadIdx.x) / kLanes; head < end; head += kWarps) {
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      rotate_head(r, from, r.q_norm, cos_table, sin_table, lane, to);
+      rotate_head(r, from, r.q_norm, cos_table, sin_table, query_scale, lane, to);
       continue;
     }
     const int32_t kv_head = head - r.head_count;

@@ -80,8 +80,38 @@ __device__ uint32_t select_topk_experts(const uint32_t (&keys)[kPerLane], int32_
   return chosen;
 }
 
-/// Finds one row's experts and their weights with one warp. A row with a NaN goes to the first experts with NaN
-/// weights, as do infinities.
+/// Returns the choice of the first experts, in the form of select_topk_experts().
+template <int kPerLane>
+__device__ uint32_t first_experts(int32_t per_row) {
+  uint32_t chosen = 0;
+  for (int i = 0; i < kPerLane; ++i) {
+    chosen |= (i * kLanes + static_cast<int32_t>(threadIdx.x % kLanes) < per_row ? 1u : 0u) << i;
+  }
+  return chosen;
+}
+
+/// Lists a row's experts with their weights. weight(i) is that of this lane's expert i.
+template <int kPerLane, class Weight>
+__device__ void list_choices(const RouteParams& route, int32_t row, uint32_t chosen, const Weight& weight) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
+  const DeviceExperts& experts = route.experts;
+  uint32_t before = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i * kLanes >= experts.count) break;
+    const bool own = (chosen >> i & 1u) != 0;
+    const uint32_t bits = __ballot_sync(kAllLanes, own);
+    if (lane == 0) route.lists.choices[static_cast<size_t>(i) * route.row_stride + row] = {bits, before};
+    if (own) {
+      const uint32_t rank = before + static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1u)));
+      route.lists.weights[static_cast<size_t>(row) * experts.per_row + rank] = weight(i);
+    }
+    before += static_cast<uint32_t>(__popc(bits));
+  }
+}
+
+/// Finds one row's experts and their weights by a plain softmax, with one warp. A row with a NaN goes to the first
+/// experts with NaN weights, as do infinities.
 template <int kPerLane>
 __device__ void route_row(const RouteParams& route, int32_t row) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
@@ -101,12 +131,8 @@ __device__ void route_row(const RouteParams& route, int32_t row) {
   }
   is_nan = __ballot_sync(kAllLanes, is_nan) != 0;
   const float top = value_of_key(__reduce_max_sync(kAllLanes, top_key));
-  uint32_t chosen = 0;
-  if (is_nan) {
-    for (int i = 0; i < kPerLane; ++i) chosen |= (i * kLanes + lane < experts.per_row ? 1u : 0u) << i;
-  } else {
-    chosen = select_topk_experts(keys, experts.per_row);
-  }
+  const uint32_t chosen =
+      is_nan ? first_experts<kPerLane>(experts.per_row) : select_topk_experts(keys, experts.per_row);
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
@@ -114,20 +140,9 @@ __device__ void route_row(const RouteParams& route, int32_t row) {
     sum += counts ? expf(value_of_key(keys[i]) - top) : 0.0f;
   }
   sum = warp_sum(sum);
-  uint32_t before = 0;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    if (i * kLanes >= experts.count) break;
-    const bool own = (chosen >> i & 1u) != 0;
-    const uint32_t bits = __ballot_sync(kAllLanes, own);
-    if (lane == 0) route.lists.choices[static_cast<size_t>(i) * route.row_stride + row] = {bits, before};
-    if (own) {
-      const uint32_t rank = before + static_cast<uint32_t>(__popc(bits & ((1u << lane) - 1u)));
-      route.lists.weights[static_cast<size_t>(row) * experts.per_row + rank] =
-          is_nan ? __uint_as_float(0x7FC00000u) : expf(value_of_key(keys[i]) - top) / sum;
-    }
-    before += static_cast<uint32_t>(__popc(bits));
-  }
+  list_choices<kPerLane>(route, row, chosen, [&](int i) {
+    return is_nan ? __uint_as_float(0x7FC00000u) : expf(value_of_key(keys[i]) - top) / sum;
+  });
 }
 
 /// Returns true in the last block to arrive, which then sees all blocks' writes.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/parallel_for.h"
+#include "cuda/device_routing.h"
 #include "cuda/error.h"
 #include "cuda/weight_layout.h"
 #include "tensor/slices.h"
@@ -194,16 +195,19 @@ tensor::Buffer WeightLoader::allocate_packed(const DeviceWeight& weight, int64_t
   return allocate_device(device_.ordinal, static_cast<size_t>(count) * bytes_of(weight), device_.set_up);
 }
 
-std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> values) {
-  const std::lock_guard lock(mutex_);
+tensor::Buffer WeightLoader::load_floats(std::span<const float> values) {
   device_.make_current();
   tensor::Buffer buffer = allocate_device(device_.ordinal, values.size_bytes(), device_.set_up);
-  if (!values.empty()) {
-    check(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyDefault, device_.set_up.get()),
-          "cudaMemcpyAsync");
-    device_.set_up.synchronize();
-  }
-  return std::make_unique<CudaVector>(std::move(buffer), static_cast<int64_t>(values.size()));
+  if (values.empty()) return buffer;
+  check(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyDefault, device_.set_up.get()),
+        "cudaMemcpyAsync");
+  device_.set_up.synchronize();
+  return buffer;
+}
+
+std::unique_ptr<CudaVector> WeightLoader::load_vector(std::span<const float> values) {
+  const std::lock_guard lock(mutex_);
+  return std::make_unique<CudaVector>(load_floats(values), static_cast<int64_t>(values.size()));
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTensor> parts) {
@@ -226,6 +230,19 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   }
   device_.set_up.synchronize();
   return std::make_unique<CudaWeight>(std::move(packed), weight);
+}
+
+std::unique_ptr<CudaWeight> WeightLoader::pack_f32(const tensor::HostTensor& weight) {
+  check_matrix(weight);
+  std::vector<float> values(static_cast<size_t>(weight.shape.elements()));
+  tensor::read_floats(weight, 0, weight.shape.elements(), values.data());
+  DeviceWeight rows{.out_features = static_cast<int32_t>(weight.shape[0]),
+                    .in_features = static_cast<int32_t>(weight.shape[1]),
+                    .is_f32 = true};
+  const std::lock_guard lock(mutex_);
+  tensor::Buffer buffer = load_floats(values);
+  rows.data = buffer.data();
+  return std::make_unique<CudaWeight>(std::move(buffer), rows);
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded(const tensor::HostTensor& part,
@@ -316,8 +333,8 @@ std::unique_ptr<CudaEmbedding> WeightLoader::load_embedding(const tensor::HostTe
 /// Packs a rank's experts of a layer into their slots of two allocations.
 class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
  public:
-  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::Routing& routing, tensor::RankPosition position)
-      : loader_(loader), routing_(routing) {
+  ExpertPacker(WeightLoader& loader, int32_t count, const tensor::ExpertOptions& options, tensor::RankPosition position)
+      : loader_(loader), options_(options) {
     const tensor::SumShards shards = tensor::expert_shards(count, position);
     experts_.shards.count = position.shard_count();
     for (int32_t s = 0; s <= experts_.shards.count; ++s) {
@@ -325,8 +342,10 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     }
     CHECK(own_count() > 0, "rank {} of {} has none of {} experts", position.rank, position.size, count);
     experts_.count = count;
-    experts_.per_row = routing.experts_per_row;
-    experts_.renormalize = routing.renormalize;
+    experts_.per_row = options.routing.experts_per_row;
+    experts_.renormalize = options.routing.renormalize;
+    experts_.routing = device_routing(options.routing);
+    experts_.activation = options.activation;
     experts_.by = loader.device_.products;
   }
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
@@ -338,6 +357,7 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", gate.name);
     add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
   }
+  void add_biases(const tensor::ExpertBiases& biases) override;
   std::unique_ptr<tensor::Experts> finish() override;
 
  private:
@@ -356,11 +376,14 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   size_t count_expert(const DeviceWeight& gate_up, const DeviceWeight& down, const std::string& name);
 
   WeightLoader& loader_;
-  const tensor::Routing routing_;
+  const tensor::ExpertOptions options_;
   DeviceExperts experts_;
   int32_t added_ = 0;
-  tensor::Buffer gate_up_;  // [own_count()] packed weights
-  tensor::Buffer down_;     // [own_count()] packed weights
+  int32_t added_biases_ = 0;
+  std::vector<float> gate_up_biases_;  // [added_biases_][gate | up][intermediate]
+  std::vector<float> down_biases_;     // [added_biases_][hidden]
+  tensor::Buffer gate_up_;             // [own_count()] packed weights
+  tensor::Buffer down_;                // [own_count()] packed weights
 };
 
 size_t WeightLoader::ExpertPacker::count_expert(const DeviceWeight& gate_up, const DeviceWeight& down,
@@ -409,23 +432,51 @@ void WeightLoader::ExpertPacker::add_coded(std::vector<CodedPart> gate_up, const
   loader_.pack_panels(back, down_.data() + at * bytes_of(down_weight()));
 }
 
+void WeightLoader::ExpertPacker::add_biases(const tensor::ExpertBiases& biases) {
+  CHECK(options_.has_biases && ++added_biases_ == added_, "{} biases for {} experts", added_biases_, added_);
+  const auto intermediate = static_cast<size_t>(experts_.intermediate);
+  CHECK(biases.gate.size() == intermediate && biases.up.size() == intermediate &&
+            biases.down.size() == static_cast<size_t>(experts_.hidden),
+        "biases [{}], [{}] and [{}] for {} features of {}", biases.gate.size(), biases.up.size(), biases.down.size(),
+        intermediate, experts_.hidden);
+  gate_up_biases_.insert(gate_up_biases_.end(), biases.gate.begin(), biases.gate.end());
+  gate_up_biases_.insert(gate_up_biases_.end(), biases.up.begin(), biases.up.end());
+  down_biases_.insert(down_biases_.end(), biases.down.begin(), biases.down.end());
+}
+
 std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
   CHECK(added_ == own_count(), "{} experts were added, wanted {}", added_, own_count());
+  CHECK(added_biases_ == (options_.has_biases ? added_ : 0), "{} biases for {} experts", added_biases_, added_);
   loader_.device_.make_current();
   loader_.device_.set_up.synchronize();
   experts_.gate_up = gate_up_.data();
   experts_.down = down_.data();
-  return std::make_unique<CudaExperts>(std::move(gate_up_), std::move(down_), routing_, experts_);
+  ExpertVectors vectors;
+  if (!options_.routing.choice_bias.empty()) {
+    vectors.choice_bias = loader_.load_vector(options_.routing.choice_bias);
+    experts_.routing.choice_bias = vectors.choice_bias->data();
+  }
+  if (options_.has_biases) {
+    vectors.gate_up_biases = loader_.load_vector(gate_up_biases_);
+    vectors.down_biases = loader_.load_vector(down_biases_);
+    experts_.gate_up_biases = vectors.gate_up_biases->data();
+    experts_.down_biases = vectors.down_biases->data();
+  }
+  return std::make_unique<CudaExperts>(std::move(gate_up_), std::move(down_), std::move(vectors), options_.routing,
+                                       experts_);
 }
 
-std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::Routing& routing,
+std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, const tensor::ExpertOptions& options,
                                                                  tensor::RankPosition position) {
+  const tensor::Routing& routing = options.routing;
   CHECK(routing.experts_per_row >= 1 && routing.experts_per_row <= count, "{} of {} experts per row",
         routing.experts_per_row, count);
   if (count > kMaxExperts) {
     throw std::runtime_error(fmt::format("CUDA: a layer has {} experts, wanted at most {}", count, kMaxExperts));
   }
-  return std::make_unique<ExpertPacker>(*this, count, routing, position);
+  CHECK(routing.choice_bias.empty() || routing.choice_bias.size() == static_cast<size_t>(count),
+        "{} values of a correction bias for {} experts", routing.choice_bias.size(), count);
+  return std::make_unique<ExpertPacker>(*this, count, options, position);
 }
 
 }  // namespace millrace::cuda

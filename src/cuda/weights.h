@@ -47,6 +47,7 @@ class CudaWeight final : public tensor::PackedWeight {
 /// Returns the scratch bytes of a GEMM of up to `rows` rows.
 [[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
   const DeviceWeight& packed = weight.get();
+  if (packed.is_f32) return 0;
   if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
   return matmul_workspace_bytes(packed.out_features, packed.in_features, packed.gate_up, rows);
@@ -57,11 +58,24 @@ class CudaWeight final : public tensor::PackedWeight {
   return static_cast<size_t>(rows) * static_cast<size_t>(weight.get().in_features) * sizeof(uint16_t);
 }
 
+/// The vectors of a sparse layer's experts; each may be null.
+struct ExpertVectors {
+  std::unique_ptr<CudaVector> choice_bias;
+  std::unique_ptr<CudaVector> gate_up_biases;
+  std::unique_ptr<CudaVector> down_biases;
+};
+
 /// The experts of a sparse layer in device memory.
 class CudaExperts final : public tensor::Experts {
  public:
-  CudaExperts(tensor::Buffer gate_up, tensor::Buffer down, const tensor::Routing& routing, const DeviceExperts& device)
-      : gate_up_(std::move(gate_up)), down_(std::move(down)), routing_(routing), device_(device) {}
+  /// Takes the parts to which `device` points.
+  CudaExperts(tensor::Buffer gate_up, tensor::Buffer down, ExpertVectors vectors, const tensor::Routing& routing,
+              const DeviceExperts& device)
+      : gate_up_(std::move(gate_up)),
+        down_(std::move(down)),
+        vectors_(std::move(vectors)),
+        routing_(routing),
+        device_(device) {}
   [[nodiscard]] int32_t count() const override { return device_.count; }
   [[nodiscard]] const tensor::Routing& routing() const override { return routing_; }
   [[nodiscard]] const DeviceExperts& get() const { return device_; }
@@ -69,6 +83,7 @@ class CudaExperts final : public tensor::Experts {
  private:
   tensor::Buffer gate_up_;  // [own experts] packed weights
   tensor::Buffer down_;     // [own experts] packed weights
+  ExpertVectors vectors_;
   tensor::Routing routing_;
   DeviceExperts device_;
 };
@@ -96,6 +111,8 @@ class WeightLoader {
   [[nodiscard]] std::unique_ptr<CudaVector> load_vector(std::span<const float> values);
   /// Implements Backend::pack.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack(std::span<const tensor::HostTensor> parts);
+  /// Implements Backend::pack_f32.
+  [[nodiscard]] std::unique_ptr<CudaWeight> pack_f32(const tensor::HostTensor& weight);
   /// Implements Backend::pack_gate_up.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_gate_up(const tensor::HostTensor& gate, const tensor::HostTensor& up);
   /// Implements Backend::pack_sharded.
@@ -108,7 +125,7 @@ class WeightLoader {
   /// Implements Backend::make_embedding.
   [[nodiscard]] std::unique_ptr<CudaEmbedding> load_embedding(const tensor::HostTensor& table);
   /// Implements Backend::pack_experts.
-  [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::Routing& routing,
+  [[nodiscard]] std::unique_ptr<tensor::ExpertPacker> pack_experts(int32_t count, const tensor::ExpertOptions& options,
                                                                    tensor::RankPosition position);
 
  private:
@@ -122,6 +139,8 @@ class WeightLoader {
   /// Packs a weight of 4 or 8 bits. With shards, `source` has them as columns of x. Called without mutex_.
   [[nodiscard]] std::unique_ptr<CudaWeight> load_coded(CodedWeight coded, const DeviceShards& source = {});
   // All of these run with mutex_ held. Packed data is ready when the stream Device::set_up has reached it.
+  /// Returns numbers in device memory, complete.
+  [[nodiscard]] tensor::Buffer load_floats(std::span<const float> values);
   /// Allocates `count` packed weights, contiguous.
   [[nodiscard]] tensor::Buffer allocate_packed(const DeviceWeight& weight, int64_t count);
   /// Returns the block after the current one, once both of its memories may be written to.

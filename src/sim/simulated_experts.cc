@@ -12,8 +12,19 @@ namespace millrace::sim {
 struct SimulatedExperts::Epoch {
   uint64_t number = 0;
   std::vector<std::vector<std::unique_ptr<tensor::Collective>>> stages;  // [stages][rings · ranks]
+  bool has_ended = false;
   int32_t ending_ring = -1;
   std::string ending_reason;
+};
+
+/// Notes the epoch that a ring is in.
+class SimulatedExperts::Part final : public sched::EpochExchange {
+ public:
+  asio::awaitable<void> begin(async::Runtime& /*runtime*/, const sched::StepEpochs::Membership& joined) override {
+    epoch = joined.epoch;
+    co_return;
+  }
+  uint64_t epoch = 0;
 };
 
 SimulatedExperts::SimulatedExperts(uint32_t ring_count, uint32_t rank_count, uint64_t lookahead,
@@ -21,16 +32,46 @@ SimulatedExperts::SimulatedExperts(uint32_t ring_count, uint32_t rank_count, uin
     : ring_count_(ring_count),
       rank_count_(rank_count),
       options_(options),
-      steps_(ring_count, lookahead, [this](uint64_t number, int32_t ring, const std::string& reason) {
-        const std::shared_ptr<Epoch> epoch = epoch_of(number);
-        epoch->ending_ring = ring;
-        epoch->ending_reason = reason;
-        for (const auto& ends : epoch->stages) ends.front()->abort(reason);
-      }) {}
+      steps_(ring_count, lookahead,
+             [this](uint64_t number, int32_t ring, const std::string& reason) { end_exchange(number, ring, reason); }) {
+}
+
+SimulatedExperts::~SimulatedExperts() = default;
+
+/// Ends the exchange of an epoch; the first end counts.
+void SimulatedExperts::end_exchange(uint64_t number, int32_t ring, const std::string& reason) {
+  const std::shared_ptr<Epoch> epoch = epoch_of(number);
+  if (std::exchange(epoch->has_ended, true)) return;
+  epoch->ending_ring = ring;
+  epoch->ending_reason = reason;
+  for (const auto& ends : epoch->stages) ends.front()->abort(reason);
+}
+
+void SimulatedExperts::divide(async::VirtualWorld& world, const SimulatedLinkOptions& links) {
+  CHECK(runtimes_.empty(), "the rings are divided before they are made");
+  for (uint32_t ring = 1; ring < ring_count_; ++ring) {
+    connections_.push_back(std::make_unique<SimulatedSteps>(
+        world, steps_, ring, ring_count_, links,
+        [this](uint64_t number, int32_t origin, const std::string& reason) { end_exchange(number, origin, reason); }));
+  }
+}
+
+void SimulatedExperts::stop() {
+  for (const auto& connection : connections_) connection->stop();
+}
+
+sched::StepEpochs& SimulatedExperts::epochs(uint32_t ring) {
+  return ring == 0 || !is_divided() ? static_cast<sched::StepEpochs&>(steps_) : connection(ring).epochs();
+}
+
+sched::EpochExchange& SimulatedExperts::exchange(uint32_t ring) {
+  return *parts_[ring];
+}
 
 uint32_t SimulatedExperts::add_ring(std::vector<async::Runtime*> runtimes) {
   CHECK(runtimes_.size() < ring_count_, "more than {} rings", ring_count_);
   runtimes_.push_back(std::move(runtimes));
+  parts_.push_back(std::make_unique<Part>());
   return static_cast<uint32_t>(runtimes_.size() - 1);
 }
 
@@ -50,9 +91,8 @@ std::shared_ptr<SimulatedExperts::Epoch> SimulatedExperts::epoch_of(uint64_t num
   return newest_;
 }
 
-std::unique_ptr<tensor::ExpertExchange> SimulatedExperts::join(uint64_t epoch, uint32_t ring, StageId stage,
-                                                               uint32_t rank) {
-  std::shared_ptr<Epoch> joined = epoch_of(epoch);
+std::unique_ptr<tensor::ExpertExchange> SimulatedExperts::join(uint32_t ring, StageId stage, uint32_t rank) {
+  std::shared_ptr<Epoch> joined = epoch_of(parts_[ring]->epoch);
   auto& end = static_cast<SimulatedCollective&>(*joined->stages[stage.value()][ring * rank_count_ + rank]);
   return std::make_unique<SimulatedExpertExchange>(*this, std::move(joined), ring, rank, end);
 }
@@ -102,7 +142,7 @@ asio::awaitable<std::vector<uint64_t>> SimulatedExpertExchange::differences(int3
 }
 
 void SimulatedExpertExchange::abort(const std::string& reason) {
-  experts_.steps_.end_epoch(epoch_->number, static_cast<int32_t>(ring_), reason);
+  experts_.epochs(ring_).end_epoch(epoch_->number, static_cast<int32_t>(ring_), reason);
 }
 
 bool SimulatedExpertExchange::begin_step(uint64_t, bool) {

@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "sched/steps/step_group.h"
+#include "async/virtual_runtime.h"
+#include "sched/ring/epoch_exchange.h"
 #include "sim/simulated_collective.h"
+#include "sim/simulated_steps.h"
 #include "tensor/expert_exchange.h"
 
 namespace millrace::sim {
@@ -17,16 +19,28 @@ class SimulatedExperts {
  public:
   SimulatedExperts(uint32_t ring_count, uint32_t rank_count, uint64_t lookahead, VirtualCollectiveOptions options);
 
-  [[nodiscard]] sched::StepGroup& steps() { return steps_; }
+  ~SimulatedExperts();
+  /// Puts all rings but the first into processes of their own, before the first ring is made: they step by messages on
+  /// links with these options.
+  void divide(async::VirtualWorld& world, const SimulatedLinkOptions& links);
+  /// Returns the connection of a ring that is in another process than the first.
+  [[nodiscard]] SimulatedSteps& connection(uint32_t ring) { return *connections_[ring - 1]; }
+  [[nodiscard]] bool is_divided() const { return !connections_.empty(); }
+  /// Ends the connections between the processes.
+  void stop();
+
   /// Adds the next ring, whose ranks have these runtimes, stage by stage. Returns its number.
   [[nodiscard]] uint32_t add_ring(std::vector<async::Runtime*> runtimes);
-  /// Returns the end of a rank in a common epoch.
-  [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(uint64_t epoch, uint32_t ring, StageId stage,
-                                                             uint32_t rank);
+  [[nodiscard]] sched::StepEpochs& epochs(uint32_t ring);
+  [[nodiscard]] sched::EpochExchange& exchange(uint32_t ring);
+  /// Returns the end of a rank in the epoch that its ring has begun.
+  [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(uint32_t ring, StageId stage, uint32_t rank);
 
  private:
   friend class SimulatedExpertExchange;
   struct Epoch;
+  class Part;
+  void end_exchange(uint64_t epoch, int32_t ring, const std::string& reason);
   [[nodiscard]] std::shared_ptr<Epoch> epoch_of(uint64_t number);
 
   const uint32_t ring_count_;
@@ -34,7 +48,9 @@ class SimulatedExperts {
   const VirtualCollectiveOptions options_;
   std::vector<std::vector<async::Runtime*>> runtimes_;  // [rings][stages · ranks]
   std::shared_ptr<Epoch> newest_;
+  std::vector<std::unique_ptr<Part>> parts_;  // [rings]
   sched::StepGroup steps_;
+  std::vector<std::unique_ptr<SimulatedSteps>> connections_;  // [rings - 1] where the rings are divided
 };
 
 /// One rank's end. A virtual thread cannot block, so runners call begin() and check(), which suspend, and never the

@@ -114,9 +114,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   };
   const uint32_t number = options.experts == nullptr ? 0 : options.experts->add_ring(runtimes);
   if (options.experts != nullptr) {
-    shape.make_expert_exchange = [this, number, experts = options.experts](StageId stage, uint32_t rank,
-                                                                           tensor::Backend*) {
-      return experts->join(step_epoch_, number, stage, rank);
+    shape.make_expert_exchange = [number, experts = options.experts](StageId stage, uint32_t rank, tensor::Backend*) {
+      return experts->join(number, stage, rank);
     };
   }
   shape.make_link = [links = options.links, head_links = options.head_links.value_or(options.links), &head_runtime](
@@ -144,9 +143,8 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
   const cache::PoolSizes first{.device = scheduler.page_count, .host = scheduler.host_page_count};
   ring_builder_ = std::make_unique<ResizingRingBuilder>(first, make_stages, options.pool_sizes);
   if (options.experts != nullptr) {
-    stepping_builder_ =
-        std::make_unique<sched::SteppingRingBuilder>(head_runtime, *ring_builder_, options.experts->steps(), number,
-                                                     [this](uint64_t epoch) { step_epoch_ = epoch; });
+    stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
+        head_runtime, *ring_builder_, options.experts->epochs(number), number, options.experts->exchange(number));
   }
   sched::RingBuilder& builder = stepping_builder_ ? static_cast<sched::RingBuilder&>(*stepping_builder_)
                                                   : static_cast<sched::RingBuilder&>(*ring_builder_);

@@ -78,7 +78,6 @@ class SimulatedRing {
   [[nodiscard]] bool stopped() const { return ring_->stopped(); }
 
  private:
-  uint64_t step_epoch_ = 0;  // of the rings that share experts
   std::unique_ptr<ResizingRingBuilder> ring_builder_;
   std::unique_ptr<sched::SteppingRingBuilder> stepping_builder_;  // around it, with shared experts
   std::unique_ptr<sched::Ring> ring_;

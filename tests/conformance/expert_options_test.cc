@@ -127,6 +127,36 @@ TEST_CASE("a row chooses within its best groups") {
   }
 }
 
+TEST_CASE("rows choose among hundreds of experts in groups") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 72);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(Feature::kRouting)) continue;
+    INFO(backend_case.name);
+    for (const auto& [experts, groups] :
+         {std::pair(256, 8), std::pair(160, 8), std::pair(144, 1), std::pair(129, 43)}) {
+      for (const GroupScore group_score : {GroupScore::kMax, GroupScore::kSumOfTwo}) {
+        Routing routing{.experts_per_row = 6,
+                        .renormalize = true,
+                        .score = groups > 10 ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+                        .scale = 2.5f,
+                        .sum_epsilon = 1e-20,
+                        .group_count = groups,
+                        .groups_per_row = (groups + 1) / 2,
+                        .group_score = group_score};
+        if (group_score == GroupScore::kSumOfTwo) routing.choice_bias = random.normal(experts, 0.1f);
+        RoutedWeights weights(*backend, experts, routing);
+        for (int row = 0; row < 3; ++row) {
+          const Values logits = random.normal(experts, 2.0f);
+          INFO(experts << " experts in " << groups << " groups, row " << row);
+          REQUIRE(weights.matches(logits, reference::route(logits, routing)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("sigmoid scores of extreme logits are finite") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();

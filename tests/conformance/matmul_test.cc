@@ -94,6 +94,45 @@ TEST_CASE("a weight in f32 is multiplied in f32") {
   }
 }
 
+TEST_CASE("a row of a product in f32 depends on no other row") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 6);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kF32Weights)) continue;
+    for (const int64_t in : {int64_t{3}, int64_t{128}, int64_t{260}, random.integer(1, 700)}) {
+      constexpr int64_t kRows = 19;
+      constexpr int64_t kFeatures = 13;
+      INFO(backend_case.name << ": " << in << " inputs");
+      const HostMatrix stored(random.normal(kFeatures * in), DType::kF16, kFeatures, in);
+      const auto weight = backend->pack_f32(stored.tensor());
+      Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
+      const auto multiply = [&](const Values& left) {
+        const auto rows = static_cast<int64_t>(left.size()) / in;
+        Values got;
+        backend->run_and_wait([&] {
+          const DeviceMatrix given = make_matrix(*backend, backend->compute_dtype(), rows, in);
+          const DeviceMatrix product = make_matrix(*backend, DType::kF32, rows, kFeatures);
+          upload(*backend, left, given);
+          backend->matmul(given.matrix, *weight, nullptr, product.matrix);
+          got = download(*backend, product.matrix);
+        });
+        return got;
+      };
+      x[static_cast<size_t>(4 * in)] = std::nanf("");
+      const Values together = multiply(x);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const Values alone = multiply({x.begin() + row * in, x.begin() + (row + 1) * in});
+        for (int64_t i = 0; i < kFeatures; ++i) {
+          const float value = together[static_cast<size_t>(row * kFeatures + i)];
+          const bool is_as_wanted = row == 4 ? std::isnan(value) : value == alone[static_cast<size_t>(i)];
+          REQUIRE(is_as_wanted);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("matmul_add adds the product and its bias to the hidden state") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 1);

@@ -404,26 +404,3 @@ TEST_CASE("gated_rms_norm agrees with the reference") {
     }
   }
 }
-
-TEST_CASE("gate multiplies by a sigmoid in place") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 35);
-  for (const BackendCase& backend_case : backend_cases()) {
-    const auto backend = backend_case.make();
-    if (!backend->computes(tensor::Feature::kAttentionGates)) continue;
-    INFO(backend_case.name);
-    const Values values = reference::rounded(random.normal(6 * 77), backend->compute_dtype());
-    Values gates = random.normal(6 * 77, 4.0f);
-    for (size_t i = 0; i < 3; ++i) gates[i] = std::array{-200.0f, 200.0f, 0.0f}[i];
-    Values got;
-    backend->run_and_wait([&] {
-      const DeviceMatrix in_place = make_matrix(*backend, backend->compute_dtype(), 6, 77);
-      const DeviceMatrix gate = make_matrix(*backend, DType::kF32, 6, 77);
-      upload(*backend, values, in_place);
-      upload(*backend, gates, gate);
-      backend->gate(in_place.matrix, gate.matrix);
-      got = download(*backend, in_place.matrix);
-    });
-    check_close(got, reference::gate(values, gates), unit(backend->compute_dtype()) + 1e-6, 1e-6);
-  }
-}

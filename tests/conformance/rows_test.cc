@@ -1,4 +1,6 @@
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include "conformance/harness.h"
 
@@ -296,6 +298,29 @@ TEST_CASE("gelu agrees with the reference") {
   }
 }
 
+TEST_CASE("gate multiplies by a sigmoid in place") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 35);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kAttentionGates)) continue;
+    INFO(backend_case.name);
+    const Values values = reference::rounded(random.normal(6 * 77), backend->compute_dtype());
+    Values gates = random.normal(6 * 77, 4.0f);
+    for (size_t i = 0; i < 3; ++i) gates[i] = std::array{-200.0f, 200.0f, 0.0f}[i];
+    Values got;
+    backend->run_and_wait([&] {
+      const DeviceMatrix in_place = make_matrix(*backend, backend->compute_dtype(), 6, 77);
+      const DeviceMatrix gate = make_matrix(*backend, DType::kF32, 6, 77);
+      upload(*backend, values, in_place);
+      upload(*backend, gates, gate);
+      backend->gate(in_place.matrix, gate.matrix);
+      got = download(*backend, in_place.matrix);
+    });
+    check_close(got, reference::gate(values, gates), unit(backend->compute_dtype()) + 1e-6, 1e-6);
+  }
+}
+
 TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 12);
@@ -319,6 +344,58 @@ TEST_CASE("add_embedding adds rows of any dtype and skips unknown ones") {
       for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += before[i];
       check_close(got, wanted, 0.0, 0.0);
     }
+  }
+}
+
+TEST_CASE("a row of elements that are not finite spoils no other") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int64_t kWidth = 70;
+  Random random(18);
+  const Values healthy = random.normal(3 * kWidth);
+  Values spoilt = healthy;
+  spoilt[kWidth + 5] = std::nanf("");
+  spoilt[kWidth + 6] = kInfinity;
+  spoilt[kWidth + 7] = -kInfinity;
+  const Values weight = random.normal(kWidth);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    const auto norm = backend->make_vector(weight);
+    const auto run = [&](const Values& in, tensor::Feature feature, const auto& op) {
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix from = make_matrix(*backend, DType::kF32, 3, kWidth);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 3, kWidth);
+        const DeviceMatrix sums = make_matrix(*backend, DType::kF32, 3, kWidth);
+        upload(*backend, in, from);
+        upload(*backend, healthy, out);
+        upload(*backend, healthy, sums);
+        got = download(*backend, op(from.matrix, out.matrix, sums.matrix));
+      });
+      INFO(backend_case.name << ": " << enum_name(feature));
+      REQUIRE(std::isnan(got[kWidth + 5]) == (&in == &spoilt));
+      return got;
+    };
+    const auto check = [&](tensor::Feature feature, const auto& op) {
+      if (!backend->computes(feature)) return;
+      const Values wanted = run(healthy, feature, op);
+      const Values got = run(spoilt, feature, op);
+      for (const size_t row : {size_t{0}, size_t{2}}) {
+        for (size_t i = 0; i < kWidth; ++i) REQUIRE(got[row * kWidth + i] == wanted[row * kWidth + i]);
+      }
+    };
+    using tensor::Feature;
+    using tensor::Matrix;
+    check(Feature::kConversion, [&](Matrix in, Matrix out, Matrix) { return backend->convert(in, out), out; });
+    check(Feature::kScaling, [&](Matrix in, Matrix, Matrix) { return backend->scale(in, 0.5f), in; });
+    check(Feature::kSoftCap, [&](Matrix in, Matrix, Matrix) { return backend->soft_cap(in, 3.0f), in; });
+    check(Feature::kEncoders, [&](Matrix in, Matrix out, Matrix) { return backend->gelu(in, out), out; });
+    check(Feature::kAttentionGates, [&](Matrix in, Matrix out, Matrix) { return backend->gate(out, in), out; });
+    check(Feature::kLayerNorm, [&](Matrix in, Matrix out, Matrix) {
+      return backend->layer_norm(in, *norm, norm.get(), 1e-5f, false, out), out;
+    });
+    check(Feature::kScaledSums, [&](Matrix in, Matrix, Matrix sums) {
+      return backend->add_scaled_sums(in, nullptr, norm.get(), 1e-5f, 0.5f, sums), sums;
+    });
   }
 }
 

@@ -27,6 +27,7 @@ class Cache {
         frequency_(weights.inverse_frequency),
         q_norm_(weights.q_norm),
         k_norm_(weights.k_norm),
+        sinks_(weights.sinks),
         // NaNs everywhere: what was not written must not be read.
         pages_(cuda::kv_page_bytes(shape_) * static_cast<size_t>(page_count), 0xFF) {
     shape_.data = pages_.get();
@@ -69,12 +70,20 @@ class Cache {
     const DeviceArray<float> qkv(given.qkv);
     const DeviceArray<uint16_t> q(count_q, 0xFF);
     const DeviceArray<uint16_t> out(count_q, 0xFF);
-    const cuda::DeviceRotary rotary{frequency_.get(), sizes_.rotary_dim, sizes_.attention_factor};
+    const cuda::DeviceRotary rotary{.inverse_frequency = frequency_.get(),
+                                    .rotary_dim = sizes_.rotary_dim,
+                                    .attention_factor = sizes_.attention_factor,
+                                    .query_beta = sizes_.query_beta,
+                                    .query_period = sizes_.query_period};
     cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, sizes_.norms ? q_norm_.get() : nullptr,
                           sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kCacheLayer,
                           q.get());
-    const cuda::AttentionSizes attention{sizes_.head_count, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
-                                         sizes_.sliding_window};
+    const cuda::AttentionSizes attention{.head_count = sizes_.head_count,
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
+                                         .sliding_window = sizes_.sliding_window,
+                                         .causal = sizes_.causal,
+                                         .soft_cap = sizes_.soft_cap,
+                                         .sinks = sizes_.sinks ? sinks_.get() : nullptr};
     const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(attention, shape_, bounds), 0xFF);
     cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kCacheLayer, out.get(), workspace.get());
     return bf16_values(out.values());
@@ -86,6 +95,7 @@ class Cache {
   DeviceArray<float> frequency_;
   DeviceArray<float> q_norm_;
   DeviceArray<float> k_norm_;
+  DeviceArray<float> sinks_;
   DeviceArray<uint8_t> pages_;
 };
 
@@ -155,6 +165,11 @@ TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
       {.head_count = 35, .kv_head_count = 1, .head_dim = 33, .rotary_dim = 30, .page_size = 8},
       {.head_count = 3, .kv_head_count = 3, .head_dim = 100, .rotary_dim = 100, .page_size = 16},
       {.head_count = 5, .kv_head_count = 1, .head_dim = 96, .rotary_dim = 96, .page_size = 16},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .soft_cap = 2.0f},
+      {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 9, .soft_cap = 0.5f},
+      {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .page_size = 7, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .rotary_dim = 64, .query_beta = 0.3f, .query_period = 16},
   };
   for (const AttentionCase& sizes : cases) {
     INFO(sizes.to_string());
@@ -179,6 +194,7 @@ TEST_CASE("CUDA attention over KV splits has the bits of any chunking") {
       {.head_count = 4, .kv_head_count = 1, .head_dim = 64, .rotary_dim = 64},
       {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .sliding_window = 290, .page_size = 5},
       {.head_count = 17, .kv_head_count = 1, .head_dim = 128, .rotary_dim = 64, .page_size = 48},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .soft_cap = 3.0f, .sinks = true},
   };
   for (const AttentionCase& sizes : cases) {
     INFO(sizes.to_string());
@@ -200,6 +216,25 @@ TEST_CASE("CUDA attention over KV splits has the bits of any chunking") {
     REQUIRE(same_outputs(got[0], got[2]));
     const auto walked = feed_device(sizes, weights, {sequence, other}, test_seed(), slack, false);
     REQUIRE((same_outputs(walked[0], whole) && same_outputs(walked[1], got[0])));
+  }
+}
+
+TEST_CASE("CUDA attention in both directions agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 135);
+  const AttentionCase sizes{.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .causal = false};
+  const Weights weights = random_weights(random, sizes);
+  std::vector<TestSequence> sequences;
+  for (const int32_t length : {1, 3, 16, 70, 300}) {
+    sequences.push_back(random_sequence(random, sizes, length, false));
+    sequences.back().chunks = {length};
+  }
+  const auto got = feed_device(sizes, weights, sequences, test_seed());
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    INFO("sequence " << s << " of " << sequences[s].length);
+    check_close(got[s], expected_outputs(sizes, weights, sequences[s], tensor::DType::kBF16), 0x1p-8, 0.02);
+    REQUIRE(same_outputs(feed_device(sizes, weights, {sequences[s]}, 1)[0], got[s]));
+    REQUIRE(same_outputs(feed_device(sizes, weights, {sequences[s]}, 1, 0, false)[0], got[s]));
   }
 }
 

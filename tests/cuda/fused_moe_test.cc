@@ -264,7 +264,13 @@ TEST_CASE("expert results are added in order of expert number") {
     pack(1.0f, cuda::PackAs::kUp, gate_up);
     pack(downs[i], cuda::PackAs::kRows, down);
   }
-  const cuda::DeviceExperts experts{gate_up.get(), down.get(), 3, 3, true, 1, 1};
+  const cuda::DeviceExperts experts{.gate_up = gate_up.get(),
+                                    .down = down.get(),
+                                    .count = 3,
+                                    .per_row = 3,
+                                    .renormalize = true,
+                                    .hidden = 1,
+                                    .intermediate = 1};
   const DeviceArray<uint8_t> workspace = workspace_for(experts, 2);
   const Values got = mix(experts, {{1.0f, 1.0f}, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 1.0f}, {0.0f, 0.0f}}, workspace);
   REQUIRE(got[0] == 16.0f * (1.0f / 3.0f));
@@ -416,17 +422,22 @@ TEST_CASE("scratch serves layers of any sizes and grows to 256 MiB") {
 }
 
 TEST_CASE("unsupported experts and missing scratch are refused") {
-  const auto bytes_of = [](int32_t count, int32_t per_row) {
+  const auto bytes_of = [](int32_t count, int32_t per_row, int32_t groups = 1, int32_t groups_per_row = 1) {
     return cuda::fused_moe_workspace_bytes({.gate_up = nullptr,
                                             .down = nullptr,
                                             .count = count,
                                             .per_row = per_row,
                                             .renormalize = true,
+                                            .routing = {.group_count = groups, .groups_per_row = groups_per_row},
                                             .hidden = 8,
                                             .intermediate = 8},
                                            1);
   };
   REQUIRE(bytes_of(cuda::kMaxExperts, cuda::kMaxExperts) > 0);
+  REQUIRE(bytes_of(8, 4, 4, 2) > 0);
+  // Groups of unequal size, more groups than there are, and too few experts in the groups of a row.
+  for (const auto& [groups, of_row] : {std::pair(3, 1), std::pair(4, 5), std::pair(4, 1)})
+    REQUIRE_THROWS_AS(bytes_of(8, 4, groups, of_row), std::invalid_argument);
   REQUIRE_THROWS_WITH(bytes_of(513, 8), "fused_moe: 8 of 513 experts per row, wanted at least one of at most 512");
   REQUIRE_THROWS_AS(bytes_of(8, 9), std::invalid_argument);
   REQUIRE_THROWS_AS(bytes_of(8, 0), std::invalid_argument);

@@ -14,7 +14,7 @@
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe");
+  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "gpt_oss");
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
@@ -96,8 +96,8 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 40;
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral"));
+  const test::GoldenFamily family = test::read_golden_family(
+      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -119,8 +119,8 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied"));
+  const test::GoldenFamily family = test::read_golden_family(
+      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe", "gemma2"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

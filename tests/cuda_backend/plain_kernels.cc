@@ -103,6 +103,12 @@ uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t s
   return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
 }
 
+/// Returns the factor of the queries at a position.
+float query_factor(const DeviceRotary& rotary, int32_t position) {
+  const auto period = static_cast<float>(rotary.query_period);
+  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(static_cast<float>(position) / period));
+}
+
 /// Returns one head [head_dim], normalised and rotated to its position.
 std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotary& rotary, const float* norm,
                           float epsilon, int32_t position) {
@@ -130,20 +136,37 @@ void store(const std::vector<float>& values, uint16_t* to) {
   std::transform(values.begin(), values.end(), to, to_bf16);
 }
 
+/// A query head of one row.
+struct Query {
+  int32_t sequence = 0;
+  int32_t position = 0;
+  int32_t last_key = 0;
+  int32_t head = 0;
+  const uint16_t* q = nullptr;  // [head_dim]
+};
+
 /// Computes one query head over its keys, in the order of positions.
-void attend(const uint16_t* q, const AttentionSizes& sizes, const DeviceBatch& batch, const DeviceKvCache& cache,
-            int32_t layer, int32_t sequence, int32_t position, int32_t kv_head, uint16_t* out) {
+void attend(const Query& query, const AttentionSizes& sizes, const DeviceBatch& batch, const DeviceKvCache& cache,
+            int32_t layer, uint16_t* out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
-  const int32_t first = sizes.sliding_window > 0 ? std::max(0, position - sizes.sliding_window + 1) : 0;
+  const int32_t kv_head = query.head / (sizes.head_count / cache.kv_head_count);
+  const int32_t first = sizes.sliding_window > 0 ? std::max(0, query.position - sizes.sliding_window + 1) : 0;
   const auto at = [&](bool value, int32_t key) {
-    return kv_at(cache, page_of(batch, cache, sequence, key), layer, value, kv_head, key % cache.page_size);
+    return kv_at(cache, page_of(batch, cache, query.sequence, key), layer, value, kv_head, key % cache.page_size);
   };
   std::vector<float> weights;
-  for (int32_t key = first; key <= position; ++key) weights.push_back(dot(q, at(false, key), dim) * sizes.scale);
-  const float max = *std::max_element(weights.begin(), weights.end());
-  std::vector<float> sums(dim, 0.0f);
+  for (int32_t key = first; key <= query.last_key; ++key) {
+    const float score = dot(query.q, at(false, key), dim) * sizes.scale;
+    weights.push_back(sizes.soft_cap > 0.0f ? sizes.soft_cap * std::tanh(score / sizes.soft_cap) : score);
+  }
+  float max = *std::max_element(weights.begin(), weights.end());
   float total = 0.0f;
-  for (int32_t key = first; key <= position; ++key) {
+  if (sizes.sinks != nullptr) {
+    max = std::max(max, sizes.sinks[query.head]);
+    total = std::exp(sizes.sinks[query.head] - max);
+  }
+  std::vector<float> sums(dim, 0.0f);
+  for (int32_t key = first; key <= query.last_key; ++key) {
     const float weight = std::exp(weights[static_cast<size_t>(key - first)] - max);
     const uint16_t* value = at(true, key);
     total += weight;
@@ -318,8 +341,9 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
       const float* heads = qkv + static_cast<size_t>(row * (head_count + 2 * cache.kv_head_count) * dim);
       for (int32_t head = 0; head < head_count; ++head) {
-        store(turned(heads + head * dim, dim, rotary, q_norm, norm_epsilon, position),
-              bf16(q) + (row * head_count + head) * dim);
+        std::vector<float> query = turned(heads + head * dim, dim, rotary, q_norm, norm_epsilon, position);
+        for (float& value : query) value *= query_factor(rotary, position);
+        store(query, bf16(q) + (row * head_count + head) * dim);
       }
       const uint32_t page = page_of(batch, cache, sequence, position);
       const int32_t token = position % cache.page_size;
@@ -347,11 +371,16 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
                const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* out, void*) {
   emulator::emulated_enqueue(stream, [=] {
     check_bounds("attention", batch, bounds);
-    const int32_t group = sizes.head_count / cache.kv_head_count;
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+      const int32_t rows = batch.row_begin[sequence + 1] - batch.row_begin[sequence];
       for (int32_t head = 0; head < sizes.head_count; ++head) {
         const int32_t at = (row * sizes.head_count + head) * cache.head_dim;
-        attend(bf16(q) + at, sizes, batch, cache, layer, sequence, position, head / group, bf16(out) + at);
+        attend({.sequence = sequence,
+                .position = position,
+                .last_key = sizes.causal ? position : batch.prefix[sequence] + rows - 1,
+                .head = head,
+                .q = bf16(q) + at},
+               sizes, batch, cache, layer, bf16(out) + at);
       }
     });
   });

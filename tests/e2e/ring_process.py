@@ -25,15 +25,21 @@ class DividedServer(MillraceServer):
                          *front_flags, model=model)
 
     def start_ring(self):
-        self.ring = RingProcess(self.address, 1, *self.ring_flags, model=self.model)
+        size = ("--dp-size", 2) if "--enable-ep" in self.ring_flags else ()
+        self.ring = RingProcess(self.address, 1, *size, *self.ring_flags, model=self.model)
 
     def wait_for_all_rings(self):
         wait_until(lambda: self.get("/health").json() == {"status": "ok"}, "all rings serve")
 
     def __enter__(self):
-        super().__enter__()
-        try:
+        # A front whose rings share experts serves once all are there.
+        starts_first = "--enable-ep" in self.ring_flags
+        if starts_first:
             self.start_ring()
+        try:
+            super().__enter__()
+            if not starts_first:
+                self.start_ring()
             self.wait_for_all_rings()
         except BaseException:
             self.end()

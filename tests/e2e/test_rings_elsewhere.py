@@ -9,11 +9,11 @@ import signal
 import pytest
 from browser import Browser, find_chromium
 from millrace_ring import free_port
-from millrace_server import BINARY, MODEL, ROOT, run_binary, wait_until
+from millrace_server import BINARY, MODEL, ROOT, MillraceServer, run_binary, wait_until
 from node_process import NodeProcess
 from ring_process import DividedServer, RingProcess
 from test_page import text_of
-from test_rings import Stream, ask, health, ids_answer, prompt_of
+from test_rings import Stream, ask, health, ids_answer, mixture, prompt_of  # noqa: F401 (a fixture)
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2, 3]}},
           "required": ["name", "age"], "additionalProperties": False}
@@ -232,7 +232,75 @@ def test_flags_of_rings_in_several_processes_must_agree():
                          (("--dp-size", 2, "--nnodes", 2, "--dist-init-addr", "h:1"), "--dp-size-local 1"),
                          (("--dp-address", "h:1"), "--dp-rank"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--dp-size", 2), "one ring"),
-                         (("--dp-size", 2, "--dp-size-local", 1, "--dp-address", "h:1", "--enable-ep"), "--enable-ep")):
+                         (("--dp-rank", 1, "--dp-address", "h:1", "--enable-ep"), "the front's --dp-size"),
+                         (("--dp-rank", 2, "--dp-address", "h:1", "--enable-ep", "--dp-size", 2), "below --dp-size 2"),
+                         (("--dp-rank", 1, "--dp-address", "h:1", "--enable-ep", "--dp-size", 2, "--nnodes", 2,
+                           "--dist-init-addr", "h:2"), "--nnodes 2")):
         result = run_binary("serve", "--model-path", MODEL, *flags)
         assert result.returncode == 2
         assert words in result.stderr
+
+
+@pytest.mark.parametrize(("pp_size", "tp_size"), [(1, 1), (2, 2)])
+def test_processes_that_share_experts_give_the_tokens_of_one(mixture, pp_size, tp_size):  # noqa: F811
+    with MillraceServer("--device", "cpu", model=mixture) as server:
+        wanted = [ids_answer(server, number) for number in range(4)]
+    flags = ("--device", "cpu", "--pp-size", pp_size, "--tp-size", tp_size, "--enable-ep")
+    with DividedServer(*flags, model=mixture) as server:
+        for ring in (0, 1):
+            assert [ids_answer(server, number, routed_dp_rank=ring) for number in range(4)] == wanted
+        for ring in (0, 1):
+            wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="some") > 0, "steps")
+            wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0, "steps")
+        for paused in (0, 1):  # a paused ring steps along
+            assert server.post("/pause_generation", {"mode": "in_place", "ring": paused}).status_code == 200
+            assert ids_answer(server, 1, routed_dp_rank=1 - paused) == wanted[1]
+            assert server.post("/continue_generation", {"ring": paused}).status_code == 200
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa: F811
+    with DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", model=mixture) as server:
+        wanted = ids_answer(server, 1, routed_dp_rank=0)
+        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
+        stream.wait_for_text()
+        assert server.post("/pause_generation", {"mode": "in_place", "ring": 0}).status_code == 200
+        server.ring.signal(way)
+        assert "ring 1: " in stream.error()["message"]
+        wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
+        assert server.post("/v1/completions", {"prompt": "p"}).status_code == 503
+        assert server.post("/continue_generation", {}).status_code == 200
+        if way == signal.SIGKILL:
+            server.ring.wait()
+            server.start_ring()
+        else:
+            server.ring.signal(signal.SIGCONT)
+        server.wait_for_all_rings()
+        for ring in (0, 1):
+            assert ids_answer(server, 1, routed_dp_rank=ring) == wanted
+
+
+def test_a_process_with_shared_experts_that_drains(mixture):  # noqa: F811
+    with DividedServer("--device", "cpu", "--enable-ep", model=mixture) as server:
+        running = Stream(server, [5, 9, 300, 17], max_tokens=200, ignore_eos=True, routed_dp_rank=1)
+        running.wait_for_text()
+        server.ring.signal(signal.SIGTERM)
+        assert running.finish_reason() == "length"
+        assert server.ring.wait() == 0, server.ring.log()
+        server.start_ring()
+        server.wait_for_all_rings()
+        assert ids_answer(server, 1, routed_dp_rank=1) == ids_answer(server, 1, routed_dp_rank=0)
+
+
+def test_a_ring_with_another_division_of_experts_is_refused(mixture):  # noqa: F811
+    with DividedServer("--device", "cpu", "--enable-ep", model=mixture) as server:
+        for flags, reason in (((), "it shares no experts"),
+                              (("--enable-ep", "--dp-size", 4), "among 4 rings"),
+                              (("--enable-ep", "--dp-size", 2, "--chunked-prefill-size", 64), "rows each")):
+            ring = RingProcess(server.address, 1, "--device", "cpu", *flags, model=mixture)
+            try:
+                wait_until(lambda ring=ring, reason=reason: reason in ring.log(), f"the refusal: {reason}")
+                wait_until(lambda reason=reason: any(reason in line for line in server.output), "the front's refusal")
+                assert health(server) == {"status": "ok"}
+            finally:
+                ring.kill()

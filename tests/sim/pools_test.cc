@@ -97,7 +97,7 @@ TEST_CASE("the queue survives pools that change with each epoch") {
 namespace {
 
 /// One stage whose pool is the whole context, for one request at a time.
-sim::SimulatedRingOptions small_ring() {
+sim::SimulatedRingOptions one_stage_ring() {
   sim::SimulatedRingOptions options;
   options.model = kRandomModel;
   options.costs = {{1000, 0, 0, 0}};
@@ -124,7 +124,7 @@ Job prompt_of(std::string id, async::Duration arrival, size_t tokens) {
 
 TEST_CASE("what the smaller pool does not hold ends with its limit") {
   const CapturedLog log;
-  auto options = small_ring();
+  auto options = one_stage_ring();
   std::vector<async::TimePoint> breaks{async::TimePoint(2s + 2ms), async::TimePoint(6s)};
   const std::vector<uint32_t> pages{64, 32, 64};
   options.pool_sizes = [&pages](RingEpoch epoch) {

@@ -17,6 +17,10 @@ class SeveralRings {
                      const sim::VirtualCollectiveOptions& exchange) {
     experts_.emplace(ring_count, rank_count, lookahead, exchange);
   }
+  /// Puts the rings that share experts into several processes, after share_experts().
+  void divide(const sim::SimulatedLinkOptions& links) { experts_->divide(world_, links); }
+  /// Breaks the connection between the first ring's process and another one.
+  void cut_connection(uint32_t ring, const std::string& reason) { experts_->connection(ring).break_off(reason); }
   /// Called once; `jobs` outlive the world's runs.
   void start(std::vector<sim::SimulatedRingOptions> rings, std::vector<Job>& jobs) {
     std::vector<sched::Engine*> heads;
@@ -62,6 +66,8 @@ class SeveralRings {
   History stop() {
     router_->stop();
     for (const auto& ring : rings_) ring->stop();
+    world_.run(world_.now() + 10s);
+    if (experts_) experts_->stop();
     world_.run();
     for (const auto& ring : rings_) REQUIRE(ring->stopped());
     REQUIRE(router_tasks_->size() == 0);

@@ -13,12 +13,18 @@ namespace {
 struct SharedRings {
   uint32_t rings = 2;
   uint64_t lookahead = 24;
+  std::optional<sim::SimulatedLinkOptions> connections;  // between their processes, if there are several
   sim::SimulatedRingOptions options;
 };
 
 SharedRings random_sharing(Dice& dice) {
-  SharedRings sharing{
-      .rings = 1U << dice.range(1, 2), .lookahead = dice.chance(0.5) ? 24 : dice.range(1, 23), .options = {}};
+  SharedRings sharing{.rings = 1U << dice.range(1, 2),
+                      .lookahead = dice.chance(0.5) ? 24 : dice.range(1, 23),
+                      .connections = {},
+                      .options = {}};
+  if (dice.chance(0.5)) {
+    sharing.connections = sim::SimulatedLinkOptions{.latency = std::chrono::microseconds(dice.range(0, 500))};
+  }
   sharing.options = narrow_ring(dice);
   sharing.options.rank_count = 1U << dice.range(0, sharing.rings == 2 ? 2 : 1);
   sharing.options.collectives.latency = std::chrono::microseconds(dice.range(0, 20));
@@ -29,6 +35,7 @@ SharedRings random_sharing(Dice& dice) {
 void start(SeveralRings& world, const SharedRings& sharing, const sim::SimulatedRingOptions& first,
            std::vector<Job>& jobs) {
   world.share_experts(sharing.rings, first.rank_count, sharing.lookahead, first.collectives);
+  if (sharing.connections) world.divide(*sharing.connections);
   std::vector<sim::SimulatedRingOptions> rings(sharing.rings, sharing.options);
   rings.front() = first;
   world.start(std::move(rings), jobs);
@@ -180,4 +187,34 @@ TEST_CASE("rings that share experts come back after a restart") {
     for (const Job& job : jobs) require_right_end(job, sharing.options, {.breaks = {"administrator"}});
     (void)world.stop();
   }
+}
+
+TEST_CASE("a lost connection ends rings that share experts") {
+  Happened happened;
+  const uint64_t seeds = test::repetitions(40);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    Dice dice(seed);
+    SharedRings sharing = random_sharing(dice);
+    if (!sharing.connections) sharing.connections.emplace();
+    auto jobs = spread_jobs(dice, "", 1);
+    SeveralRings world(seed, static_cast<sched::LoadBalanceMethod>(dice.range(0, 2)));
+    start(world, sharing, sharing.options, jobs);
+    for (uint32_t cuts = dice.range(1, 3); cuts > 0; --cuts) {
+      world.run_until(std::max<async::Duration>(world.now().time_since_epoch(), kProfileEnd) +
+                      std::chrono::microseconds(dice.range(0, 200'000)));
+      world.cut_connection(dice.range(1, sharing.rings - 1), "cable cut");
+    }
+    world.run_to_end(jobs);
+    require_same_step(world);
+    for (const Job& job : jobs) {
+      require_right_end(job, sharing.options, {.breaks = {"cable cut"}});
+      happened.broken += failed_with(job, "cable cut") ? 1 : 0;
+      happened.named += failed_with(job, "ring ") ? 1 : 0;
+    }
+    for (size_t ring = 0; ring < world.size(); ++ring) REQUIRE(world.router().report(ring).fault.empty());
+    (void)world.stop();
+  }
+  REQUIRE(happened.broken > seeds / 2);
+  REQUIRE(happened.named > 0);
 }

@@ -1,13 +1,11 @@
 #include <catch2/catch.hpp>
 
 #include "async/task_group.h"
-#include "comm/in_process_link.h"
-#include "sched/steps/step_group.h"
+#include "sched/steps/step_coordinator.h"
 #include "sched/steps/step_participant.h"
-#include "sched/steps/step_server.h"
 #include "sim/jobs.h"
 #include "sim/simulated_collective.h"
-#include "sim/simulated_link.h"
+#include "sim/simulated_steps.h"
 #include "support/effort.h"
 
 using namespace millrace;
@@ -91,9 +89,18 @@ asio::awaitable<void> take_steps(ToyWorld& toys, ToyRing& ring) {
   }
 }
 
-asio::awaitable<void> join_group(sched::StepGroup& group, ToyRing& ring, uint32_t number) {
-  sched::StepGroup::Membership membership = co_await group.join(number, ring.runtime);
+asio::awaitable<void> join_group(sched::StepEpochs& epochs, ToyRing& ring, uint32_t number) {
+  sched::StepEpochs::Membership membership = co_await epochs.join(number, ring.runtime, {});
   ring.steps = std::make_shared<sched::StepParticipant>(std::move(membership.board));
+}
+
+asio::awaitable<void> join_in_vain(sched::StepEpochs& epochs, async::Runtime& runtime, uint32_t number,
+                                   std::string& failure) {
+  try {
+    (void)co_await epochs.join(number, runtime, {});
+  } catch (const ErrorException& interrupted) {
+    failure = interrupted.what();
+  }
 }
 
 asio::awaitable<void> die_at(ToyWorld& toys, ToyRing& ring, async::Duration at) {
@@ -165,24 +172,84 @@ void run_with_word(uint64_t seed, bool one_dies) {
   toys.rings.clear();
 }
 
+/// The rings are in several processes: some in that of the coordinator, others in one each.
+struct Processes {
+  Processes(ToyWorld& its_toys, uint32_t local) : toys(its_toys), group(ring_count(), its_toys.lookahead) {
+    const sim::SimulatedLinkOptions links{.latency = std::chrono::microseconds(toys.dice.range(0, 500))};
+    for (uint32_t i = local; i < ring_count(); ++i) {
+      connections.push_back(
+          std::make_unique<sim::SimulatedSteps>(toys.world, group, i, ring_count(), links, sched::StepEpochs::EndFn()));
+    }
+    for (uint32_t i = 0; i < ring_count(); ++i) {
+      joins.push_back(std::make_unique<async::TaskGroup>(toys.rings[i]->runtime));
+      joins.back()->spawn("join", join_group(i < local ? group : connections[i - local]->epochs(), *toys.rings[i], i));
+    }
+    run_a_while();
+    for (const auto& ring : toys.rings) REQUIRE(ring->steps != nullptr);
+  }
+  ~Processes() {
+    for (const auto& connection : connections) connection->stop();
+    toys.world.run();
+  }
+  [[nodiscard]] uint32_t ring_count() const { return static_cast<uint32_t>(toys.rings.size()); }
+  void run_a_while() { toys.world.run(toys.world.now() + 100ms); }
+
+  ToyWorld& toys;
+  sched::StepGroup group;
+  std::vector<std::unique_ptr<sim::SimulatedSteps>> connections;
+  std::vector<std::unique_ptr<async::TaskGroup>> joins;
+};
+
 void run_with_messages(uint64_t seed, bool one_dies) {
   ToyWorld toys(seed);
   make_rings(toys);
-  async::Runtime& coordinator = toys.world.add_thread();
-  sched::StepServer server(coordinator, toys.lookahead);
-  const sim::SimulatedLinkOptions links{.latency = std::chrono::microseconds(toys.dice.range(0, 500))};
-  for (uint32_t i = 0; i < toys.rings.size(); ++i) {
-    ToyRing& ring = *toys.rings[i];
-    comm::Link requests = sim::make_simulated_link(links, ring.runtime, coordinator, 4096);
-    comm::Link steps = sim::make_simulated_link(links, coordinator, ring.runtime, 4096);
-    server.add("ring " + std::to_string(i), {std::move(steps.sender), std::move(requests.receiver)});
-    ring.steps = std::make_shared<sched::StepParticipant>(
-        sched::make_remote_board({std::move(requests.sender), std::move(steps.receiver)}));
+  {
+    Processes processes(toys, toys.dice.range(0, static_cast<uint32_t>(toys.rings.size()) - 1));
+    run_rings(toys, one_dies);
+    for (const auto& ring : toys.rings) ring->steps = nullptr;
   }
-  async::TaskGroup serving(coordinator);
-  serving.spawn("coordinator", server.run());
-  run_rings(toys, one_dies);
-  REQUIRE(serving.size() == 0);
+  toys.rings.clear();
+}
+
+/// Breaks the connection of one ring's process. Both sides end by name, and can join again.
+void cut_a_connection(uint64_t seed) {
+  ToyWorld toys(seed);
+  make_rings(toys);
+  {
+    Processes processes(toys, 1);
+    const uint32_t cut = toys.dice.range(1, processes.ring_count() - 1);
+    std::vector<std::unique_ptr<async::TaskGroup>> tasks;
+    for (const auto& ring : toys.rings) {
+      tasks.push_back(std::make_unique<async::TaskGroup>(ring->runtime));
+      tasks.back()->spawn("follow", follow(*ring));
+      tasks.back()->spawn("steps", take_steps(toys, *ring));
+      tasks.back()->spawn("work", bring_work(*ring));
+    }
+    toys.world.run(toys.world.now() + std::chrono::microseconds(toys.dice.range(0, 60'000)));
+    processes.connections[cut - 1]->break_off("cable cut");
+    const async::TimePoint death = toys.world.now();
+    toys.world.run(death + 1s);
+    for (uint32_t i = 0; i < processes.ring_count(); ++i) {
+      ToyRing& ring = *toys.rings[i];
+      REQUIRE(ring.ended.has_value());
+      REQUIRE(*ring.ended < death + 10ms);
+      REQUIRE(ring.end_reason.find(i == cut ? "the front is gone: cable cut"
+                                            : "ring " + std::to_string(cut) + ": cable cut") == 0);
+      ring.steps = nullptr;
+      (i == 0 ? processes.group : processes.connections[i - 1]->epochs()).leave(i);
+    }
+    for (uint32_t i = 0; i < processes.ring_count(); ++i) {
+      processes.joins[i]->spawn(
+          "join again",
+          join_group(i == 0 ? processes.group : processes.connections[i - 1]->epochs(), *toys.rings[i], i));
+    }
+    processes.run_a_while();
+    for (const auto& ring : toys.rings) {
+      REQUIRE(ring->steps != nullptr);
+      ring->steps = nullptr;
+    }
+  }
+  toys.rings.clear();
 }
 
 }  // namespace
@@ -212,29 +279,73 @@ TEST_CASE("rings that step together by messages all end") {
   }
 }
 
-TEST_CASE("a coordinator that stops ends all rings") {
+TEST_CASE("a connection that breaks ends all rings by name") {
+  for (uint64_t seed = 0; seed < test::repetitions(1000); ++seed) {
+    INFO("seed " << seed);
+    cut_a_connection(seed);
+  }
+}
+
+TEST_CASE("a ring that waits for others can be interrupted") {
   async::VirtualWorld world(1);
-  async::Runtime& coordinator = world.add_thread();
   async::Runtime& ring = world.add_thread();
-  sched::StepServer server(coordinator, 24);
-  comm::Link requests = comm::make_in_process_link(ring, coordinator, 8);
-  comm::Link steps = comm::make_in_process_link(coordinator, ring, 8);
-  server.add("ring 0", {std::move(steps.sender), std::move(requests.receiver)});
-  ToyRing toy(ring, 1);
-  const auto exchanges = sim::SimulatedCollective::make_group({ring}, {});
-  toy.exchange = static_cast<sim::SimulatedCollective*>(exchanges[0].get());
-  toy.steps = std::make_shared<sched::StepParticipant>(
-      sched::make_remote_board({std::move(requests.sender), std::move(steps.receiver)}));
-  async::TaskGroup serving(coordinator);
-  async::TaskGroup following(ring);
-  serving.spawn("coordinator", server.run());
-  following.spawn("follow", follow(toy));
-  REQUIRE(toy.steps->begin_step() == 1);
+  sched::StepGroup group(2, 24);
+  sim::SimulatedSteps elsewhere(world, group, 1, 2, {}, {});
+  async::TaskGroup joins(ring);
+  std::string failure;
+  joins.spawn("join", join_in_vain(elsewhere.epochs(), ring, 1, failure));
+  world.run(world.now() + 1s);
+  REQUIRE(joins.size() == 1);
+  elsewhere.epochs().interrupt(1);
+  world.run(world.now() + 1s);
+  REQUIRE(joins.size() == 0);
+  REQUIRE(failure == "interrupted");
+  elsewhere.stop();
   world.run();
-  REQUIRE(toy.steps->behind());
-  REQUIRE(server.step() == 25);
-  server.stop("the coordinator has stopped");
+}
+
+TEST_CASE("messages about steps that cannot come now are refused") {
+  async::VirtualWorld world(1);
+  async::Runtime& front = world.add_thread();
+  sched::StepGroup group(2, 24);
+  sched::StepServer server(front, group, 1, "", [](const sched::StepMessage&) {});
+  const auto refused = [](auto& side, const sched::StepMessage& message) {
+    try {
+      side.handle(message);
+    } catch (const ErrorException& refusal) {
+      return refusal.error().code == ErrorCode::kData;
+    }
+    return false;
+  };
+  REQUIRE(refused(server, sched::EpochLeft{.epoch = 1}));
+  REQUIRE(refused(server, sched::EpochBegun{}));
+  server.handle(sched::JoinEpoch{.port = 1});
+  REQUIRE(refused(server, sched::JoinEpoch{.port = 1}));
+  async::TaskGroup closing(front);
+  closing.spawn("close", server.close("the end"));
   world.run();
-  REQUIRE(toy.end_reason == "the coordinator has stopped");
-  REQUIRE(serving.size() + following.size() == 0);
+  REQUIRE(closing.size() == 0);
+  sched::RemoteStepGroup ring(1, 2, {});
+  ring.attach("front", [](const sched::StepMessage&) {});
+  REQUIRE(refused(ring, sched::JoinEpoch{}));
+  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .endpoints = {{}, {}}}));
+  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .endpoints = {{}}}));
+}
+
+TEST_CASE("messages about steps have one encoding and bounds") {
+  const std::vector<sched::StepMessage> messages{
+      sched::JoinEpoch{.port = 30'123}, sched::EpochBegun{.epoch = 7, .endpoints = {{"", 5}, {"10.0.0.2", 6}}},
+      sched::StepReached{.epoch = 7, .step = 25}, sched::EpochEnded{.epoch = 7, .ring = 1, .reason = "power lost"},
+      sched::EpochLeft{.epoch = 7}};
+  for (const sched::StepMessage& message : messages) {
+    const auto bytes = sched::encode(message);
+    const auto decoded = sched::decode_step_message(bytes);
+    REQUIRE(decoded.has_value());
+    REQUIRE(decoded->index() == message.index());
+    REQUIRE(sched::encode(*decoded) == bytes);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      REQUIRE(sched::decode_step_message(std::span(bytes).first(size)).error().code == ErrorCode::kData);
+    }
+  }
+  REQUIRE(sched::decode_step_message(std::array{std::byte{9}}).error().code == ErrorCode::kData);
 }

@@ -25,8 +25,14 @@ constexpr const char* kFrontStops = "the front is stopping";
 
 }  // namespace
 
-RingListener::RingListener(async::Runtime& runtime, std::vector<RemoteEngine*> engines, ControlTiming timing)
-    : runtime_(runtime), engines_(std::move(engines)), timing_(timing), tasks_(runtime), stop_signal_(runtime) {}
+RingListener::RingListener(async::Runtime& runtime, std::vector<RemoteEngine*> engines, ControlTiming timing,
+                           sched::StepGroup* steps)
+    : runtime_(runtime),
+      engines_(std::move(engines)),
+      timing_(timing),
+      steps_(steps),
+      tasks_(runtime),
+      stop_signal_(runtime) {}
 
 Result<void> RingListener::listen(const comm::TcpEndpoint& address, const std::stop_token& stop) {
   auto listening = listen_as_head(runtime_.executor(), address, stop);
@@ -105,27 +111,49 @@ asio::awaitable<RemoteEngine*> RingListener::welcome(Connection connection) {
   co_return *engine;
 }
 
-asio::awaitable<void> RingListener::handle_messages(Connection connection, RemoteEngine& engine) {
+/// Returns the member of the steps that stands for a ring; null where no experts are shared.
+std::unique_ptr<sched::StepServer> RingListener::make_step_server(const Connection& connection, uint32_t ring) {
+  if (steps_ == nullptr) return nullptr;
+  const auto send = [connection](const sched::StepMessage& message) {
+    connection->send(RingMessage{encode(StepNews{sched::encode(message)})});
+  };
+  return std::make_unique<sched::StepServer>(runtime_, *steps_, ring, connection->peer_host(), send);
+}
+
+asio::awaitable<void> RingListener::handle_messages(Connection connection, RemoteEngine& engine,
+                                                    sched::StepServer* steps) {
   for (;;) {
     const Message message = co_await connection->receive();
-    engine.handle(content_of(message));
+    Content content = content_of(message);
+    const auto* news = std::get_if<StepNews>(&content);
+    if (news != nullptr && steps != nullptr) {
+      steps->handle(sched::decode_step_message(news->message).value());
+    } else {
+      engine.handle(std::move(content));
+    }
   }
 }
 
 asio::awaitable<void> RingListener::serve_ring(Connection connection) {
   connection->start();
   RemoteEngine* engine = nullptr;
+  std::unique_ptr<sched::StepServer> steps;
   std::string reason;
   try {
     engine = co_await welcome(connection);
-    if (engine != nullptr) co_await handle_messages(connection, *engine);
+    if (engine != nullptr) {
+      steps = make_step_server(connection, engine->ring());
+      co_await handle_messages(connection, *engine, steps.get());
+    }
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
   connection->on_quiet({});
   if (engine != nullptr) {
     if (!stopping_) log::warn("ring {} is gone: {}", engine->ring(), reason);
-    engine->detach(stopping_ ? kFrontStops : "gone: " + reason);
+    const std::string end = stopping_ ? kFrontStops : "gone: " + reason;
+    engine->detach(end);
+    if (steps) co_await steps->close(end);
   } else if (!reason.empty() && !stopping_) {
     log::warn("a connection from {} to the port of rings ends: {}", connection->peer(), reason);
   }

@@ -10,6 +10,7 @@
 #include "cluster/control_connection.h"
 #include "cluster/remote/remote_engine.h"
 #include "comm/tcp_link.h"
+#include "sched/steps/step_server.h"
 
 namespace millrace::cluster::remote {
 
@@ -18,7 +19,9 @@ namespace millrace::cluster::remote {
 /// outlive it.
 class RingListener {
  public:
-  RingListener(async::Runtime& runtime, std::vector<RemoteEngine*> engines, ControlTiming timing);
+  /// `steps`: where the rings share experts with those of this process; outlives the listener. Null: they do not.
+  RingListener(async::Runtime& runtime, std::vector<RemoteEngine*> engines, ControlTiming timing,
+               sched::StepGroup* steps = nullptr);
 
   /// Listens at `address`, with the retries and errors of listen_as_head.
   [[nodiscard]] Result<void> listen(const comm::TcpEndpoint& address, const std::stop_token& stop);
@@ -34,12 +37,15 @@ class RingListener {
   [[nodiscard]] asio::awaitable<void> accept_rings();
   [[nodiscard]] asio::awaitable<void> serve_ring(Connection connection);
   [[nodiscard]] asio::awaitable<RemoteEngine*> welcome(Connection connection);
-  [[nodiscard]] asio::awaitable<void> handle_messages(Connection connection, RemoteEngine& engine);
+  [[nodiscard]] asio::awaitable<void> handle_messages(Connection connection, RemoteEngine& engine,
+                                                      sched::StepServer* steps);
+  [[nodiscard]] std::unique_ptr<sched::StepServer> make_step_server(const Connection& connection, uint32_t ring);
   [[nodiscard]] Result<RemoteEngine*> check(const RingHello& hello) const;
 
   async::Runtime& runtime_;
   const std::vector<RemoteEngine*> engines_;
   const ControlTiming timing_;
+  sched::StepGroup* const steps_;
   RingFacts facts_;
   std::unique_ptr<asio::ip::tcp::acceptor> acceptor_;
   std::list<Connection> connections_;

@@ -30,6 +30,7 @@ void put(ByteWriter& out, const RingHello& hello) {
   put(out, hello.facts.config);
   put(out, hello.facts.vocabulary);
   out.put_string(hello.facts.arithmetic);
+  out.put_string(hello.facts.experts);
   out.put(hello.facts.page_size);
 }
 void get(ByteReader& in, RingHello& hello) {
@@ -39,6 +40,7 @@ void get(ByteReader& in, RingHello& hello) {
   get(in, hello.facts.config);
   get(in, hello.facts.vocabulary);
   hello.facts.arithmetic = in.get_string();
+  hello.facts.experts = in.get_string();
   hello.facts.page_size = in.get<uint32_t>();
 }
 
@@ -102,6 +104,13 @@ void put(ByteWriter& out, const FlushRing& flush) {
 void get(ByteReader& in, FlushRing& flush) {
   flush.number = in.get<uint64_t>();
   flush.timeout_us = in.get<int64_t>();
+}
+
+void put(ByteWriter& out, const StepNews& news) {
+  out.put_array(std::span(news.message));
+}
+void get(ByteReader& in, StepNews& news) {
+  news.message = in.get_array<std::byte>();
 }
 
 void put(ByteWriter& out, const RingFlushed& flushed) {
@@ -256,6 +265,10 @@ std::string difference(const RingFacts& ring, const RingFacts& front) {
   }
   if (ring.arithmetic != front.arithmetic) {
     return fmt::format("it computes in {}, the front's rings in {}", ring.arithmetic, front.arithmetic);
+  }
+  if (ring.experts != front.experts) {
+    const auto named = [](const std::string& experts) { return experts.empty() ? "no experts" : experts; };
+    return fmt::format("it shares {}, the front's rings share {}", named(ring.experts), named(front.experts));
   }
   if (ring.page_size != front.page_size) {
     return fmt::format("its --page-size is {}, the front's {}", ring.page_size, front.page_size);

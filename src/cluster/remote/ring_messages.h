@@ -21,7 +21,7 @@
 /// The messages between a front and a ring in another process. They travel as cluster::RingMessage.
 namespace millrace::cluster::remote {
 
-inline constexpr uint32_t kRingProtocolVersion = 2;
+inline constexpr uint32_t kRingProtocolVersion = 3;
 
 /// What must be equal for two rings to give the same output to a request.
 struct RingFacts {
@@ -29,6 +29,7 @@ struct RingFacts {
   model::Fingerprint config;      ///< of everything in config.json that the forward pass depends on
   model::Fingerprint vocabulary;  ///< of what the tokens spell, and of the tokens that end an output
   std::string arithmetic;         ///< weight format, dtypes, device, instruction set, revision, rounding of sums
+  std::string experts;            ///< how the rings divide the experts of the model among them; empty: they do not
   uint32_t page_size = 0;         ///< tokens, by which the router names prefixes
 };
 
@@ -71,6 +72,10 @@ struct FlushRing {
   uint64_t number = 0;
   int64_t timeout_us = 0;
 };
+/// Both: a sched::StepMessage, between a front and a ring that share experts.
+struct StepNews {
+  std::vector<std::byte> message;
+};
 /// Ring → front: the result of a FlushRing.
 struct RingFlushed {
   uint64_t number = 0;
@@ -95,8 +100,9 @@ struct RingMetrics {
   std::string text;
 };
 
-using Content = std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest, RequestEvent, PauseRing, ResumeRing,
-                             ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingFigures, RingMetrics>;
+using Content =
+    std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest, RequestEvent, PauseRing, ResumeRing,
+                 ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingFigures, RingMetrics, StepNews>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Content& content);
 /// Returns kData for anything but one whole message.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 
 #include "base/log.h"
 #include "cluster/remote/remote_engine.h"
@@ -103,6 +104,7 @@ asio::awaitable<std::string> RingServer::serve(tcp::socket socket) {
     end = failure.what();
   }
   is_serving_ = false;
+  if (options_.steps != nullptr) options_.steps->detach(stopping_ ? kNodeStops : "the front is gone: " + end);
   changed_.notify_all();
   for (auto& [number, request] : requests_) {
     request.is_aborted = true;
@@ -128,6 +130,7 @@ void RingServer::handle(Content content) {
     last_wait_.clear();
     is_serving_ = true;
     tasks_.spawn("publish state", publish());
+    if (options_.steps != nullptr) join_steps();
   } else if (auto* submit = std::get_if<SubmitRequest>(&content)) {
     // The front may use an id again before the head has forgotten it.
     submit->request.id += fmt::format("#{}", submit->number);
@@ -145,9 +148,21 @@ void RingServer::handle(Content content) {
     (void)engine_.rebuild(rebuild->reason);
   } else if (const auto* flushed = std::get_if<FlushRing>(&content)) {
     tasks_.spawn("flush", flush(*flushed));
+  } else if (const auto* news = std::get_if<StepNews>(&content); news != nullptr && options_.steps != nullptr) {
+    options_.steps->handle(sched::decode_step_message(news->message).value());
   } else {
     throw_error(ErrorCode::kData, fmt::format("it sent a message of kind {}, which only rings send", content.index()));
   }
+}
+
+/// Lets the ring step together with those of the front, for as long as the connection lasts.
+void RingServer::join_steps() {
+  const auto send = [&runtime = runtime_, weak = std::weak_ptr(connection_)](const sched::StepMessage& message) {
+    asio::post(runtime.executor(), [weak, news = RingMessage{encode(StepNews{sched::encode(message)})}] {
+      if (const Connection connection = weak.lock()) connection->send(news);
+    });
+  };
+  options_.steps->attach(connection_->peer_host(), send);
 }
 
 void RingServer::abort(uint64_t number) {

@@ -11,6 +11,7 @@
 #include "cluster/remote/ring_host.h"
 #include "comm/tcp_link.h"
 #include "sched/head/engine.h"
+#include "sched/steps/remote_step_group.h"
 
 namespace millrace::cluster::remote {
 
@@ -18,6 +19,7 @@ struct RingServerOptions {
   comm::TcpEndpoint front;
   RingHello hello;
   ControlTiming timing;
+  sched::RemoteStepGroup* steps = nullptr;  ///< of a ring that shares experts; outlives the server
 };
 
 /// Serves the ring of this process to a front in another one: it connects to the front, again whenever the connection
@@ -45,6 +47,7 @@ class RingServer {
   [[nodiscard]] asio::awaitable<std::string> serve(asio::ip::tcp::socket socket);
   [[nodiscard]] asio::awaitable<void> handle_messages();
   void handle(Content content);
+  void join_steps();
   void abort(uint64_t number);
   [[nodiscard]] asio::awaitable<void> run_request(SubmitRequest submit);
   [[nodiscard]] asio::awaitable<Result<void>> complete(sched::GenerateRequest& request);

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -22,8 +24,11 @@ bool is_temporary(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-void unblock(int descriptor) {
+/// Makes calls return at once, and sends short messages without waiting for the acknowledgement of those before.
+void prepare(int descriptor) {
+  const int on = 1;
   (void)fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  (void)::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 }  // namespace
@@ -33,8 +38,8 @@ RankConnection::RankConnection(LanePair lanes, const std::string& name, RingEpoc
       epoch_(epoch),
       control_(lanes.take(Lane::kControl)),
       data_(lanes.take(Lane::kData)) {
-  unblock(control_);
-  unblock(data_);
+  prepare(control_);
+  prepare(data_);
 }
 
 RankConnection::~RankConnection() {
@@ -81,7 +86,7 @@ void RankConnection::check_goodbye(std::chrono::milliseconds patience) {
   if (header.has_error() || header->kind != FrameKind::kGoodbye || header->payload_bytes != text.size()) {
     throw PeerLost(name_ + " has sent a malformed goodbye");
   }
-  throw PeerLost(sanitize_reason(text));
+  throw PeerGoodbye(sanitize_reason(text));
 }
 
 void RankConnection::end(const std::string& reason) {

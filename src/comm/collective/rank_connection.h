@@ -15,8 +15,14 @@ class PeerLost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The connection of a rank with another rank of its stage. The data lane carries both directions of the exchanges, and
-/// the control lane a goodbye. Owned by a TcpCollective and used on its worker thread, where it never blocks.
+/// The goodbye of a peer. The message is the reason that it gives.
+class PeerGoodbye : public PeerLost {
+  using PeerLost::PeerLost;
+};
+
+/// The connection of a rank with another rank of its stage, in this ring or another. The data lane carries both
+/// directions of the exchanges, and the control lane a goodbye. Owned by an end of an exchange and used on its
+/// worker thread, where it never blocks.
 class RankConnection {
  public:
   /// `name` is the peer's: "rank 1 of stage 0".
@@ -29,7 +35,7 @@ class RankConnection {
   [[nodiscard]] size_t try_send(std::span<const std::byte> first, std::span<const std::byte> second);
   /// Receives the next bytes, as many as have come. Returns 0 when there are none.
   [[nodiscard]] size_t try_receive(std::span<std::byte> into);
-  /// Throws PeerLost when the peer has said goodbye or is gone. Waits up to `patience` for that.
+  /// Throws PeerGoodbye when the peer has said goodbye, and PeerLost when it is gone. Waits up to `patience` for that.
   void check_goodbye(std::chrono::milliseconds patience = {});
 
   /// Sends the reason as a goodbye and ends both lanes. From any thread, once.

@@ -5,21 +5,24 @@
 namespace millrace::sched {
 
 asio::awaitable<RingEnds> SteppingRingBuilder::build(RingEpoch epoch) {
-  StepGroup::Membership membership = co_await group_.join(number_, runtime_);
-  on_epoch_(membership.epoch);
+  comm::TcpEndpoint endpoint = exchange_.open(runtime_);
+  StepEpochs::Membership membership = co_await epochs_.join(number_, runtime_, std::move(endpoint));
+  co_await exchange_.begin(runtime_, membership);
   RingEnds ends = co_await ring_.build(epoch);
   ends.steps = std::make_unique<StepParticipant>(std::move(membership.board));
   co_return ends;
 }
 
 asio::awaitable<void> SteppingRingBuilder::tear_down(RingEpoch epoch, std::string reason) {
-  group_.end(number_, reason);
+  epochs_.end(number_, reason);
   co_await ring_.tear_down(epoch, std::move(reason));
-  group_.leave(number_);
+  co_await exchange_.close();
+  epochs_.leave(number_);
 }
 
 void SteppingRingBuilder::interrupt() {
-  group_.interrupt(number_);
+  epochs_.interrupt(number_);
+  exchange_.interrupt();
   ring_.interrupt();
 }
 

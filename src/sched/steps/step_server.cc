@@ -1,67 +1,64 @@
 #include "sched/steps/step_server.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "base/result.h"
+
 namespace millrace::sched {
-namespace {
 
-constexpr auto kStepMessage = comm::MessageKind::kPlan;
-
-class RemoteBoard final : public StepBoard {
- public:
-  explicit RemoteBoard(comm::Link link) : link_(std::move(link)) {}
-
-  [[nodiscard]] uint64_t target() const override { return target_; }
-  void start_step(uint64_t step) override { link_.sender->send(kStepMessage, RingEpoch(), PlanId(step), {}); }
-  [[nodiscard]] asio::awaitable<void> wait_beyond(uint64_t seen) override {
-    while (target_ <= seen) {
-      const comm::Message message = co_await link_.receiver->receive(kStepMessage);
-      target_ = std::max(target_, message.plan.value());
+void StepServer::handle(StepMessage message) {
+  if (const auto* join = std::get_if<JoinEpoch>(&message)) {
+    if (std::exchange(takes_part_, true)) throw_error(ErrorCode::kData, "it joins the steps twice");
+    epoch_ = 0;
+    tasks_.spawn("steps of a ring elsewhere", run_epoch(join->port));
+  } else if (const auto* reached = std::get_if<StepReached>(&message)) {
+    if (board_ && reached->epoch == epoch_) board_->start_step(reached->step);
+  } else if (const auto* ended = std::get_if<EpochEnded>(&message)) {
+    if (takes_part_ && epoch_ != 0 && ended->epoch == epoch_) group_.end_epoch(epoch_, ended->ring, ended->reason);
+  } else if (const auto* left = std::get_if<EpochLeft>(&message)) {
+    if (!takes_part_ || epoch_ == 0 || left->epoch != epoch_) {
+      throw_error(ErrorCode::kData, "it leaves steps that it has no part in");
     }
+    group_.end(ring_, "has left");
+    group_.leave(ring_);
+    takes_part_ = false;
+  } else {
+    throw_error(ErrorCode::kData, "it sent a message about steps that only the coordinator sends");
   }
-  void leave(const std::string& reason) override {
-    link_.sender->close(reason);
-    link_.receiver->close(reason);
-  }
-
- private:
-  comm::Link link_;
-  uint64_t target_ = 0;
-};
-
-}  // namespace
-
-std::unique_ptr<StepBoard> make_remote_board(comm::Link link) {
-  return std::make_unique<RemoteBoard>(std::move(link));
 }
 
-asio::awaitable<void> StepServer::run() {
-  for (size_t i = 0; i < participants_.size(); ++i) tasks_.spawn("steps of " + participants_[i].name, serve(i));
-  co_await tasks_.join();
-}
-
-asio::awaitable<void> StepServer::serve(size_t index) {
+/// Takes part in the next epoch for the ring, and tells it the targets and the end.
+asio::awaitable<void> StepServer::run_epoch(uint16_t port) {
+  StepGroup::Membership membership;
+  try {
+    membership = co_await group_.join(ring_, runtime_, {.host = host_, .port = port});
+  } catch (const ErrorException&) {
+    co_return;  // close() has withdrawn it
+  }
+  const uint64_t epoch = epoch_ = membership.epoch;
+  const std::shared_ptr<StepBoard> board = board_ = std::move(membership.board);
+  if (!closed_) send_(EpochBegun{.epoch = epoch, .endpoints = membership.endpoints});
   std::string reason;
   try {
-    for (;;) {
-      const comm::Message message = co_await participants_[index].link.receiver->receive(kStepMessage);
-      const auto step = coordinator_.start_step(message.plan.value());
-      if (!step) continue;
-      for (Participant& each : participants_) each.link.sender->send(kStepMessage, RingEpoch(), PlanId(*step), {});
+    for (uint64_t seen = 0;;) {
+      co_await board->wait_beyond(seen);
+      seen = board->target();
+      if (!closed_) send_(StepReached{.epoch = epoch, .step = seen});
     }
-  } catch (const std::exception& ended) {
+  } catch (const ErrorException& ended) {
     reason = ended.what();
   }
-  stop(participants_[index].name + ": " + reason);
+  if (!closed_) send_(EpochEnded{.epoch = epoch, .ring = -1, .reason = reason});
+  if (board_ == board) board_ = nullptr;
 }
 
-void StepServer::stop(const std::string& reason) {
-  if (std::exchange(stopped_, true)) return;
-  for (Participant& each : participants_) {
-    each.link.sender->close(reason);
-    each.link.receiver->close(reason);
-  }
+asio::awaitable<void> StepServer::close(std::string reason) {
+  closed_ = true;
+  group_.withdraw(ring_);
+  group_.end(ring_, reason);
+  co_await tasks_.join();
+  if (takes_part_) group_.leave(ring_);
+  takes_part_ = false;
 }
 
 }  // namespace millrace::sched

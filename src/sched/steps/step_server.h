@@ -1,44 +1,45 @@
 #pragma once
 
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "async/task_group.h"
-#include "comm/link.h"
-#include "sched/steps/step_board.h"
-#include "sched/steps/step_coordinator.h"
+#include "sched/steps/step_group.h"
+#include "sched/steps/step_messages.h"
 
-/// The step coordinator over links, for rings in several processes. Each participant has two links of its own with the
-/// coordinator. A message has no payload: its plan number is the step.
 namespace millrace::sched {
 
-/// The coordinator of one epoch. When a participant's link ends, or stop() is called, all participants get the reason
-/// and run() returns. Used on one thread.
+/// The member of a StepGroup that stands for one ring of another process, for as long as that ring is connected. Its
+/// counterpart is a RemoteStepGroup. Used on one Runtime; destroyed after close().
 class StepServer {
  public:
-  StepServer(async::Runtime& runtime, uint64_t lookahead) : coordinator_(lookahead), tasks_(runtime) {}
+  /// `host`: where other processes reach the ring. `send` sends to the ring's process. `group` outlives the server.
+  StepServer(async::Runtime& runtime, StepGroup& group, uint32_t ring, std::string host, SendStepMessage send)
+      : runtime_(runtime),
+        group_(group),
+        ring_(ring),
+        host_(std::move(host)),
+        send_(std::move(send)),
+        tasks_(runtime) {}
 
-  /// Adds a participant before run(). Reasons name the participant by `name`: "ring 1".
-  void add(std::string name, comm::Link link) { participants_.push_back({std::move(name), std::move(link)}); }
-  /// Serves the epoch. Called once.
-  [[nodiscard]] asio::awaitable<void> run();
-  void stop(const std::string& reason);
-  [[nodiscard]] uint64_t step() const { return coordinator_.step(); }
+  /// Acts on a message of the ring. Throws ErrorException (kData) for one that cannot come now.
+  void handle(StepMessage message);
+  /// Ends the ring's part for `reason`, which the other rings get with its name: the connection is gone.
+  [[nodiscard]] asio::awaitable<void> close(std::string reason);
 
  private:
-  struct Participant {
-    std::string name;
-    comm::Link link;
-  };
-  [[nodiscard]] asio::awaitable<void> serve(size_t index);
+  [[nodiscard]] asio::awaitable<void> run_epoch(uint16_t port);
 
-  StepCoordinator coordinator_;
-  std::vector<Participant> participants_;
-  bool stopped_ = false;
+  async::Runtime& runtime_;
+  StepGroup& group_;
+  const uint32_t ring_;
+  const std::string host_;
+  const SendStepMessage send_;
+  bool takes_part_ = false;  // from its join until it has left
+  uint64_t epoch_ = 0;       // 0: none has begun since the join
+  std::shared_ptr<StepBoard> board_;
+  bool closed_ = false;
   async::TaskGroup tasks_;
 };
-
-/// Returns the board of a participant over its links with a StepServer.
-[[nodiscard]] std::unique_ptr<StepBoard> make_remote_board(comm::Link link);
 
 }  // namespace millrace::sched

@@ -19,7 +19,7 @@ using test::ScriptedRing;
 
 namespace {
 
-const RingFacts kFacts{.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .page_size = 4};
+const RingFacts kFacts{.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .experts = {}, .page_size = 4};
 
 /// Runs `work` on a thread and waits for it.
 template <class Work>
@@ -57,7 +57,7 @@ class FakeHost final : public RingHost {
 
 /// A front with the engine of ring 1, and its listener.
 struct Front {
-  Front() {
+  explicit Front(sched::StepGroup* steps = nullptr) : listener(thread.runtime(), {&engine}, {}, steps) {
     REQUIRE_FALSE(listener.listen({.host = "127.0.0.1", .port = 0}, {}).has_error());
     asio::post(thread.context(), [this] { tasks.spawn("rings", listener.serve(kFacts)); });
   }
@@ -69,14 +69,17 @@ struct Front {
   async::IoThread thread{"rings"};
   async::TaskGroup tasks{thread.runtime()};
   RemoteEngine engine{thread.runtime(), 1, like, "here"};
-  RingListener listener{thread.runtime(), {&engine}, {}};
+  RingListener listener;
 };
 
 /// A ring in another process: its engine's script, and the server that joins a front. All of it is used on its thread.
 struct Ring {
-  explicit Ring(uint16_t port, RingFacts facts = kFacts, uint32_t number = 1)
+  explicit Ring(uint16_t port, RingFacts facts = kFacts, uint32_t number = 1, sched::RemoteStepGroup* steps = nullptr)
       : server(thread.runtime(),
-               {.front = {.host = "127.0.0.1", .port = port}, .hello = {number, std::move(facts)}, .timing = {}},
+               {.front = {.host = "127.0.0.1", .port = port},
+                .hello = {number, std::move(facts)},
+                .timing = {},
+                .steps = steps},
                engine, host) {
     engine.model.architecture = "LlamaForCausalLM";
     asio::post(thread.context(), [this] { tasks.spawn("server", server.run()); });
@@ -367,4 +370,75 @@ TEST_CASE("a ring that differs or comes twice is refused") {
   std::this_thread::sleep_for(300ms);
   REQUIRE(front.engine.status().ready);
   REQUIRE(front.engine.arithmetic() == "bf16");
+}
+
+namespace {
+
+/// A head that steps with others.
+class SteppingHead {
+ public:
+  ~SteppingHead() { thread_.join(); }
+  void join(sched::StepEpochs& epochs, uint32_t ring) {
+    asio::post(thread_.context(), [&, ring] { tasks_.spawn("join", join_epoch(epochs, ring)); });
+  }
+  [[nodiscard]] bool has_joined() {
+    return on(thread_, [&] { return membership_.board != nullptr; });
+  }
+  [[nodiscard]] const sched::StepEpochs::Membership& membership() const { return membership_; }
+  void start_step(uint64_t step) {
+    on(thread_, [&] { membership_.board->start_step(step); });
+  }
+  /// Waits for the end of the epoch. Returns the reason.
+  std::string end() {
+    std::promise<std::string> reason;
+    asio::post(thread_.context(), [&] { tasks_.spawn("end", wait_for_end(reason)); });
+    return reason.get_future().get();
+  }
+
+ private:
+  asio::awaitable<void> join_epoch(sched::StepEpochs& epochs, uint32_t ring) {
+    membership_ = co_await epochs.join(ring, thread_.runtime(), {.host = "", .port = static_cast<uint16_t>(7 + ring)});
+  }
+  asio::awaitable<void> wait_for_end(std::promise<std::string>& to) {
+    std::string reason;
+    try {
+      co_await membership_.board->wait_beyond(1'000'000);
+    } catch (const ErrorException& ended) {
+      reason = ended.what();
+    }
+    membership_.board = nullptr;
+    to.set_value(reason);
+  }
+  sched::StepEpochs::Membership membership_;
+  async::IoThread thread_{"head"};
+  async::TaskGroup tasks_{thread_.runtime()};
+};
+
+}  // namespace
+
+TEST_CASE("rings of two processes step together until one is lost") {
+  sched::StepGroup group(2, 24, {}, 40);
+  sched::RemoteStepGroup elsewhere(1, 2, {});
+  SteppingHead first;
+  SteppingHead second;
+  const Front front(&group);
+  for (const uint64_t epoch : {41, 42}) {
+    auto ring = std::make_unique<Ring>(front.listener.port(), kFacts, 1, &elsewhere);
+    first.join(group, 0);
+    second.join(elsewhere, 1);
+    wait_for([&] { return first.has_joined() && second.has_joined(); });
+    REQUIRE(first.membership().epoch == epoch);
+    REQUIRE(second.membership().epoch == epoch);
+    REQUIRE(first.membership().endpoints[1].to_string() == "127.0.0.1:8");
+    REQUIRE(second.membership().endpoints[0].to_string() == "127.0.0.1:7");
+    first.start_step(1);
+    wait_for([&] { return second.membership().board->target() == 25; });
+    second.start_step(26);
+    wait_for([&] { return first.membership().board->target() == 50 && second.membership().board->target() == 50; });
+    ring.reset();
+    REQUIRE_THAT(first.end(), test::Mentions("ring 1: gone: "));
+    REQUIRE(second.end() == "its node is stopping");
+    group.leave(0);
+    elsewhere.leave(1);
+  }
 }

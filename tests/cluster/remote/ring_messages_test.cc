@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "sched/steps/step_messages.h"
 #include "support/fake_ring_view.h"
 
 using namespace millrace;
@@ -125,21 +126,23 @@ T travel(const T& message) {
 }
 
 std::vector<Content> all_messages() {
-  return {
-      RingHello{.ring = 3, .facts = {.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .page_size = 64}},
-      RingWelcome{},
-      SubmitRequest{.number = 7, .request = full_request()},
-      AbortRequest{8},
-      RequestEvent{.number = 9, .event = full_event()},
-      PauseRing{sched::PauseMode::kAbort},
-      ResumeRing{},
-      ReturnWaiting{"draining"},
-      RebuildRing{"restart"},
-      FlushRing{.number = 10, .timeout_us = 11},
-      RingFlushed{.number = 12, .error = Error{ErrorCode::kConflict, "busy"}},
-      full_state(),
-      full_figures(),
-      RingMetrics{"b 2\n"}};
+  return {RingHello{
+              .ring = 3,
+              .facts = {.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .experts = {}, .page_size = 64}},
+          RingWelcome{},
+          SubmitRequest{.number = 7, .request = full_request()},
+          AbortRequest{8},
+          RequestEvent{.number = 9, .event = full_event()},
+          PauseRing{sched::PauseMode::kAbort},
+          ResumeRing{},
+          ReturnWaiting{"draining"},
+          RebuildRing{"restart"},
+          FlushRing{.number = 10, .timeout_us = 11},
+          StepNews{sched::encode(sched::StepReached{.epoch = 7, .step = 25})},
+          RingFlushed{.number = 12, .error = Error{ErrorCode::kConflict, "busy"}},
+          full_state(),
+          full_figures(),
+          RingMetrics{"b 2\n"}};
 }
 
 }  // namespace
@@ -296,7 +299,7 @@ TEST_CASE("torn messages of a ring are refused and altered ones read") {
 }
 
 TEST_CASE("rings that differ are told apart by name") {
-  const RingFacts front{.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .page_size = 64};
+  const RingFacts front{.config = {1, 2}, .vocabulary = {3, 4}, .arithmetic = "bf16", .experts = {}, .page_size = 64};
   REQUIRE(difference(front, front).empty());
   const auto differs = [&front](auto change) {
     RingFacts ring = front;
@@ -307,5 +310,7 @@ TEST_CASE("rings that differ are told apart by name") {
   REQUIRE(differs([](RingFacts& ring) { ring.config.low = 9; }).find("model") != std::string::npos);
   REQUIRE(differs([](RingFacts& ring) { ring.vocabulary.high = 9; }).find("tokenizer") != std::string::npos);
   REQUIRE(differs([](RingFacts& ring) { ring.arithmetic = "f32"; }).find("f32") != std::string::npos);
+  REQUIRE(differs([](RingFacts& ring) { ring.experts = "experts among 4"; }).find("shares experts among 4") !=
+          std::string::npos);
   REQUIRE(differs([](RingFacts& ring) { ring.page_size = 16; }).find("--page-size is 16") != std::string::npos);
 }

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "base/random.h"
+#include "comm/collective/tcp_experts_group.h"
+#include "comm/tcp_support.h"
 #include "conformance/rank_group.h"
 #include "cpu/cpu_backend.h"
 #include "support/effort.h"
@@ -46,16 +48,26 @@ struct Rings {
   [[nodiscard]] int32_t ring_of(size_t end) const { return static_cast<int32_t>(end) / rank_count; }
 };
 
-Rings make_rings(int32_t ring_count, int32_t rank_count, comm::SharedExperts::AbortFn on_abort = {}) {
+/// How the ranks of the rings reach each other.
+enum class Path : uint8_t { kMemory, kTcp };
+
+Rings make_rings(Path path, int32_t ring_count, int32_t rank_count, comm::SharedExperts::AbortFn on_abort = {}) {
   Rings rings{.ring_count = ring_count, .rank_count = rank_count, .matrices = {}, .backends = {}, .ends = {}};
   rings.matrices.resize(static_cast<size_t>(ring_count * rank_count));
-  const auto shared = std::make_shared<comm::SharedExperts>(
-      comm::SharedExperts::Shape{.ring_count = ring_count, .rank_count = rank_count, .stage_count = 1},
-      std::move(on_abort));
+  const comm::SharedExperts::Shape shape{.ring_count = ring_count, .rank_count = rank_count, .stage_count = 1};
+  std::shared_ptr<comm::SharedExperts> shared;
+  TcpRings divided;
+  if (path == Path::kMemory) {
+    shared = std::make_shared<comm::SharedExperts>(shape, std::move(on_abort));
+  } else {
+    divided = connect_rings(shape, on_abort);
+  }
   for (int32_t end = 0; end < ring_count * rank_count; ++end) {
-    rings.backends.push_back(cpu::make_backend({.threads = 1}));
-    rings.ends.push_back(
-        comm::SharedExperts::join(shared, 0, end / rank_count, end % rank_count, *rings.backends.back()));
+    const int32_t ring = end / rank_count;
+    const int32_t rank = end % rank_count;
+    tensor::Backend& backend = *rings.backends.emplace_back(cpu::make_backend({.threads = 1}));
+    rings.ends.push_back(shared ? comm::SharedExperts::join(shared, 0, ring, rank, backend)
+                                : comm::TcpExperts::join(divided[static_cast<size_t>(ring)], 0, rank, backend));
   }
   return rings;
 }
@@ -139,6 +151,20 @@ void exchange_once(Rings& rings, size_t end, uint64_t seed, const std::vector<in
   require_here(std::memcmp(wanted.data(), memory.sums.data(), memory.sums.size()) == 0, "other bits of the sums");
 }
 
+/// Nobody comes: the deadline names whom the ring waits for, and an end that is set early is no failure of theirs.
+asio::awaitable<void> require_no_connection(TcpWorld& world, comm::TcpExpertsOptions options) {
+  const async::Event late(world.runtime);
+  const auto timed_out =
+      co_await comm::TcpExperts::connect(world.runtime, *world.listener, options, {}, late, world.runtime.now() + 20ms);
+  REQUIRE(timed_out.error().code == ErrorCode::kTimeout);
+  REQUIRE_THAT(timed_out.error().message, Mentions("the experts of ring 1", "rank 0 of stage 0"));
+  const async::Event early(world.runtime);
+  early.set();
+  const auto ended =
+      co_await comm::TcpExperts::connect(world.runtime, *world.listener, options, {}, early, world.soon());
+  REQUIRE(ended.error().code == ErrorCode::kAborted);
+}
+
 void rethrow_first(const std::vector<std::exception_ptr>& failures) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -148,9 +174,10 @@ void rethrow_first(const std::vector<std::exception_ptr>& failures) {
 }  // namespace
 
 TEST_CASE("Shared experts: every ring gets the sums of the tree") {
+  const Path path = GENERATE(Path::kMemory, Path::kTcp);
   for (const auto& [ring_count, rank_count] : {std::pair{2, 1}, {2, 2}, {4, 1}, {4, 2}, {8, 1}, {2, 4}}) {
     CAPTURE(ring_count, rank_count);
-    Rings rings = make_rings(ring_count, rank_count);
+    Rings rings = make_rings(path, ring_count, rank_count);
     rethrow_first(try_on_all_ends(rings, [&](size_t end) {
       require_here(rings.ends[end]->position().rank == static_cast<int32_t>(end), "another position");
       for (uint64_t step = 1; step <= test::repetitions(30); ++step) {
@@ -169,12 +196,13 @@ TEST_CASE("Shared experts: every ring gets the sums of the tree") {
 }
 
 TEST_CASE("Shared experts: an abort ends all rings by name") {
+  const Path path = GENERATE(Path::kMemory, Path::kTcp);
   for (const int32_t rank_count : {1, 2}) {
     std::atomic<int> aborts = 0;
-    Rings rings = make_rings(2, rank_count, [&](int32_t ring, const std::string& reason) {
+    std::atomic<int> wrong_aborts = 0;
+    Rings rings = make_rings(path, 2, rank_count, [&](int32_t ring, const std::string& reason) {
       ++aborts;
-      REQUIRE(ring == 1);
-      REQUIRE(reason == "the power is off");
+      if (ring != 1 || reason != "the power is off") ++wrong_aborts;
     });
     const auto last = rings.size() - 1;
     const auto failures = try_on_all_ends(rings, [&](size_t end) {
@@ -188,12 +216,13 @@ TEST_CASE("Shared experts: an abort ends all rings by name") {
       const std::string message = message_of(failures[end]);
       REQUIRE(message == (rings.ring_of(end) == 1 ? "the power is off" : "ring 1: the power is off"));
     }
-    REQUIRE(aborts == 1);
+    REQUIRE(aborts == (path == Path::kMemory ? 1 : 2));  // one per process
+    REQUIRE(wrong_aborts == 0);
   }
 }
 
 TEST_CASE("Shared experts: rings at different steps end the exchange") {
-  Rings rings = make_rings(2, 1);
+  Rings rings = make_rings(GENERATE(Path::kMemory, Path::kTcp), 2, 1);
   const auto failures =
       try_on_all_ends(rings, [&](size_t end) { (void)rings.ends[end]->begin_step(end == 0 ? 5 : 7, true); });
   for (const std::exception_ptr& failure : failures) {
@@ -202,7 +231,7 @@ TEST_CASE("Shared experts: rings at different steps end the exchange") {
 }
 
 TEST_CASE("Shared experts: an end that is destroyed frees the others") {
-  Rings rings = make_rings(4, 1);
+  Rings rings = make_rings(GENERATE(Path::kMemory, Path::kTcp), 4, 1);
   std::thread destroyer([&] {
     std::this_thread::sleep_for(5ms);
     rings.ends[2].reset();
@@ -214,4 +243,48 @@ TEST_CASE("Shared experts: an end that is destroyed frees the others") {
   for (size_t end = 0; end < 4; ++end) {
     if (end != 2) REQUIRE_THAT(message_of(failures[end]), Mentions("ring 2: ", "has left"));
   }
+}
+
+TEST_CASE("Shared experts: a process that dies is named by its ring") {
+  TcpRings processes = connect_rings({.ring_count = 4, .rank_count = 1, .stage_count = 1}, {});
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  std::vector<std::promise<std::exception_ptr>> outcomes(3);
+  std::vector<std::unique_ptr<tensor::ExpertExchange>> ends;
+  for (size_t ring = 0; ring < 3; ++ring) {
+    backends.push_back(cpu::make_backend({.threads = 1}));
+    ends.push_back(comm::TcpExperts::join(processes[ring], 0, 0, *backends.back()));
+    backends.back()->submit([&ends, ring] { (void)ends[ring]->begin_step(1, true); },
+                            [&outcomes, ring](std::exception_ptr failure) { outcomes[ring].set_value(failure); });
+  }
+  std::this_thread::sleep_for(5ms);
+  processes[3].reset();  // its sockets close without a goodbye
+  for (auto& outcome : outcomes) {
+    REQUIRE_THAT(message_of(outcome.get_future().get()),
+                 Mentions("ring 3: rank 0 of stage 0 at 127.0.0.1", "closed the connection"));
+  }
+}
+
+TEST_CASE("Shared experts: more rows than there is room for end all") {
+  Rings rings = make_rings(Path::kTcp, 2, 1);
+  const auto failures = try_on_all_ends(rings, [&](size_t end) {
+    const int64_t own = end == 0 ? 3 : 5;
+    rings.matrices[end].push_back(std::make_unique<ExchangeMatrices>(own, 6));
+    ExchangeMatrices& memory = *rings.matrices[end].back();
+    (void)rings.ends[end]->begin_step(1, true);
+    (void)rings.ends[end]->dispatch(view(memory.x, own, kHidden), view(memory.logits, own, kExperts),
+                                    view(memory.all_x, 6, kHidden), view(memory.all_logits, 6, kExperts));
+  });
+  for (const std::exception_ptr& failure : failures)
+    REQUIRE_THAT(message_of(failure), Mentions("8 rows", "room for 6"));
+}
+
+TEST_CASE("Shared experts: connecting ends early and late by name") {
+  TcpWorld world;
+  comm::TcpExpertsOptions options{.shape = {.ring_count = 2, .rank_count = 1, .stage_count = 1},
+                                  .ring = 0,
+                                  .epoch = 5,
+                                  .endpoints = {{"127.0.0.1", 1}, {"127.0.0.1", 1}},
+                                  .sockets = patient_options(),
+                                  .silence = kPatience};
+  world.run(require_no_connection(world, options));
 }

@@ -135,6 +135,9 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
 inline float __fmaf_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }

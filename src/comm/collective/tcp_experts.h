@@ -1,0 +1,68 @@
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/event.h"
+#include "comm/collective/shared_experts.h"
+#include "comm/tcp_link.h"
+
+/// The exchange of experts between rings of several processes whose backends compute in host memory.
+/// docs/collectives.md is its contract.
+namespace millrace::comm {
+
+struct TcpExpertsOptions {
+  SharedExperts::Shape shape;
+  int32_t ring = 0;    ///< whose ranks are in this process
+  uint64_t epoch = 0;  ///< that all rings have in common; part of every hello
+  /// The listeners of the rings, by ring.
+  std::vector<TcpEndpoint> endpoints;
+  TcpLinkOptions sockets;
+  /// Longest time in which the path to a peer that sends nothing may be dead.
+  std::chrono::milliseconds silence{10'000};
+};
+
+/// The exchanges of all stages of one ring with the other rings, for one common epoch. They end together. The ends
+/// share ownership. Thread-safe.
+class TcpExperts {
+ public:
+  using AbortFn = SharedExperts::AbortFn;
+
+  /// Connects each rank of the ring with all ranks of its stage in all rings. The lower position of a pair accepts on
+  /// `listener`. Runs on `runtime`, the listener's. `done` is set by this function, or by the caller to end it early:
+  /// the result is kAborted then. Other errors are those of connect_lanes() and accept_lanes(), with the peer's name.
+  [[nodiscard]] static asio::awaitable<Result<std::shared_ptr<TcpExperts>>> connect(async::Runtime& runtime,
+                                                                                    TcpListener& listener,
+                                                                                    TcpExpertsOptions options,
+                                                                                    AbortFn on_abort, async::Event done,
+                                                                                    async::TimePoint deadline);
+  ~TcpExperts();
+  TcpExperts(const TcpExperts&) = delete;
+  TcpExperts& operator=(const TcpExperts&) = delete;
+
+  /// Returns the end of a rank, each of which is taken once. It uses the threads of `backend`, which outlives it.
+  [[nodiscard]] static std::unique_ptr<tensor::ExpertExchange> join(const std::shared_ptr<TcpExperts>& experts,
+                                                                    int32_t stage, int32_t rank,
+                                                                    tensor::Backend& backend);
+  /// Ends all exchanges of the ring, and with it those of the others: ranks of `ring` get `reason`, and those of other
+  /// rings get it with the ring's name.
+  void abort(int32_t ring, const std::string& reason);
+
+ private:
+  friend class TcpExpertsEnd;
+  struct Connections;
+  struct Fate;
+  TcpExperts(TcpExpertsOptions options, AbortFn on_abort);
+  [[nodiscard]] asio::awaitable<void> connect_pair(async::Runtime& runtime, TcpListener& listener, size_t stage_rank,
+                                                   int32_t other, async::Event done, async::TimePoint deadline);
+  [[nodiscard]] int32_t end_count() const { return options_.shape.ring_count * options_.shape.rank_count; }
+
+  const TcpExpertsOptions options_;
+  const std::unique_ptr<Fate> fate_;
+  const std::unique_ptr<Connections> connections_;
+};
+
+}  // namespace millrace::comm
