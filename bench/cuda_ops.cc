@@ -1,6 +1,7 @@
 // The CUDA ops on one device beside what bounds them in the same run: the copy bandwidth of its memory and cuBLASLt's
 // products. Shapes are by default those of Llama-3.1-8B; weights of 4 and 8 bits are in cuda_ops_coded.cc; experts, in
-// cuda_ops_experts.cc, those of Qwen3-30B-A3B; pages are in cuda_ops_pages.cc.
+// cuda_ops_experts.cc, those of Qwen3-30B-A3B; latents and states are in cuda_ops_mixers.cc, pages in
+// cuda_ops_pages.cc.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -87,9 +88,13 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
 
 /// Sequences of one length over pages in order, with `rows` new rows each.
 struct AttentionRun {
-  AttentionRun(const OpsOptions& options, int32_t sequences, int32_t context, int32_t rows)
+  AttentionRun(const OpsOptions& options, cuda::KvElement element, int32_t sequences, int32_t context, int32_t rows)
       : sizes{options.heads, 1.0f / std::sqrt(static_cast<float>(options.head_dim)), 0},
-        cache{.layer_count = 1, .kv_head_count = options.kv_heads, .head_dim = options.head_dim, .page_size = 16},
+        cache{.layer_count = 1,
+              .kv_head_count = options.kv_heads,
+              .head_dim = options.head_dim,
+              .page_size = 16,
+              .element = element},
         pages((static_cast<size_t>(context) + 15) / 16 * static_cast<size_t>(sequences)),
         bytes(cuda::kv_page_bytes(cache) * pages),
         copies(options.cold_copies(bytes)),
@@ -148,22 +153,23 @@ struct AttentionRun {
   DeviceBytes workspace;
 };
 
-void measure_attention(cudaStream_t stream, const OpsOptions& options) {
-  fmt::print("\nattention, one layer, {} heads over {} of {} channels\n", options.heads, options.kv_heads,
+void measure_attention(cudaStream_t stream, const OpsOptions& options, cuda::KvElement element, const char* name) {
+  fmt::print("\nattention over {}, one layer, {} heads over {} of {} channels\n", name, options.heads, options.kv_heads,
              options.head_dim);
   for (const int32_t sequences : options.sequences) {
     for (const int32_t context : options.contexts) {
       if (int64_t{sequences} * context > int64_t{4} << 20) continue;
-      const AttentionRun run(options, sequences, context, 1);
+      const AttentionRun run(options, element, sequences, context, 1);
       const double time = run.run(stream);
-      const double bytes = 4.0 * options.kv_heads * options.head_dim * sequences * context;
+      const double bytes =
+          static_cast<double>(cuda::kv_layer_bytes(run.cache)) / run.cache.page_size * sequences * context;
       fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s\n", sequences, context, time * 1e6,
                  bytes / time * 1e-9);
     }
   }
   for (const int32_t prefix : options.prefixes) {
     const int32_t rows = options.prompt_rows;
-    const AttentionRun run(options, 1, prefix + rows, rows);
+    const AttentionRun run(options, element, 1, prefix + rows, rows);
     const double time = run.run(stream);
     const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
     fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
@@ -234,7 +240,13 @@ void measure_all(const OpsOptions& options) {
   if (wants("gemm")) measure_products(stream, options);
   if (wants("coded")) measure_coded(stream, options, copy_rate);
   if (wants("experts")) measure_experts(stream, options, copy_rate);
-  if (wants("attention")) measure_attention(stream, options);
+  if (wants("attention")) {
+    measure_attention(stream, options, cuda::KvElement::kBf16, "bf16");
+    measure_attention(stream, options, cuda::KvElement::kInt8, "int8");
+    measure_attention(stream, options, cuda::KvElement::kE4M3, "fp8_e4m3");
+  }
+  if (wants("latents")) measure_latents(stream, options, copy_rate);
+  if (wants("states")) measure_states(stream, options, copy_rate);
   if (wants("rows")) measure_rows(stream, options);
   if (wants("pages")) measure_pages(stream, options);
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
@@ -261,6 +273,7 @@ int main(int argc, char** argv) {
   number("--experts", options.experts, "Of a layer");
   number("--experts-per-row", options.experts_per_row, "That a row chooses");
   number("--rows", options.rows, "Of products");
+  number("--latent-heads", options.latent_heads, "Of latent attention, with latents of 4 head-dims");
   number("--expert-rows", options.expert_rows, "Of a mixture");
   number("--sequences", options.sequences, "That decode");
   number("--contexts", options.contexts, "Of each sequence that decodes");

@@ -16,11 +16,13 @@ struct Format {
   cuda::WeightFormat format;
 };
 
-/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, and of `w8`.
+/// Formats of `--quantization w4`, of GPTQ and AWQ in groups of 128, of Q4_K, of FP8 in blocks of 128, and of `w8`.
 constexpr Format kFormats[] = {
     {"w4", {cuda::WeightCodes::kInt4, cuda::CodeScales::kBf16, 2}},
     {"gptq", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF16Zero, 1}},
     {"q4_k", {cuda::WeightCodes::kInt4, cuda::CodeScales::kF32Minimum, 2}},
+    {"fp8", {cuda::WeightCodes::kE4M3, cuda::CodeScales::kF32, 1}},
+    {"fp8x8", {cuda::WeightCodes::kE4M3Both, cuda::CodeScales::kF32, 1}},
     {"w8", {cuda::WeightCodes::kInt8, cuda::CodeScales::kBf16, 2}},
 };
 
@@ -46,6 +48,17 @@ class CodedWeights {
   size_t copies_;
   DeviceBytes memory_;
 };
+
+size_t workspace_bytes(const cuda::DeviceWeight& weight, int rows) {
+  const bool is_fp8 = weight.format.codes == cuda::WeightCodes::kE4M3Both;
+  return is_fp8 ? cuda::fp8_workspace_bytes(weight, rows) : cuda::dequantizing_workspace_bytes(weight, rows);
+}
+
+/// Returns whether a GEMM of this format exists.
+bool can_measure(const cuda::WeightFormat& format, int inputs, const OpsOptions& options) {
+  if (format.codes != cuda::WeightCodes::kE4M3Both) return true;
+  return inputs % cuda::kFp8StepInputs == 0 && options.has_wgmma();
+}
 
 /// Returns the seconds of cuBLASLt's GEMM with weights in bf16 that take turns; 0 where there is none.
 double plain_time(cudaStream_t stream, const OpsOptions& options, const DeviceBytes& x, const DeviceBytes& out,
@@ -81,11 +94,12 @@ void measure_coded(cudaStream_t stream, const OpsOptions& options, double copy_r
              options.has_wgmma() ? "wgmma" : "mma");
   for (const Shape& shape : shapes) {
     for (const Format& each : kFormats) {
+      if (!can_measure(each.format, shape.inputs, options)) continue;
       const CodedWeights weights(options, each.format, shape.inputs, shape.outputs);
       for (const int rows : options.rows) {
         const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
         const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
-        const DeviceBytes workspace(cuda::dequantizing_workspace_bytes(weights.turn(0, by), rows));
+        const DeviceBytes workspace(workspace_bytes(weights.turn(0, by), rows));
         const double time = seconds(stream, [&](int i) {
           cuda::matmul(stream, x.as<>(), weights.turn(i, by), nullptr, rows, out.as<>(), cuda::OutputType::kF32,
                        workspace.as<>());

@@ -26,9 +26,10 @@ struct OpsOptions {
   std::vector<int32_t> sequences = {1, 16, 64, 256};           ///< that decode
   std::vector<int32_t> contexts = {1024, 4096, 32768};         ///< of each sequence
   std::vector<int32_t> prefixes = {0, 6144, 30720};            ///< before the rows of a prompt
+  std::vector<int32_t> latent_heads = {16, 128};               ///< of latent attention
   std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
   int32_t prompt_rows = 2048;
-  std::vector<std::string> parts = {"gemm", "coded", "experts", "attention", "rows", "pages"};
+  std::vector<std::string> parts = {"gemm", "coded", "experts", "attention", "latents", "states", "rows", "pages"};
   bool wgmma = true;               ///< also measure wgmma where the device has it
   size_t cold_bytes = kColdBytes;  ///< larger than any cache
 
@@ -43,6 +44,12 @@ void measure_experts(cudaStream_t stream, const OpsOptions& options, double copy
 
 /// Measures GEMMs with weights of 4 and 8 bits, and compares with cuBLASLt's in bf16.
 void measure_coded(cudaStream_t stream, const OpsOptions& options, double copy_rate);
+
+/// Measures latent attention, and compares it with reading the latents at `copy_rate`.
+void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy_rate);
+
+/// Measures delta nets, and compares them with reading and writing the states at `copy_rate`.
+void measure_states(cudaStream_t stream, const OpsOptions& options, double copy_rate);
 
 /// Measures copies of pages to pinned host memory and back, and one copy of as many bytes.
 void measure_pages(cudaStream_t stream, const OpsOptions& options);

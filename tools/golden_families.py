@@ -74,6 +74,7 @@ class Family:
     prompt_lengths: tuple[int, ...] = field(default=PROMPT_LENGTHS)
     tolerance: dict = field(default_factory=dict)  # in place of TOLERANCE's
     norm_mean: float = 1.0  # 0: the model multiplies by 1 + w
+    query_norm: float = 1.0  # factor of the norms of q, where nothing else keeps scores small
     # Returns the weights to store; random_weights when absent.
     weights: Callable[["Family"], dict[str, Tensor]] | None = None
     f32_parts: tuple[str, ...] = ()

@@ -45,6 +45,28 @@ _GPT_OSS = {
 }
 
 
+_GEMMA4 = {
+    **{key: value for key, value in COMMON.items() if key != "hidden_act"},
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "attention_k_eq_v": True,
+    "final_logit_softcapping": 10.0,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 0,
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "sliding_window": 16,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+
+
 def scale_of(name: str) -> float:
     """The deviation of a parameter's random values."""
     if "sinks" in name:
@@ -56,8 +78,8 @@ def random_parameter(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
     """f32 values of one parameter; the experts of a layer, its first dimension, have a part in common."""
     rng = np.random.default_rng([seed, *name.encode()])
     noise = rng.standard_normal(shape, dtype=np.float32)
-    if "norm" in name:
-        return torch.from_numpy(1 + NORM_STD * noise)
+    if "norm" in name or name.endswith(("scale", "scalar")):
+        return torch.from_numpy((1 + NORM_STD * noise).astype(np.float32))
     if ".experts." in name:
         noise = (rng.standard_normal(shape[1:], dtype=np.float32) + EXPERT_SPREAD * noise) / np.sqrt(1 + EXPERT_SPREAD**2)
     return torch.from_numpy((scale_of(name) * noise).astype(np.float32))
@@ -69,9 +91,10 @@ def mixture_weights(family: Family) -> dict[str, Tensor]:
     config = AutoConfig.for_model(**{k: v for k, v in family.config.items() if k != "quantization_config"})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
-        buffers = [(name, each) for name, each in model.named_buffers() if "correction_bias" in name]
+        buffers = [(name, each) for name, each in model.named_buffers() if name.endswith(("correction_bias", "layer_scalar"))]
         for name, parameter in [*model.named_parameters(), *buffers]:
-            parameter.copy_(random_parameter(family.seed, name, tuple(parameter.shape)))
+            values = random_parameter(family.seed, name, tuple(parameter.shape))
+            parameter.copy_(values * family.query_norm if "q_norm" in name else values)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = load_file(Path(folder) / "model.safetensors")
@@ -112,6 +135,71 @@ def split_mxfp4(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 
 MIXTURES = [
+    Family(
+        "llama4",
+        seed=220,
+        config={
+            **_COMMON,
+            "architectures": ["Llama4ForCausalLM"],
+            "model_type": "llama4_text",
+            "attention_bias": False,
+            "attention_chunk_size": 64,
+            "attn_scale": 0.1,
+            "attn_temperature_tuning": True,
+            "floor_scale": 32,
+            "head_dim": 32,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size": 40,
+            "intermediate_size_mlp": 128,
+            "no_rope_layer_interval": 4,
+            "num_experts_per_tok": 1,
+            "num_local_experts": 4,
+            "rope_parameters": {
+                "factor": 8.0,
+                "high_freq_factor": 1.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "rope_theta": 500000.0,
+                "rope_type": "llama3",
+            },
+            "use_qk_norm": True,
+        },
+        eos=[2, 5],
+        prompt_lengths=(7, 100, 190),
+        weights=mixture_weights,
+    ),
+    Family(
+        "gemma4",
+        seed=218,
+        config={
+            **_GEMMA4,
+            "enable_moe_block": False,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "use_bidirectional_attention": "vision",
+        },
+        eos=[1, 5],
+        prompt_lengths=(7, 33, 190),
+        query_norm=0.3,
+        weights=mixture_weights,
+    ),
+    Family(
+        "gemma4-moe",
+        seed=219,
+        config={
+            **_GEMMA4,
+            "enable_moe_block": True,
+            "intermediate_size": 96,
+            "moe_intermediate_size": 40,
+            "num_experts": 8,
+            "top_k_experts": 2,
+            "per_layer_config": {str(n): {"head_dim": 32, "num_key_value_heads": 1} for n in (1, 3, 5)},
+        },
+        eos=[1, 5],
+        prompt_lengths=(7, 33, 190),
+        query_norm=0.3,
+        weights=mixture_weights,
+    ),
     Family(
         "qwen2moe",
         seed=201,

@@ -137,7 +137,8 @@ Result<GpuExchange> choose_rank_exchange(int32_t ranks_here, bool divides_stage,
                      .text = fmt::format("copies on the device, without graphs: {}", missing)};
 }
 
-Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, const NodeOptions& options) {
+Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, const NodeOptions& options,
+                                                          tensor::KvDType kv_dtype) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
@@ -146,6 +147,8 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, 
   const int32_t gpu = rank.index() % gpu_count;
   cuda::CudaOptions backend{.device = gpu,
                             .products = options.gemm,
+                            .kv_dtype = kv_dtype,
+                            .fp8_products = options.fp8_products,
                             .graphs = options.cuda_graphs,
                             .channels = options.nccl != NcclMode::kOff,
                             .lost = on_device_lost,

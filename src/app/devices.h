@@ -8,6 +8,7 @@
 #include "app/rank_processors.h"
 #include "base/result.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 /// The devices of this host: its processor, and GPUs through a module that is found at run time.
 namespace millrace::app {
@@ -29,7 +30,8 @@ struct GpuExchange {
 /// Makes the backend of a rank on the GPU of its index modulo the number of GPUs. Throws std::runtime_error when that
 /// GPU cannot be used. Errors: --nccl.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank,
-                                                                        const NodeOptions& options);
+                                                                        const NodeOptions& options,
+                                                                        tensor::KvDType kv_dtype);
 /// Returns why a GPU was lost to this process, if one was: its kernels or its hardware failed. The process has then got
 /// a SIGTERM, since only another process can use that GPU again.
 [[nodiscard]] std::optional<std::string> lost_device();

@@ -125,7 +125,7 @@ void add_model_flags(CLI::App& serve, ServeFlags& flags, UnresolvedFlags& unreso
       "Selects the arithmetic of GEMMs and the dtype of the KV cache: auto (bf16), bf16, or f32 (CPU only).")
       ->default_str("auto");
   add_choice(serve, "--kv-cache-dtype", engine.stage.kv_dtype,
-             "Stores keys and values in 8 bits, on the CPU only, so that a pool has room for nearly twice the tokens: "
+             "Stores keys and values in 8 bits, so that a pool has room for nearly twice the tokens: "
              "auto (as --dtype), fp8_e4m3 (a scale per token and KV head), int8 (a scale per 32 channels, the more "
              "precise).");
   add_choice(serve, "--quantization", engine.stage.quantization,
@@ -157,6 +157,9 @@ void add_device_flags(CLI::App& serve, ServeFlags& flags) {
       serve, "--cuda-products", node.gemm,
       "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
       "at the start).");
+  serve.add_flag("--cuda-fp8-products", node.fp8_products,
+                 "Rounds the inputs of weights that are stored in FP8 to FP8 on a GPU with wgmma, which is faster for "
+                 "prompts and less exact.");
   serve.add_flag("--divide-gpu", node.divide_gpu,
                  "Gives equal parts of the multiprocessors to stages and ranks that share a GPU, where "
                  "driver and GPU can.");

@@ -329,14 +329,15 @@ Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& boun
                                 .layer_end = static_cast<uint32_t>(layers.end),
                                 .kv_dtype = page_format(*part.backend, options_.stage),
                                 .page_size = bounds.page_size};
-  if (options_.stage.rank_count > 1) {
-    identity.head_begin = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.begin);
-    identity.head_end = static_cast<uint32_t>(part.model->rank().layers.front().kv_heads.end);
-  }
   for (uint32_t group = 0; group < bounds.group_count(); ++group) {
     std::unique_ptr<cache::PageStore>& store = part.stores.emplace_back();
     if (!part.model->has_cache(group)) continue;
     identity.window = group == 0 ? 0 : bounds.windows[group - 1].window;
+    if (options_.stage.rank_count > 1) {
+      const tensor::TermRange& heads = part.model->rank().layer(part.model->cache_groups().first_layer(group)).kv_heads;
+      identity.head_begin = static_cast<uint32_t>(heads.begin);
+      identity.head_end = static_cast<uint32_t>(heads.end);
+    }
     if (bounds.kind(group) == GroupKind::kState) make_state_identity(part.model->rank().position, identity);
     identity.page_bytes = part.model->cache(group).page_bytes();
     auto opened = open_page_store(part.thread->runtime(), options_.node.storage, identity);

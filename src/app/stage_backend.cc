@@ -37,12 +37,8 @@ Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device, co
     return make_error(ErrorCode::kInvalidArgument,
                       "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or --device cpu", enum_name(stage.dtype));
   }
-  if (device == DeviceKind::kCuda && stage.kv_dtype != tensor::KvDType::kAuto) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--kv-cache-dtype {}: a GPU keeps keys and values in bf16; wanted auto or --device cpu",
-                      enum_name(stage.kv_dtype));
-  }
-  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node) : make_cpu_backend(stage, node, rank);
+  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node, stage.kv_dtype)
+                                     : make_cpu_backend(stage, node, rank);
 }
 
 }  // namespace millrace::app

@@ -23,7 +23,7 @@ constexpr int32_t kLatentUnitRows = 4 * kTileRows;
 /// The maximum of the floats of states while splits run in parallel.
 constexpr size_t kMaxLatentStates = size_t{1} << 26;
 
-constexpr int32_t kMaxHeadDim = 256;
+constexpr int32_t kMaxHeadDim = 512;
 
 struct AttentionOp {
   Device& device;
@@ -161,6 +161,7 @@ QueryTile rows_of_tile(const AttentionOp& op, const WorkUnit& unit, const QueryT
 }
 
 int32_t first_visible_key(const AttentionOp& op, int32_t position) {
+  if (op.shape.chunk_size > 0) return position / op.shape.chunk_size * op.shape.chunk_size;
   return op.shape.sliding_window > 0 ? std::max(0, position - op.shape.sliding_window + 1) : 0;
 }
 
@@ -215,6 +216,15 @@ void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionSt
   }
 }
 
+/// Returns the virtual rows of a unit that begins at `first`. Its rows are of one chunk.
+int32_t unit_count(const AttentionOp& op, size_t sequence, int32_t first, int32_t virtual_rows) {
+  const int32_t count = std::min(op.unit_rows, virtual_rows - first);
+  if (op.shape.chunk_size == 0) return count;
+  const int32_t position = op.batch.prefix[sequence] + first / op.group;
+  const int32_t rows_left = op.shape.chunk_size - position % op.shape.chunk_size;
+  return static_cast<int32_t>(std::min<int64_t>(count, int64_t{rows_left} * op.group - first % op.group));
+}
+
 /// Divides the batch into units of at most `max_heads` kv heads.
 std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
   std::vector<WorkUnit> units;
@@ -224,8 +234,8 @@ std::vector<WorkUnit> divide(const AttentionOp& op, int32_t max_heads) {
     if (virtual_rows == 0) continue;
     const int32_t heads = std::clamp(kTileRows / virtual_rows, 1, max_heads);
     for (int32_t head = 0; head < kv_heads; head += heads) {
-      for (int32_t first = 0; first < virtual_rows; first += op.unit_rows) {
-        const int32_t count = std::min(op.unit_rows, virtual_rows - first);
+      for (int32_t first = 0, count = 0; first < virtual_rows; first += count) {
+        count = unit_count(op, s, first, virtual_rows);
         const int32_t last = last_visible_key(op, s, (first + count - 1) / op.group);
         const int32_t oldest = first_visible_key(op, op.batch.prefix[s] + first / op.group);
         units.push_back({.sequence = s,
@@ -359,6 +369,8 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
         shape.head_count, shape.kv_head_count);
   check_layer(cache, layer, {.kv_head_count = shape.kv_head_count, .head_dim = shape.head_dim});
   CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
+  CHECK(shape.chunk_size == 0 || (shape.chunk_size % kBlockKeys == 0 && shape.causal && shape.sliding_window == 0),
+        "chunks of {} tokens, wanted a multiple of {} with causality and no window", shape.chunk_size, kBlockKeys);
   CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
   const CpuVector* sinks = shape.sinks == nullptr ? nullptr : &as_cpu(*shape.sinks);
   CHECK(sinks == nullptr || sinks->size() == shape.head_count, "{} sinks for {} heads", sinks->size(),

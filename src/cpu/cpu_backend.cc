@@ -142,6 +142,10 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::layer_norm(device_, hidden, as_cpu(weight), as_cpu_or_null(bias), epsilon, in_place, out);
   }
+  void rms_norm_in_place(Matrix values, const DeviceVector& weight, float epsilon) override {
+    check_stream();
+    cpu::rms_norm_in_place(device_, values, as_cpu(weight), epsilon);
+  }
   void convert(Matrix hidden, Matrix out) override {
     check_stream();
     cpu::convert(device_, hidden, out);

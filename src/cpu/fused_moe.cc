@@ -118,6 +118,7 @@ class FusedMoe {
         for (; block < stop; ++block) {
           product.run(block - group->first_block, scratch, [&](const PanelResult& sums) {
             add_gate_up_bias(*group, sums);
+            weigh_inputs(*group, sums);
             finish(*group, sums);
           });
         }
@@ -129,6 +130,15 @@ class FusedMoe {
     if (bias == nullptr) return;
     // A panel has as many columns for half as many features.
     for (int64_t i = 0; i < sums.rows; ++i) device_.kernels.add(bias + 2 * sums.feature, sums.row(i), kPanelColumns);
+  }
+  /// Multiplies the sums by the weights of their rows where these weigh inputs, which GEMMs leave to their results.
+  void weigh_inputs(const ExpertGroup& group, const PanelResult& sums) const {
+    if (!experts_.routing().weighs_inputs) return;
+    for (int64_t i = 0; i < sums.rows; ++i) {
+      const float weight = routes_.pair_weight[static_cast<size_t>(group.begin + sums.first_row + i)];
+      float* const row = sums.row(i);
+      for (int64_t column = 0; column < kPanelColumns; ++column) row[column] *= weight;
+    }
   }
   /// Packs up to 32 features: a group of the down GEMM's LHS row. Sums after the last feature are zero, like the
   /// weights and biases.
@@ -238,8 +248,9 @@ class FusedMoe {
       out = row_of<float>(hidden, row) + sums.feature;
       addends[count++] = out;
     }
-    device_.kernels.add_expert(sums.row(index), routes_.pair_weight[pair], plan.starts ? nullptr : at(plan.level),
-                               addends, count, sums.features, out);
+    const float weight = experts_.routing().weighs_inputs ? 1.0f : routes_.pair_weight[pair];
+    device_.kernels.add_expert(sums.row(index), weight, plan.starts ? nullptr : at(plan.level), addends, count,
+                               sums.features, out);
   }
 
   Device& device_;
@@ -261,6 +272,8 @@ void check_routing(const tensor::Routing& routing, int32_t experts) {
         routing.experts_per_row, experts);
   CHECK(routing.choice_bias.empty() || std::ssize(routing.choice_bias) == experts, "{} choice biases for {} experts",
         routing.choice_bias.size(), experts);
+  CHECK(routing.expert_scales.empty() || std::ssize(routing.expert_scales) == experts, "{} scales for {} experts",
+        routing.expert_scales.size(), experts);
   const int32_t groups = routing.group_count;
   CHECK(groups >= 1 && experts % groups == 0 && routing.groups_per_row >= 1 && routing.groups_per_row <= groups &&
             routing.groups_per_row * (experts / groups) >= routing.experts_per_row,

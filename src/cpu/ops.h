@@ -35,6 +35,7 @@ void add_scaled_sums(Device& device, tensor::Matrix sums, const CpuVector* bias,
                      float factor, tensor::Matrix hidden);
 void gelu(Device& device, tensor::Matrix in, tensor::Matrix out);
 void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, float epsilon, tensor::Matrix out);
+void rms_norm_in_place(Device& device, tensor::Matrix values, const CpuVector& weight, float epsilon);
 void matmul(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias, tensor::Matrix out);
 void matmul_add(Device& device, tensor::Matrix x, const CpuPackedWeight& weight, const CpuVector* bias,
                 tensor::Matrix hidden);

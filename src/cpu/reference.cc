@@ -233,7 +233,8 @@ Values attention(std::span<const float> q, int64_t position, const History& hist
   const auto dim = static_cast<size_t>(sizes.head_dim);
   const auto kv_heads = static_cast<size_t>(sizes.kv_head_count);
   const auto heads = static_cast<size_t>(sizes.head_count);
-  const int64_t first = sizes.sliding_window > 0 ? std::max<int64_t>(0, position - sizes.sliding_window + 1) : 0;
+  int64_t first = sizes.sliding_window > 0 ? std::max<int64_t>(0, position - sizes.sliding_window + 1) : 0;
+  if (sizes.chunk_size > 0) first = position / sizes.chunk_size * sizes.chunk_size;
   Values out(heads * dim);
   for (size_t head = 0; head < heads; ++head) {
     const size_t kv_head = head / (heads / kv_heads);

@@ -99,6 +99,7 @@ struct AttentionSizes {
   int32_t head_dim = 0;
   double scale = 0.0;
   int32_t sliding_window = 0;
+  int32_t chunk_size = 0;        ///< 0: none
   double soft_cap = 0.0;         ///< 0: none
   std::span<const float> sinks;  ///< [head_count], or empty
 };

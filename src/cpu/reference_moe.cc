@@ -110,7 +110,10 @@ std::vector<std::pair<size_t, double>> route(std::span<const float> logits, cons
     sum += scores[expert];
   }
   const double divisor = routing.renormalize ? std::max(sum + routing.sum_epsilon, routing.min_sum) : 1.0;
-  for (auto& [expert, weight] : chosen) weight *= double{routing.scale} / divisor;
+  for (auto& [expert, weight] : chosen) {
+    weight *= double{routing.scale} / divisor;
+    if (!routing.expert_scales.empty()) weight *= double{routing.expert_scales[expert]};
+  }
   return chosen;
 }
 
@@ -131,16 +134,22 @@ FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const
     std::vector<double> jumps(hidden, 0.0);
     for (const auto& [index, weight] : route(logits, options.routing)) {
       const Expert& expert = experts[index];
-      const Values activated = activate(options.activation, product(own, expert.gate, expert.gate_bias, hidden, inner),
-                                        product(own, expert.up, expert.up_bias, hidden, inner));
+      Values gate = product(own, expert.gate, expert.gate_bias, hidden, inner);
+      Values up = product(own, expert.up, expert.up_bias, hidden, inner);
+      const double result_weight = options.routing.weighs_inputs ? 1.0 : weight;
+      for (size_t i = 0; i < inner && options.routing.weighs_inputs; ++i) {
+        gate[i] = static_cast<float>(weight * double{gate[i]});
+        up[i] = static_cast<float>(weight * double{up[i]});
+      }
+      const Values activated = activate(options.activation, gate, up);
       const Values result =
           product(round(activated, static_cast<int64_t>(inner)), expert.down, expert.down_bias, inner, hidden);
       Values sizes = expert.down;
       for (float& size : sizes) size = std::abs(size);
       const Values jump = product(rounding_jumps(activated, round, feature_error), sizes, {}, inner, hidden);
       for (size_t i = 0; i < hidden; ++i) {
-        sums[i] += weight * double{result[i]};
-        jumps[i] += weight * double{jump[i]};
+        sums[i] += result_weight * double{result[i]};
+        jumps[i] += result_weight * double{jump[i]};
       }
     }
     mixture.sums.insert(mixture.sums.end(), sums.begin(), sums.end());

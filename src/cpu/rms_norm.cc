@@ -16,4 +16,14 @@ void rms_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, fl
   });
 }
 
+void rms_norm_in_place(Device& device, tensor::Matrix values, const CpuVector& weight, float epsilon) {
+  check_matrix("values", values, tensor::DType::kF32, values.rows, weight.size());
+  device.for_rows(values.rows, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      auto* const own = row_of<float>(values, row);
+      device.kernels.rms_norm(own, weight.data(), epsilon, own, values.cols);
+    }
+  });
+}
+
 }  // namespace millrace::cpu

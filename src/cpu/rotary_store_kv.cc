@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "base/check.h"
 #include "cpu/ops.h"
@@ -34,7 +35,8 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
                      const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer, Matrix q) {
   const int32_t dim = shape.head_dim;
   const int32_t kv_heads = shape.kv_head_count;
-  check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{shape.head_count + 2 * kv_heads} * dim);
+  const int32_t value_head = shape.head_count + (shape.values_are_keys ? 0 : kv_heads);  // head of qkv with the first v
+  check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{value_head + kv_heads} * dim);
   check_matrix("q", q, device.compute_dtype, qkv.rows, int64_t{shape.head_count} * dim);
   check_batch(batch, q.rows, cache);
   CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
@@ -42,6 +44,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   CHECK(per_head || (q_norm->size() == q.cols && k_norm->size() == int64_t{kv_heads} * dim),
         "q and k norms are [{}] and [{}], wanted [{}], or [{}] and [{}]", q_norm->size(), k_norm->size(), dim, q.cols,
         kv_heads * dim);
+  CHECK(per_head || !shape.values_are_keys, "values that are keys under a norm over all heads");
   CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= dim, "{} rotary channels of {}", rotary.rotary_dim, dim);
   CHECK(cache.shape().kv_head_count == kv_heads && cache.shape().head_dim == dim && layer >= 0 &&
             layer < cache.shape().layer_count,
@@ -50,6 +53,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   const RotaryAngles& angles = angles_for(device, rotary, positions_of(batch));
   const int32_t half = rotary.rotary_dim / 2;
   const auto padded = static_cast<size_t>(cache.padded_dim());
+  const std::vector<float> ones(shape.value_norm ? static_cast<size_t>(dim) : 0, 1.0f);
   const auto turn = [&](float* head, const CpuVector* norm, int64_t row) {
     if (norm != nullptr && per_head) device.kernels.rms_norm(head, norm->data(), norm_epsilon, head, dim);
     device.kernels.rotate(head, angles.cos.data() + row * half, angles.sin.data() + row * half, half);
@@ -66,7 +70,8 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     for (int32_t head = 0; head < shape.head_count; ++head) {
       std::memcpy(values, in + head * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, q_norm, row);
-      if (rotary.query_beta != 0.0f) scale_query({values, static_cast<size_t>(dim)}, rotary, position);
+      if (rotary.query_beta != 0.0f)
+        scale_query({values, static_cast<size_t>(dim)}, rotary, position + rotary.query_offset);
       device.store_row(values, row_of<std::byte>(q, row) + static_cast<size_t>(head * dim) * tensor::size_of(q.dtype),
                        q.dtype, dim);
     }
@@ -75,7 +80,8 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     for (int32_t head = 0; head < kv_heads; ++head) {
       std::memcpy(values, in + (shape.head_count + head) * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, k_norm, row);
-      std::memcpy(value, in + (shape.head_count + kv_heads + head) * dim, static_cast<size_t>(dim) * sizeof(float));
+      std::memcpy(value, in + (value_head + head) * dim, static_cast<size_t>(dim) * sizeof(float));
+      if (shape.value_norm) device.kernels.rms_norm(value, ones.data(), norm_epsilon, value, dim);
       confine_fault(cache, {values, padded}, {value, padded});
       cache.store(page, layer, head, position % cache.shape().page_size, values, value);
     }

@@ -98,8 +98,11 @@ struct RowRouter {
       for (int32_t i = 0; i < count; ++i) sum += double{scores[topk_ids[i]]};
       divisor = std::max(sum + routing.sum_epsilon * divisor, routing.min_sum * divisor);
     }
-    for (int32_t i = 0; i < count; ++i)
-      weights[i] = static_cast<float>(double{scores[topk_ids[i]]} / divisor * double{routing.scale});
+    for (int32_t i = 0; i < count; ++i) {
+      const double share = double{scores[topk_ids[i]]} / divisor * double{routing.scale};
+      const bool has_scales = !routing.expert_scales.empty();
+      weights[i] = static_cast<float>(has_scales ? share * double{routing.expert_scales[topk_ids[i]]} : share);
+    }
   }
 };
 

@@ -55,16 +55,18 @@ __device__ void merge_split(RowState<kDim>& state, Totals& totals) {
   state = RowState<kDim>{};
 }
 
-template <int kDim, int kWarps>
+template <int kDim, int kWarps, bool kCoded>
 constexpr size_t tile_shared_bytes() {
-  using Tile = HeadTile<kDim>;
-  return 2 * Tile::kStageBytes + kWarps * (Tile::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
+  using Keys = BlockKeys<kDim, kCoded>;
+  return 2 * Keys::kStageBytes + Keys::kTileBytes +
+         kWarps * (HeadTile<kDim>::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
 }
 
 /// Grid: [tiles, kv_heads]. Each warp's 16 virtual rows walk over all their keys; the warps of a block walk together.
-template <int kDim, int kWarps>
+template <int kDim, int kWarps, bool kCoded>
 __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
+  using Keys = BlockKeys<kDim, kCoded>;
   constexpr int kThreads = kWarps * kLanes;
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
@@ -82,29 +84,36 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a)
   const int32_t end = tile.position(a, tile.first + kWarps * kWarpRows - 1) + 1;
 
   std::byte* const stages = shared_memory();
-  std::byte* const queries = stages + 2 * Tile::kStageBytes + warp * Tile::kQueryBytes;
+  std::byte* const block_tile = stages + 2 * Keys::kStageBytes;
+  std::byte* const block_queries = block_tile + Keys::kTileBytes;
+  std::byte* const queries = block_queries + warp * Tile::kQueryBytes;
   load_queries<kDim>(a, rows, lane, queries);
   Totals totals;
-  totals.acc = reinterpret_cast<float*>(stages + 2 * Tile::kStageBytes + kWarps * Tile::kQueryBytes) + threadIdx.x;
+  totals.acc = reinterpret_cast<float*>(block_queries + kWarps * Tile::kQueryBytes) + threadIdx.x;
   for (int i = 0; i < kDim / 2; ++i) totals.acc[i * kThreads] = 0.0f;
   RowState<kDim> state;
-  load_keys<kDim>(source, key_offset(source, begin + lane), threadIdx.x, kThreads, stages);
+  Keys::load(source, Keys::address(source, begin + lane), threadIdx.x, kThreads, stages);
   commit_copies();
-  size_t next_offset = key_offset(source, begin + kBlockKeys + lane);
+  auto next_address = Keys::address(source, begin + kBlockKeys + lane);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
-    const std::byte* const stage = stages + (key - begin) / kBlockKeys % 2 * Tile::kStageBytes;
+    const std::byte* keys = stages + (key - begin) / kBlockKeys % 2 * Keys::kStageBytes;
     wait_copies<0>();
     __syncthreads();
     const int32_t next = key + kBlockKeys;
     if (next < end) {
-      std::byte* const next_stage = stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes;
-      load_keys<kDim>(source, next_offset, threadIdx.x, kThreads, next_stage);
+      std::byte* const next_stage = stages + (next - begin) / kBlockKeys % 2 * Keys::kStageBytes;
+      Keys::load(source, next_address, threadIdx.x, kThreads, next_stage);
     }
     commit_copies();
-    next_offset = key_offset(source, next + kBlockKeys + lane);
+    next_address = Keys::address(source, next + kBlockKeys + lane);
+    if constexpr (kCoded) {
+      Keys::dequantize(source, keys, threadIdx.x, kThreads, block_tile);
+      __syncthreads();
+      keys = block_tile;
+    }
     // Where none of the warp's rows sees a key, nothing would change.
     const bool visible = rows.first < rows.total && key <= last && next > first_visible;
-    if (visible) attend_block<kDim>(queries, stage, sees, key, a.scale, lane, state);
+    if (visible) attend_block<kDim>(queries, keys, sees, key, a.scale, lane, state);
     if (next % kSplitKeys == 0 || next >= end) merge_split<kDim, kThreads>(state, totals);
   }
 #pragma unroll
@@ -129,20 +138,23 @@ int32_t split_rows_wanted(const BatchBounds& bounds) {
 }
 
 /// The stages and warps for which the widest heads leave room.
-template <int kDim>
+template <int kDim, bool kCoded>
 struct Blocks {
-  static constexpr int kStages = kDim > 128 ? 2 : 3;  ///< of split_kernel
-  static constexpr int kWarps = kDim > 128 ? 2 : 4;   ///< of tile_kernel
-  static constexpr size_t kSplitBytes = kStages * HeadTile<kDim>::kStageBytes + HeadTile<kDim>::kQueryBytes;
-  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps>();
+  using Keys = BlockKeys<kDim, kCoded>;
+  static constexpr int kStages = (kDim > 128 ? 2 : 3) + (kCoded ? 1 : 0);  ///< of split_kernel
+  static constexpr int kWarps = kDim > 128 ? 2 : 4;                        ///< of tile_kernel
+  static constexpr size_t kSplitBytes = kStages * Keys::kStageBytes + Keys::kTileBytes + HeadTile<kDim>::kQueryBytes;
+  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps, kCoded>();
   static constexpr size_t kMaxBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
 };
-static_assert(Blocks<64>::kMaxBytes <= kPortableSharedBytes && Blocks<96>::kMaxBytes <= kPortableSharedBytes &&
-              Blocks<128>::kMaxBytes <= kPortableSharedBytes);
-
 template <int kDim>
+constexpr bool kIsPortable =
+    Blocks<kDim, false>::kMaxBytes <= kPortableSharedBytes && Blocks<kDim, true>::kMaxBytes <= kPortableSharedBytes;
+static_assert(kIsPortable<64> && kIsPortable<96> && kIsPortable<128>);
+
+template <int kDim, bool kCoded>
 void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds& bounds, void* workspace) {
-  using Block = Blocks<kDim>;
+  using Block = Blocks<kDim, kCoded>;
   a.split_rows = split_rows_wanted(bounds);
   while (partial_bytes(a.head_count, kDim, bounds, a.split_rows) > kMaxPartialBytes) a.split_rows /= 2;
   const auto sequences = static_cast<uint32_t>(bounds.sequences);
@@ -153,18 +165,30 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
                                                static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
     const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
-    launch<split_kernel<kDim, Block::kStages>>(
+    launch<split_kernel<kDim, Block::kStages, kCoded>>(
         {.name = "attention over splits", .grid = splits, .block = dim3(kLanes), .shared_bytes = Block::kSplitBytes},
         stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const int32_t tiles = bounds.rows * a.group / (Block::kWarps * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, Block::kWarps>>({.name = "attention",
-                                            .grid = dim3(tiles, a.cache.kv_head_count),
-                                            .block = dim3(Block::kWarps * kLanes),
-                                            .shared_bytes = Block::kTileBytes},
-                                           stream, a);
+  launch<tile_kernel<kDim, Block::kWarps, kCoded>>({.name = "attention",
+                                                    .grid = dim3(tiles, a.cache.kv_head_count),
+                                                    .block = dim3(Block::kWarps * kLanes),
+                                                    .shared_bytes = Block::kTileBytes},
+                                                   stream, a);
+}
+
+template <int kDim>
+void launch_attention_over(cudaStream_t stream, const AttentionParams& a, const BatchBounds& bounds, void* workspace) {
+  const bool is_coded = a.cache.element != KvElement::kBf16;
+  const auto run = is_coded ? launch_attention<kDim, true> : launch_attention<kDim, false>;
+  run(stream, a, bounds, workspace);
+}
+
+template <int kDim>
+size_t shared_bytes_of(KvElement element) {
+  return element == KvElement::kBf16 ? Blocks<kDim, false>::kMaxBytes : Blocks<kDim, true>::kMaxBytes;
 }
 
 ScoreScale score_scale(const AttentionSizes& sizes) {
@@ -183,12 +207,12 @@ size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCach
   return bytes < kMaxPartialBytes ? bytes : kMaxPartialBytes;
 }
 
-size_t attention_shared_bytes(int32_t head_dim) {
-  switch (padded_dim(head_dim)) {
-    case 64: return Blocks<64>::kMaxBytes;
-    case 96: return Blocks<96>::kMaxBytes;
-    case 128: return Blocks<128>::kMaxBytes;
-    default: return Blocks<256>::kMaxBytes;
+size_t attention_shared_bytes(const DeviceKvCache& cache) {
+  switch (padded_dim(cache.head_dim)) {
+    case 64: return shared_bytes_of<64>(cache.element);
+    case 96: return shared_bytes_of<96>(cache.element);
+    case 128: return shared_bytes_of<128>(cache.element);
+    default: return shared_bytes_of<256>(cache.element);
   }
 }
 
@@ -212,10 +236,10 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
                           .cache = cache,
                           .layer = layer};
   switch (padded_dim(cache.head_dim)) {
-    case 64: return launch_attention<64>(stream, a, bounds, workspace);
-    case 96: return launch_attention<96>(stream, a, bounds, workspace);
-    case 128: return launch_attention<128>(stream, a, bounds, workspace);
-    default: return launch_attention<256>(stream, a, bounds, workspace);
+    case 64: return launch_attention_over<64>(stream, a, bounds, workspace);
+    case 96: return launch_attention_over<96>(stream, a, bounds, workspace);
+    case 128: return launch_attention_over<128>(stream, a, bounds, workspace);
+    default: return launch_attention_over<256>(stream, a, bounds, workspace);
   }
 }
 

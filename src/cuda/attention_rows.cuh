@@ -2,7 +2,7 @@
 
 // The rows of an attention warp and their addresses. Included by attention.cu only.
 
-#include "cuda/attention_block.cuh"
+#include "cuda/attention_keys.cuh"
 
 namespace millrace::cuda {
 namespace {

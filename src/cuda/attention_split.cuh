@@ -21,9 +21,9 @@ __device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, in
 
 /// Grid: [splits of all sequences, kv_heads · row tiles], one warp each: one split of 16 virtual rows. It serves
 /// sequences of few rows.
-template <int kDim, int kStages>
+template <int kDim, int kStages, bool kCoded>
 __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
-  using Tile = HeadTile<kDim>;
+  using Keys = BlockKeys<kDim, kCoded>;
   const int lane = threadIdx.x;
   const auto slot = static_cast<int32_t>(blockIdx.x);
   const int32_t sequence = sequence_of_split(a.batch, slot, lane);
@@ -40,15 +40,16 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   if (begin >= end) return;
 
   std::byte* const stages = shared_memory();
-  std::byte* const queries = stages + kStages * Tile::kStageBytes;
+  std::byte* const dequantized = stages + kStages * Keys::kStageBytes;
+  std::byte* const queries = dequantized + Keys::kTileBytes;
   load_queries<kDim>(a, rows, lane, queries);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    const size_t offset = key_offset(source, begin + s * kBlockKeys + lane);
-    load_keys<kDim>(source, offset, lane, kLanes, stages + s * Tile::kStageBytes);
+    const auto address = Keys::address(source, begin + s * kBlockKeys + lane);
+    Keys::load(source, address, lane, kLanes, stages + s * Keys::kStageBytes);
     commit_copies();
   }
-  size_t next_offset = key_offset(source, begin + (kStages - 1) * kBlockKeys + lane);
+  auto next_address = Keys::address(source, begin + (kStages - 1) * kBlockKeys + lane);
   RowState<kDim> state;
   int stage = 0;
   for (int32_t key = begin; key < end; key += kBlockKeys) {
@@ -56,10 +57,16 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
     __syncwarp();
     const int32_t next = key + (kStages - 1) * kBlockKeys;
     const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end) load_keys<kDim>(source, next_offset, lane, kLanes, stages + next_stage * Tile::kStageBytes);
+    if (next < end) Keys::load(source, next_address, lane, kLanes, stages + next_stage * Keys::kStageBytes);
     commit_copies();
-    next_offset = key_offset(source, next + kBlockKeys + lane);
-    attend_block<kDim>(queries, stages + stage * Tile::kStageBytes, sees, key, a.scale, lane, state);
+    next_address = Keys::address(source, next + kBlockKeys + lane);
+    const std::byte* keys = stages + stage * Keys::kStageBytes;
+    if constexpr (kCoded) {
+      Keys::dequantize(source, keys, lane, kLanes, dequantized);
+      __syncwarp();
+      keys = dequantized;
+    }
+    attend_block<kDim>(queries, keys, sees, key, a.scale, lane, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   reduce_row_sums<kDim>(state);

@@ -21,21 +21,23 @@ constexpr uint16_t kMiddleCode = 8;
 
 /// Returns the codes of kInt4 or kTable4.
 WeightCodes codes_of(const CodedPart& part) {
-  if (part.has_8_bits()) return WeightCodes::kInt8;
-  return part.w4().values == W4Values::kInteger ? WeightCodes::kInt4 : WeightCodes::kTable4;
+  if (part.fp8() != nullptr) return WeightCodes::kE4M3;
+  if (part.w8() != nullptr) return WeightCodes::kInt8;
+  return part.w4()->values == W4Values::kInteger ? WeightCodes::kInt4 : WeightCodes::kTable4;
 }
 
 DType scale_dtype(const CodedPart& part) {
-  if (part.has_8_bits()) return part.w8().scale_dtype;
-  return part.w4().unit_scales != nullptr ? DType::kF32 : part.w4().scale_dtype;
+  if (part.w8() != nullptr) return part.w8()->scale_dtype;
+  return part.w4()->unit_scales != nullptr ? DType::kF32 : part.w4()->scale_dtype;
 }
 
 bool has_offsets(const CodedPart& part, W4Offsets offsets) {
-  return !part.has_8_bits() && part.w4().offsets == offsets;
+  return part.w4() != nullptr && part.w4()->offsets == offsets;
 }
 
 /// Returns the most compact scales that hold those of all parts.
 CodeScales scales_of(std::span<const CodedPart> parts) {
+  if (parts.front().fp8() != nullptr) return CodeScales::kF32;
   const auto any_has = [parts](W4Offsets offsets) {
     return std::ranges::any_of(parts, [offsets](const CodedPart& part) { return has_offsets(part, offsets); });
   };
@@ -49,8 +51,8 @@ CodeScales scales_of(std::span<const CodedPart> parts) {
 
 /// Returns what is subtracted from the codes of a group, as kernels read them.
 uint16_t zero_point(const CodedPart& part, int64_t row, int64_t col) {
-  if (part.has_8_bits() || part.w4().values != W4Values::kInteger) return 0;
-  const W4Matrix& matrix = part.w4();
+  if (part.w4() == nullptr || part.w4()->values != W4Values::kInteger) return 0;
+  const W4Matrix& matrix = *part.w4();
   if (matrix.offsets == W4Offsets::kNone) return kMiddleCode;
   if (matrix.offsets == W4Offsets::kMinimums) return 0;
   return matrix.zero_points[row * matrix.groups() + (matrix.first_col + col) / matrix.group];
@@ -59,12 +61,12 @@ uint16_t zero_point(const CodedPart& part, int64_t row, int64_t col) {
 /// Returns the bits of a scale of 16 bits.
 uint16_t scale_bits(const CodedPart& part, int64_t row, int64_t col) {
   uint16_t bits = 0;
-  if (part.has_8_bits()) {
-    const W8Matrix& matrix = part.w8();
+  if (part.w8() != nullptr) {
+    const W8Matrix& matrix = *part.w8();
     const int64_t group = matrix.per_channel_scales ? 0 : col / tensor::kW8Group;
     std::memcpy(&bits, matrix.scales + (row * matrix.groups() + group) * 2, sizeof(bits));
   } else {
-    const W4Matrix& matrix = part.w4();
+    const W4Matrix& matrix = *part.w4();
     std::memcpy(&bits, matrix.scales + (row * matrix.groups() + (matrix.first_col + col) / matrix.group) * 2,
                 sizeof(bits));
   }
@@ -72,8 +74,9 @@ uint16_t scale_bits(const CodedPart& part, int64_t row, int64_t col) {
 }
 
 float scale_value(const CodedPart& part, int64_t row, int64_t col) {
-  if (!part.has_8_bits()) return part.w4().scale(row, col);
-  return part.w8().scale(row, part.w8().per_channel_scales ? 0 : col / tensor::kW8Group);
+  if (part.fp8() != nullptr) return part.fp8()->scale(row, col);
+  if (part.w4() != nullptr) return part.w4()->scale(row, col);
+  return part.w8()->scale(row, part.w8()->per_channel_scales ? 0 : col / tensor::kW8Group);
 }
 
 void put_scale(const CodedPart& part, CodeScales scales, int64_t row, int64_t col, std::byte* to) {
@@ -82,9 +85,10 @@ void put_scale(const CodedPart& part, CodeScales scales, int64_t row, int64_t co
     case CodeScales::kBf16: return put(scale_bits(part, row, col));
     case CodeScales::kBf16Zero:
     case CodeScales::kF16Zero: return put(uint32_t{scale_bits(part, row, col)} << 16 | zero_point(part, row, col));
+    case CodeScales::kF32: return put(scale_value(part, row, col));
     case CodeScales::kF32Zero:
       return put(std::pair{scale_value(part, row, col), static_cast<float>(zero_point(part, row, col))});
-    case CodeScales::kF32Minimum: return put(std::pair{scale_value(part, row, col), part.w4().minimum(row, col)});
+    case CodeScales::kF32Minimum: return put(std::pair{scale_value(part, row, col), part.w4()->minimum(row, col)});
   }
 }
 
@@ -97,18 +101,24 @@ uint32_t interleaved(const uint8_t* bytes) {
   return word;
 }
 
+/// Returns the code of a weight of 8 bits and those of the columns after it.
+const std::byte* codes_of_row(const CodedPart& part, int64_t row, int64_t col) {
+  if (part.fp8() != nullptr) return part.fp8()->codes + row * part.fp8()->row_bytes + col;
+  return part.w8()->values + row * part.cols() + col;
+}
+
 /// Writes the codes of `count` weights, at most those of a unit.
 void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, std::byte* step, int32_t panel_row,
                int32_t half) {
-  if (part.has_8_bits()) {
-    const std::byte* const from = part.w8().values + row * part.cols() + col;
+  if (part.w4() == nullptr) {
+    const std::byte* const from = codes_of_row(part, row, col);
     for (int64_t first = 0; first < count; first += kPartBytes) {
       const auto at = part_offset(WeightCodes::kInt8, panel_row, half, static_cast<int32_t>(first / kPartBytes));
       std::memcpy(step + at, from + first, static_cast<size_t>(std::min<int64_t>(kPartBytes, count - first)));
     }
     return;
   }
-  const W4Matrix& matrix = part.w4();
+  const W4Matrix& matrix = *part.w4();
   uint8_t bytes[kPartBytes] = {};
   std::memcpy(bytes, matrix.codes + row * matrix.row_bytes() + (matrix.first_col + col) / 2,
               static_cast<size_t>((count + 1) / 2));
@@ -118,24 +128,48 @@ void put_codes(const CodedPart& part, int64_t row, int64_t col, int64_t count, s
   }
 }
 
+/// Packs a row of a panel of kE4M3Both.
+void pack_fp8_row(const CodedPart& part, int64_t row, std::span<const PackedColumns> columns, int32_t panel_row,
+                  std::byte* to) {
+  for (const PackedColumns& some : columns) {
+    for (int64_t first = 0; first < some.count; first += kFp8StepInputs) {
+      std::byte* const step = to + (some.packed + first) / kFp8StepInputs * kFp8StepBytes;
+      const std::byte* const codes = codes_of_row(part, row, some.source + first);
+      for (int32_t chunk = 0; chunk < kFp8StepInputs / kPartBytes; ++chunk) {
+        std::memcpy(step + chunk_offset(panel_row, chunk), codes + chunk * kPartBytes, kPartBytes);
+      }
+      const float scale = part.fp8()->scale(row, some.source + first);
+      std::memcpy(step + kPanelStepBytes + static_cast<size_t>(panel_row) * sizeof(scale), &scale, sizeof(scale));
+    }
+  }
+}
+
 }  // namespace
 
 bool CodedPart::shares_scale(int64_t col, int64_t inputs) const {
-  if (has_8_bits()) return w8_->per_channel_scales || (inputs == tensor::kW8Group && col % inputs == 0);
-  const int64_t at = w4_->first_col + col;
-  const int64_t group = w4_->unit_scales != nullptr ? tensor::kW4Unit : w4_->group;
+  if (w8() != nullptr) return w8()->per_channel_scales || (inputs == tensor::kW8Group && col % inputs == 0);
+  if (fp8() != nullptr) {
+    const int64_t at = fp8()->first_col + col;
+    return fp8()->column_blocks == 1 || (at % inputs == 0 && fp8()->block_cols % inputs == 0);
+  }
+  const int64_t at = w4()->first_col + col;
+  const int64_t group = w4()->unit_scales != nullptr ? tensor::kW4Unit : w4()->group;
   if (at % tensor::kW4Unit != 0) return false;
-  if (group >= w4_->stored_cols) return true;
+  if (group >= w4()->stored_cols) return true;
   return at % inputs == 0 && group % inputs == 0;
 }
 
 std::vector<tensor::BFloat16> CodedPart::dequantized() const {
   std::vector<float> weights;
-  if (has_8_bits()) {
-    weights = tensor::dequantize(*w8_);
+  if (w8() != nullptr) {
+    weights = tensor::dequantize(*w8());
+  } else if (fp8() != nullptr) {
+    weights = tensor::decode(*fp8());
   } else {
     weights.resize(static_cast<size_t>(rows() * cols()));
-    for (int64_t row = 0; row < rows(); ++row) tensor::read_floats(*w4_, row, 0, cols(), weights.data() + row * cols());
+    for (int64_t row = 0; row < rows(); ++row) {
+      tensor::read_floats(*w4(), row, 0, cols(), weights.data() + row * cols());
+    }
   }
   std::vector<tensor::BFloat16> rounded(weights.size());
   std::ranges::transform(weights, rounded.begin(), tensor::BFloat16::from_float);
@@ -148,6 +182,18 @@ bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns) {
   });
 }
 
+bool can_multiply_fp8(std::span<const CodedPart> parts, std::span<const PackedColumns> columns) {
+  const auto has_whole_steps = [](const PackedColumns& some) {
+    return some.count % kFp8StepInputs == 0 && some.packed % kFp8StepInputs == 0;
+  };
+  const auto shares_scales = [&](const CodedPart& part) {
+    return part.fp8() != nullptr && std::ranges::all_of(columns, [&](const PackedColumns& some) {
+             return some.count == 0 || part.shares_scale(some.source, kFp8StepInputs);
+           });
+  };
+  return std::ranges::all_of(columns, has_whole_steps) && std::ranges::all_of(parts, shares_scales);
+}
+
 WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns) {
   WeightFormat format{.codes = codes_of(parts.front()), .scales = scales_of(parts)};
   for (const CodedPart& part : parts) {
@@ -156,7 +202,7 @@ WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedC
     }
   }
   if (format.codes == WeightCodes::kTable4) {
-    const W4Matrix& matrix = parts.front().w4();
+    const W4Matrix& matrix = *parts.front().w4();
     const std::array<int8_t, 16> integers = tensor::w4_integers(matrix.values, matrix.offsets);
     for (size_t i = 0; i < integers.size(); ++i) {
       format.integers[i / 4] |= static_cast<uint32_t>(integers[i] + 128) << 8 * (i % 4);
@@ -165,33 +211,43 @@ WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedC
   return format;
 }
 
-size_t CodedWeight::panel_bytes() const {
-  return static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+CodedWeight::Source CodedWeight::source_of(int32_t packed_row) const {
+  size_t which = 0;
+  int64_t row = packed_row;
+  if (weight.gate_up) {
+    which = static_cast<size_t>(packed_row / 8 % 2);
+    row = packed_row / 16 * 8 + packed_row % 8;
+  } else {
+    while (which < parts.size() && row >= parts[which].rows()) row -= parts[which++].rows();
+  }
+  if (which >= parts.size() || row >= parts[which].rows()) return {};
+  return {&parts[which], row};
+}
+
+void CodedWeight::pack_row(const Source& source, int32_t panel_row, std::byte* to) const {
+  const WeightFormat& format = weight.format;
+  for (const PackedColumns& some : columns) {
+    for (int64_t first = 0; first < some.count; first += kUnitInputs) {
+      const auto input = static_cast<int32_t>(some.packed + first);
+      const int32_t half = input / kUnitInputs % kUnitsPerStep;
+      std::byte* const step = to + static_cast<size_t>(input / kStepInputs) * static_cast<size_t>(step_bytes(format));
+      put_codes(*source.part, source.row, some.source + first, std::min<int64_t>(kUnitInputs, some.count - first), step,
+                panel_row, half);
+      if (half > 0 && format.scales_per_step == 1) continue;
+      put_scale(*source.part, format.scales, source.row, some.source + first,
+                step + scale_offset(format, panel_row, half));
+    }
+  }
 }
 
 void CodedWeight::pack_panel(int32_t panel, std::byte* to) const {
-  const WeightFormat& format = weight.format;
   for (int32_t panel_row = 0; panel_row < kPanelRows; ++panel_row) {
-    const int32_t packed_row = panel * kPanelRows + panel_row;
-    size_t which = 0;
-    int64_t row = packed_row;
-    if (weight.gate_up) {
-      which = static_cast<size_t>(packed_row / 8 % 2);
-      row = packed_row / 16 * 8 + packed_row % 8;
+    const Source source = source_of(panel * kPanelRows + panel_row);
+    if (source.part == nullptr) continue;
+    if (weight.format.codes == WeightCodes::kE4M3Both) {
+      pack_fp8_row(*source.part, source.row, columns, panel_row, to);
     } else {
-      while (which < parts.size() && row >= parts[which].rows()) row -= parts[which++].rows();
-    }
-    if (which >= parts.size() || row >= parts[which].rows()) continue;
-    for (const PackedColumns& some : columns) {
-      for (int64_t first = 0; first < some.count; first += kUnitInputs) {
-        const auto input = static_cast<int32_t>(some.packed + first);
-        const int32_t half = input / kUnitInputs % kUnitsPerStep;
-        std::byte* const step = to + static_cast<size_t>(input / kStepInputs) * static_cast<size_t>(step_bytes(format));
-        put_codes(parts[which], row, some.source + first, std::min<int64_t>(kUnitInputs, some.count - first), step,
-                  panel_row, half);
-        if (half > 0 && format.scales_per_step == 1) continue;
-        put_scale(parts[which], format.scales, row, some.source + first, step + scale_offset(format, panel_row, half));
-      }
+      pack_row(source, panel_row, to);
     }
   }
 }

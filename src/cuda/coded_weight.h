@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "cuda/kernels.h"
+#include "tensor/fp8.h"
 #include "tensor/w4.h"
 #include "tensor/w8.h"
 
@@ -16,23 +18,36 @@ namespace millrace::cuda {
 /// A matrix of 4 or 8 bits, borrowed.
 class CodedPart {
  public:
-  explicit CodedPart(const tensor::W4Matrix& matrix) : w4_(&matrix) {}
-  explicit CodedPart(const tensor::W8Matrix& matrix) : w8_(&matrix) {}
+  explicit CodedPart(const tensor::W4Matrix& matrix) : matrix_(&matrix) {}
+  explicit CodedPart(const tensor::W8Matrix& matrix) : matrix_(&matrix) {}
+  explicit CodedPart(const tensor::Fp8Matrix& matrix) : matrix_(&matrix) {}
 
-  [[nodiscard]] const std::string& name() const { return w4_ != nullptr ? w4_->name : w8_->name; }
-  [[nodiscard]] int64_t rows() const { return w4_ != nullptr ? w4_->rows : w8_->rows; }
-  [[nodiscard]] int64_t cols() const { return w4_ != nullptr ? w4_->cols : w8_->cols; }
-  [[nodiscard]] bool has_8_bits() const { return w8_ != nullptr; }
-  [[nodiscard]] const tensor::W4Matrix& w4() const { return *w4_; }
-  [[nodiscard]] const tensor::W8Matrix& w8() const { return *w8_; }
+  [[nodiscard]] const std::string& name() const {
+    return *std::visit([](const auto* matrix) { return &matrix->name; }, matrix_);
+  }
+  [[nodiscard]] int64_t rows() const {
+    return std::visit([](const auto* matrix) { return matrix->rows; }, matrix_);
+  }
+  [[nodiscard]] int64_t cols() const {
+    return std::visit([](const auto* matrix) { return matrix->cols; }, matrix_);
+  }
+  /// Returns the matrix where it is of that kind, else null.
+  [[nodiscard]] const tensor::W4Matrix* w4() const { return found<tensor::W4Matrix>(); }
+  [[nodiscard]] const tensor::W8Matrix* w8() const { return found<tensor::W8Matrix>(); }
+  [[nodiscard]] const tensor::Fp8Matrix* fp8() const { return found<tensor::Fp8Matrix>(); }
   /// Returns whether all weights of a row from a column on to the next multiple of `inputs` share a scale.
   [[nodiscard]] bool shares_scale(int64_t col, int64_t inputs) const;
   /// Returns the weights in bf16, [rows, cols].
   [[nodiscard]] std::vector<tensor::BFloat16> dequantized() const;
 
  private:
-  const tensor::W4Matrix* w4_ = nullptr;
-  const tensor::W8Matrix* w8_ = nullptr;
+  template <class Matrix>
+  [[nodiscard]] const Matrix* found() const {
+    const auto* const pointer = std::get_if<const Matrix*>(&matrix_);
+    return pointer == nullptr ? nullptr : *pointer;
+  }
+
+  std::variant<const tensor::W4Matrix*, const tensor::W8Matrix*, const tensor::Fp8Matrix*> matrix_;
 };
 
 /// Some columns of the packed matrix and those of the parts that they hold. `packed` begins a step. `source` begins a
@@ -45,6 +60,8 @@ struct PackedColumns {
 
 /// Returns whether units of the packed matrix hold weights that share a scale.
 [[nodiscard]] bool can_pack(const CodedPart& part, std::span<const PackedColumns> columns);
+/// Returns whether parts in E4M3 can be multiplied as kE4M3Both: steps of 128 inputs hold weights that share a scale.
+[[nodiscard]] bool can_multiply_fp8(std::span<const CodedPart> parts, std::span<const PackedColumns> columns);
 /// Returns the format of parts that are packed together, which fit together.
 [[nodiscard]] WeightFormat format_of(std::span<const CodedPart> parts, std::span<const PackedColumns> columns);
 
@@ -54,10 +71,17 @@ struct CodedWeight {
   std::vector<PackedColumns> columns;
   DeviceWeight weight;
 
-  /// Returns the bytes of one packed panel.
-  [[nodiscard]] size_t panel_bytes() const;
   /// Packs a panel to zeroed memory.
   void pack_panel(int32_t panel, std::byte* to) const;
+
+ private:
+  /// A row of a part; part is null for padding.
+  struct Source {
+    const CodedPart* part = nullptr;
+    int64_t row = 0;
+  };
+  [[nodiscard]] Source source_of(int32_t packed_row) const;
+  void pack_row(const Source& source, int32_t panel_row, std::byte* to) const;
 };
 
 }  // namespace millrace::cuda

@@ -1,5 +1,6 @@
 #include "cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -13,7 +14,10 @@
 #include "cuda/launch_thread.h"
 #include "cuda/layer_gate.h"
 #include "cuda/nccl_channel.h"
+#include "cuda/latent_ops.h"
 #include "cuda/nccl_collective.h"
+#include "cuda/operands.h"
+#include "cuda/recurrent_ops.h"
 #include "cuda/upload_batch.h"
 #include "cuda/reserve.h"
 #include "cuda/row_ops.h"
@@ -29,27 +33,13 @@ using namespace tensor;
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
 
-const CudaWeight& as_cuda(const PackedWeight& weight) {
-  return static_cast<const CudaWeight&>(weight);
-}
-const CudaKvCache& as_cuda(const KvCache& cache) {
-  return static_cast<const CudaKvCache&>(cache);
-}
-const CudaVector* as_cuda(const DeviceVector* vector) {
-  return static_cast<const CudaVector*>(vector);
-}
-const float* values_of(const DeviceVector* vector) {
-  return vector == nullptr ? nullptr : as_cuda(vector)->data();
-}
-const CudaBatch& as_cuda(const UploadedBatch& batch) {
-  return *static_cast<const CudaBatch*>(batch.handle);
-}
-const int32_t* as_cuda(const UploadedIndices& indices) {
-  return static_cast<const int32_t*>(indices.handle);
-}
-float* floats(const Matrix& matrix) {
-  return reinterpret_cast<float*>(matrix.data);
-}
+/// What the ops compute. A feature that other backends get is missing here until it is named.
+constexpr std::array kFeatures = {
+    Feature::kEncoders,       Feature::kLayerNorm,       Feature::kConversion,     Feature::kScaledSums,
+    Feature::kScaling,        Feature::kSoftCap,         Feature::kGeluTanh,       Feature::kAttentionSoftCap,
+    Feature::kAttentionSinks, Feature::kQueryScaling,    Feature::kNormOfAllHeads, Feature::kAttentionGates,
+    Feature::kRecurrence,     Feature::kLatentAttention, Feature::kRouting,        Feature::kExpertActivation,
+    Feature::kExpertBiases,   Feature::kF32Weights,      Feature::kGatedSums};
 
 class CudaBackend final : public Backend {
  public:
@@ -67,7 +57,10 @@ class CudaBackend final : public Backend {
   }
   DType compute_dtype() const override { return DType::kBF16; }
   std::string kv_format() const override {
-    return fmt::format("bf16 cuda {} {}", architecture(device_.ordinal), to_string(device_.products));
+    const std::string codes =
+        options_.kv_dtype == KvDType::kAuto ? "" : fmt::format(" kv {}", enum_name(options_.kv_dtype));
+    return fmt::format("bf16 cuda {} {}{}{}", architecture(device_.ordinal), to_string(device_.products),
+                       device_.fp8_products ? " fp8" : "", codes);
   }
   DType hidden_dtype() const override { return DType::kF32; }
   bool is_host() const override { return false; }
@@ -81,7 +74,7 @@ class CudaBackend final : public Backend {
 
   void reserve(const WorkBounds& bounds) override {
     device_.make_current();
-    reserve_scratch(device_, submissions_, bounds);
+    reserve_scratch(device_, submissions_, bounds, options_.kv_dtype);
   }
   Buffer allocate(size_t bytes) override { return allocate_device(device_.ordinal, bytes, device_.set_up); }
   Buffer allocate_host(size_t bytes) override {
@@ -111,6 +104,16 @@ class CudaBackend final : public Backend {
     check_inputs(inputs);
     return loader_.pack_sharded_coded(CodedPart(part), shards);
   }
+  bool packs_fp8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts) override {
+    return loader_.pack_coded({parts.begin(), parts.end()}, false);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up) override {
+    return loader_.pack_coded({CodedPart(gate), CodedPart(up)}, true);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
+    return loader_.pack_sharded_coded(CodedPart(part), shards);
+  }
   bool packs_w4() const override { return true; }
   bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
@@ -135,9 +138,14 @@ class CudaBackend final : public Backend {
     return loader_.load_vector(values);
   }
   std::unique_ptr<KvCache> make_kv_cache(const KvCacheShape& shape) override {
-    return std::make_unique<CudaKvCache>(device_, shape);
+    return std::make_unique<CudaKvCache>(device_, shape, options_.kv_dtype);
   }
-  size_t kv_page_bytes(const KvCacheShape& shape) const override { return CudaKvCache::page_bytes_of(shape); }
+  size_t kv_page_bytes(const KvCacheShape& shape) const override {
+    return CudaKvCache::page_bytes_of(shape, options_.kv_dtype);
+  }
+  std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b, const LatentShape& shape) override {
+    return cuda::pack_latent_expansion(loader_, kv_b, shape);
+  }
 
   void submit(std::function<void()> work, CompletionHandler done) override {
     if (launches_ == nullptr) return submissions_.submit(work, std::move(done));
@@ -182,9 +190,7 @@ class CudaBackend final : public Backend {
   }
   void copy_out(const void* from, std::span<std::byte> to) override { copy(to.data(), from, to.size()); }
 
-  bool computes(Feature feature) const override {
-    return feature != Feature::kRecurrence && feature != Feature::kLatentAttention;
-  }
+  bool computes(Feature feature) const override { return std::ranges::find(kFeatures, feature) != kFeatures.end(); }
   void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden) override {
     check_inside();
     cuda::add_embedding(device_, static_cast<const CudaEmbedding&>(table), as_cuda(indices),
@@ -243,6 +249,42 @@ class CudaBackend final : public Backend {
                        int32_t layer, Matrix q) override;
   void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
                  Matrix out) override;
+  void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                    float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer) override {
+    check_inside();
+    store_latents(device_, kv, shape, rotary, norm, norm_epsilon, batch, cache, layer);
+  }
+  void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary, const LatentExpansion& expansion,
+                        const UploadedBatch& batch, const KvCache& cache, int32_t layer, Matrix out) override {
+    check_inside();
+    attend_to_latents(device_, q, shape, rotary, expansion, batch, cache, layer, out);
+  }
+  void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                   const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_inside();
+    run_causal_conv(device_, in, shape, weight, bias, {batch, states, layer}, out);
+  }
+  void short_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
+                  const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {
+    check_inside();
+    run_short_conv(device_, in, shape, weight, bias, {batch, states, layer}, out);
+  }
+  void delta_net(Matrix mixed, Matrix gates, const DeltaNetShape& shape, const DeviceVector& decay,
+                 const DeviceVector& step_bias, const UploadedBatch& batch, KvCache& states, int32_t layer,
+                 Matrix out) override {
+    check_inside();
+    run_delta_net(device_, mixed, gates, shape, decay, step_bias, {batch, states, layer}, out);
+  }
+  void state_space(Matrix mixed, Matrix steps, const StateSpaceShape& shape, const DeviceVector& decay,
+                   const DeviceVector& step_bias, const DeviceVector& skip, const UploadedBatch& batch, KvCache& states,
+                   int32_t layer, Matrix out) override {
+    check_inside();
+    run_state_space(device_, mixed, steps, shape, decay, step_bias, skip, {batch, states, layer}, out);
+  }
+  void gated_rms_norm(Matrix in, Matrix gates, int64_t first_gate, const GatedNorm& norm, Matrix out) override {
+    check_inside();
+    run_gated_rms_norm(device_, in, gates, first_gate, norm, out);
+  }
   void gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) override;
   void copy_columns(Matrix in, int64_t in_begin, Matrix out, int64_t out_begin, int64_t cols) override;
   void sample(Matrix logits, int32_t vocab, std::span<const SampleSpec> specs,

@@ -7,6 +7,7 @@
 
 #include "base/enum_names.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 namespace millrace::cuda {
 
@@ -30,6 +31,9 @@ enum class RankExchange : uint8_t { kNccl, kCopies };
 struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;
+  tensor::KvDType kv_dtype = tensor::KvDType::kAuto;  ///< of pages
+  /// Multiplies weights that are stored in FP8 by inputs that are rounded to FP8. It requires wgmma.
+  bool fp8_products = false;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
   RankExchange rank_exchange = RankExchange::kNccl;

@@ -18,6 +18,7 @@ struct UnitScale {
       case CodeScales::kBf16: factor = bf16_to_float(*reinterpret_cast<const uint16_t*>(from)); return;
       case CodeScales::kBf16Zero: factor = bf16_to_float(static_cast<uint16_t>(word() >> 16)); break;
       case CodeScales::kF16Zero: factor = binary16_to_float(static_cast<uint16_t>(word() >> 16)); break;
+      case CodeScales::kF32: factor = *reinterpret_cast<const float*>(from); return;
       case CodeScales::kF32Zero:
       case CodeScales::kF32Minimum:
         factor = reinterpret_cast<const float*>(from)[0];
@@ -104,6 +105,36 @@ __device__ void dequantize_int8(const uint32_t (&codes)[4], std::byte* tile, int
   }
 }
 
+/// Returns whether one of four codes of E4M3 is a NaN.
+__device__ inline bool has_e4m3_nan(uint32_t codes) {
+  return (((codes & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u) != 0;
+}
+
+/// Dequantizes the part of a unit of kE4M3. Each weight is the f32 product of its number and the scale.
+__device__ inline void dequantize_e4m3(const uint32_t (&codes)[4], std::byte* tile, int row, int first_chunk,
+                                       float scale) {
+  constexpr uint32_t kExponents = 0x7B807B80u;  // 2^120
+  constexpr uint32_t kMinusZeros = 0x80008000u;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    store_weights(tile, row, first_chunk + i, [&](int j) {
+      const uint32_t high = __byte_perm(codes[2 * i + j / 2], 0, j % 2 == 0 ? 0x1404u : 0x3424u);
+      // A bf16 with the number's exponent is 2^-120 of it, also where it is subnormal.
+      const uint32_t small = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
+      const uint32_t numbers = fma_bf16x2(small, kExponents, kMinusZeros);
+      return pack_bf16(__uint_as_float(numbers << 16) * scale, __uint_as_float(numbers & 0xFFFF0000u) * scale);
+    });
+  }
+}
+
+/// Replaces the weights of the part whose codes are NaNs, which checkpoints hardly ever have.
+__device__ __noinline__ inline void store_e4m3_nans(const uint32_t* codes, std::byte* tile, int row, int first_chunk) {
+  for (int i = 0; i < kPartBytes; ++i) {
+    if ((codes[i / 4] >> i % 4 * 8 & 0x7Fu) != 0x7Fu) continue;
+    *reinterpret_cast<uint16_t*>(tile + chunk_offset(row, first_chunk + i / 8) + i % 8 * 2) = 0x7FFFu;
+  }
+}
+
 __device__ inline void read_part(const std::byte* from, uint32_t (&codes)[4]) {
   const uint4 read = *reinterpret_cast<const uint4*>(from);
   codes[0] = read.x;
@@ -122,6 +153,19 @@ __device__ inline void dequantize_unit(const WeightFormat& format, const std::by
   const std::byte* const scale_at = step + scale_offset(format, row, half);
   if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kBf16) {
     return dequantize_int4_bf16(codes, *reinterpret_cast<const uint16_t*>(scale_at), tile, row, half);
+  }
+  if (format.codes == WeightCodes::kE4M3) {
+    const float factor = *reinterpret_cast<const float*>(scale_at);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      if (part > 0) read_part(step + part_offset(format.codes, row, half, part), codes);
+      const int chunk = half * 4 + part * 2;
+      dequantize_e4m3(codes, tile, row, chunk, factor);
+      if (has_e4m3_nan(codes[0]) || has_e4m3_nan(codes[1]) || has_e4m3_nan(codes[2]) || has_e4m3_nan(codes[3])) {
+        store_e4m3_nans(codes, tile, row, chunk);
+      }
+    }
+    return;
   }
   const UnitScale scale(format.scales, scale_at);
   if (format.codes == WeightCodes::kInt4 && format.scales == CodeScales::kF16Zero) {

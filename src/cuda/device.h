@@ -35,6 +35,7 @@ struct Device {
   const Stream store{{.urgent = true, .partition = gpu_part.partition.get()}};  ///< pages to the host
   const Stream set_up{{.partition = gpu_part.partition.get()}};                 ///< weights and memory, at start
   const MatrixInstruction products;                                             ///< of all GEMMs of the backend
+  const bool fp8_products;                                                      ///< see CudaOptions
   EventPool events{16};
   GrowingBuffer gemm_scratch;
   GrowingBuffer spread_scratch;

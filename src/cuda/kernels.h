@@ -55,23 +55,51 @@ struct BatchBounds {
 /// Maximum of channels per head that attention supports.
 inline constexpr int32_t kMaxHeadDim = 256;
 
+/// What pages store in place of a value: the value in bf16, or a code of 8 bits that counts times a scale.
+enum class KvElement : int32_t {
+  kBf16,
+  kInt8,  ///< a scale per 32 channels
+  kE4M3,  ///< a scale per head
+};
 /// KV pages: page p begins at data + p · kv_page_bytes. A page is bf16 [layer][K|V][kv_head][token][channel_stride], so
-/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros.
+/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros. A page of latents is bf16
+/// [layer][token][channel_stride], a page of states f32 [layer][state_values].
+///
+/// A layer of codes is [K|V][kv_head][token][code_stride], then scales [kv_head][token][kv_scale_count][K|V] in bf16.
 struct DeviceKvCache {
   void* data = nullptr;
   int32_t layer_count = 0;
   int32_t kv_head_count = 0;
-  int32_t head_dim = 0;  ///< at most kMaxHeadDim
+  int32_t head_dim = 0;      ///< at most kMaxHeadDim, except for latents
+  int32_t latent_dim = 0;    ///< above 0: a cache of latents, as tensor::KvCacheShape has them
+  int64_t state_values = 0;  ///< above 0: a cache of states
   int32_t page_size = 0;
+  KvElement element = KvElement::kBf16;
 };
 /// Returns head_dim rounded up to whole 16-byte loads.
 [[nodiscard]] constexpr int32_t channel_stride(int32_t head_dim) {
   return (head_dim + 7) / 8 * 8;
 }
-/// Returns the bytes of one layer of one page.
+/// Returns the same for codes of one byte.
+[[nodiscard]] constexpr int32_t code_stride(int32_t head_dim) {
+  return (head_dim + 15) / 16 * 16;
+}
+/// Channels that share a scale of kInt8.
+inline constexpr int32_t kInt8ScaleChannels = 32;
+/// Returns the scales of a key in a cache of codes, which are those of its value too.
+[[nodiscard]] constexpr int32_t kv_scale_count(const DeviceKvCache& cache) {
+  return cache.element == KvElement::kInt8 ? (cache.head_dim + kInt8ScaleChannels - 1) / kInt8ScaleChannels : 1;
+}
+/// Returns the bytes of one layer of one page, a multiple of 16.
 [[nodiscard]] constexpr size_t kv_layer_bytes(const DeviceKvCache& cache) {
-  return size_t{4} * static_cast<size_t>(cache.kv_head_count) * static_cast<size_t>(cache.page_size) *
-         static_cast<size_t>(channel_stride(cache.head_dim));
+  if (cache.state_values > 0) return (static_cast<size_t>(cache.state_values) + 3) / 4 * 16;
+  const auto page_size = static_cast<size_t>(cache.page_size);
+  const size_t tokens = static_cast<size_t>(cache.kv_head_count) * page_size;
+  const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
+  if (cache.latent_dim > 0) return 2 * page_size * stride;
+  if (cache.element == KvElement::kBf16) return 4 * tokens * stride;
+  const auto token_bytes = static_cast<size_t>(2 * code_stride(cache.head_dim) + 4 * kv_scale_count(cache));
+  return (tokens * token_bytes + 15) / 16 * 16;
 }
 /// Returns the bytes of one page over all layers.
 [[nodiscard]] constexpr size_t kv_page_bytes(const DeviceKvCache& cache) {
@@ -111,12 +139,18 @@ enum class WeightCodes : int32_t {
   kInt4,    ///< integers from 0 to 15
   kTable4,  ///< 16 integers from -128 to 127
   kInt8,    ///< integers from -128 to 127
+  kE4M3,    ///< numbers in E4M3, with kF32 alone
+  /// Numbers in E4M3 in rows of a multiple of 128 inputs, which share a scale. Inputs are rounded to E4M3 too, 128 with
+  /// one f32 scale (largest / 448). The products of 128 inputs are summed by the instruction, then scaled and added in
+  /// f32.
+  kE4M3Both,
 };
 /// How the integer n of a code becomes a weight: each operation rounds to f32, and the result is rounded to bf16.
 enum class CodeScales : int32_t {
   kBf16,        ///< s: n · s; with kInt4 (n - 8) · s
   kBf16Zero,    ///< a 16-bit integer z, and s: (n - z) · s
   kF16Zero,     ///< the same with an f16
+  kF32,         ///< f32 s: n · s
   kF32Zero,     ///< f32 s and z: (n - z) · s
   kF32Minimum,  ///< f32 s and m: n · s + m
 };
@@ -194,6 +228,8 @@ void sharded_matmul_add(cudaStream_t stream, const void* x, const DeviceWeight& 
                         float* hidden, void* workspace);
 /// Returns the scratch bytes of all GEMM ops with a weight that is not in bf16. Rules: matmul_workspace_bytes.
 [[nodiscard]] size_t dequantizing_workspace_bytes(const DeviceWeight& weight, int32_t rows);
+/// Returns the scratch bytes of all GEMM ops with a weight of kE4M3Both. Rules: matmul_workspace_bytes.
+[[nodiscard]] size_t fp8_workspace_bytes(const DeviceWeight& weight, int32_t rows);
 /// Copies rows with zeros before the shards that begin inside a step: out (bf16) [rows, to.border[count]] =
 /// x (bf16) [rows, from.border[count]], shard by shard.
 void spread_shards(cudaStream_t stream, const void* x, const DeviceShards& from, const DeviceShards& to, int32_t rows,
@@ -262,7 +298,8 @@ struct DeviceRotary {
   int32_t query_period = 1;
 };
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
-/// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key.
+/// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key. Codes
+/// follow from the key and value in f32; magnitudes from 2^126 on count as non-finite there.
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q);
@@ -279,9 +316,9 @@ struct AttentionSizes {
 /// Returns the scratch bytes of attention for batches within `bounds`. The scratch need not be zeroed.
 [[nodiscard]] size_t attention_workspace_bytes(const AttentionSizes& sizes, const DeviceKvCache& cache,
                                                const BatchBounds& bounds);
-/// Returns the dynamic shared memory, in bytes, of an attention block for heads of `head_dim` channels. Not every
-/// device has that much.
-[[nodiscard]] size_t attention_shared_bytes(int32_t head_dim);
+/// Returns the dynamic shared memory, in bytes, of an attention block over such a cache. Not every device has that
+/// much.
+[[nodiscard]] size_t attention_shared_bytes(const DeviceKvCache& cache);
 /// out (bf16) [rows, heads·head_dim] = attention over the sequence's pages: up to the own position included, or over
 /// all keys where it is not causal.
 void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, const DeviceBatch& batch,

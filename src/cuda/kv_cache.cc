@@ -10,27 +10,30 @@ namespace {
 /// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
-DeviceKvCache layout_of(const tensor::KvCacheShape& shape) {
+DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
   return {.layer_count = shape.layer_count,
           .kv_head_count = shape.kv_head_count,
           .head_dim = shape.head_dim,
-          .page_size = shape.page_size};
+          .latent_dim = shape.latent_dim,
+          .state_values = shape.state_values,
+          .page_size = shape.page_size,
+          .element = element_of(shape, stored)};
 }
 
 }  // namespace
 
-CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape)
-    : device_(device), shape_(shape), layout_(layout_of(shape)) {
-  CHECK(shape.layer_count >= 0 && shape.kv_head_count > 0 && shape.head_dim > 0 && shape.page_size > 0 &&
-            shape.page_count > 0,
+CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape, tensor::KvDType stored)
+    : device_(device), shape_(shape), layout_(layout_of(shape, stored)) {
+  const bool has_heads = shape.kv_head_count > 0 && shape.head_dim > 0;
+  CHECK(shape.layer_count >= 0 && (has_heads || shape.state_values > 0) && shape.page_size > 0 && shape.page_count > 0,
         "a KV cache of {} layers, {} heads, head_dim {}, {} pages of {} tokens", shape.layer_count, shape.kv_head_count,
         shape.head_dim, shape.page_count, shape.page_size);
   pages_ = allocate_device(device.ordinal, page_bytes() * static_cast<size_t>(shape.page_count), device.set_up);
   layout_.data = pages_.data();
 }
 
-size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape) {
-  return kv_page_bytes(layout_of(shape));
+size_t CudaKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
+  return kv_page_bytes(layout_of(shape, stored));
 }
 
 void CudaKvCache::read_pages(std::span<const tensor::PageTransfer> pages) const {

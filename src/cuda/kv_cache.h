@@ -3,16 +3,23 @@
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 namespace millrace::cuda {
+
+/// Returns what pages of a cache store for `--kv-cache-dtype`. Latents and states keep their own dtypes.
+[[nodiscard]] constexpr KvElement element_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
+  if (stored == tensor::KvDType::kAuto || shape.latent_dim > 0 || shape.state_values > 0) return KvElement::kBf16;
+  return stored == tensor::KvDType::kInt8 ? KvElement::kInt8 : KvElement::kE4M3;
+}
 
 /// The KV cache in device memory: page by page, and layer by layer within a page. One launch of copy_pages copies up to
 /// PageCopyList::kMaxPages pages to the host, or one layer of them back.
 class CudaKvCache final : public tensor::KvCache {
  public:
-  CudaKvCache(Device& device, const tensor::KvCacheShape& shape);
+  CudaKvCache(Device& device, const tensor::KvCacheShape& shape, tensor::KvDType stored);
   /// Returns page_bytes() of such a cache. page_count is ignored.
-  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape);
+  [[nodiscard]] static size_t page_bytes_of(const tensor::KvCacheShape& shape, tensor::KvDType stored);
   [[nodiscard]] const tensor::KvCacheShape& shape() const override { return shape_; }
   [[nodiscard]] size_t page_bytes() const override { return kv_page_bytes(layout_); }
   void read_pages(std::span<const tensor::PageTransfer> pages) const override;

@@ -1,5 +1,5 @@
 #include "cuda/dequantizing_gemm.cuh"
-#include "cuda/wide_launch.cuh"
+#include "cuda/fp8_gemm.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -39,6 +39,7 @@ void run_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
   const GemmParams product = params_of(given);
   if (weight.format.codes == WeightCodes::kBf16) return run_bf16(stream, product, weight.by);
+  if (weight.format.codes == WeightCodes::kE4M3Both) return run_fp8(stream, product, given.workspace);
   run_dequantizing(stream, product, weight.by, given.workspace);
 }
 

@@ -56,6 +56,9 @@ inline void load_matrix_transposed(uint32_t (&registers)[4], const void* row) {
 inline void copy_async(void* shared, const void* global, int bytes) {
   emulator::copy_async(shared, global, static_cast<uint32_t>(bytes));
 }
+inline void copy_word_async(void* shared, const void* global, int bytes) {
+  emulator::copy_async(shared, global, static_cast<uint32_t>(bytes), 4);
+}
 inline void commit_copies() {
   emulator::commit_copies();
 }
@@ -122,6 +125,13 @@ __device__ inline void load_matrix_transposed(uint32_t (&registers)[4], const vo
 /// Complete after a wait.
 __device__ inline void copy_async(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(shared)), "l"(global), "r"(bytes)
+               : "memory");
+}
+/// Starts a copy of 4 bytes, or of 4 zeros where `bytes` is 0.
+__device__ inline void copy_word_async(void* shared, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                :
                : "r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");

@@ -7,14 +7,6 @@
 /// The packed layout of weights (kernels.h), and properties of GEMMs that the weight's shape determines.
 namespace millrace::cuda {
 
-/// Returns the byte offset of the 16-byte chunk `chunk` of a row. The layout is the same for packed weights and tokens
-/// in shared memory. The order of chunks rotates with the row, so that one chunk of eight rows covers all banks. It is
-/// the 128-byte swizzle of wgmma, where row 0 is aligned to kSwizzleBytes.
-constexpr int32_t kSwizzleBytes = 8 * kStepRowBytes;
-constexpr __host__ __device__ int32_t chunk_offset(int32_t row, int32_t chunk) {
-  return row * kStepRowBytes + ((chunk ^ (row & 7)) << 4);
-}
-
 /// Panels of one block of the GEMM for many rows.
 constexpr int32_t kWidePanels = 2;
 /// Multiprocessors of the device for which sums are split: that of an H100 or H200.

@@ -8,6 +8,8 @@
 
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
+#include "cuda/kv_cache.h"
+#include "cuda/latent_kernels.h"
 #include "cuda/upload_batch.h"
 #include "cuda/sampling.h"
 #include "cuda/weights.h"
@@ -42,21 +44,29 @@ size_t max_spread_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
-size_t max_attention_scratch(const tensor::WorkBounds& bounds) {
-  const tensor::KvCacheShape& shape = bounds.cache;
-  const DeviceKvCache cache{.layer_count = shape.layer_count,
-                            .kv_head_count = shape.kv_head_count,
-                            .head_dim = shape.head_dim,
-                            .page_size = shape.page_size};
+DeviceKvCache cache_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
+  return {.layer_count = shape.layer_count,
+          .kv_head_count = shape.kv_head_count,
+          .head_dim = shape.head_dim,
+          .page_size = shape.page_size,
+          .element = element_of(shape, stored)};
+}
+
+size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
+  const auto batch_of = [&](int32_t rows) {
+    return BatchBounds{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
+  };
   size_t most = 0;
+  for (const tensor::LatentShape& latent : bounds.latent_attention) {
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
+      most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows)));
+  }
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{attention.head_count, attention.scale, attention.sliding_window};
-    for (int32_t rows = bounds.rows; rows > 0; rows /= 2) {
-      const BatchBounds batch{.rows = bounds.rows, .sequences = sequences, .sequence_rows = rows, .splits = splits};
-      most = std::max(most, attention_workspace_bytes(sizes, cache, batch));
-    }
+    for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
+      most = std::max(most, attention_workspace_bytes(sizes, cache, batch_of(rows)));
   }
   return most;
 }
@@ -70,38 +80,53 @@ size_t max_expert_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
+/// Checks that a block of attention over `what` fits the device's shared memory.
+void check_shared_bytes(const Device& device, const std::string& what, size_t wanted) {
+  int most = 0;
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
+        "cudaDeviceGetAttribute");
+  if (wanted <= static_cast<size_t>(most)) return;
+  throw std::runtime_error(
+      fmt::format("CUDA: attention over {} takes {} bytes of shared memory per block, device {} ({}) has {}", what,
+                  wanted, device.ordinal, describe_device(device.ordinal), most));
+}
+
 /// Checks the model's sizes at start rather than at the first prompt.
-void check_model(const Device& device, const tensor::WorkBounds& bounds) {
+void check_model(const Device& device, const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
   if (bounds.vocab > kMaxVocab) {
     throw std::runtime_error(fmt::format("CUDA: a vocabulary of {} ids, wanted at most {}", bounds.vocab, kMaxVocab));
+  }
+  for (const tensor::LatentShape& latent : bounds.latent_attention) {
+    if (latent.latent_dim > kMaxLatentDim || latent.key_dim() > kMaxLatentKeyDim) {
+      throw std::runtime_error(
+          fmt::format("CUDA: attention over latents of {} values with keys of {}, wanted at most "
+                      "{} and {}",
+                      latent.latent_dim, latent.key_dim(), kMaxLatentDim, kMaxLatentKeyDim));
+    }
+    check_shared_bytes(device, fmt::format("latents of {} values", latent.latent_dim),
+                       latent_attention_shared_bytes(latent));
   }
   if (bounds.attention.empty()) return;
   if (bounds.cache.head_dim > kMaxHeadDim) {
     throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
                                          bounds.cache.head_dim, kMaxHeadDim));
   }
-  int most = 0;
-  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.ordinal),
-        "cudaDeviceGetAttribute");
-  const size_t wanted = attention_shared_bytes(bounds.cache.head_dim);
-  if (wanted <= static_cast<size_t>(most)) return;
-  throw std::runtime_error(
-      fmt::format("CUDA: attention over heads of {} channels takes {} bytes of shared memory per block, device {} ({}) "
-                  "has {}",
-                  bounds.cache.head_dim, wanted, device.ordinal, describe_device(device.ordinal), most));
+  check_shared_bytes(device, fmt::format("heads of {} channels", bounds.cache.head_dim), attention_shared_bytes(cache));
 }
 
 }  // namespace
 
-void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds) {
-  check_model(device, bounds);
+void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds,
+                     tensor::KvDType stored) {
+  const DeviceKvCache cache = cache_of(bounds.cache, stored);
+  check_model(device, bounds, cache);
   const auto rows = static_cast<size_t>(bounds.rows);
   const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));
   const auto context = static_cast<size_t>(bounds.context);
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
   (void)device.scratch(device.gemm_scratch, max_gemm_scratch(bounds));
   if (const size_t spread = max_spread_scratch(bounds); spread > 0) (void)device.scratch(device.spread_scratch, spread);
-  (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds));
+  (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds, cache));
   (void)device.scratch(device.expert_scratch, max_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
   const size_t batch = uploaded_batch_bytes(sequences, batch_pages);

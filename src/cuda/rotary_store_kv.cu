@@ -1,4 +1,5 @@
-#include "cuda/batch.cuh"
+#include "cuda/kv_codes.cuh"
+#include "cuda/rotary.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -37,9 +38,10 @@ __device__ float query_factor(const DeviceRotary& rotary, int32_t position) {
   return 1.0f + rotary.query_beta * logf(1.0f + periods);
 }
 
-/// Normalises and rotates one head and multiplies it by `scale`, to bf16.
+/// Normalises and rotates one head and multiplies it by `scale`. `store(i, x)` receives channel i.
+template <class Store>
 __device__ void rotate_head(const RotaryParams& r, const float* head, const float* norm, const float* cos,
-                            const float* sin, float scale, int lane, uint16_t* out) {
+                            const float* sin, float scale, int lane, const Store& store) {
   const int32_t dim = r.cache.head_dim;
   const int32_t half = r.rotary.rotary_dim / 2;
   const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
@@ -47,11 +49,17 @@ __device__ void rotate_head(const RotaryParams& r, const float* head, const floa
   for (int32_t i = lane; i < half; i += kLanes) {
     const float x = value(i);
     const float y = value(i + half);
-    out[i] = float_to_bf16((x * cos[i] - y * sin[i]) * scale);
-    out[i + half] = float_to_bf16((y * cos[i] + x * sin[i]) * scale);
+    store(i, (x * cos[i] - y * sin[i]) * scale);
+    store(i + half, (y * cos[i] + x * sin[i]) * scale);
   }
-  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) out[i] = float_to_bf16(value(i) * scale);
+  for (int32_t i = 2 * half + lane; i < dim; i += kLanes) store(i, value(i) * scale);
 }
+
+/// Stores the channels of a head in bf16.
+struct StoreBf16 {
+  uint16_t* out = nullptr;
+  __device__ void operator()(int32_t i, float value) const { out[i] = float_to_bf16(value); }
+};
 
 /// Returns whether a value is non-finite. Only rows that attend to this position may become NaN. Masked values are
 /// multiplied by zero, which a NaN survives; so the fault moves to the key, whose masked scores are ignored.
@@ -68,10 +76,19 @@ __device__ void store_key_value(const RotaryParams& r, const float* key, const f
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, key_out);
+    rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, StoreBf16{key_out});
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
+}
+
+/// Stores a key and its value as codes. `rotated` [head_dim] is the warp's shared memory.
+__device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* value, const float* cos,
+                                      const float* sin, int lane, const CodedToken& token, float* rotated) {
+  rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, [rotated](int32_t i, float x) { rotated[i] = x; });
+  __syncwarp();
+  store_codes(r.cache, token, rotated, value, lane);
+  __syncwarp();
 }
 
 __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams r) {
@@ -82,12 +99,7 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const int32_t half = r.rotary.rotary_dim / 2;
   auto* const cos_table = reinterpret_cast<float*>(shared_memory());  // [half]
   float* const sin_table = cos_table + half;
-  for (int32_t i = threadIdx.x; i < half; i += kThreads) {
-    // The angle is an f32 product by definition; at position 10^6 its cos and sin need more than f32.
-    const auto angle = static_cast<double>(static_cast<float>(position) * r.rotary.inverse_frequency[i]);
-    cos_table[i] = static_cast<float>(cos(angle)) * r.rotary.attention_factor;
-    sin_table[i] = static_cast<float>(sin(angle)) * r.rotary.attention_factor;
-  }
+  compute_angles(r.rotary, position, threadIdx.x, kThreads, cos_table, sin_table);
   __syncthreads();
   const int32_t dim = r.cache.head_dim;
   const int32_t kv_heads = r.cache.kv_head_count;
@@ -102,10 +114,16 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      rotate_head(r, from, r.q_norm, cos_table, sin_table, query_scale, lane, to);
+      rotate_head(r, from, r.q_norm, cos_table, sin_table, query_scale, lane, StoreBf16{to});
       continue;
     }
     const int32_t kv_head = head - r.head_count;
+    if (r.cache.element != KvElement::kBf16) {
+      float* const rotated = sin_table + half + threadIdx.x / kLanes * dim;
+      store_coded_key_value(r, from, from + kv_heads * dim, cos_table, sin_table, lane,
+                            coded_token(r.cache, page, r.layer, kv_head, slot), rotated);
+      continue;
+    }
     const size_t at = static_cast<size_t>(slot) * channel_stride(dim);
     store_key_value(r, from, from + kv_heads * dim, cos_table, sin_table, lane,
                     head_in_page(r.cache, page, r.layer, KeyOrValue::kKey, kv_head) + at,
@@ -119,10 +137,11 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                      const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
                      const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
+  const int32_t code_values = cache.element == KvElement::kBf16 ? 0 : kWarps * cache.head_dim;
   launch<rotary_store_kv_kernel>({.name = "rotary_store_kv",
                                   .grid = dim3(bounds.rows, units),
                                   .block = dim3(kThreads),
-                                  .shared_bytes = rotary.rotary_dim * sizeof(float)},
+                                  .shared_bytes = (rotary.rotary_dim + code_values) * sizeof(float)},
                                  stream,
                                  RotaryParams{.qkv = qkv,
                                               .head_count = head_count,

@@ -16,6 +16,14 @@ constexpr int32_t kStepInputs = 64;
 constexpr int32_t kStepRowBytes = kStepInputs * 2;  ///< of one row in one step, in bf16
 constexpr int32_t kPanelStepBytes = kPanelRows * kStepRowBytes;
 
+/// Returns the byte offset of the 16-byte chunk `chunk` of a row. The layout is the same for packed weights and tokens
+/// in shared memory. The order of chunks rotates with the row, so that one chunk of eight rows covers all banks. It is
+/// the 128-byte swizzle of wgmma, where row 0 is aligned to kSwizzleBytes.
+constexpr int32_t kSwizzleBytes = 8 * kStepRowBytes;
+constexpr int32_t chunk_offset(int32_t row, int32_t chunk) {
+  return row * kStepRowBytes + ((chunk ^ (row & 7)) << 4);
+}
+
 /// Returns the rows of the packed matrix before padding to whole panels.
 constexpr int32_t packed_rows(int32_t out_features, bool gate_up) {
   return gate_up ? (out_features + 7) / 8 * 16 : out_features;
@@ -27,6 +35,11 @@ constexpr int32_t step_count(int32_t in_features) {
   return (in_features + kStepInputs - 1) / kStepInputs;
 }
 
+/// A step of kE4M3Both has 128 inputs: a panel's codes, which are packed as bf16 weights of half as many inputs, then
+/// the scales of its rows in f32.
+constexpr int32_t kFp8StepInputs = 128;
+constexpr int32_t kFp8StepBytes = kPanelStepBytes + kPanelRows * 4;
+
 /// Inputs of a unit.
 constexpr int32_t kUnitInputs = 32;
 constexpr int32_t kUnitsPerStep = kStepInputs / kUnitInputs;  ///< of a row
@@ -36,7 +49,7 @@ constexpr int32_t kMaxCodedStepBytes = 5 << 10;
 
 /// Returns the 16-byte parts of a unit's codes.
 constexpr int32_t unit_parts(WeightCodes codes) {
-  return codes == WeightCodes::kInt8 ? 2 : 1;
+  return codes == WeightCodes::kInt8 || codes == WeightCodes::kE4M3 ? 2 : 1;
 }
 /// Returns the bytes of a step's codes.
 constexpr int32_t step_code_bytes(WeightCodes codes) {
@@ -47,7 +60,8 @@ constexpr int32_t scale_bytes(CodeScales scales) {
   switch (scales) {
     case CodeScales::kBf16: return 2;
     case CodeScales::kBf16Zero:
-    case CodeScales::kF16Zero: return 4;
+    case CodeScales::kF16Zero:
+    case CodeScales::kF32: return 4;
     case CodeScales::kF32Zero:
     case CodeScales::kF32Minimum: break;
   }
@@ -67,10 +81,16 @@ constexpr int32_t scale_offset(const WeightFormat& format, int32_t row, int32_t 
   const int32_t which = format.scales_per_step > 1 ? half : 0;
   return step_code_bytes(format.codes) + (which * kPanelRows + row) * scale_bytes(format.scales);
 }
-/// Returns the bytes of a packed weight that is not in bf16.
+/// Returns the bytes of a panel of a packed weight that is not in bf16.
+constexpr size_t coded_panel_bytes(const DeviceWeight& weight) {
+  if (weight.format.codes == WeightCodes::kE4M3Both) {
+    return static_cast<size_t>(weight.in_features / kFp8StepInputs) * kFp8StepBytes;
+  }
+  return static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+}
+/// Returns the bytes of such a weight.
 constexpr size_t coded_weight_bytes(const DeviceWeight& weight) {
-  return static_cast<size_t>(panel_count(weight.out_features, weight.gate_up)) *
-         static_cast<size_t>(step_count(weight.in_features)) * static_cast<size_t>(step_bytes(weight.format));
+  return static_cast<size_t>(panel_count(weight.out_features, weight.gate_up)) * coded_panel_bytes(weight);
 }
 
 }  // namespace millrace::cuda

@@ -9,11 +9,13 @@
 #include "cuda/device_routing.h"
 #include "cuda/error.h"
 #include "cuda/weight_layout.h"
+#include "cuda/weight_shards.h"
 #include "tensor/slices.h"
 
 namespace millrace::cuda {
 namespace {
 
+constexpr WeightFormat kFp8Products{.codes = WeightCodes::kE4M3Both, .scales = CodeScales::kF32};
 /// Bytes of one block of rows.
 constexpr size_t kBlockBytes = 8 << 20;
 
@@ -41,59 +43,6 @@ void check_pair(const tensor::HostTensor& gate, const tensor::HostTensor& up) {
   CHECK(gate.shape == up.shape, "gate {} and up {} differ", gate.shape.to_string(), up.shape.to_string());
 }
 
-/// Returns `inputs` rounded up to whole steps of the packed matrix.
-int32_t round_up_to_step(int32_t inputs) {
-  return step_count(inputs) * kStepInputs;
-}
-
-/// Returns a rank's shards as ranges of its own terms.
-DeviceShards own_shards(const tensor::SumShards& shards) {
-  static_assert(kMaxShards == tensor::kSumShards);
-  DeviceShards own{.count = shards.position.shard_count()};
-  for (int32_t s = 0; s <= own.count; ++s) {
-    own.border[s] = static_cast<int32_t>(shards.border[static_cast<size_t>(shards.position.first_shard() + s)] -
-                                         shards.owned().begin);
-  }
-  return own;
-}
-
-/// Returns the columns of the packed matrix that the shards of x become: each begins with a step.
-DeviceShards packed_shards(const DeviceShards& shards) {
-  DeviceShards packed{.count = shards.count};
-  for (int32_t s = 0; s < shards.count; ++s) {
-    const int32_t inputs = shards.border[s + 1] - shards.border[s];
-    packed.border[s + 1] = packed.border[s] + (s + 1 < shards.count ? round_up_to_step(inputs) : inputs);
-  }
-  return packed;
-}
-
-/// Returns a matrix whose columns are those of `part`, with zeros before shards that begin inside a step.
-tensor::HostSlice spread_columns(const tensor::HostTensor& part, const DeviceShards& from, const DeviceShards& to) {
-  const size_t size = tensor::size_of(part.dtype);
-  const auto rows = static_cast<size_t>(part.shape[0]);
-  const auto width = static_cast<size_t>(part.shape[1]) * size;
-  const auto spread_width = static_cast<size_t>(to.border[to.count]) * size;
-  tensor::HostSlice spread{.bytes = std::vector<std::byte>(rows * spread_width), .tensor = part};
-  for (size_t row = 0; row < rows; ++row) {
-    for (int32_t s = 0; s < from.count; ++s) {
-      const auto begin = static_cast<size_t>(from.border[s]) * size;
-      const auto end = static_cast<size_t>(from.border[s + 1]) * size;
-      std::copy(part.data + row * width + begin, part.data + row * width + end,
-                spread.bytes.data() + row * spread_width + static_cast<size_t>(to.border[s]) * size);
-    }
-  }
-  spread.tensor.shape = {part.shape[0], to.border[to.count]};
-  spread.tensor.data = spread.bytes.data();
-  return spread;
-}
-
-/// Returns the columns of a packed matrix as those of the matrix that is packed.
-std::vector<PackedColumns> packed_columns(const DeviceShards& from, const DeviceShards& to) {
-  std::vector<PackedColumns> columns;
-  for (int32_t s = 0; s < from.count; ++s)
-    columns.push_back({.packed = to.border[s], .source = from.border[s], .count = from.border[s + 1] - from.border[s]});
-  return columns;
-}
 std::vector<PackedColumns> all_columns(const CodedPart& part) {
   return {{.packed = 0, .source = 0, .count = part.cols()}};
 }
@@ -123,7 +72,7 @@ CodedWeight coded_weight(std::vector<CodedPart> parts, bool gate_up, MatrixInstr
 }  // namespace
 
 void WeightLoader::pack_panels(const CodedWeight& weight, std::byte* packed) {
-  const size_t panel_bytes = weight.panel_bytes();
+  const size_t panel_bytes = coded_panel_bytes(weight.weight);
   if (panel_bytes > kBlockBytes) {
     throw std::runtime_error(fmt::format("{}: 64 packed rows have {} bytes, wanted at most {}",
                                          weight.parts.front().name(), panel_bytes, kBlockBytes));
@@ -232,6 +181,23 @@ std::unique_ptr<CudaWeight> WeightLoader::pack(std::span<const tensor::HostTenso
   return std::make_unique<CudaWeight>(std::move(packed), weight);
 }
 
+tensor::Buffer WeightLoader::pack_each(std::span<const tensor::HostTensor> matrices) {
+  const tensor::Shape& shape = matrices.front().shape;
+  const DeviceWeight weight{.out_features = static_cast<int32_t>(shape[0]),
+                            .in_features = static_cast<int32_t>(shape[1])};
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  tensor::Buffer packed = allocate_packed(weight, std::ssize(matrices));
+  std::byte* to = packed.data();
+  for (const tensor::HostTensor& matrix : matrices) {
+    CHECK(matrix.shape == shape, "{}: {}, wanted {}", matrix.name, matrix.shape.to_string(), shape.to_string());
+    pack_part(matrix, 0, PackAs::kRows, to);
+    to += bytes_of(weight);
+  }
+  device_.set_up.synchronize();
+  return packed;
+}
+
 std::unique_ptr<CudaWeight> WeightLoader::pack_f32(const tensor::HostTensor& weight) {
   check_matrix(weight);
   std::vector<float> values(static_cast<size_t>(weight.shape.elements()));
@@ -276,7 +242,9 @@ std::unique_ptr<CudaWeight> WeightLoader::load_coded(CodedWeight coded, const De
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_coded(std::vector<CodedPart> parts, bool gate_up) {
-  return load_coded(coded_weight(std::move(parts), gate_up, device_.products));
+  CodedWeight coded = coded_weight(std::move(parts), gate_up, device_.products);
+  if (device_.fp8_products && can_multiply_fp8(coded.parts, coded.columns)) coded.weight.format = kFp8Products;
+  return load_coded(std::move(coded));
 }
 
 std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& part, const tensor::SumShards& shards) {
@@ -297,6 +265,11 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& pa
                   .by = device_.products,
                   .shards = spread,
                   .format = format_of(coded.parts, coded.columns)};
+  // All shards count, not only those of the rank, so that every count of ranks gives the same bits.
+  const bool has_whole_steps = std::ranges::all_of(std::span(shards.border).first(tensor::kSumShards),
+                                                   [](int64_t border) { return border % kFp8StepInputs == 0; });
+  if (device_.fp8_products && has_whole_steps && can_multiply_fp8(coded.parts, coded.columns))
+    coded.weight.format = kFp8Products;
   return load_coded(std::move(coded), source);
 }
 
@@ -355,6 +328,9 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
               tensor::W8Activations inputs) override {
     CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", gate.name);
+    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+  }
+  void add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up, const tensor::Fp8Matrix& down) override {
     add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
   }
   void add_biases(const tensor::ExpertBiases& biases) override;

@@ -47,6 +47,7 @@ class CudaWeight final : public tensor::PackedWeight {
 /// Returns the scratch bytes of a GEMM of up to `rows` rows.
 [[nodiscard]] inline size_t gemm_scratch_bytes(const CudaWeight& weight, int32_t rows) {
   const DeviceWeight& packed = weight.get();
+  if (packed.format.codes == WeightCodes::kE4M3Both) return fp8_workspace_bytes(packed, rows);
   if (packed.is_f32) return 0;
   if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
@@ -118,6 +119,8 @@ class WeightLoader {
   /// Implements Backend::pack_sharded.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_sharded(const tensor::HostTensor& part,
                                                          const tensor::SumShards& shards);
+  /// Packs matrices of one shape as weights of their own, one after another.
+  [[nodiscard]] tensor::Buffer pack_each(std::span<const tensor::HostTensor> matrices);
   /// Packs weights of 4 or 8 bits one above the other or, with `gate_up`, as a pair.
   [[nodiscard]] std::unique_ptr<CudaWeight> pack_coded(std::vector<CodedPart> parts, bool gate_up);
   /// Packs such a weight whose sums have shards. Where a shard cuts 32 inputs with one scale, the weight becomes bf16.

@@ -43,6 +43,10 @@ template <int kColumns>
 void wgmma(float (*d)[4], uint64_t a, uint64_t b) {
   emulator::wgmma(&d[0][0], kColumns, a, b);
 }
+template <int kColumns>
+void wgmma_e4m3(float (*d)[4], uint64_t a, uint64_t b, bool adds) {
+  emulator::wgmma_e4m3(&d[0][0], kColumns, a, b, adds);
+}
 
 #else
 
@@ -70,6 +74,10 @@ __device__ void wgmma_wait() {
 /// in mma(), d[j] of warp w is mma's result for rows 16w… at columns 8j….
 template <int kColumns>
 __device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
+
+/// Starts d = a · bᵀ, or d += a · bᵀ, of m64nNk32, E4M3 into f32.
+template <int kColumns>
+__device__ void wgmma_e4m3(float (*d)[4], uint64_t a, uint64_t b, bool adds);
 
 #define MILLRACE_SUM(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define MILLRACE_SUMS_2(j) MILLRACE_SUM(j), MILLRACE_SUM(j + 1)
@@ -111,6 +119,19 @@ MILLRACE_DEFINE_WGMMA(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33")
 MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
 MILLRACE_DEFINE_WGMMA(192, MILLRACE_NAMES_96, MILLRACE_SUMS_24(0), "%96", "%97")
 MILLRACE_DEFINE_WGMMA(256, MILLRACE_NAMES_128, MILLRACE_SUMS_32(0), "%128", "%129")
+// Operands of E4M3 have no other order than rows of inputs.
+#define MILLRACE_DEFINE_WGMMA_E4M3(columns, names, sums, a_name, b_name, adds_name)                          \
+  template <>                                                                                                \
+  __device__ inline void wgmma_e4m3<columns>(float(*d)[4], uint64_t a, uint64_t b, bool adds) {              \
+    MILLRACE_ON_SM_90A(asm volatile("{.reg .pred adds; setp.ne.b32 adds, " adds_name ", 0;"                  \
+                                    "wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" names \
+                                    "}, " a_name ", " b_name ", adds, 1, 1;}" : sums : "l"(a),               \
+                                    "l"(b), "r"(static_cast<uint32_t>(adds))));                              \
+  }
+MILLRACE_DEFINE_WGMMA_E4M3(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8", "%9", "%10")
+MILLRACE_DEFINE_WGMMA_E4M3(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33", "%34")
+MILLRACE_DEFINE_WGMMA_E4M3(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65", "%66")
+#undef MILLRACE_DEFINE_WGMMA_E4M3
 #undef MILLRACE_DEFINE_WGMMA
 #undef MILLRACE_NAMES_128
 #undef MILLRACE_NAMES_96

@@ -51,4 +51,9 @@ CacheGroups::CacheGroups(const ModelConfig& config) {
   }
 }
 
+int32_t CacheGroups::first_layer(size_t group) const {
+  const auto found = std::ranges::find(group_of_, group);
+  return found == group_of_.end() ? 0 : static_cast<int32_t>(found - group_of_.begin());
+}
+
 }  // namespace millrace::model

@@ -9,6 +9,7 @@
 namespace millrace::model {
 
 /// How the layers of a model share cache pages: layers that keep memory for the same tokens belong to one cache group.
+/// The layers of a group have equal heads.
 /// Group 0 has the layers that see all tokens, if there are any. The others are window groups, one per length of
 /// window, ordered by it. The last of them is a state group if the model has recurrent layers.
 class CacheGroups {
@@ -21,6 +22,8 @@ class CacheGroups {
   /// Returns whether the model has a state group.
   [[nodiscard]] bool has_states() const { return kind(count() - 1) == GroupKind::kState; }
   [[nodiscard]] size_t count() const { return 1 + windows_.size(); }
+  /// Returns the first layer of a group; layer 0 where a group has none, as the first one may.
+  [[nodiscard]] int32_t first_layer(size_t group) const;
   /// Returns the group of a layer of the model.
   [[nodiscard]] size_t group_of(int32_t layer) const { return group_of_[static_cast<size_t>(layer)]; }
 

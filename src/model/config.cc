@@ -24,6 +24,7 @@ tensor::Routing MoeConfig::routing() const {
   return {.experts_per_row = experts_per_token,
           .renormalize = renormalize,
           .score = score,
+          .weighs_inputs = weighs_inputs,
           .scale = weight_scale,
           .sum_epsilon = sum_epsilon,
           .min_sum = min_sum,

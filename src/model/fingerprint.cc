@@ -65,8 +65,12 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
   if (attention.query_scaling) {
     hash.add(attention.query_scaling->beta);
     add_integer(hash, attention.query_scaling->original_max_position);
+    if (attention.query_scaling->offset != 0) add_integer(hash, attention.query_scaling->offset);
   }
   if (attention.output_gate) hash.add(std::string_view("output gate"));
+  if (attention.chunked) hash.add(std::string_view("chunks"));
+  if (attention.value_norm) hash.add(std::string_view("value norm"));
+  if (attention.values_are_keys) hash.add(std::string_view("values are keys"));
   if (!attention.latent) return;
   hash.add(std::string_view("latent"));
   const LatentConfig& latent = *attention.latent;
@@ -114,6 +118,9 @@ void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
     hash.add(number);
   add_integer(hash, moe.shared ? moe.shared->width : 0);
   add_integer(hash, moe.shared && moe.shared->has_gate);
+  if (moe.weighs_inputs) hash.add(std::string_view("weighed inputs"));
+  if (moe.own_norms) hash.add(std::string_view("norms of experts"));
+  if (moe.expert_scales) hash.add(std::string_view("scales of experts"));
 }
 
 void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) {
@@ -127,6 +134,7 @@ void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) 
   else
     add_attention(hash, config, layer.attention);
   add_feed_forward(hash, layer.feed_forward);
+  if (layer.output_scale) hash.add(std::string_view("output scale"));
 }
 
 void add_config(Hash& hash, const ModelConfig& config) {

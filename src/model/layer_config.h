@@ -32,12 +32,14 @@ enum class QkNorm : uint8_t {
   kNone,
   kPerHead,   ///< of each head, with one weight [head_dim]
   kAllHeads,  ///< of all heads together, with weights [heads · head_dim]
+  kUnit,      ///< of each head, without weights
 };
 
-/// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor(p / original_max_position)).
+/// Multiplies the rotated query at position p by 1 + beta · ln(1 + floor((p + offset) / original_max_position)).
 struct QueryScaling {
   double beta = 0.0;
   int32_t original_max_position = 1;
+  int32_t offset = 0;
   friend bool operator==(const QueryScaling&, const QueryScaling&) = default;
 };
 
@@ -66,6 +68,9 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
+  bool chunked = false;              ///< of those tokens a query sees the ones from the last multiple of `window` on
+  bool value_norm = false;           ///< v of each head is divided by its root mean square
+  bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
   bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
   bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
   std::optional<QueryScaling> query_scaling = {};
@@ -110,9 +115,14 @@ struct MoeConfig {
   bool f32_router = false;  ///< logits are computed in f32 where the router is stored so
   tensor::GatedActivation activation = {};
   bool biases = false;  ///< of gate, up and down
+  /// Experts and shared expert are blocks with norms n of their own, and the router has another one, as in Gemma 4:
+  /// F(x) = n1(Shared(norm(x))) + n2(Experts(n3(x))), routed by Wrouter · n4(x).
+  bool own_norms = false;
+  bool weighs_inputs = false;  ///< Routing::weighs_inputs
+  bool expert_scales = false;  ///< Routing::expert_scales is a tensor
   std::optional<SharedExpertConfig> shared = {};
 
-  /// Returns the routing without its choice_bias.
+  /// Returns the routing without its choice_bias and expert_scales.
   [[nodiscard]] tensor::Routing routing() const;
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
@@ -135,7 +145,8 @@ struct FeedForwardConfig {
 
 /// One layer: x += m · Attention(norm(x)); x += m · FeedForward(norm(x)), each with a norm after it where `norms` says
 /// so. In a parallel layer both blocks have the input norm(x) of the first. A recurrent mixer takes the place of
-/// Attention; such a layer's `attention` is that of the model's other layers and has no effect.
+/// Attention; such a layer's `attention` is that of the model's other layers and has no effect. A number of the
+/// checkpoint may multiply x at the end of the layer.
 struct LayerConfig {
   LayerNorms norms;
   AttentionConfig attention;
@@ -143,6 +154,7 @@ struct LayerConfig {
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;
+  bool output_scale = false;  ///< such a number exists
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
 };
 

@@ -61,10 +61,11 @@ void LayerRunner::allocate(const StageLimits& limits) {
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
   activations_.expanded = batch(DType::kF32, largest([this](int32_t index) { return expanded_columns(index); }));
-  activations_.routed = batch(DType::kF32, largest([this](int32_t index) {
-                                const auto& moe = layer_config(index).feed_forward.moe;
-                                return moe ? moe->expert_count : 0;
-                              }));
+  const int64_t experts = largest([this](int32_t index) {
+    const auto& moe = layer_config(index).feed_forward.moe;
+    return moe ? moe->expert_count : 0;
+  });
+  activations_.routed = batch(DType::kF32, experts);
   const auto count_layers = [this](const auto& has) {
     return largest([&](int32_t index) {
       const auto& moe = layer_config(index).feed_forward.moe;
@@ -75,15 +76,13 @@ void LayerRunner::allocate(const StageLimits& limits) {
     activations_.shared_sums = batch(DType::kF32, config_.hidden_size);
   if (count_layers([](const SharedExpertConfig& shared) { return shared.has_gate; }) > 0)
     activations_.shared_gates = batch(DType::kF32, 1);
-  const int64_t experts = largest([this](int32_t index) {
-    const auto& moe = layer_config(index).feed_forward.moe;
-    return moe ? moe->expert_count : 0;
-  });
   if (layout_.shares_experts() && experts > 0) {
     activations_.all_rows = rows(exchanged_rows(), compute, config_.hidden_size);
     activations_.all_routed = rows(exchanged_rows(), DType::kF32, experts);
     activations_.all_sums = rows(exchanged_rows(), DType::kF32, config_.hidden_size);
   }
+  if (largest([this](int32_t index) { return has_own_norms(index); }) > 0)
+    activations_.joined_sums = batch(DType::kF32, config_.hidden_size);
   if (has_sums_) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (has_ranks()) {
     activations_.magnitudes = batch(DType::kF32, 1);
@@ -109,6 +108,7 @@ void LayerRunner::allocate(const StageLimits& limits) {
 }
 
 void LayerRunner::make_rotations() {
+  // Layers with heads of another size have a rotation of their own, which names its channels.
   const int32_t head_dim = config_.layers.front().attention.head_dim;
   for (const RopeConfig& rope : config_.ropes) {
     const RotaryFrequencies frequencies = rotary_frequencies(rope, rope.rotary_dim > 0 ? rope.rotary_dim : head_dim);
@@ -126,10 +126,13 @@ tensor::AttentionShape LayerRunner::attention_shape(int32_t index) const {
           .kv_head_count = layout.kv_head_count(),
           .head_dim = attention.head_dim,
           .scale = attention.scale,
-          .sliding_window = attention.window,
+          .sliding_window = attention.chunked ? 0 : attention.window,
+          .chunk_size = attention.chunked ? attention.window : 0,
           .causal = !config_.encoder,
           .soft_cap = attention.soft_cap,
-          .sinks = weights_[static_cast<size_t>(index)].sinks.get()};
+          .sinks = weights_[static_cast<size_t>(index)].sinks.get(),
+          .value_norm = attention.value_norm,
+          .values_are_keys = attention.values_are_keys};
 }
 
 tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) const {
@@ -140,6 +143,7 @@ tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) 
   if (attention.query_scaling) {
     table.query_beta = static_cast<float>(attention.query_scaling->beta);
     table.query_period = attention.query_scaling->original_max_position;
+    table.query_offset = attention.query_scaling->offset;
   }
   return table;
 }
@@ -193,14 +197,15 @@ Matrix LayerRunner::begin(int32_t index, Matrix hidden, const LayerCache& kept) 
     return query;
   }
   if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
+  const AttentionConfig& attention = layer_config(index).attention;
   const Matrix qkv{.data = activations_.qkv.data(),
                    .dtype = DType::kF32,
                    .rows = rows,
-                   .cols = layout.query_width() + 2 * layout.kv_width()};
+                   .cols = layout.query_width() + (attention.values_are_keys ? 1 : 2) * layout.kv_width()};
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
   if (layer.query_gate) backend_.matmul(input, *layer.query_gate, nullptr, gates_in(activations_.gates, index, rows));
-  backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(layer_config(index).attention), layer.q_norm.get(),
-                           layer.k_norm.get(), config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
+  backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(attention), layer.q_norm.get(), layer.k_norm.get(),
+                           config_.norm_epsilon, kept.batch, kept.cache, kept.layer, query);
   return query;
 }
 
@@ -299,11 +304,39 @@ void LayerRunner::feed_forward(int32_t index, const tensor::UploadedBatch& batch
   const LayerConfig& config = layer_config(index);
   const Matrix input =
       config.parallel ? attention_input : block_input(hidden, layer.mlp_norm.get(), layer.mlp_norm_bias.get());
-  if (config.feed_forward.moe) return run_experts(index, input, batch, hidden);
-  add_product(
-      activate(index, input), *layer.down,
-      {.bias = layer.down_bias.get(), .norm = layer.output_norm.get(), .multiplier = config.residual_multiplier},
-      hidden);
+  if (has_own_norms(index)) {
+    run_normed_experts(index, input, batch, hidden);
+  } else if (config.feed_forward.moe) {
+    run_experts(index, input, batch, hidden);
+  } else {
+    add_product(
+        activate(index, input), *layer.down,
+        {.bias = layer.down_bias.get(), .norm = layer.output_norm.get(), .multiplier = config.residual_multiplier},
+        hidden);
+  }
+  if (layer.output_scale != 1.0f) backend_.scale(hidden, layer.output_scale);
+}
+
+bool LayerRunner::has_own_norms(int32_t index) const {
+  const auto& moe = layer_config(index).feed_forward.moe;
+  return moe && moe->own_norms;
+}
+
+void LayerRunner::run_normed_experts(int32_t index, Matrix x, const tensor::UploadedBatch& batch, Matrix hidden) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  const Matrix joined{
+      .data = activations_.joined_sums.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = config_.hidden_size};
+  multiply(activate(index, x), *layer.down, joined);
+  backend_.rms_norm_in_place(joined, *layer.shared_output_norm, config_.norm_epsilon);
+  const Matrix routed{
+      .data = activations_.routed.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = layer.experts->count()};
+  backend_.matmul(block_input(hidden, layer.router_norm.get(), nullptr), *layer.router, layer.router_bias.get(),
+                  routed);
+  const Matrix sums = block_sums(hidden.rows);
+  sum_experts(*layer.experts, block_input(hidden, layer.experts_norm.get(), nullptr), routed, batch, sums);
+  backend_.rms_norm_in_place(sums, *layer.experts_output_norm, config_.norm_epsilon);
+  backend_.add_sums(sums, nullptr, joined);
+  add_sums(joined, {.norm = layer.output_norm.get(), .multiplier = layer_config(index).residual_multiplier}, hidden);
 }
 
 void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBatch& batch, Matrix hidden) {

@@ -73,6 +73,7 @@ class LayerRunner {
   struct Activations {
     tensor::Buffer normed;           // compute [max_batch_tokens, hidden]
     tensor::Buffer sums;             // f32     [max_batch_tokens, hidden], if has_sums_
+    tensor::Buffer joined_sums;      // f32     [max_batch_tokens, hidden], if experts have norms of their own
     tensor::Buffer magnitudes;       // f32     [max_batch_tokens, 1], with several ranks
     tensor::Buffer rank_magnitudes;  // f32     [max_batch_tokens, ranks], with several ranks
     tensor::Buffer qkv;              // f32     [max_batch_tokens, (heads + 2·kv_heads)·head_dim]
@@ -137,6 +138,9 @@ class LayerRunner {
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
                     tensor::Matrix hidden);
   void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  [[nodiscard]] bool has_own_norms(int32_t index) const;
+  /// Computes a block of experts and a shared expert with norms of their own. `x` is the shared expert's input.
+  void run_normed_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
   /// Computes the sums of a layer's experts over all ranks that have some.
   void sum_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed,
                    const tensor::UploadedBatch& batch, tensor::Matrix sums);

@@ -3,6 +3,7 @@
 #include <array>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/recurrent_tensors.h"
 
@@ -29,6 +30,7 @@ class LayerLister {
     else
       list_feed_forward();
     if (norms.after_feed_forward) add_norm(names_.feed_forward_output_norm);
+    if (layer_.output_scale) add(names_.plain(index_, names_.output_scale), {1});
   }
 
  private:
@@ -119,10 +121,10 @@ class LayerLister {
     const int64_t kv = attention.kv_width();
     const PairedRows paired = paired_rows(attention.head_dim, 0, rotary_dim(config_, attention));
     if (attention.output_gate) return list_gated_projections();
-    add_rows(
-        std::array{Rows{names_.query, query, Division::kHeadRows, paired},
-                   Rows{names_.key, kv, Division::kKvHeadRows, paired}, Rows{names_.value, kv, Division::kKvHeadRows}},
-        names_.fused_qkv, attention.qkv_bias);
+    std::vector<Rows> parts{{names_.query, query, Division::kHeadRows, paired},
+                            {names_.key, kv, Division::kKvHeadRows, paired}};
+    if (!attention.values_are_keys) parts.push_back({names_.value, kv, Division::kKvHeadRows});
+    add_rows(parts, names_.fused_qkv, attention.qkv_bias);
     list_head_norms();
   }
 
@@ -147,7 +149,7 @@ class LayerLister {
 
   void list_head_norms() {
     const AttentionConfig& attention = layer_.attention;
-    if (attention.qk_norm == QkNorm::kNone) return;
+    if (attention.qk_norm == QkNorm::kNone || attention.qk_norm == QkNorm::kUnit) return;
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : attention.query_width()});
     add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : attention.kv_width()});
@@ -177,6 +179,12 @@ class LayerLister {
     if (moe.choice_bias)
       add_plain(names_.plain(index_, names_.choice_bias),
                 names_.choice_bias_is_row ? tensor::Shape{1, count} : tensor::Shape{count});
+    if (moe.own_norms) {
+      for (const std::string_view name : {names_.shared_output_norm, names_.experts_norm, names_.experts_output_norm})
+        add_norm(name);
+      add(names_.plain(index_, names_.router_scale), {hidden});
+    }
+    if (moe.expert_scales) add(names_.plain(index_, names_.expert_scales), {count});
     for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
       for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown})
         list_expert_part(moe, expert, part);
@@ -196,13 +204,17 @@ class LayerLister {
     TensorSpec& spec = add(expert_tensor_name(config_, index_, expert, part), shape);
     spec.expert = expert;
     if (names_.expert_storage == ExpertStorage::kSeparate) return;
-    const bool in_turn = !is_down && names_.expert_storage != ExpertStorage::kRows;
+    const bool is_halved =
+        names_.expert_storage == ExpertStorage::kRows || names_.expert_storage == ExpertStorage::kColumnHalves;
+    const bool in_columns =
+        names_.expert_storage == ExpertStorage::kColumns || names_.expert_storage == ExpertStorage::kColumnHalves;
+    const bool in_turn = !is_down && !is_halved;
     const bool is_up = part == ExpertPart::kUp;
     const int64_t rows = is_down ? hidden : 2 * inner;
     TensorPart& stored = spec.part.emplace();
     stored.tensor = names_.plain(index_, is_down ? names_.fused_experts_down : names_.fused_experts_gate_up);
     stored.plane = expert;
-    stored.transposed = names_.expert_storage == ExpertStorage::kColumns;
+    stored.transposed = in_columns;
     stored.shape = stored.transposed ? tensor::Shape{moe.expert_count, shape[1], rows}
                                      : tensor::Shape{moe.expert_count, rows, shape[1]};
     if (is_up) stored.first_row = in_turn ? 1 : inner;

@@ -15,7 +15,7 @@ double llama3_frequency(const RopeConfig& rope, double inverse) {
   const double wavelength = kTwoPi / inverse;
   const double original = rope.original_max_position;
   if (wavelength > original / rope.low_freq_factor) return inverse / rope.factor;
-  if (wavelength < original / rope.high_freq_factor) return inverse;
+  if (wavelength < original / rope.high_freq_factor || rope.high_freq_factor == rope.low_freq_factor) return inverse;
   const double smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0 - smooth) * inverse / rope.factor + smooth * inverse;
 }
@@ -68,6 +68,7 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, int32_t rotary_dim)
       case RopeKind::kLinear: inverse /= rope.factor; break;
       case RopeKind::kLlama3: inverse = llama3_frequency(rope, inverse); break;
       case RopeKind::kYarn: inverse = yarn_frequency(rope, ramp, inverse, pair); break;
+      case RopeKind::kProportional: inverse = pair < rope.rotated_pairs ? inverse / rope.factor : 0.0; break;
       case RopeKind::kLongrope:
       case RopeKind::kDivided: inverse /= rope.divisors[static_cast<size_t>(pair)]; break;
     }

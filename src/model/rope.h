@@ -7,7 +7,7 @@
 namespace millrace::model {
 
 /// The rule by which rotary frequencies are scaled.
-enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrope, kDivided };
+enum class RopeKind : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrope, kDivided, kProportional };
 
 /// How rotary frequencies derive from the base. Members that a kind does not use keep their defaults.
 struct RopeConfig {
@@ -25,6 +25,7 @@ struct RopeConfig {
   std::optional<double> mscale;            ///< yarn; used only together with mscale_all_dim
   std::optional<double> mscale_all_dim;    ///< yarn
   bool truncate = true;                    ///< yarn: round the ramp's bounds outwards to whole channels
+  int32_t rotated_pairs = 0;               ///< proportional: the first pairs of a head, which alone are rotated
   std::vector<double> divisors;            ///< longrope, divided: of each pair's frequency
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };

@@ -18,6 +18,7 @@ std::optional<RopeKind> kind_of(std::string_view name, bool has_longrope) {
   if (name == "llama3") return RopeKind::kLlama3;
   if (name == "yarn") return RopeKind::kYarn;
   if (name == "divided") return RopeKind::kDivided;
+  if (name == "proportional") return RopeKind::kProportional;
   return std::nullopt;
 }
 
@@ -43,9 +44,8 @@ void read_llama3(FieldReader& scaling, const Positions& positions, RopeConfig& r
   rope.low_freq_factor = scaling.number("low_freq_factor", 1e-6, kMaxFactor);
   rope.high_freq_factor = scaling.number("high_freq_factor", 1e-6, kMaxFactor);
   rope.original_max_position = read_original(scaling, positions.original, std::nullopt);
-  if (rope.high_freq_factor <= rope.low_freq_factor)
-    scaling.fail_with("high_freq_factor {} is not above low_freq_factor {}", rope.high_freq_factor,
-                      rope.low_freq_factor);
+  if (rope.high_freq_factor < rope.low_freq_factor)
+    scaling.fail_with("high_freq_factor {} is below low_freq_factor {}", rope.high_freq_factor, rope.low_freq_factor);
 }
 
 void read_yarn(FieldReader& scaling, const Positions& positions, RopeConfig& rope) {
@@ -101,7 +101,7 @@ void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positi
   const std::string name = scaling.text(scaling.has("rope_type") ? "rope_type" : "type");
   const std::optional<RopeKind> kind = kind_of(name, reading.has_longrope);
   if (!kind) {
-    scaling.fail_with("rope_type '{}' is not one of default, linear, llama3, yarn", name);
+    scaling.fail_with("rope_type '{}' is not one of default, linear, llama3, proportional, yarn", name);
     return;
   }
   rope.kind = *kind;
@@ -111,6 +111,11 @@ void read_scaling(FieldReader& scaling, const RopeReading& reading, const Positi
   if (rope.kind == RopeKind::kDivided) {
     // What the metadata of GGUF files has in place of llama3's parameters.
     rope.divisors = read_divisors(scaling, "divisors", rotated / 2);
+    return;
+  }
+  if (rope.kind == RopeKind::kProportional) {
+    rope.rotated_pairs = static_cast<int32_t>(scaling.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) * rotated / 2);
+    rope.factor = scaling.number_or("factor", 1.0, 1e-3, kMaxFactor);
     return;
   }
   rope.factor = scaling.number("factor", 1e-3, kMaxFactor);
@@ -161,7 +166,11 @@ std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key,
   FieldReader scaling(fields.source() + ": " + key, *own);
   RopeConfig rope = outside;
   rope.theta = scaling.number_or("rope_theta", outside.theta, kMinTheta, kMaxTheta);
-  rope.rotary_dim = read_rotary_dim(scaling, reading, outside.rotary_dim);
+  // A proportional rotation has all pairs, of which some do not turn.
+  if (scaling.text_or("rope_type", "") == "proportional")
+    rope.rotary_dim = reading.head_dim;
+  else
+    rope.rotary_dim = read_rotary_dim(scaling, reading, outside.rotary_dim);
   if (reading.is_scaled) read_scaling(scaling, reading, positions, rope);
   fields.take_error_of(scaling);
   return rope;

@@ -166,14 +166,15 @@ tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_cou
     }
     return states;
   }
-  // The layers of every family have equal heads. A stage without layers has pages without bytes.
-  const LayerLayout& layout = layout_.layers.front();
+  // The layers of a group have equal heads. A stage without layers has pages without bytes.
+  const int32_t layer = groups_.first_layer(group);
+  const LayerLayout& layout = layout_.layer(layer);
   tensor::KvCacheShape shape{.layer_count = cache_layers_[group],
                              .kv_head_count = layout.kv_head_count(),
                              .head_dim = layout.head_dim,
                              .page_size = page_size,
                              .page_count = page_count};
-  const AttentionConfig& attention = config_.layers.front().attention;
+  const AttentionConfig& attention = config_.layer(layer).attention;
   if (attention.latent) {
     const tensor::LatentShape latent = latent_shape(attention, layout.head_count());
     shape.head_dim = latent.key_dim();

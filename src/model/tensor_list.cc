@@ -36,7 +36,9 @@ bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span)
   int32_t layer = 0;
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
-  return std::ranges::find(kDerived, std::string_view(end, rest.data() + rest.size())) == kDerived.end();
+  const std::string_view part(end, rest.data() + rest.size());  // with the dot before it
+  if (!names.ignored_layer_part.empty() && part.substr(1).starts_with(names.ignored_layer_part)) return false;
+  return std::ranges::find(kDerived, part) == kDerived.end();
 }
 
 /// Returns whether a tensor is a part of the layers or embeddings of an encoder, and none that derives from
@@ -78,11 +80,13 @@ Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& conf
 
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
   TensorNames& names = config.names;
-  if (names.expert_storage != ExpertStorage::kSeparate) return;
+  if (names.expert_storage != ExpertStorage::kSeparate && names.expert_storage != ExpertStorage::kRows) return;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
     if (!config.is_sparse(layer)) continue;
     if (checkpoint.contains(names.plain(layer, names.fused_experts_gate_up)))
       names.expert_storage = ExpertStorage::kRows;
+    else if (checkpoint.contains(expert_tensor_name(config, layer, 0, ExpertPart::kGate)))
+      names.expert_storage = ExpertStorage::kSeparate;
     return;
   }
 }

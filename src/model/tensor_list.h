@@ -68,7 +68,8 @@ struct TensorSpec {
 /// anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
 
-/// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones.
+/// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones, or the
+/// other way round.
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that

@@ -15,7 +15,8 @@ enum class ExpertStorage : uint8_t {
   kSeparate,
   kRows,     ///< gate_up [experts, 2·intermediate, hidden], gate rows first; down [experts, hidden, intermediate]
   kColumns,  ///< gate_up [experts, hidden, 2·intermediate], gate and up in turn; down [experts, intermediate, hidden]
-  kMxfp4,    ///< blocks and scales of [experts, 2·intermediate, hidden], gate and up in turn, and of kRows' down
+  kColumnHalves,  ///< as kColumns with all gate columns first
+  kMxfp4,         ///< blocks and scales of [experts, 2·intermediate, hidden], gate and up in turn, and of kRows' down
 };
 
 /// How a family names its tensors; the defaults are Llama's. All views are of literals. The members from
@@ -72,7 +73,15 @@ struct TensorNames {
   std::string_view router = "mlp.gate";
   std::string_view choice_bias = "mlp.gate.e_score_correction_bias";  ///< has no ending
   bool choice_bias_is_row = false;                                    ///< it is stored as [1, experts]
-  std::string_view experts = "mlp.experts.";                          ///< before an expert's number
+  // Names of experts with norms of their own: the shared expert's result, the experts' input and result, and the scale
+  // of the router's input. The other two have no ending.
+  std::string_view shared_output_norm = {};
+  std::string_view experts_norm = {};
+  std::string_view experts_output_norm = {};
+  std::string_view router_scale = {};
+  std::string_view expert_scales = {};
+  std::string_view output_scale = {};         ///< of a layer; has no ending
+  std::string_view experts = "mlp.experts.";  ///< before an expert's number
   std::string_view expert_gate = "gate_proj";
   std::string_view expert_up = "up_proj";
   std::string_view expert_down = "down_proj";
@@ -86,6 +95,8 @@ struct TensorNames {
   std::string_view fused_shared_gate_up = {};
   std::string_view shared_down = "mlp.shared_experts.down_proj";
   std::string_view shared_expert_gate = "mlp.shared_expert_gate";
+  /// Beginning of the names of a layer's tensors that are not computed. Empty: there are none.
+  std::string_view ignored_layer_part = {};
   /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.
   std::string_view skipped_parts = {};  ///< separated by blanks
 

@@ -13,8 +13,8 @@
 
 namespace millrace::model {
 
-/// The bits of weights in memory: those of the compute dtype, or fewer.
-enum class PackedBits : uint8_t { kCompute, k8, k4 };
+/// The bits of weights in memory: those of the compute dtype, or fewer. kFp8 are those of E4M3, as stored.
+enum class PackedBits : uint8_t { kCompute, k8, kFp8, k4 };
 
 /// A rank's part of a weight that may be packed in 4 bits.
 struct W4Source {

@@ -7,6 +7,7 @@
 
 namespace millrace::model {
 
+using tensor::Fp8Matrix;
 using tensor::HostTensor;
 using tensor::W4Matrix;
 using tensor::W8Matrix;
@@ -22,6 +23,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
       parts_(checkpoint, config, rank_layout(config, options.position, options.experts),
              {.rounds_to_bf16 =
                   backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
+              .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
               .threads = options.threads}) {}
 
@@ -72,14 +74,17 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::
   PackingMemory memory;
   const PackedBits bits = packed_bits(names);
   std::vector<W8Matrix> matrices;
+  std::vector<Fp8Matrix> fp8_parts;
   std::vector<HostTensor> plain_parts;
   for (const std::string& name : names) {
     if (bits == PackedBits::k8) matrices.push_back(matrix(name, memory));
+    if (bits == PackedBits::kFp8) fp8_parts.push_back(parts_.fp8_matrix(name));
     if (bits == PackedBits::kCompute) plain_parts.push_back(plain(part(name), memory));
   }
   switch (bits) {
     case PackedBits::k4: weight = backend_.pack_w4(w4_matrices(names, memory)); break;
     case PackedBits::k8: weight = backend_.pack_w8(matrices, activations_); break;
+    case PackedBits::kFp8: weight = backend_.pack_fp8(fp8_parts); break;
     case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
   }
   for (const std::string& name : names) count(name);
@@ -94,6 +99,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::stri
   switch (packed_bits({&name, 1}, &shards)) {
     case PackedBits::k4: weight = backend_.pack_sharded_w4(w4_matrices({&name, 1}, memory).front(), shards); break;
     case PackedBits::k8: weight = backend_.pack_sharded_w8(matrix(name, memory), activations_, shards); break;
+    case PackedBits::kFp8: weight = backend_.pack_sharded_fp8(parts_.fp8_matrix(name), shards); break;
     case PackedBits::kCompute: weight = backend_.pack_sharded(columns(part(name), memory), shards); break;
   }
   count(name);
@@ -117,6 +123,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string&
       if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
       return backend_.pack_w8({&head, 1}, activations_);
     }
+    case PackedBits::kFp8:  // libraries leave the head unquantized
     case PackedBits::kCompute: break;
   }
   HostTensor head = plain(part(name), memory);
@@ -171,6 +178,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
       weight = backend_.pack_gate_up_w8(gate_matrix, matrix(up, memory), activations_);
       break;
     }
+    case PackedBits::kFp8: weight = backend_.pack_gate_up_fp8(parts_.fp8_matrix(gate), parts_.fp8_matrix(up)); break;
     case PackedBits::kCompute:
       weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
       break;
@@ -195,6 +203,9 @@ void WeightPacker::pack_expert(tensor::ExpertPacker& experts, PackedBits bits, c
       experts.add_w8(gate_matrix, up_matrix, matrix(down, memory), activations_);
       break;
     }
+    case PackedBits::kFp8:
+      experts.add_fp8(parts_.fp8_matrix(gate), parts_.fp8_matrix(up), parts_.fp8_matrix(down));
+      break;
     case PackedBits::kCompute: {
       const HostTensor gate_tensor = plain(part(gate), memory);
       const HostTensor up_tensor = plain(part(up), memory);

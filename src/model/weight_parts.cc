@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "weights/fp8_weight.h"
 
 namespace millrace::model {
 
@@ -43,6 +44,11 @@ HostTensor rows_in_place(const HostTensor& tensor, TermRange range) {
 /// Returns whether the rows of a part are stored one after the other.
 bool is_in_order(const WeightPart& part) {
   return part.order.empty() && !(part.spec->part && part.spec->part->transposed);
+}
+
+/// Returns whether a part is stored in E4M3 with its rows in order.
+bool stays_fp8(const WeightPart& part) {
+  return part.stored && is_in_order(part) && weights::is_fp8(*part.stored);
 }
 
 /// Returns the columns of a part in 8 bits.
@@ -156,8 +162,11 @@ const WeightPart& WeightParts::part(std::string_view name) const {
 
 PackedBits WeightParts::packed_bits(std::span<const std::string> names, const tensor::SumShards* shards) const {
   if (config_.quantization == Quantization::kW4) return PackedBits::k4;
-  if (config_.quantization == Quantization::kNone)
+  if (config_.quantization == Quantization::kNone) {
+    const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
+    if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
     return options_.keeps_w4 && can_keep_w4(w4_sources(names), shards) ? PackedBits::k4 : PackedBits::kCompute;
+  }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   return is_packed ? PackedBits::k8 : PackedBits::kCompute;
@@ -208,6 +217,12 @@ W8Matrix WeightParts::matrix(const WeightPart& part, PackingMemory& memory) cons
   const W8Matrix quantized =
       memory.quantized.emplace_back(tensor::quantize_w8(source, scaling, options_.threads)).view();
   return whole_rows ? columns_of(part, quantized, memory) : quantized;
+}
+
+tensor::Fp8Matrix WeightParts::fp8_matrix(std::string_view name) const {
+  const WeightPart& found = part(name);
+  tensor::Fp8Matrix rows = weights::to_fp8(*found.stored, found.rows);
+  return found.columns ? tensor::column_slice(std::move(rows), *found.columns) : rows;
 }
 
 std::vector<tensor::W4Matrix> WeightParts::w4_matrices(std::span<const std::string> names,

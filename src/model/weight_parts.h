@@ -45,6 +45,7 @@ struct PackingMemory {
 /// What WeightParts converts stored weights to.
 struct ConversionOptions {
   bool rounds_to_bf16 = false;  ///< decoded weights are rounded to bf16
+  bool keeps_fp8 = false;       ///< weights that are stored in E4M3 keep it, without a quantization
   bool keeps_w4 = false;        ///< weights that are stored in 4 bits keep them, without a quantization
   int32_t threads = 0;          ///< that decode and quantize; 0: one per processor
 };
@@ -71,6 +72,8 @@ class WeightParts {
   [[nodiscard]] tensor::HostTensor columns(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part in 8 bits: as stored, or quantized. The scale of a whole row takes all of its columns.
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
+  /// Returns a part that is stored in E4M3, in place.
+  [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
   /// Returns weights that are packed together in 4 bits: as stored if all of them are, or quantized.
   [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names,
                                                           PackingMemory& memory) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <span>
 #include <string>
@@ -82,6 +83,7 @@ class LayerLoader {
     else
       load_feed_forward();
     if (norms.after_feed_forward) weights_.output_norm = norm(weight(names_.feed_forward_output_norm));
+    if (layer_.output_scale) weights_.output_scale = packer_.values(names_.plain(index_, names_.output_scale)).front();
     return std::move(weights_);
   }
 
@@ -133,11 +135,22 @@ class LayerLoader {
   }
 
   void load_projections(const AttentionConfig& attention) {
-    weights_.qkv = packer_.pack({weight(names_.query), weight(names_.key), weight(names_.value)});
+    std::vector<std::string_view> parts{names_.query, names_.key};
+    if (!attention.values_are_keys) parts.push_back(names_.value);
+    std::vector<std::string> matrices;
+    std::vector<std::string> biases;
+    for (const std::string_view part : parts) {
+      matrices.push_back(weight(part));
+      biases.push_back(bias(part));
+    }
+    weights_.qkv = packer_.pack(matrices);
     if (attention.output_gate) weights_.query_gate = packer_.pack({gate_name(config_, index_)});
-    if (attention.qkv_bias)
-      weights_.qkv_bias = packer_.vector({bias(names_.query), bias(names_.key), bias(names_.value)});
-    if (attention.qk_norm != QkNorm::kNone) {
+    if (attention.qkv_bias) weights_.qkv_bias = packer_.vector(biases);
+    if (attention.qk_norm == QkNorm::kUnit) {
+      const std::vector<float> ones(static_cast<size_t>(attention.head_dim), 1.0f);
+      weights_.q_norm = backend_.make_vector(ones);
+      weights_.k_norm = backend_.make_vector(ones);
+    } else if (attention.qk_norm != QkNorm::kNone) {
       weights_.q_norm = norm(weight(names_.query_norm));
       weights_.k_norm = norm(weight(names_.key_norm));
     }
@@ -162,6 +175,8 @@ class LayerLoader {
     if (moe.router_bias) weights_.router_bias = packer_.vector({bias(names_.router)});
     tensor::Routing routing = moe.routing();
     if (moe.choice_bias) routing.choice_bias = packer_.values(names_.plain(index_, names_.choice_bias));
+    if (moe.expert_scales) routing.expert_scales = packer_.values(names_.plain(index_, names_.expert_scales));
+    if (moe.own_norms) load_expert_norms();
     const auto experts = backend_.pack_experts(
         moe.expert_count, {.routing = routing, .activation = moe.activation, .has_biases = moe.biases},
         packer_.layout().experts);
@@ -185,6 +200,17 @@ class LayerLoader {
     if (moe.shared) load_shared_expert(*moe.shared);
   }
 
+  void load_expert_norms() {
+    weights_.shared_output_norm = norm(weight(names_.shared_output_norm));
+    weights_.experts_norm = norm(weight(names_.experts_norm));
+    weights_.experts_output_norm = norm(weight(names_.experts_output_norm));
+    // The router scales x by these numbers and hidden^-0.5 after a norm without weights.
+    std::vector<float> scales = packer_.values(names_.plain(index_, names_.router_scale));
+    const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.hidden_size)));
+    for (float& scale : scales) scale *= root;
+    weights_.router_norm = backend_.make_vector(scales);
+  }
+
   /// Returns the bits of a layer's experts [experts, 3], which are equal for all of them. Gates and downs may differ in
   /// their kind of 4 bits.
   [[nodiscard]] PackedBits expert_bits(std::span<const std::string> names) const {
@@ -196,7 +222,10 @@ class LayerLoader {
   }
 
   void load_shared_expert(const SharedExpertConfig& shared) {
-    weights_.gate_up = packer_.pack_gate_up(weight(names_.shared_gate), weight(names_.shared_up));
+    const bool is_silu = layer_.feed_forward.activation == MlpActivation::kSilu;
+    const std::string gate = weight(names_.shared_gate);
+    const std::string up = weight(names_.shared_up);
+    weights_.gate_up = is_silu ? packer_.pack_gate_up(gate, up) : packer_.pack({gate, up});
     weights_.down = packer_.pack_sharded(weight(names_.shared_down), layout_.features);
     if (shared.has_gate) weights_.shared_expert_gate = packer_.pack_plain({weight(names_.shared_expert_gate)});
   }

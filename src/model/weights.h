@@ -64,11 +64,17 @@ struct LayerWeights {
   std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
   std::unique_ptr<tensor::DeviceVector> down_bias;    // [hidden]
   std::unique_ptr<tensor::DeviceVector> output_norm;  // [hidden], after the feed-forward block
+  float output_scale = 1.0f;                          ///< of the layer
   // A sparse layer has these as well; gate_up and down are then the shared expert's.
   std::unique_ptr<tensor::PackedWeight> router;              // [experts, hidden]
   std::unique_ptr<tensor::DeviceVector> router_bias;         // [experts]
   std::unique_ptr<tensor::Experts> experts;                  // of [moe.intermediate_size, hidden]
   std::unique_ptr<tensor::PackedWeight> shared_expert_gate;  // [1, hidden]
+  // Norms of a block of experts that has its own.
+  std::unique_ptr<tensor::DeviceVector> shared_output_norm;   // [hidden]
+  std::unique_ptr<tensor::DeviceVector> router_norm;          // [hidden]
+  std::unique_ptr<tensor::DeviceVector> experts_norm;         // [hidden]
+  std::unique_ptr<tensor::DeviceVector> experts_output_norm;  // [hidden]
 };
 
 /// The weights of one stage on its device.

@@ -35,6 +35,22 @@ void ExpertPacker::add_w4(const W4Matrix&, const W4Matrix&, const W4Matrix&) {
   CHECK(false, "experts of 4 bits for a backend that packs none");
 }
 
+void ExpertPacker::add_fp8(const Fp8Matrix&, const Fp8Matrix&, const Fp8Matrix&) {
+  CHECK(false, "experts in FP8 for a backend that packs none");
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_fp8(std::span<const Fp8Matrix>) {
+  CHECK(false, "{} packs no weights in FP8", description());
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_gate_up_fp8(const Fp8Matrix&, const Fp8Matrix&) {
+  CHECK(false, "{} packs no weights in FP8", description());
+}
+
+std::unique_ptr<PackedWeight> Backend::pack_sharded_fp8(const Fp8Matrix&, const SumShards&) {
+  CHECK(false, "{} packs no weights in FP8", description());
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w4(std::span<const W4Matrix>) {
   CHECK(false, "{} packs no weights of 4 bits", description());
 }
@@ -85,6 +101,10 @@ void Backend::add_embedding(const EmbeddingTable&, const UploadedIndices&, Matri
 
 void Backend::layer_norm(Matrix, const DeviceVector&, const DeviceVector*, float, bool, Matrix) {
   CHECK(false, "{} computes no LayerNorm", description());
+}
+
+void Backend::rms_norm_in_place(Matrix, const DeviceVector&, float) {
+  CHECK(false, "{} has no {}", description(), enum_name(Feature::kExpertNorms));
 }
 
 void Backend::convert(Matrix, Matrix) {

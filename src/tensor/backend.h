@@ -13,6 +13,7 @@
 #include "tensor/device_channel.h"
 #include "tensor/dtype.h"
 #include "tensor/feature.h"
+#include "tensor/fp8.h"
 #include "tensor/host_tensor.h"
 #include "tensor/latent_shape.h"
 #include "tensor/matrix.h"
@@ -91,6 +92,8 @@ class ExpertPacker {
   virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
   /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
   virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
+  /// Packs the next expert from weights in E4M3; requires Backend::packs_fp8.
+  virtual void add_fp8(const Fp8Matrix& gate, const Fp8Matrix& up, const Fp8Matrix& down);
   /// Gives the expert that was added last its biases; requires Feature::kExpertBiases. With ExpertOptions::has_biases
   /// it follows each expert, otherwise none.
   virtual void add_biases(const ExpertBiases& biases);
@@ -200,10 +203,15 @@ struct AttentionShape {
   int32_t head_dim = 0;
   float scale = 0.0f;          ///< usually head_dim^-0.5
   int32_t sliding_window = 0;  ///< 0: none; else key j is visible to query i iff i - window < j <= i
-  bool causal = true;          ///< else every key of the sequence is visible, for an encoder; without a window
-  float soft_cap = 0.0f;       ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  int32_t chunk_size = 0;  ///< above 0, a multiple of 64: key j is visible to query i only where j and i, divided by
+                           ///< it, give one integer
+  bool causal = true;      ///< else every key of the sequence is visible, for an encoder; without a window
+  float soft_cap = 0.0f;   ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   /// A score per head that takes part in the softmax like that of a key without a value; null: none.
   const DeviceVector* sinks = nullptr;  // [head_count]
+  // What rotary_store_kv makes of values.
+  bool value_norm = false;       ///< values are divided by their root mean square per head
+  bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -211,9 +219,11 @@ struct RotaryTable {
   const DeviceVector* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;  ///< multiplies cos and sin
-  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
+  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor((p + query_offset) /
+  /// query_period)).
   float query_beta = 0.0f;
   int32_t query_period = 1;
+  int32_t query_offset = 0;
 };
 
 /// Receives the completion of submitted work: exactly one call, on a thread of the backend's choice. A non-null
@@ -289,11 +299,18 @@ class Backend {
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
+  /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. Their results equal, bit for bit, GEMMs
+  /// with the decoded weights rounded to the compute dtype.
+  [[nodiscard]] virtual bool packs_fp8() const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts);
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up);
   /// Packs a weight whose sums can be divided over ranks. `part` is [out, shards.owned().size()], the columns of the
   /// rank. GEMMs with it add the sums of the rank's shards in the order of the tree.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded(const HostTensor& part, const SumShards& shards) = 0;
   /// Packs such a weight of 4 bits. Its columns begin at a multiple of kW4Unit.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w4(const W4Matrix& part, const SumShards& shards);
+  /// Packs such a weight in E4M3.
+  [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards);
   /// Packs such a weight of 8 bits. With one scale per group the columns begin with a group.
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_sharded_w8(const W8Matrix& part, W8Activations inputs,
                                                                       const SumShards& shards);
@@ -364,6 +381,8 @@ class Backend {
   virtual void add_embedding(const EmbeddingTable& table, const UploadedIndices& indices, Matrix hidden);
   /// out (compute) [T, H] = rms_norm(hidden) · weight.
   virtual void rms_norm(Matrix hidden, const DeviceVector& weight, float epsilon, Matrix out) = 0;
+  /// values (f32) [T, H] = rms_norm(values) · weight.
+  virtual void rms_norm_in_place(Matrix values, const DeviceVector& weight, float epsilon);
   /// out (compute) [T, H] = (hidden - mean) / sqrt(variance + epsilon) · weight + bias; `bias` may be null. With
   /// `in_place` hidden [T, H] also becomes that.
   virtual void layer_norm(Matrix hidden, const DeviceVector& weight, const DeviceVector* bias, float epsilon,
@@ -427,8 +446,9 @@ class Backend {
                                float factor, Matrix hidden);
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
   /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
-  /// [heads·head_dim] and [kv_heads·head_dim]. The contents of `qkv` are lost. q goes to `q` (compute) [T,
-  /// heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
+  /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have a norm of v with the same epsilon, and values that
+  /// are keys. The contents of `qkv` are lost. q goes to `q` (compute) [T, heads·head_dim]; k and v go to the pages of
+  /// `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;

@@ -19,12 +19,16 @@ enum class Feature : uint8_t {
   kAttentionSoftCap,  ///< AttentionShape::soft_cap
   kAttentionSinks,    ///< AttentionShape::sinks
   kQueryScaling,      ///< RotaryTable::query_beta
+  kAttentionChunks,   ///< AttentionShape::chunk_size
+  kValueNorms,        ///< AttentionShape::value_norm and values_are_keys
   kNormOfAllHeads,    ///< norms of q and k over all heads in rotary_store_kv
   kAttentionGates,    ///< gate
   kRecurrence,        ///< caches of states, and the ops of recurrent mixers
   kLatentAttention,   ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
   kRouting,           ///< routing that is not Routing::is_plain_softmax
   kExpertActivation,  ///< experts with a gated activation other than GatedFunction::kSilu
+  kWeighedInputs,     ///< Routing::weighs_inputs
+  kExpertNorms,       ///< rms_norm_in_place and Routing::expert_scales
   kExpertBiases,      ///< ExpertPacker::add_biases
   kF32Weights,        ///< pack_f32
   kGatedSums,         ///< add_gated_sums
@@ -42,12 +46,16 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kAttentionSoftCap, "a soft cap of attention scores"},
     {Feature::kAttentionSinks, "attention sinks"},
     {Feature::kQueryScaling, "queries scaled by position"},
+    {Feature::kAttentionChunks, "chunked attention"},
+    {Feature::kValueNorms, "a norm of values"},
     {Feature::kNormOfAllHeads, "a norm over all heads"},
     {Feature::kAttentionGates, "attention with an output gate"},
     {Feature::kRecurrence, "recurrent layers"},
     {Feature::kLatentAttention, "latent attention"},
     {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
     {Feature::kExpertActivation, "experts with another activation than silu"},
+    {Feature::kWeighedInputs, "experts with weighed inputs"},
+    {Feature::kExpertNorms, "experts with norms and scales of their own"},
     {Feature::kExpertBiases, "experts with biases"},
     {Feature::kF32Weights, "routers in f32"},
     {Feature::kGatedSums, "shared experts with a gate"},

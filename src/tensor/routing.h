@@ -20,18 +20,20 @@ enum class GroupScore : uint8_t { kMax, kSumOfTwo };
 /// lower number wins.
 ///
 /// Weight: the score, never the choice value. With `renormalize` it is divided by max(Σ + sum_epsilon, min_sum), Σ
-/// being the sum over the chosen. Then it is multiplied by `scale`. A softmax over the chosen logits alone is kSoftmax
-/// with `renormalize`.
+/// being the sum over the chosen. Then it is multiplied by `scale` and by the expert's scale. A softmax over the chosen
+/// logits alone is kSoftmax with `renormalize`.
 struct Routing {
   int32_t experts_per_row = 0;
   bool renormalize = false;
   RouterScore score = RouterScore::kSoftmax;
+  bool weighs_inputs = false;  ///< weights multiply the experts' inputs, not their results
   float scale = 1.0f;
   double sum_epsilon = 0.0;
   double min_sum = 0.0;
-  std::vector<float> choice_bias = {};  // [experts]; empty: none
-  int32_t group_count = 1;              ///< groups of equal size, in the order of experts
-  int32_t groups_per_row = 1;           ///< groups_per_row · experts / group_count is at least experts_per_row
+  std::vector<float> choice_bias = {};    // [experts]; empty: none
+  std::vector<float> expert_scales = {};  // [experts]; empty: 1
+  int32_t group_count = 1;                ///< groups of equal size, in the order of experts
+  int32_t groups_per_row = 1;             ///< groups_per_row · experts / group_count is at least experts_per_row
   GroupScore group_score = GroupScore::kMax;
 
   /// Returns whether the choice depends on more than the order of the logits.

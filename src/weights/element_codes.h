@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "tensor/fp8.h"
+
 /// The values of the codes that checkpoints store weights and scales in. Sources: OCP 8-bit Floating Point (E4M3, E5M2)
 /// and Microscaling specifications 1.0 (E8M0, E2M1); the table of ggml's IQ4_NL.
 namespace millrace::weights {
@@ -16,19 +18,6 @@ constexpr float power_of_two(int exponent) {
   for (; exponent > 0; --exponent) value *= 2.0f;
   for (; exponent < 0; ++exponent) value *= 0.5f;
   return value;
-}
-
-constexpr std::array<float, 256> make_e4m3() {
-  std::array<float, 256> table{};
-  for (int code = 0; code < 256; ++code) {
-    const int exponent = (code >> 3) & 15;
-    const int mantissa = code & 7;
-    float value = exponent == 0 ? static_cast<float>(mantissa) * power_of_two(-9)
-                                : static_cast<float>(8 + mantissa) * power_of_two(exponent - 10);
-    if ((code & 0x7F) == 0x7F) value = std::numeric_limits<float>::quiet_NaN();
-    table[static_cast<size_t>(code)] = (code & 0x80) != 0 ? -value : value;
-  }
-  return table;
 }
 
 constexpr std::array<float, 256> make_e5m2() {
@@ -55,8 +44,7 @@ constexpr std::array<float, 256> make_e8m0() {
 
 }  // namespace detail
 
-/// E4M3 ("fn"): sign, 4 bits of exponent, 3 of mantissa; no infinity, 0x7F and 0xFF are NaN, the largest is 448.
-inline constexpr std::array<float, 256> kE4M3 = detail::make_e4m3();
+using tensor::kE4M3;
 /// E5M2: the upper byte of an f16.
 inline constexpr std::array<float, 256> kE5M2 = detail::make_e5m2();
 /// E8M0: 2^(code - 127); 255 is NaN.

@@ -90,7 +90,7 @@ std::vector<sched::GenerateRequest> with_predictions(std::vector<sched::Generate
 }  // namespace
 
 TEST_CASE("replies have equal bits for any stages and chunks and batch") {
-  const std::string family = GENERATE("llama-untied", "mistral", "gemma3", "qwen3", "qwen3moe");
+  const std::string family = GENERATE("llama-untied", "mistral", "gemma3", "gemma4", "llama4", "qwen3", "qwen3moe");
   const auto requests = mixed_requests(24);
   auto reference_options = options_for(family, 1);
   reference_options.head.scheduler.chunked_prefill_size = 512;
@@ -117,7 +117,7 @@ TEST_CASE("replies have equal bits for any stages and chunks and batch") {
     }
     const sched::EngineStatus status = engine->engine().status();
     REQUIRE(status.free_pages == status.total_pages);
-    const bool has_windows = family == "mistral" || family == "gemma3";
+    const bool has_windows = family == "mistral" || family == "gemma3" || family == "gemma4" || family == "llama4";
     REQUIRE(status.windows.size() == (has_windows ? 1 : 0));
     for (const sched::WindowStatus& window : status.windows) REQUIRE(window.free_pages == window.total_pages);
     if (pp_size == 1) {

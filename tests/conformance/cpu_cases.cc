@@ -5,6 +5,7 @@
 namespace millrace::test {
 
 using tensor::DType;
+using tensor::KvDType;
 
 std::vector<BackendCase> backend_cases() {
   std::vector<BackendCase> cases;
@@ -23,6 +24,21 @@ std::vector<BackendCase> backend_cases() {
     }
   }
   return cases;
+}
+
+std::vector<CodedBackend> coded_backends() {
+  std::vector<CodedBackend> backends;
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const KvDType stored : {KvDType::kInt8, KvDType::kFp8E4M3}) {
+        backends.push_back(
+            {.name = fmt::format("cpu {} {}, {}", cpu::to_string(isa), tensor::to_string(dtype), enum_name(stored)),
+             .stored = stored,
+             .backend = cpu::make_backend({.threads = 2, .compute_dtype = dtype, .kv_dtype = stored, .isa = isa})});
+      }
+    }
+  }
+  return backends;
 }
 
 }  // namespace millrace::test

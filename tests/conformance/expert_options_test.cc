@@ -97,6 +97,20 @@ TEST_CASE("a correction bias moves the choice and no weight") {
   }
 }
 
+TEST_CASE("a scale per expert moves its weight and no choice") {
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(Feature::kExpertNorms)) continue;
+    INFO(backend_case.name);
+    const Values logits{2.0f, 1.0f, 0.0f, -1.0f};
+    Routing routing{.experts_per_row = 2, .renormalize = true, .expert_scales = {0.5f, 3.0f, 100.0f, 100.0f}};
+    const double first = 1.0 / (1.0 + std::exp(-1.0));
+    REQUIRE(RoutedWeights(*backend, 4, routing).matches(logits, {{0, 0.5 * first}, {1, 3.0 * (1.0 - first)}}));
+    routing.scale = 2.0f;
+    REQUIRE(RoutedWeights(*backend, 4, routing).matches(logits, {{0, first}, {1, 6.0 * (1.0 - first)}}));
+  }
+}
+
 TEST_CASE("a row chooses within its best groups") {
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();

@@ -11,6 +11,7 @@
 #include "cpu/reference.h"
 #include "support/test_seed.h"
 #include "tensor/backend.h"
+#include "tensor/kv_dtype.h"
 
 /// The shared parts of the conformance tests: the backends to test, and matrices that move between host and device.
 namespace millrace::test {
@@ -33,6 +34,15 @@ struct BackendCase {
 
 /// Returns the backends that a program tests, each in every compute dtype that it has. The program defines it.
 [[nodiscard]] std::vector<BackendCase> backend_cases();
+
+/// A backend whose KV cache has codes of 8 bits.
+struct CodedBackend {
+  std::string name;
+  tensor::KvDType stored = tensor::KvDType::kInt8;
+  std::unique_ptr<tensor::Backend> backend;
+};
+/// Returns a backend per backend of the program, compute dtype and dtype of codes. The program defines it.
+[[nodiscard]] std::vector<CodedBackend> coded_backends();
 
 class Random {
  public:

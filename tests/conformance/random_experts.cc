@@ -55,6 +55,11 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
     if (random.integer(0, 1) != 0) routing.sum_epsilon = 1e-2;
     if (random.integer(0, 1) != 0) routing.min_sum = 0.4;
     if (random.integer(0, 1) != 0) routing.choice_bias = random.normal(sizes.experts, 0.3f);
+    if (random.integer(0, 1) != 0 && backend.computes(Feature::kExpertNorms)) {
+      routing.expert_scales = random.normal(sizes.experts);
+      for (float& scale : routing.expert_scales) scale = std::abs(scale);
+    }
+    if (backend.computes(Feature::kWeighedInputs)) routing.weighs_inputs = random.integer(0, 2) == 0;
     draw_groups(random, sizes.experts, routing);
   }
   if (backend.computes(Feature::kExpertActivation)) {

@@ -79,6 +79,30 @@ TEST_CASE("rms_norm agrees with the reference") {
   }
 }
 
+TEST_CASE("rms_norm_in_place agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 5);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kExpertNorms)) continue;
+    for (const int64_t width : {int64_t{1}, int64_t{15}, int64_t{896}, random.integer(1, 3000)}) {
+      INFO(backend_case.name << ": width " << width);
+      const int64_t rows = random.integer(1, 9);
+      const Values in = random.normal(rows * width, 3.0f);
+      const Values weight = random.normal(width);
+      const auto device_weight = backend->make_vector(weight);
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix values = make_matrix(*backend, DType::kF32, rows, width);
+        upload(*backend, in, values);
+        backend->rms_norm_in_place(values.matrix, *device_weight, 1e-5f);
+        got = download(*backend, values.matrix);
+      });
+      check_close(got, reference::rms_norm(in, weight, 1e-5), 1e-6, 1e-7);
+    }
+  }
+}
+
 TEST_CASE("layer_norm agrees with the reference in place and rounded") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 10);

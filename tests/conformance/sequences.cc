@@ -18,9 +18,10 @@ std::span<const float> row_of(const Values& values, int64_t row, int64_t width) 
 
 std::string AttentionCase::to_string() const {
   return fmt::format(
-      "{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}, cap {}, sinks {}, beta {}",
+      "{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}, cap {}, sinks {}, beta {}, "
+      "value norm {}, keys as values {}",
       head_count, kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal,
-      soft_cap, sinks, query_beta);
+      soft_cap, sinks, query_beta, value_norm, values_are_keys);
 }
 
 bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
@@ -29,12 +30,15 @@ bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
          (soft_cap == 0.0f || backend.computes(Feature::kAttentionSoftCap)) &&
          (!sinks || backend.computes(Feature::kAttentionSinks)) &&
          (!norms_all_heads || backend.computes(Feature::kNormOfAllHeads)) &&
+         (chunk_size == 0 || backend.computes(Feature::kAttentionChunks)) &&
+         ((!value_norm && !values_are_keys) || backend.computes(Feature::kValueNorms)) &&
          (query_beta == 0.0f || backend.computes(Feature::kQueryScaling));
 }
 
 TestSequence random_sequence(Random& random, const AttentionCase& sizes, int32_t length, bool one_by_one) {
   TestSequence sequence{.length = length};
-  sequence.qkv = random.normal(int64_t{length} * (sizes.head_count + 2 * sizes.kv_head_count) * sizes.head_dim);
+  sequence.qkv = random.normal(int64_t{length} * (sizes.head_count + sizes.kv_head_count + sizes.value_head_count()) *
+                               sizes.head_dim);
   sequence.chunks = random_chunks(random, length, one_by_one);
   return sequence;
 }
@@ -111,14 +115,18 @@ class Feeder {
                                        .head_dim = sizes_.head_dim,
                                        .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                        .sliding_window = sizes_.sliding_window,
+                                       .chunk_size = sizes_.chunk_size,
                                        .causal = sizes_.causal,
                                        .soft_cap = sizes_.soft_cap,
-                                       .sinks = sizes_.sinks ? sinks_.get() : nullptr};
+                                       .sinks = sizes_.sinks ? sinks_.get() : nullptr,
+                                       .value_norm = sizes_.value_norm,
+                                       .values_are_keys = sizes_.values_are_keys};
     const tensor::RotaryTable rotary{.inverse_frequency = frequencies_.get(),
                                      .rotary_dim = sizes_.rotary_dim,
                                      .attention_factor = sizes_.attention_factor,
                                      .query_beta = sizes_.query_beta,
-                                     .query_period = sizes_.query_period};
+                                     .query_period = sizes_.query_period,
+                                     .query_offset = sizes_.query_offset};
     const int64_t rows = batch.row_count();
     Values result;
     backend_.run_and_wait([&] {
@@ -137,7 +145,7 @@ class Feeder {
 
   [[nodiscard]] int64_t q_width() const { return int64_t{sizes_.head_count} * sizes_.head_dim; }
   [[nodiscard]] int64_t qkv_width() const {
-    return int64_t{sizes_.head_count + 2 * sizes_.kv_head_count} * sizes_.head_dim;
+    return int64_t{sizes_.head_count + sizes_.kv_head_count + sizes_.value_head_count()} * sizes_.head_dim;
   }
 
  private:
@@ -214,7 +222,7 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   const int64_t dim = sizes.head_dim;
   const int64_t q_width = sizes.head_count * dim;
   const int64_t kv_width = sizes.kv_head_count * dim;
-  const int64_t qkv_width = q_width + 2 * kv_width;
+  const int64_t qkv_width = q_width + kv_width + sizes.value_head_count() * dim;
   const auto turned = [&](std::span<const float> heads, const Values& norm, int64_t position, double factor) {
     Values values(heads.begin(), heads.end());
     if (sizes.norms) values = reference::rms_norm(values, norm, double{kEpsilon});
@@ -230,14 +238,16 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
   for (int64_t position = 0; position < sequence.length; ++position) {
     const auto row = row_of(sequence.qkv, position, qkv_width);
     const auto widths = static_cast<size_t>(kv_width);
-    const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position);
+    const double factor = reference::query_factor(sizes.query_beta, sizes.query_period, position + sizes.query_offset);
     queries.push_back(
         reference::rounded(turned(row.first(static_cast<size_t>(q_width)), weights.q_norm, position, factor), dtype));
     const Values raw_key = turned(row.subspan(static_cast<size_t>(q_width), widths), weights.k_norm, position, 1.0);
-    const auto raw_value = row.last(widths);
+    const auto stored_value = row.last(widths);
+    Values raw_value(stored_value.begin(), stored_value.end());
+    if (sizes.value_norm)
+      raw_value = reference::rms_norm(raw_value, Values(static_cast<size_t>(dim), 1.0f), double{kEpsilon});
     const Values k = reference::rounded(reference::rounded_to_kv(raw_key, dim, stored), dtype);
-    const Values v =
-        reference::rounded(reference::rounded_to_kv(Values(raw_value.begin(), raw_value.end()), dim, stored), dtype);
+    const Values v = reference::rounded(reference::rounded_to_kv(raw_value, dim, stored), dtype);
     history.keys.insert(history.keys.end(), k.begin(), k.end());
     history.values.insert(history.values.end(), v.begin(), v.end());
   }
@@ -250,6 +260,7 @@ Values expected_outputs(const AttentionCase& sizes, const Weights& weights, cons
                                              .head_dim = sizes.head_dim,
                                              .scale = 1.0 / std::sqrt(static_cast<double>(dim)),
                                              .sliding_window = sizes.sliding_window,
+                                             .chunk_size = sizes.chunk_size,
                                              .soft_cap = sizes.soft_cap,
                                              .sinks = weights.sinks});
     outputs.insert(outputs.end(), out.begin(), out.end());

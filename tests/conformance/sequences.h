@@ -19,8 +19,14 @@ struct AttentionCase {
   float soft_cap = 0.0f;
   bool sinks = false;
   bool norms_all_heads = false;  ///< with `norms`: of all heads together
+  bool value_norm = false;
+  bool values_are_keys = false;
   float query_beta = 0.0f;
   int32_t query_period = 1;
+  int32_t query_offset = 0;
+  int32_t chunk_size = 0;
+  /// Returns the heads of v in qkv.
+  [[nodiscard]] int32_t value_head_count() const { return values_are_keys ? 0 : kv_head_count; }
   /// Returns whether a backend has the features that the case uses.
   [[nodiscard]] bool is_computed_by(const tensor::Backend& backend) const;
   [[nodiscard]] std::string to_string() const;
@@ -29,7 +35,7 @@ struct AttentionCase {
 /// The tokens of one sequence before rotation, and the chunks in which they are fed.
 struct TestSequence {
   int32_t length = 0;
-  Values qkv;                   // [length, (heads + 2·kv_heads)·head_dim]
+  Values qkv;                   // [length, (heads + kv_heads + value heads)·head_dim]
   std::vector<int32_t> chunks;  // sizes; their sum is `length`
 };
 

@@ -5,6 +5,7 @@
 #include "conformance/sequences.h"
 #include "cuda/device_array.h"
 #include "cuda/emulator/emulator.h"
+#include "tensor/fp8.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -18,12 +19,13 @@ constexpr int32_t kCacheLayer = 1;
 /// The keys and values of many sequences, and the ops over them.
 class Cache {
  public:
-  Cache(const AttentionCase& sizes, const Weights& weights, int32_t page_count)
+  Cache(const AttentionCase& sizes, const Weights& weights, cuda::KvElement element, int32_t page_count)
       : sizes_(sizes),
         shape_{.layer_count = kCacheLayers,
                .kv_head_count = sizes.kv_head_count,
                .head_dim = sizes.head_dim,
-               .page_size = sizes.page_size},
+               .page_size = sizes.page_size,
+               .element = element},
         frequency_(weights.inverse_frequency),
         q_norm_(weights.q_norm),
         k_norm_(weights.k_norm),
@@ -88,6 +90,25 @@ class Cache {
     cuda::attention(nullptr, q.get(), attention, batch, bounds, shape_, kCacheLayer, out.get(), workspace.get());
     return bf16_values(out.values());
   }
+  /// Returns the key or value of a token in page 0, each code times its scale.
+  Values decoded(bool value, size_t head, size_t token) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    const auto stride = static_cast<size_t>(cuda::code_stride(shape_.head_dim));
+    const auto count = static_cast<size_t>(cuda::kv_scale_count(shape_));
+    const size_t tokens = static_cast<size_t>(shape_.kv_head_count) * static_cast<size_t>(shape_.page_size);
+    const size_t index = head * static_cast<size_t>(shape_.page_size) + token;
+    const uint8_t* const layer = pages_.get() + kCacheLayer * cuda::kv_layer_bytes(shape_);
+    const uint8_t* const codes = layer + (value ? tokens * stride : 0) + index * stride;
+    const auto* const scales = reinterpret_cast<const uint16_t*>(layer + 2 * tokens * stride + index * count * 4);
+    Values values;
+    for (size_t i = 0; i < dim; ++i) {
+      const bool is_int8 = shape_.element == cuda::KvElement::kInt8;
+      const size_t part = is_int8 ? i / cuda::kInt8ScaleChannels : 0;
+      const float number = is_int8 ? static_cast<float>(static_cast<int8_t>(codes[i])) : tensor::kE4M3[codes[i]];
+      values.push_back(number * tensor::BFloat16{scales[2 * part + (value ? 1 : 0)]}.to_float());
+    }
+    return values;
+  }
 
  private:
   AttentionCase sizes_;
@@ -102,7 +123,7 @@ class Cache {
 /// Feeds chunk i of every sequence in step i and returns each sequence's outputs [length, heads·head_dim].
 std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weights,
                                 const std::vector<TestSequence>& sequences, uint64_t seed, int32_t slack = 0,
-                                bool divides = true) {
+                                bool divides = true, cuda::KvElement element = cuda::KvElement::kBf16) {
   const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
   const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
   std::vector<uint32_t> free_pages;
@@ -113,7 +134,7 @@ std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weigh
   std::mt19937_64 engine(seed);
   std::shuffle(free_pages.begin(), free_pages.end(), engine);
   emulator::set_order_seed(seed);
-  const Cache cache(sizes, weights, static_cast<int32_t>(free_pages.size()));
+  const Cache cache(sizes, weights, element, static_cast<int32_t>(free_pages.size()));
   std::vector<std::vector<uint32_t>> pages(sequences.size());
   std::vector<Values> outputs(sequences.size());
   std::vector<int32_t> fed(sequences.size(), 0);
@@ -304,6 +325,113 @@ TEST_CASE("a NaN position spoils only the rows that see it") {
     REQUIRE(std::isfinite(got[0][i]));
     REQUIRE(std::isfinite(got[1][i]) == (i / 128 < kPosition));
     if (i / 128 < kPosition) REQUIRE(got[1][i] == got[0][i]);
+  }
+}
+
+TEST_CASE("CUDA attention over 8-bit codes agrees with the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 135);
+  const AttentionCase cases[] = {
+      {.head_count = 14, .kv_head_count = 2, .page_size = 64},
+      {.head_count = 4, .kv_head_count = 4, .head_dim = 32, .rotary_dim = 16, .page_size = 1},
+      {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 5, .page_size = 7},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 80, .rotary_dim = 40, .attention_factor = 1.3f},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 128, .rotary_dim = 128, .page_size = 32, .norms = true},
+      {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
+      {.head_count = 35, .kv_head_count = 1, .head_dim = 33, .rotary_dim = 30, .page_size = 8},
+      {.head_count = 5, .kv_head_count = 1, .head_dim = 96, .rotary_dim = 96, .page_size = 16},
+  };
+  for (const AttentionCase& sizes : cases) {
+    const Weights weights = random_weights(random, sizes);
+    std::vector<TestSequence> sequences;
+    for (const bool one_by_one : {false, true}) {
+      const auto length = static_cast<int32_t>(random.integer(1, one_by_one ? 40 : 110));
+      sequences.push_back(random_sequence(random, sizes, length, one_by_one));
+    }
+    for (const auto& [element, stored, error] : {std::tuple{cuda::KvElement::kInt8, tensor::KvDType::kInt8, 0.03},
+                                                 std::tuple{cuda::KvElement::kE4M3, tensor::KvDType::kFp8E4M3, 0.06}}) {
+      INFO(sizes.to_string() << ", " << enum_name(stored));
+      const auto got = feed_device(sizes, weights, sequences, test_seed(), 0, true, element);
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        INFO("sequence " << s << " of " << sequences[s].length);
+        check_close(got[s], expected_outputs(sizes, weights, sequences[s], tensor::DType::kBF16, stored), 0x1p-8,
+                    error);
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA attention over codes has the bits of any chunking") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 136);
+  AttentionCase sizes{.head_count = 6, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .sliding_window = 270};
+  const Weights weights = random_weights(random, sizes);
+  TestSequence sequence = random_sequence(random, sizes, 300, false);
+  const TestSequence other = random_sequence(random, sizes, 30, true);
+  for (const cuda::KvElement element : {cuda::KvElement::kInt8, cuda::KvElement::kE4M3}) {
+    sizes.page_size = 16;
+    sequence.chunks = {300};
+    const Values whole = feed_device(sizes, weights, {sequence}, 1, 0, true, element)[0];
+    for (const int32_t page_size : {1, 7, 64}) {
+      INFO("pages of " << page_size);
+      sizes.page_size = page_size;
+      sequence.chunks = {240, 1, 1, 17, 3};
+      sequence.chunks.insert(sequence.chunks.end(), 38, 1);
+      const auto got = feed_device(sizes, weights, {other, sequence, other}, test_seed(), 2, true, element);
+      REQUIRE(same_outputs(got[1], whole));
+      REQUIRE(same_outputs(got[0], got[2]));
+    }
+  }
+}
+
+TEST_CASE("CUDA pages hold the codes and scales of the reference") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 138);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 2, .head_dim = 72, .rotary_dim = 0, .page_size = 4};
+  const Weights weights = random_weights(random, sizes);
+  constexpr size_t kTokens = 4;
+  constexpr size_t kWidth = 6 * 72;
+  Cache::Batch batch{.row_begin = {0, 4}, .prefix = {0}, .page_begin = {0, 1}, .pages = {0}, .qkv = {}};
+  batch.qkv = random.normal(kTokens * kWidth, 5.0f);
+  batch.qkv[3 * kWidth + 2 * 72] = 4e-38f;
+  for (const auto& [element, stored] : {std::pair{cuda::KvElement::kInt8, tensor::KvDType::kInt8},
+                                        std::pair{cuda::KvElement::kE4M3, tensor::KvDType::kFp8E4M3}}) {
+    const Cache cache(sizes, weights, element, 1);
+    (void)cache.step(batch, 0, true);
+    for (size_t token = 0; token < kTokens; ++token) {
+      for (size_t head = 0; head < 4; ++head) {  // of keys, then of values
+        const auto from = batch.qkv.begin() + static_cast<std::ptrdiff_t>(token * kWidth + (2 + head) * 72);
+        const Values wanted = reference::rounded_to_kv(Values(from, from + 72), 72, stored);
+        INFO(enum_name(stored) << ", token " << token << ", head " << head);
+        REQUIRE(cache.decoded(head / 2 == 1, head % 2, token) == wanted);
+      }
+    }
+  }
+}
+
+TEST_CASE("a fault among codes spoils only the rows that see it") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 137);
+  const AttentionCase sizes{.head_count = 2, .kv_head_count = 1, .head_dim = 72, .rotary_dim = 0, .page_size = 64};
+  const Weights weights = random_weights(random, sizes);
+  TestSequence healthy = random_sequence(random, sizes, 50, false);
+  constexpr size_t kPosition = 21;
+  constexpr size_t kWidth = 4 * 72;
+  for (const auto& [element, stored] : {std::pair{cuda::KvElement::kInt8, tensor::KvDType::kInt8},
+                                        std::pair{cuda::KvElement::kE4M3, tensor::KvDType::kFp8E4M3}}) {
+    for (const float value : {std::numeric_limits<float>::infinity(), std::nanf(""), -2e38f}) {
+      for (const size_t channel : {size_t{2 * 72 + 5}, size_t{3 * 72 + 71}}) {  // of the key, of the value
+        TestSequence spoilt = healthy;
+        spoilt.qkv[kPosition * kWidth + channel] = value;
+        const auto got = feed_device(sizes, weights, {healthy, spoilt}, test_seed(), 0, true, element);
+        for (size_t i = 0; i < got[0].size(); ++i) {
+          INFO(enum_name(stored) << ", " << value << " at " << channel << ", element " << i);
+          REQUIRE(std::isfinite(got[0][i]));
+          REQUIRE(std::isfinite(got[1][i]) == (i / 144 < kPosition));
+          if (i / 144 < kPosition) REQUIRE(got[1][i] == got[0][i]);
+        }
+      }
+    }
   }
 }
 

@@ -14,7 +14,16 @@
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const std::string family = GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "gpt_oss");
+  const auto& [family, kv_dtype] = GENERATE(table<std::string, tensor::KvDType>({
+      {"qwen2", tensor::KvDType::kAuto},
+      {"qwen2", tensor::KvDType::kInt8},
+      {"qwen3moe", tensor::KvDType::kFp8E4M3},
+      {"qwen3moe", tensor::KvDType::kAuto},
+      {"gpt_oss", tensor::KvDType::kInt8},
+      {"deepseek-v2-lite", tensor::KvDType::kAuto},
+      {"qwen3next", tensor::KvDType::kInt8},
+      {"lfm2", tensor::KvDType::kAuto},
+  }));
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
@@ -25,7 +34,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
     std::vector<std::string> graphs_less;
     const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
     for (int s = 0; s < stages; ++s) {
-      backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .graphs = graphs, .warn = warn}));
+      backends.push_back(
+          cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype, .graphs = graphs, .warn = warn}));
     }
     test::DecodeRig rig(std::move(backends), {.family = family,
                                               .host_page_count = kHostPages,
@@ -52,7 +62,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
 
 TEST_CASE("drafts and graphs of draft steps change no bit") {
   // The last sequence's answer begins a second split of keys, or the prompts are short.
-  const auto& [family, growth] = GENERATE(std::pair<std::string, size_t>("qwen2", 121), std::pair("qwen3moe", 6));
+  const auto& [family, growth] = GENERATE(std::pair<std::string, size_t>("qwen2", 121), std::pair("qwen3moe", 6),
+                                          std::pair("deepseek-v2-lite", 121));
   constexpr size_t kSequences = 3;
   constexpr size_t kDraws = 20;
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
@@ -96,8 +107,9 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 40;
-  const test::GoldenFamily family = test::read_golden_family(
-      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe"));
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2",
+                                        "glm4moe", "deepseek-v3", "qwen3next", "granite4-dense", "lfm2"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -119,8 +131,9 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family = test::read_golden_family(
-      GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe", "gemma2"));
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss",
+                                        "qwen2moe", "gemma2", "deepseek-v2-lite", "qwen3next", "lfm2"));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

@@ -11,4 +11,14 @@ std::vector<BackendCase> backend_cases() {
            .table_dtype = tensor::DType::kBF16}};
 }
 
+std::vector<CodedBackend> coded_backends() {
+  std::vector<CodedBackend> backends;
+  for (const tensor::KvDType stored : {tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3}) {
+    backends.push_back({.name = fmt::format("cuda bf16, {}", enum_name(stored)),
+                        .stored = stored,
+                        .backend = cuda::make_backend({.products = tested_gemm(), .kv_dtype = stored})});
+  }
+  return backends;
+}
+
 }  // namespace millrace::test

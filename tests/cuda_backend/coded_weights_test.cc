@@ -60,6 +60,31 @@ void check_same(Random& random, tensor::Backend& backend, const tensor::PackedWe
   }
 }
 
+/// A matrix in E4M3 with random scales, which is some rows and columns of a stored one.
+struct RandomFp8 {
+  RandomFp8(Random& random, int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols) {
+    const int64_t first_row = random.integer(0, 200);
+    const int64_t row_blocks = (first_row + rows + block_rows - 1) / block_rows;
+    const int64_t column_blocks = (cols + block_cols - 1) / block_cols;
+    for (int64_t i = 0; i < rows * (cols + 3); ++i) {
+      const int64_t code = random.integer(0, 255);
+      codes.push_back(static_cast<std::byte>((code & 0x7F) == 0x7F ? 0 : code));
+    }
+    matrix = {.name = "fp8",
+              .rows = rows,
+              .cols = cols,
+              .codes = codes.data(),
+              .row_bytes = cols + 3,
+              .scales = random.normal(row_blocks * column_blocks, 0.01f),
+              .column_blocks = column_blocks,
+              .block_rows = block_rows,
+              .block_cols = block_cols,
+              .first_row = first_row};
+  }
+  std::vector<std::byte> codes;
+  tensor::Fp8Matrix matrix;
+};
+
 Values dequantized(std::span<const W4Matrix> parts) {
   Values weights;
   for (const W4Matrix& part : parts) {
@@ -150,6 +175,50 @@ TEST_CASE("8-bit weights on a GPU have the bits of their bf16 values") {
   }
 }
 
+TEST_CASE("FP8 weights on a GPU have the bits of their bf16 values") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 316);
+  const auto backend = make_backend();
+  for (const auto& [block_rows, block_cols] : {std::pair{128, 128}, {32, 64}, {1, 32}, {1, 100000}, {100000, 100000}}) {
+    for (const int64_t in : {int64_t{1}, int64_t{64}, int64_t{330}, random.integer(1, 900)}) {
+      const RandomFp8 first(random, random.integer(1, 150), in, block_rows, block_cols);
+      const RandomFp8 second(random, random.integer(1, 9), in, block_rows, block_cols);
+      INFO("blocks of " << block_rows << " by " << block_cols);
+      const std::array parts = {first.matrix, second.matrix};
+      const HostMatrix upper = rounded(tensor::decode(parts[0]), parts[0].rows, in);
+      const HostMatrix lower = rounded(tensor::decode(parts[1]), parts[1].rows, in);
+      const std::array plain = {upper.tensor(), lower.tensor()};
+      check_same(random, *backend, *backend->pack_fp8(parts), *backend->pack(plain), false);
+      check_same(random, *backend, *backend->pack_gate_up_fp8(parts[0], parts[0]),
+                 *backend->pack_gate_up(plain[0], plain[0]), true);
+    }
+  }
+}
+
+TEST_CASE("all codes of E4M3 and their scales are exact on a GPU") {
+  const auto backend = make_backend();
+  constexpr int64_t kRows = 256;
+  std::vector<std::byte> codes(kRows * 64, std::byte{0});
+  for (size_t row = 0; row < kRows; ++row) codes[row * 64 + row % 64] = static_cast<std::byte>(row);
+  for (const float scale : {1.0f, 0x1p-100f, 0x1.234567p-9f, -0x1.fffffep+20f, 0.0f}) {
+    const tensor::Fp8Matrix matrix{.name = "all",
+                                   .rows = kRows,
+                                   .cols = 64,
+                                   .codes = codes.data(),
+                                   .row_bytes = 64,
+                                   .scales = {scale},
+                                   .block_rows = kRows,
+                                   .block_cols = 64};
+    const Values got = run(*backend, *backend->pack_fp8({&matrix, 1}), false, Values(64, 1.0f));
+    const Values weights = reference::rounded(tensor::decode(matrix), DType::kBF16);
+    for (size_t row = 0; row < kRows; ++row) {
+      const float wanted = weights[row * 64 + row % 64];
+      INFO("code " << row << " times " << scale);
+      REQUIRE((std::isnan(wanted) ? std::isnan(got[row]) : got[row] == wanted));
+    }
+  }
+}
+
 TEST_CASE("coded weights on a GPU keep their bits in many rows") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 313);
@@ -184,6 +253,8 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
       const int64_t out = random.integer(1, 100);
       const W4Storage storage = random_w4(random, out, in, kW4Kinds[kind]);
       const W8Storage small = tensor::quantize_w8(HostMatrix(random.normal(out * in), DType::kF32, out, in).tensor());
+      const RandomFp8 fp8(random, out, in, 128, 128);
+      const HostMatrix plain_fp8 = rounded(tensor::decode(fp8.matrix), out, in);
       const HostMatrix plain = rounded(reference::to_floats(storage.view()), out, in);
       const HostMatrix plain_w8 = rounded(tensor::dequantize(small.view()), out, in);
       for (const tensor::RankPosition position : {tensor::RankPosition{0, 1}, {1, 2}, {3, 4}}) {
@@ -193,6 +264,9 @@ TEST_CASE("coded weights on a GPU keep their bits in shards") {
         check_same(random, *backend,
                    *backend->pack_sharded_w4(tensor::column_slice(storage.view(), shards.owned()), shards),
                    *backend->pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards), false);
+        check_same(
+            random, *backend, *backend->pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards),
+            *backend->pack_sharded(tensor::column_slice(plain_fp8.tensor(), shards.owned()).tensor, shards), false);
         check_same(random, *backend,
                    *backend->pack_sharded_w8(tensor::column_slice(small.view(), shards.owned()).matrix,
                                              W8Activations::kUnquantized, shards),

@@ -41,4 +41,21 @@ inline void require_agreement(const GoldenFamily& family) {
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
+/// Checks the same of a family over a KV cache of 8-bit codes. Int8 errs up to twice as much as bf16 does, and E4M3,
+/// with 4 bits of precision in place of 8, up to eight times.
+inline void require_coded_agreement(const GoldenFamily& family, tensor::KvDType kv_dtype) {
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = model::read_config(family.folder).value();
+  const auto backend = cuda::make_backend({.products = tested_gemm(), .kv_dtype = kv_dtype});
+  const double factor = kv_dtype == tensor::KvDType::kInt8 ? 1.5 : 4.0;
+  TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 2});
+  const Agreement agreement = measure_agreement(pipeline, family, factor * 4.0 * family.tolerance.bf16_max);
+  CAPTURE(family.name, enum_name(kv_dtype), agreement.logits.max(), agreement.logits.rms(), agreement.logits.kl());
+  REQUIRE(agreement.logits.rms() <= factor * family.tolerance.bf16_rms);
+  REQUIRE(agreement.logits.rms() > family.tolerance.f32_max);
+  REQUIRE(agreement.logits.max() <= factor * 2.0 * family.tolerance.bf16_max);
+  REQUIRE(agreement.logits.kl() <= factor * factor * 2.0 * family.tolerance.bf16_kl);
+  REQUIRE(agreement.greedy_wrong == 0);
+}
+
 }  // namespace millrace::test

@@ -32,6 +32,12 @@ TEST_CASE("CUDA logits with 8-bit weights are about as near as in bf16") {
   REQUIRE(agreement.greedy_wrong == 0);
 }
 
+TEST_CASE("CUDA logits over 8-bit keys and values are near") {
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>{}, "llama-untied", "qwen2", "qwen3moe", "mixtral"));
+  test::require_coded_agreement(family, GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3));
+}
+
 TEST_CASE("formats that round inputs are refused on a GPU by their name") {
   model::ModelConfig config = model::read_config(test::read_golden_family("qwen2").folder).value();
   config.quantization = GENERATE(model::Quantization::kW8A8, model::Quantization::kW8A8Int8);

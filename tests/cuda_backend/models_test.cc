@@ -49,6 +49,13 @@ TEST_CASE("the CUDA ops compute every family near the reference") {
   test::require_agreement(family);
 }
 
+TEST_CASE("the CUDA ops compute 8-bit keys and values near") {
+  test::GoldenFamily family = test::read_golden_family("qwen2");
+  std::erase_if(family.prompts, [](const auto& prompt) { return prompt.sequence().size() > kMaxTokens; });
+  REQUIRE_FALSE(family.prompts.empty());
+  test::require_coded_agreement(family, GENERATE(tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3));
+}
+
 TEST_CASE("heads too large for shared memory are refused at load") {
   reserve_heads_of(256);
   const OtherGpu gpu(89);

@@ -25,7 +25,8 @@ void copy(tensor::Backend& backend, tensor::CopyDirection direction, const std::
 TEST_CASE("pages hold what was loaded into them layer by layer") {
   constexpr int32_t kLayers = 3;
   constexpr uint32_t kPages = 300;
-  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
+  const auto kv_dtype = GENERATE(tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
+  const auto backend = cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype});
   const auto cache = backend->make_kv_cache(
       {.layer_count = kLayers, .kv_head_count = 2, .head_dim = 20, .page_size = 3, .page_count = 2 * kPages});
   const size_t bytes = cache->page_bytes();
@@ -58,10 +59,13 @@ TEST_CASE("pages hold what was loaded into them layer by layer") {
 }
 
 TEST_CASE("pages that move through the host change no token") {
+  const auto kv_dtype = GENERATE(tensor::KvDType::kAuto, tensor::KvDType::kInt8, tensor::KvDType::kFp8E4M3);
   std::vector<test::DecodeRig::Drawn> drawn;
   for (const bool moves : {false, true}) {
     std::vector<std::unique_ptr<tensor::Backend>> backends;
-    for (int s = 0; s < 2; ++s) backends.push_back(cuda::make_backend({.products = test::tested_gemm()}));
+    for (int s = 0; s < 2; ++s) {
+      backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .kv_dtype = kv_dtype}));
+    }
     test::DecodeRig rig(std::move(backends), {.page_size = 4, .host_page_count = 64, .sequence_count = 2});
     rig.prefill();
     for (int step = 0; step < 4; ++step) {

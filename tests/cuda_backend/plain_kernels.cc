@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cpu/kv_codes.h"
 #include "cuda/emulator/emulator.h"
 #include "cuda/kernels.h"
+#include "cuda/weight_layout.h"
 #include "cuda_backend/plain_numbers.h"
+#include "cuda_backend/plain_rows.h"
 #include "cuda_backend/plain_weights.h"
 
 namespace millrace::cuda {
@@ -30,6 +33,35 @@ std::string wgmma_of_the_device() {
   return given == nullptr ? "right" : given;
 }
 
+/// A row of x as a GEMM reads it: with kE4M3Both rounded to E4M3, 128 inputs with one scale.
+class PlainRow {
+ public:
+  PlainRow(const uint16_t* x, const DeviceWeight& weight) : x_(x) {
+    if (weight.format.codes != WeightCodes::kE4M3Both) return;
+    for (int32_t first = 0; first < weight.in_features; first += kFp8StepInputs) {
+      float largest = 0.0f;
+      for (int32_t i = 0; i < kFp8StepInputs; ++i) largest = std::max(largest, std::abs(to_float(x[first + i])));
+      const float scale = largest / 448.0f;
+      for (int32_t i = 0; i < kFp8StepInputs; ++i) {
+        rounded_.push_back(to_bf16(scale == 0.0f ? 0.0f : nearest_e4m3(to_float(x[first + i]) / scale) * scale));
+      }
+    }
+    x_ = rounded_.data();
+  }
+  [[nodiscard]] const uint16_t* data() const { return x_; }
+
+ private:
+  static float nearest_e4m3(float value) {
+    int exponent = 0;
+    (void)std::frexp(value, &exponent);
+    const float step = std::ldexp(1.0f, std::max(exponent, -5) - 4);
+    return std::clamp(std::nearbyint(value / step) * step, -448.0f, 448.0f);
+  }
+
+  std::vector<uint16_t> rounded_;
+  const uint16_t* x_;
+};
+
 /// Calls each(row, feature, x · w) for all rows and all rows of the packed matrix.
 template <class Each>
 void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t packed_rows, const Each& each) {
@@ -40,8 +72,9 @@ void multiply(const void* x, const DeviceWeight& weight, int32_t rows, int32_t p
   const bool uneven = by_wgmma && rows > kMany && wgmma_of_the_device() == "uneven";
   const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    const PlainRow inputs(bf16(x) + row * inner, weight);
     for (size_t feature = 0; feature < static_cast<size_t>(packed_rows); ++feature) {
-      float sum = dot(bf16(x) + row * inner, weights.row(feature), inner);
+      float sum = dot(inputs.data(), weights.row(feature), inner);
       if (wrong) sum += 1.0f;
       if (uneven) sum = std::nextafter(sum, 2.0f * sum);
       each(row, feature, sum);
@@ -55,12 +88,13 @@ void multiply_shards(const void* x, const DeviceWeight& weight, int32_t rows, co
   const auto inner = static_cast<size_t>(weight.in_features);
   const PlainWeight weights(weight);
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+    const PlainRow inputs(bf16(x) + row * inner, weight);
     for (size_t feature = 0; feature < static_cast<size_t>(weight.out_features); ++feature) {
       std::vector<float> sums;
       for (int32_t s = 0; s < weight.shards.count; ++s) {
         const auto begin = static_cast<size_t>(weight.shards.border[s]);
         const auto end = static_cast<size_t>(weight.shards.border[s + 1]);
-        sums.push_back(dot(bf16(x) + row * inner + begin, weights.row(feature) + begin, end - begin));
+        sums.push_back(dot(inputs.data() + begin, weights.row(feature) + begin, end - begin));
       }
       each(row, feature, tree_sum(sums));
     }
@@ -77,31 +111,52 @@ uint16_t* kv_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, bool v
          static_cast<size_t>(head * cache.page_size + token) * stride;
 }
 
-/// Calls each(row, sequence, position) for every row of a sequence.
-template <class Each>
-void each_row(const DeviceBatch& batch, const Each& each) {
-  for (int32_t s = 0; s < *batch.sequence_count; ++s) {
-    for (int32_t row = batch.row_begin[s]; row < batch.row_begin[s + 1]; ++row) {
-      each(row, s, batch.prefix[s] + row - batch.row_begin[s]);
-    }
+/// The tokens of a head in a cache of codes, each [K codes][V codes][K scales][V scales].
+class PlainCodes {
+ public:
+  explicit PlainCodes(const DeviceKvCache& cache)
+      : cache_(cache),
+        is_int8_(cache.element == KvElement::kInt8),
+        layout_(is_int8_ ? tensor::KvDType::kInt8 : tensor::KvDType::kFp8E4M3, code_stride(cache.head_dim), 1) {}
+
+  void store(uint32_t page, int32_t layer, int32_t head, int32_t token, std::vector<float> key,
+             std::vector<float> value) const {
+    key.resize(static_cast<size_t>(code_stride(cache_.head_dim)));
+    value.resize(key.size());
+    layout_.encode(key, value, at(page, layer, head, token));
   }
-}
+  /// Returns the key or value [head_dim] in bf16.
+  std::vector<uint16_t> load(uint32_t page, int32_t layer, bool value, int32_t head, int32_t token) const {
+    const auto stride = static_cast<size_t>(code_stride(cache_.head_dim));
+    const auto count = static_cast<size_t>(kv_scale_count(cache_));
+    const std::byte* const begin = at(page, layer, head, token);
+    const auto* const codes = reinterpret_cast<const uint8_t*>(begin) + (value ? stride : 0);
+    const uint16_t* const scales = bf16(begin + 2 * stride) + (value ? count : 0);
+    std::vector<uint16_t> values;
+    for (size_t i = 0; i < static_cast<size_t>(cache_.head_dim); ++i) {
+      const float scale = to_float(scales[is_int8_ ? i / kInt8ScaleChannels : 0]);
+      values.push_back(to_bf16(number(codes[i]) * scale));
+    }
+    return values;
+  }
 
-/// Checks that the bounds, which size grids, hold the batch at the time of running.
-void check_bounds(const char* op, const DeviceBatch& batch, const BatchBounds& bounds) {
-  const int32_t count = *batch.sequence_count;
-  int32_t longest = 0;
-  for (int32_t s = 0; s < count; ++s) longest = std::max(longest, batch.row_begin[s + 1] - batch.row_begin[s]);
-  CHECK(count <= bounds.sequences && batch.row_begin[count] <= bounds.rows && longest <= bounds.sequence_rows &&
-            batch.split_begin[count] <= bounds.splits,
-        "{}: launched for {} sequences, {} rows, {} of one, {} splits; found {}, {}, {}, {}", op, bounds.sequences,
-        bounds.rows, bounds.sequence_rows, bounds.splits, count, batch.row_begin[count], longest,
-        batch.split_begin[count]);
-}
+ private:
+  [[nodiscard]] std::byte* at(uint32_t page, int32_t layer, int32_t head, int32_t token) const {
+    return static_cast<std::byte*>(cache_.data) + page * kv_page_bytes(cache_) +
+           static_cast<size_t>(layer) * kv_layer_bytes(cache_) +
+           static_cast<size_t>(head * cache_.page_size + token) * layout_.token_bytes();
+  }
+  [[nodiscard]] float number(uint8_t code) const {
+    if (is_int8_) return static_cast<float>(static_cast<int8_t>(code));
+    const int exponent = code >> 3 & 15;
+    const float magnitude = exponent == 0 ? 0.0f : std::ldexp(1.0f + static_cast<float>(code & 7) / 8, exponent - 7);
+    return code < 128 ? magnitude : -magnitude;
+  }
 
-uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t sequence, int32_t position) {
-  return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
-}
+  DeviceKvCache cache_;
+  bool is_int8_;
+  cpu::KvCodeLayout layout_;
+};
 
 /// Returns the factor of the queries at a position.
 float query_factor(const DeviceRotary& rotary, int32_t position) {
@@ -151,12 +206,16 @@ void attend(const Query& query, const AttentionSizes& sizes, const DeviceBatch& 
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t kv_head = query.head / (sizes.head_count / cache.kv_head_count);
   const int32_t first = sizes.sliding_window > 0 ? std::max(0, query.position - sizes.sliding_window + 1) : 0;
-  const auto at = [&](bool value, int32_t key) {
-    return kv_at(cache, page_of(batch, cache, query.sequence, key), layer, value, kv_head, key % cache.page_size);
+  const auto at = [&](bool value, int32_t key) -> std::vector<uint16_t> {
+    const uint32_t page = page_of(batch, cache, query.sequence, key);
+    const int32_t token = key % cache.page_size;
+    if (cache.element != KvElement::kBf16) return PlainCodes(cache).load(page, layer, value, kv_head, token);
+    const uint16_t* const found = kv_at(cache, page, layer, value, kv_head, token);
+    return {found, found + dim};
   };
   std::vector<float> weights;
   for (int32_t key = first; key <= query.last_key; ++key) {
-    const float score = dot(query.q, at(false, key), dim) * sizes.scale;
+    const float score = dot(query.q, at(false, key).data(), dim) * sizes.scale;
     weights.push_back(sizes.soft_cap > 0.0f ? sizes.soft_cap * std::tanh(score / sizes.soft_cap) : score);
   }
   float max = *std::max_element(weights.begin(), weights.end());
@@ -168,7 +227,7 @@ void attend(const Query& query, const AttentionSizes& sizes, const DeviceBatch& 
   std::vector<float> sums(dim, 0.0f);
   for (int32_t key = first; key <= query.last_key; ++key) {
     const float weight = std::exp(weights[static_cast<size_t>(key - first)] - max);
-    const uint16_t* value = at(true, key);
+    const std::vector<uint16_t> value = at(true, key);
     total += weight;
     for (size_t i = 0; i < dim; ++i) sums[i] += weight * to_float(value[i]);
   }
@@ -269,6 +328,10 @@ size_t dequantizing_workspace_bytes(const DeviceWeight&, int32_t rows) {
   return static_cast<size_t>(rows);
 }
 
+size_t fp8_workspace_bytes(const DeviceWeight&, int32_t rows) {
+  return static_cast<size_t>(rows);
+}
+
 size_t sharded_workspace_bytes(const DeviceWeight&, int32_t rows) {
   return static_cast<size_t>(rows);
 }
@@ -350,14 +413,19 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
       for (int32_t head = 0; head < cache.kv_head_count; ++head) {
         const float* key = heads + (head_count + head) * dim;
         const float* value = key + cache.kv_head_count * dim;
-        store(turned(key, dim, rotary, k_norm, norm_epsilon, position), kv_at(cache, page, layer, false, head, token));
+        const std::vector<float> rotated = turned(key, dim, rotary, k_norm, norm_epsilon, position);
+        if (cache.element != KvElement::kBf16) {
+          PlainCodes(cache).store(page, layer, head, token, rotated, {value, value + dim});
+          continue;
+        }
+        store(rotated, kv_at(cache, page, layer, false, head, token));
         store({value, value + dim}, kv_at(cache, page, layer, true, head, token));
       }
     });
   });
 }
 
-size_t attention_shared_bytes(int32_t) {
+size_t attention_shared_bytes(const DeviceKvCache&) {
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "cuda_backend/plain_weights.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "cuda/weight_layout.h"
@@ -19,7 +20,7 @@ T read_at(const std::byte* from) {
 int integer_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
   const int32_t half = input / kUnitInputs;
   const int32_t within = input % kUnitInputs;
-  if (format.codes == WeightCodes::kInt8) {
+  if (format.codes == WeightCodes::kInt8 || format.codes == WeightCodes::kE4M3) {
     const int32_t part = within / kPartBytes;
     return read_at<int8_t>(step + part_offset(format.codes, row, half, part) + within % kPartBytes);
   }
@@ -30,8 +31,19 @@ int integer_of(const WeightFormat& format, const std::byte* step, int32_t row, i
   return static_cast<int32_t>(format.integers[code / 4] >> code % 4 * 8 & 255) - 128;
 }
 
+/// Returns the number of a code of E4M3.
+float number_of(int code) {
+  const int magnitude = code & 0x7F;
+  const int exponent = magnitude >> 3;
+  const auto mantissa = static_cast<float>(magnitude & 7);
+  float number = exponent == 0 ? mantissa * 0x1p-9f : std::ldexp(8.0f + mantissa, exponent - 10);
+  if (magnitude == 0x7F) number = std::nanf("");
+  return code < 0 ? -number : number;
+}
+
 float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, int32_t input) {
-  const auto n = static_cast<float>(integer_of(format, step, row, input));
+  const int code = integer_of(format, step, row, input);
+  const float n = format.codes == WeightCodes::kE4M3 ? number_of(code) : static_cast<float>(code);
   const std::byte* const scale = step + scale_offset(format, row, input / kUnitInputs);
   switch (format.scales) {
     case CodeScales::kBf16:
@@ -41,10 +53,21 @@ float weight_of(const WeightFormat& format, const std::byte* step, int32_t row, 
     case CodeScales::kF16Zero:
       return (n - static_cast<float>(read_at<uint16_t>(scale))) *
              tensor::Float16{read_at<uint16_t>(scale + 2)}.to_float();
+    case CodeScales::kF32: return n * read_at<float>(scale);
     case CodeScales::kF32Zero: return (n - read_at<float>(scale + 4)) * read_at<float>(scale);
     case CodeScales::kF32Minimum: break;
   }
   return n * read_at<float>(scale) + read_at<float>(scale + 4);
+}
+
+/// Returns a weight of kE4M3Both.
+float fp8_weight_of(const DeviceWeight& weight, int32_t row, int32_t input) {
+  const std::byte* const step = static_cast<const std::byte*>(weight.data) +
+                                static_cast<size_t>(row / kPanelRows) * coded_panel_bytes(weight) +
+                                static_cast<size_t>(input / kFp8StepInputs) * kFp8StepBytes;
+  const int32_t within = input % kFp8StepInputs;
+  const int code = read_at<int8_t>(step + chunk_offset(row % kPanelRows, within / kPartBytes) + within % kPartBytes);
+  return number_of(code) * read_at<float>(step + kPanelStepBytes + row % kPanelRows * 4);
 }
 
 }  // namespace
@@ -58,6 +81,10 @@ PlainWeight::PlainWeight(const DeviceWeight& weight)
     const int32_t pair = feature / 2;
     const int32_t row = weight.gate_up ? pair / 8 * 16 + pair % 8 + feature % 2 * 8 : feature;
     for (int32_t input = 0; input < weight.in_features; ++input) {
+      if (format.codes == WeightCodes::kE4M3Both) {
+        decoded_.push_back(to_bf16(fp8_weight_of(weight, row, input)));
+        continue;
+      }
       const auto at = static_cast<size_t>(row / kPanelRows * step_count(weight.in_features) + input / kStepInputs);
       const std::byte* const step =
           static_cast<const std::byte*>(weight.data) + at * static_cast<size_t>(step_bytes(format));

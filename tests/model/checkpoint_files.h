@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -27,21 +28,44 @@ inline std::string safetensors_text(std::string_view header, std::string_view da
   return file;
 }
 
-/// Returns a well-formed file of F32 tensors.
-inline std::string safetensors_text(const std::vector<TensorToWrite>& tensors) {
+/// A tensor of any dtype, by its name in files.
+struct RawTensorToWrite {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// Returns a well-formed file.
+inline std::string safetensors_text(const std::vector<RawTensorToWrite>& tensors) {
   std::string header;
   std::string data;
   JsonWriter json(header);
   json.begin_object();
-  for (const TensorToWrite& tensor : tensors) {
-    json.key(tensor.name).begin_object().member("dtype", "F32").key("shape").begin_array();
+  for (const RawTensorToWrite& tensor : tensors) {
+    json.key(tensor.name).begin_object().member("dtype", tensor.dtype).key("shape").begin_array();
     for (const int64_t dim : tensor.shape) json.value(dim);
     json.end_array().key("data_offsets").begin_array().value(data.size());
-    data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
     json.value(data.size()).end_array().end_object();
   }
   json.end_object();
   return safetensors_text(header, data);
+}
+
+/// Returns a well-formed file of F32 tensors.
+inline std::string safetensors_text(const std::vector<TensorToWrite>& tensors) {
+  std::vector<RawTensorToWrite> raw;
+  for (const TensorToWrite& tensor : tensors)
+    raw.push_back({tensor.name, "F32", tensor.shape, bytes_of(tensor.values)});
+  return safetensors_text(raw);
 }
 
 }  // namespace millrace::test

@@ -151,6 +151,96 @@ TEST_CASE("Gemma 3 rotates its sliding layers by a base of their own") {
   REQUIRE(family_config("Gemma3ForCausalLM", newer) == config);
 }
 
+TEST_CASE("Gemma 4 has heads of two sizes and values that are keys") {
+  const std::string rope =
+      R"(,"rope_parameters":{"full_attention":{"rope_type":"proportional","partial_rotary_factor":0.25,)"
+      R"("rope_theta":1000000.0},"sliding_attention":{"rope_type":"default","rope_theta":10000.0}})";
+  const std::string common = R"("head_dim":16,"sliding_window":24,"attention_k_eq_v":true,"layer_types":[)"
+                             R"("sliding_attention","full_attention","sliding_attention","full_attention",)"
+                             R"("sliding_attention","full_attention","sliding_attention","sliding_attention"])";
+  const std::string large = common + R"(,"hidden_size_per_layer_input":0)";
+  const std::string published = large + R"(,"global_head_dim":32,"num_global_key_value_heads":1)";
+  const ModelConfig config = family_config("Gemma4ForCausalLM", published + rope);
+  REQUIRE(test::windows_of(config) == std::vector{24, 0, 24, 0, 24, 0, 24, 0});  // the last one never slides
+  const AttentionConfig& full = config.layer(1).attention;
+  REQUIRE(full.head_dim == 32);
+  REQUIRE(full.kv_head_count == 1);
+  REQUIRE(full.values_are_keys);
+  REQUIRE(full.scale == 1.0f);
+  const AttentionConfig& sliding = config.layer(0).attention;
+  REQUIRE(sliding.head_dim == 16);
+  REQUIRE(sliding.kv_head_count == 2);
+  REQUIRE_FALSE(sliding.values_are_keys);
+  REQUIRE(sliding.value_norm);
+  REQUIRE(config.norm == NormKind::kRms);
+  REQUIRE(config.ropes[static_cast<size_t>(*full.rope)] ==
+          RopeConfig{.kind = RopeKind::kProportional, .theta = 1e6, .rotary_dim = 32, .rotated_pairs = 4});
+  REQUIRE(config.ropes[static_cast<size_t>(*sliding.rope)] == RopeConfig{.theta = 1e4, .rotary_dim = 16});
+  REQUIRE(family_config("Gemma4ForCausalLM", published) == config);
+
+  const std::string heads = R"({"head_dim":32,"num_key_value_heads":1})";
+  const auto per_layer = [&](std::string_view members) {
+    return fmt::format(R"({},"per_layer_config":{{{}}})", large, members);
+  };
+  const std::string all = fmt::format(R"("1":{0},"3":{0},"5":{0},"7":{0})", heads);
+  REQUIRE(family_config("Gemma4ForCausalLM", per_layer(all)) == config);
+  for (const std::string& members : {fmt::format(R"("1":{0},"3":{0},"7":{0})", heads), all + R"(,"2":{})"})
+    REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", per_layer(members)), Mentions("per_layer_config"));
+  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", per_layer(R"("1":{"head_dim":32},"3":{"head_dim":64})")),
+               Mentions("per_layer_config", "layer 3"));
+  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", common), Mentions("hidden_size_per_layer_input 256", "wanted 0"));
+  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", large + R"(,"num_kv_shared_layers":2)"),
+               Mentions("num_kv_shared_layers 2", "wanted 0"));
+  REQUIRE(family_config("Gemma4UnifiedForCausalLM", common).layer(1).attention.head_dim == 512);
+}
+
+TEST_CASE("Llama 4 has chunks where it rotates") {
+  const std::string common = R"("num_local_experts":4,"num_experts_per_tok":1,"interleave_moe_layer_step":2,)"
+                             R"("intermediate_size_mlp":96,"attention_chunk_size":64)";
+  const ModelConfig config = family_config("Llama4ForCausalLM", common);
+  REQUIRE(test::windows_of(config) == std::vector{64, 64, 64, 0, 64, 64, 64, 0});
+  REQUIRE(ropes_of(config) == std::vector{0, 0, 0, -1, 0, 0, 0, -1});
+  REQUIRE(config.ropes[0].interleaved);
+  const AttentionConfig& chunked = config.layer(0).attention;
+  REQUIRE(chunked.chunked);
+  REQUIRE(chunked.qk_norm == QkNorm::kUnit);
+  REQUIRE_FALSE(chunked.query_scaling);
+  const AttentionConfig& full = config.layer(3).attention;
+  REQUIRE_FALSE(full.chunked);
+  REQUIRE(full.qk_norm == QkNorm::kNone);
+  REQUIRE(full.query_scaling == QueryScaling{.beta = 0.1, .original_max_position = 8192, .offset = 1});
+  REQUIRE(config.layer(0).feed_forward.width == 96);
+  REQUIRE_FALSE(config.is_sparse(0));
+  const MoeConfig& moe = *config.layer(1).feed_forward.moe;
+  REQUIRE(moe.weighs_inputs);
+  REQUIRE(moe.intermediate_size == 128);
+  REQUIRE(moe.shared->width == 128);
+  const ModelConfig named = family_config(
+      "Llama4ForCausalLM", common + R"(,"no_rope_layers":[1,1,1,0,1,1,1,0],"moe_layers":[1,3,5,7],"layer_types":[)"
+                                    R"("chunked_attention","chunked_attention","chunked_attention","full_attention",)"
+                                    R"("chunked_attention","chunked_attention","chunked_attention","full_attention"])"
+                                    R"(,"attn_temperature_tuning":4)");
+  REQUIRE(named == config);
+  const std::string experts = R"("num_local_experts":4,"num_experts_per_tok":1,)";
+  REQUIRE(test::windows_of(family_config("Llama4ForCausalLM", experts + R"("attention_chunk_size":null)")) ==
+          std::vector<int32_t>(8, 0));
+  REQUIRE_FALSE(family_config("Llama4ForCausalLM", experts + R"("attn_temperature_tuning":false)")
+                    .layer(3)
+                    .attention.query_scaling);
+  REQUIRE_THAT(family_refusal("Llama4ForCausalLM", experts + R"("attention_chunk_size":100)"),
+               Mentions("attention_chunk_size 100", "64"));
+  REQUIRE_THAT(family_refusal("Llama4ForCausalLM", experts + R"("no_rope_layers":[1,0])"),
+               Mentions("no_rope_layers", "2", "8"));
+}
+
+TEST_CASE("attention in both directions is refused except for images") {
+  const std::string config = R"("hidden_size_per_layer_input":0,"use_bidirectional_attention":)";
+  REQUIRE(family_refusal("Gemma4ForCausalLM", config + R"("vision")") == "accepted");
+  REQUIRE(family_refusal("Gemma4ForCausalLM", config + "null") == "accepted");
+  for (const std::string value : {R"("all")", "true"})
+    REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", config + value), Mentions("use_bidirectional_attention"));
+}
+
 TEST_CASE("GLM-4 and Cohere 2 rotate neighbouring pairs") {
   const ModelConfig glm = family_config("Glm4ForCausalLM", R"("head_dim":32)");
   REQUIRE(glm.ropes[0].interleaved);

@@ -82,6 +82,25 @@ TEST_CASE("latent attention is read from the config of DeepSeek-V3") {
   REQUIRE(moe.shared->width == 80);
 }
 
+TEST_CASE("an indexer limits the context to the tokens that it chooses") {
+  for (const std::string name : {R"(["DeepseekV32ForCausalLM"])", R"(["GlmMoeDsaForCausalLM"])"}) {
+    const Changes changes{{"architectures", name}, {"index_topk", "100"}, {"index_n_heads", "32"}};
+    const ModelConfig config = parsed(config_text(changes));
+    REQUIRE(config.context_length() == 100);
+    REQUIRE(config.layer(0).attention == parsed(config_text()).layer(0).attention);
+    REQUIRE_FALSE(config.is_sparse(0));
+    REQUIRE(config.is_sparse(1));
+    Changes published = changes;
+    published["index_topk"] = "";
+    published["max_position_embeddings"] = "163840";
+    REQUIRE(parsed(config_text(published)).context_length() == 2048);
+    Changes types = changes;
+    types["mlp_layer_types"] = R"(["sparse","dense","sparse","dense"])";
+    REQUIRE(parsed(config_text(types)).is_sparse(0));
+    REQUIRE_FALSE(parsed(config_text(types)).is_sparse(3));
+  }
+}
+
 TEST_CASE("a query rank of null is a whole projection") {
   REQUIRE(parsed(config_text({{"q_lora_rank", "null"}})).layer(0).attention.latent->query_rank == 0);
   REQUIRE(parsed(config_text({{"q_lora_rank", ""}})).layer(0).attention.latent->query_rank == 1536);

@@ -13,6 +13,11 @@ TEST_CASE("plain and linear rotary frequencies") {
   REQUIRE(linear.inverse == std::vector<float>{0.25f, 0.025f, 0.0025f, 0.00025f});
 }
 
+TEST_CASE("a proportional rotation turns the first pairs of a head") {
+  const RopeConfig rope{.kind = RopeKind::kProportional, .theta = 10000.0, .rotated_pairs = 2};
+  REQUIRE(rotary_frequencies(rope, 8).inverse == std::vector<float>{1.0f, 0.1f, 0.0f, 0.0f});
+}
+
 TEST_CASE("llama3 scaling keeps short waves and divides long and blends") {
   const RopeConfig rope{.kind = RopeKind::kLlama3,
                         .theta = 10000.0,
@@ -27,6 +32,17 @@ TEST_CASE("llama3 scaling keeps short waves and divides long and blends") {
   const double smooth = (1024.0 / (2.0 * M_PI / 0.01) - 1.0) / 3.0;
   REQUIRE(scaled[2] == Approx((1.0 - smooth) * 0.01 / 8.0 + smooth * 0.01).epsilon(1e-6));
   REQUIRE(scaled[3] == 0.000125f);
+}
+
+TEST_CASE("llama3 scaling with equal factors has no waves between") {
+  const RopeConfig rope{.kind = RopeKind::kLlama3,
+                        .theta = 10000.0,
+                        .factor = 8.0,
+                        .original_max_position = 1024,
+                        .low_freq_factor = 1.0,
+                        .high_freq_factor = 1.0};
+  const auto scaled = rotary_frequencies(rope, 8).inverse;
+  REQUIRE(scaled == std::vector<float>{1.0f, 0.1f, 0.01f, 0.000125f});
 }
 
 TEST_CASE("yarn ramps from extrapolation to interpolation") {

@@ -3,7 +3,6 @@
 #include <functional>
 #include <random>
 
-#include "base/json.h"
 #include "cpu/cpu_backend.h"
 #include "model/checkpoint_files.h"
 #include "model/plain_model.h"
@@ -14,41 +13,13 @@
 
 using namespace millrace;
 using namespace millrace::model;
+using test::bytes_of;
+using test::RawTensorToWrite;
 using test::TestPipeline;
 
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-struct RawTensorToWrite {
-  std::string name;
-  std::string dtype;
-  std::vector<int64_t> shape;
-  Bytes bytes;
-};
-
-std::string file_text(const std::vector<RawTensorToWrite>& tensors) {
-  std::string header;
-  std::string data;
-  JsonWriter json(header);
-  json.begin_object();
-  for (const RawTensorToWrite& tensor : tensors) {
-    json.key(tensor.name).begin_object().member("dtype", tensor.dtype).key("shape").begin_array();
-    for (const int64_t dim : tensor.shape) json.value(dim);
-    json.end_array().key("data_offsets").begin_array().value(data.size());
-    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-    json.value(data.size()).end_array().end_object();
-  }
-  json.end_object();
-  return test::safetensors_text(header, data);
-}
-
-template <class T>
-Bytes bytes_of(const std::vector<T>& values) {
-  Bytes bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
 
 /// Draws the parts of weights: codes of any value, and scales that keep the model's numbers small.
 class Draw {
@@ -226,7 +197,7 @@ struct Twins {
       }
       in_f32.push_back(std::move(raw));
     }
-    stored.write("model.safetensors", file_text(in_format));
+    stored.write("model.safetensors", test::safetensors_text(in_format));
     const auto checkpoint = Checkpoint::open(stored.path()).value();
     for (RawTensorToWrite& raw : in_f32) {
       if (std::ranges::find(quantized, raw.name) == quantized.end()) continue;
@@ -236,7 +207,7 @@ struct Twins {
       weights::decode_rows(weight, 0, raw.shape[0], values.data());
       raw.bytes = bytes_of(values);
     }
-    plain.write("model.safetensors", file_text(in_f32));
+    plain.write("model.safetensors", test::safetensors_text(in_f32));
   }
 
   std::vector<std::string> quantized;

@@ -152,8 +152,9 @@ asio::awaitable<void> RingListener::serve_ring(Connection connection) {
   if (engine != nullptr) {
     if (!stopping_) log::warn("ring {} is gone: {}", engine->ring(), reason);
     const std::string end = stopping_ ? kFrontStops : "gone: " + reason;
-    engine->detach(end);
+    // The ring may connect again from detach() on, and then joins the steps anew.
     if (steps) co_await steps->close(end);
+    engine->detach(end);
   } else if (!reason.empty() && !stopping_) {
     log::warn("a connection from {} to the port of rings ends: {}", connection->peer(), reason);
   }

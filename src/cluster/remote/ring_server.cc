@@ -148,7 +148,8 @@ void RingServer::handle(Content content) {
     (void)engine_.rebuild(rebuild->reason);
   } else if (const auto* flushed = std::get_if<FlushRing>(&content)) {
     tasks_.spawn("flush", flush(*flushed));
-  } else if (const auto* news = std::get_if<StepNews>(&content); news != nullptr && options_.steps != nullptr) {
+  } else if (const auto* news = std::get_if<StepNews>(&content)) {
+    if (options_.steps == nullptr) throw_error(ErrorCode::kData, "it sent steps to a ring that shares no experts");
     options_.steps->handle(sched::decode_step_message(news->message).value());
   } else {
     throw_error(ErrorCode::kData, fmt::format("it sent a message of kind {}, which only rings send", content.index()));

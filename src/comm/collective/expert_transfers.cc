@@ -14,8 +14,6 @@ namespace {
 constexpr int kTransferSpins = 20;
 /// The bytes of one call of the kernel, after which another peer has its turn.
 constexpr size_t kTransferPieceBytes = size_t{256} << 10;
-/// Time that a broken lane waits for the goodbye, which has the better reason.
-constexpr std::chrono::milliseconds kBrokenLaneGrace{100};
 
 /// Returns the next piece of two parts that follow one another, from position `at` on.
 template <class Byte>
@@ -36,7 +34,7 @@ ExpertTransfers::HeaderBytes ExpertTransfers::encode(const ExpertMessageHeader& 
   ByteWriter out;
   out.put(header.turn);
   out.put(header.step);
-  out.put(static_cast<uint64_t>(header.kind));
+  out.put(header.kind);
   out.put(header.rows);
   out.put(header.row_bytes);
   const std::vector<std::byte> written = out.take();
@@ -51,7 +49,7 @@ ExpertMessageHeader ExpertTransfers::decode(const HeaderBytes& bytes) {
   ExpertMessageHeader header;
   header.turn = in.get<uint64_t>();
   header.step = in.get<uint64_t>();
-  header.kind = static_cast<ExpertMessageHeader::Kind>(in.get<uint64_t>());
+  header.kind = in.get<ExpertMessageHeader::Kind>();
   header.rows = in.get<int64_t>();
   header.row_bytes = in.get<int64_t>();
   return header;
@@ -136,15 +134,11 @@ bool ExpertTransfers::wait(std::span<const ExpertTransfer> transfers, bool has_h
   }
   for (size_t i = 0; i < transfers.size(); ++i) {
     const bool is_read = (watched[i].events & (POLLIN | POLLOUT)) != 0;  // then its next call says what is wrong
-    if (!is_read && (watched[i].revents & (POLLERR | POLLHUP)) != 0) throw_broken(transfers[i].peer);
+    if (is_read || (watched[i].revents & (POLLERR | POLLHUP)) == 0) continue;
+    current_ = transfers[i].peer;
+    peers_[current_]->throw_lost("its connection has ended");
   }
   return true;
-}
-
-void ExpertTransfers::throw_broken(size_t peer) {
-  current_ = peer;
-  peers_[peer]->check_goodbye(kBrokenLaneGrace);
-  throw PeerLost(peers_[peer]->name() + " is gone: its connection has ended");
 }
 
 }  // namespace millrace::comm

@@ -14,7 +14,7 @@ namespace millrace::comm {
 
 /// The header of each message between two ranks that share experts: what the sender calls, and with what.
 struct ExpertMessageHeader {
-  enum class Kind : uint8_t { kBegin, kDispatch, kCombine };
+  enum class Kind : uint64_t { kBegin, kDispatch, kCombine };
   uint64_t turn = 0;  ///< calls of the sender so far
   uint64_t step = 0;
   Kind kind = Kind::kBegin;
@@ -61,7 +61,6 @@ class ExpertTransfers {
   [[nodiscard]] size_t send_some(const ExpertTransfer& transfer, Progress& progress);
   [[nodiscard]] size_t receive_some(const ExpertTransfer& transfer, Progress& progress, bool has_headers);
   [[nodiscard]] bool wait(std::span<const ExpertTransfer> transfers, bool has_headers);
-  void throw_broken(size_t peer);
 
   const std::vector<std::shared_ptr<RankConnection>> peers_;
   const std::atomic<bool>& ended_;

@@ -37,6 +37,8 @@ class RankConnection {
   [[nodiscard]] size_t try_receive(std::span<std::byte> into);
   /// Throws PeerGoodbye when the peer has said goodbye, and PeerLost when it is gone. Waits up to `patience` for that.
   void check_goodbye(std::chrono::milliseconds patience = {});
+  /// Throws PeerLost for a lane that has failed with `what`, or the peer's goodbye, for which it waits a moment.
+  [[noreturn]] void throw_lost(const char* what);
 
   /// Sends the reason as a goodbye and ends both lanes. From any thread, once.
   void end(const std::string& reason);
@@ -46,8 +48,6 @@ class RankConnection {
   [[nodiscard]] int control() const { return control_; }
 
  private:
-  [[noreturn]] void throw_lost(const char* what);
-
   const std::string name_;  // "rank 1 of stage 0 at 10.0.0.1:4000"
   const RingEpoch epoch_;
   const int control_;

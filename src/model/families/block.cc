@@ -18,7 +18,11 @@ int32_t integer_with_default(FieldReader& fields, std::string_view key, std::opt
 void refuse_bidirectional(FieldReader& fields) {
   if (!fields.flag_or("is_causal", true))
     fields.fail("is_causal false is not computed here, wanted a model with causal attention");
-  if (fields.flag_or("use_bidirectional_attention", false))
+  // Between the tokens of an image it does no harm, since texts have none.
+  constexpr std::string_view kKey = "use_bidirectional_attention";
+  const auto value = fields.find(kKey);
+  if (value && value->is_string() && fields.text(kKey) == "vision") return;
+  if (fields.flag_or(kKey, false))
     fields.fail("use_bidirectional_attention true is not computed here, wanted a model with causal attention");
 }
 

@@ -90,6 +90,35 @@ int32_t read_dense_count(FieldReader& fields, int32_t silent) {
   return fields.integer_or("first_k_dense_replace", silent, 0, kMaxLayerCount);
 }
 
+/// Reads DeepSeek-V3's block in other sizes. The first layers are dense unless mlp_layer_types names others.
+void read_by_layer_types(FieldReader& fields, ModelConfig& config, int32_t query_rank, int32_t dense_count) {
+  const LayerConfig layer = read_latent_block(fields, config, query_rank);
+  refuse_other_frequency(fields);
+  const MoeConfig moe = read_sigmoid_experts(fields);
+  set_dense_then_sparse(config, layer, moe, read_dense_count(fields, dense_count));
+  if (!fields.has("mlp_layer_types")) return;
+  const std::vector<std::string> types = fields.strings("mlp_layer_types");
+  if (types.size() != config.layers.size())
+    return fields.fail_with("mlp_layer_types names {} layers, num_hidden_layers {}", types.size(),
+                            config.layers.size());
+  for (size_t index = 0; index < types.size(); ++index) {
+    std::optional<MoeConfig>& own = config.layers[index].feed_forward.moe;
+    if (types[index] == "dense")
+      own.reset();
+    else if (types[index] == "sparse")
+      own = moe;
+    else
+      fields.fail_with("mlp_layer_types names '{}' for layer {}, wanted dense or sparse", types[index], index);
+  }
+}
+
+/// Limits the context of a model whose indexer chooses the tokens that a row sees: up to as many as it chooses, all are
+/// seen. The indexer itself is not loaded.
+void limit_to_chosen(FieldReader& fields, ModelConfig& config) {
+  config.max_plain_attention_context = fields.integer_or("index_topk", 2048, 1, kMaxPosition);
+  config.names.ignored_layer_part = "self_attn.indexer.";
+}
+
 }  // namespace
 
 /// The latent block, in which layers from first_k_dense_replace on have experts and a shared one.
@@ -106,25 +135,21 @@ void describe_deepseek_v3(FieldReader& fields, ModelConfig& config) {
   set_dense_then_sparse(config, layer, read_sigmoid_experts(fields), read_dense_count(fields, 3));
 }
 
-/// DeepSeek-V3's block in other sizes. Only its first layer is dense unless mlp_layer_types names others.
+/// The block in the sizes of GLM-4.7-Flash.
 void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config) {
-  const LayerConfig layer = read_latent_block(fields, config, 768);
-  const MoeConfig moe = read_sigmoid_experts(fields);
-  set_dense_then_sparse(config, layer, moe, read_dense_count(fields, 1));
-  if (!fields.has("mlp_layer_types")) return;
-  const std::vector<std::string> types = fields.strings("mlp_layer_types");
-  if (types.size() != config.layers.size())
-    return fields.fail_with("mlp_layer_types names {} layers, num_hidden_layers {}", types.size(),
-                            config.layers.size());
-  for (size_t index = 0; index < types.size(); ++index) {
-    std::optional<MoeConfig>& own = config.layers[index].feed_forward.moe;
-    if (types[index] == "dense")
-      own.reset();
-    else if (types[index] == "sparse")
-      own = moe;
-    else
-      fields.fail_with("mlp_layer_types names '{}' for layer {}, wanted dense or sparse", types[index], index);
-  }
+  read_by_layer_types(fields, config, 768, 1);
+}
+
+/// DeepSeek-V3's block with an indexer.
+void describe_deepseek_v32(FieldReader& fields, ModelConfig& config) {
+  read_by_layer_types(fields, config, 1536, 3);
+  limit_to_chosen(fields, config);
+}
+
+/// The block with an indexer in the sizes of GLM-5.
+void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config) {
+  read_by_layer_types(fields, config, 2048, 3);
+  limit_to_chosen(fields, config);
 }
 
 /// The text part of Kimi K2.5, which is DeepSeek-V3's.

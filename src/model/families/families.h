@@ -28,6 +28,8 @@ struct Family {
 };
 
 void describe_llama(FieldReader& fields, ModelConfig& config);
+void describe_llama4(FieldReader& fields, ModelConfig& config);
+void describe_llama4_wrapper(FieldReader& fields, ModelConfig& config);
 void describe_mistral(FieldReader& fields, ModelConfig& config);
 void describe_mixtral(FieldReader& fields, ModelConfig& config);
 void describe_qwen2(FieldReader& fields, ModelConfig& config);
@@ -42,10 +44,16 @@ void describe_olmo3(FieldReader& fields, ModelConfig& config);
 void describe_gemma2(FieldReader& fields, ModelConfig& config);
 void describe_gemma3(FieldReader& fields, ModelConfig& config);
 void describe_gemma3_wrapper(FieldReader& fields, ModelConfig& config);
+void describe_gemma4(FieldReader& fields, ModelConfig& config);
+void describe_gemma4_wrapper(FieldReader& fields, ModelConfig& config);
+void describe_gemma4_unified(FieldReader& fields, ModelConfig& config);
+void describe_gemma4_unified_wrapper(FieldReader& fields, ModelConfig& config);
 void describe_glm4(FieldReader& fields, ModelConfig& config);
 void describe_cohere2(FieldReader& fields, ModelConfig& config);
 void describe_deepseek_v2(FieldReader& fields, ModelConfig& config);
 void describe_deepseek_v3(FieldReader& fields, ModelConfig& config);
+void describe_deepseek_v32(FieldReader& fields, ModelConfig& config);
+void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config);
 void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config);
 void describe_kimi_k25(FieldReader& fields, ModelConfig& config);
 void describe_qwen2_moe(FieldReader& fields, ModelConfig& config);

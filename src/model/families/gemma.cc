@@ -1,6 +1,7 @@
+#include "model/families/gemma.h"
+
 #include <cmath>
 
-#include "model/families/block.h"
 #include "model/families/families.h"
 #include "tensor/dtype.h"
 
@@ -9,20 +10,14 @@ namespace {
 
 constexpr std::string_view kGemmaActivation = "gelu_pytorch_tanh";
 
-/// Returns a cap that is absent where config.json says null.
-float read_cap(FieldReader& fields, const char* key, double silent) {
-  const double fallback = fields.has_key(key) ? 0.0 : silent;
-  return static_cast<float>(fields.number_or(key, fallback, 0.0, 1e6));
-}
-
 /// Returns √hidden_size as the checkpoint's dtype has it.
 float embedding_scale(const ModelConfig& config) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   return config.dtype == tensor::DType::kBF16 ? tensor::BFloat16::from_float(root).to_float() : root;
 }
 
-/// x = √hidden · embed(t). Block: x += rms(Attention(rms(x))); x += rms(F(rms(x))), F(x) = Wdown·(gelu(Wgate·x) ·
-/// Wup·x). All norms multiply by 1 + w.
+}  // namespace
+
 LayerConfig read_gemma_block(FieldReader& fields, ModelConfig& config, BlockDefaults defaults) {
   require_activation(fields, kGemmaActivation, {"hidden_activation", "hidden_act"});
   defaults.head_count = 8;
@@ -44,13 +39,16 @@ LayerConfig read_gemma_block(FieldReader& fields, ModelConfig& config, BlockDefa
   return layer;
 }
 
-}  // namespace
+float read_gemma_cap(FieldReader& fields, const char* key, double silent) {
+  const double fallback = fields.has_key(key) ? 0.0 : silent;
+  return static_cast<float>(fields.number_or(key, fallback, 0.0, 1e6));
+}
 
 /// Gemma's block with soft caps. Every other layer slides, from the first on.
 void describe_gemma2(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_gemma_block(fields, config, {.vocab_size = 256000, .max_position = 8192});
-  layer.attention.soft_cap = read_cap(fields, "attn_logit_softcapping", 50.0);
-  config.logit_soft_cap = read_cap(fields, "final_logit_softcapping", 30.0);
+  layer.attention.soft_cap = read_gemma_cap(fields, "attn_logit_softcapping", 50.0);
+  config.logit_soft_cap = read_gemma_cap(fields, "final_logit_softcapping", 30.0);
   layer.attention.rope = add_rope(fields, config, layer);
   const int32_t window = fields.integer_or("sliding_window", 4096, 1, kMaxPosition);
   set_layers(fields, config, layer, window,
@@ -61,8 +59,8 @@ void describe_gemma2(FieldReader& fields, ModelConfig& config) {
 void describe_gemma3(FieldReader& fields, ModelConfig& config) {
   LayerConfig layer = read_gemma_block(fields, config, {.vocab_size = 262208, .max_position = 131072});
   layer.attention.qk_norm = QkNorm::kPerHead;
-  layer.attention.soft_cap = read_cap(fields, "attn_logit_softcapping", 0.0);
-  config.logit_soft_cap = read_cap(fields, "final_logit_softcapping", 0.0);
+  layer.attention.soft_cap = read_gemma_cap(fields, "attn_logit_softcapping", 0.0);
+  config.logit_soft_cap = read_gemma_cap(fields, "final_logit_softcapping", 0.0);
   const int32_t window = fields.integer_or("sliding_window", 4096, 1, kMaxPosition);
   const int32_t pattern = fields.integer_or("sliding_window_pattern", 6, 1, kMaxLayerCount);
   const std::vector<bool> slides =

@@ -48,12 +48,6 @@ std::shared_ptr<StepEpoch> RemoteStepGroup::epoch_with(uint64_t number) {
   return epoch_ && epoch_->number() == number ? epoch_ : nullptr;
 }
 
-void RemoteStepGroup::finish(const std::shared_ptr<StepEpoch>& epoch, int32_t ring, const std::string& reason) {
-  if (!epoch->end(ring, reason)) return;
-  if (on_end_) on_end_(epoch->number(), ring, reason);
-  epoch->wake_all();
-}
-
 void RemoteStepGroup::end(uint32_t ring, const std::string& reason) {
   uint64_t number = 0;
   {
@@ -68,7 +62,7 @@ void RemoteStepGroup::end_epoch(uint64_t epoch, int32_t ring, const std::string&
   const auto ended = epoch_with(epoch);
   if (!ended) return;
   send(EpochEnded{.epoch = epoch, .ring = ring, .reason = reason});
-  finish(ended, ring, reason);
+  ended->end(ring, reason, on_end_);
 }
 
 void RemoteStepGroup::leave(uint32_t /*ring*/) {
@@ -98,7 +92,7 @@ void RemoteStepGroup::handle(StepMessage message) {
   } else if (const auto* reached = std::get_if<StepReached>(&message)) {
     if (const auto epoch = epoch_with(reached->epoch)) epoch->raise_target(reached->step);
   } else if (const auto* ended = std::get_if<EpochEnded>(&message)) {
-    if (const auto epoch = epoch_with(ended->epoch)) finish(epoch, ended->ring, ended->reason);
+    if (const auto epoch = epoch_with(ended->epoch)) epoch->end(ended->ring, ended->reason, on_end_);
   } else {
     throw_error(ErrorCode::kData, "it sent a message about steps that only rings send");
   }
@@ -109,11 +103,11 @@ void RemoteStepGroup::begin(EpochBegun begun) {
     throw_error(ErrorCode::kData,
                 fmt::format("it begins an epoch of {} rings, wanted {}", begun.endpoints.size(), ring_count_));
   }
+  const std::lock_guard lock(mutex_);
+  if (!joined_ || epoch_) throw_error(ErrorCode::kData, "it begins an epoch that the ring has not joined");
   for (comm::TcpEndpoint& endpoint : begun.endpoints) {
     if (endpoint.host.empty()) endpoint.host = host_;
   }
-  const std::lock_guard lock(mutex_);
-  if (!joined_ || epoch_) throw_error(ErrorCode::kData, "it begins an epoch that the ring has not joined");
   epoch_ = std::make_shared<StepEpoch>(begun.epoch, ring_count_);
   endpoints_ = std::move(begun.endpoints);
   is_of_connection_ = true;
@@ -128,7 +122,8 @@ void RemoteStepGroup::detach(const std::string& reason) {
     if (is_of_connection_) ended = epoch_;
     is_of_connection_ = false;
   }
-  if (ended) finish(ended, -1, reason);
+  // Other rings may hear of it first over the exchange: this ring is the one that is lost to them.
+  if (ended) ended->end(static_cast<int32_t>(ring_), reason, on_end_);
 }
 
 }  // namespace millrace::sched

@@ -38,7 +38,6 @@ class RemoteStepGroup final : public StepEpochs {
 
  private:
   void begin(EpochBegun begun);
-  void finish(const std::shared_ptr<StepEpoch>& epoch, int32_t ring, const std::string& reason);
   [[nodiscard]] std::shared_ptr<StepEpoch> epoch_with(uint64_t number);
   void send(const StepMessage& message);
 

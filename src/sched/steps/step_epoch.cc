@@ -38,18 +38,25 @@ void StepEpoch::raise_target(uint64_t step) {
   uint64_t now = target();
   while (now < step && !target_.compare_exchange_weak(now, step, std::memory_order_acq_rel)) {
   }
-  if (now < step) wake_all();
-}
-
-bool StepEpoch::end(int32_t ring, const std::string& reason) {
+  if (now >= step) return;
   const std::lock_guard lock(mutex_);
-  if (ending_) return false;
-  ending_ = {.ring = ring, .reason = reason};
-  return true;
+  wake_all();
 }
 
+void StepEpoch::end(int32_t ring, const std::string& reason, const StepEpochs::EndFn& on_end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ending_) return;
+    ending_ = {.ring = ring, .reason = reason};
+  }
+  if (on_end) on_end(number_, ring, reason);
+  const std::lock_guard lock(mutex_);
+  is_announced_ = true;
+  wake_all();
+}
+
+/// Wakes the rings that wait. The caller holds the mutex.
 void StepEpoch::wake_all() {
-  const std::lock_guard lock(mutex_);
   for (auto& waiter : waiters_) {
     if (waiter) std::exchange(waiter, std::nullopt)->set();
   }
@@ -57,7 +64,7 @@ void StepEpoch::wake_all() {
 
 std::optional<async::Event> StepEpoch::wait_for_news(uint32_t ring, async::Runtime& runtime, uint64_t seen) {
   const std::lock_guard lock(mutex_);
-  if (ending_) {
+  if (is_announced_) {
     throw_error(ErrorCode::kUnavailable, comm::ring_reason(static_cast<int32_t>(ring), ending_->ring, ending_->reason));
   }
   if (target() > seen) return std::nullopt;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "async/event.h"
-#include "sched/steps/step_board.h"
+#include "sched/steps/step_epochs.h"
 
 namespace millrace::sched {
 
@@ -23,9 +23,8 @@ class StepEpoch {
   [[nodiscard]] uint64_t target() const { return target_.load(std::memory_order_acquire); }
   /// Raises the target to `step` and wakes the rings that wait; a smaller one changes nothing.
   void raise_target(uint64_t step);
-  /// Records the end. Returns false if there is one already. The rings receive it once wake_all() is called.
-  [[nodiscard]] bool end(int32_t ring, const std::string& reason);
-  void wake_all();
+  /// Ends the epoch unless it has ended: calls `on_end`, if any, and only then lets the rings receive the end.
+  void end(int32_t ring, const std::string& reason, const StepEpochs::EndFn& on_end);
 
   // Functions for the board of one ring.
   /// Returns an event for the next news; nothing if the target is above `seen`. Throws ErrorException (kUnavailable)
@@ -34,6 +33,8 @@ class StepEpoch {
   void forget_waiter(uint32_t ring);
 
  private:
+  void wake_all();
+
   struct Ending {
     int32_t ring;  // that ended first; -1: none is to blame
     std::string reason;
@@ -41,7 +42,8 @@ class StepEpoch {
   const uint64_t number_;
   std::atomic<uint64_t> target_{0};
   std::mutex mutex_;
-  std::optional<Ending> ending_;                      // guarded by mutex_, as the next
+  std::optional<Ending> ending_;                      // guarded by mutex_, as all below
+  bool is_announced_ = false;                         // the rings receive ending_
   std::vector<std::optional<async::Event>> waiters_;  // [rings] set at news
 };
 

@@ -79,9 +79,7 @@ void StepGroup::end_epoch(uint64_t epoch, int32_t ring, const std::string& reaso
     if (!newest_ || newest_->number() != epoch) return;
     ended = newest_;
   }
-  if (!ended->end(ring, reason)) return;
-  if (on_end_) on_end_(epoch, ring, reason);
-  ended->wake_all();
+  ended->end(ring, reason, on_end_);
 }
 
 void StepGroup::leave(uint32_t ring) {

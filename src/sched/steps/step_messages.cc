@@ -1,5 +1,6 @@
 #include "sched/steps/step_messages.h"
 
+#include "comm/frame.h"
 #include "comm/wire.h"
 
 namespace millrace::sched {
@@ -51,7 +52,8 @@ void put(ByteWriter& out, const EpochEnded& ended) {
 void get(ByteReader& in, EpochEnded& ended) {
   ended.epoch = in.get<uint64_t>();
   ended.ring = in.get<int32_t>();
-  ended.reason = in.get_string();
+  const std::string reason = in.get_string();
+  ended.reason = comm::sanitize_reason(std::as_bytes(std::span(reason)));
 }
 
 void put(ByteWriter& out, const EpochLeft& left) {

@@ -29,6 +29,7 @@ void StepServer::handle(StepMessage message) {
 
 /// Takes part in the next epoch for the ring, and tells it the targets and the end.
 asio::awaitable<void> StepServer::run_epoch(uint16_t port) {
+  if (closed_) co_return;  // close() may come before the task's first step
   StepGroup::Membership membership;
   try {
     membership = co_await group_.join(ring_, runtime_, {.host = host_, .port = port});

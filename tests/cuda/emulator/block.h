@@ -20,7 +20,8 @@ inline constexpr int kWarpLanes = 32;
 struct AsyncCopy {
   void* to = nullptr;
   const void* from = nullptr;
-  uint32_t bytes = 0;  ///< of 16; zeros follow
+  uint32_t bytes = 0;  ///< of `size`; zeros follow
+  uint32_t size = 0;   ///< 4, 8 or 16
 };
 
 /// The sums of wgmma in a thread's registers. They are NaNs from its start to its wait.
@@ -134,7 +135,8 @@ void land_later(std::function<void()> land);
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 /// Loads four 8×8 matrices of 16-bit elements. Lane i gives the address of row i % 8 of matrix i / 8.
 void load_matrix(uint32_t (&registers)[4], const void* row, bool transposed);
-void copy_async(void* shared, const void* global, uint32_t bytes);
+/// Starts a copy of `bytes` bytes, and of zeros up to `size`, which is 4, 8 or 16.
+void copy_async(void* shared, const void* global, uint32_t bytes, uint32_t size = 16);
 void commit_copies();
 /// Waits until at most `pending` of this thread's latest groups are outstanding.
 void wait_copies(size_t pending);
@@ -143,6 +145,7 @@ void wait_copies(size_t pending);
 void fence_async_proxy();
 void wgmma_fence();
 void wgmma(float* d, int columns, uint64_t a, uint64_t b);
+void wgmma_e4m3(float* d, int columns, uint64_t a, uint64_t b, bool adds);
 void wgmma_commit();
 void wgmma_wait(size_t pending);
 

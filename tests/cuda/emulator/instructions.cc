@@ -27,9 +27,9 @@ struct MmaOperands {
   const float* c;
 };
 
-void check_aligned(const char* operation, const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % kVectorBytes != 0) {
-    fault(fmt::format("{} of an address that is not a multiple of {}", operation, kVectorBytes));
+void check_aligned(const char* operation, const void* address, uintptr_t bytes = kVectorBytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+    fault(fmt::format("{} of an address that is not a multiple of {}", operation, bytes));
   }
 }
 
@@ -82,10 +82,10 @@ void gather_matrices(const Collective& lanes) {
 
 void copy(const AsyncCopy& copy) {
   std::memcpy(copy.to, copy.from, copy.bytes);
-  std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, kVectorBytes - copy.bytes);
+  std::memset(static_cast<std::byte*>(copy.to) + copy.bytes, 0, copy.size - copy.bytes);
 }
 
-/// Notes that a copy has written 16 bytes of shared memory, which wgmma may not read before its fence.
+/// Notes that a copy has written to 16 bytes of shared memory, which wgmma may not read before its fence.
 void note_unfenced(const void* to) {
   Block& block = current_block();
   const auto at = static_cast<size_t>(static_cast<const std::byte*>(to) - block.shared) / kVectorBytes;
@@ -108,13 +108,13 @@ void load_matrix(uint32_t (&registers)[4], const void* row, bool transposed) {
                    transposed ? gather_matrices<true> : gather_matrices<false>);
 }
 
-void copy_async(void* shared, const void* global, uint32_t bytes) {
-  check_aligned("cp.async", shared);
-  check_aligned("cp.async", global);
-  if (bytes > kVectorBytes) fault(fmt::format("cp.async of {} bytes", bytes));
+void copy_async(void* shared, const void* global, uint32_t bytes, uint32_t size) {
+  check_aligned("cp.async", shared, size);
+  check_aligned("cp.async", global, size);
+  if (bytes > size) fault(fmt::format("cp.async of {} bytes", bytes));
   // Until the wait nobody may count on what was there or on what will be: both are NaNs.
-  std::memset(shared, 0xFF, kVectorBytes);
-  current_thread().open_copies.push_back({shared, global, bytes});
+  std::memset(shared, 0xFF, size);
+  current_thread().open_copies.push_back({.to = shared, .from = global, .bytes = bytes, .size = size});
 }
 
 void commit_copies() {

@@ -26,6 +26,8 @@ struct Operands {
   int columns;
   uint64_t a;
   uint64_t b;
+  bool is_e4m3 = false;
+  bool adds = true;
 };
 
 uint64_t field(uint64_t descriptor, int shift) {
@@ -56,8 +58,20 @@ std::vector<uint16_t> read_operand(uint64_t descriptor, size_t rows, bool must_b
   return values;
 }
 
-float widen(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
+/// Returns the number of a code of E4M3.
+float e4m3_number(uint32_t code) {
+  const uint32_t magnitude = code & 0x7F;
+  float number = std::bit_cast<float>(magnitude << 20) * 0x1p120f;
+  if (magnitude == 0x7F) number = std::numeric_limits<float>::quiet_NaN();
+  return code > 0x7F ? -number : number;
+}
+
+/// Returns the product of elements of an operand, or of the two codes in each, added to a sum one by one.
+float add_products(float sum, uint16_t a, uint16_t b, bool is_e4m3) {
+  const auto widened = [](uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); };
+  if (!is_e4m3) return sum + widened(a) * widened(b);
+  sum += e4m3_number(a & 255u) * e4m3_number(b & 255u);
+  return sum + e4m3_number(a >> 8u) * e4m3_number(b >> 8u);
 }
 
 /// Returns the sums in flight in these registers, or starts new ones from their values.
@@ -82,7 +96,7 @@ void multiply_in_warpgroup(const WarpgroupCollective& threads) {
   const auto columns = static_cast<size_t>(first.columns);
   for (size_t i = 0; i < kWarpgroupThreads; ++i) {
     const Operands own = at(i);
-    if (own.a != first.a || own.b != first.b || own.columns != first.columns) {
+    if (own.a != first.a || own.b != first.b || own.columns != first.columns || own.adds != first.adds) {
       fault("wgmma: the threads of a warpgroup name different operands");
     }
   }
@@ -92,13 +106,14 @@ void multiply_in_warpgroup(const WarpgroupCollective& threads) {
     const Operands own = at(i);
     OpenSums& sums = open_sums(own);
     sums.group = own.thread->wgmma_groups;
+    if (!own.adds) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
     const size_t lane = i % kWarpLanes;
     for (size_t s = 0; s < sums.values.size();
          ++s) {  // of each 8 columns (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1)
       const size_t row = i / kWarpLanes * 16 + lane / 4 + s % 4 / 2 * 8;
       const size_t column = s / 4 * 8 + lane % 4 * 2 + s % 2;
       for (size_t k = 0; k < kInputs; ++k) {
-        sums.values[s] += widen(a[row * kInputs + k]) * widen(b[column * kInputs + k]);
+        sums.values[s] = add_products(sums.values[s], a[row * kInputs + k], b[column * kInputs + k], own.is_e4m3);
       }
     }
   }
@@ -115,6 +130,12 @@ void check_unchanged(const OpenOperands& read) {
   if (now != read.values) fault("wgmma: what it reads has changed before its wait");
 }
 
+void multiply(const Operands& operands) {
+  const int columns = operands.columns;
+  if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
+  synchronize_warpgroup("wgmma", &operands, multiply_in_warpgroup);
+}
+
 }  // namespace
 
 void fence_async_proxy() {
@@ -128,9 +149,11 @@ void wgmma_fence() {
 }
 
 void wgmma(float* d, int columns, uint64_t a, uint64_t b) {
-  if (columns % 8 != 0 || columns < 8 || columns > 256) fault(fmt::format("wgmma of {} columns", columns));
-  const Operands operands{&current_thread(), d, columns, a, b};
-  synchronize_warpgroup("wgmma", &operands, multiply_in_warpgroup);
+  multiply({.thread = &current_thread(), .d = d, .columns = columns, .a = a, .b = b});
+}
+
+void wgmma_e4m3(float* d, int columns, uint64_t a, uint64_t b, bool adds) {
+  multiply({.thread = &current_thread(), .d = d, .columns = columns, .a = a, .b = b, .is_e4m3 = true, .adds = adds});
 }
 
 void wgmma_commit() {

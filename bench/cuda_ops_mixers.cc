@@ -1,0 +1,167 @@
+// Latent attention with DeepSeek-V3's latents, and the recurrent mixers of Qwen3-Next, on one device.
+
+#include <cmath>
+
+#include "cuda/latent_kernels.h"
+#include "cuda/recurrent_kernels.h"
+#include "cuda_ops_parts.h"
+
+namespace millrace::bench {
+namespace {
+
+/// A batch of sequences of one length, with pages in order and `rows` new rows each.
+class EqualSequences {
+ public:
+  EqualSequences(int32_t sequences, int32_t context, int32_t rows, int32_t page_size)
+      : pages_((context + page_size - 1) / page_size * sequences),
+        count_(std::vector<int32_t>{sequences}),
+        row_begin_(steps(sequences, rows)),
+        prefix_(std::vector<int32_t>(static_cast<size_t>(sequences), context - rows)),
+        split_begin_(steps(sequences, cuda::splits_of(rows, context))),
+        page_begin_(steps(sequences, pages_ / sequences)),
+        page_table_(steps(pages_, 1)),
+        bounds_{.rows = sequences * rows,
+                .sequences = sequences,
+                .sequence_rows = rows,
+                .splits = sequences * cuda::splits_of(rows, context)} {}
+  [[nodiscard]] int32_t pages() const { return pages_; }
+  [[nodiscard]] const cuda::BatchBounds& bounds() const { return bounds_; }
+  [[nodiscard]] cuda::DeviceBatch get() const {
+    return {.sequence_count = count_.as<int32_t>(),
+            .row_begin = row_begin_.as<int32_t>(),
+            .prefix = prefix_.as<int32_t>(),
+            .split_begin = split_begin_.as<int32_t>(),
+            .page_begin = page_begin_.as<int32_t>(),
+            .pages = page_table_.as<uint32_t>()};
+  }
+
+ private:
+  static std::vector<int32_t> steps(int32_t count, int32_t step) {
+    std::vector<int32_t> values;
+    for (int32_t i = 0; i <= count; ++i) values.push_back(i * step);
+    return values;
+  }
+  int32_t pages_;
+  DeviceBytes count_;
+  DeviceBytes row_begin_;
+  DeviceBytes prefix_;
+  DeviceBytes split_begin_;
+  DeviceBytes page_begin_;
+  DeviceBytes page_table_;
+  cuda::BatchBounds bounds_;
+};
+
+/// Returns the seconds of latent attention over sequences whose latents alternate between copies.
+double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape, int32_t sequences,
+                   int32_t context, int32_t rows) {
+  constexpr int32_t kPageSize = 64;
+  const EqualSequences batch(sequences, context, rows, kPageSize);
+  const cuda::DeviceKvCache cache{.layer_count = 1,
+                                  .kv_head_count = 1,
+                                  .head_dim = shape.key_dim(),
+                                  .latent_dim = shape.latent_dim,
+                                  .page_size = kPageSize};
+  const size_t bytes = cuda::kv_page_bytes(cache) * static_cast<size_t>(batch.pages());
+  const size_t copies = options.cold_copies(bytes);
+  const DeviceBytes latents = random_bf16(bytes / 2 * copies);
+  const auto heads = static_cast<size_t>(shape.head_count);
+  const DeviceBytes queries =
+      random_bf16(heads * cuda::packed_weight_bytes(shape.latent_dim, shape.nope_dim, false) / 2);
+  const DeviceBytes values =
+      random_bf16(heads * cuda::packed_weight_bytes(shape.value_dim, shape.latent_dim, false) / 2);
+  const DeviceBytes frequencies(static_cast<size_t>(shape.rope_dim / 2) * sizeof(float));
+  const auto row_count = static_cast<size_t>(sequences * rows);
+  const DeviceBytes q(std::vector<float>(row_count * static_cast<size_t>(shape.query_width()), 0.1f));
+  const DeviceBytes out(row_count * static_cast<size_t>(shape.output_width()) * sizeof(uint16_t));
+  const DeviceBytes workspace(cuda::latent_attention_workspace_bytes(shape, batch.bounds()));
+  return seconds(
+      stream,
+      [&](int i) {
+        cuda::DeviceKvCache turn = cache;
+        turn.data = latents.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
+        cuda::latent_attention(stream, q.as<float>(), shape, {frequencies.as<float>(), shape.rope_dim},
+                               {queries.as<>(), values.as<>()}, batch.get(), batch.bounds(), turn, 0, out.as<>(),
+                               workspace.as<>(), workspace.bytes());
+      },
+      rows > 1 ? 3 : 20);
+}
+
+/// Returns the seconds of a delta net whose states alternate between copies.
+double delta_time(cudaStream_t stream, const OpsOptions& options, const tensor::DeltaNetShape& shape, int32_t sequences,
+                  int32_t rows) {
+  constexpr int32_t kPageSize = 64;
+  const EqualSequences batch(sequences, rows + 1, rows, kPageSize);
+  const cuda::DeviceKvCache cache{
+      .layer_count = 1, .state_values = shape.value_width() * shape.key_dim, .page_size = kPageSize};
+  const size_t bytes = cuda::kv_page_bytes(cache) * static_cast<size_t>(batch.pages());
+  const size_t copies = options.cold_copies(bytes);
+  const DeviceBytes states(bytes * copies);
+  const auto row_count = static_cast<size_t>(sequences * rows);
+  const auto heads = static_cast<size_t>(shape.value_head_count);
+  const DeviceBytes mixed(
+      std::vector<float>(row_count * static_cast<size_t>(2 * shape.key_width() + shape.value_width()), 0.1f));
+  const DeviceBytes gates(row_count * 2 * heads * sizeof(float));
+  const DeviceBytes weights(heads * sizeof(float));
+  const DeviceBytes out(row_count * static_cast<size_t>(shape.value_width()) * sizeof(float));
+  return seconds(
+      stream,
+      [&](int i) {
+        cuda::DeviceKvCache turn = cache;
+        turn.data = states.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
+        cuda::delta_net(stream, mixed.as<float>(), gates.as<float>(), shape,
+                        {.decay = weights.as<float>(), .step_bias = weights.as<float>()}, batch.get(), batch.bounds(),
+                        turn, 0, out.as<float>());
+      },
+      rows > 1 ? 3 : 20);
+}
+
+}  // namespace
+
+void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy_rate) {
+  for (const int32_t heads : options.latent_heads) {
+    const tensor::LatentShape shape{.head_count = heads,
+                                    .nope_dim = options.head_dim,
+                                    .rope_dim = options.head_dim / 2,
+                                    .value_dim = options.head_dim,
+                                    .latent_dim = 4 * options.head_dim,
+                                    .scale = 0.07f};
+    fmt::print("\nlatent attention, one layer, {} heads over latents of {}+{}\n", heads, shape.latent_dim,
+               shape.rope_dim);
+    for (const int32_t sequences : options.sequences) {
+      for (const int32_t context : options.contexts) {
+        if (int64_t{sequences} * context > int64_t{1} << 20) continue;
+        const double time = latent_time(stream, options, shape, sequences, context, 1);
+        const double bytes = 2.0 * shape.key_dim() * sequences * context;
+        fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s, {:.2f} of copying\n", sequences, context,
+                   time * 1e6, bytes / time * 1e-9, bytes / time / copy_rate);
+      }
+    }
+    for (const int32_t prefix : options.prefixes) {
+      const int32_t rows = options.prompt_rows;
+      const double time = latent_time(stream, options, shape, 1, prefix + rows, rows);
+      const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
+      fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
+                 2.0 * keys * heads * (shape.key_dim() + shape.latent_dim) / time * 1e-12);
+    }
+  }
+}
+
+void measure_states(cudaStream_t stream, const OpsOptions& options, double copy_rate) {
+  const tensor::DeltaNetShape shape{.key_head_count = (options.heads + 1) / 2,
+                                    .value_head_count = (options.heads + 1) / 2 * 2,
+                                    .key_dim = options.head_dim,
+                                    .value_dim = options.head_dim};
+  fmt::print("\ndelta net, one layer, {} heads of {}x{}\n", shape.value_head_count, shape.key_dim, shape.value_dim);
+  const double state_bytes = 8.0 * static_cast<double>(shape.value_width()) * shape.key_dim;  // read and written
+  for (const int32_t sequences : options.sequences) {
+    const double time = delta_time(stream, options, shape, sequences, 1);
+    const double bytes = state_bytes * sequences;
+    fmt::print("decode, {:>3} sequences: {:8.1f} us {:6.0f} GB/s, {:.2f} of copying\n", sequences, time * 1e6,
+               bytes / time * 1e-9, bytes / time / copy_rate);
+  }
+  const double time = delta_time(stream, options, shape, 1, options.prompt_rows);
+  fmt::print("prompt, {} rows: {:8.1f} us, {:.2f} us per row\n", options.prompt_rows, time * 1e6,
+             time * 1e6 / options.prompt_rows);
+}
+
+}  // namespace millrace::bench

@@ -1,0 +1,116 @@
+#pragma once
+
+// Keys and values as codes of 8 bits, each times a scale: how they are stored, and how they become bf16. The codes are
+// those of the CPU backend.
+
+#include "cuda/batch.cuh"
+
+namespace millrace::cuda {
+
+/// The byte offsets of a token's key and scales from the cache's start.
+struct CodedToken {
+  size_t key = 0;
+  size_t scales = 0;
+};
+/// Returns the bytes from a key's codes to those of its value.
+__device__ inline size_t coded_value_offset(const DeviceKvCache& cache) {
+  return static_cast<size_t>(cache.kv_head_count) * cache.page_size * code_stride(cache.head_dim);
+}
+__device__ inline CodedToken coded_token(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t head,
+                                         int32_t slot) {
+  const size_t begin = page * kv_page_bytes(cache) + layer * kv_layer_bytes(cache);
+  const auto index = static_cast<size_t>(head * cache.page_size + slot);
+  return {.key = begin + index * code_stride(cache.head_dim),
+          .scales = begin + 2 * coded_value_offset(cache) + index * kv_scale_count(cache) * sizeof(uint32_t)};
+}
+
+/// The magnitude, as bits, from which a value counts as a fault: below it every code times its scale is finite.
+constexpr uint32_t kCodedFaultBits = 0x7E800000u;  // 2^126
+/// Values whose largest magnitude is below this become zeros, so that no scale is subnormal.
+constexpr float kMinCodedMagnitude = 0x1p-100f;
+
+/// Returns the bits of the largest magnitude of values [first, end), to every lane.
+__device__ inline uint32_t largest_magnitude_bits(const float* values, int32_t first, int32_t end, int lane) {
+  uint32_t largest = 0;
+  for (int32_t i = first + lane; i < end; i += kLanes) {
+    largest = max(largest, __float_as_uint(values[i]) & 0x7FFFFFFFu);
+  }
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+/// Returns the E4M3 number that is nearest to a value of at most 448, ties to even. Magnitudes below 2^-6 become zero.
+__device__ inline uint8_t e4m3_code(float value) {
+  constexpr uint32_t kMinNormal = 121u << 23;
+  constexpr uint32_t kExponentOffset = 120u << 3;
+  const uint32_t word = __float_as_uint(value);
+  const uint32_t magnitude = word & 0x7FFFFFFFu;
+  const uint32_t rounded = magnitude + 0x7FFFFu + (magnitude >> 20 & 1u);
+  if (rounded < kMinNormal) return 0;
+  return static_cast<uint8_t>((word >> 24 & 0x80u) | min((rounded >> 20) - kExponentOffset, 0x7Eu));
+}
+
+/// Encodes a key or a value [head_dim]; one warp. Scales lie two elements apart. A part that is not finite gets a NaN.
+__device__ inline void encode(const DeviceKvCache& cache, const float* values, int lane, uint8_t* codes,
+                              uint16_t* scales) {
+  const bool is_int8 = cache.element == KvElement::kInt8;
+  const int32_t width = is_int8 ? kInt8ScaleChannels : cache.head_dim;
+  for (int32_t part = 0; part < kv_scale_count(cache); ++part) {
+    const int32_t first = part * width;
+    const int32_t end = min(first + width, cache.head_dim);
+    const uint32_t bits = largest_magnitude_bits(values, first, end, lane);
+    const float largest = __uint_as_float(bits);
+    uint32_t scale = 0;
+    if (bits >= kCodedFaultBits) {
+      scale = 0x7FC0u;
+    } else if (largest >= kMinCodedMagnitude) {
+      // Rounded up to bf16, so that no code saturates.
+      scale = (__float_as_uint(largest / (is_int8 ? 127.0f : 448.0f)) + 0xFFFFu) >> 16;
+    }
+    const bool has_codes = bits < kCodedFaultBits && scale != 0;
+    const float divisor = bf16_to_float(static_cast<uint16_t>(scale));
+    for (int32_t i = first + lane; i < end; i += kLanes) {
+      const float value = has_codes ? values[i] / divisor : 0.0f;
+      codes[i] = is_int8 ? static_cast<uint8_t>(static_cast<int32_t>(rintf(value))) : e4m3_code(value);
+    }
+    if (lane == 0) scales[2 * part] = static_cast<uint16_t>(scale);
+  }
+  for (int32_t i = cache.head_dim + lane; i < code_stride(cache.head_dim); i += kLanes) codes[i] = 0;
+}
+
+/// Stores a key and a value as codes; one warp. A value with a fault becomes zeros with a NaN key, as in bf16.
+__device__ inline void store_codes(const DeviceKvCache& cache, const CodedToken& token, const float* key,
+                                   const float* value, int lane) {
+  auto* const data = static_cast<std::byte*>(cache.data);
+  auto* const codes = reinterpret_cast<uint8_t*>(data + token.key);
+  auto* const scales = reinterpret_cast<uint16_t*>(data + token.scales);
+  uint8_t* const value_codes = codes + coded_value_offset(cache);
+  if (largest_magnitude_bits(value, 0, cache.head_dim, lane) < kCodedFaultBits) {
+    encode(cache, key, lane, codes, scales);
+    encode(cache, value, lane, value_codes, scales + 1);
+    return;
+  }
+  for (int32_t i = lane; i < code_stride(cache.head_dim); i += kLanes) codes[i] = value_codes[i] = 0;
+  for (int32_t part = lane; part < kv_scale_count(cache); part += kLanes) {
+    scales[2 * part] = 0x7FC0u;
+    scales[2 * part + 1] = 0;
+  }
+}
+
+/// Returns bytes 2·i and 2·i + 1 of a word, integers from -128 to 127, times a scale.
+__device__ inline uint32_t dequantize_int8_pair(uint32_t word, uint32_t i, float scale) {
+  const auto integer = [bytes = word ^ 0x80808080u](uint32_t byte) {
+    return __uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7540u + byte)) - (0x1p23f + 128.0f);
+  };
+  return pack_bf16(integer(2 * i) * scale, integer(2 * i + 1) * scale);
+}
+
+/// Returns bytes 2·i and 2·i + 1 of a word, E4M3 without subnormal numbers, times a scale given twice in bf16.
+__device__ inline uint32_t dequantize_e4m3_pair(uint32_t word, uint32_t i, uint32_t scales) {
+  constexpr uint32_t kExponents = 0x7B807B80u;  // 2^120
+  constexpr uint32_t kMinusZeros = 0x80008000u;
+  const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404u : 0x3424u);
+  const uint32_t numbers = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
+  return fma_bf16x2(fma_bf16x2(numbers, kExponents, kMinusZeros), scales, kMinusZeros);
+}
+
+}  // namespace millrace::cuda

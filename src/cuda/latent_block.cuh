@@ -1,0 +1,242 @@
+#pragma once
+
+// One block's share of latent attention: 32 pairs of row and head against blocks of 32 latents. Both kernels of
+// latent_attention.cu use it, so that a row's sums are the same instructions in the same order in either.
+
+#include "cuda/attention_block.cuh"
+#include "cuda/latent_kernels.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kTileRows = 2 * kWarpRows;  ///< pairs of row and head of a block
+constexpr int kQuarters = 4;              ///< warps that share 16 pairs: each has a quarter of the keys and channels
+constexpr int kLatentThreads = 2 * kQuarters * kLanes;
+
+/// The shared-memory layout for latents of up to kLatentDim values with keys of up to kKeyDim; further values are
+/// zeros.
+template <int kLatentDim, int kKeyDim>
+struct LatentTile {
+  static constexpr int kLatent = kLatentDim;
+  static constexpr int kKey = kKeyDim;
+  static constexpr int kWarpChannels = kLatentDim / kQuarters;
+  static constexpr int kChunks = kKeyDim / 8;         ///< 16-byte chunks per key
+  static constexpr int kRowBytes = kKeyDim * 2 + 16;  ///< the chunks of eight keys fall into different banks
+  static constexpr int kStageBytes = kBlockKeys * kRowBytes;
+  static constexpr int kQueryBytes = kTileRows * kRowBytes;
+  static constexpr int kScoreStride = kBlockKeys + 8;  ///< floats per pair; spreads pairs over the banks
+  static constexpr int kScoreBytes = kTileRows * kScoreStride * 4;
+  static constexpr size_t kSharedBytes = 2 * kStageBytes + kQueryBytes + kScoreBytes;
+  using State = RowState<kWarpChannels>;
+  static_assert(kKeyDim % 32 == 0 && kWarpChannels % 16 == 0);
+  // The copies of a stage are the same number for every thread, since all lanes take part in a shuffle.
+  static_assert(kBlockKeys * kChunks % kLatentThreads == 0);
+};
+
+struct LatentParams {
+  const uint16_t* latents = nullptr;  // queries in the space of latents [heads][rows][latent_dim]
+  const uint16_t* keys = nullptr;     // their rotated channels [heads][rows][rope_dim]
+  uint16_t* out = nullptr;            // [heads][rows][latent_dim]
+  int32_t head_count = 0;
+  int32_t latent_dim = 0;
+  int32_t rope_dim = 0;
+  int32_t first_row = 0;  ///< the slice of the batch's rows that the matrices hold
+  int32_t rows = 0;
+  float scale_log2 = 0.0f;
+  DeviceBatch batch;
+  DeviceKvCache cache;
+  int32_t layer = 0;
+  int32_t split_rows = 0;          ///< sequences of at most this number of rows go split by split
+  float* partial_acc = nullptr;    // [split][split_rows · heads][kLatent]
+  float2* partial_sums = nullptr;  // the same without channels: maximum, sum
+};
+
+/// The pairs of row and head of one sequence that a slice has. Pair i is head i % heads of row i / heads.
+struct LatentRows {
+  int32_t sequence = -1;
+  int32_t first = 0;      ///< first pair of the block
+  int32_t total = 0;      ///< pairs of the sequence
+  int32_t row_begin = 0;  ///< its first row in the slice
+  int32_t prefix = 0;     ///< the position of that row
+  [[nodiscard]] __device__ int32_t position(const LatentParams& a, int32_t pair) const {
+    return prefix + min(pair, total - 1) / a.head_count;
+  }
+  /// Returns the row of the slice's matrices for a pair.
+  [[nodiscard]] __device__ size_t matrix_row(const LatentParams& a, int32_t pair) const {
+    return static_cast<size_t>(pair % a.head_count) * a.rows + row_begin + pair / a.head_count;
+  }
+};
+
+__device__ LatentRows rows_of(const LatentParams& a, int32_t sequence, int32_t first) {
+  const int32_t whole = a.batch.row_begin[sequence];
+  const int32_t begin = max(whole, a.first_row);
+  const int32_t end = min(a.batch.row_begin[sequence + 1], a.first_row + a.rows);
+  return {.sequence = sequence,
+          .first = first,
+          .total = max(0, end - begin) * a.head_count,
+          .row_begin = begin - a.first_row,
+          .prefix = a.batch.prefix[sequence] + begin - whole};
+}
+
+/// Returns whether a sequence goes split by split.
+__device__ bool takes_splits(const LatentParams& a, int32_t sequence) {
+  return a.batch.row_begin[sequence + 1] - a.batch.row_begin[sequence] <= a.split_rows;
+}
+__device__ size_t partial_of(const LatentParams& a, int32_t split, int32_t pair) {
+  return static_cast<size_t>(split) * (a.split_rows * a.head_count) + pair;
+}
+
+/// Loads the block's queries into shared memory; zeros after the last pair and channel.
+template <class Tile>
+__device__ void load_queries(const LatentParams& a, const LatentRows& rows, std::byte* queries) {
+  const int32_t key_dim = a.latent_dim + a.rope_dim;
+  const bool aligned = a.latent_dim % 8 == 0 && a.rope_dim % 8 == 0;
+  for (int i = threadIdx.x; i < kTileRows * Tile::kChunks; i += kLatentThreads) {
+    const int32_t pair = rows.first + i / Tile::kChunks;
+    const int channel = i % Tile::kChunks * 8;
+    const size_t row = pair < rows.total ? rows.matrix_row(a, pair) : 0;
+    const int32_t known = pair < rows.total ? max(0, min(8, key_dim - channel)) : 0;
+    const auto from = [&](int32_t c) {
+      return c < a.latent_dim ? a.latents + row * a.latent_dim + c : a.keys + row * a.rope_dim + (c - a.latent_dim);
+    };
+    std::byte* const to = queries + i / Tile::kChunks * Tile::kRowBytes + channel * 2;
+    if (aligned && known == 8) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from(channel));
+    } else {
+      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(to)[j] = j < known ? *from(channel + j) : uint16_t{0};
+    }
+  }
+}
+
+/// Starts the copies of 32 latents with their keys, where each lane knows the offset of one. Missing ones become zeros.
+template <class Tile>
+__device__ void load_latents(const KvSource& source, size_t own_offset, std::byte* stage) {
+  const auto* const data = static_cast<const uint16_t*>(source.cache.data);
+  const int32_t stride = channel_stride(source.cache.head_dim);
+  for (int i = threadIdx.x; i < kBlockKeys * Tile::kChunks; i += kLatentThreads) {
+    const int key = i / Tile::kChunks;
+    const int chunk = i % Tile::kChunks;
+    const size_t offset = __shfl_sync(kAllLanes, own_offset, key);
+    const bool known = offset != kNoKey && chunk * 8 < stride;
+    copy_async(stage + key * Tile::kRowBytes + chunk * 16, data + (known ? offset + chunk * 8 : 0), known ? 16 : 0);
+  }
+}
+
+/// Computes the scores of a warp's 16 pairs and its quarter of the keys, and stores them for the warps that share the
+/// pairs, [pair][key].
+template <class Tile>
+__device__ void score_quarter(const std::byte* queries, const std::byte* stage, int lane, int quarter, float* scores) {
+  const std::byte* const query = queries + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
+  const std::byte* const key = stage + (quarter * 8 + lane % 8) * Tile::kRowBytes + lane / 8 * 16;
+  float sums[2][4] = {};  // two chains of dependent products overlap
+#pragma unroll
+  for (int step = 0; step < Tile::kKey / 32; ++step) {
+    uint32_t b[4];
+    load_matrix(b, key + step * 64);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t a[4];
+      load_matrix(a, query + step * 64 + half * 32);
+      const uint32_t pair[2] = {b[half * 2], b[half * 2 + 1]};
+      mma(sums[half], a, pair);
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float* const to = scores + (lane / 4 + row * 8) * Tile::kScoreStride + quarter * 8 + lane % 4 * 2;
+    *reinterpret_cast<float2*>(to) =
+        float2{sums[0][row * 2] + sums[1][row * 2], sums[0][row * 2 + 1] + sums[1][row * 2 + 1]};
+  }
+}
+
+/// Loads the scores of a warp's 16 pairs and all keys, in mma's layout.
+template <class Tile>
+__device__ void load_scores(const float* from, int lane, float (&scores)[4][4]) {
+#pragma unroll
+  for (int tile = 0; tile < 4; ++tile) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const auto two =
+          *reinterpret_cast<const float2*>(from + (lane / 4 + row * 8) * Tile::kScoreStride + tile * 8 + lane % 4 * 2);
+      scores[tile][row * 2] = two.x;
+      scores[tile][row * 2 + 1] = two.y;
+    }
+  }
+}
+
+/// acc += probabilities · a warp's quarter of the latents' values.
+template <class Tile>
+__device__ void add_latents(const float (&p)[4][4], const std::byte* stage, int lane, int quarter,
+                            typename Tile::State& state) {
+  const std::byte* const value =
+      stage + (lane % 16) * Tile::kRowBytes + quarter * Tile::kWarpChannels * 2 + lane / 16 * 16;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float(&low)[4] = p[half * 2];
+    const float(&high)[4] = p[half * 2 + 1];
+    const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
+                           pack_bf16(high[2], high[3])};
+#pragma unroll
+    for (int pair = 0; pair < Tile::kWarpChannels / 16; ++pair) {
+      uint32_t b[4];
+      load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
+      const uint32_t first[2] = {b[0], b[1]};
+      const uint32_t second[2] = {b[2], b[3]};
+      mma(state.acc[pair * 2], a, first);
+      mma(state.acc[pair * 2 + 1], a, second);
+    }
+  }
+}
+
+/// Walks over the latents [begin, end) of a sequence; `begin` is a multiple of 32. Calls end_split(state) at the end of
+/// each split.
+template <class Tile, class EndSplit>
+__device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int32_t begin, int32_t end,
+                             typename Tile::State& state, const EndSplit& end_split) {
+  const int lane = threadIdx.x % kLanes;
+  const int quarter = threadIdx.x / kLanes % kQuarters;
+  const int group = threadIdx.x / kLanes / kQuarters;  // which 16 pairs
+  std::byte* const stages = shared_memory();
+  std::byte* const queries = stages + 2 * Tile::kStageBytes;
+  auto* const scores = reinterpret_cast<float*>(queries + Tile::kQueryBytes) + group * kWarpRows * Tile::kScoreStride;
+  const KvSource source{.cache = a.cache,
+                        .pages = a.batch.pages + a.batch.page_begin[rows.sequence],
+                        .layer = a.layer,
+                        .head = 0,
+                        .limit = rows.prefix + rows.total / a.head_count};
+  Visibility sees;
+  for (int i = 0; i < 2; ++i) sees.position[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
+  load_queries<Tile>(a, rows, queries);
+  load_latents<Tile>(source, key_offset(source, begin + lane), stages);
+  commit_copies();
+  size_t next_offset = key_offset(source, begin + kBlockKeys + lane);
+  for (int32_t key = begin; key < end; key += kBlockKeys) {
+    const std::byte* const stage = stages + (key - begin) / kBlockKeys % 2 * Tile::kStageBytes;
+    wait_copies<0>();
+    __syncthreads();  // no warp reads the other stage or the scores any more
+    const int32_t next = key + kBlockKeys;
+    if (next < end)
+      load_latents<Tile>(source, next_offset, stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes);
+    commit_copies();
+    next_offset = key_offset(source, next + kBlockKeys + lane);
+    score_quarter<Tile>(queries + group * kWarpRows * Tile::kRowBytes, stage, lane, quarter, scores);
+    __syncthreads();
+    float block[4][4];
+    load_scores<Tile>(scores, lane, block);
+    float factor[2];
+    online_softmax_block<Tile::kWarpChannels>(block, sees, key, a.scale_log2, lane, state, factor);
+    // A factor of 1 changes no bit, so the work can be left out where all rows agree.
+    if (__ballot_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f) != 0) {
+#pragma unroll
+      for (int tile = 0; tile < Tile::kWarpChannels / 8; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state.acc[tile][i] *= factor[i / 2];
+      }
+    }
+    add_latents<Tile>(block, stage, lane, quarter, state);
+    if (next % kSplitKeys == 0 || next >= end) end_split(state);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cuda

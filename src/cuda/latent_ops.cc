@@ -1,0 +1,91 @@
+#include "cuda/latent_ops.h"
+
+#include <cstring>
+
+#include "cuda/operands.h"
+#include "tensor/slices.h"
+
+namespace millrace::cuda {
+namespace {
+
+using tensor::DType;
+using tensor::HostTensor;
+using tensor::LatentShape;
+
+/// Returns the bytes of a transposed matrix.
+std::vector<std::byte> transposed_bytes(const HostTensor& matrix) {
+  const auto rows = static_cast<size_t>(matrix.shape[0]);
+  const auto cols = static_cast<size_t>(matrix.shape[1]);
+  const size_t element = tensor::size_of(matrix.dtype);
+  std::vector<std::byte> bytes(matrix.bytes());
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t col = 0; col < cols; ++col)
+      std::memcpy(&bytes[(col * rows + row) * element], matrix.data + (row * cols + col) * element, element);
+  }
+  return bytes;
+}
+
+DeviceRotary rotary_of(const tensor::RotaryTable& rotary, const LatentShape& shape) {
+  CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
+  return {.inverse_frequency = values_of(rotary.inverse_frequency),
+          .rotary_dim = rotary.rotary_dim,
+          .attention_factor = rotary.attention_factor};
+}
+
+/// Returns the layout of a cache, which must have layer `layer` of such latents.
+const DeviceKvCache& latents_in(const tensor::KvCache& cache, const LatentShape& shape, int32_t layer) {
+  const tensor::KvCacheShape& found = cache.shape();
+  CHECK(found.latent_dim == shape.latent_dim && found.head_dim == shape.key_dim() && layer >= 0 &&
+            layer < found.layer_count,
+        "layer {} of {} with latents of {} and keys of {}, wanted {} and {}", layer, found.layer_count,
+        found.latent_dim, found.head_dim, shape.latent_dim, shape.key_dim());
+  return as_cuda(cache).layout();
+}
+
+}  // namespace
+
+std::unique_ptr<CudaLatentExpansion> pack_latent_expansion(WeightLoader& loader, const HostTensor& kv_b,
+                                                           const LatentShape& shape) {
+  const int64_t rows = shape.nope_dim + shape.value_dim;
+  const tensor::Shape wanted{shape.head_count * rows, int64_t{shape.latent_dim}};
+  CHECK(kv_b.shape == wanted, "{}: {}, wanted {}", kv_b.name, kv_b.shape.to_string(), wanted.to_string());
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<HostTensor> queries;
+  std::vector<HostTensor> values;
+  for (int64_t first = 0; first < wanted[0]; first += rows) {
+    bytes.push_back(transposed_bytes(tensor::row_slice(kv_b, {first, first + shape.nope_dim})));
+    queries.push_back({.name = kv_b.name,
+                       .dtype = kv_b.dtype,
+                       .shape = {int64_t{shape.latent_dim}, int64_t{shape.nope_dim}},
+                       .data = bytes.back().data()});
+    values.push_back(tensor::row_slice(kv_b, {first + shape.nope_dim, first + rows}));
+  }
+  return std::make_unique<CudaLatentExpansion>(loader.pack_each(queries), loader.pack_each(values), shape.head_count);
+}
+
+void store_latents(Device& device, tensor::Matrix kv, const LatentShape& shape, const tensor::RotaryTable& rotary,
+                   const tensor::DeviceVector& norm, float norm_epsilon, const tensor::UploadedBatch& batch,
+                   tensor::KvCache& cache, int32_t layer) {
+  const CudaBatch& uploaded = as_cuda(batch);
+  check_matrix("kv", kv, DType::kF32, uploaded.bounds.rows, shape.key_dim());
+  CHECK(norm.size() == shape.latent_dim, "the norm of a latent has {} weights, wanted {}", norm.size(),
+        shape.latent_dim);
+  store_latent(device.compute.get(), floats(kv), shape, rotary_of(rotary, shape), values_of(&norm), norm_epsilon,
+               uploaded.device, uploaded.bounds, latents_in(cache, shape, layer), layer);
+}
+
+void attend_to_latents(Device& device, tensor::Matrix q, const LatentShape& shape, const tensor::RotaryTable& rotary,
+                       const tensor::LatentExpansion& expansion, const tensor::UploadedBatch& batch,
+                       const tensor::KvCache& cache, int32_t layer, tensor::Matrix out) {
+  const CudaBatch& uploaded = as_cuda(batch);
+  const auto& expands = static_cast<const CudaLatentExpansion&>(expansion);
+  check_matrix("q", q, DType::kF32, uploaded.bounds.rows, shape.query_width());
+  check_matrix("out", out, DType::kBF16, q.rows, shape.output_width());
+  CHECK(expands.heads() == shape.head_count, "an expansion of {} heads, wanted {}", expands.heads(), shape.head_count);
+  const size_t bytes = latent_attention_workspace_bytes(shape, uploaded.bounds);
+  std::byte* const scratch = device.scratch(device.attention_scratch, bytes);
+  latent_attention(device.compute.get(), floats(q), shape, rotary_of(rotary, shape), expands.get(), uploaded.device,
+                   uploaded.bounds, latents_in(cache, shape, layer), layer, out.data, scratch, bytes);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,17 @@
+#include "tensor/fp8.h"
+
+namespace millrace::tensor {
+
+std::vector<float> decode(const Fp8Matrix& matrix) {
+  std::vector<float> weights;
+  weights.reserve(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const std::byte* const codes = matrix.codes + row * matrix.row_bytes;
+    for (int64_t col = 0; col < matrix.cols; ++col) {
+      weights.push_back(kE4M3[static_cast<size_t>(codes[col])] * matrix.scale(row, col));
+    }
+  }
+  return weights;
+}
+
+}  // namespace millrace::tensor

@@ -1,0 +1,121 @@
+// The ops of latent attention as plain loops; see plain_kernels.cc.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cuda/emulator/emulator.h"
+#include "cuda/latent_kernels.h"
+#include "cuda_backend/plain_numbers.h"
+#include "cuda_backend/plain_rows.h"
+
+namespace millrace::cuda {
+namespace {
+
+/// Returns the latent and key of a token in a page.
+uint16_t* latent_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t token) {
+  std::byte* begin = static_cast<std::byte*>(cache.data) + page * kv_page_bytes(cache) +
+                     static_cast<size_t>(layer) * kv_layer_bytes(cache);
+  return reinterpret_cast<uint16_t*>(begin) + static_cast<size_t>(token * channel_stride(cache.head_dim));
+}
+
+/// Rotates [rotary_dim] values to a position and rounds them.
+void rotate(const float* from, const DeviceRotary& rotary, int32_t position, uint16_t* to) {
+  const int32_t half = rotary.rotary_dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
+    const auto cos = static_cast<float>(std::cos(angle)) * rotary.attention_factor;
+    const auto sin = static_cast<float>(std::sin(angle)) * rotary.attention_factor;
+    to[i] = to_bf16(from[i] * cos - from[i + half] * sin);
+    to[i + half] = to_bf16(from[i + half] * cos + from[i] * sin);
+  }
+}
+
+bool is_fault(uint16_t bits) {
+  return !std::isfinite(to_float(bits));
+}
+
+/// Computes one head's result [latent_dim] for a query [latent_dim + rope_dim], in the order of positions.
+std::vector<uint16_t> attend(const std::vector<uint16_t>& query, const tensor::LatentShape& shape,
+                             const DeviceBatch& batch, const DeviceKvCache& cache, int32_t layer, int32_t sequence,
+                             int32_t position) {
+  const auto at = [&](int32_t key) {
+    return latent_at(cache, page_of(batch, cache, sequence, key), layer, key % cache.page_size);
+  };
+  std::vector<float> weights;
+  for (int32_t key = 0; key <= position; ++key)
+    weights.push_back(dot(query.data(), at(key), query.size()) * shape.scale);
+  const float max = *std::ranges::max_element(weights);
+  std::vector<float> sums(static_cast<size_t>(shape.latent_dim), 0.0f);
+  float total = 0.0f;
+  for (int32_t key = 0; key <= position; ++key) {
+    const float weight = std::exp(weights[static_cast<size_t>(key)] - max);
+    total += weight;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * to_float(at(key)[i]);
+  }
+  std::vector<uint16_t> result;
+  for (const float sum : sums) result.push_back(to_bf16(sum / total));
+  return result;
+}
+
+}  // namespace
+
+void store_latent(cudaStream_t stream, const float* kv, const tensor::LatentShape& shape, const DeviceRotary& rotary,
+                  const float* norm, float norm_epsilon, const DeviceBatch& batch, const BatchBounds& bounds,
+                  const DeviceKvCache& cache, int32_t layer) {
+  emulator::emulated_enqueue(stream, [=] {
+    check_bounds("store_latent", batch, bounds);
+    each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+      const float* from = kv + static_cast<size_t>(row * shape.key_dim());
+      uint16_t* to = latent_at(cache, page_of(batch, cache, sequence, position), layer, position % cache.page_size);
+      float squares = 0.0f;
+      for (int32_t i = 0; i < shape.latent_dim; ++i) squares += from[i] * from[i];
+      const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(shape.latent_dim) + norm_epsilon);
+      for (int32_t i = 0; i < shape.latent_dim; ++i) to[i] = to_bf16(from[i] * inverse * norm[i]);
+      rotate(from + shape.latent_dim, rotary, position, to + shape.latent_dim);
+      if (!std::any_of(to, to + shape.latent_dim, is_fault)) return;
+      std::fill_n(to, shape.latent_dim, uint16_t{0});
+      std::fill_n(to + shape.latent_dim, shape.rope_dim, to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    });
+  });
+}
+
+size_t latent_attention_workspace_bytes(const tensor::LatentShape&, const BatchBounds& bounds) {
+  constexpr size_t kRowBytes = 2048;  // of a split
+  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(std::min(bounds.sequence_rows, kMaxSplitKvRows)) *
+         kRowBytes;
+}
+
+size_t latent_attention_shared_bytes(const tensor::LatentShape&) {
+  return 0;
+}
+
+void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
+                      const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
+                      const DeviceKvCache& cache, int32_t layer, void* out, void*, size_t) {
+  emulator::emulated_enqueue(stream, [=] {
+    check_bounds("latent_attention", batch, bounds);
+    const auto nope = static_cast<size_t>(shape.nope_dim);
+    const auto latent = static_cast<size_t>(shape.latent_dim);
+    const auto value_dim = static_cast<size_t>(shape.value_dim);
+    each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+      for (int32_t head = 0; head < shape.head_count; ++head) {
+        const auto of_head = static_cast<size_t>(head);
+        const auto pair = static_cast<size_t>(row) * static_cast<size_t>(shape.head_count) + of_head;
+        const float* from = q + pair * (nope + static_cast<size_t>(shape.rope_dim));
+        std::vector<uint16_t> plain(nope);
+        std::transform(from, from + nope, plain.begin(), to_bf16);
+        std::vector<uint16_t> query(latent + static_cast<size_t>(shape.rope_dim));
+        const uint16_t* to_latents = bf16(expansion.queries) + of_head * latent * nope;
+        for (size_t i = 0; i < latent; ++i) query[i] = to_bf16(dot(plain.data(), to_latents + i * nope, nope));
+        rotate(from + nope, rotary, position, query.data() + latent);
+        const std::vector<uint16_t> result = attend(query, shape, batch, cache, layer, sequence, position);
+        const uint16_t* from_latents = bf16(expansion.values) + of_head * value_dim * latent;
+        for (size_t i = 0; i < value_dim; ++i)
+          bf16(out)[pair * value_dim + i] = to_bf16(dot(result.data(), from_latents + i * latent, latent));
+      }
+    });
+  });
+}
+
+}  // namespace millrace::cuda
