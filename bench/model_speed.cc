@@ -1,6 +1,6 @@
 // A whole model on one stage, through the engine and without a server: decode steps of several sequences at one
 // context, and prompts in chunks, next to what bounds them on the same device in the same run. Loaded in several ways
-// (--quantization, --cpu-isa) the models take turns.
+// (--quantization, --cpu-isa, --tp-size) the models take turns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,6 +26,7 @@ struct Options {
   app::EngineOptions engine;
   std::vector<std::string> cpu_isas = {"auto"};
   std::vector<std::string> quantizations = {"none"};
+  std::vector<int32_t> tp_sizes = {1};
   std::vector<uint32_t> decode = {1, 64, 256};
   uint32_t context = 1024;
   uint32_t output = 64;
@@ -83,7 +84,7 @@ T value_or_throw(Result<T> result) {
   return std::move(*result);
 }
 
-/// The model in one weight format for one instruction set.
+/// The model in one weight format for one instruction set, on some ranks.
 struct Variant {
   std::string way;
   bench::ModelWork work;
@@ -97,6 +98,7 @@ Variant make_variant(app::EngineOptions options, const std::string& quantization
   options.stage.quantization = wanted;
   std::string way(model::to_string(config.quantization));
   if (options.stage.isa) way += fmt::format(" on {}", enum_name(*options.stage.isa));
+  if (options.tp_size > 1) way += fmt::format(" on {} ranks", options.tp_size);
   return {std::move(way), bench::ModelWork(config), bench::start_engine(options)};
 }
 
@@ -134,8 +136,12 @@ Measurement::Measurement(const Options& options)
   for (const std::string& isa : options.cpu_isas) {
     app::EngineOptions engine = options.engine;
     if (isa != "auto") engine.stage.isa = value_or_throw(cpu::parse_isa(isa));
-    for (const std::string& quantization : options.quantizations)
-      variants_.push_back(make_variant(engine, quantization));
+    for (const std::string& quantization : options.quantizations) {
+      for (const int32_t ranks : options.tp_sizes) {
+        engine.tp_size = ranks;
+        variants_.push_back(make_variant(engine, quantization));
+      }
+    }
   }
 }
 
@@ -272,6 +278,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--quantization", options.quantizations,
                  "How weights are held, in turns: none, w8, …, as serve has it")
+      ->capture_default_str();
+  app.add_option("--tp-size", options.tp_sizes, "Ranks that divide the threads, in turns")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
       ->capture_default_str();
   app.add_option("--threads", engine.node.threads, "Of the whole process; 0: one per CPU")->capture_default_str();
   app.add_option("--chunked-prefill-size", engine.head.scheduler.chunked_prefill_size, "Tokens")->capture_default_str();

@@ -6,6 +6,7 @@
            (--common-len); the client counts what the server reports as cached
   memory   the server's own memory (RssAnon) once every ring has had a request: D rings against one
   speed    the load generator's requests at --concurrency: D rings of T / D threads against one ring of T threads
+  apart    ring 1 of two, in the front's process and in one of its own: requests that name it, at --concurrency and one by one
 
 All caches are flushed before each round. Prints medians and, in brackets, the least and the most; ratios are of one
 round, to the state named first."""
@@ -16,12 +17,15 @@ import json
 import os
 import random
 import re
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import machine_load
@@ -64,6 +68,32 @@ class Server:
 
     def flush(self):
         self.post("/flush_cache", {"timeout": 60})
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class ApartServer(Server):
+    """Two rings, of which the second has a process of its own."""
+
+    def __init__(self, options, state, *flags):
+        self.address = free_address()
+        super().__init__(options, state, "--dp-size", 2, "--dp-size-local", 1, "--dp-address", self.address, *flags)
+        self.ring_command = [options.build / "millrace", "serve", "--model-path", options.model, "--dp-rank", 1,
+                             "--dp-address", self.address, *flags, *options.serve_flags]
+
+    def __enter__(self):
+        command = [str(part) for part in self.ring_command]
+        self.ring = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return super().__enter__()
+
+    def __exit__(self, *_):
+        self.ring.terminate()
+        self.ring.wait()
+        super().__exit__()
 
 
 class Conversation(threading.Thread):
@@ -174,9 +204,46 @@ def bench_speed(options):
     report(ttfts, 1, "ms to the first token")
 
 
+def ask_ring(server, options, seed, output_len):
+    """Asks ring 1 for a prompt of its own, and returns the answer's tokens."""
+    draw = random.Random(seed)
+    prompt = [draw.randrange(3, options.vocab_size) for _ in range(options.input_len)]
+    answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": output_len, "temperature": 0,
+                                             "ignore_eos": True, "routed_dp_rank": 1})
+    return answer["usage"]["completion_tokens"]
+
+
+def bench_apart(options):
+    threads = max(options.threads // 2, 1)
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(Server(options, "in the process", "--dp-size", 2, "--threads", 2 * threads)),
+                   stack.enter_context(ApartServer(options, "in another", "--threads", threads))]
+        speeds, single_ms = ({server.state: [] for server in servers} for _ in range(2))
+        for number in range(options.rounds + 1):
+            for server in order_of(servers, options.seed, number):
+                server.flush()
+                begin = time.monotonic()
+                with ThreadPoolExecutor(options.concurrency) as clients:
+                    tokens = sum(clients.map(lambda one: ask_ring(server, options, seed_of(options.seed, number, one),
+                                                                  options.output_len), range(options.requests)))
+                seconds = time.monotonic() - begin
+                times = []
+                for one in range(50):
+                    begin = time.monotonic()
+                    ask_ring(server, options, seed_of(options.seed, number, "single", one), 1)
+                    times.append(1e3 * (time.monotonic() - begin))
+                if number > 0:  # the first round warms up
+                    speeds[server.state].append(tokens / seconds)
+                    single_ms[server.state].append(statistics.median(times))
+    print(f"ring 1 of 2 with {threads} threads: {options.requests} requests of {options.input_len} in and {options.output_len} "
+          f"out, {options.concurrency} at a time, {options.rounds} rounds")
+    report(speeds, 0, "output tokens/s")
+    report(single_ms, 2, "ms of a request of one token, alone")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["routing", "memory", "speed"])
+    parser.add_argument("what", choices=["routing", "memory", "speed", "apart"])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="build folder (millrace and bench/load)")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "books-4m")
     parser.add_argument("--rings", nargs="+", type=positive, default=[2], help="numbers of rings")
@@ -185,9 +252,9 @@ def main():
     parser.add_argument("--turns", type=positive, default=6, help="routing: of each conversation")
     parser.add_argument("--think-s", type=float, default=0.2, help="routing: mean seconds before a turn")
     parser.add_argument("--common-len", type=int, default=32, help="routing: tokens with which every conversation begins")
-    parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)), help="speed: of each server")
-    parser.add_argument("--requests", type=positive, default=128, help="speed: of a round")
-    parser.add_argument("--concurrency", type=positive, default=32, help="speed: clients")
+    parser.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)), help="speed, apart: of each server")
+    parser.add_argument("--requests", type=positive, default=128, help="speed, apart: of a round")
+    parser.add_argument("--concurrency", type=positive, default=32, help="speed, apart: clients")
     parser.add_argument("--input-len", type=positive, default=48, help="mean tokens of a turn, or of a prompt")
     parser.add_argument("--output-len", type=positive, default=24)
     parser.add_argument("--vocab-size", type=int, default=2000, help="prompts are token ids below this")
@@ -201,7 +268,7 @@ def main():
     machine_load.print_load_at_exit()
     draw_seed(options)
     print(f"{options.what}, {options.model.name}, {' '.join(options.serve_flags)}", flush=True)
-    {"routing": bench_routing, "memory": bench_memory, "speed": bench_speed}[options.what](options)
+    {"routing": bench_routing, "memory": bench_memory, "speed": bench_speed, "apart": bench_apart}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -112,17 +112,23 @@ Result<DeviceKind> choose_device(DeviceChoice device, tensor::DType dtype) {
   return DeviceKind::kCuda;
 }
 
-Result<GpuExchange> choose_rank_exchange(int32_t rank_count, const NodeOptions& options) {
+Result<GpuExchange> choose_rank_exchange(int32_t ranks_here, bool divides_stage, const NodeOptions& options) {
   const auto gpus = list_gpus();
   if (gpus.has_error()) return gpus.error();
   const tensor::ChannelSupport support = (*load_module())->nccl_support(0);
   std::string missing = support.unavailable_reason;
-  if (std::cmp_greater(rank_count, gpus->size())) {
-    missing = fmt::format("{} ranks of a stage share {} GPU{}", rank_count, gpus->size(), gpus->size() == 1 ? "" : "s");
+  if (std::cmp_greater(ranks_here, gpus->size())) {
+    missing = fmt::format("{} ranks of a stage share {} GPU{}", ranks_here, gpus->size(), gpus->size() == 1 ? "" : "s");
   } else if (options.nccl == NcclMode::kOff) {
     missing = "--nccl off";
   }
   if (missing.empty()) return GpuExchange{.by = cuda::RankExchange::kNccl, .text = support.protocol};
+  if (divides_stage) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--nnodes: {}; ranks of a stage on several nodes exchange by NCCL and need a GPU each, wanted "
+                      "that, or at most --pp-size nodes",
+                      missing);
+  }
   if (options.nccl == NcclMode::kOn) {
     return make_error(ErrorCode::kInvalidArgument, "--nccl on: {}, wanted NCCL and a GPU for each rank of a stage",
                       missing);
@@ -148,7 +154,7 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, 
                             .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
   if (rank.rank_count > 1) {
-    const auto exchange = choose_rank_exchange(rank.rank_count, options);
+    const auto exchange = choose_rank_exchange(rank.rank_count, false, options);
     if (exchange.has_error()) return exchange.error();
     backend.rank_exchange = exchange->by;
   }

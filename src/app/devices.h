@@ -23,8 +23,10 @@ struct GpuExchange {
   cuda::RankExchange by = cuda::RankExchange::kNccl;
   std::string text;  ///< for the log: "NCCL 2.27.3", or "copies …" with the reason
 };
-/// Chooses NCCL where it can be used and every rank of a stage has a GPU of its own, else copies. Errors: --nccl.
-[[nodiscard]] Result<GpuExchange> choose_rank_exchange(int32_t rank_count, const NodeOptions& options);
+/// Chooses NCCL where it can be used and every one of the `ranks_here` of a stage has a GPU of its own, else copies. A
+/// node that divides a stage with others needs NCCL. Errors: --nccl, --nnodes.
+[[nodiscard]] Result<GpuExchange> choose_rank_exchange(int32_t ranks_here, bool divides_stage,
+                                                       const NodeOptions& options);
 /// Makes the backend of a rank on the GPU of its index modulo the number of GPUs. Throws std::runtime_error when that
 /// GPU cannot be used. Errors: --nccl.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank,

@@ -219,8 +219,13 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   RETURN_IF_ERROR(model::adapt_to_checkpoint(*checkpoint_, config_));
   const auto device = choose_device(options_.node.device, options_.stage.dtype);
   if (device.has_error()) return device.error();
-  RETURN_IF_ERROR(check_device(*device, own_part().rank_count, static_cast<uint32_t>(options_.tp_size)));
-  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && cluster_options_.node_count > 1) {
+  if (*device == DeviceKind::kCuda && options_.tp_size > 1) {
+    const auto here = static_cast<int32_t>(own_part().rank_count);
+    const auto exchange = choose_rank_exchange(here, here < options_.tp_size, options_.node);
+    if (exchange.has_error()) return exchange.error();
+  }
+  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && options_.pp_size > 1 &&
+      cluster_options_.node_count > 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--nccl on: the activations of --tp-size {} go from node to node through the hosts; wanted "
                       "--nccl auto or --tp-size 1",

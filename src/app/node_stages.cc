@@ -84,14 +84,6 @@ Result<model::ModelConfig> quantized_config(model::ModelConfig config, model::Qu
   return config;
 }
 
-Result<void> check_device(DeviceKind device, uint32_t ranks_here, uint32_t rank_count) {
-  if (device != DeviceKind::kCuda || ranks_here == rank_count) return {};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--nnodes: this node has {} of {} ranks of a stage; ranks on GPUs are on one node, wanted at most "
-                    "--pp-size nodes or --device cpu",
-                    ranks_here, rank_count);
-}
-
 void NodeStagesOptions::check_interrupted() const {
   if (interrupted == nullptr || !*interrupted) return;
   throw ErrorException(Error{ErrorCode::kAborted, "loading was interrupted"});
@@ -176,8 +168,9 @@ std::string NodeStages::stages_name() const {
 }
 
 Result<void> NodeStages::make_backends() {
-  if (options_.device == DeviceKind::kCuda && rank_count() > 1) {
-    const auto exchange = choose_rank_exchange(static_cast<int32_t>(rank_count()), options_.node);
+  if (options_.device == DeviceKind::kCuda && options_.stage.rank_count > 1) {
+    const auto exchange = choose_rank_exchange(static_cast<int32_t>(rank_count()),
+                                               rank_count() < options_.stage.rank_count, options_.node);
     if (exchange.has_error()) return exchange.error();
     log::info("{}: the ranks of a stage exchange by {}", stages_name(), exchange->text);
   }
@@ -386,9 +379,9 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     RETURN_IF_ERROR(open_store(i, shape.bounds, fingerprint));
     runtimes.push_back(&parts_[i].thread->runtime());
   }
-  size_t exchange_bytes = 0;
+  sched::RingConfig ring = shape;
   for (const Part& part : parts_) {
-    exchange_bytes = std::max(exchange_bytes, sched::ModelRunner::max_exchange_bytes(*part.model));
+    ring.exchange_bytes = std::max(ring.exchange_bytes, sched::ModelRunner::max_exchange_bytes(*part.model));
   }
   try {
     for (size_t i = 0; i < parts_.size(); ++i) made.push_back(make_runner(i, shape));
@@ -401,8 +394,8 @@ Result<void> NodeStages::try_make_stages(async::Runtime& control, const sched::R
     parts_[i].runner = made[i].get();
     runners.push_back([&runner = made[i]](async::Runtime&) { return std::move(runner); });
   }
-  sched::RingConfig ring = shape;
-  ring.make_collectives = [exchange_bytes](StageId stage, const std::vector<tensor::Backend*>& backends) {
+  ring.make_collectives = [exchange_bytes = ring.exchange_bytes](StageId stage,
+                                                                 const std::vector<tensor::Backend*>& backends) {
     if (backends.front()->is_host()) return comm::make_shared_collectives(backends);
     return comm::open_device_collectives(fmt::format("the ranks of stage {}", stage.value()), backends, exchange_bytes);
   };

@@ -47,9 +47,6 @@ struct NodeStagesOptions {
 /// Returns what the sums between a stage's ranks add to the name of its arithmetic; empty: nothing, they are exact.
 [[nodiscard]] std::string rounding_of_sums(uint32_t rank_count, tensor::DType reduce_dtype);
 
-/// Checks that a node with such a device can have `ranks_here` of the ranks of a stage. Errors: --nnodes.
-[[nodiscard]] Result<void> check_device(DeviceKind device, uint32_t ranks_here, uint32_t rank_count);
-
 class NodeStages;
 
 /// Returns a node's report of its stages, with the pages that fit `fraction` of the memory available now. Stages that

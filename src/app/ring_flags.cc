@@ -43,12 +43,6 @@ std::string placement_contradiction(const ServeFlags& flags) {
           *rings.number);
     }
     if (*rings.number >= size) return fmt::format("--dp-rank {}: wanted below --dp-size {}", *rings.number, size);
-    if (flags.cluster.node_count > 1) {
-      return fmt::format(
-          "--enable-ep with --nnodes {}: a ring that shares experts runs in one process, so --nnodes "
-          "must be 1",
-          flags.cluster.node_count);
-    }
   } else if (rings.number && size > 1) {
     return fmt::format(
         "--dp-rank {} with --dp-size {}: a process with --dp-rank has one ring; --dp-size is for "
@@ -168,9 +162,15 @@ std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) 
 std::string ring_contradiction(const ServeFlags& flags) {
   if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
   if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
-  return fmt::format(
-      "--dp-size {} with --nnodes {}: the own rings of a front run in its process, so --nnodes must be 1",
-      flags.engine.dp_size, flags.cluster.node_count);
+  if (flags.engine.enable_ep) {
+    return fmt::format(
+        "--enable-ep with --nnodes {}: a ring that shares experts runs in one process, so --nnodes must be 1",
+        flags.cluster.node_count);
+  }
+  const int32_t local = flags.cluster.rings.local > 0 ? flags.cluster.rings.local : flags.engine.dp_size;
+  if (local == 1) return {};
+  return fmt::format("--nnodes {} with {} rings in this process: wanted --dp-size-local 1, or --nnodes 1",
+                     flags.cluster.node_count, local);
 }
 
 }  // namespace millrace::app

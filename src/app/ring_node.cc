@@ -1,18 +1,14 @@
 #include "app/ring_node.h"
 
 #include <boost/asio/post.hpp>
-#include <chrono>
 
 #include "app/devices.h"
 #include "async/real_runtime.h"
 #include "async/task_group.h"
 #include "base/log.h"
 #include "cluster/remote/ring_server.h"
-#include "sched/head/engine_status.h"
-#include "sched/head/ring_stats.h"
 #include "server/constraint_source.h"
 #include "server/grammar_cache.h"
-#include "server/observe/ring_metrics.h"
 #include "server/worker.h"
 
 namespace millrace::app {
@@ -24,9 +20,8 @@ using GrammarPtr = std::shared_ptr<const grammar::Grammar>;
 /// Compiles grammars and writes metrics as a front over the same engine does.
 class RingNodeHost final : public cluster::remote::RingHost {
  public:
-  RingNodeHost(async::Runtime& runtime, LocalRings& rings, const server::Service& service, std::string model)
+  RingNodeHost(async::Runtime& runtime, LocalRings& rings, const server::Service& service)
       : rings_(rings),
-        model_(std::move(model)),
         grammar_cache_(service.tokenizer, rings.engine().model_info().vocab_size, service.defaults.eos_token_ids),
         worker_(runtime) {}
 
@@ -40,12 +35,7 @@ class RingNodeHost final : public cluster::remote::RingHost {
 
   RingMetrics metrics() override {
     RingMetrics metrics;
-    sched::Engine& engine = rings_.engine();
-    if (const sched::RingStats* stats = engine.ring_stats()) {
-      const int64_t now_ns = std::chrono::steady_clock::now().time_since_epoch().count();
-      server::append_ring_metrics(metrics.ring, stats->snapshot(now_ns), engine.status(), model_);
-    }
-    rings_.append_metrics(metrics.node);
+    rings_.append_metrics(metrics.text);
     return metrics;
   }
 
@@ -59,21 +49,20 @@ class RingNodeHost final : public cluster::remote::RingHost {
   }
 
   LocalRings& rings_;
-  const std::string model_;
   server::GrammarCache grammar_cache_;
   server::Worker worker_;
 };
 
 }  // namespace
 
-Result<void> serve_to_front(LocalRings& rings, const server::Service& service, const std::string& model,
-                            Signals& signals, const ServeFlags& flags) {
+Result<void> serve_to_front(LocalRings& rings, const server::Service& service, Signals& signals,
+                            const ServeFlags& flags) {
   signals.on_first([&rings] { rings.interrupt(); });
   const auto started = rings.start();
   signals.on_first({});
   if (started.has_error()) return started.error().code == ErrorCode::kAborted ? Result<void>() : started;
   async::IoThread thread("front link");
-  RingNodeHost host(thread.runtime(), rings, service, model);
+  RingNodeHost host(thread.runtime(), rings, service);
   (void)host.tag_vocabulary();  // made before the first request waits for it
   cluster::remote::RingServerOptions options{
       .front = flags.cluster.rings.front,

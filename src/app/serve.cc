@@ -225,7 +225,7 @@ Result<void> serve(const ServeFlags& given) {
   server::ServerOptions options = flags.server;
   if (options.served_model_name.empty()) options.served_model_name = source->name;
   if (flags.cluster.rings.number) {
-    return serve_to_front(**engine, service, options.served_model_name, signals, flags);
+    return serve_to_front(**engine, service, signals, flags);
   }
   if (!flags.api_key_file.empty()) {
     const auto keys = read_api_keys(flags.api_key_file);

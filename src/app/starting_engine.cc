@@ -1,7 +1,7 @@
 #include "app/starting_engine.h"
 
 #include "sched/head/engine_status.h"
-#include "sched/head/ring_stats.h"
+#include "sched/head/ring_view.h"
 #include "sched/plan/pause_mode.h"
 #include "sched/plan/request.h"
 
@@ -64,7 +64,7 @@ bool StartingEngine::rebuild(const std::string& reason) {
   return engine != nullptr && engine->rebuild(reason);
 }
 
-const sched::RingStats* StartingEngine::ring_stats() const {
+std::shared_ptr<const sched::RingView> StartingEngine::ring_stats() const {
   const sched::Engine* engine = engine_.load();
   return engine == nullptr ? nullptr : engine->ring_stats();
 }

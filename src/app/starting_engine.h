@@ -32,7 +32,7 @@ class StartingEngine final : public sched::Engine {
   bool resume() override;
   bool return_waiting(const std::string& reason) override;
   bool rebuild(const std::string& reason) override;
-  [[nodiscard]] const sched::RingStats* ring_stats() const override;
+  [[nodiscard]] std::shared_ptr<const sched::RingView> ring_stats() const override;
 
  private:
   const sched::ModelInfo info_;

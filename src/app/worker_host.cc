@@ -82,7 +82,6 @@ void WorkerHost::join() {
 Result<std::unique_ptr<NodeStages>> WorkerHost::load_node(const cluster::Assignment& assignment) {
   const auto device = choose_device(node_options_.device, assignment.stage.dtype);
   if (device.has_error()) return device.error();
-  RETURN_IF_ERROR(check_device(*device, assignment.rank_count, assignment.stage.rank_count));
   NodeStagesOptions options{.first = StageId(assignment.first_stage),
                             .ranks = {.first = assignment.first_rank, .count = assignment.rank_count},
                             .stage = assignment.stage,

@@ -21,6 +21,17 @@ std::string channel_obstacle(const tensor::ChannelSupport& sender, const tensor:
 
 }  // namespace
 
+std::string rank_obstacle(const tensor::ChannelSupport& one, const tensor::ChannelSupport& other) {
+  if (one.device.empty() && other.device.empty()) return {};  // hosts exchange over TCP
+  if (one.device.empty() != other.device.empty()) return "one computes on a GPU, the other in memory of its host";
+  for (const tensor::ChannelSupport* each : {&one, &other}) {
+    if (!each->unavailable_reason.empty()) return each->unavailable_reason;
+  }
+  if (one.protocol != other.protocol) return fmt::format("one has {}, the other {}", one.protocol, other.protocol);
+  if (one.device == other.device) return fmt::format("both have one device, {}", one.device);
+  return {};
+}
+
 bool ChannelSelector::choose(StageId to, const tensor::ChannelSupport& sender, const tensor::ChannelSupport& receiver) {
   const bool expected = !sender.device.empty() || !receiver.device.empty();
   if (!expected && !required_) return false;

@@ -8,6 +8,9 @@
 
 namespace millrace::cluster {
 
+/// Returns why the devices of two nodes cannot exchange as ranks of one stage; empty if they can.
+[[nodiscard]] std::string rank_obstacle(const tensor::ChannelSupport& one, const tensor::ChannelSupport& other);
+
 /// Decides for each link between nodes whether activations go from device to device or through the hosts. It logs each
 /// change of a decision with the reason. Owned by the coordinator, on its thread.
 class ChannelSelector {

@@ -149,6 +149,23 @@ void Coordinator::forget_channels(uint32_t rank) {
   if (rank + 1 < assignments_.size()) channel_selector_.forget(StageId(assignments_[rank + 1].first_stage));
 }
 
+void Coordinator::check_rank_devices() {
+  const std::vector<Node>& nodes = roster_.nodes();
+  for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
+    if (assignments_[rank].first_rank == 0) continue;  // a stage begins with it
+    const std::string obstacle = rank_obstacle(nodes[rank - 1].last_channels, nodes[rank].last_channels);
+    if (obstacle.empty()) continue;
+    throw ErrorException(make_error(ErrorCode::kUnavailable, "the ranks of {} and of {} cannot exchange: {}",
+                                    roster_.reports().name(rank - 1), roster_.reports().name(rank), obstacle));
+  }
+}
+
+bool Coordinator::opens_on_devices() {
+  const bool divides_stage = assignments_.front().part().rank_count < assignments_.front().stage.rank_count;
+  const bool has_device = !roster_.nodes().front().last_channels.device.empty();
+  return (divides_stage && has_device) || std::ranges::find(channels_, true) != channels_.end();
+}
+
 std::vector<JoinedNode> Coordinator::joined_nodes() {
   std::vector<JoinedNode> joined;
   for (size_t rank = 0; rank < assignments_.size(); ++rank) {
@@ -191,9 +208,8 @@ asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::Tim
     const auto late = std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) { return !node.ring_joined; });
     if ((output || hosts_last_leader()) && links.complete() && late == nodes.end()) co_return;
     // The links fail by themselves at the deadline, with better messages.
-    const bool channels = std::find(channels_.begin(), channels_.end(), true) != channels_.end();
-    const bool changed =
-        co_await roster_.wait_for_change(deadline + 1s + (channels ? open_timeout(options_.transfer_timeout) : 0s));
+    const bool changed = co_await roster_.wait_for_change(
+        deadline + 1s + (opens_on_devices() ? open_timeout(options_.transfer_timeout) : 0s));
     if (!changed) {
       const std::string who =
           late == nodes.end() ? "the head's node" : roster_.reports().name(static_cast<uint32_t>(late - nodes.begin()));
@@ -211,6 +227,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   }
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
+  check_rank_devices();
   channels_ = choose_channels();
   // Read here: a node may be gone before the tasks start.
   const std::vector<JoinedNode> nodes = joined_nodes();

@@ -98,6 +98,10 @@ class Coordinator final : public sched::RingBuilder {
   /// Returns for each link between nodes, by the rank of its sender, whether a channel takes the activations.
   [[nodiscard]] std::vector<bool> choose_channels();
   void forget_channels(uint32_t rank);
+  /// Throws ErrorException (kUnavailable) where nodes that share a stage have devices that cannot exchange.
+  void check_rank_devices();
+  /// Returns whether something in an epoch is opened by devices, which takes longer than a TCP link.
+  [[nodiscard]] bool opens_on_devices();
   /// Returns whether the leader of the last stage is here.
   [[nodiscard]] bool hosts_last_leader() const;
 

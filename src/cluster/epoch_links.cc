@@ -1,7 +1,9 @@
 #include "cluster/epoch_links.h"
 
 #include "cluster/node_link.h"
+#include "comm/collective/joined_device_collective.h"
 #include "comm/collective/tcp_collective.h"
+#include "tensor/backend.h"
 
 namespace millrace::cluster {
 
@@ -96,25 +98,53 @@ comm::Link& EpochLinks::other_rank(const LinkEnd& end) {
   return ranks[end.other - 1];
 }
 
+/// Returns the position in its stage of a rank of this node.
+tensor::RankPosition EpochLinks::position(size_t index) const {
+  return {.rank = static_cast<int32_t>(part().first_rank + index),
+          .size = static_cast<int32_t>(options_.assignment.stage.rank_count)};
+}
+
 asio::awaitable<void> EpochLinks::join_collective(size_t index) {
-  const uint32_t rank_count = options_.assignment.stage.rank_count;
+  Result<std::unique_ptr<tensor::Collective>> joined(nullptr);
+  if (stages_.backend(index)->is_host()) {
+    joined = co_await join_hosts(index);
+  } else {
+    joined = co_await join_devices(index);
+  }
+  if (joined.has_error()) co_return note(joined.error());
+  outer_.collectives[index] = std::move(*joined);
+  note_opened();
+}
+
+asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> EpochLinks::join_hosts(size_t index) {
   const StageId stage(part().first_stage);
   comm::TcpCollectiveOptions collective{
-      .position = {.rank = static_cast<int32_t>(part().first_rank + index), .size = static_cast<int32_t>(rank_count)},
+      .position = position(index),
       .stage = stage,
       .facts = link_hello(options_.assignment, options_.config, options_.epoch, stage, stage),
       .endpoints = {},
       .sockets = socket_options(),
       .silence = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence),
       .reduce_dtype = options_.assignment.stage.reduce_dtype};
-  for (uint32_t rank = 0; rank < rank_count; ++rank) {
+  for (uint32_t rank = 0; rank < options_.assignment.stage.rank_count; ++rank) {
     collective.endpoints.push_back(endpoint_of(node_of(parts_, stage, rank)));
   }
-  auto joined = co_await comm::connect_tcp_collective(runtime_, listener_, std::move(collective),
-                                                      *stages_.backend(index), options_.deadline);
-  if (joined.has_error()) co_return note(joined.error());
-  outer_.collectives[index] = std::move(*joined);
-  note_opened();
+  return comm::connect_tcp_collective(runtime_, listener_, std::move(collective), *stages_.backend(index),
+                                      options_.deadline);
+}
+
+asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> EpochLinks::join_devices(size_t index) {
+  const StageId stage(part().first_stage);
+  comm::DeviceCollectiveOptions collective{
+      .position = position(index),
+      .stage = stage,
+      .facts = link_hello(options_.assignment, options_.config, options_.epoch, stage, stage),
+      .leader = endpoint_of(node_of(parts_, stage, 0)),
+      .sockets = socket_options(),
+      .max_bytes = stages_.exchange_bytes(),
+      .open_timeout = open_timeout(options_.transfer_timeout)};
+  return comm::join_device_collective(runtime_, listener_, std::move(collective), *stages_.backend(index),
+                                      options_.deadline);
 }
 
 void EpochLinks::note_channel(const Error& failure, StageId to) {

@@ -62,6 +62,9 @@ class EpochLinks {
   [[nodiscard]] std::unique_ptr<comm::LinkReceiver>& receiver_of(const LinkEnd& end);
   [[nodiscard]] std::unique_ptr<comm::LinkSender>& sender_of(const LinkEnd& end);
   [[nodiscard]] asio::awaitable<void> join_collective(size_t index);
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> join_hosts(size_t index);
+  [[nodiscard]] asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> join_devices(size_t index);
+  [[nodiscard]] tensor::RankPosition position(size_t index) const;
   void note_channel(const Error& failure, StageId to);
   void note(const Error& failure);
   void note_opened();

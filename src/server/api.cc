@@ -86,7 +86,7 @@ Api::Api(async::Runtime& runtime, const ServerOptions& options, const Service& s
       responses_(runtime, options, service, input_processor_, request_ids_, generation_),
       utility_(options, service, input_processor_),
       admin_(runtime, *service.engine, access_, generation_, pooling_),
-      ring_(*service.engine, options),
+      ring_(runtime, *service.engine, options),
       status_({.options = options,
                .service = service,
                .usage = usage,

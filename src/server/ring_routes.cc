@@ -10,12 +10,13 @@
 #include "base/json.h"
 #include "base/json_value.h"
 #include "sched/head/engine.h"
-#include "sched/head/engine_status.h"
+#include "sched/head/ring_view.h"
 #include "server/observe/cost_view.h"
 #include "server/observe/live_view.h"
 #include "server/observe/ring_labels.h"
 #include "server/observe/ring_metrics.h"
 #include "server/openai/error.h"
+#include "server/exchange.h"
 #include "server/ring_address.h"
 
 namespace millrace::server {
@@ -23,6 +24,10 @@ namespace {
 
 using openai::ApiResult;
 using openai::error_response;
+
+/// Longest wait for the statistics of a ring in another process, which come several times a second.
+constexpr async::Duration kStatisticsPatience = std::chrono::seconds(1);
+constexpr async::Duration kStatisticsPoll = std::chrono::milliseconds(10);
 
 /// Returns the time on the head's clock, which is that of every RealRuntime.
 int64_t now_ns() {
@@ -104,8 +109,12 @@ HttpResponse refuse(const Error& error, std::string_view field) {
 
 }  // namespace
 
-RingRoutes::RingRoutes(sched::Engine& engine, const ServerOptions& options)
-    : engine_(engine), options_(options), started_ns_(now_ns()), profilers_(engine, options.profile_dir) {}
+RingRoutes::RingRoutes(async::Runtime& runtime, sched::Engine& engine, const ServerOptions& options)
+    : runtime_(runtime),
+      engine_(engine),
+      options_(options),
+      started_ns_(now_ns()),
+      profilers_(engine, options.profile_dir) {}
 
 void RingRoutes::add_to(Router& router) {
   router.add({.path = "/",
@@ -135,25 +144,26 @@ void RingRoutes::add_to(Router& router) {
   router.add({.method = Method::kPost,
               .path = "/stop_profile",
               .access = Access::kAdmin,
-              .handler = [this](const HttpRequest&) { return stop_profile(); },
+              .handler = [this](Exchange&) { return stop_profile(); },
               .doc = {.summary = "End the trace", .response = "ProfileStopped"}});
 }
 
-ApiResult<sched::Engine*> RingRoutes::shown_ring(const HttpRequest& request) const {
-  const auto ring = static_cast<uint32_t>(
+ApiResult<RingRoutes::ShownRing> RingRoutes::shown_ring(const HttpRequest& request) const {
+  const auto number = static_cast<uint32_t>(
       std::min<uint64_t>(number_in_query(request.query, "ring").value_or(0), std::numeric_limits<uint32_t>::max()));
-  if (auto unknown = check_ring(engine_, ring, "ring")) return *std::move(unknown);
-  return &engine_of(engine_, ring);
+  if (auto unknown = check_ring(engine_, number, "ring")) return *std::move(unknown);
+  const sched::Engine& engine = engine_of(engine_, number);
+  if (auto stats = engine.ring_stats()) return ShownRing{.engine = engine, .stats = std::move(stats)};
+  const std::string why = why_unseen(engine);
+  return openai::ApiError{503, engine_.rings() == nullptr ? why : fmt::format("ring {}: {}", number, why), ""};
 }
 
 HttpResponse RingRoutes::live(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const sched::RingStats* ring = (*shown)->ring_stats();
-  if (ring == nullptr) return not_ready();
   HttpResponse response;
-  append_live_view(response.body, *ring,
-                   {.engine = **shown,
+  append_live_view(response.body, *shown->stats,
+                   {.engine = shown->engine,
                     .rings = engine_.rings(),
                     .model_name = options_.served_model_name,
                     .after = number_in_query(request.query, "since").value_or(0),
@@ -166,9 +176,7 @@ HttpResponse RingRoutes::live(const HttpRequest& request) const {
 HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
   const auto shown = shown_ring(request);
   if (shown.has_error()) return error_response(shown.error());
-  const sched::RingStats* ring = (*shown)->ring_stats();
-  if (ring == nullptr) return not_ready();
-  const sched::RingCosts costs = ring->costs();
+  const sched::RingCosts costs = shown->stats->costs();
   if (costs.stages.empty()) {
     return error_response({503,
                            "the stages' costs are not known: at least 8 micro-batches must have run and predictions "
@@ -176,12 +184,14 @@ HttpResponse RingRoutes::cost_model(const HttpRequest& request) const {
                            ""});
   }
   HttpResponse response;
-  append_cost_view(response.body, costs, ring->snapshot(now_ns()), options_.served_model_name);
+  append_cost_view(response.body, costs, shown->stats->snapshot(now_ns()), options_.served_model_name);
   return response;
 }
 
 HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
-  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) return not_ready();
+  if (engine_.rings() == nullptr && engine_.ring_stats() == nullptr) {
+    return error_response({503, why_unseen(engine_), ""});
+  }
   const auto wanted = parse_profile_request(request);
   if (wanted.has_error()) return error_response(wanted.error());
   if (const auto unknown = check_ring(engine_, wanted->ring, "ring")) return error_response(*unknown);
@@ -195,9 +205,15 @@ HttpResponse RingRoutes::start_profile(const HttpRequest& request) {
   return response;
 }
 
-HttpResponse RingRoutes::stop_profile() {
+asio::awaitable<std::optional<HttpResponse>> RingRoutes::stop_profile() {
+  // Whatever a ring recorded before the request is in the file. A ring that is gone sends nothing any more.
+  const std::vector<int64_t> before = profilers_.as_of_ns(now_ns());
+  const async::TimePoint deadline = runtime_.now() + kStatisticsPatience;
+  while (!profilers_.have_passed(before, now_ns()) && runtime_.now() < deadline) {
+    co_await async::sleep_for(runtime_, kStatisticsPoll);
+  }
   const auto all = profilers_.stop();
-  if (all.has_error()) return refuse(all.error(), "");
+  if (all.has_error()) co_return refuse(all.error(), "");
   std::vector<std::filesystem::path> paths;
   uint64_t plans = 0;
   uint64_t lost = 0;
@@ -211,7 +227,7 @@ HttpResponse RingRoutes::stop_profile() {
   json.begin_object();
   write_paths(json, paths, engine_.rings() != nullptr);
   json.member("plans", plans).member("lost_plans", lost).end_object();
-  return response;
+  co_return response;
 }
 
 void RingRoutes::append_metrics(std::string& out) const {
@@ -227,16 +243,9 @@ void RingRoutes::append_metrics(std::string& out) const {
 }
 
 void RingRoutes::append_ring(std::string& out, const sched::Engine& engine) const {
-  if (const sched::RingStats* ring = engine.ring_stats()) {
-    append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
-    return;
-  }
-  out += engine.ring_metrics();
-}
-
-HttpResponse RingRoutes::not_ready() const {
-  const std::string reason = engine_.status().reason;
-  return error_response({503, reason.empty() ? "the ring runs in another process, which keeps this" : reason, ""});
+  const auto ring = engine.ring_stats();
+  if (ring == nullptr) return;
+  append_ring_metrics(out, ring->snapshot(now_ns()), engine.status(), options_.served_model_name);
 }
 
 }  // namespace millrace::server

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "async/runtime.h"
 #include "sched/head/engine.h"
 #include "server/observe/ring_profilers.h"
 #include "server/openai/error.h"
@@ -10,17 +13,18 @@
 
 namespace millrace::sched {
 class Engine;
-}
+class RingView;
+}  // namespace millrace::sched
 
 namespace millrace::server {
 
 /// The routes that show the ring, or each of several: the live page at "/", its data at "/live", "/cost_model",
-/// "/start_profile" and
-/// "/stop_profile". They answer 503 while the engine has no RingStats. Owned by Api; its executor only.
+/// "/start_profile" and "/stop_profile". They answer 503 while the ring has no statistics. Owned by Api; its executor
+/// only.
 class RingRoutes {
  public:
   /// All arguments outlive the object.
-  RingRoutes(sched::Engine& engine, const ServerOptions& options);
+  RingRoutes(async::Runtime& runtime, sched::Engine& engine, const ServerOptions& options);
 
   void add_to(Router& router);
   /// Appends the rings' part of /metrics; nothing before there is a ring.
@@ -30,12 +34,16 @@ class RingRoutes {
   [[nodiscard]] HttpResponse live(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse cost_model(const HttpRequest& request) const;
   [[nodiscard]] HttpResponse start_profile(const HttpRequest& request);
-  [[nodiscard]] HttpResponse stop_profile();
-  [[nodiscard]] HttpResponse not_ready() const;
+  [[nodiscard]] asio::awaitable<std::optional<HttpResponse>> stop_profile();
   void append_ring(std::string& out, const sched::Engine& engine) const;
-  /// Returns the engine of the ring that the query names with ring=N, by default of the first, or the refusal.
-  [[nodiscard]] openai::ApiResult<sched::Engine*> shown_ring(const HttpRequest& request) const;
+  struct ShownRing {
+    const sched::Engine& engine;
+    std::shared_ptr<const sched::RingView> stats;
+  };
+  /// Returns the ring that the query names with ring=N, by default the first, or the refusal.
+  [[nodiscard]] openai::ApiResult<ShownRing> shown_ring(const HttpRequest& request) const;
 
+  async::Runtime& runtime_;
   sched::Engine& engine_;
   const ServerOptions& options_;
   const int64_t started_ns_;

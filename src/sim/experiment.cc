@@ -165,7 +165,7 @@ void stop(async::VirtualWorld& world, SimulatedRing& ring) {
   world.run();
 }
 
-void take_records(const sched::RingStats& ring, uint64_t& seen, PlanRecords& records) {
+void take_records(const sched::RingView& ring, uint64_t& seen, PlanRecords& records) {
   for (sched::PlanRecord& record : ring.records_after(seen)) {
     records.lost += record.number - seen - 1;
     seen = record.number;
@@ -234,7 +234,7 @@ Result<ExperimentResult> run_experiment(const Cluster& cluster, const Experiment
   result.profile_s = async::to_seconds(time.time_since_epoch());
 
   std::ranges::fill(work, StageWork{});  // without the profile, which the records leave out too
-  const sched::RingStats& stats = *ring.head().ring_stats();
+  const sched::RingView& stats = *ring.head().ring_stats();
   const auto newest = stats.records_after(0, 1);
   uint64_t seen_records = newest.empty() ? 0 : newest.back().number;
   Clients clients(world.add_thread(), ring.head(), workload, result.requests);

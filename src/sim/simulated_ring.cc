@@ -131,6 +131,11 @@ SimulatedRing::SimulatedRing(async::VirtualWorld& world, const SimulatedRingOpti
       runners.push_back(runner_factory(world, options, i / options.rank_count, i % options.rank_count, config.bounds));
     }
     ResizingRingBuilder::Stages made{.pages = pages, .stages = nullptr, .builder = nullptr};
+    if (options.make_builder) {
+      made.builder = options.make_builder(
+          {.head = head_runtime, .runtimes = runtimes, .runners = std::move(runners), .config = config});
+      return made;
+    }
     made.stages = std::make_unique<sched::LocalStages>(head_runtime, runtimes, runners, StageId(0), config);
     made.builder = std::make_unique<sched::InProcessRingBuilder>(head_runtime, *made.stages, config);
     return made;

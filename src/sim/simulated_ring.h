@@ -14,6 +14,14 @@
 
 namespace millrace::sim {
 
+/// What hosts the ranks of a simulated ring.
+struct RingParts {
+  async::Runtime& head;
+  std::vector<async::Runtime*> runtimes;                   // [stages · ranks] stage by stage
+  std::vector<sched::LocalStages::RunnerFactory> runners;  // [stages · ranks]
+  sched::RingConfig config;
+};
+
 struct SimulatedRingOptions {
   uint32_t stage_count = 1;
   uint32_t rank_count = 1;  ///< of each stage
@@ -31,6 +39,8 @@ struct SimulatedRingOptions {
   std::function<std::unique_ptr<sched::StageRunner>(async::Runtime&, StageId)> make_runner;
   /// Returns the sizes of the pools of an epoch, if set; throws ErrorException when there can be none.
   std::function<cache::PoolSizes(RingEpoch)> pool_sizes;
+  /// Makes what hosts the ranks and builds their epochs, if set. Otherwise one process has all of them.
+  std::function<std::unique_ptr<sched::RingBuilder>(RingParts)> make_builder;
   SimulatedExperts* experts = nullptr;  ///< shared with other rings; outlives the ring
 };
 
@@ -41,8 +51,8 @@ class ResizingRingBuilder final : public sched::RingBuilder {
   /// Stages with pools of one size, and the builder of their epochs.
   struct Stages {
     cache::PoolSizes pages;
-    std::unique_ptr<sched::LocalStages> stages;
-    std::unique_ptr<sched::InProcessRingBuilder> builder;
+    std::unique_ptr<sched::LocalStages> stages;  // null where the builder has them
+    std::unique_ptr<sched::RingBuilder> builder;
   };
   /// `pool_sizes` may be empty: the sizes stay `first`.
   ResizingRingBuilder(cache::PoolSizes first, std::function<Stages(cache::PoolSizes)> make,

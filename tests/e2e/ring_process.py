@@ -14,15 +14,15 @@ class RingProcess(NodeProcess):
 
 
 class DividedServer(MillraceServer):
-    """A front with ring 0, and ring 1 in another process, as a context manager."""
+    """A front with ring 0, and ring 1 in another process, as a context manager. `front_flags` are the front's alone."""
 
-    def __init__(self, *flags, model=MODEL):
+    def __init__(self, *flags, front_flags=(), model=MODEL):
         self.address = f"127.0.0.1:{free_port()}"
         self.ring_flags = flags
         self.model = model
         self.ring = None
         super().__init__("--dp-size", 2, "--dp-size-local", 1, "--dp-address", self.address, "--threads", 1, *flags,
-                         model=model)
+                         *front_flags, model=model)
 
     def start_ring(self):
         size = ("--dp-size", 2) if "--enable-ep" in self.ring_flags else ()

@@ -241,7 +241,8 @@ def test_ranks_that_cannot_exchange_as_wanted_are_refused():
 
     assert "--nccl on: 2 ranks of a stage share 1 GPU, wanted NCCL and a GPU" in refused("--tp-size", 2, "--nccl", "on")
     nodes = ["--nnodes", 2, "--node-rank", 0, "--dist-init-addr", "127.0.0.1:1"]
-    assert "--nnodes: this node has 1 of 2 ranks of a stage" in refused("--tp-size", 2, *nodes)
+    assert "--nnodes: --nccl off; ranks of a stage on several nodes" in refused("--tp-size", 2, "--nccl", "off", *nodes)
+    assert "--nnodes: 2 ranks of a stage share 1 GPU; " in refused("--tp-size", 4, *nodes)
     assert "--nccl on: the activations of --tp-size 2" in refused("--tp-size", 2, "--pp-size", 2, "--nccl", "on", *nodes,
                                                                   gpus=2)
 
@@ -344,15 +345,26 @@ def test_the_cache_takes_the_rest_of_a_gpu_memory():
 
 
 class GpuRing(Ring):
-    """Two nodes with an emulated GPU each, linked by a fake NCCL."""
+    """Nodes with emulated GPUs, linked by a fake NCCL."""
 
-    def __init__(self, *flags, node_environment=(), node_flags=GPU, stages=4):
+    def __init__(self, *flags, node_environment=(), node_flags=GPU, stages=4, nodes=2, gpus=1):
         self.node_environment = node_environment
-        super().__init__(2, stages, "--device", "cuda", "--max-total-tokens", 16384, *flags, node_flags=node_flags)
+        self.gpus = gpus
+        super().__init__(nodes, stages, "--device", "cuda", "--max-total-tokens", 16384, *flags, node_flags=node_flags)
 
     def prefix(self, rank):
-        return ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_FIRST_SERIAL={rank}",
-                f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}", *(self.node_environment if rank else ())]
+        return ["env", f"MILLRACE_CUDA_MODULE={EMULATED}", f"MILLRACE_EMULATED_FIRST_SERIAL={rank * self.gpus}",
+                f"MILLRACE_EMULATED_GPUS={self.gpus}", f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}",
+                *(self.node_environment if rank else ())]
+
+
+class UnreadyGpuRing(GpuRing):
+    """A ring that does not form, so that nothing waits until it is ready."""
+
+    def start_head(self, *flags):
+        self.server = MillraceServer(*self.head_flags, *flags, model=self.model, prefix=self.prefix(0))
+        self.server._is_ready = lambda: True
+        self.server.__enter__()
 
 
 @needs_nccl
@@ -399,6 +411,51 @@ def test_slices_of_ranks_go_from_node_to_node_through_the_hosts():
         ring.start_node(1)
         ring.wait_until_whole()
         assert completion(ring.server, {**GREEDY, "n": 3})["text"] == wanted["text"]
+
+
+@needs_nccl
+@pytest.mark.parametrize("nodes,stages,ranks,gpus", [(2, 1, 2, 1), (2, 1, 4, 2), (4, 2, 2, 1)])
+def test_ranks_of_a_stage_on_several_nodes_answer_as_one(nodes, stages, ranks, gpus):
+    with serve(*GPU) as server:
+        wanted = completion(server)
+    with GpuRing("--tp-size", ranks, stages=stages, nodes=nodes, gpus=gpus) as ring, ThreadPoolExecutor(4) as clients:
+        ring.wait_until_whole()
+        assert "the ranks of a stage exchange by NCCL 2." in ring.server.log()
+        assert completion(ring.server) == wanted
+        body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
+        running = [clients.submit(ring.server.post, "/v1/completions", body) for _ in range(4)]
+        wait_until(lambda: ring.server.metric("millrace:num_requests_running") > 0, "running requests")
+        ring.nodes[nodes - 1].kill()
+        ring.wait_until_broken()
+        ring.start_node(nodes - 1)
+        ring.wait_until_whole()
+        assert {answer.result().status_code for answer in running} <= {200, 503}  # what was queued is answered now
+        assert completion(ring.server, {**GREEDY, "n": 3})["text"] == wanted["text"]
+
+
+@needs_nccl
+@pytest.mark.parametrize("environment,flags,reason", [
+    (["MILLRACE_EMULATED_FIRST_SERIAL=0"], GPU, "both have one device, GPU-00"),
+    (["MILLRACE_FAKE_NCCL_VERSION=22105"], GPU, ", the other NCCL 2.21.5"),
+    (["MILLRACE_FAKE_NCCL_UNREACHABLE=1"], GPU, "the ranks of stage 0: NCCL: "),
+    ([], ["--device", "cpu"], "one computes on a GPU, the other in memory of its host"),
+])
+def test_nodes_that_cannot_share_a_stage_are_named(environment, flags, reason):
+    timeout = ["--nccl-timeout", 4]
+    with UnreadyGpuRing("--tp-size", 2, *timeout, stages=1, node_environment=environment,
+                        node_flags=[*flags, *timeout]) as ring:
+        wait_until(lambda: reason in ring.server.log(), f"the reason: {reason}")
+        assert ring.health() == 503
+        assert ring.nodes[1].process.poll() is None
+
+
+@needs_nccl
+def test_a_node_without_nccl_leaves_a_stage_of_several_nodes():
+    with UnreadyGpuRing("--tp-size", 2, stages=1, node_flags=[*GPU, "--nccl", "off"]) as ring:
+        reason = "--nnodes: --nccl off; ranks of a stage on several nodes exchange by NCCL"
+        wait_until(lambda: reason in ring.nodes[1].log(), "the node's reason")
+        wait_until(lambda: reason in ring.server.log(), "the reason at the head")
+        assert ring.health() == 503
 
 
 @needs_nccl

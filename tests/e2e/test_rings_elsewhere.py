@@ -1,4 +1,5 @@
-"""Tests a front whose second ring runs in another process: equal outputs, constraints, aborts, deaths, drains, metrics."""
+"""Tests a front whose second ring runs in another process: equal outputs, constraints, aborts, deaths, drains, metrics,
+live page, profiles."""
 
 import json
 import re
@@ -6,8 +7,12 @@ import shutil
 import signal
 
 import pytest
-from millrace_server import MODEL, ROOT, MillraceServer, run_binary, wait_until
+from browser import Browser, find_chromium
+from millrace_ring import free_port
+from millrace_server import BINARY, MODEL, ROOT, MillraceServer, run_binary, wait_until
+from node_process import NodeProcess
 from ring_process import DividedServer, RingProcess
+from test_page import text_of
 from test_rings import Stream, ask, health, ids_answer, mixture, prompt_of  # noqa: F401 (a fixture)
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2, 3]}},
@@ -80,9 +85,70 @@ def test_metrics_of_another_process_have_its_ring(divided):
     assert divided.metric("millrace:routed_requests_total", ring=1, reason="pinned") > 0
     info = divided.get("/server_info").json()
     assert [node["ring"] for node in info["nodes"]] == [0, 1]
-    answer = divided.get("/live?ring=1")
-    assert answer.status_code == 503
-    assert "another process" in answer.json()["error"]["message"]
+
+
+def plans_in(path):
+    """Returns the numbers of the plans that stage 0 computes in a trace."""
+    return {event["args"]["plan"] for event in json.loads(path.read_text())
+            if event["ph"] == "X" and event["args"].get("stage") == 0}
+
+
+def test_a_ring_in_another_process_shows_itself(divided):
+    ask(divided, prompt_of(13), routed_dp_rank=1, max_tokens=30, ignore_eos=True)
+    wait_until(lambda: divided.get("/live?ring=1").json()["decode_tokens"] >= 29, "the figures of ring 1")
+    live = divided.get("/live?ring=1").json()
+    assert live["stage_count"] == 1 and live["ready"]
+    assert [each["ring"] for each in live["rings"]] == [0, 1]
+    newest = live["plans"][-1]["number"]
+    ask(divided, prompt_of(14), routed_dp_rank=1)
+    wait_until(lambda: divided.get(f"/live?ring=1&since={newest}").json()["plans"], "newer micro-batches")
+    later = divided.get(f"/live?ring=1&since={newest}").json()
+    assert later["plans"][0]["number"] == newest + 1
+    assert later["now_us"] > live["now_us"] and later["started_us"] == live["started_us"]
+    wait_until(lambda: divided.get("/cost_model?ring=1").status_code == 200, "the costs of ring 1")
+    assert len(divided.get("/cost_model?ring=1").json()["stages"]) == 1
+
+
+def test_profiles_of_rings_elsewhere_lie_with_the_front(tmp_path):
+    with DividedServer("--profile-dir", tmp_path) as server:
+        assert server.post("/start_profile", {"path": "run.json"}).status_code == 200
+        assert server.post("/start_profile", {"path": "more.json", "ring": 1}).status_code == 409
+        for rank in (0, 1):
+            ask(server, prompt_of(rank), routed_dp_rank=rank, max_tokens=40, ignore_eos=True)
+        stopped = server.post("/stop_profile").json()
+        assert [path.rsplit("/", 1)[1] for path in stopped["paths"]] == ["run-ring-0.json", "run-ring-1.json"]
+        assert stopped["lost_plans"] == 0
+        for number in (0, 1):
+            assert len(plans_in(tmp_path / f"run-ring-{number}.json")) >= 40
+            report = run_binary("trace", tmp_path / f"run-ring-{number}.json")
+            assert report.returncode == 0, report.stderr
+        assert server.post("/start_profile", {"path": "lost.json", "ring": 1}).status_code == 200
+        ask(server, prompt_of(3), routed_dp_rank=1)
+        wait_until(lambda: len(server.get("/live?ring=1").json()["plans"]) > 50, "the micro-batches")
+        server.ring.signal(signal.SIGKILL)
+        wait_until(lambda: health(server)["status"] == "degraded", "the loss")
+        live = server.get("/live?ring=1")
+        assert live.status_code == 503 and "ring 1: gone" in live.json()["error"]["message"]
+        stopped = server.post("/stop_profile").json()
+        assert stopped["plans"] >= 10
+        assert plans_in(tmp_path / "lost-ring-1.json")
+        everything = server.post("/start_profile", {})
+        assert everything.status_code == 503 and "ring 1: gone" in everything.json()["error"]["message"]
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
+def test_the_page_shows_a_ring_in_another_process(divided):
+    with Browser() as page:
+        page.open(divided.url + "/")
+        wait_until(lambda: text_of(page, "state") == "serving", "the page's state")
+        page.evaluate("$('ring').value = '1'; $('ring').dispatchEvent(new Event('change'))")
+        seen = page.evaluate("plans.length")
+        ask(divided, prompt_of(15), routed_dp_rank=1, max_tokens=40, ignore_eos=True)
+        wait_until(lambda: page.evaluate("plans.length") > seen + 30, "the micro-batches of ring 1")
+        assert page.evaluate("view.boxes.length") > 0
+        assert page.evaluate("spark.flat().every(rate => rate >= 0)")
+        assert text_of(page, "state") == "serving"
+        assert page.errors == []
 
 
 def test_a_ring_in_another_process_is_drained_and_restarted(divided):
@@ -126,6 +192,22 @@ def test_a_ring_that_is_told_to_end_finishes_its_requests():
         assert ask(server, "Once")[0]
 
 
+def test_the_own_ring_of_a_front_may_have_several_nodes(pp1):
+    address = f"127.0.0.1:{free_port()}"
+    node = NodeProcess([BINARY, "serve", "--model-path", MODEL, "--nnodes", 2, "--node-rank", 1, "--dist-init-addr", address,
+                        "--threads", 1])
+    try:
+        with DividedServer(front_flags=("--pp-size", 2, "--nnodes", 2, "--node-rank", 0, "--dist-init-addr", address)) as server:
+            wanted = ask(pp1, prompt_of(20))[0]
+            assert [ask(server, prompt_of(20), routed_dp_rank=rank)[0] for rank in (0, 1)] == [wanted] * 2
+            assert [server.get(f"/live?ring={ring}").json()["stage_count"] for ring in (0, 1)] == [2, 1]
+            node.signal(signal.SIGKILL)
+            wait_until(lambda: health(server)["status"] == "degraded", "the loss of ring 0's node")
+            assert ask(server, prompt_of(20))[0] == wanted
+    finally:
+        node.kill()
+
+
 def test_a_ring_of_another_model_or_arithmetic_is_refused(divided, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(ROOT / "tests/golden/qwen3", other)
@@ -147,6 +229,7 @@ def test_flags_of_rings_in_several_processes_must_agree():
     for flags, words in ((("--dp-rank", 1), "--dp-address"),
                          (("--dp-size", 2, "--dp-size-local", 1), "--dp-address"),
                          (("--dp-size", 2, "--dp-size-local", 3), "--dp-size-local 3"),
+                         (("--dp-size", 2, "--nnodes", 2, "--dist-init-addr", "h:1"), "--dp-size-local 1"),
                          (("--dp-address", "h:1"), "--dp-rank"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--dp-size", 2), "one ring"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--enable-ep"), "the front's --dp-size"),

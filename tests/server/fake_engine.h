@@ -62,6 +62,7 @@ class FakeEngine final : public sched::Engine {
   }
   bool return_waiting(const std::string&) override { return false; }
   bool rebuild(const std::string&) override { return false; }
+  [[nodiscard]] std::shared_ptr<const sched::RingView> ring_stats() const override { return stats; }
 
   /// Waits until no stream lives; returns false after a minute.
   [[nodiscard]] bool wait_until_idle() const;
@@ -69,6 +70,7 @@ class FakeEngine final : public sched::Engine {
   [[nodiscard]] std::vector<sched::GenerateRequest> seen() const;
 
   sched::ModelInfo info;
+  std::shared_ptr<const sched::RingView> stats;  ///< set before the first request
   std::function<Result<ScriptedReply>(const sched::GenerateRequest&)> on_submit;
   std::atomic<bool> ready{true};
   std::atomic<int> live{0};             ///< streams that exist

@@ -1,10 +1,16 @@
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <future>
+#include <sstream>
 
 #include "async/real_runtime.h"
 #include "async/task_group.h"
 #include "sched/router/ring_router.h"
 #include "server/observe/ring_labels.h"
 #include "server/test_server.h"
+#include "support/fake_ring_view.h"
+#include "support/mentions.h"
+#include "support/temporary_folder.h"
 
 using namespace millrace;
 using namespace millrace::test;
@@ -120,6 +126,62 @@ TEST_CASE("A ring is drained before it is restarted") {
   const HttpReply undrained = server.post("/undrain_ring", R"({"ring":0})");
   CHECK_FALSE(ParsedJson(undrained.body).at("/draining").get_bool().value());
   CHECK(server.post("/restart_ring", R"({"ring":0,"force":true})").status == 503);  // a fake cannot
+}
+
+TEST_CASE("Each ring shows its own statistics") {
+  TwoRingServer server;
+  const auto a = std::make_shared<FakeRingView>(1);
+  const auto b = std::make_shared<FakeRingView>(3);
+  const HttpReply unseen = server.get("/live?ring=1");
+  CHECK(unseen.status == 503);
+  CHECK_THAT(ParsedJson(unseen.body).string("/error/message"), Mentions("ring 1"));
+  server.a.stats = a;
+  server.b.stats = b;
+  a->record_plans(1);
+  b->record_plans(2);
+  b->set_as_of_ns(7'000);
+  CHECK(ParsedJson(server.get("/live").body).integer("/stage_count") == 1);
+  const ParsedJson live(server.get("/live?ring=1&since=1").body);
+  CHECK(live.integer("/stage_count") == 3);
+  CHECK(live.at("/now_us").get_double().value() == 7);
+  CHECK(live.integer("/plans/0/number") == 2);
+  CHECK(live.integer("/rings/1/ring") == 1);
+  CHECK(server.get("/cost_model?ring=1").status == 503);
+  b->set_costs({.stages = std::vector<sched::CostCoefficients>(3), .context_length = 99});
+  const ParsedJson costs(server.get("/cost_model?ring=1").body);
+  CHECK(costs.integer("/context_length") == 99);
+  const std::string metrics = server.get("/metrics").body;
+  CHECK(metrics.find("millrace:micro_batches_total{ring=\"0\"} 1\n") != std::string::npos);
+  CHECK(metrics.find("millrace:micro_batches_total{ring=\"1\"} 2\n") != std::string::npos);
+}
+
+TEST_CASE("A profile waits for what a ring has recorded") {
+  const TemporaryFolder folder;
+  server::ServerOptions options;
+  options.profile_dir = folder.path().string();
+  TwoRingServer server(options);
+  const auto near = std::make_shared<FakeRingView>(1);
+  const auto far = std::make_shared<FakeRingView>(2);
+  far->record_plans(3);
+  far->set_as_of_ns(1'000);
+  server.a.stats = near;
+  CHECK(server.post("/start_profile", "").status == 503);  // ring 1 has none
+  server.b.stats = far;
+  CHECK(server.post("/start_profile", R"({"path":"run.json"})").status == 200);
+  near->record_plans(1);
+  auto stopped = std::async(std::launch::async, [&server] { return server.post("/stop_profile", "").body; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // news that arrive after the request
+  far->record_plans(2);
+  far->set_as_of_ns(2'000);
+  const ParsedJson written(stopped.get());
+  CHECK(written.integer("/plans") == 3);
+  CHECK(written.integer("/lost_plans") == 0);
+  for (const auto& [ring, last] : {std::pair(0, 101), {1, 105}}) {
+    std::ifstream file(folder.path() / fmt::format("run-ring-{}.json", ring));
+    std::stringstream text;
+    text << file.rdbuf();
+    CHECK(text.str().find(fmt::format("\"plan\":{}", last)) != std::string::npos);
+  }
 }
 
 TEST_CASE("Metrics and server info name rings") {

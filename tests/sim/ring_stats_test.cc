@@ -55,7 +55,7 @@ Observed observe(const sim::SimulatedRingOptions& options, uint32_t request_coun
   }
   world.run(async::TimePoint(20s));
   REQUIRE(clients.size() == 0);
-  const sched::RingStats& stats = *ring.head().ring_stats();
+  const sched::RingView& stats = *ring.head().ring_stats();
   Observed observed{stats.snapshot(world.now().time_since_epoch().count()), stats.records_after(0)};
   ring.stop();
   world.run();

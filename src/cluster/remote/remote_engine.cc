@@ -76,14 +76,14 @@ sched::EngineStatus RemoteEngine::status() const {
   return status;
 }
 
-std::string RemoteEngine::ring_metrics() const {
+std::shared_ptr<const sched::RingView> RemoteEngine::ring_stats() const {
   const std::lock_guard lock(mutex_);
-  return metrics_.ring;
+  return mirror_;
 }
 
 std::string RemoteEngine::node_metrics() const {
   const std::lock_guard lock(mutex_);
-  return metrics_.node;
+  return metrics_.text;
 }
 
 std::string RemoteEngine::arithmetic() const {
@@ -198,6 +198,8 @@ void RemoteEngine::handle(Content content) {
   } else if (auto* state = std::get_if<RingState>(&content)) {
     const std::lock_guard lock(mutex_);
     state_ = std::move(*state);
+  } else if (auto* figures = std::get_if<RingFigures>(&content)) {
+    mirror(std::move(*figures));
   } else if (auto* metrics = std::get_if<RingMetrics>(&content)) {
     const std::lock_guard lock(mutex_);
     metrics_ = std::move(*metrics);
@@ -212,6 +214,15 @@ void RemoteEngine::handle(Content content) {
   } else {
     throw_error(ErrorCode::kData,
                 fmt::format("a ring sent a message of kind {}, which only fronts send", content.index()));
+  }
+}
+
+void RemoteEngine::mirror(RingFigures figures) {
+  const std::lock_guard lock(mutex_);
+  if (mirror_ == nullptr) {
+    mirror_ = std::make_shared<RingMirror>(std::move(figures));
+  } else {
+    mirror_->take(std::move(figures));
   }
 }
 
@@ -236,6 +247,7 @@ void RemoteEngine::detach(const std::string& reason) {
   arithmetic_.clear();
   state_ = {};
   metrics_ = {};
+  mirror_ = nullptr;  // those who still read it keep it
   by_id_.clear();
   for (auto& [number, client] : clients_) {
     sched::GenerateEvent event;

@@ -8,6 +8,7 @@
 
 #include "cluster/control_connection.h"
 #include "cluster/remote/ring_messages.h"
+#include "cluster/remote/ring_mirror.h"
 #include "sched/head/control.h"
 #include "sched/head/engine.h"
 
@@ -36,7 +37,7 @@ class RemoteEngine final : public sched::Engine {
   bool resume() override { return set_pause(std::nullopt); }
   bool return_waiting(const std::string& reason) override { return send_if_connected(ReturnWaiting{reason}); }
   bool rebuild(const std::string& reason) override { return send_if_connected(RebuildRing{reason}); }
-  [[nodiscard]] std::string ring_metrics() const override;
+  [[nodiscard]] std::shared_ptr<const sched::RingView> ring_stats() const override;
 
   /// Returns the metrics of the ring's links, stores and graphs, as the ring last wrote them.
   [[nodiscard]] std::string node_metrics() const;
@@ -71,6 +72,7 @@ class RemoteEngine final : public sched::Engine {
   void post_pause();
   void post(Content content);
   void deliver(RequestEvent event);
+  void mirror(RingFigures figures);
   void forget(uint64_t number);
 
   async::Runtime& runtime_;
@@ -86,6 +88,7 @@ class RemoteEngine final : public sched::Engine {
   std::string arithmetic_;
   RingState state_;
   RingMetrics metrics_;
+  std::shared_ptr<RingMirror> mirror_;  // null until its first figures have arrived
   uint64_t next_number_ = 1;
   std::unordered_map<uint64_t, Client> clients_;
   std::unordered_map<std::string, uint64_t> by_id_;

@@ -23,7 +23,7 @@ class RingHost {
       std::shared_ptr<const std::string> source) = 0;
   /// Returns what tokens spell, tags of reasoning included.
   [[nodiscard]] virtual std::shared_ptr<const grammar::Vocabulary> tag_vocabulary() = 0;
-  /// Returns the metrics of this node's ring.
+  /// Returns the metrics of the links, stores and graphs of this node's ring.
   [[nodiscard]] virtual RingMetrics metrics() = 0;
 };
 

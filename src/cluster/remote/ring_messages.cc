@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cluster/remote/figures_wire.h"
 #include "cluster/remote/request_wire.h"
 #include "comm/wire.h"
 
@@ -210,12 +211,10 @@ void get(ByteReader& in, RingState& state) {
 }
 
 void put(ByteWriter& out, const RingMetrics& metrics) {
-  out.put_string(metrics.ring);
-  out.put_string(metrics.node);
+  out.put_string(metrics.text);
 }
 void get(ByteReader& in, RingMetrics& metrics) {
-  metrics.ring = in.get_string();
-  metrics.node = in.get_string();
+  metrics.text = in.get_string();
 }
 
 template <size_t index>

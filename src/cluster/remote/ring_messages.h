@@ -11,14 +11,17 @@
 #include "model/fingerprint.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/model_info.h"
+#include "sched/head/ring_costs.h"
+#include "sched/head/ring_counters.h"
 #include "sched/plan/generate_event.h"
 #include "sched/plan/pause_mode.h"
+#include "sched/plan/plan_record.h"
 #include "sched/plan/request.h"
 
 /// The messages between a front and a ring in another process. They travel as cluster::RingMessage.
 namespace millrace::cluster::remote {
 
-inline constexpr uint32_t kRingProtocolVersion = 2;
+inline constexpr uint32_t kRingProtocolVersion = 3;
 
 /// What must be equal for two rings to give the same output to a request.
 struct RingFacts {
@@ -84,14 +87,22 @@ struct RingState {
   sched::EngineStatus status;
   sched::ModelInfo model;
 };
-/// Ring → front, once a second, in Prometheus' text form without the label `ring`.
+/// Ring → front, ten times a second: the statistics of the ring's head. Times are ns on that head's clock.
+struct RingFigures {
+  uint32_t rank_count = 1;  ///< of each stage
+  int64_t as_of_ns = 0;
+  sched::RingSnapshot snapshot;
+  sched::RingCosts costs;
+  std::vector<sched::PlanRecord> records;  ///< complete since the message before; in the first one the newest
+};
+/// Ring → front, once a second: the metrics of links, stores and graphs, as Prometheus' text without the label `ring`.
 struct RingMetrics {
-  std::string ring;  ///< of the head and the stages
-  std::string node;  ///< of links, stores and graphs
+  std::string text;
 };
 
-using Content = std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest, RequestEvent, PauseRing, ResumeRing,
-                             ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingMetrics, StepNews>;
+using Content =
+    std::variant<RingHello, RingWelcome, SubmitRequest, AbortRequest, RequestEvent, PauseRing, ResumeRing,
+                 ReturnWaiting, RebuildRing, FlushRing, RingFlushed, RingState, RingFigures, RingMetrics, StepNews>;
 
 [[nodiscard]] std::vector<std::byte> encode(const Content& content);
 /// Returns kData for anything but one whole message.

@@ -9,6 +9,7 @@
 #include "cluster/remote/remote_engine.h"
 #include "grammar/grammar.h"
 #include "grammar/vocabulary.h"
+#include "sched/head/ring_view.h"
 
 namespace millrace::cluster::remote {
 namespace {
@@ -22,7 +23,10 @@ constexpr async::Duration kMaxFrontRetry = 5s;
 constexpr async::Duration kFrontReminder = 5s;
 /// Interval at which changes of the state are sent. It is below the router's interval between two looks.
 constexpr async::Duration kStateInterval = 20ms;
+constexpr async::Duration kFiguresInterval = 100ms;
 constexpr async::Duration kMetricsInterval = 1s;
+/// Records in the first figures of a connection: the live page shows no more at once.
+constexpr size_t kFirstRecords = 512;
 constexpr const char* kNodeStops = "its node is stopping";
 
 sched::GenerateEvent failed(Error error, bool is_returned) {
@@ -237,15 +241,35 @@ std::vector<std::byte> RingServer::encode_state() const {
   return encode(std::move(state));
 }
 
-/// Sends the state whenever it has changed, and the metrics, as long as the front is there.
+void RingServer::send_figures() {
+  const auto stats = engine_.ring_stats();
+  if (stats == nullptr) return;
+  const int64_t now_ns = async::nanoseconds(runtime_.now());
+  const size_t limit = newest_record_ == 0 ? kFirstRecords : sched::RingView::kMaxRecords;
+  RingFigures figures{.rank_count = static_cast<uint32_t>(stats->rank_count()),
+                      .as_of_ns = now_ns,
+                      .snapshot = stats->snapshot(now_ns),
+                      .costs = stats->costs(),
+                      .records = stats->records_after(newest_record_, limit)};
+  if (!figures.records.empty()) newest_record_ = figures.records.back().number;
+  send(std::move(figures));
+}
+
+/// Sends the state whenever it has changed, statistics and metrics, as long as the front is there.
 asio::awaitable<void> RingServer::publish() {
   std::vector<std::byte> sent;
-  async::TimePoint next_metrics = runtime_.now();
+  async::TimePoint next_figures = runtime_.now();
+  async::TimePoint next_metrics = next_figures;
+  newest_record_ = 0;
   while (is_serving_) {
     std::vector<std::byte> state = encode_state();
     if (state != sent) {
       sent = state;
       connection_->send(RingMessage{std::move(state)});
+    }
+    if (runtime_.now() >= next_figures) {
+      send_figures();
+      next_figures = runtime_.now() + kFiguresInterval;
     }
     if (runtime_.now() >= next_metrics) {
       send(host_.metrics());

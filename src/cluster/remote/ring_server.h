@@ -54,6 +54,7 @@ class RingServer {
   [[nodiscard]] asio::awaitable<void> flush(FlushRing wanted);
   [[nodiscard]] asio::awaitable<void> publish();
   [[nodiscard]] std::vector<std::byte> encode_state() const;
+  void send_figures();
   void send(Content content) { connection_->send(RingMessage{encode(std::move(content))}); }
   void log_wait(const std::string& what);
 
@@ -66,6 +67,7 @@ class RingServer {
   std::unordered_map<uint64_t, Request> requests_;  // of the connection, by their numbers
   async::TaskGroup tasks_;                          // of the connection
   async::WaitList changed_;                         // a request has ended, the connection has, or stop() was called
+  uint64_t newest_record_ = 0;                      // of those that the front has
   bool is_serving_ = false;                         // the front has welcomed the ring, and the connection lasts
   bool draining_ = false;
   bool stopping_ = false;

@@ -13,7 +13,7 @@
 namespace millrace::sched {
 
 class RingSet;
-class RingStats;
+class RingView;
 enum class PauseMode : uint8_t;
 struct EngineStatus;
 struct GenerateEvent;
@@ -60,10 +60,8 @@ class Engine {
   virtual bool rebuild(const std::string& reason) = 0;
   /// Returns the rings that this engine routes between; null: it is one ring.
   [[nodiscard]] virtual RingSet* rings() { return nullptr; }
-  /// Returns the metrics of a ring in another process, as that has written them last; empty for one of this process.
-  [[nodiscard]] virtual std::string ring_metrics() const { return {}; }
-  /// Returns the ring's statistics, which live as long as the engine; null when there are none in this process.
-  [[nodiscard]] virtual const RingStats* ring_stats() const { return nullptr; }
+  /// Returns the ring's statistics, for use while the engine lives; null while there are none.
+  [[nodiscard]] virtual std::shared_ptr<const RingView> ring_stats() const { return nullptr; }
 };
 
 }  // namespace millrace::sched

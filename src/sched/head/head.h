@@ -59,7 +59,9 @@ class Head final : public Engine {
   [[nodiscard]] EngineStatus status() const override { return intake_.status(); }
   [[nodiscard]] Result<std::unique_ptr<TokenStream>> submit(GenerateRequest request, async::Runtime& client) override;
   bool abort(const std::string& request_id) override { return intake_.abort(request_id); }
-  [[nodiscard]] const RingStats* ring_stats() const override { return &stats_; }
+  [[nodiscard]] std::shared_ptr<const RingView> ring_stats() const override {
+    return {std::shared_ptr<void>(), &stats_};
+  }
   [[nodiscard]] asio::awaitable<Result<void>> flush_cache(async::Runtime& runtime, async::Duration timeout) override;
   bool pause(PauseMode mode) override { return intake_.push(Pause{mode}); }
   bool resume() override { return intake_.push(Resume{}); }

@@ -6,17 +6,14 @@
 #include <vector>
 
 #include "sched/head/plan_recorder.h"
-#include "sched/head/ring_costs.h"
-#include "sched/head/ring_counters.h"
+#include "sched/head/ring_view.h"
 
 namespace millrace::sched {
 
 /// Observes a ring: the head's thread reports events, any thread reads counters, records and costs. A PlanRecorder
 /// makes the records, RingCounters hold the sums; this class is the lock between the threads. Owned by the head.
-class RingStats {
+class RingStats final : public RingView {
  public:
-  static constexpr size_t kMaxRecords = 4096;  ///< complete records that the live page and the profile can read
-
   /// `rank_count`: of each stage.
   RingStats(size_t stage_count, size_t window, size_t rank_count = 1);
 
@@ -34,13 +31,14 @@ class RingStats {
   void set_costs(RingCosts costs);
 
   // These may be called from any thread.
-  [[nodiscard]] RingCosts costs() const;
-  [[nodiscard]] RingSnapshot snapshot(int64_t now_ns) const;
-  /// Returns the newest complete records whose number is above `after`, at most `limit` of them, the oldest first.
-  [[nodiscard]] std::vector<PlanRecord> records_after(uint64_t after, size_t limit = kMaxRecords) const;
-  [[nodiscard]] size_t stage_count() const { return stage_count_; }
-  [[nodiscard]] size_t rank_count() const { return rank_count_; }
-  [[nodiscard]] size_t window() const { return window_; }
+  [[nodiscard]] RingCosts costs() const override;
+  [[nodiscard]] RingSnapshot snapshot(int64_t now_ns) const override;
+  [[nodiscard]] std::vector<PlanRecord> records_after(uint64_t after, size_t limit = kMaxRecords) const override;
+  [[nodiscard]] size_t stage_count() const override { return stage_count_; }
+  [[nodiscard]] size_t rank_count() const override { return rank_count_; }
+  [[nodiscard]] size_t window() const override { return window_; }
+  [[nodiscard]] int64_t as_of_ns(int64_t now_ns) const override { return now_ns; }
+  [[nodiscard]] int64_t began_ns() const override { return 0; }
 
  private:
   const size_t stage_count_;

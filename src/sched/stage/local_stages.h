@@ -83,6 +83,8 @@ class LocalStages {
   [[nodiscard]] std::vector<comm::LinkStats> link_stats() const;
   /// Returns a rank's device, as StageRunner::channel_backend does.
   [[nodiscard]] tensor::Backend* backend(size_t rank);
+  /// Returns RingConfig::exchange_bytes.
+  [[nodiscard]] size_t exchange_bytes() const { return shape_.exchange_bytes; }
   /// Return the Runtimes of the first rank of the first and of the last stage.
   [[nodiscard]] async::Runtime& first_runtime();
   [[nodiscard]] async::Runtime& last_runtime();

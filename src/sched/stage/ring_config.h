@@ -29,6 +29,7 @@ struct RingConfig {
   /// (StageRunner::channel_backend). Called if there are several ranks.
   std::function<std::vector<std::unique_ptr<tensor::Collective>>(StageId, const std::vector<tensor::Backend*>&)>
       make_collectives;
+  size_t exchange_bytes = 0;  ///< of the largest result of such an exchange
   /// Makes a rank's end of the exchange of experts with other rings, for one epoch, given its number in its stage and
   /// its device. Empty: the ring has all experts of its model.
   std::function<std::unique_ptr<tensor::ExpertExchange>(StageId, uint32_t, tensor::Backend*)> make_expert_exchange;

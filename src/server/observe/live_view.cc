@@ -6,7 +6,7 @@
 #include "sched/head/engine.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/ring_set.h"
-#include "sched/head/ring_stats.h"
+#include "sched/head/ring_view.h"
 #include "sched/plan/plan_record.h"
 
 namespace millrace::server {
@@ -111,11 +111,12 @@ void write_ring_list(JsonWriter& json, const sched::RingSet& rings) {
 
 }  // namespace
 
-void append_live_view(std::string& out, const sched::RingStats& ring, const LiveViewOptions& options) {
+void append_live_view(std::string& out, const sched::RingView& ring, const LiveViewOptions& options) {
   const RingSnapshot snapshot = ring.snapshot(options.now_ns);
   JsonWriter json(out);
-  json.begin_object().member("model", options.model_name).member("now_us", microseconds(options.now_ns));
-  json.member("started_us", microseconds(options.started_ns));
+  json.begin_object().member("model", options.model_name);
+  json.member("now_us", microseconds(ring.as_of_ns(options.now_ns)));
+  json.member("started_us", microseconds(ring.began_ns() == 0 ? options.started_ns : ring.began_ns()));
   json.member("stage_count", snapshot.stage_count).member("rank_count", ring.rank_count());
   json.member("window", snapshot.window);
   json.member("in_flight", snapshot.in_flight).member("generations", snapshot.epochs);

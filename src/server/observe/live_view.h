@@ -7,7 +7,7 @@
 namespace millrace::sched {
 class Engine;
 class RingSet;
-class RingStats;
+class RingView;
 }  // namespace millrace::sched
 
 namespace millrace::server {
@@ -17,12 +17,12 @@ struct LiveViewOptions {
   const sched::RingSet* rings = nullptr;  ///< of the server, if it has several
   std::string_view model_name;
   uint64_t after = 0;      ///< only micro-batches above this number, of which the newest few hundred are written
-  int64_t started_ns = 0;  ///< by which the page detects a restart
-  int64_t now_ns = 0;
+  int64_t started_ns = 0;  ///< when this process began, by which the page detects a restart
+  int64_t now_ns = 0;      ///< on the clock of this process
 };
 
 /// Appends the JSON object that the live page polls: the engine's state, sums of the last ten seconds, micro-batches.
-/// All times are microseconds on the head's clock.
-void append_live_view(std::string& out, const sched::RingStats& ring, const LiveViewOptions& options);
+/// All times are microseconds on the clock of the ring's head.
+void append_live_view(std::string& out, const sched::RingView& ring, const LiveViewOptions& options);
 
 }  // namespace millrace::server

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/thread_name.h"
-#include "sched/head/ring_stats.h"
+#include "sched/head/ring_view.h"
 #include "server/observe/trace_writer.h"
 
 namespace millrace::server {
@@ -46,7 +46,7 @@ Result<std::filesystem::path> Profiler::start(const std::string& name) {
   }
   failed_ = false;
   stopping_ = false;
-  const auto newest = ring_.records_after(0, 1);
+  const auto newest = ring_->records_after(0, 1);
   thread_ = std::thread([this, after = newest.empty() ? 0 : newest.back().number] { record(after); });
   return written_.path;
 }
@@ -67,7 +67,7 @@ Result<Profiler::Written> Profiler::stop() {
 void Profiler::record(uint64_t after) {
   name_thread("profile");
   uint64_t seen = after;
-  TraceWriter writer(ring_.stage_count(), ring_.window(), ring_.rank_count());
+  TraceWriter writer(ring_->stage_count(), ring_->window(), ring_->rank_count());
   std::string out;
   size_t file_bytes = 0;
   writer.begin(out);
@@ -76,7 +76,7 @@ void Profiler::record(uint64_t after) {
       std::unique_lock lock(mutex_);
       last = stop_signal_.wait_for(lock, kPollInterval, [this] { return stopping_; });
     }
-    for (const sched::PlanRecord& record : ring_.records_after(seen)) {
+    for (const sched::PlanRecord& record : ring_->records_after(seen)) {
       const uint64_t skipped = record.number - seen - 1;
       seen = record.number;
       const bool full = file_bytes + out.size() > kMaxFileBytes;

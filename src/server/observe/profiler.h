@@ -11,18 +11,18 @@
 #include "base/result.h"
 
 namespace millrace::sched {
-class RingStats;
+class RingView;
 }
 
 namespace millrace::server {
 
-/// Records the ring into trace files, one at a time. A thread of its own writes the records that RingStats keeps, so
-/// neither the head nor the server waits for a disk, and memory is bounded. Owned by RingProfilers; used on the
-/// server's thread.
+/// Records a ring into a trace file. A thread of its own writes the records that the ring's view keeps, so neither the
+/// head nor the server waits for a disk, and memory is bounded. Owned by RingProfilers; used on the server's thread.
 class Profiler {
  public:
   /// `folder` holds the files; no name leads out of it.
-  Profiler(const sched::RingStats& ring, std::filesystem::path folder) : ring_(ring), folder_(std::move(folder)) {}
+  Profiler(std::shared_ptr<const sched::RingView> ring, std::filesystem::path folder)
+      : ring_(std::move(ring)), folder_(std::move(folder)) {}
   ~Profiler() { (void)stop(); }
 
   /// Returns a name for a file, by the time.
@@ -38,11 +38,12 @@ class Profiler {
   /// Ends the recording. Errors: kAborted (none is running), kInternal (the file could not be written to its end).
   [[nodiscard]] Result<Written> stop();
   [[nodiscard]] bool running() const { return thread_.joinable(); }
+  [[nodiscard]] const sched::RingView& ring() const { return *ring_; }
 
  private:
   void record(uint64_t after);
 
-  const sched::RingStats& ring_;
+  const std::shared_ptr<const sched::RingView> ring_;
   const std::filesystem::path folder_;
   std::thread thread_;
   std::mutex mutex_;

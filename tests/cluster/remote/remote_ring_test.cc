@@ -9,6 +9,7 @@
 #include "cluster/remote/ring_listener.h"
 #include "cluster/remote/ring_server.h"
 #include "sched/router/scripted_ring.h"
+#include "support/fake_ring_view.h"
 #include "support/mentions.h"
 
 using namespace millrace;
@@ -49,7 +50,7 @@ class FakeHost final : public RingHost {
     co_return result;
   }
   std::shared_ptr<const grammar::Vocabulary> tag_vocabulary() override { return nullptr; }
-  RingMetrics metrics() override { return {.ring = "ring_metric 1\n", .node = "node_metric 2\n"}; }
+  RingMetrics metrics() override { return {"node_metric 2\n"}; }
 
   std::vector<std::string> sources;
 };
@@ -156,7 +157,6 @@ TEST_CASE("a request runs on a ring of another process") {
   REQUIRE(front.engine.model_info().kv_token_capacity == 400);
   REQUIRE(front.engine.status().total_pages == 100);
   wait_for([&] { return front.engine.node_metrics() == "node_metric 2\n"; });
-  REQUIRE(front.engine.ring_metrics() == "ring_metric 1\n");
   REQUIRE(front.engine.arithmetic() == "bf16");
 
   auto request = request_of("a");
@@ -241,6 +241,57 @@ TEST_CASE("controls reach a ring of another process") {
   wait_for([&] { return !front.engine.status().ready; });
   REQUIRE(front.engine.status().reason == "stage 0: gone");
   REQUIRE(client.submit(front.engine, request_of("b")).error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("statistics of a ring of another process arrive") {
+  Front front;
+  auto ring = std::make_unique<Ring>(front.listener.port());
+  wait_until_ready(front);
+  REQUIRE(front.engine.ring_stats() == nullptr);
+  const auto stats = std::make_shared<test::FakeRingView>(2, 2);
+  stats->record_plans(600);
+  on(ring->thread, [&] { ring->engine.stats = stats; });
+  wait_for([&] { return front.engine.ring_stats() != nullptr; });
+  const auto view = front.engine.ring_stats();
+  REQUIRE(view->stage_count() == 2);
+  REQUIRE(view->rank_count() == 2);
+  REQUIRE(view->window() == 2);
+  REQUIRE(view->began_ns() != 0);
+  REQUIRE(view->snapshot(0).since_start.plans == 600);
+  REQUIRE(view->costs().stages.empty());
+  REQUIRE(view->records_after(0).front().number == 89);  // a connection begins with the newest 512
+  REQUIRE(view->records_after(598).size() == 2);
+  REQUIRE(view->records_after(0, 3).front().number == 598);
+  REQUIRE(view->records_after(600).empty());
+
+  const int64_t as_of_ns = view->as_of_ns(0);
+  stats->record_plans(5000);
+  stats->set_costs({.stages = {{.fixed_us = 1}, {.fixed_us = 2}}});
+  wait_for([&] { return view->snapshot(0).since_start.plans == 5600; });
+  REQUIRE(view->as_of_ns(0) > as_of_ns);
+  REQUIRE(view->costs().stages[1].fixed_us == 2);
+  const auto records = view->records_after(0);
+  REQUIRE(records.size() == sched::RingView::kMaxRecords);
+  REQUIRE(records.back().number == 5600);
+
+  // A ring that is gone has no statistics, and those who read them keep what they had.
+  ring.reset();
+  wait_for([&] { return !front.engine.status().ready; });
+  REQUIRE(front.engine.ring_stats() == nullptr);
+  REQUIRE(view->records_after(5599).size() == 1);
+}
+
+TEST_CASE("a ring whose statistics change their shape is cut off") {
+  Front front;
+  Ring ring(front.listener.port());
+  on(ring.thread, [&] { ring.engine.stats = std::make_shared<test::FakeRingView>(2); });
+  wait_for([&] { return front.engine.ring_stats() != nullptr; });
+  const auto view = front.engine.ring_stats();
+  on(ring.thread, [&] { ring.engine.stats = std::make_shared<test::FakeRingView>(3); });
+  wait_for([&] { return front.engine.ring_stats() != view; });
+  REQUIRE(view->stage_count() == 2);
+  wait_for([&] { return front.engine.ring_stats() != nullptr; });  // it joins again, as a new ring
+  REQUIRE(front.engine.ring_stats()->stage_count() == 3);
 }
 
 TEST_CASE("a lost ring fails what it has begun and returns the rest") {

@@ -2,8 +2,10 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 
 #include "sched/steps/step_messages.h"
+#include "support/fake_ring_view.h"
 
 using namespace millrace;
 using namespace millrace::cluster::remote;
@@ -94,6 +96,30 @@ RingState full_state() {
   return state;
 }
 
+/// Returns the statistics of two stages with two ranks each, and two records.
+RingFigures full_figures() {
+  test::FakeRingView ring(2, 2);
+  ring.record_plans(2);
+  RingFigures figures{
+      .rank_count = 2, .as_of_ns = 21, .snapshot = ring.snapshot(0), .costs = {}, .records = ring.records_after(0)};
+  figures.snapshot.in_flight = 1;
+  figures.snapshot.epochs = 22;
+  figures.snapshot.steps = {.with_rows = 23, .without_rows = 24, .newest = 25, .newest_with_rows = 26};
+  figures.snapshot.recent.stages[1].wait[sched::WaitCause::kOverhead] = 27;
+  figures.snapshot.recent.stages[1].rank_busy_ns = {28};
+  figures.snapshot.since_start.links[2] = {.messages = 29, .bytes = 30, .timed = 31, .latency_ns = 32};
+  figures.snapshot.latency_counts[3] = 33;
+  figures.snapshot.token_counts[4] = 34;
+  figures.snapshot.occupancy_ns[2] = 35;
+  figures.costs = {.stages = {{.fixed_us = 1.5}, {.per_context_us = 2.5}},
+                   .fallbacks = {StageId(1)},
+                   .relative_errors = {0.25, 0.5},
+                   .page_size = 36,
+                   .context_length = 37,
+                   .contention = {.other_by_other = 0.75}};
+  return figures;
+}
+
 template <class T>
 T travel(const T& message) {
   return std::get<T>(decode(encode(message)).value());
@@ -115,7 +141,8 @@ std::vector<Content> all_messages() {
           StepNews{sched::encode(sched::StepReached{.epoch = 7, .step = 25})},
           RingFlushed{.number = 12, .error = Error{ErrorCode::kConflict, "busy"}},
           full_state(),
-          RingMetrics{.ring = "a 1\n", .node = "b 2\n"}};
+          full_figures(),
+          RingMetrics{"b 2\n"}};
 }
 
 }  // namespace
@@ -196,6 +223,61 @@ TEST_CASE("every message of a ring has one encoding") {
     REQUIRE(decoded.has_value());
     REQUIRE(decoded->index() == message.index());
     REQUIRE(encode(*decoded) == bytes);
+  }
+}
+
+TEST_CASE("all statistics of a ring travel") {
+  const RingFigures got = travel(full_figures());
+  REQUIRE(got.rank_count == 2);
+  REQUIRE(got.as_of_ns == 21);
+  REQUIRE(got.snapshot.window == 2);
+  REQUIRE(got.snapshot.in_flight == 1);
+  REQUIRE(got.snapshot.epochs == 22);
+  REQUIRE(got.snapshot.steps.newest_with_rows == 26);
+  REQUIRE(got.snapshot.since_start.plans == 2);
+  REQUIRE(got.snapshot.since_start.links[2].latency_ns == 32);
+  REQUIRE(got.snapshot.recent.stages[1].wait[sched::WaitCause::kOverhead] == 27);
+  REQUIRE(got.snapshot.recent.stages[1].rank_busy_ns == std::vector<int64_t>{28});
+  REQUIRE(got.snapshot.latency_counts[3] == 33);
+  REQUIRE(got.snapshot.token_counts[4] == 34);
+  REQUIRE(got.snapshot.occupancy_ns == std::vector<int64_t>{0, 0, 35});
+  REQUIRE(got.costs.stages[1].per_context_us == 2.5);
+  REQUIRE(got.costs.fallbacks == std::vector<StageId>{StageId(1)});
+  REQUIRE(got.costs.relative_errors == std::vector<double>{0.25, 0.5});
+  REQUIRE(got.costs.context_length == 37);
+  REQUIRE(got.costs.contention.other_by_other == 0.75);
+  REQUIRE(got.records.size() == 2);
+  const sched::PlanRecord& record = got.records[1];
+  REQUIRE(record.number == 2);
+  REQUIRE(record.plan == PlanId(102));
+  REQUIRE(record.epoch == RingEpoch(3));
+  REQUIRE(record.sent_ns == 5);
+  REQUIRE(record.prefill_rows == 7);
+  REQUIRE((record.starved && !record.after_pause));
+  REQUIRE(record.stages[1].end_ns == 2);
+  REQUIRE(record.stages[1].wait[sched::WaitCause::kHeadLate] == 9);
+  REQUIRE(record.stages[1].ranks[0].end_ns == 11);
+}
+
+TEST_CASE("statistics whose parts disagree are refused") {
+  const std::vector<std::function<void(RingFigures&)>> changes = {
+      [](RingFigures& figures) { figures.rank_count = 1; },
+      [](RingFigures& figures) { figures.snapshot.window = 3; },
+      [](RingFigures& figures) { figures.snapshot.occupancy_ns.clear(); },
+      [](RingFigures& figures) { figures.snapshot.stage_count = 1; },
+      [](RingFigures& figures) { figures.snapshot.profile.links.pop_back(); },
+      [](RingFigures& figures) { figures.snapshot.recent.stages[0].rank_busy_ns = {1, 2}; },
+      [](RingFigures& figures) { figures.costs.stages.pop_back(); },
+      [](RingFigures& figures) { figures.records[1].stages.pop_back(); },
+      [](RingFigures& figures) { figures.records[0].stages[0].ranks.resize(2); },
+      [](RingFigures& figures) { figures.records[1].number = 1; }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    INFO(i);
+    RingFigures figures = full_figures();
+    changes[i](figures);
+    const auto decoded = decode(encode(figures));
+    REQUIRE(decoded.has_error());
+    REQUIRE(decoded.error().code == ErrorCode::kData);
   }
 }
 

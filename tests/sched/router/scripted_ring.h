@@ -10,6 +10,7 @@
 #include "sched/head/engine.h"
 #include "sched/head/engine_status.h"
 #include "sched/head/model_info.h"
+#include "sched/head/ring_view.h"
 #include "sched/plan/generate_event.h"
 #include "sched/plan/request.h"
 
@@ -78,6 +79,8 @@ class ScriptedRing final : public sched::Engine {
     return true;
   }
 
+  [[nodiscard]] std::shared_ptr<const sched::RingView> ring_stats() const override { return stats; }
+
   void push(Submitted& to, sched::GenerateEvent event) {
     to.has_run = to.has_run || !event.tokens.empty();
     to.is_over = to.is_over || event.last();
@@ -107,6 +110,7 @@ class ScriptedRing final : public sched::Engine {
 
   sched::ModelInfo model;
   sched::EngineStatus state;
+  std::shared_ptr<const sched::RingView> stats;
   std::optional<Error> refusal;  ///< of every submission
   Result<void> flush_result;
   std::vector<std::shared_ptr<Submitted>> requests;
