@@ -67,7 +67,8 @@ void measure_products(cudaStream_t stream, const OpsOptions& options) {
     for (const int rows : options.rows) {
       const DeviceBytes x = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(shape.inputs));
       const DeviceBytes out(static_cast<size_t>(rows) * static_cast<size_t>(shape.outputs) * sizeof(float));
-      const DeviceBytes workspace(cuda::matmul_workspace_bytes(shape.outputs, shape.inputs, false, rows));
+      const DeviceBytes workspace(
+          cuda::matmul_workspace_bytes({.out_features = shape.outputs, .in_features = shape.inputs}, rows));
       const auto ours = [&](cuda::MatrixInstruction by) -> std::string {
         if (by == cuda::MatrixInstruction::kWgmma && !options.has_wgmma()) return "-";
         const double time = seconds(stream, [&](int i) {

@@ -3,9 +3,6 @@
 namespace millrace::cuda {
 namespace {
 
-/// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
-constexpr size_t kMaxPartialBytes = size_t{256} << 20;
-
 /// Finds the `tile`-th tile of tile_rows virtual rows, counted over the sequences. The sequence is -1 after the last
 /// tile.
 __device__ QueryRows find_tile(const AttentionParams& a, int32_t tile, int32_t tile_rows, int32_t kv_head, int lane) {
@@ -129,12 +126,6 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a)
 size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds, int32_t split_rows) {
   return static_cast<size_t>(bounds.splits) * static_cast<size_t>(head_count) * static_cast<size_t>(split_rows) *
          static_cast<size_t>(padded_dim + 2) * sizeof(float);
-}
-
-int32_t split_rows_wanted(const BatchBounds& bounds) {
-  constexpr int32_t kMaxSequences = 65535;  // of a grid's second dimension
-  if (bounds.splits == 0 || bounds.sequences > kMaxSequences) return 0;
-  return bounds.sequence_rows < kMaxSplitKvRows ? bounds.sequence_rows : kMaxSplitKvRows;
 }
 
 /// The stages and warps for which the widest heads leave room.

@@ -15,6 +15,14 @@ static_assert(kSplitKeys % kBlockKeys == 0);
 /// The running maximum before any visible key. It is finite, so that differences of maxima are never NaN.
 constexpr float kInitialMax = -1e30f;
 constexpr float kLog2E = 1.44269504088896341f;
+/// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
+constexpr size_t kMaxPartialBytes = size_t{256} << 20;
+/// Returns the rows up to which sequences go split by split where partial results fit kMaxPartialBytes.
+inline int32_t split_rows_wanted(const BatchBounds& bounds) {
+  constexpr int32_t kMaxSequences = 65535;  // of a grid's second dimension
+  if (bounds.splits == 0 || bounds.sequences > kMaxSequences) return 0;
+  return bounds.sequence_rows < kMaxSplitKvRows ? bounds.sequence_rows : kMaxSplitKvRows;
+}
 
 /// How products of queries and keys become scores in units of log2.
 struct ScoreScale {

@@ -1,6 +1,6 @@
 #pragma once
 
-// How attention's kernels bring blocks of 32 keys and values to shared memory. Included by attention.cu only.
+// Copies blocks of 32 keys and values to shared memory for attention's kernels. Included by attention.cu only.
 
 #include "cuda/attention_block.cuh"
 #include "cuda/kv_codes.cuh"

@@ -11,21 +11,24 @@ __device__ inline int32_t valid_rows(const DeviceBatch& batch, int32_t first, in
   return max(0, min(limit, batch.row_begin[*batch.sequence_count] - first));
 }
 
-/// Returns the sequence of a row; -1 for padding.
-__device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
-  const int32_t count = *batch.sequence_count;
-  if (row >= batch.row_begin[count]) return -1;
+/// Returns i with begin[i] <= value < begin[i + 1], of `count` ranges from begin[0] = 0 on; -1 after the last.
+__device__ inline int32_t range_of(const int32_t* begin, int32_t count, int32_t value) {
+  if (value >= begin[count]) return -1;
   int32_t low = 0;
-  int32_t high = count;  // row_begin[low] <= row < row_begin[high]
+  int32_t high = count;  // begin[low] <= value < begin[high]
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;
-    if (batch.row_begin[middle] <= row) {
+    if (begin[middle] <= value) {
       low = middle;
     } else {
       high = middle;
     }
   }
   return low;
+}
+/// Returns the sequence of a row; -1 for padding.
+__device__ inline int32_t sequence_of(const DeviceBatch& batch, int32_t row) {
+  return range_of(batch.row_begin, *batch.sequence_count, row);
 }
 
 enum class KeyOrValue : int32_t { kKey, kValue };

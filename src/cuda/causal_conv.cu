@@ -9,7 +9,7 @@ struct SiluConvolution {
     return p.in[static_cast<size_t>(row) * p.in_columns + channel];
   }
   static __device__ void store(const ConvParams<float>& p, int32_t row, int32_t channel, float sum) {
-    p.out[static_cast<size_t>(row) * p.conv.channels + channel] = silu_of(sum);
+    p.out[static_cast<size_t>(row) * p.conv.channels + channel] = times_sigmoid(sum, sum);
   }
 };
 

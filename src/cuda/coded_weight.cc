@@ -19,7 +19,7 @@ using tensor::W8Matrix;
 /// The integer that stands for zero in 4-bit codes without zero points.
 constexpr uint16_t kMiddleCode = 8;
 
-/// Returns the codes of kInt4 or kTable4.
+/// Returns the codes of a part; E4M3 as for inputs in bf16.
 WeightCodes codes_of(const CodedPart& part) {
   if (part.fp8() != nullptr) return WeightCodes::kE4M3;
   if (part.w8() != nullptr) return WeightCodes::kInt8;

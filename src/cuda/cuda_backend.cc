@@ -445,12 +445,7 @@ void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const
     norm_all_heads(device_, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
     q_norm = k_norm = nullptr;
   }
-  const DeviceRotary rotation{.inverse_frequency = values_of(rotary.inverse_frequency),
-                              .rotary_dim = rotary.rotary_dim,
-                              .attention_factor = rotary.attention_factor,
-                              .query_beta = rotary.query_beta,
-                              .query_period = rotary.query_period};
-  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count, rotation, values_of(q_norm),
+  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count, rotary_of(rotary), values_of(q_norm),
                         values_of(k_norm), norm_epsilon, uploaded.device, uploaded.bounds, as_cuda(cache).layout(),
                         layer, q.data);
 }

@@ -33,10 +33,6 @@ struct UnitScale {
 __device__ inline uint32_t pair_of_codes(uint32_t word) {
   return (word & 0x000F000Fu) | 0x43004300u;
 }
-/// Returns byte `i` of a word plus 2^23.
-__device__ inline float byte_to_float(uint32_t word, uint32_t i) {
-  return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + i));
-}
 
 /// Stores eight neighbouring weights of a row. `pair(i)` gives two of them.
 template <class Pair>
@@ -113,15 +109,10 @@ __device__ inline bool has_e4m3_nan(uint32_t codes) {
 /// Dequantizes the part of a unit of kE4M3. Each weight is the f32 product of its number and the scale.
 __device__ inline void dequantize_e4m3(const uint32_t (&codes)[4], std::byte* tile, int row, int first_chunk,
                                        float scale) {
-  constexpr uint32_t kExponents = 0x7B807B80u;  // 2^120
-  constexpr uint32_t kMinusZeros = 0x80008000u;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     store_weights(tile, row, first_chunk + i, [&](int j) {
-      const uint32_t high = __byte_perm(codes[2 * i + j / 2], 0, j % 2 == 0 ? 0x1404u : 0x3424u);
-      // A bf16 with the number's exponent is 2^-120 of it, also where it is subnormal.
-      const uint32_t small = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
-      const uint32_t numbers = fma_bf16x2(small, kExponents, kMinusZeros);
+      const uint32_t numbers = e4m3_pair_to_bf16(codes[2 * i + j / 2], static_cast<uint32_t>(j % 2));
       return pack_bf16(__uint_as_float(numbers << 16) * scale, __uint_as_float(numbers & 0xFFFF0000u) * scale);
     });
   }

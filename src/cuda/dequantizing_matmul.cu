@@ -60,7 +60,7 @@ void run_tiles(cudaStream_t stream, const GemmParams& product, MatrixInstruction
 size_t dequantizing_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
   const int32_t panels = panel_count(weight.out_features, weight.gate_up);
   const int32_t steps = step_count(weight.in_features);
-  const int32_t splits = weight.shards.count > 0 ? weight.shards.count : split_count(panels, steps);
+  const int32_t splits = weight.shards.count > 0 ? weight.shards.count : splits_of_weight(weight, steps);
   const size_t sums = split_workspace_bytes(splits, panels, rows);
   if (rows <= kMaxTileRows) return sums;
   return aligned(sums) + static_cast<size_t>(panels_at_once(panels, steps)) * static_cast<size_t>(steps) *

@@ -187,6 +187,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks)
 
 /// Computes a GEMM, with shards or without, with a weight in WeightCodes::kE4M3Both. The workspace is that of
 /// fp8_workspace_bytes().
-void run_fp8(cudaStream_t stream, const GemmParams& product, void* workspace);
+void run_fp8(cudaStream_t stream, const GemmParams& product, const DeviceWeight& weight, void* workspace);
 
 }  // namespace millrace::cuda

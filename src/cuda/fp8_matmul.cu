@@ -70,8 +70,8 @@ Fp8Workspace workspace_of(int32_t panels, int32_t inputs, int32_t splits, int32_
 }
 
 /// Returns the splits of every sum.
-int32_t fp8_splits(int32_t panels, int32_t inputs, int32_t shards) {
-  return shards > 0 ? shards : split_count(panels, inputs / kFp8StepInputs);
+int32_t fp8_splits(const DeviceWeight& weight) {
+  return weight.shards.count > 0 ? weight.shards.count : splits_of_weight(weight, weight.in_features / kFp8StepInputs);
 }
 
 template <class T, bool kTree>
@@ -106,12 +106,11 @@ void launch_tiles_of(cudaStream_t stream, const GemmParams& product, const Fp8Ro
 
 size_t fp8_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
   const int32_t panels = panel_count(weight.out_features, weight.gate_up);
-  return workspace_of(panels, weight.in_features, fp8_splits(panels, weight.in_features, weight.shards.count), rows)
-      .bytes;
+  return workspace_of(panels, weight.in_features, fp8_splits(weight), rows).bytes;
 }
 
-void run_fp8(cudaStream_t stream, const GemmParams& product, void* workspace) {
-  const int32_t splits = fp8_splits(product.panels, product.inputs, product.shards.count);
+void run_fp8(cudaStream_t stream, const GemmParams& product, const DeviceWeight& weight, void* workspace) {
+  const int32_t splits = fp8_splits(weight);
   const Fp8Workspace space = workspace_of(product.panels, product.inputs, splits, product.rows);
   auto* const memory = static_cast<std::byte*>(workspace);
   const Fp8Rows rows{.scales = reinterpret_cast<const float*>(memory + space.scales_at),

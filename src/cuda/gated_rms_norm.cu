@@ -1,9 +1,10 @@
+#include "cuda/block_sum.cuh"
 #include "cuda/states.cuh"
 
 namespace millrace::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kRowBlockThreads;
 /// Columns of a group up to which one warp has it.
 constexpr int32_t kWarpGroup = 512;
 
@@ -21,20 +22,18 @@ __global__ void __launch_bounds__(kThreads) gated_rms_norm_kernel(GatedNormOpera
   const float* const weight = n.weight + first % n.weights;
   float squares = 0.0f;
   for (int32_t i = thread; exists && i < n.group; i += kOwn) {
-    const float x = n.gate_first ? in[i] * silu_of(gates[i]) : in[i];
+    const float x = n.gate_first ? in[i] * times_sigmoid(gates[i], gates[i]) : in[i];
     squares = fmaf(x, x, squares);
   }
-  float sum = warp_sum(squares);
+  float sum = 0.0f;
   if constexpr (kOwn > kLanes) {
-    auto* const sums = reinterpret_cast<float*>(shared_memory());  // [warps]
-    if (threadIdx.x % kLanes == 0) sums[threadIdx.x / kLanes] = sum;
-    __syncthreads();
-    sum = sums[0];
-    for (int warp = 1; warp < kOwn / kLanes; ++warp) sum += sums[warp];
+    sum = block_sum(squares, reinterpret_cast<float*>(shared_memory()));
+  } else {
+    sum = warp_sum(squares);
   }
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(n.group) + n.epsilon);
   for (int32_t i = thread; exists && i < n.group; i += kOwn) {
-    const float gate = silu_of(gates[i]);
+    const float gate = times_sigmoid(gates[i], gates[i]);
     const float x = n.gate_first ? in[i] * gate : in[i];
     const float normed = x * inverse * weight[i];
     out[row * n.columns + first + i] = float_to_bf16(n.gate_first ? normed : gate * normed);
@@ -54,7 +53,7 @@ void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t 
   launch<gated_rms_norm_kernel<kThreads>>({.name = "gated_rms_norm",
                                            .grid = dim3(rows, groups),
                                            .block = dim3(kThreads),
-                                           .shared_bytes = kThreads / kLanes * sizeof(float)},
+                                           .shared_bytes = kRowBlockWarps * sizeof(float)},
                                           stream, norm, to);
 }
 

@@ -172,6 +172,7 @@ struct DeviceWeight {
   const void* data = nullptr;
   int32_t out_features = 0;
   int32_t in_features = 0;
+  int32_t whole_features = 0;  ///< of all ranks, from which the splits of sums follow; 0: out_features
   bool gate_up = false;
   MatrixInstruction by = MatrixInstruction::kMma;
   DeviceShards shards = {};  ///< of inputs; they begin with whole steps
@@ -205,7 +206,7 @@ void add_values(cudaStream_t stream, const float* values, int64_t count, float* 
 
 /// Returns the scratch bytes of the three GEMM ops for up to `rows` rows. The scratch is zeroed before its first use.
 /// Each GEMM leaves it ready for the next on the same stream, of any shape that fits.
-[[nodiscard]] size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool gate_up, int32_t rows);
+[[nodiscard]] size_t matmul_workspace_bytes(const DeviceWeight& weight, int32_t rows);
 /// The dtype of a GEMM's output.
 enum class OutputType : int32_t { kF32, kBF16 };
 /// out [rows, out_features] = x (bf16) [rows, in_features] · Wᵀ + bias (f32, may be null).
@@ -293,9 +294,11 @@ struct DeviceRotary {
   const float* inverse_frequency = nullptr;  // [rotary_dim / 2]
   int32_t rotary_dim = 0;
   float attention_factor = 1.0f;
-  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor(p / query_period)).
+  /// The rotated query at position p is multiplied by 1 + query_beta · ln(1 + floor((p + query_offset) /
+  /// query_period)).
   float query_beta = 0.0f;
   int32_t query_period = 1;
+  int32_t query_offset = 0;
 };
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
 /// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key. Codes

@@ -10,6 +10,14 @@ namespace {
 /// Alignment of the words that copy_pages moves.
 constexpr size_t kHostPageAlignment = 16;
 
+/// Returns what pages of a cache store. Latents and states keep their own dtypes.
+KvElement element_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
+  if (stored == tensor::KvDType::kAuto || shape.latent_dim > 0 || shape.state_values > 0) return KvElement::kBf16;
+  return stored == tensor::KvDType::kInt8 ? KvElement::kInt8 : KvElement::kE4M3;
+}
+
+}  // namespace
+
 DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
   return {.layer_count = shape.layer_count,
           .kv_head_count = shape.kv_head_count,
@@ -19,8 +27,6 @@ DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType store
           .page_size = shape.page_size,
           .element = element_of(shape, stored)};
 }
-
-}  // namespace
 
 CudaKvCache::CudaKvCache(Device& device, const tensor::KvCacheShape& shape, tensor::KvDType stored)
     : device_(device), shape_(shape), layout_(layout_of(shape, stored)) {

@@ -7,11 +7,8 @@
 
 namespace millrace::cuda {
 
-/// Returns what pages of a cache store for `--kv-cache-dtype`. Latents and states keep their own dtypes.
-[[nodiscard]] constexpr KvElement element_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
-  if (stored == tensor::KvDType::kAuto || shape.latent_dim > 0 || shape.state_values > 0) return KvElement::kBf16;
-  return stored == tensor::KvDType::kInt8 ? KvElement::kInt8 : KvElement::kE4M3;
-}
+/// Returns the layout of a cache for `--kv-cache-dtype`, without memory.
+[[nodiscard]] DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType stored);
 
 /// The KV cache in device memory: page by page, and layer by layer within a page. One launch of copy_pages copies up to
 /// PageCopyList::kMaxPages pages to the host, or one layer of them back.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Keys and values as codes of 8 bits, each times a scale: how they are stored, and how they become bf16. The codes are
-// those of the CPU backend.
+// Stores keys and values as codes of 8 bits with scales, and dequantizes them to bf16. The codes are those of the CPU
+// backend.
 
 #include "cuda/batch.cuh"
 
@@ -49,7 +49,8 @@ __device__ inline uint8_t e4m3_code(float value) {
   return static_cast<uint8_t>((word >> 24 & 0x80u) | min((rounded >> 20) - kExponentOffset, 0x7Eu));
 }
 
-/// Encodes a key or a value [head_dim]; one warp. Scales lie two elements apart. A part that is not finite gets a NaN.
+/// Encodes a key or a value [head_dim]; one warp. Scales lie two elements apart. The scale of channels with a magnitude
+/// of 2^126 or more, or a NaN, is NaN.
 __device__ inline void encode(const DeviceKvCache& cache, const float* values, int lane, uint8_t* codes,
                               uint16_t* scales) {
   const bool is_int8 = cache.element == KvElement::kInt8;
@@ -99,18 +100,15 @@ __device__ inline void store_codes(const DeviceKvCache& cache, const CodedToken&
 /// Returns bytes 2·i and 2·i + 1 of a word, integers from -128 to 127, times a scale.
 __device__ inline uint32_t dequantize_int8_pair(uint32_t word, uint32_t i, float scale) {
   const auto integer = [bytes = word ^ 0x80808080u](uint32_t byte) {
-    return __uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7540u + byte)) - (0x1p23f + 128.0f);
+    return byte_to_float(bytes, byte) - (0x1p23f + 128.0f);
   };
   return pack_bf16(integer(2 * i) * scale, integer(2 * i + 1) * scale);
 }
 
 /// Returns bytes 2·i and 2·i + 1 of a word, E4M3 without subnormal numbers, times a scale given twice in bf16.
 __device__ inline uint32_t dequantize_e4m3_pair(uint32_t word, uint32_t i, uint32_t scales) {
-  constexpr uint32_t kExponents = 0x7B807B80u;  // 2^120
   constexpr uint32_t kMinusZeros = 0x80008000u;
-  const uint32_t high = __byte_perm(word, 0, i == 0 ? 0x1404u : 0x3424u);
-  const uint32_t numbers = (high & 0x80008000u) | (high & 0x7F007F00u) >> 4;
-  return fma_bf16x2(fma_bf16x2(numbers, kExponents, kMinusZeros), scales, kMinusZeros);
+  return fma_bf16x2(e4m3_pair_to_bf16(word, i), scales, kMinusZeros);
 }
 
 }  // namespace millrace::cuda

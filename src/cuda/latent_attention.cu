@@ -5,8 +5,6 @@
 namespace millrace::cuda {
 namespace {
 
-/// Maximum bytes of partial results. Beyond it rows walk over their splits one after another.
-constexpr size_t kMaxPartialBytes = size_t{256} << 20;
 /// Maximum bytes of queries and results in the space of latents. Beyond it rows are computed in slices.
 constexpr size_t kMaxSliceBytes = size_t{256} << 20;
 constexpr int kQueryThreads = 256;
@@ -150,28 +148,11 @@ __global__ void __launch_bounds__(kLatentThreads, 1) latent_tile_kernel(LatentPa
   for_own_rows(rows, lane, [&](int32_t pair, int row) { store_row<Tile>(a, rows, pair, row, lane, quarter, total); });
 }
 
-/// Returns the sequence of a split, counted over all sequences' splits; -1 after the last.
-__device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split) {
-  const int32_t count = *batch.sequence_count;
-  if (count == 0 || split >= batch.split_begin[count]) return -1;
-  int32_t low = 0;
-  int32_t high = count;  // split_begin[low] <= split < split_begin[high]
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (batch.split_begin[middle] <= split) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 /// Grid: [splits of all sequences, tiles of a sequence's pairs]: one split of 32 pairs per block.
 template <class Tile>
 __global__ void __launch_bounds__(kLatentThreads, 1) latent_split_kernel(LatentParams a) {
   const auto slot = static_cast<int32_t>(blockIdx.x);
-  const int32_t sequence = sequence_of_split(a.batch, slot);
+  const int32_t sequence = range_of(a.batch.split_begin, *a.batch.sequence_count, slot);
   if (sequence < 0 || !takes_splits(a, sequence)) return;
   const LatentRows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.y) * kTileRows);
   if (rows.first >= rows.total) return;
@@ -240,9 +221,7 @@ size_t partial_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds
 
 /// Returns the rows up to which sequences go split by split.
 int32_t split_rows_of(const tensor::LatentShape& shape, const BatchBounds& bounds) {
-  constexpr int32_t kMaxSequences = 65535;  // of a grid's second dimension
-  if (bounds.splits == 0 || bounds.sequences > kMaxSequences) return 0;
-  int32_t rows = bounds.sequence_rows < kMaxSplitKvRows ? bounds.sequence_rows : kMaxSplitKvRows;
+  int32_t rows = split_rows_wanted(bounds);
   while (partial_bytes(shape, bounds, rows) > kMaxPartialBytes) rows /= 2;
   return rows;
 }
@@ -306,7 +285,9 @@ void check_shape(const tensor::LatentShape& shape) {
 size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds) {
   const SliceLayout layout(shape);
   const int32_t rows = layout.rows_within(kMaxSliceBytes, bounds.rows);
-  return layout.bytes(rows < 1 ? 1 : rows) + partial_bytes(shape, bounds, split_rows_of(shape, bounds));
+  // Smaller bounds may divide more rows, so that the bytes of this batch's own split_rows would not bound theirs.
+  const size_t partials = partial_bytes(shape, bounds, split_rows_wanted(bounds));
+  return layout.bytes(rows < 1 ? 1 : rows) + (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
 }
 
 size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {

@@ -205,7 +205,8 @@ __device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int3
                         .head = 0,
                         .limit = rows.prefix + rows.total / a.head_count};
   Visibility sees;
-  for (int i = 0; i < 2; ++i) sees.position[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
+  for (int i = 0; i < 2; ++i)
+    sees.last_visible[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
   load_queries<Tile>(a, rows, queries);
   load_latents<Tile>(source, key_offset(source, begin + lane), stages);
   commit_copies();

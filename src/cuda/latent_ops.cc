@@ -27,9 +27,7 @@ std::vector<std::byte> transposed_bytes(const HostTensor& matrix) {
 
 DeviceRotary rotary_of(const tensor::RotaryTable& rotary, const LatentShape& shape) {
   CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
-  return {.inverse_frequency = values_of(rotary.inverse_frequency),
-          .rotary_dim = rotary.rotary_dim,
-          .attention_factor = rotary.attention_factor};
+  return rotary_of(rotary);
 }
 
 /// Returns the layout of a cache, which must have layer `layer` of such latents.

@@ -14,10 +14,6 @@ struct Operands {
   void* workspace = nullptr;
 };
 
-int32_t splits_of_weight(const DeviceWeight& weight) {
-  return split_count(panel_count(weight.out_features, weight.gate_up), step_count(weight.in_features));
-}
-
 GemmParams params_of(const Operands& given) {
   const DeviceWeight& weight = given.weight;
   return {.x = static_cast<const uint16_t*>(given.x),
@@ -30,7 +26,7 @@ GemmParams params_of(const Operands& given) {
           .inputs = weight.in_features,
           .features = weight.out_features,
           .panels = panel_count(weight.out_features, weight.gate_up),
-          .splits = splits_of_weight(weight),
+          .splits = splits_of_weight(weight, step_count(weight.in_features)),
           .epilogue = given.epilogue,
           .format = weight.format};
 }
@@ -39,7 +35,7 @@ void run_gemm(cudaStream_t stream, const Operands& given) {
   const DeviceWeight& weight = given.weight;
   const GemmParams product = params_of(given);
   if (weight.format.codes == WeightCodes::kBf16) return run_bf16(stream, product, weight.by);
-  if (weight.format.codes == WeightCodes::kE4M3Both) return run_fp8(stream, product, given.workspace);
+  if (weight.format.codes == WeightCodes::kE4M3Both) return run_fp8(stream, product, weight, given.workspace);
   run_dequantizing(stream, product, weight.by, given.workspace);
 }
 
@@ -77,9 +73,9 @@ bool has_wgmma() {
 #endif
 }
 
-size_t matmul_workspace_bytes(int32_t out_features, int32_t in_features, bool gate_up, int32_t rows) {
-  const int32_t panels = panel_count(out_features, gate_up);
-  return split_workspace_bytes(split_count(panels, step_count(in_features)), panels, rows);
+size_t matmul_workspace_bytes(const DeviceWeight& weight, int32_t rows) {
+  return split_workspace_bytes(splits_of_weight(weight, step_count(weight.in_features)),
+                               panel_count(weight.out_features, weight.gate_up), rows);
 }
 
 void matmul(cudaStream_t stream, const void* x, const DeviceWeight& weight, const float* bias, int32_t rows, void* out,

@@ -27,6 +27,14 @@ inline const CudaBatch& as_cuda(const tensor::UploadedBatch& batch) {
 inline const int32_t* as_cuda(const tensor::UploadedIndices& indices) {
   return static_cast<const int32_t*>(indices.handle);
 }
+inline DeviceRotary rotary_of(const tensor::RotaryTable& rotary) {
+  return {.inverse_frequency = values_of(rotary.inverse_frequency),
+          .rotary_dim = rotary.rotary_dim,
+          .attention_factor = rotary.attention_factor,
+          .query_beta = rotary.query_beta,
+          .query_period = rotary.query_period,
+          .query_offset = rotary.query_offset};
+}
 inline float* floats(const tensor::Matrix& matrix) {
   return reinterpret_cast<float*>(matrix.data);
 }

@@ -35,6 +35,11 @@ constexpr int32_t split_count(int32_t panels, int32_t steps) {
   }
   return best;
 }
+/// Returns the splits of every sum with a weight that has no shards.
+constexpr int32_t splits_of_weight(const DeviceWeight& weight, int32_t steps) {
+  const int32_t features = weight.whole_features > 0 ? weight.whole_features : weight.out_features;
+  return split_count(panel_count(features, weight.gate_up), steps);
+}
 /// Returns the first step of a split; for `splits` it is the end.
 constexpr __host__ __device__ int32_t split_begin(int32_t split, int32_t splits, int32_t steps) {
   return static_cast<int32_t>(static_cast<int64_t>(steps) * split / splits);

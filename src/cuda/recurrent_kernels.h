@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/ids.h"
 #include "cuda/kernels.h"
 #include "tensor/recurrence.h"
 
@@ -9,8 +10,8 @@
 /// computed one after the other, so that no bits depend on how a prompt was cut.
 namespace millrace::cuda {
 
-/// In a batch's pages: the state after that page's tokens is not kept.
-inline constexpr uint32_t kNoStatePage = 0xFFFFFFFFu;
+/// Stands in a batch's pages where the state after a page's tokens is not kept.
+inline constexpr uint32_t kNoStatePage = kNoPage.value();
 /// Maximum of tokens that a convolution sees.
 inline constexpr int32_t kMaxConvWidth = 8;
 /// Maximum of rows of a head's state: key_dim of a delta net, state_dim of a state space.

@@ -86,7 +86,7 @@ __device__ void stage_rows(const StateParams& p, const StateRows& rows, int32_t 
     float step = softplus_of(gates[kDelta ? p.heads + head : head] + p.weights.step_bias[head]);
     if (!kDelta) step = step < p.min_step ? p.min_step : step > p.max_step ? p.max_step : step;
     staged.decay[row] = expf(-step * p.weights.decay[head]);
-    staged.strength[row] = kDelta ? sigmoid_of(gates[head]) : step;
+    staged.strength[row] = kDelta ? times_sigmoid(1.0f, gates[head]) : step;
     staged.kept[row] = rows.after(p.states, p.layer, first + row);
   }
 }

@@ -10,8 +10,9 @@
 #include "cuda/graph_cache.h"
 #include "cuda/kv_cache.h"
 #include "cuda/latent_kernels.h"
-#include "cuda/upload_batch.h"
+#include "cuda/recurrent_kernels.h"
 #include "cuda/sampling.h"
+#include "cuda/upload_batch.h"
 #include "cuda/weights.h"
 
 namespace millrace::cuda {
@@ -42,14 +43,6 @@ size_t max_spread_scratch(const tensor::WorkBounds& bounds) {
   for (const tensor::PackedWeight* weight : bounds.weights)
     most = std::max(most, spread_scratch_bytes(*static_cast<const CudaWeight*>(weight), bounds.rows));
   return most;
-}
-
-DeviceKvCache cache_of(const tensor::KvCacheShape& shape, tensor::KvDType stored) {
-  return {.layer_count = shape.layer_count,
-          .kv_head_count = shape.kv_head_count,
-          .head_dim = shape.head_dim,
-          .page_size = shape.page_size,
-          .element = element_of(shape, stored)};
 }
 
 size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
@@ -107,6 +100,10 @@ void check_model(const Device& device, const tensor::WorkBounds& bounds, const D
     check_shared_bytes(device, fmt::format("latents of {} values", latent.latent_dim),
                        latent_attention_shared_bytes(latent));
   }
+  if (bounds.state_rows > kMaxStateRows) {
+    throw std::runtime_error(
+        fmt::format("CUDA: recurrent states of {} rows, wanted at most {}", bounds.state_rows, kMaxStateRows));
+  }
   if (bounds.attention.empty()) return;
   if (bounds.cache.head_dim > kMaxHeadDim) {
     throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
@@ -119,7 +116,7 @@ void check_model(const Device& device, const tensor::WorkBounds& bounds, const D
 
 void reserve_scratch(Device& device, Submissions& submissions, const tensor::WorkBounds& bounds,
                      tensor::KvDType stored) {
-  const DeviceKvCache cache = cache_of(bounds.cache, stored);
+  const DeviceKvCache cache = layout_of(bounds.cache, stored);
   check_model(device, bounds, cache);
   const auto rows = static_cast<size_t>(bounds.rows);
   const auto sequences = static_cast<size_t>(GraphCache::bucket(bounds.sequences));

@@ -50,7 +50,8 @@ class GemmProbe {
         out_(allocate_device(device, elements(trial.rows.back(), trial.features) * sizeof(float), stream)) {
     size_t scratch = 0;
     for (const int32_t rows : trial.rows) {
-      scratch = std::max(scratch, matmul_workspace_bytes(trial.features, trial.inputs, false, rows));
+      scratch = std::max(scratch,
+                         matmul_workspace_bytes({.out_features = trial.features, .in_features = trial.inputs}, rows));
     }
     scratch_ = allocate_device(device, scratch, stream);
     const std::vector<uint16_t> weight = random_numbers(elements(trial.features, trial.inputs));

@@ -41,7 +41,7 @@ void run_sharded(cudaStream_t stream, const void* x, const DeviceWeight& weight,
                            .shards = steps_of(weight.shards),
                            .format = weight.format};
   if (weight.format.codes == WeightCodes::kBf16) return run_bf16_shards(stream, product, weight.by);
-  if (weight.format.codes == WeightCodes::kE4M3Both) return run_fp8(stream, product, workspace);
+  if (weight.format.codes == WeightCodes::kE4M3Both) return run_fp8(stream, product, weight, workspace);
   run_dequantizing(stream, product, weight.by, workspace);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/activation.cuh"
 #include "cuda/batch.cuh"
 #include "cuda/recurrent_kernels.h"
 
@@ -38,12 +39,6 @@ struct StateRows {
   }
 };
 
-__device__ inline float silu_of(float x) {
-  return x / (expf(-x) + 1.0f);
-}
-__device__ inline float sigmoid_of(float x) {
-  return 1.0f / (expf(-x) + 1.0f);
-}
 /// Returns ln(1 + e^x).
 __device__ inline float softplus_of(float x) {
   return x > 20.0f ? x : log1pf(expf(x));

@@ -266,8 +266,8 @@ std::unique_ptr<CudaWeight> WeightLoader::pack_sharded_coded(const CodedPart& pa
                   .shards = spread,
                   .format = format_of(coded.parts, coded.columns)};
   // All shards count, not only those of the rank, so that every count of ranks gives the same bits.
-  const bool has_whole_steps = std::ranges::all_of(std::span(shards.border).first(tensor::kSumShards),
-                                                   [](int64_t border) { return border % kFp8StepInputs == 0; });
+  const bool has_whole_steps =
+      std::ranges::all_of(shards.border, [](int64_t border) { return border % kFp8StepInputs == 0; });
   if (device_.fp8_products && has_whole_steps && can_multiply_fp8(coded.parts, coded.columns))
     coded.weight.format = kFp8Products;
   return load_coded(std::move(coded), source);

@@ -31,6 +31,7 @@ class CudaWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t in_features() const override {
     return is_sharded() ? shards_.border[shards_.count] : weight_.in_features;
   }
+  void set_whole_features(int64_t count) override { weight_.whole_features = static_cast<int32_t>(count); }
   [[nodiscard]] const DeviceWeight& get() const { return weight_; }
   [[nodiscard]] bool is_sharded() const { return shards_.count > 0; }
   /// Returns the shards as columns of x.
@@ -51,7 +52,7 @@ class CudaWeight final : public tensor::PackedWeight {
   if (packed.is_f32) return 0;
   if (packed.format.codes != WeightCodes::kBf16) return dequantizing_workspace_bytes(packed, rows);
   if (weight.is_sharded()) return sharded_workspace_bytes(packed, rows);
-  return matmul_workspace_bytes(packed.out_features, packed.in_features, packed.gate_up, rows);
+  return matmul_workspace_bytes(packed, rows);
 }
 /// Returns the scratch bytes of rows of x with zeros between the shards.
 [[nodiscard]] inline size_t spread_scratch_bytes(const CudaWeight& weight, int64_t rows) {

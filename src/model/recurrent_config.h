@@ -66,6 +66,13 @@ struct ShortConvConfig {
 
 using RecurrentConfig = std::variant<DeltaNetConfig, MambaConfig, ShortConvConfig>;
 
+/// Returns the rows of a head's state; 0 for a mixer without heads.
+[[nodiscard]] inline int32_t state_rows(const RecurrentConfig& mixer) {
+  if (const auto* net = std::get_if<DeltaNetConfig>(&mixer)) return net->key_dim;
+  const auto* mamba = std::get_if<MambaConfig>(&mixer);
+  return mamba != nullptr ? mamba->state_dim : 0;
+}
+
 /// Returns the number that multiplies what a mixer adds.
 [[nodiscard]] inline float output_factor(const RecurrentConfig& mixer) {
   const auto* mamba = std::get_if<MambaConfig>(&mixer);

@@ -87,6 +87,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack(const std::vector<std::
     case PackedBits::kFp8: weight = backend_.pack_fp8(fp8_parts); break;
     case PackedBits::kCompute: weight = backend_.pack(plain_parts); break;
   }
+  weight->set_whole_features(whole_rows(names));
   for (const std::string& name : names) count(name);
   return weight;
 }
@@ -109,27 +110,34 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_sharded(const std::stri
 std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_head(const std::string& name) {
   const int64_t rows = layout().logit_columns;
   PackingMemory memory;
+  std::unique_ptr<tensor::PackedWeight> weight;
   // A tied head is the embedding, of which the rank has all rows.
   switch (packed_bits({&name, 1})) {
     case PackedBits::k4: {
       W4Matrix head = w4_matrices({&name, 1}, memory).front();
       if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
       if (head.rows < rows) head = memory.w4.emplace_back(tensor::padded_rows(head, rows)).view();
-      return backend_.pack_w4({&head, 1});
+      weight = backend_.pack_w4({&head, 1});
+      break;
     }
     case PackedBits::k8: {
       W8Matrix head = matrix(name, memory);
       if (head.rows > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
       if (head.rows < rows) head = memory.w8_slices.emplace_back(tensor::padded_rows(head, 0, rows)).matrix;
-      return backend_.pack_w8({&head, 1}, activations_);
+      weight = backend_.pack_w8({&head, 1}, activations_);
+      break;
     }
     case PackedBits::kFp8:  // libraries leave the head unquantized
-    case PackedBits::kCompute: break;
+    case PackedBits::kCompute: {
+      HostTensor head = plain(part(name), memory);
+      if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
+      if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
+      weight = backend_.pack({&head, 1});
+      break;
+    }
   }
-  HostTensor head = plain(part(name), memory);
-  if (head.shape[0] > layout().vocabulary.size()) head = tensor::row_slice(head, layout().vocabulary);
-  if (head.shape[0] < rows) head = memory.slices.emplace_back(tensor::padded_rows(head, 0, rows)).tensor;
-  return backend_.pack({&head, 1});
+  weight->set_whole_features(whole_rows({&name, 1}));
+  return weight;
 }
 
 std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::vector<std::string>& names, bool keeps_f32) {
@@ -139,6 +147,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_plain(const std::vector
   for (size_t i = 0; i < names.size(); ++i) sources.push_back(unquantized(part(names[i]), memory, decoded[i]));
   const bool is_f32 = keeps_f32 && sources.front().dtype == tensor::DType::kF32;
   auto weight = is_f32 ? backend_.pack_f32(sources.front()) : backend_.pack(sources);
+  weight->set_whole_features(whole_rows(names));
   for (const std::string& name : names) count(name);
   return weight;
 }
@@ -183,6 +192,7 @@ std::unique_ptr<tensor::PackedWeight> WeightPacker::pack_gate_up(const std::stri
       weight = backend_.pack_gate_up(plain(part(gate), memory), plain(part(up), memory));
       break;
   }
+  weight->set_whole_features(whole_rows({&gate, 1}));
   count(gate);
   count(up);
   return weight;
@@ -241,6 +251,12 @@ void WeightPacker::release_shared(std::span<const std::string> names) const {
 
 std::vector<W4Matrix> WeightPacker::w4_matrices(std::span<const std::string> names, PackingMemory& memory) const {
   return parts_.w4_matrices(names, memory);
+}
+
+int64_t WeightPacker::whole_rows(std::span<const std::string> names) const {
+  int64_t rows = 0;
+  for (const std::string& name : names) rows += part(name).spec->shape[0];
+  return rows;
 }
 
 void WeightPacker::add_to_fingerprint(const WeightPart& part) {

@@ -93,6 +93,9 @@ class WeightPacker {
   }
   std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names, PackingMemory& memory) const;
 
+  /// Returns the rows of weights that are packed together, as all ranks have them.
+  [[nodiscard]] int64_t whole_rows(std::span<const std::string> names) const;
+
   void add_to_fingerprint(const WeightPart& part);
 
   void report() const;

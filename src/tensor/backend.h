@@ -17,6 +17,7 @@
 #include "tensor/host_tensor.h"
 #include "tensor/latent_shape.h"
 #include "tensor/matrix.h"
+#include "tensor/packed_weight.h"
 #include "tensor/recurrence.h"
 #include "tensor/replay.h"
 #include "tensor/routing.h"
@@ -50,55 +51,6 @@ class Buffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
   std::function<void(void*)> release_;
-};
-
-/// A weight [out, in], or several stacked along `out`, in the backend's packed layout: y = x · Wᵀ (+ bias). `in` counts
-/// the columns of the rank.
-class PackedWeight {
- public:
-  virtual ~PackedWeight() = default;
-  [[nodiscard]] virtual int64_t out_features() const = 0;
-  [[nodiscard]] virtual int64_t in_features() const = 0;
-  /// Returns whether GEMMs round inputs with one scale per row, which the inputs of all ranks determine.
-  [[nodiscard]] virtual bool has_row_scales() const { return false; }
-};
-
-/// The experts of a sparse layer, all of one shape, with their routing. A rank has some of them: those of its shards.
-class Experts {
- public:
-  virtual ~Experts() = default;
-  /// Returns the experts among which a row chooses, those of all ranks.
-  [[nodiscard]] virtual int32_t count() const = 0;
-  [[nodiscard]] virtual const Routing& routing() const = 0;
-};
-
-/// The biases of one expert.
-struct ExpertBiases {
-  std::span<const float> gate;  // [intermediate]
-  std::span<const float> up;    // [intermediate]
-  std::span<const float> down;  // [hidden]
-};
-
-/// Packs the experts of a rank's shards one by one, in order, each directly to its final address. Made by a backend,
-/// which outlives it; used by one thread.
-class ExpertPacker {
- public:
-  virtual ~ExpertPacker() = default;
-  /// Packs the next expert: gate and up [intermediate, hidden], down [hidden, intermediate], equal for all experts. The
-  /// tensors need not outlive the call. Without ExpertOptions::gated the gate has no elements, here and below.
-  virtual void add(const HostTensor& gate, const HostTensor& up, const HostTensor& down) = 0;
-  /// Packs the next expert from 4-bit weights; requires Backend::packs_w4. A layer uses one of these functions for all
-  /// of its experts.
-  virtual void add_w4(const W4Matrix& gate, const W4Matrix& up, const W4Matrix& down);
-  /// Packs the next expert from 8-bit weights; requires Backend::packs_w8.
-  virtual void add_w8(const W8Matrix& gate, const W8Matrix& up, const W8Matrix& down, W8Activations inputs);
-  /// Packs the next expert from weights in E4M3; requires Backend::packs_fp8.
-  virtual void add_fp8(const Fp8Matrix& gate, const Fp8Matrix& up, const Fp8Matrix& down);
-  /// Gives the expert that was added last its biases; requires Feature::kExpertBiases. With ExpertOptions::has_biases
-  /// it follows each expert, otherwise none.
-  virtual void add_biases(const ExpertBiases& biases);
-  /// Returns the experts after all of the rank have been added.
-  [[nodiscard]] virtual std::unique_ptr<Experts> finish() = 0;
 };
 
 /// A row-major table [vocab, hidden] from which rows are read.
@@ -251,6 +203,7 @@ struct WorkBounds {
   std::span<const Experts* const> experts;
   std::span<const AttentionShape> attention;
   std::span<const LatentShape> latent_attention;
+  int32_t state_rows = 0;    ///< of a recurrent head's largest state, its key_dim or state_dim; 0: none
   int32_t logit_rows = 0;    ///< rows sampled or scored at once; 0: never any
   int32_t logit_blocks = 0;  ///< blocks of logit_rows per batch
   int32_t vocab = 0;
@@ -305,7 +258,7 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
   /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. Their results equal, bit for bit, GEMMs
-  /// with the decoded weights rounded to the compute dtype.
+  /// with the decoded weights rounded to the compute dtype, unless the backend was made to round inputs to E4M3 too.
   [[nodiscard]] virtual bool packs_fp8() const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up);

@@ -239,8 +239,7 @@ TEST_CASE("an expert alone has the bits of a dense GEMM with splits") {
                                   .gate_up = false,
                                   .by = by};
     const DeviceArray<uint8_t> workspace(
-        std::max(cuda::matmul_workspace_bytes(sizes.intermediate, sizes.hidden, true, count),
-                 cuda::matmul_workspace_bytes(sizes.hidden, sizes.intermediate, false, count)));
+        std::max(cuda::matmul_workspace_bytes(gate_up, count), cuda::matmul_workspace_bytes(down, count)));
     const DeviceArray<uint16_t> x(bf16_bits(rows.x));
     const DeviceArray<uint16_t> activated(static_cast<size_t>(count) * static_cast<size_t>(sizes.intermediate), 0xFF);
     const DeviceArray<float> out(rows.x.size(), 0xFF);

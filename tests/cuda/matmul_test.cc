@@ -46,8 +46,7 @@ Weight pack_gate_up(const Values& gate, const Values& up, int32_t out, int32_t i
 }
 
 DeviceArray<uint8_t> workspace_for(const cuda::DeviceWeight& weight, int32_t rows) {
-  return DeviceArray<uint8_t>(
-      cuda::matmul_workspace_bytes(weight.out_features, weight.in_features, weight.gate_up, rows));
+  return DeviceArray<uint8_t>(cuda::matmul_workspace_bytes(weight, rows));
 }
 
 /// Returns x (bf16 values) [rows, in] times the weight; with a gate_up weight the gated result.

@@ -301,7 +301,7 @@ bool has_wgmma() {
   return major == 9 && wgmma_of_the_device() != "absent";
 }
 
-size_t matmul_workspace_bytes(int32_t, int32_t, bool, int32_t rows) {
+size_t matmul_workspace_bytes(const DeviceWeight&, int32_t rows) {
   return static_cast<size_t>(rows);
 }
 
