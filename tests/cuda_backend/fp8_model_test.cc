@@ -60,7 +60,7 @@ struct Twins {
       projections.push_back(tensor.name);
       add_fp8(engine, tensor, block_rows, block_cols, in_format);
     }
-    stored.write("model.safetensors", test::safetensors_text(in_format));
+    stored.write("model.safetensors", test::raw_safetensors_text(in_format));
     const auto checkpoint = Checkpoint::open(stored.path()).value();
     for (RawTensorToWrite& raw : in_f32) {
       if (std::ranges::find(projections, raw.name) == projections.end()) continue;
@@ -70,7 +70,7 @@ struct Twins {
       weights::decode_rows(weight, 0, raw.shape[0], values.data());
       raw.bytes = test::bytes_of(values);
     }
-    plain.write("model.safetensors", test::safetensors_text(in_f32));
+    plain.write("model.safetensors", test::raw_safetensors_text(in_f32));
   }
 
   /// Adds random codes of small numbers, and scales that are no power of two.

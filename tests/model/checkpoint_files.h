@@ -43,8 +43,8 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return bytes;
 }
 
-/// Returns a well-formed file.
-inline std::string safetensors_text(const std::vector<RawTensorToWrite>& tensors) {
+/// Returns a well-formed file of tensors of any dtypes.
+inline std::string raw_safetensors_text(const std::vector<RawTensorToWrite>& tensors) {
   std::string header;
   std::string data;
   JsonWriter json(header);
@@ -65,7 +65,7 @@ inline std::string safetensors_text(const std::vector<TensorToWrite>& tensors) {
   std::vector<RawTensorToWrite> raw;
   for (const TensorToWrite& tensor : tensors)
     raw.push_back({tensor.name, "F32", tensor.shape, bytes_of(tensor.values)});
-  return safetensors_text(raw);
+  return raw_safetensors_text(raw);
 }
 
 }  // namespace millrace::test

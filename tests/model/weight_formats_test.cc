@@ -197,7 +197,7 @@ struct Twins {
       }
       in_f32.push_back(std::move(raw));
     }
-    stored.write("model.safetensors", test::safetensors_text(in_format));
+    stored.write("model.safetensors", test::raw_safetensors_text(in_format));
     const auto checkpoint = Checkpoint::open(stored.path()).value();
     for (RawTensorToWrite& raw : in_f32) {
       if (std::ranges::find(quantized, raw.name) == quantized.end()) continue;
@@ -207,7 +207,7 @@ struct Twins {
       weights::decode_rows(weight, 0, raw.shape[0], values.data());
       raw.bytes = bytes_of(values);
     }
-    plain.write("model.safetensors", test::safetensors_text(in_f32));
+    plain.write("model.safetensors", test::raw_safetensors_text(in_f32));
   }
 
   std::vector<std::string> quantized;
