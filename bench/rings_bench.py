@@ -88,7 +88,12 @@ class ApartServer(Server):
     def __enter__(self):
         command = [str(part) for part in self.ring_command]
         self.ring = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return super().__enter__()
+        try:
+            return super().__enter__()
+        except BaseException:  # sys.exit too; no __exit__ follows
+            self.ring.terminate()
+            self.ring.wait()
+            raise
 
     def __exit__(self, *_):
         self.ring.terminate()

@@ -224,8 +224,8 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
     const auto exchange = choose_rank_exchange(here, here < options_.tp_size, options_.node);
     if (exchange.has_error()) return exchange.error();
   }
-  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && options_.pp_size > 1 &&
-      cluster_options_.node_count > 1) {
+  const bool crosses_hosts = options_.pp_size > 1 || *device != DeviceKind::kCuda;
+  if (options_.node.nccl == NcclMode::kOn && options_.tp_size > 1 && crosses_hosts && cluster_options_.node_count > 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--nccl on: the activations of --tp-size {} go from node to node through the hosts; wanted "
                       "--nccl auto or --tp-size 1",

@@ -152,17 +152,22 @@ void Coordinator::forget_channels(uint32_t rank) {
 void Coordinator::check_rank_devices() {
   const std::vector<Node>& nodes = roster_.nodes();
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
-    if (assignments_[rank].first_rank == 0) continue;  // a stage begins with it
-    const std::string obstacle = rank_obstacle(nodes[rank - 1].last_channels, nodes[rank].last_channels);
-    if (obstacle.empty()) continue;
-    throw ErrorException(make_error(ErrorCode::kUnavailable, "the ranks of {} and of {} cannot exchange: {}",
-                                    roster_.reports().name(rank - 1), roster_.reports().name(rank), obstacle));
+    // All earlier nodes of the stage count: any two may have one device. A stage begins with the node of its rank 0.
+    for (uint32_t other = rank; assignments_[other].first_rank > 0;) {
+      --other;
+      const std::string obstacle = rank_obstacle(nodes[other].last_channels, nodes[rank].last_channels);
+      if (obstacle.empty()) continue;
+      throw ErrorException(make_error(ErrorCode::kUnavailable, "the ranks of {} and of {} cannot exchange: {}",
+                                      roster_.reports().name(other), roster_.reports().name(rank), obstacle));
+    }
   }
 }
 
 bool Coordinator::opens_on_devices() {
   const bool divides_stage = assignments_.front().part().rank_count < assignments_.front().stage.rank_count;
-  const bool has_device = !roster_.nodes().front().last_channels.device.empty();
+  // Stages may differ in their devices.
+  const bool has_device = std::ranges::any_of(
+      roster_.nodes(), [](const NodeRoster::Node& node) { return !node.last_channels.device.empty(); });
   return (divides_stage && has_device) || std::ranges::find(channels_, true) != channels_.end();
 }
 

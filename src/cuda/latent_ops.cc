@@ -27,7 +27,7 @@ std::vector<std::byte> transposed_bytes(const HostTensor& matrix) {
 
 DeviceRotary rotary_of(const tensor::RotaryTable& rotary, const LatentShape& shape) {
   CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
-  return rotary_of(rotary);
+  return cuda::rotary_of(rotary);
 }
 
 /// Returns the layout of a cache, which must have layer `layer` of such latents.

@@ -43,7 +43,7 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return bytes;
 }
 
-/// Returns a well-formed file.
+/// Returns a well-formed file of tensors of any dtypes.
 inline std::string raw_safetensors_text(const std::vector<RawTensorToWrite>& tensors) {
   std::string header;
   std::string data;

@@ -4,6 +4,8 @@
 #include <functional>
 #include <span>
 
+#include "tensor/sum_shards.h"
+
 namespace millrace::cluster::remote {
 namespace {
 
@@ -184,7 +186,8 @@ bool is_consistent(const RingFigures& figures) {
            std::ranges::all_of(record.stages, [&](const auto& span) { return span.ranks.size() < figures.rank_count; });
   };
   return fits(snapshot.since_start, figures.rank_count) && fits(snapshot.profile, figures.rank_count) &&
-         fits(snapshot.recent, figures.rank_count) && snapshot.stage_count > 0 && !snapshot.occupancy_ns.empty() &&
+         fits(snapshot.recent, figures.rank_count) && figures.rank_count <= uint32_t{tensor::kSumShards} &&
+         snapshot.stage_count > 0 && !snapshot.occupancy_ns.empty() &&
          snapshot.occupancy_ns.size() - 1 == snapshot.window &&
          (figures.costs.stages.empty() || figures.costs.stages.size() == snapshot.stage_count) &&
          std::ranges::all_of(figures.records, is_of_ring) &&

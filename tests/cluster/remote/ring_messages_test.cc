@@ -262,6 +262,7 @@ TEST_CASE("all statistics of a ring travel") {
 TEST_CASE("statistics whose parts disagree are refused") {
   const std::vector<std::function<void(RingFigures&)>> changes = {
       [](RingFigures& figures) { figures.rank_count = 1; },
+      [](RingFigures& figures) { figures.rank_count = 1000; },
       [](RingFigures& figures) { figures.snapshot.window = 3; },
       [](RingFigures& figures) { figures.snapshot.occupancy_ns.clear(); },
       [](RingFigures& figures) { figures.snapshot.stage_count = 1; },
