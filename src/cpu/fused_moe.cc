@@ -117,8 +117,8 @@ class FusedMoe {
         const int64_t stop = std::min(end, group->first_block + product.block_count());
         for (; block < stop; ++block) {
           product.run(block - group->first_block, scratch, [&](const PanelResult& sums) {
-            add_gate_up_bias(*group, sums);
             weigh_inputs(*group, sums);
+            add_gate_up_bias(*group, sums);
             finish(*group, sums);
           });
         }

@@ -134,13 +134,17 @@ FusedMoe fused_moe(const Values& x, const Values& router_logits, std::span<const
     std::vector<double> jumps(hidden, 0.0);
     for (const auto& [index, weight] : route(logits, options.routing)) {
       const Expert& expert = experts[index];
-      Values up = product(own, expert.up, expert.up_bias, hidden, inner);
-      Values gate = options.gated ? product(own, expert.gate, expert.gate_bias, hidden, inner) : Values();
-      const double result_weight = options.routing.weighs_inputs ? 1.0 : weight;
-      if (options.routing.weighs_inputs) {
-        for (Values* part : {&up, &gate})
-          for (float& value : *part) value = static_cast<float>(weight * double{value});
-      }
+      const bool weighs_inputs = options.routing.weighs_inputs;
+      const double result_weight = weighs_inputs ? 1.0 : weight;
+      const auto product_of_input = [&, factor = weight](const Values& matrix, const Values& bias) {
+        if (!weighs_inputs) return product(own, matrix, bias, hidden, inner);
+        Values out = product(own, matrix, {}, hidden, inner);
+        for (size_t i = 0; i < out.size(); ++i)
+          out[i] = static_cast<float>(factor * double{out[i]} + (bias.empty() ? 0.0 : double{bias[i]}));
+        return out;
+      };
+      const Values up = product_of_input(expert.up, expert.up_bias);
+      const Values gate = options.gated ? product_of_input(expert.gate, expert.gate_bias) : Values();
       const Values activated = options.gated ? activate(options.activation, gate, up) : relu_squared(up);
       const Values result =
           product(round(activated, static_cast<int64_t>(inner)), expert.down, expert.down_bias, inner, hidden);

@@ -68,7 +68,7 @@ struct AttentionConfig {
   float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
   float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
-  bool chunked = false;              ///< of those tokens a query sees the ones from the last multiple of `window` on
+  bool chunked = false;              ///< a query sees only tokens since the last multiple of `window`
   bool value_norm = false;           ///< v of each head is divided by its root mean square
   bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
   bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
@@ -163,7 +163,7 @@ struct LayerConfig {
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;
-  bool output_scale = false;  ///< such a number exists
+  bool output_scale = false;  ///< a number of the checkpoint multiplies x at the end of the layer
   /// Returns whether the layer has attention or a recurrent mixer.
   [[nodiscard]] bool mixes() const { return attends || recurrent; }
   [[nodiscard]] bool has_feed_forward() const { return feed_forward.width > 0 || feed_forward.moe; }

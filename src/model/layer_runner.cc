@@ -378,9 +378,12 @@ void LayerRunner::run_normed_experts(int32_t index, Matrix x, const tensor::Uplo
                   routed);
   const Matrix sums = block_sums(hidden.rows);
   sum_experts(*layer.experts, block_input(hidden, layer.experts_norm.get(), nullptr), routed, batch, sums);
-  backend_.rms_norm_in_place(sums, *layer.experts_output_norm, config_.norm_epsilon);
-  backend_.add_sums(sums, nullptr, joined);
-  add_sums(joined, {.norm = layer.output_norm.get(), .multiplier = layer_config(index).residual_multiplier}, hidden);
+  add_sums(sums, {.norm = layer.experts_output_norm.get()}, joined);
+  const LayerConfig& config = layer_config(index);
+  add_sums(
+      joined,
+      {.norm = layer.output_norm.get(), .multiplier = config.residual_multiplier * config.feed_forward.output_factor},
+      hidden);
 }
 
 void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBatch& batch, Matrix hidden) {

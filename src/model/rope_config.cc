@@ -167,7 +167,7 @@ std::optional<RopeConfig> read_rope_object(FieldReader& fields, const char* key,
   RopeConfig rope = outside;
   rope.theta = scaling.number_or("rope_theta", outside.theta, kMinTheta, kMaxTheta);
   // A proportional rotation has all pairs, of which some do not turn.
-  if (scaling.text_or("rope_type", "") == "proportional")
+  if (reading.is_scaled && scaling.text_or("rope_type", "") == "proportional")
     rope.rotary_dim = reading.head_dim;
   else
     rope.rotary_dim = read_rotary_dim(scaling, reading, outside.rotary_dim);

@@ -37,7 +37,7 @@ bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span)
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
   const std::string_view part(end, rest.data() + rest.size());  // with the dot before it
-  if (!names.ignored_layer_part.empty() && part.substr(1).starts_with(names.ignored_layer_part)) return false;
+  if (!names.ignored_layer_part.empty() && part.starts_with(names.ignored_layer_part)) return false;
   return std::ranges::find(kDerived, part) == kDerived.end();
 }
 

@@ -95,7 +95,7 @@ struct TensorNames {
   std::string_view fused_shared_gate_up = {};
   std::string_view shared_down = "mlp.shared_experts.down_proj";
   std::string_view shared_expert_gate = "mlp.shared_expert_gate";
-  /// Beginning of the names of a layer's tensors that are not computed. Empty: there are none.
+  /// Beginning, with the dot after the layer's number, of the names of tensors that are not computed. Empty: none.
   std::string_view ignored_layer_part = {};
   /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.
   std::string_view skipped_parts = {};  ///< separated by blanks

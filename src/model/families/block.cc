@@ -18,7 +18,7 @@ int32_t integer_with_default(FieldReader& fields, std::string_view key, std::opt
 void refuse_bidirectional(FieldReader& fields) {
   if (!fields.flag_or("is_causal", true))
     fields.fail("is_causal false is not computed here, wanted a model with causal attention");
-  // Between the tokens of an image it does no harm, since texts have none.
+  // "vision" concerns the tokens of an image only, and texts have none.
   constexpr std::string_view kKey = "use_bidirectional_attention";
   const auto value = fields.find(kKey);
   if (value && value->is_string() && fields.text(kKey) == "vision") return;
@@ -145,7 +145,8 @@ float read_multiplier(FieldReader& fields, std::string_view key) {
 int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading) {
   reading.max_position = config.max_position;
   reading.head_dim = layer.attention.head_dim;
-  config.ropes.push_back(parse_rope(fields, reading));
+  RopeConfig& rope = config.ropes.emplace_back(parse_rope(fields, reading));
+  if (rope.rotary_dim == 0) rope.rotary_dim = reading.head_dim;
   return static_cast<int32_t>(config.ropes.size()) - 1;
 }
 

@@ -116,7 +116,7 @@ void read_by_layer_types(FieldReader& fields, ModelConfig& config, int32_t query
 /// seen. The indexer itself is not loaded.
 void limit_to_chosen(FieldReader& fields, ModelConfig& config) {
   config.max_plain_attention_context = fields.integer_or("index_topk", 2048, 1, kMaxPosition);
-  config.names.ignored_layer_part = "self_attn.indexer.";
+  config.names.ignored_layer_part = ".self_attn.indexer.";
 }
 
 }  // namespace
@@ -130,9 +130,7 @@ void describe_deepseek_v2(FieldReader& fields, ModelConfig& config) {
 
 /// DeepSeek-V2's block with sigmoid scores and a correction of the choice.
 void describe_deepseek_v3(FieldReader& fields, ModelConfig& config) {
-  const LayerConfig layer = read_latent_block(fields, config, 1536);
-  refuse_other_frequency(fields);
-  set_dense_then_sparse(config, layer, read_sigmoid_experts(fields), read_dense_count(fields, 3));
+  read_by_layer_types(fields, config, 1536, 3);
 }
 
 /// The block in the sizes of GLM-4.7-Flash.
@@ -142,7 +140,7 @@ void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config) {
 
 /// DeepSeek-V3's block with an indexer.
 void describe_deepseek_v32(FieldReader& fields, ModelConfig& config) {
-  read_by_layer_types(fields, config, 1536, 3);
+  describe_deepseek_v3(fields, config);
   limit_to_chosen(fields, config);
 }
 

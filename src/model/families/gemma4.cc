@@ -33,9 +33,11 @@ FullHeads read_per_layer(FieldReader& fields, JsonObject object, const std::vect
   for (const auto member : object) {
     size_t layer = slides.size();
     const std::string_view number = member.key;
-    (void)std::from_chars(number.data(), number.data() + number.size(), layer);
+    const char* const number_end = number.data() + number.size();
+    const auto [stop, failure] = std::from_chars(number.data(), number_end, layer);
+    const bool is_number = failure == std::errc() && stop == number_end;
     JsonObject own;
-    if (layer >= slides.size() || slides[layer] || !member.value.get(own)) {
+    if (!is_number || layer >= slides.size() || slides[layer] || !member.value.get(own)) {
       fields.fail_with("per_layer_config names '{}', wanted the number of a layer with full_attention", number);
       return heads;
     }
@@ -80,7 +82,6 @@ int32_t add_full_rope(FieldReader& fields, ModelConfig& config, const LayerConfi
     rope.kind = RopeKind::kProportional;
     rope.rotated_pairs = layer.attention.head_dim / 8;
   }
-  rope.rotary_dim = layer.attention.head_dim;
   return index;
 }
 
@@ -137,7 +138,6 @@ void describe_text(FieldReader& fields, ModelConfig& config, const BlockDefaults
   full.attention.values_are_keys = fields.flag_or("attention_k_eq_v", false);
   full.attention.rope = add_full_rope(fields, config, full);
   layer.attention.rope = add_rope(fields, config, layer, {.theta = kSlidingTheta, .layer_type = "sliding_attention"});
-  config.ropes.back().rotary_dim = layer.attention.head_dim;
   layer.attention.window = fields.integer_or("sliding_window", window, 1, kMaxPosition);
   for (size_t index = 0; index < slides.size(); ++index) config.layers[index] = slides[index] ? layer : full;
 }
@@ -162,7 +162,7 @@ void describe_gemma4_unified(FieldReader& fields, ModelConfig& config) {
   describe_text(fields, config, {.vocab_size = 262144, .max_position = 262144}, 1024, 0);
 }
 
-/// The text part of such a model.
+/// The text part of Gemma 4 Unified with images and sound.
 void describe_gemma4_unified_wrapper(FieldReader& fields, ModelConfig& config) {
   describe_gemma4_unified(fields, config);
   config.names.skipped_parts = kOtherParts;

@@ -19,8 +19,8 @@ std::vector<bool> named_layers(FieldReader& fields, const ModelConfig& config, s
                                const std::function<bool(int32_t layer)>& silent) {
   std::vector<bool> named;
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) named.push_back(silent(layer));
+  if (!fields.has(key)) return named;
   const std::vector<int32_t> layers = fields.integers(key, 0, config.layer_count() - 1);
-  if (layers.empty()) return named;
   named.assign(named.size(), false);
   for (const int32_t layer : layers) named[static_cast<size_t>(layer)] = true;
   return named;
@@ -49,25 +49,26 @@ int32_t read_chunk_size(FieldReader& fields) {
   return size;
 }
 
-/// Returns for each layer whether its attention is chunked: by layer_types, or else where it rotates.
-std::vector<bool> read_chunked_layers(FieldReader& fields, int32_t chunk_size, std::vector<bool> rotated) {
-  if (chunk_size == 0) rotated.assign(rotated.size(), false);
+/// Returns for each layer whether its attention is chunked: by layer_types, or else as `chunked` says, which has the
+/// layers that rotate.
+std::vector<bool> read_chunked_layers(FieldReader& fields, int32_t chunk_size, std::vector<bool> chunked) {
+  if (chunk_size == 0) chunked.assign(chunked.size(), false);
   const std::vector<std::string> types =
       fields.has("layer_types") ? fields.strings("layer_types") : std::vector<std::string>();
-  if (types.empty()) return rotated;
-  if (types.size() != rotated.size()) {
-    fields.fail_with("layer_types names {} layers, num_hidden_layers {}", types.size(), rotated.size());
-    return rotated;
+  if (types.empty()) return chunked;
+  if (types.size() != chunked.size()) {
+    fields.fail_with("layer_types names {} layers, num_hidden_layers {}", types.size(), chunked.size());
+    return chunked;
   }
   for (size_t layer = 0; layer < types.size(); ++layer) {
-    rotated[layer] = types[layer] == "chunked_attention";
-    if (!rotated[layer] && types[layer] != "full_attention")
+    chunked[layer] = types[layer] == "chunked_attention";
+    if (!chunked[layer] && types[layer] != "full_attention")
       fields.fail_with("layer_types names '{}' for layer {}, wanted full_attention or chunked_attention", types[layer],
                        layer);
-    if (rotated[layer] && chunk_size == 0)
+    if (chunked[layer] && chunk_size == 0)
       fields.fail_with("layer_types names chunked_attention for layer {}, but attention_chunk_size is null", layer);
   }
-  return rotated;
+  return chunked;
 }
 
 /// Reads experts whose inputs a sigmoid weighs, with a shared one of their width.
