@@ -325,8 +325,8 @@ TEST_CASE("tail rows have the bounds of the key of their graph") {
     cuda::BatchBounds whole;
     cuda::BatchBounds tails;
     backend->run_and_wait([&] {
-      whole = bounds_of({all, prefix, page_begin, pages, 4, 4});
-      tails = bounds_of({some, some_prefix, page_begin, pages, 1, 4});
+      whole = bounds_of({all, prefix, page_begin, pages, {}, 4, 4});
+      tails = bounds_of({some, some_prefix, page_begin, pages, {}, 1, 4});
     });
     REQUIRE(tails.splits == whole.splits);
     REQUIRE(tails.sequences == whole.sequences);
@@ -336,8 +336,8 @@ TEST_CASE("tail rows have the bounds of the key of their graph") {
     const std::vector<int32_t> drafted_tails{0, 1, 1, 3};
     const std::vector<int32_t> tails_prefix{longest + 2, 700, 12};
     backend->run_and_wait([&] {
-      whole = bounds_of({drafted, prefix, page_begin, pages, 8, 4, 4});
-      tails = bounds_of({drafted_tails, tails_prefix, page_begin, pages, 4, 4, 4});
+      whole = bounds_of({drafted, prefix, page_begin, pages, {}, 8, 4, 4});
+      tails = bounds_of({drafted_tails, tails_prefix, page_begin, pages, {}, 4, 4, 4});
     });
     REQUIRE(tails.splits == whole.splits);
     REQUIRE(tails.sequences == whole.sequences);
