@@ -158,9 +158,9 @@ void add_device_flags(CLI::App& serve, ServeFlags& flags) {
       serve, "--cuda-products", node.gemm,
       "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
       "at the start).");
-  serve.add_flag("--cuda-fp8-products", node.fp8_products,
-                 "Rounds the inputs of weights that are stored in FP8 to FP8 on a GPU with wgmma, which is faster for "
-                 "prompts and less exact.");
+  add_choice(serve, "--cuda-fp8-products", node.fp8_products,
+             "Rounds the inputs of weights that are stored in FP8 to FP8 on a GPU with wgmma, which is faster and less "
+             "exact: auto (where the GPU has wgmma), on (with a warning where it lacks wgmma), off.");
   serve.add_flag("--divide-gpu", node.divide_gpu,
                  "Gives equal parts of the multiprocessors to stages and ranks that share a GPU, where "
                  "driver and GPU can.");

@@ -44,11 +44,11 @@ struct NodeOptions {
   bool pin_threads = false;                         ///< binds each compute thread to a CPU of its own
   bool cuda_graphs = true;                          ///< replays decode steps on a GPU
   cuda::GemmChoice gemm = cuda::GemmChoice::kAuto;  ///< the instruction of GEMMs on a GPU
-  bool fp8_products = false;                        ///< inputs of weights in FP8 are rounded to FP8 on a GPU
-  bool divide_gpu = false;                          ///< gives stages on one GPU equal parts of it
-  NcclMode nccl = NcclMode::kAuto;                  ///< activations to GPUs of other nodes
-  std::chrono::milliseconds nccl_timeout{60'000};   ///< limit of one transfer over NCCL
-  std::chrono::milliseconds ring_timeout{10'000};   ///< silence after which a peer is given up
+  cuda::Fp8Products fp8_products = cuda::Fp8Products::kAuto;
+  bool divide_gpu = false;                         ///< gives stages on one GPU equal parts of it
+  NcclMode nccl = NcclMode::kAuto;                 ///< activations to GPUs of other nodes
+  std::chrono::milliseconds nccl_timeout{60'000};  ///< limit of one transfer over NCCL
+  std::chrono::milliseconds ring_timeout{10'000};  ///< silence after which a peer is given up
   StorageOptions storage;
 
   [[nodiscard]] bool shares_experts() const { return expert_rings > 1; }

@@ -169,8 +169,9 @@ std::string ring_contradiction(const ServeFlags& flags) {
   }
   const int32_t local = flags.cluster.rings.local > 0 ? flags.cluster.rings.local : flags.engine.dp_size;
   if (local == 1) return {};
-  return fmt::format("--nnodes {} with {} rings in this process: wanted --dp-size-local 1, or --nnodes 1",
-                     flags.cluster.node_count, local);
+  return fmt::format(
+      "--nnodes {} with --dp-size {}, whose rings are in this process: wanted --dp-size-local 1, or --nnodes 1",
+      flags.cluster.node_count, local);
 }
 
 }  // namespace millrace::app

@@ -19,7 +19,7 @@ namespace millrace::comm {
 
 class TcpEnd;
 
-inline constexpr uint8_t kProtocolVersion = 5;
+inline constexpr uint8_t kProtocolVersion = 6;
 
 /// The facts that both ends of a link must agree on. Every field is compared, and a difference is refused by its name.
 struct LinkHello {

@@ -23,6 +23,18 @@ constexpr std::span<const EnumName<GemmChoice>> enum_names(GemmChoice) {
   return kGemmChoiceNames;
 }
 
+/// Says whether inputs of weights that are stored in FP8 are rounded to FP8. kAuto: where the GPU has wgmma.
+enum class Fp8Products : uint8_t { kAuto, kOn, kOff };
+
+inline constexpr EnumName<Fp8Products> kFp8ProductsNames[] = {
+    {Fp8Products::kAuto, "auto"},
+    {Fp8Products::kOn, "on"},
+    {Fp8Products::kOff, "off"},
+};
+constexpr std::span<const EnumName<Fp8Products>> enum_names(Fp8Products) {
+  return kFp8ProductsNames;
+}
+
 /// Says how the ranks of a stage exchange. kCopies is for ranks of one process that share a GPU, or have no NCCL:
 /// copies on the device, which no graph holds. Work is then launched on a thread of the backend, since ranks wait there
 /// for each other's launches.
@@ -32,8 +44,7 @@ struct CudaOptions {
   int device = 0;
   GemmChoice products = GemmChoice::kAuto;
   tensor::KvDType kv_dtype = tensor::KvDType::kAuto;  ///< of pages
-  /// Multiplies weights that are stored in FP8 by inputs that are rounded to FP8. It requires wgmma.
-  bool fp8_products = false;
+  Fp8Products fp8_products = Fp8Products::kOff;
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
   RankExchange rank_exchange = RankExchange::kNccl;

@@ -70,9 +70,9 @@ Device::Device(const CudaOptions& options)
     : ordinal(checked(options.device)),
       gpu_part(make_gpu_part(ordinal, options.part, options.part_count)),
       products((load_kernels(), select_gemm(options.products, ordinal, set_up, options.warn))),
-      fp8_products(options.fp8_products && products == MatrixInstruction::kWgmma),
+      fp8_products(options.fp8_products != Fp8Products::kOff && products == MatrixInstruction::kWgmma),
       poller(ordinal, options.lost) {
-  if (options.fp8_products && !fp8_products && options.warn) {
+  if (options.fp8_products == Fp8Products::kOn && !fp8_products && options.warn) {
     options.warn(
         fmt::format("device {}: products in FP8 need wgmma, which it does not use; inputs keep 16 bits", ordinal));
   }

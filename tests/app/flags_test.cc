@@ -158,7 +158,7 @@ TEST_CASE("a wrong value is refused with the flag and what was wanted") {
              Catch::Contains("--pp-layer-partition") && Catch::Contains("'x'"));
   CHECK_THAT(refusal({"--port", "1.5"}), Catch::Contains("--port"));
   CHECK_THAT(refusal({"--dp-size", "2", "--nnodes", "2", "--dist-init-addr", "127.0.0.1:30100"}),
-             Catch::Contains("--dp-size 2") && Catch::Contains("--nnodes 2"));
+             Catch::Contains("--nnodes 2") && Catch::Contains("--dp-size 2") && Catch::Contains("--dp-size-local 1"));
   CHECK_THAT(refusal({"--schedule-low-priority-values-first"}), Catch::Contains("--schedule-policy priority"));
 }
 

@@ -21,7 +21,7 @@ constexpr int64_t kStep = 128;
 
 /// Returns a backend that multiplies in FP8; null where the tested GPU cannot.
 std::unique_ptr<tensor::Backend> make_fp8_backend() {
-  auto backend = cuda::make_backend({.products = tested_gemm(), .fp8_products = true});
+  auto backend = cuda::make_backend({.products = tested_gemm(), .fp8_products = cuda::Fp8Products::kOn});
   if (backend->kv_format().find(" fp8") == std::string::npos) return nullptr;
   return backend;
 }

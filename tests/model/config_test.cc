@@ -315,9 +315,9 @@ TEST_CASE("numbers of a config are checked alone and together") {
   REQUIRE_THAT(refused({{"eos_token_id", "[1,-2]"}}), Mentions("config.json", "eos_token_id", "[1,-2]"));
   REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8})"}}),
                Mentions("config.json", "rope_scaling", "low_freq_factor", "missing", "1e-06", "1000000"));
-  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,)"
+  REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":3,)"
                                          R"("original_max_position_embeddings":64})"}}),
-               Mentions("config.json", "rope_scaling", "high_freq_factor 4", "low_freq_factor 4"));
+               Mentions("config.json", "rope_scaling", "high_freq_factor 3", "low_freq_factor 4"));
   REQUIRE_THAT(refused({{"rope_scaling", R"({"rope_type":"yarn","factor":0})"}}),
                Mentions("config.json", "rope_scaling", "0", "0.001", "1000000"));
   REQUIRE_THAT(refused({{"rope_scaling", "\"yarn\""}}), Mentions("config.json", "rope_scaling"));

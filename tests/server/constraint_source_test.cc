@@ -1,5 +1,7 @@
 #include "server/constraint_source.h"
 
+#include <fmt/core.h>
+
 #include <catch2/catch.hpp>
 
 using namespace millrace;
@@ -59,7 +61,8 @@ TEST_CASE("a malformed source of a grammar is refused") {
   for (const std::string& bad :
        {std::string("{"), std::string("[]"), replaced("\"kind\":1", "\"kind\":9"), replaced("\"find\"", "7"),
         replaced("\"reasoning\":2", "\"reasoning\":3"), replaced("\"must_call\":true", "\"must_call\":1"),
-        replaced("harmony", "unknown"), replaced("\"format\":23", "\"format\":24")}) {
+        replaced("harmony", "unknown"),
+        replaced(fmt::format("\"format\":{}", static_cast<int>(text::ToolFormat::kHarmony)), "\"format\":99")}) {
     INFO(bad);
     const auto read = decode_constraint(bad);
     REQUIRE(read.has_error());

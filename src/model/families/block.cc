@@ -145,8 +145,7 @@ float read_multiplier(FieldReader& fields, std::string_view key) {
 int32_t add_rope(FieldReader& fields, ModelConfig& config, const LayerConfig& layer, RopeReading reading) {
   reading.max_position = config.max_position;
   reading.head_dim = layer.attention.head_dim;
-  RopeConfig& rope = config.ropes.emplace_back(parse_rope(fields, reading));
-  if (rope.rotary_dim == 0) rope.rotary_dim = reading.head_dim;
+  config.ropes.push_back(parse_rope(fields, reading));
   return static_cast<int32_t>(config.ropes.size()) - 1;
 }
 

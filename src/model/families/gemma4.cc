@@ -82,6 +82,7 @@ int32_t add_full_rope(FieldReader& fields, ModelConfig& config, const LayerConfi
     rope.kind = RopeKind::kProportional;
     rope.rotated_pairs = layer.attention.head_dim / 8;
   }
+  rope.rotary_dim = layer.attention.head_dim;
   return index;
 }
 
@@ -138,6 +139,7 @@ void describe_text(FieldReader& fields, ModelConfig& config, const BlockDefaults
   full.attention.values_are_keys = fields.flag_or("attention_k_eq_v", false);
   full.attention.rope = add_full_rope(fields, config, full);
   layer.attention.rope = add_rope(fields, config, layer, {.theta = kSlidingTheta, .layer_type = "sliding_attention"});
+  config.ropes.back().rotary_dim = layer.attention.head_dim;
   layer.attention.window = fields.integer_or("sliding_window", window, 1, kMaxPosition);
   for (size_t index = 0; index < slides.size(); ++index) config.layers[index] = slides[index] ? layer : full;
 }
