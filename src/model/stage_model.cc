@@ -192,7 +192,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   std::vector<const tensor::Experts*> experts;
   std::vector<tensor::AttentionShape> attention;
   std::vector<tensor::LatentShape> latents;
-  int32_t most_state_rows = 0;
+  int32_t max_state_rows = 0;
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_->layers[static_cast<size_t>(index)];
     const auto add = [&weights](std::initializer_list<const std::unique_ptr<tensor::PackedWeight>*> some) {
@@ -205,7 +205,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     if (layer.experts) experts.push_back(layer.experts.get());
     if (layer.recurrent) {
       add({&layer.recurrent->input, &layer.recurrent->steps, &layer.recurrent->output});
-      most_state_rows = std::max(most_state_rows, state_rows(*runner_.layer_config(index).recurrent));
+      max_state_rows = std::max(max_state_rows, state_rows(*runner_.layer_config(index).recurrent));
     }
     if (layer.latent) {
       add({&layer.latent->query_a, &layer.latent->query, &layer.latent->latent});
@@ -224,7 +224,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .experts = experts,
                             .attention = attention,
                             .latent_attention = latents,
-                            .state_rows = most_state_rows};
+                            .state_rows = max_state_rows};
   if (span_.last) {
     if (weights_->head) weights.push_back(weights_->head.get());
     bounds.logit_rows = limits_.max_logit_rows;
