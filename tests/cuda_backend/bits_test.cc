@@ -10,11 +10,12 @@
 #include "golden_test/golden_file.h"
 #include "model/families/read_config.h"
 #include "model/rank_layout.h"
+#include "support/effort.h"
 
 using namespace millrace;
 
 TEST_CASE("stages and graphs and links and padding change no bit") {
-  const auto& [family, kv_dtype] = GENERATE(table<std::string, tensor::KvDType>({
+  const auto& [family, kv_dtype] = GENERATE(from_range(test::drawn_from<std::pair<std::string, tensor::KvDType>>({
       {"qwen2", tensor::KvDType::kAuto},
       {"qwen2", tensor::KvDType::kInt8},
       {"qwen3moe", tensor::KvDType::kFp8E4M3},
@@ -23,7 +24,7 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
       {"deepseek-v2-lite", tensor::KvDType::kAuto},
       {"qwen3next", tensor::KvDType::kInt8},
       {"lfm2", tensor::KvDType::kAuto},
-  }));
+  })));
   constexpr size_t kSequences = 3;  // a graph has four rows
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
   std::vector<test::DecodeRig::Drawn> drawn;
@@ -62,8 +63,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
 
 TEST_CASE("drafts and graphs of draft steps change no bit") {
   // The last sequence's answer begins a second split of keys, or the prompts are short.
-  const auto& [family, growth] = GENERATE(std::pair<std::string, size_t>("qwen2", 121), std::pair("qwen3moe", 6),
-                                          std::pair("deepseek-v2-lite", 121));
+  const auto& [family, growth] = GENERATE(from_range(
+      test::drawn_from<std::pair<std::string, size_t>>({{"qwen2", 121}, {"qwen3moe", 6}, {"deepseek-v2-lite", 121}})));
   constexpr size_t kSequences = 3;
   constexpr size_t kDraws = 20;
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
@@ -107,9 +108,9 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 40;
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2",
-                                        "glm4moe", "deepseek-v3", "qwen3next", "granite4-dense", "lfm2"));
+  const test::GoldenFamily family = test::read_golden_family(
+      GENERATE(from_range(test::drawn_from<std::string>({"qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe",
+                                                         "deepseek-v3", "qwen3next", "granite4-dense", "lfm2"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
@@ -131,9 +132,9 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family =
-      test::read_golden_family(GENERATE(as<std::string>{}, "qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss",
-                                        "qwen2moe", "gemma2", "deepseek-v2-lite", "qwen3next", "lfm2"));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(
+      from_range(test::drawn_from<std::string>({"qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe",
+                                                "gemma2", "deepseek-v2-lite", "qwen3next", "lfm2"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

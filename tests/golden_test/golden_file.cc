@@ -3,14 +3,11 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
-#include <random>
 
 #include "model/gguf_files.h"
 #include "support/effort.h"
 #include "support/paths.h"
-#include "support/test_seed.h"
 
 namespace millrace::test {
 namespace {
@@ -85,13 +82,7 @@ const std::vector<std::string>& golden_family_names() {
 }
 
 const std::vector<std::string>& drawn_family_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> drawn;
-    std::mt19937_64 random(test_seed());
-    const auto& all = golden_family_names();
-    std::ranges::sample(all, std::back_inserter(drawn), static_cast<std::ptrdiff_t>(repetitions(all.size())), random);
-    return drawn;
-  }();
+  static const std::vector<std::string> names = drawn_from(golden_family_names());
   return names;
 }
 
