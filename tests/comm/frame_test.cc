@@ -106,7 +106,7 @@ TEST_CASE("a hello has the bytes that docs/wire.md says") {
   hello.to = kHeadId;
   std::string bytes = test::hex_of(encode_hello({hello, Lane::kData, 0x0102}));
   bytes.replace(24, 8, "________");  // the checksum, which another test computes
-  REQUIRE(bytes == test::hex_of(R"(4d524c4b 05 06 0000 03000000 ________ 0000000000000000 3500000000000000
+  REQUIRE(bytes == test::hex_of(R"(4d524c4b 06 06 0000 03000000 ________ 0000000000000000 3500000000000000
       3412000000000000 0201000000000000 01 00000000 ffffffff 0700000000000000 0800000000000000 10000000 18000000
       00100000)"));
 }
