@@ -258,13 +258,24 @@ def test_processes_that_share_experts_give_the_tokens_of_one(mixture, pp_size, t
             assert server.post("/continue_generation", {"ring": paused}).status_code == 200
 
 
+def paused_stream(server):
+    """A stream of ring 0, which is paused before the stream has all of its tokens: the model's context holds few."""
+    for _ in range(20):
+        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
+        stream.wait_for_text()
+        assert server.post("/pause_generation", {"mode": "in_place", "ring": 0}).status_code == 200
+        if server.get("/server_info").json()["rings"][0]["running"] > 0:
+            return stream
+        assert server.post("/continue_generation", {"ring": 0}).status_code == 200
+        stream.join()
+    raise AssertionError("every stream ended before the pause")
+
+
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa: F811
     with DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", model=mixture) as server:
         wanted = ids_answer(server, 1, routed_dp_rank=0)
-        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
-        stream.wait_for_text()
-        assert server.post("/pause_generation", {"mode": "in_place", "ring": 0}).status_code == 200
+        stream = paused_stream(server)
         server.ring.signal(way)
         assert "ring 1: " in stream.error()["message"]
         wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
