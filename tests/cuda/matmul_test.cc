@@ -87,6 +87,34 @@ Values take_rows(const Values& x, int64_t width, const std::vector<int64_t>& row
 
 }  // namespace
 
+TEST_CASE("the order of a sum follows from the weight of all ranks") {
+  const cuda::MatrixInstruction by = each_instruction();
+  INFO("seed " << test_seed() << ", " << name_of(by));
+  Random random(test_seed() + 111);
+  constexpr int32_t kIn = 1024;
+  constexpr int32_t kPart = 64;
+  constexpr int32_t kAll = 12800;  // fills the GPU without splits, which a part does not
+  const Values values = random.normal(int64_t{2 * kPart} * kIn);
+  const Values half(values.begin(), values.begin() + int64_t{kPart} * kIn);
+  const auto result = [&](const Values& weights, int32_t rows, int32_t whole_features, const Values& x) {
+    Weight weight = pack({HostMatrix(weights, tensor::DType::kF32, rows, kIn)}, cuda::SourceType::kF32, by);
+    weight.device.whole_features = whole_features;
+    return product(weight, x, {}, workspace_for(weight.device, static_cast<int32_t>(x.size()) / kIn));
+  };
+  for (const int32_t rows : {1, 40}) {
+    const Values x = rounded_bf16(random.normal(int64_t{rows} * kIn));
+    const Values both = result(values, 2 * kPart, kAll, x);
+    const Values one = result(half, kPart, kAll, x);
+    Values wanted;
+    for (int32_t row = 0; row < rows; ++row) {
+      const auto begin = both.begin() + int64_t{row} * 2 * kPart;
+      wanted.insert(wanted.end(), begin, begin + kPart);
+    }
+    REQUIRE(one == wanted);
+    REQUIRE(one != result(half, kPart, 0, x));
+  }
+}
+
 TEST_CASE("GEMMs agree with the reference for all shapes and dtypes") {
   const cuda::MatrixInstruction by = each_instruction();
   INFO("seed " << test_seed() << ", " << name_of(by));
