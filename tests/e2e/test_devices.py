@@ -100,7 +100,7 @@ def test_the_real_module_loads_without_a_driver():
 def test_auto_says_what_it_takes_and_why():
     with serve("--device", "auto") as server:
         assert "--device auto: cuda (1 of Emulated GPU, sm_90, 4 SMs)" in server.log()
-        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 wgmma"
+        assert server.get("/server_info").json()["nodes"][0]["compute"] == "bf16 cuda sm_90 wgmma fp8"
     with serve("--device", "auto", gpus=0) as server:
         assert "--device auto: cpu (no CUDA driver)" in server.log()
 
