@@ -7,12 +7,16 @@ using namespace millrace;
 using namespace millrace::test;
 using tensor::DType;
 
-TEST_CASE("gelu_tanh_mul agrees with the reference") {
+namespace {
+
+/// Checks an op of gates and ups, which lie side by side in a row, with rows of several widths.
+template <class Op, class Wanted>
+void check_gated_op(tensor::Feature feature, uint64_t salt, const Op& op, const Wanted& wanted) {
   INFO("seed " << test_seed());
-  Random random(test_seed() + 16);
+  Random random(test_seed() + salt);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->computes(tensor::Feature::kGeluTanh)) continue;
+    if (!backend->computes(feature)) continue;
     for (const int64_t width : {int64_t{1}, int64_t{16}, int64_t{75}}) {
       INFO(backend_case.name << ": width " << width);
       Values gate = random.normal(5 * width, 3.0f);
@@ -28,40 +32,28 @@ TEST_CASE("gelu_tanh_mul agrees with the reference") {
         const DeviceMatrix in = make_matrix(*backend, DType::kF32, 5, 2 * width);
         const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, width);
         upload(*backend, both, in);
-        backend->gelu_tanh_mul(in.matrix, out.matrix);
+        op(*backend, in.matrix, out.matrix);
         got = download(*backend, out.matrix);
       });
-      check_close(got, reference::gelu_tanh_mul(gate, up), unit(backend->compute_dtype()) + 2e-6, 1e-6);
+      check_close(got, wanted(gate, up), unit(backend->compute_dtype()) + 2e-6, 1e-6);
     }
   }
 }
 
+}  // namespace
+
+TEST_CASE("gelu_tanh_mul agrees with the reference") {
+  check_gated_op(
+      tensor::Feature::kGeluTanh, 16,
+      [](tensor::Backend& backend, tensor::Matrix in, tensor::Matrix out) { backend.gelu_tanh_mul(in, out); },
+      [](const Values& gate, const Values& up) { return reference::gelu_tanh_mul(gate, up); });
+}
+
 TEST_CASE("scaled_silu_mul agrees with the reference") {
-  INFO("seed " << test_seed());
-  Random random(test_seed() + 21);
-  for (const BackendCase& backend_case : backend_cases()) {
-    const auto backend = backend_case.make();
-    if (!backend->computes(tensor::Feature::kScaledGates)) continue;
-    for (const int64_t width : {int64_t{1}, int64_t{16}, int64_t{75}}) {
-      INFO(backend_case.name << ": width " << width);
-      const Values gate = random.normal(5 * width, 3.0f);
-      const Values up = random.normal(5 * width);
-      Values both;
-      for (int64_t row = 0; row < 5; ++row) {
-        both.insert(both.end(), gate.begin() + row * width, gate.begin() + (row + 1) * width);
-        both.insert(both.end(), up.begin() + row * width, up.begin() + (row + 1) * width);
-      }
-      Values got;
-      backend->run_and_wait([&] {
-        const DeviceMatrix in = make_matrix(*backend, DType::kF32, 5, 2 * width);
-        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), 5, width);
-        upload(*backend, both, in);
-        backend->scaled_silu_mul(in.matrix, 0.75f, out.matrix);
-        got = download(*backend, out.matrix);
-      });
-      check_close(got, reference::scaled_silu_mul(gate, up, 0.75), unit(backend->compute_dtype()) + 2e-6, 1e-6);
-    }
-  }
+  check_gated_op(
+      tensor::Feature::kScaledGates, 21,
+      [](tensor::Backend& backend, tensor::Matrix in, tensor::Matrix out) { backend.scaled_silu_mul(in, 0.75f, out); },
+      [](const Values& gate, const Values& up) { return reference::scaled_silu_mul(gate, up, 0.75); });
 }
 
 TEST_CASE("relu_squared agrees with the reference") {
