@@ -6,6 +6,7 @@
 
 #include "conformance/random_w4.h"
 #include "cuda/cuda_backend.h"
+#include "cuda_backend/multiply.h"
 #include "cuda_backend/tested_gemm.h"
 #include "tensor/slices.h"
 
@@ -28,23 +29,6 @@ HostMatrix rounded(const Values& weights, int64_t rows, int64_t cols) {
   return {reference::rounded(weights, DType::kBF16), DType::kBF16, rows, cols};
 }
 
-Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
-  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
-  Values result;
-  backend.run_and_wait([&] {
-    const DeviceMatrix left = make_matrix(backend, DType::kBF16, rows, weight.in_features());
-    const DeviceMatrix out = make_matrix(backend, gate_up ? DType::kBF16 : DType::kF32, rows, weight.out_features());
-    upload(backend, x, left);
-    if (gate_up) {
-      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
-    } else {
-      backend.matmul(left.matrix, weight, nullptr, out.matrix);
-    }
-    result = download(backend, out.matrix);
-  });
-  return result;
-}
-
 bool same_bits(const Values& got, const Values& wanted) {
   return got.size() == wanted.size() && std::memcmp(got.data(), wanted.data(), got.size() * sizeof(float)) == 0;
 }
@@ -55,7 +39,7 @@ void check_same(Random& random, tensor::Backend& backend, const tensor::PackedWe
   for (const int64_t rows : {int64_t{1}, int64_t{9}, int64_t{17}, int64_t{40}, int64_t{70}, random.integer(1, 130)}) {
     INFO(rows << " rows of " << coded.in_features() << " to " << coded.out_features() << ", gate-up " << gate_up);
     const Values x = reference::rounded(random.normal(rows * coded.in_features()), DType::kBF16);
-    const bool same = same_bits(run(backend, coded, gate_up, x), run(backend, plain, gate_up, x));
+    const bool same = same_bits(multiply(backend, coded, gate_up, x), multiply(backend, plain, gate_up, x));
     REQUIRE(same);
   }
 }
@@ -209,7 +193,7 @@ TEST_CASE("all codes of E4M3 and their scales are exact on a GPU") {
                                    .scales = {scale},
                                    .block_rows = kRows,
                                    .block_cols = 64};
-    const Values got = run(*backend, *backend->pack_fp8({&matrix, 1}), false, Values(64, 1.0f));
+    const Values got = multiply(*backend, *backend->pack_fp8({&matrix, 1}), false, Values(64, 1.0f));
     const Values weights = reference::rounded(tensor::decode(matrix), DType::kBF16);
     for (size_t row = 0; row < kRows; ++row) {
       const float wanted = weights[row * 64 + row % 64];
@@ -233,10 +217,10 @@ TEST_CASE("coded weights on a GPU keep their bits in many rows") {
     const auto weight = backend->pack_w4({&matrix, 1});
     constexpr int64_t kRows = 270;  // which share dequantized panels
     const Values x = reference::rounded(random.normal(kRows * in), DType::kBF16);
-    const Values all = run(*backend, *weight, false, x);
-    const bool same = same_bits(all, run(*backend, *backend->pack({&tensor, 1}), false, x));
+    const Values all = multiply(*backend, *weight, false, x);
+    const bool same = same_bits(all, multiply(*backend, *backend->pack({&tensor, 1}), false, x));
     REQUIRE(same);
-    const Values some = run(*backend, *weight, false, Values(x.begin(), x.begin() + 200 * in));
+    const Values some = multiply(*backend, *weight, false, Values(x.begin(), x.begin() + 200 * in));
     const bool alike = same_bits(some, Values(all.begin(), all.begin() + 200 * out));
     REQUIRE(alike);
   }
@@ -296,7 +280,7 @@ TEST_CASE("a NaN scale of 4-bit weights makes its outputs NaN on a GPU") {
   const W4Matrix matrix = storage.view();
   const auto weight = backend->pack_w4({&matrix, 1});
   for (const size_t rows : {1, 40}) {
-    const Values got = run(*backend, *weight, false, Values(rows * 64, 1.0f));
+    const Values got = multiply(*backend, *weight, false, Values(rows * 64, 1.0f));
     for (size_t i = 0; i < got.size(); ++i) REQUIRE(std::isnan(got[i]) == (i % 70 == 5));
   }
 }

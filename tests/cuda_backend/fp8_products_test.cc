@@ -7,6 +7,7 @@
 
 #include "conformance/harness.h"
 #include "cuda/cuda_backend.h"
+#include "cuda_backend/multiply.h"
 #include "cuda_backend/tested_gemm.h"
 #include "tensor/fp8.h"
 
@@ -102,35 +103,18 @@ void check_sums(const Values& got, const Sums& wanted) {
   }
 }
 
-Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
-  const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
-  Values result;
-  backend.run_and_wait([&] {
-    const DeviceMatrix left = make_matrix(backend, DType::kBF16, rows, weight.in_features());
-    const DeviceMatrix out = make_matrix(backend, gate_up ? DType::kBF16 : DType::kF32, rows, weight.out_features());
-    upload(backend, x, left);
-    if (gate_up) {
-      backend.matmul_silu_mul(left.matrix, weight, out.matrix);
-    } else {
-      backend.matmul(left.matrix, weight, nullptr, out.matrix);
-    }
-    result = download(backend, out.matrix);
-  });
-  return result;
-}
-
 Values random_rows(Random& random, int64_t rows, int64_t cols) {
   return reference::rounded(random.normal(rows * cols), DType::kBF16);
 }
 
 /// Fails unless the first rows have the same bits alone as among all.
 void check_rows(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
-  const Values all = run(backend, weight, gate_up, x);
+  const Values all = multiply(backend, weight, gate_up, x);
   const auto cols = weight.in_features();
   for (const int64_t rows : {1, 9, 16, 17, 40, 64, 65}) {
     if (rows * cols > static_cast<int64_t>(x.size())) continue;
     INFO(rows << " rows");
-    const Values some = run(backend, weight, gate_up, Values(x.begin(), x.begin() + rows * cols));
+    const Values some = multiply(backend, weight, gate_up, Values(x.begin(), x.begin() + rows * cols));
     REQUIRE(std::memcmp(some.data(), all.data(), some.size() * sizeof(float)) == 0);
   }
 }
@@ -150,7 +134,7 @@ TEST_CASE("products in FP8 agree with the reference") {
     for (const int64_t rows : {int64_t{1}, int64_t{16}, random.integer(17, 64), random.integer(65, 150)}) {
       INFO(rows << " rows of " << in);
       const Values x = random_rows(random, rows, in);
-      const Values got = run(*backend, *weight, false, x);
+      const Values got = multiply(*backend, *weight, false, x);
       const Sums upper = expected(x, parts[0]);
       const Sums lower = expected(x, parts[1]);
       Sums wanted;
@@ -180,7 +164,7 @@ TEST_CASE("gated products in FP8 agree with the reference") {
   const Blocks up(random, out, 256);
   const auto weight = backend->pack_gate_up_fp8(gate.matrix, up.matrix);
   const Values x = random_rows(random, 70, 256);
-  const Values got = run(*backend, *weight, true, x);
+  const Values got = multiply(*backend, *weight, true, x);
   const Sums gates = expected(x, gate.matrix);
   const Sums ups = expected(x, up.matrix);
   for (size_t i = 0; i < got.size(); ++i) {
@@ -206,7 +190,7 @@ TEST_CASE("products in FP8 have the same sums on all ranks") {
   const auto whole = pack({0, 1});
   for (const int64_t rows : {3, 70, 260}) {
     const Values x = random_rows(random, rows, 8 * kStep);
-    const Values got = run(*backend, *whole, false, x);
+    const Values got = multiply(*backend, *whole, false, x);
     check_sums(got, expected(x, blocks.matrix));
     Values sums(got.size(), 0.0f);
     for (const int32_t rank : {0, 1}) {
@@ -215,7 +199,7 @@ TEST_CASE("products in FP8 have the same sums on all ranks") {
         const auto from = x.begin() + row * 8 * kStep + rank * 4 * kStep;
         part.insert(part.end(), from, from + 4 * kStep);
       }
-      const Values own = run(*backend, *pack({rank, 2}), false, part);
+      const Values own = multiply(*backend, *pack({rank, 2}), false, part);
       for (size_t i = 0; i < sums.size(); ++i) sums[i] = rank == 0 ? own[i] : sums[i] + own[i];
     }
     REQUIRE(std::memcmp(sums.data(), got.data(), got.size() * sizeof(float)) == 0);
@@ -230,11 +214,11 @@ TEST_CASE("a row in FP8 that is not finite spoils no other row") {
   const Blocks blocks(random, 90, 256);
   const auto weight = backend->pack_fp8({&blocks.matrix, 1});
   const Values healthy = random_rows(random, 5, 256);
-  const Values wanted = run(*backend, *weight, false, healthy);
+  const Values wanted = multiply(*backend, *weight, false, healthy);
   for (const float value : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     Values x = healthy;
     x[2 * 256 + 200] = value;
-    const Values got = run(*backend, *weight, false, x);
+    const Values got = multiply(*backend, *weight, false, x);
     for (size_t i = 0; i < got.size(); ++i) {
       INFO("value " << i);
       REQUIRE((i / 90 == 2 ? !std::isfinite(got[i]) : got[i] == wanted[i]));
@@ -250,6 +234,6 @@ TEST_CASE("weights in FP8 without whole steps keep their inputs") {
   const HostMatrix plain(reference::rounded(tensor::decode(odd.matrix), DType::kBF16), DType::kBF16, 40, 200);
   const tensor::HostTensor tensor = plain.tensor();
   const Values x = random_rows(random, 20, 200);
-  const Values got = run(*backend, *backend->pack_fp8({&odd.matrix, 1}), false, x);
-  REQUIRE(got == run(*backend, *backend->pack({&tensor, 1}), false, x));
+  const Values got = multiply(*backend, *backend->pack_fp8({&odd.matrix, 1}), false, x);
+  REQUIRE(got == multiply(*backend, *backend->pack({&tensor, 1}), false, x));
 }
