@@ -33,7 +33,7 @@ int64_t columns_per_fp8_group(std::span<const Fp8Matrix> parts, const tensor::Su
 
 /// Writes codes of a row to a column of the values of a group, from an element on.
 template <int64_t kDepth>
-void write_codes(const std::byte* codes, int64_t element, int64_t count, int column, std::byte* values) {
+void write_fp8_codes(const std::byte* codes, int64_t element, int64_t count, int column, std::byte* values) {
   std::byte* const own = values + (kDepth == 2 ? w8_interleaved_byte(column, 0) : column);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = element + i;
@@ -42,7 +42,7 @@ void write_codes(const std::byte* codes, int64_t element, int64_t count, int col
 }
 
 /// Returns whether a code is NaN.
-bool is_nan(std::byte code) {
+bool is_fp8_nan(std::byte code) {
   return (code & std::byte{0x7F}) == std::byte{0x7F};
 }
 
@@ -65,7 +65,7 @@ PanelLayout fp8_panel_layout(const Device& device, std::span<const Fp8Matrix> pa
 
 void pack_fp8_panel(std::span<const SourceRow<Fp8Matrix>> rows, const CpuPackedWeight& weight, int64_t index) {
   const PanelLayout& layout = weight.layout();
-  const auto write = layout.depth == 2 ? write_codes<2> : write_codes<1>;
+  const auto write = layout.depth == 2 ? write_fp8_codes<2> : write_fp8_codes<1>;
   const int64_t group_columns = layout.group_elements;
   for (const PanelShard& shard : layout.shards) {
     const int64_t end = shard.first_input + shard.inputs;
@@ -78,8 +78,8 @@ void pack_fp8_panel(std::span<const SourceRow<Fp8Matrix>> rows, const CpuPackedW
         if (matrix == nullptr) continue;
         const std::byte* const codes = matrix->codes + row * matrix->row_bytes + begin;
         // A sum with a NaN is NaN whatever the inputs are.
-        const float scale = std::any_of(codes, codes + count, is_nan) ? std::numeric_limits<float>::quiet_NaN()
-                                                                      : matrix->scale(row, begin);
+        const float scale = std::any_of(codes, codes + count, is_fp8_nan) ? std::numeric_limits<float>::quiet_NaN()
+                                                                          : matrix->scale(row, begin);
         std::memcpy(group + column * sizeof(scale), &scale, sizeof(scale));
         write(codes, begin - first, count, static_cast<int>(column), group + kFp8ScaleBytes);
       }

@@ -74,9 +74,10 @@ struct W4PanelFormat {
   int units = 1;  ///< per group: 1, 2, 4 or 8
   W4ScaleType scale_type = W4ScaleType::kBF16;
   W4OffsetType offset_type = W4OffsetType::kConstant;
-  bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
-  bool has_table = false;    ///< integers differ from their codes
-  int offset = 8;            ///< of kConstant; otherwise 0
+  bool has_factors = false;       ///< units have int8 factors of the scales, and of the minimums
+  bool has_half_factors = false;  ///< the halves of units have E4M3 factors of the scales, [2][64]
+  bool has_table = false;         ///< integers differ from their codes
+  int offset = 8;                 ///< of kConstant; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }
@@ -85,7 +86,9 @@ struct W4PanelFormat {
   [[nodiscard]] constexpr int header_bytes() const {
     return kPanelColumns * (vectors() * scale_bytes() + (offset_type == W4OffsetType::kZeroPoints ? 1 : 0));
   }
-  [[nodiscard]] constexpr int factor_bytes() const { return has_factors ? kPanelColumns * vectors() : 0; }
+  [[nodiscard]] constexpr int factor_bytes() const {
+    return kPanelColumns * (has_half_factors ? 2 : has_factors ? vectors() : 0);
+  }
   [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + kW4UnitCodeBytes; }
   [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
 };

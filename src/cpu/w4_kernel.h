@@ -173,8 +173,10 @@ struct W4Terms {
   Vec offset;  ///< zero points or minimums
 };
 
-MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit& unit, int vec) {
+/// `part` is the half of the unit, if halves have factors.
+MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit& unit, int vec, int part) {
   W4Terms terms = {load_w4_scales(format.scale_type, unit.scales, vec), {}};
+  if (format.has_half_factors) terms.scale *= widen_e4m3(unit.factors + part * kPanelColumns + vec * kLanes);
   if (format.has_factors) terms.scale *= widen_bytes(unit.factors + vec * kLanes);
   if (format.offset_type == W4OffsetType::kZeroPoints) {
     typedef uint8_t Codes __attribute__((vector_size(16)));
@@ -196,6 +198,14 @@ struct W4Lhs {
   W4Lhs() = default;
   MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset)
       : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
+  /// Takes one half of the inputs of the unit.
+  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset, const char* half)
+      : scale(params.scale), input_sum(0) {
+    typedef int8_t Inputs __attribute__((vector_size(16)));
+    const Ints inputs = __builtin_convertvector(load_as<Inputs>(half), Ints);
+    if (offset != 0) input_sum = __builtin_reduce_add(inputs);
+    addend = -offset * input_sum;
+  }
 };
 
 template <W4OffsetType kType>
@@ -275,23 +285,41 @@ enum class W4Source : uint8_t {
   kUnpacked,  ///< from scratch
 };
 
-/// Adds to c [R, V * 16] the GEMM of LHS rows with one unit. `from` is the first of the columns' codes or bytes.
-template <int R, int V, bool kTable, W4Source kSource>
-MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit, const W4Table& table,
-                                 const char* from, int first, const char* lhs, size_t lhs_stride, float* c) {
+/// How the codes of a panel are read.
+enum class W4Codes : uint8_t {
+  kPlain,        ///< they are the integers
+  kTable,        ///< they stand for integers of a table
+  kTableHalves,  ///< the same, and the halves of units have factors of their own
+};
+constexpr bool has_w4_table(W4Codes codes) {
+  return codes != W4Codes::kPlain;
+}
+
+/// Adds to c [R, V * 16] the GEMM of LHS rows with one unit, or with its half `part`. `from` is the first of the
+/// columns' codes or bytes; it advances.
+template <int R, int V, W4Codes kCodes, W4Source kSource>
+MILLRACE_INLINE void add_w4_part(const W4PanelFormat& format, const W4Unit& unit, const W4Table& table,
+                                 const char*& from, int first, const char* lhs, size_t lhs_stride, float* c, int part) {
+  constexpr bool kHalves = kCodes == W4Codes::kTableHalves;
+  constexpr bool kTable = has_w4_table(kCodes);
   using Dot = W4Dot<kTable && kSignedW4Tables>;
   const RowStrides strides(lhs_stride);
+  const char* inputs = lhs + part * (kW8GroupElements / 2);
   W4Lhs row[R];
   typename Dot::Sum sum[R][V];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r) {
-    row[r] = W4Lhs(load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements), w4_offset(format));
+    const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
+    if constexpr (kHalves) {
+      row[r] = W4Lhs(params, w4_offset(format), inputs + strides.to(r));
+    } else {
+      row[r] = W4Lhs(params, w4_offset(format));
+    }
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
   }
-  const char* inputs = lhs;
 #pragma clang loop unroll(disable)
-  for (int pair = 0; pair < kW4UnitSteps / 2; ++pair, inputs += 2 * kInt8Depth) {
+  for (int pair = 0; pair < kW4UnitSteps / (kHalves ? 4 : 2); ++pair, inputs += 2 * kInt8Depth) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
       Ints low;
@@ -314,7 +342,7 @@ MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit
   with_w4_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
-      const W4Terms terms = load_w4_terms(format, unit, first / kLanes + v);
+      const W4Terms terms = load_w4_terms(format, unit, first / kLanes + v, part);
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; ++r) {
         float* const at = c + r * kPanelColumns + v * kLanes;
@@ -323,6 +351,15 @@ MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit
       }
     }
   });
+}
+
+/// Adds to c [R, V * 16] the GEMM of LHS rows with one unit.
+template <int R, int V, W4Codes kCodes, W4Source kSource>
+MILLRACE_INLINE void add_w4_unit(const W4PanelFormat& format, const W4Unit& unit, const W4Table& table,
+                                 const char* from, int first, const char* lhs, size_t lhs_stride, float* c) {
+#pragma clang loop unroll(disable)
+  for (int part = 0; part < (kCodes == W4Codes::kTableHalves ? 2 : 1); ++part)
+    add_w4_part<R, V, kCodes, kSource>(format, unit, table, from, first, lhs, lhs_stride, c, part);
 }
 
 /// Rows of a tile: with more of them the inputs of all rows do not fit the registers.
@@ -356,7 +393,7 @@ struct W4Prefetch {
 };
 
 /// Multiplies R rows from `row` on over some units from `step` on, unpacking codes as it reads them.
-template <int R, bool kTable>
+template <int R, W4Codes kCodes>
 void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int row, int64_t step, int64_t units,
                W4Prefetch& ahead) {
   constexpr int V = kTileVecs;
@@ -372,7 +409,7 @@ void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int
       __builtin_prefetch(line + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
 #pragma clang loop unroll(disable)
     for (int first = 0; first < kPanelColumns; first += V * kLanes) {
-      add_w4_unit<R, V, kTable, W4Source::kPacked>(format, unit, table, unit.codes + first * kInt8Depth, first, lhs,
+      add_w4_unit<R, V, kCodes, W4Source::kPacked>(format, unit, table, unit.codes + first * kInt8Depth, first, lhs,
                                                    task.lhs_stride, c + first);
     }
   }
@@ -380,7 +417,7 @@ void stream_w4(const GemmTask& task, const W4Table& table, W4Cursor& cursor, int
 
 /// Multiplies rows tile by tile. Of more than one tile each passes over some units, which stay in the second-level
 /// cache, while the later ones prefetch the next units.
-template <bool kTable>
+template <W4Codes kCodes>
 void stream_rows_w4(const GemmTask& task, const W4Table& table) {
   constexpr int64_t kSharedUnits = 128;
   W4Cursor cursor(*task.w4, task.panel);
@@ -393,7 +430,7 @@ void stream_rows_w4(const GemmTask& task, const W4Table& table) {
     W4Prefetch ahead{nullptr, 0, 1};
     for_row_tiles<kW4TileRows>(task.rows, [&](auto rows, int row) {
       end = cursor;
-      stream_w4<decltype(rows)::kCount, kTable>(task, table, end, row, unit * kW4UnitSteps, count, ahead);
+      stream_w4<decltype(rows)::kCount, kCodes>(task, table, end, row, unit * kW4UnitSteps, count, ahead);
       if (row == 0 && tiles > 1) {
         const char* const next = unit + count == all ? reinterpret_cast<const char*>(task.next) : end.at();
         if (next != nullptr) ahead = W4Prefetch{next, end.at() - begin, (tiles - 1) * count};
@@ -430,6 +467,7 @@ struct W4Block {
 };
 
 /// Multiplies many rows with codes of a table. Each block of units is unpacked once.
+template <W4Codes kCodes>
 void blocked_w4(const GemmTask& task, const W4Table& table) {
   constexpr int V = kTileVecs;
   const W4PanelFormat& format = *task.w4;
@@ -449,7 +487,7 @@ void blocked_w4(const GemmTask& task, const W4Table& table) {
         ahead.run_some();
 #pragma clang loop unroll(disable)
         for (int first = 0; first < kPanelColumns; first += V * kLanes) {
-          add_w4_unit<R, V, kSignedW4Tables, W4Source::kUnpacked>(
+          add_w4_unit<R, V, kCodes, W4Source::kUnpacked>(
               format, block.units[i], table, bytes + i * kUnpackedUnitBytes + first * kInt8Depth, first,
               lhs + i * kW4LhsUnitBytes, task.lhs_stride, task.c + row * kPanelColumns + first);
         }
@@ -458,18 +496,28 @@ void blocked_w4(const GemmTask& task, const W4Table& table) {
   }
 }
 
-template <bool kTable>
+template <W4Codes kCodes>
 MILLRACE_INLINE void gemm_w4_of(const GemmTask& task) {
   const W4Table table(*task.w4);
   clear_w4_sums(task);
-  if constexpr (kTable) {
-    if (task.rows > kMaxLookUpRows) return blocked_w4(task, table);
+  if constexpr (has_w4_table(kCodes)) {
+    if (task.rows > kMaxLookUpRows) return blocked_w4<kCodes>(task, table);
   }
-  stream_rows_w4<kTable>(task, table);
+  stream_rows_w4<kCodes>(task, table);
+}
+
+/// Returns how the codes of a panel are read. Factors of halves come with tables only.
+MILLRACE_INLINE W4Codes w4_codes(const W4PanelFormat& format) {
+  if (format.has_half_factors) return W4Codes::kTableHalves;
+  return format.has_table ? W4Codes::kTable : W4Codes::kPlain;
 }
 
 void gemm_w4(const GemmTask& task) {
-  task.w4->has_table ? gemm_w4_of<true>(task) : gemm_w4_of<false>(task);
+  switch (w4_codes(*task.w4)) {
+    case W4Codes::kPlain: return gemm_w4_of<W4Codes::kPlain>(task);
+    case W4Codes::kTable: return gemm_w4_of<W4Codes::kTable>(task);
+    case W4Codes::kTableHalves: return gemm_w4_of<W4Codes::kTableHalves>(task);
+  }
 }
 
 void quantize_lhs_w4(const float* in, int64_t count, std::byte* out) {

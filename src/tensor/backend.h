@@ -253,6 +253,8 @@ class Backend {
   /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits. Where quantizes_inputs() says so, they
   /// quantize inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_w4() const { return false; }
+  /// Returns whether they take matrices with half_scales.
+  [[nodiscard]] virtual bool packs_w4_halves() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);

@@ -14,13 +14,13 @@ using tensor::Fp8Matrix;
 
 namespace {
 
-struct Sizes {
+struct Fp8Sizes {
   int64_t rows, in, out;
 };
 
-std::vector<Sizes> all_sizes(Random& random) {
-  std::vector<Sizes> sizes = {{1, 1, 1},     {1, 64, 64},   {7, 33, 65},  {2, 896, 130},
-                              {25, 257, 31}, {55, 300, 70}, {1, 2500, 64}};
+std::vector<Fp8Sizes> fp8_sizes(Random& random) {
+  std::vector<Fp8Sizes> sizes = {{1, 1, 1},     {1, 64, 64},   {7, 33, 65},  {2, 896, 130},
+                                 {25, 257, 31}, {55, 300, 70}, {1, 2500, 64}};
   for (int i = 0; i < 2; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 700), random.integer(1, 150)});
   return sizes;
 }
@@ -37,7 +37,7 @@ Fp8Storage random_fp8(Random& random, int64_t rows, int64_t cols, Fp8Block block
   return rounded_to_fp8(HostMatrix(values, DType::kF32, rows, cols).tensor(), block);
 }
 
-Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
+Values run_fp8(tensor::Backend& backend, const tensor::PackedWeight& weight, bool gate_up, const Values& x) {
   const auto rows = static_cast<int64_t>(x.size()) / weight.in_features();
   Values result;
   backend.run_and_wait([&] {
@@ -55,7 +55,7 @@ Values run(tensor::Backend& backend, const tensor::PackedWeight& weight, bool ga
   return result;
 }
 
-double error_of_sums(int64_t in) {
+double error_of_fp8_sums(int64_t in) {
   return 80.0 * static_cast<double>(in) * 0x1p-24 + 1e-6;
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("a GEMM with FP8 weights equals one with their real values") {
     const auto plain = backend_case.make_plain();
     REQUIRE(backend->packs_fp8());
     for (const Fp8Block& block : kBlocks) {
-      for (const auto& [rows, in, out] : all_sizes(random)) {
+      for (const auto& [rows, in, out] : fp8_sizes(random)) {
         INFO(backend_case.name << ", blocks " << block.rows << " x " << block.cols << ": " << rows << " x " << in
                                << " x " << out);
         // Parts with other blocks are packed together.
@@ -84,14 +84,14 @@ TEST_CASE("a GEMM with FP8 weights equals one with their real values") {
         weights.insert(weights.end(), rest.begin(), rest.end());
         weights = reference::rounded(weights, backend_case.w8_dtype());
         const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
-        const Values got = run(*backend, *packed, false, x);
+        const Values got = run_fp8(*backend, *packed, false, x);
         if (!backend_case.scales_sums) {
           const HostMatrix stored(weights, backend_case.product_dtype, out, in);
           const tensor::HostTensor tensor = stored.tensor();
-          const bool same = got == run(*plain, *plain->pack({&tensor, 1}), false, x);
+          const bool same = got == run_fp8(*plain, *plain->pack({&tensor, 1}), false, x);
           REQUIRE(same);
         }
-        check_close(got, reference::matmul(x, weights, {}, in, out), unit(DType::kF32), error_of_sums(in));
+        check_close(got, reference::matmul(x, weights, {}, in, out), unit(DType::kF32), error_of_fp8_sums(in));
       }
     }
   }
@@ -102,7 +102,7 @@ TEST_CASE("matmul_silu_mul with FP8 weights equals its real values") {
   Random random(test_seed() + 81);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const auto& [rows, in, out] : all_sizes(random)) {
+    for (const auto& [rows, in, out] : fp8_sizes(random)) {
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const Fp8Storage gate = random_fp8(random, out, in, {128, 128});
       const Fp8Storage up = random_fp8(random, out, in, {1, 0});
@@ -111,8 +111,8 @@ TEST_CASE("matmul_silu_mul with FP8 weights equals its real values") {
         return reference::matmul(x, reference::rounded(tensor::decode(weight.matrix), backend_case.w8_dtype()), {}, in,
                                  out);
       };
-      check_close(run(*backend, *backend->pack_gate_up_fp8(gate.matrix, up.matrix), true, x),
-                  reference::activate({}, sums(gate), sums(up)), unit(backend->compute_dtype()), error_of_sums(in));
+      check_close(run_fp8(*backend, *backend->pack_gate_up_fp8(gate.matrix, up.matrix), true, x),
+                  reference::activate({}, sums(gate), sums(up)), unit(backend->compute_dtype()), error_of_fp8_sums(in));
     }
   }
 }
@@ -131,14 +131,14 @@ TEST_CASE("a row of an FP8 GEMM does not depend on the other rows") {
           gate_up ? backend->pack_gate_up_fp8(storage.matrix, storage.matrix) : backend->pack_fp8({&storage.matrix, 1});
       constexpr int64_t kRows = 140;
       const Values x = reference::rounded(random.normal(kRows * in), backend->compute_dtype());
-      const Values whole = run(*backend, *weight, gate_up, x);
+      const Values whole = run_fp8(*backend, *weight, gate_up, x);
       for (const int64_t count :
            {int64_t{1}, random.integer(2, 4), random.integer(5, 12), random.integer(13, 24), random.integer(25, 130)}) {
         INFO(backend_case.name << ", blocks " << block.rows << " x " << block.cols << ": " << count << " x " << in
                                << " x " << out);
         const int64_t first = random.integer(0, kRows - count);
         const Values some =
-            run(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
+            run_fp8(*backend, *weight, gate_up, Values(x.begin() + first * in, x.begin() + (first + count) * in));
         const bool same = std::memcmp(some.data(), whole.data() + first * out, some.size() * sizeof(float)) == 0;
         REQUIRE(same);
       }
@@ -146,7 +146,7 @@ TEST_CASE("a row of an FP8 GEMM does not depend on the other rows") {
   }
 }
 
-TEST_CASE("every FP8 code has its value and NaN spoils its feature alone") {
+TEST_CASE("FP8 codes have their values and NaN spoils its feature alone") {
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
@@ -164,7 +164,7 @@ TEST_CASE("every FP8 code has its value and NaN spoils its feature alone") {
                            .block_cols = kIn};
     const auto weight = backend->pack_fp8({&matrix, 1});
     for (const size_t rows : {1, 5, 20, 40}) {
-      const Values got = run(*backend, *weight, false, Values(rows * kIn, 2.0f));
+      const Values got = run_fp8(*backend, *weight, false, Values(rows * kIn, 2.0f));
       for (size_t i = 0; i < got.size(); ++i) {
         const float value = tensor::kE4M3[i % 256];
         if (std::isnan(value)) {

@@ -248,7 +248,7 @@ TEST_CASE("A model in any format equals the same values in f32") {
         // In bf16 weights that fit keep 4 bits, whose inputs are rounded, or 8, which are not rounded to bf16 on most
         // processors.
         const std::string_view name = format.name;
-        const bool keeps_4_bits = dtype == tensor::DType::kBF16 && name == "MXFP4";
+        const bool keeps_4_bits = dtype == tensor::DType::kBF16 && (name == "MXFP4" || name == "NVFP4");
         const bool keeps_8_bits =
             dtype == tensor::DType::kBF16 && (name == "FP8 in wide blocks" || name == "FP8 per row");
         const auto exact = logits_of(twins.plain.path(), plain, dtype, 1);
@@ -305,7 +305,8 @@ TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
       test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 128}, {false, true});
     const std::vector<Format> all = formats();
     // Scales of FP8 take up to one bit of these small shards.
-    for (const auto& [name, bits] : {Kept{"FP8 in wide blocks", 9}, Kept{"FP8 per row", 8.5}, Kept{"MXFP4", 4.5}}) {
+    for (const auto& [name, bits] :
+         {Kept{"FP8 in wide blocks", 9}, Kept{"FP8 per row", 8.5}, Kept{"MXFP4", 4.5}, Kept{"NVFP4", 4.75}}) {
       CAPTURE(sparse, name);
       const auto format = std::ranges::find(all, name, &Format::name);
       const double kept = packed_bits(config, *format);

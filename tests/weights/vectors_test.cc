@@ -174,7 +174,9 @@ TEST_CASE("Weights of 4 bits keep their values as 4 bits") {
         Case{"gptq_v1_w4_asym_g32", W4Kind{}}, Case{"gptq_v2_w4_asym_g32", W4Kind{}},
         Case{"ct_w3a16_dense_g32", W4Kind{}}, Case{"mxfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1}},
         Case{"ct_w8a16_channel", {}}, Case{"ct_w4a16_actorder_g8", {}}, Case{"gptq_v1_w4_desc_act_g16", {}},
-        Case{"awq_gemm_w4_g16", {}}, Case{"nvfp4_ct", {}}, Case{"fp8_block", {}}}) {
+        Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
+        Case{"nvfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .has_half_scales = true}},
+        Case{"nvfp4_modelopt", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .has_half_scales = true}}}) {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
