@@ -102,14 +102,15 @@ TEST_CASE("matmul_silu_mul with FP8 weights equals its real values") {
   Random random(test_seed() + 81);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const auto& [rows, in, out] : fp8_sizes(random)) {
+    for (const Fp8Sizes& sizes : fp8_sizes(random)) {
+      const auto [rows, in, out] = sizes;
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const Fp8Storage gate = random_fp8(random, out, in, {128, 128});
       const Fp8Storage up = random_fp8(random, out, in, {1, 0});
       const Values x = reference::rounded(random.normal(rows * in, 0.05f), backend->compute_dtype());
-      const auto sums = [&, in = in, out = out](const Fp8Storage& weight) {
-        return reference::matmul(x, reference::rounded(tensor::decode(weight.matrix), backend_case.w8_dtype()), {}, in,
-                                 out);
+      const auto sums = [&](const Fp8Storage& weight) {
+        return reference::matmul(x, reference::rounded(tensor::decode(weight.matrix), backend_case.w8_dtype()), {},
+                                 sizes.in, sizes.out);
       };
       check_close(run_fp8(*backend, *backend->pack_gate_up_fp8(gate.matrix, up.matrix), true, x),
                   reference::activate({}, sums(gate), sums(up)), unit(backend->compute_dtype()), error_of_fp8_sums(in));
