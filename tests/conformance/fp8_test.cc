@@ -18,14 +18,18 @@ struct Fp8Sizes {
   int64_t rows, in, out;
 };
 
+/// Returns some rows for each path of the kernels, with odd shapes.
 std::vector<Fp8Sizes> fp8_sizes(Random& random) {
-  std::vector<Fp8Sizes> sizes = {{1, 1, 1},     {1, 64, 64},   {7, 33, 65},  {2, 896, 130},
-                                 {25, 257, 31}, {55, 300, 70}, {1, 2500, 64}};
-  for (int i = 0; i < 2; ++i) sizes.push_back({random.integer(1, 40), random.integer(1, 700), random.integer(1, 150)});
+  std::vector<Fp8Sizes> sizes = {{1, 1, 1}, {7, 33, 65}, {2, 896, 70}, {55, 300, 70}, {1, 2500, 64}};
+  sizes.push_back({random.integer(1, 40), random.integer(1, 700), random.integer(1, 100)});
   return sizes;
 }
 
 constexpr std::array kBlocks = {Fp8Block{128, 128}, Fp8Block{1, 0}, Fp8Block{0, 0}, Fp8Block{16, 64}, Fp8Block{3, 96}};
+
+Fp8Block any_block(Random& random) {
+  return kBlocks[static_cast<size_t>(random.integer(0, std::ssize(kBlocks) - 1))];
+}
 
 /// Returns a matrix whose rows differ in magnitude.
 Fp8Storage random_fp8(Random& random, int64_t rows, int64_t cols, Fp8Block block) {
@@ -68,31 +72,30 @@ TEST_CASE("a GEMM with FP8 weights equals one with their real values") {
     const auto backend = backend_case.make();
     const auto plain = backend_case.make_plain();
     REQUIRE(backend->packs_fp8());
-    for (const Fp8Block& block : kBlocks) {
-      for (const auto& [rows, in, out] : fp8_sizes(random)) {
-        INFO(backend_case.name << ", blocks " << block.rows << " x " << block.cols << ": " << rows << " x " << in
-                               << " x " << out);
-        // Parts with other blocks are packed together.
-        const int64_t split = random.integer(0, out - 1);
-        const Fp8Storage first = random_fp8(random, split, in, block);
-        const Fp8Storage second = random_fp8(random, out - split, in, {32, 128});
-        const std::vector<Fp8Matrix> parts = {first.matrix, second.matrix};
-        const auto packed = backend->pack_fp8(parts);
-        REQUIRE((packed->out_features() == out && packed->in_features() == in));
-        Values weights = tensor::decode(parts[0]);
-        const Values rest = tensor::decode(parts[1]);
-        weights.insert(weights.end(), rest.begin(), rest.end());
-        weights = reference::rounded(weights, backend_case.w8_dtype());
-        const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
-        const Values got = run_fp8(*backend, *packed, false, x);
-        if (!backend_case.scales_sums) {
-          const HostMatrix stored(weights, backend_case.product_dtype, out, in);
-          const tensor::HostTensor tensor = stored.tensor();
-          const bool same = got == run_fp8(*plain, *plain->pack({&tensor, 1}), false, x);
-          REQUIRE(same);
-        }
-        check_close(got, reference::matmul(x, weights, {}, in, out), unit(DType::kF32), error_of_fp8_sums(in));
+    for (const auto& [rows, in, out] : fp8_sizes(random)) {
+      const Fp8Block block = any_block(random);
+      INFO(backend_case.name << ", blocks " << block.rows << " x " << block.cols << ": " << rows << " x " << in << " x "
+                             << out);
+      // Parts with other blocks are packed together.
+      const int64_t split = random.integer(0, out - 1);
+      const Fp8Storage first = random_fp8(random, split, in, block);
+      const Fp8Storage second = random_fp8(random, out - split, in, {32, 128});
+      const std::vector<Fp8Matrix> parts = {first.matrix, second.matrix};
+      const auto packed = backend->pack_fp8(parts);
+      REQUIRE((packed->out_features() == out && packed->in_features() == in));
+      Values weights = tensor::decode(parts[0]);
+      const Values rest = tensor::decode(parts[1]);
+      weights.insert(weights.end(), rest.begin(), rest.end());
+      weights = reference::rounded(weights, backend_case.w8_dtype());
+      const Values x = reference::rounded(random.normal(rows * in), backend->compute_dtype());
+      const Values got = run_fp8(*backend, *packed, false, x);
+      if (!backend_case.scales_sums) {
+        const HostMatrix stored(weights, backend_case.product_dtype, out, in);
+        const tensor::HostTensor tensor = stored.tensor();
+        const bool same = got == run_fp8(*plain, *plain->pack({&tensor, 1}), false, x);
+        REQUIRE(same);
       }
+      check_close(got, reference::matmul(x, weights, {}, in, out), unit(DType::kF32), error_of_fp8_sums(in));
     }
   }
 }
@@ -102,7 +105,7 @@ TEST_CASE("matmul_silu_mul with FP8 weights equals its real values") {
   Random random(test_seed() + 81);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Fp8Sizes& sizes : fp8_sizes(random)) {
+    for (const Fp8Sizes& sizes : {Fp8Sizes{3, 300, 70}, Fp8Sizes{random.integer(1, 40), random.integer(1, 300), 31}}) {
       const auto [rows, in, out] = sizes;
       INFO(backend_case.name << ": " << rows << " x " << in << " x " << out);
       const Fp8Storage gate = random_fp8(random, out, in, {128, 128});
@@ -123,7 +126,8 @@ TEST_CASE("a row of an FP8 GEMM does not depend on the other rows") {
   Random random(test_seed() + 82);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    for (const Fp8Block& block : kBlocks) {
+    for (int i = 0; i < 2; ++i) {
+      const Fp8Block block = any_block(random);
       const int64_t in = random.integer(1, 900);
       const int64_t out = random.integer(1, 140);
       const Fp8Storage storage = random_fp8(random, out, in, block);
