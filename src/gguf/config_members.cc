@@ -10,14 +10,16 @@ namespace millrace::gguf {
 namespace {
 
 /// Keys that change the arithmetic of the families that have them.
-constexpr std::array<std::string_view, 24> kOtherArithmetic = {"attention.clamp_kqv",
+constexpr std::array<std::string_view, 27> kOtherArithmetic = {"attention.clamp_kqv",
                                                                "attention.max_alibi_bias",
                                                                "attention.output_scale",
                                                                "attention.scale",
+                                                               "attention.shared_kv_layers",
                                                                "attention.sliding_window_pattern",
                                                                "attention.temperature_length",
                                                                "attention.temperature_scale",
                                                                "attn_logit_softcapping",
+                                                               "embedding_length_per_layer_input",
                                                                "embedding_scale",
                                                                "expert_group_count",
                                                                "expert_group_used_count",
@@ -29,6 +31,7 @@ constexpr std::array<std::string_view, 24> kOtherArithmetic = {"attention.clamp_
                                                                "interleave_moe_layer_step",
                                                                "leading_dense_block_count",
                                                                "logit_scale",
+                                                               "moe_latent_size",
                                                                "residual_scale",
                                                                "rope.freq_base_swa",
                                                                "rope.scaling.yarn_log_multiplier",

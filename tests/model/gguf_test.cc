@@ -334,7 +334,7 @@ TEST_CASE("rows of heads are undone as another implementation does them") {
       .scales = {},
       .zeros = {},
       .group_index = {},
-      .blocks = {.ggml_type = 0, .bytes = std::as_bytes(std::span(stored)), .paired_rows = 8}};
+      .blocks = {.ggml_type = 0, .bytes = std::as_bytes(std::span(stored)), .row_order = {.outer = 2, .inner = 4}}};
   std::vector<float> rows(wanted.size());
   weights::decode_rows(weight, 0, 16, rows.data());
   CHECK(rows == wanted);
