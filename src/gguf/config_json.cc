@@ -30,7 +30,8 @@ class ConfigWriter {
     if (family_.write_members != nullptr) family_.write_members(members_);
     members_.refuse_unread();
     json_.member("tie_word_embeddings", model_.find("output.weight") == nullptr);
-    const bool has_biases = members_.has_in_layers("attn_q.bias") || members_.has_in_layers("attn_qkv.bias");
+    const bool has_biases = members_.has_in_layers("attn_q.bias") || members_.has_in_layers("attn_qkv.bias") ||
+                            members_.has_in_layers("attn_kv_a_mqa.bias");
     json_.member("attention_bias", has_biases);
     // Arithmetic is float32 or bfloat16, whatever the types of the tensors.
     json_.member("torch_dtype", "bfloat16");

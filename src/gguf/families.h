@@ -14,7 +14,7 @@ class ConfigMembers;
 /// What a tensor becomes in safetensors besides its name.
 enum class TensorForm : uint8_t {
   kSame,
-  kRow,    ///< a vector [n] is a matrix [1, n]
+  kRow,    ///< a vector [n], or a matrix [1, n], is a matrix [1, n]
   kPlane,  ///< a matrix [rows, columns] is [rows, 1, columns]
   kVector  ///< all values are one vector, which no number is added to
 };

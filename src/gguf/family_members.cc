@@ -25,7 +25,9 @@ bool has_temperature(const Model& model) {
 }
 
 bool has_sigmoid_scores(const Model& model) {
-  return model.metadata().integer(fmt::format("{}.expert_gating_func", model.architecture()), 0, 255) == kSigmoid;
+  const auto gating = model.metadata().integer(fmt::format("{}.expert_gating_func", model.architecture()), 0, 255);
+  // Files of GLM-4.7-Flash lack the key. DeepSeek-V2 has no such correction.
+  return gating.value_or(0) == 0 ? has_choice_bias(model) : *gating == kSigmoid;
 }
 
 void write_mixtral(ConfigMembers& members) {
@@ -109,14 +111,14 @@ void write_ernie4_5_moe(ConfigMembers& members) {
   (void)members.optional_size("expert_shared_feed_forward_length", 0);
   json.member("moe_layer_start_index", members.optional_size("leading_dense_block_count", 0).value_or(0));
   json.member("moe_layer_interval", members.optional_size("interleave_moe_layer_step").value_or(1));
-  json.member("moe_use_aux_free", members.has_in_layers("exp_probs_b.bias"));
+  json.member("moe_use_aux_free", has_choice_bias(members.model()));
 }
 
 void write_minimax_m2(ConfigMembers& members) {
   require_gating(members, kSigmoid);
   write_counts(members, "num_local_experts");
   JsonWriter& json = members.json();
-  json.member("use_routing_bias", members.has_in_layers("exp_probs_b.bias"));
+  json.member("use_routing_bias", has_choice_bias(members.model()));
   json.member("use_qk_norm", members.has_in_layers("attn_q_norm.weight"));
 }
 
@@ -207,7 +209,7 @@ void write_hy_v3(ConfigMembers& members) {
   while (dense < members.layer_count() && !members.has_in_layer(dense, "ffn_gate_inp.weight")) ++dense;
   json.member("first_k_dense_replace", dense);
   (void)members.optional_size("leading_dense_block_count", 0);
-  json.member("moe_router_enable_expert_bias", members.has_in_layers("exp_probs_b.bias"));
+  json.member("moe_router_enable_expert_bias", has_choice_bias(members.model()));
   json.member("qk_norm", members.has_in_layers("attn_q_norm.weight"));
   json.member("route_norm", members.flag("expert_weights_norm").value_or(true));
   json.member("router_scaling_factor", members.number("expert_weights_scale").value_or(1.0f));

@@ -23,6 +23,12 @@ void write_expert_width(ConfigMembers& members) {
   members.json().member("moe_intermediate_size", members.size("expert_feed_forward_length"));
 }
 
+bool has_choice_bias(const Model& model) {
+  return std::ranges::any_of(model.tensors(), [](const Tensor& tensor) {
+    return tensor.name.ends_with(".exp_probs_b.bias") || tensor.name.ends_with(".exp_probs_b");
+  });
+}
+
 void write_dense_layers(ConfigMembers& members) {
   JsonWriter& json = members.json();
   json.key("mlp_only_layers").begin_array();

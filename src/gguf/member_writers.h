@@ -22,6 +22,9 @@ void write_counts(ConfigMembers& members, std::string_view count_member,
                   std::string_view used_member = "num_experts_per_tok");
 void write_expert_width(ConfigMembers& members);
 
+/// Returns whether a correction is added to scores when experts are chosen. Some converters store it without an ending.
+[[nodiscard]] bool has_choice_bias(const Model& model);
+
 /// Writes the numbers of layers that have no router.
 void write_dense_layers(ConfigMembers& members);
 

@@ -144,7 +144,7 @@ void write_lfm2_moe(ConfigMembers& members) {
   write_expert_width(members);
   JsonWriter& json = members.json();
   json.member("num_dense_layers", members.optional_size("leading_dense_block_count", 0).value_or(0));
-  json.member("use_expert_bias", members.has_in_layers("exp_probs_b.bias"));
+  json.member("use_expert_bias", has_choice_bias(members.model()));
   json.member("norm_topk_prob", members.flag("expert_weights_norm").value_or(true));
   members.write_number("expert_weights_scale", "routed_scaling_factor");
 }

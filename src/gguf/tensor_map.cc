@@ -139,9 +139,12 @@ class Mapper {
   }
 
   void map_by_rule(const Tensor& tensor, const LayerName& name, const TensorRule& rule) {
-    std::string own = rule.has_ending ? in_layer(name, rule.name) : without_ending(name, rule.name);
+    // Some norms are stored without an ending.
+    const bool is_weight = name.ending == "weight" || name.ending.empty();
+    std::string own = without_ending(name, rule.name);
+    if (rule.has_ending) own += is_weight ? kWeight : '.' + std::string(name.ending);
     const bool is_vector = rule.form == TensorForm::kVector;
-    if (!is_vector && name.part.ends_with("norm") && name.ending == "weight") return add_norm(std::move(own), tensor);
+    if (!is_vector && name.part.ends_with("norm") && is_weight) return add_norm(std::move(own), tensor);
     const bool is_query = name.part == "attn_q";
     const bool is_paired = family_.pairs_rows && (is_query || name.part == "attn_k");
     MappedTensor& mapped =
@@ -150,11 +153,13 @@ class Mapper {
     if (rule.value_heads != ValueHeads::kNone && tiles_value_heads()) order_value_heads(rule, mapped);
     if (is_vector) mapped.shape = {values_of(tensor)};
     if (rule.form == TensorForm::kSame || is_vector || (rule.has_ending && name.ending == "bias")) return;
-    const size_t wanted = rule.form == TensorForm::kRow ? 1 : 2;
+    const bool is_row = rule.form == TensorForm::kRow;
+    if (is_row && mapped.shape.size() == 2 && mapped.shape[0] == 1) return;
+    const size_t wanted = is_row ? 1 : 2;
     if (mapped.shape.size() != wanted)
       metadata_.fail("tensor '{}' has shape [{}], wanted {} dimensions", tensor.name, fmt::join(tensor.shape, ", "),
                      wanted);
-    mapped.shape.insert(mapped.shape.begin() + (rule.form == TensorForm::kRow ? 0 : 1), 1);
+    mapped.shape.insert(mapped.shape.begin() + (is_row ? 0 : 1), 1);
   }
 
   void add_norm(std::string name, const Tensor& tensor) {
@@ -189,6 +194,9 @@ class Mapper {
     if (mapped.shape.size() <= side || mapped.shape[side] != wanted)
       metadata_.fail("tensor '{}' has shape [{}], wanted {} {} of heads", mapped.stored_name,
                      fmt::join(mapped.shape, ", "), wanted, is_columns ? "columns" : "rows");
+    if (mapped.shape.size() == 1 && mapped.type.block_weights != 1)
+      metadata_.fail("tensor '{}' is {}, wanted F32, F16 or BF16 for a value a head", mapped.stored_name,
+                     mapped.type.name);
     (is_columns ? mapped.column_order : mapped.row_order) = order;
   }
 

@@ -278,6 +278,12 @@ TEST_CASE("value heads of a delta net are put back in order") {
   }
   CHECK_THAT(map_error(delta_net("qwen35").tensor("blk.1.ssm_out.weight", {12, 1}, counting(12))).message,
              Mentions("blk.1.ssm_out.weight", "[12, 1]", "12 columns"));
+  GgufText blocks;
+  blocks.add("general.architecture", "qwen35").add("qwen35.ssm.group_count", 16);
+  blocks.add("qwen35.ssm.time_step_rank", 32).add("qwen35.ssm.inner_size", 32);
+  constexpr uint32_t kQ8_0 = 8;
+  CHECK_THAT(map_error(blocks.tensor("blk.0.ssm_dt.bias", {32}, kQ8_0, std::string(34, '\0'))).message,
+             Mentions("blk.0.ssm_dt.bias", "Q8_0"));
 }
 
 TEST_CASE("tensors that are joined need their partners") {

@@ -27,7 +27,7 @@ class Converter {
     for (const auto& [name, tensor] : source_.tensors()) add_tensor(name, tensor);
     for (const auto& [name, parts] : stacks_) add(name, stack_of(parts));
     for (int32_t i = 0; i < conversion_.predicting_layers; ++i)
-      text_.tensor(fmt::format("blk.{}.nextn.eh_proj.weight", source_.integer("num_hidden_layers") + i), {1}, {1.0f});
+      text_.tensor(fmt::format("blk.{}.nextn.eh_proj.weight", source_.layer_count() + i), {1}, {1.0f});
     return text_.text();
   }
 
@@ -70,6 +70,7 @@ class Converter {
     }
     if (module == "self_attn.kv_b_proj") return add_latent_expansion(prefix, tensor);
     if (module == "self_attn.sinks" || module == "layer_scalar") ending = ".weight";
+    if (module == "pre_ff_layernorm") ending.clear();
     add(prefix + stored_part(module) + ending, in_file(module, tensor));
   }
 
@@ -263,7 +264,6 @@ class Converter {
   [[nodiscard]] RawTensor in_file(const std::string& module, const RawTensor& tensor) const {
     RawTensor stored = source_.is("falcon-h1") ? product(module, tensor) : tensor;
     if (module == "conv.conv") stored.shape = {tensor.shape[0], tensor.shape[2]};
-    if (stored.shape.size() == 2 && stored.shape[0] == 1) stored.shape.erase(stored.shape.begin());
     if (source_.pairs_rows() && (module.ends_with(".q_proj") || module.ends_with(".k_proj")))
       stored =
           paired(stored, source_.integer(module.ends_with(".q_proj") ? "num_attention_heads" : "num_key_value_heads"));
@@ -328,6 +328,7 @@ const std::vector<GgufConversion>& gguf_conversions() {
       {.folder = "qwen3next", .architecture = "qwen3next"},
       {.folder = "qwen3next", .architecture = "qwen35moe"},  // the same arithmetic in another layout
       {.folder = "qwen3_5", .architecture = "qwen35", .predicting_layers = 1},
+      {.folder = "glm4-moe-lite", .architecture = "deepseek2"},
       {.folder = "gemma4", .architecture = "gemma4"},
       {.folder = "gemma4-moe", .architecture = "gemma4"},
       {.folder = "granitemoehybrid", .architecture = "granitehybrid"},

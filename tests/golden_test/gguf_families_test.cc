@@ -93,42 +93,6 @@ TEST_CASE("GGUF files of a family give the bits of its safetensors") {
   }
 }
 
-TEST_CASE("scratch: files of the other converter") {
-  const char* root = std::getenv("GGUF_WORLD");
-  if (root == nullptr) return;
-  const auto backend = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kF32});
-  std::set<std::filesystem::path> folders;
-  const char* only = std::getenv("GGUF_ONLY");
-  for (const auto& entry : std::filesystem::directory_iterator(root)) folders.insert(entry.path());
-  for (const auto& folder : folders) {
-    if (only != nullptr && folder.filename().string() != only) continue;
-    const std::filesystem::path file = folder / "gguf" / "model.gguf";
-    if (!std::filesystem::exists(file)) {
-      WARN(folder.filename().string() << ": no file");
-      continue;
-    }
-    const auto config = model::read_config(file);
-    if (!config) {
-      WARN(folder.filename().string() << ": CONFIG " << config.error().message);
-      continue;
-    }
-    try {
-      const std::vector<float> wanted = logits_of(folder / "safetensors", *backend, 1);
-      const std::vector<float> found = logits_of(file, *backend, 1);
-      double worst = 0;
-      double largest = 0;
-      for (size_t i = 0; i < wanted.size(); ++i) {
-        worst = std::max(worst, double{std::abs(found[i] - wanted[i])});
-        largest = std::max(largest, double{std::abs(wanted[i])});
-      }
-      WARN(folder.filename().string() << ": " << (test::same_bits({found}, {wanted}) ? "BITS" : "DIFF") << " worst "
-                                      << worst << " of " << largest);
-    } catch (const std::exception& failure) {
-      WARN(folder.filename().string() << ": THROWS " << failure.what());
-    }
-  }
-}
-
 TEST_CASE("bf16 arithmetic of GGUF files is near that of safetensors") {
   const GgufConversion conversion = GENERATE(from_range(test::gguf_conversions()));
   CAPTURE(conversion.folder);

@@ -17,8 +17,7 @@ class MetadataWriter {
 
   void write() {
     text_.add("general.architecture", std::string_view(source_.architecture()));
-    text_.add(key("block_count"),
-              static_cast<uint32_t>(source_.integer("num_hidden_layers") + conversion_.predicting_layers));
+    text_.add(key("block_count"), static_cast<uint32_t>(source_.layer_count() + conversion_.predicting_layers));
     if (conversion_.predicting_layers > 0) text_.add(key("nextn_predict_layers"), conversion_.predicting_layers);
     add_integer("context_length", "max_position_embeddings");
     add_integer("embedding_length", "hidden_size");
@@ -67,7 +66,7 @@ class MetadataWriter {
   /// Returns a number for each layer: `value` where it has a tensor and else 0.
   [[nodiscard]] std::vector<int32_t> by_layer(std::string_view part, int64_t value) const {
     std::vector<int32_t> values;
-    for (int64_t layer = 0; layer < source_.integer("num_hidden_layers"); ++layer)
+    for (int64_t layer = 0; layer < source_.layer_count(); ++layer)
       values.push_back(source_.has_in_layer(layer, part) ? static_cast<int32_t>(value) : 0);
     return values;
   }
@@ -103,7 +102,7 @@ class MetadataWriter {
   void add_full_heads() {
     text_.add(key("attention.head_count_kv"), [&] {
       std::vector<int32_t> counts;
-      for (int64_t layer = 0; layer < source_.integer("num_hidden_layers"); ++layer)
+      for (int64_t layer = 0; layer < source_.layer_count(); ++layer)
         counts.push_back(static_cast<int32_t>(
             source_.tensors().at(fmt::format("model.layers.{}.self_attn.k_proj.weight", layer)).shape[0] /
             source_.tensors().at(fmt::format("model.layers.{}.self_attn.k_norm.weight", layer)).shape[0]));
@@ -172,10 +171,11 @@ class MetadataWriter {
     if (!source_.has("sliding_window") || source_.is("qwen2moe")) return;
     add_integer("attention.sliding_window", "sliding_window");
     if (!source_.is("olmo2") && !source_.is("gemma4")) return;
+    if (source_.is("olmo2")) text_.add(key("rope.freq_base_swa"), source_.number("rope_theta"));
     const int64_t period = source_.is("gemma4") ? 2 : 4;
     constexpr uint32_t kBool = 7;
     constexpr uint32_t kArray = 9;
-    const auto count = static_cast<uint64_t>(source_.integer("num_hidden_layers"));
+    const auto count = static_cast<uint64_t>(source_.layer_count());
     std::string array(reinterpret_cast<const char*>(&kBool), sizeof kBool);
     array.append(reinterpret_cast<const char*>(&count), sizeof count);
     for (uint64_t layer = 0; layer < count; ++layer)

@@ -69,7 +69,7 @@ constexpr GgufRenaming kRenamings[] = {
     {"", "feed_forward.shared_expert.up_proj", "ffn_up_shexp"},
     {"", "feed_forward.shared_expert.down_proj", "ffn_down_shexp"},
     {"", "mlp.router.gate", "ffn_gate_inp"},
-    {"", "mlp.expert_bias", "exp_probs_b.bias"},
+    {"", "mlp.expert_bias", "exp_probs_b"},
     {"", "mlp.shared_mlp.gate_proj", "ffn_gate_shexp"},
     {"", "mlp.shared_mlp.up_proj", "ffn_up_shexp"},
     {"", "mlp.shared_mlp.down_proj", "ffn_down_shexp"},

@@ -29,6 +29,11 @@ class GgufSource {
   }
   [[nodiscard]] int64_t integer(const char* member) const { return config_[member].get_int64().value(); }
   [[nodiscard]] float number(const char* member) const { return static_cast<float>(double(config_[member])); }
+  /// Returns the layers, which some configs do not count but name.
+  [[nodiscard]] int64_t layer_count() const {
+    return has("num_hidden_layers") ? integer("num_hidden_layers")
+                                    : static_cast<int64_t>(config_["layers_block_type"].get_array().size());
+  }
   [[nodiscard]] bool is(std::string_view architecture) const { return architecture_ == architecture; }
   [[nodiscard]] bool pairs_rows() const {
     return is("granite") || is("granitemoe") || is("granitehybrid") || is("mistral3") || is("nemotron_h") ||
