@@ -108,8 +108,11 @@ class Mapper {
     if (name.layer >= layer_count_) return;
     if (const auto* rule = find_own_rule(name)) return map_by_rule(tensor, name, *rule);
     if (name.part == "attn_qkv") return map_fused_attention(tensor, name);
-    if (family_.has_latents && name.part == "attn_k_b") return map_latent_expansion(tensor, name);
-    if (family_.has_latents && name.part == "attn_v_b") return (void)partner(tensor, name, "attn_k_b");
+    const bool is_expansion = family_.has_latents && (name.part == "attn_k_b" || name.part == "attn_v_b");
+    // Some files have the expansions of keys and values both joined and apart.
+    if (is_expansion && model_.find(fmt::format("blk.{}.attn_kv_b.weight", name.layer)) != nullptr) return;
+    if (is_expansion && name.part == "attn_k_b") return map_latent_expansion(tensor, name);
+    if (is_expansion) return (void)partner(tensor, name, "attn_k_b");
     if (name.part == "ffn_gate_inp") return (void)add(in_layer(name, family_.router), tensor, 0, rows_of(tensor));
     if (name.part == "ffn_gate_up_exps") return map_stacked(tensor, name, std::array<size_t, 2>{0, 1});
     for (size_t part = 0; part < kExpertParts.size(); ++part) {

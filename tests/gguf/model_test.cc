@@ -302,6 +302,8 @@ TEST_CASE("tensors that are joined need their partners") {
   CHECK(joined.shape == std::vector<int64_t>{18, 3});
   CHECK(joined.join == gguf::TensorJoin::kLatentExpansion);
   CHECK(joined.parts.size() == 2);
+  both.tensor("blk.0.attn_kv_b.weight", {18, 3}, counting(54));
+  CHECK(map_of(both, keeper).at("model.layers.0.self_attn.kv_b_proj.weight").join == gguf::TensorJoin::kNone);
   GgufText biases;
   biases.add("general.architecture", "gpt-oss").add("gpt-oss.attention.head_count", 2);
   biases.tensor("blk.0.ffn_up_exps.bias", {2, 3}, counting(6));
