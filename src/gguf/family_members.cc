@@ -157,14 +157,23 @@ void write_sparse_deepseek(ConfigMembers& members) {
   json.member("index_topk", members.size("attention.indexer.top_k"));
 }
 
-/// The layers that have an indexer are named where not all have one.
+/// Layers without an indexer take the choice of the layer before. Files from before the list of flags leave it to the
+/// tensors.
 void write_glm_dsa(ConfigMembers& members) {
   write_sparse_deepseek(members);
-  const auto flags = members.integers("attention.indexer.types");
-  if (!flags) return;
+  constexpr std::string_view kTypes = "attention.indexer.types";
+  const auto flags = members.integers(kTypes);
+  const int64_t count = std::min(members.layer_count(), kMaxLayers);
+  if (flags && std::ssize(*flags) < count)
+    members.metadata().fail("{} has {} items, wanted one for each of {} layers", members.key(kTypes), flags->size(),
+                            count);
   JsonWriter& json = members.json();
   json.key("indexer_types").begin_array();
-  for (const int64_t flag : *flags) json.value(flag != 0 ? "full" : "shared");
+  for (int64_t layer = 0; layer < count; ++layer) {
+    const bool is_full =
+        flags ? (*flags)[static_cast<size_t>(layer)] != 0 : members.has_in_layer(layer, "indexer.attn_k.weight");
+    json.value(is_full ? "full" : "shared");
+  }
   json.end_array();
 }
 
