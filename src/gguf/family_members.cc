@@ -215,7 +215,8 @@ void write_hy_v3(ConfigMembers& members) {
                             shared, members.key("expert_feed_forward_length"), width);
   json.member("num_shared_experts", shared / width);
   int64_t dense = 0;
-  while (dense < members.layer_count() && !members.has_in_layer(dense, "ffn_gate_inp.weight")) ++dense;
+  const int64_t count = std::min(members.layer_count(), kMaxLayers);
+  while (dense < count && !members.has_in_layer(dense, "ffn_gate_inp.weight")) ++dense;
   json.member("first_k_dense_replace", dense);
   (void)members.optional_size("leading_dense_block_count", 0);
   json.member("moe_router_enable_expert_bias", has_choice_bias(members.model()));

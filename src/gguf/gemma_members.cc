@@ -1,4 +1,3 @@
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -63,10 +62,15 @@ void write_full_heads(ConfigMembers& members, const std::vector<bool>& slides) {
 void write_gemma4_rotations(ConfigMembers& members) {
   constexpr std::string_view kDivisors = "rope_freqs.weight";
   const std::vector<float> divisors = read_vector(members.model(), kDivisors);
+  const int64_t pairs = members.size("attention.key_length") / 2;
   const auto rotated = std::ranges::find_if(divisors, [](float divisor) { return divisor != 1.0f; });
-  if (divisors.empty() || std::any_of(rotated, divisors.end(), [](float divisor) { return divisor < 1e20f; }))
-    members.metadata().fail("tensor '{}' is [{}], wanted ones and then numbers from 1e20 on", kDivisors,
-                            fmt::join(divisors, ", "));
+  const bool are_huge = std::all_of(rotated, divisors.end(), [](float divisor) { return divisor >= 1e20f; });
+  if (divisors.empty() || std::ssize(divisors) != pairs || !are_huge)
+    members.metadata().fail("tensor '{}' has {} numbers, wanted {}: ones and then numbers from 1e20 on", kDivisors,
+                            divisors.size(), pairs);
+  const std::string scaling = members.text("rope.scaling.type");
+  if (!scaling.empty() && scaling != "none")
+    members.metadata().fail("{} is '{}', wanted none", members.key("rope.scaling.type"), scaling);
   const auto part = static_cast<double>(rotated - divisors.begin()) / static_cast<double>(divisors.size());
   JsonWriter& json = members.json();
   json.key("rope_parameters").begin_object();

@@ -23,13 +23,25 @@ constexpr std::array<std::string_view, 2> kRotary = {"rope_freqs.weight", "rope.
 constexpr std::array<std::string_view, 2> kLongRotary = {"rope_factors_long.weight", "rope_factors_short.weight"};
 /// Beginnings of the names of parts for images and sounds, and of those that predict further tokens.
 constexpr std::array<std::string_view, 4> kOtherParts = {"v.", "a.", "mm.", "mtp."};
-constexpr std::array<TensorRule, 12> kInLayer = {
-    TensorRule{"attn_norm", "input_layernorm"},    TensorRule{"attn_q", "self_attn.q_proj"},
-    TensorRule{"attn_k", "self_attn.k_proj"},      TensorRule{"attn_v", "self_attn.v_proj"},
-    TensorRule{"attn_output", "self_attn.o_proj"}, TensorRule{"attn_q_norm", "self_attn.q_norm"},
-    TensorRule{"attn_k_norm", "self_attn.k_norm"}, TensorRule{"ffn_norm", "post_attention_layernorm"},
-    TensorRule{"ffn_gate", "mlp.gate_proj"},       TensorRule{"ffn_up", "mlp.up_proj"},
-    TensorRule{"ffn_down", "mlp.down_proj"},       TensorRule{"attn_rot_embd", "self_attn.rotary_emb"}};
+constexpr std::array<TensorRule, 19> kInLayer = {TensorRule{"attn_norm", "input_layernorm"},
+                                                 TensorRule{"attn_q", "self_attn.q_proj"},
+                                                 TensorRule{"attn_k", "self_attn.k_proj"},
+                                                 TensorRule{"attn_v", "self_attn.v_proj"},
+                                                 TensorRule{"attn_output", "self_attn.o_proj"},
+                                                 TensorRule{"attn_q_norm", "self_attn.q_norm"},
+                                                 TensorRule{"attn_k_norm", "self_attn.k_norm"},
+                                                 TensorRule{"ffn_norm", "post_attention_layernorm"},
+                                                 TensorRule{"ffn_gate", "mlp.gate_proj"},
+                                                 TensorRule{"ffn_up", "mlp.up_proj"},
+                                                 TensorRule{"ffn_down", "mlp.down_proj"},
+                                                 TensorRule{"attn_rot_embd", "self_attn.rotary_emb"},
+                                                 TensorRule{"ssm_in", "mamba.in_proj"},
+                                                 TensorRule{"ssm_out", "mamba.out_proj"},
+                                                 TensorRule{"ssm_conv1d", "mamba.conv1d", TensorForm::kPlane},
+                                                 TensorRule{"ssm_dt", "mamba.dt_bias", TensorForm::kVector, false},
+                                                 TensorRule{"ssm_a", "mamba.A_log", TensorForm::kVector, false},
+                                                 TensorRule{"ssm_d", "mamba.D", TensorForm::kVector, false},
+                                                 TensorRule{"ssm_norm", "mamba.norm", TensorForm::kVector}};
 constexpr std::array<std::string_view, 3> kExpertParts = {"ffn_gate", "ffn_up", "ffn_down"};
 constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "down_proj"};
 constexpr std::string_view kWeight = ".weight";
@@ -154,7 +166,7 @@ class Mapper {
         add(std::move(own), tensor, 0, rows_of(tensor),
             is_paired ? heads_of(is_query ? "attention.head_count" : "attention.head_count_kv", name) : 0);
     if (rule.value_heads != ValueHeads::kNone && tiles_value_heads()) order_value_heads(rule, mapped);
-    if (is_vector) mapped.shape = {values_of(tensor)};
+    if (is_vector) mapped.shape = {values_of(mapped.shape)};
     if (rule.form == TensorForm::kSame || is_vector || (rule.has_ending && name.ending == "bias")) return;
     const bool is_row = rule.form == TensorForm::kRow;
     if (is_row && mapped.shape.size() == 2 && mapped.shape[0] == 1) return;
@@ -197,9 +209,6 @@ class Mapper {
     if (mapped.shape.size() <= side || mapped.shape[side] != wanted)
       metadata_.fail("tensor '{}' has shape [{}], wanted {} {} of heads", mapped.stored_name,
                      fmt::join(mapped.shape, ", "), wanted, is_columns ? "columns" : "rows");
-    if (mapped.shape.size() == 1 && mapped.type.block_weights != 1)
-      metadata_.fail("tensor '{}' is {}, wanted F32, F16 or BF16 for a value a head", mapped.stored_name,
-                     mapped.type.name);
     (is_columns ? mapped.column_order : mapped.row_order) = order;
   }
 
@@ -321,9 +330,9 @@ class Mapper {
 
   /// Returns the rows of a matrix, the elements of a vector.
   static int64_t rows_of(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.front(); }
-  static int64_t values_of(const Tensor& tensor) {
+  static int64_t values_of(const std::vector<int64_t>& shape) {
     int64_t values = 1;
-    for (const int64_t side : tensor.shape) values *= side;
+    for (const int64_t side : shape) values *= side;
     return values;
   }
 
@@ -359,6 +368,8 @@ class Mapper {
   /// and 2i + 1 of the file are rows i and i + half of safetensors; 0: rows are in order.
   MappedTensor& add(std::string name, const Tensor& tensor, int64_t first, int64_t count, int64_t paired_heads = 0,
                     int64_t expert = 0) {
+    if (tensor.shape.size() < 2 && tensor.type.block_weights != 1)
+      metadata_.fail("tensor '{}' is {}, wanted F32, F16 or BF16 for a vector", tensor.name, tensor.type.name);
     int64_t all_rows = rows_of(tensor);
     const bool is_stack = tensor.shape.size() == 3;
     if (is_stack) all_rows *= tensor.shape[1];
