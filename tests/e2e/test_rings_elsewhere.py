@@ -259,7 +259,7 @@ def test_processes_that_share_experts_give_the_tokens_of_one(mixture, pp_size, t
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa: F811
-    with DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", model=mixture) as server:
+    with DividedServer("--device", "cpu", "--ring-timeout", 3, "--enable-ep", model=mixture) as server:
         wanted = ids_answer(server, 1, routed_dp_rank=0)
         stream = paused_stream(server, ring=0, prompt=[5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
         server.ring.signal(way)
