@@ -216,6 +216,8 @@ def run_pytest(group, selection, folder):
         cases = list(ElementTree.parse(report).iter("testcase"))
     except (ElementTree.ParseError, FileNotFoundError):
         cases = []
+    if selection and code == 5:  # nothing was selected; skipped files are reported all the same
+        return
     for case in cases:
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         problem = next((child for child in case if child.tag in ("failure", "error")), None)
@@ -226,7 +228,7 @@ def run_pytest(group, selection, folder):
             group.cases.append(Case(name, "skipped", skip.get("message") or ""))
         else:
             group.cases.append(Case(name, "passed"))
-    nothing_selected = selection and not cases and (code == 5 or (code == 4 and "::" in selection))  # pytest's codes
+    nothing_selected = selection and not cases and code == 4 and "::" in selection  # pytest's code
     if not nothing_selected and (not cases or (code != 0 and not group.count("failed"))):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
