@@ -45,6 +45,7 @@ class Group:
     kind: str  # catch2, plain, tap, gpu, pytest; absent: not built, and `command` holds the reason
     environment: dict
     timeout_s: float
+    priority: int = 0  # groups with a higher one start first
     cases: list = dataclasses.field(default_factory=list)
     wall_s: float = 0.0
 
@@ -215,6 +216,8 @@ def run_pytest(group, selection, folder):
         cases = list(ElementTree.parse(report).iter("testcase"))
     except (ElementTree.ParseError, FileNotFoundError):
         cases = []
+    if selection and code == 5:  # nothing was selected; skipped files are reported all the same
+        return
     for case in cases:
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         problem = next((child for child in case if child.tag in ("failure", "error")), None)
@@ -225,7 +228,7 @@ def run_pytest(group, selection, folder):
             group.cases.append(Case(name, "skipped", skip.get("message") or ""))
         else:
             group.cases.append(Case(name, "passed"))
-    nothing_selected = selection and not cases and (code == 5 or (code == 4 and "::" in selection))  # pytest's codes
+    nothing_selected = selection and not cases and code == 4 and "::" in selection  # pytest's code
     if not nothing_selected and (not cases or (code != 0 and not group.count("failed"))):
         group.cases.append(Case("(program)", "failed", f"{ending(code, group.timeout_s)}\n{tail(output)}"))
 
@@ -248,7 +251,7 @@ def find_groups(arguments):
     for test in introspect(arguments, "--tests"):
         kind = "plain" if any(suite.endswith("plain") for suite in test["suite"]) else "catch2"
         timeout_s = max(arguments.timeout_s, test["timeout"]) * factor
-        groups.append(Group(test["name"], test["cmd"], kind, {**environment, **test["env"]}, timeout_s))
+        groups.append(Group(test["name"], test["cmd"], kind, {**environment, **test["env"]}, timeout_s, test["priority"]))
     if not any(group.name == "cuda_ops" for group in groups):
         reason = "the headers of the CUDA toolkit or Boost.Context are not installed"
         groups.append(Group("cuda", [reason], "absent", {}, 0))
@@ -259,8 +262,10 @@ def find_groups(arguments):
         groups.append(Group("gpu", ["the build has no millrace_cuda.so: nvcc was not found"], "absent", {}, 0))
     groups.append(Group("tidy", [sys.executable, str(ROOT / "tests/tidy/tidy.py")], "tap", {}, arguments.timeout_s))
     python = str(ROOT / ".venv/bin/python")
-    groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-                        "pytest", environment, 5 * arguments.timeout_s * factor))
+    # Files go to processes whole, since the tests of a file share servers.
+    workers = ["-n", str(arguments.jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if arguments.jobs > 1 else []
+    groups.append(Group("e2e", [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers],
+                        "pytest", environment, 3 * arguments.timeout_s * factor))
     return groups
 
 
@@ -362,7 +367,7 @@ def main():
     parser.add_argument("--build-dir", type=Path, required=True)
     parser.add_argument("--filter", action="append", default=[])
     parser.add_argument("--jobs", type=positive, default=2)
-    parser.add_argument("--timeout-s", type=float, default=600.0)
+    parser.add_argument("--timeout-s", type=float, default=1200.0)
     parser.add_argument("--sanitized", action="store_true")
     parser.add_argument("--effort-percent", type=int, help="how many of their random repetitions tests make")
     parser.add_argument("--no-e2e", default="")
@@ -396,8 +401,9 @@ def main():
 
 def run_groups(chosen, arguments):
     with tempfile.TemporaryDirectory() as folder:
-        # The end-to-end tests load every core by themselves and run last, alone.
-        early = [pair for pair in chosen if pair[0].kind != "pytest"]
+        # The end-to-end tests load every core by themselves and run last, alone. A long program that starts last would run
+        # alone too.
+        early = sorted((pair for pair in chosen if pair[0].kind != "pytest"), key=lambda pair: -pair[0].priority)
         with concurrent.futures.ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
             waiting = [pool.submit(run_group, *pair, folder, arguments) for pair in early]
             try:

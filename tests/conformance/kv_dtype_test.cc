@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "conformance/sequences.h"
 
@@ -106,12 +108,14 @@ TEST_CASE("long contexts of 8-bit codes agree with the reference") {
   sequence.chunks = {2000, 100, 99, 1};
   TestSequence whole = sequence;
   whole.chunks = {2200};
+  std::map<std::pair<DType, KvDType>, Values> references;  // each takes seconds
   for (const CodedBackend& each : coded_backends()) {
     INFO(each.name);
     const DType dtype = each.backend->compute_dtype();
     const Values got = feed(*each.backend, sizes, weights, {sequence}, {.noise = true})[0];
-    check_close(got, expected_outputs(sizes, weights, sequence, dtype, each.stored), unit(dtype),
-                coded_error(each.stored));
+    Values& wanted = references[{dtype, each.stored}];
+    if (wanted.empty()) wanted = expected_outputs(sizes, weights, sequence, dtype, each.stored);
+    check_close(got, wanted, unit(dtype), coded_error(each.stored));
     REQUIRE(feed(*each.backend, sizes, weights, {whole}, {.page_seed = test_seed()})[0] == got);
   }
 }

@@ -2,12 +2,19 @@ import openai
 import pytest
 from millrace_server import BINARY, MODEL, PATIENCE_S, MillraceServer
 
+LONGEST_FIRST = ["test_devices", "test_openapi", "test_ring", "test_tools"]
+
 
 def pytest_sessionstart(session):
     if not BINARY.exists():
         pytest.exit(f"{BINARY} is not built", returncode=1)
     if not (MODEL / "config.json").exists():
         pytest.exit(f"{MODEL} holds no model", returncode=1)
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the longest files first, so that none of them runs alone at the end while another process has nothing to do."""
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.stem) if item.path.stem in LONGEST_FIRST else len(LONGEST_FIRST))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 
@@ -10,9 +11,11 @@ from node_process import NodeProcess
 
 
 def free_port():
-    """Returns a free port below the ephemeral range, so that no outgoing connection takes it."""
+    """Returns a free port below the ephemeral range, so that no outgoing connection takes it. Each of several pytest
+    processes draws from ports of its own."""
+    worker = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "0")))
     while True:
-        port = random.randrange(16384, 32768)
+        port = random.randrange(16384 + worker, 32768, 8)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -1,41 +1,16 @@
-"""Requests to a ring: streams that may break, and the comparison of its outputs with those of one stage."""
+"""Requests to a ring: long streams, and the comparison of its outputs with those of one stage."""
 
-import json
-import threading
-
-import httpx
-from millrace_server import PATIENCE_S
 from prompts import PROMPT
+from streams import Stream
 
-LONG = {"prompt": PROMPT, "max_tokens": 900, "temperature": 0.9, "seed": 5, "ignore_eos": True, "stream": True}
+LONG = {"prompt": PROMPT, "max_tokens": 900, "temperature": 0.9, "seed": 5, "ignore_eos": True}
 GREEDY = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
 SEEDED = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0.9, "top_p": 0.9, "seed": 11, "logprobs": 3}
 
 
-class Stream:
-    """A streaming request on its own thread. `events` holds the data of its events or of its error body."""
-
-    def __init__(self, ring, max_tokens=900):
-        self.events = []
-        self.body = {**LONG, "max_tokens": max_tokens}
-        self.url = ring.server.url + "/v1/completions"
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self):
-        with httpx.stream("POST", self.url, json=self.body, timeout=PATIENCE_S) as response:
-            for line in response.iter_lines():
-                if line:
-                    self.events.append(line.removeprefix("data: "))
-
-    def end(self):
-        """Waits for the end. Returns whether it finished, and the message of its error."""
-        self.thread.join()
-        assert self.events
-        errors = [event for event in self.events if "error" in (json.loads(event) if event != "[DONE]" else {})]
-        finished = self.events[-1] == "[DONE]"
-        assert len(errors) == (0 if finished else 1), self.events[-3:]
-        return finished, json.loads(errors[0])["error"]["message"] if errors else ""
+def long_stream(ring, **fields):
+    """Returns a stream of 900 tokens, or as `fields` say."""
+    return Stream(ring.server, **{**LONG, **fields})
 
 
 def completion(server, body):

@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 from millrace_ring import Ring
 from millrace_server import MODEL, PATIENCE_S, MillraceServer, run_binary, wait_until
+from streams import pause, paused_stream, resume, stands_still
 
 BOOK = "It is a truth universally acknowledged, that a single man in possession of a good fortune must be in want of a wife. "
 PROMPTS = [f"Chapter {i}. " + " ".join(f"{word}{i}" for word in BOOK.split()) + " And then" for i in range(5)]
@@ -188,20 +188,15 @@ def test_damaged_pages_in_the_store_are_misses(plain, tmp_path):
 
 def test_a_flush_is_refused_during_requests_unless_it_may_wait():
     with MillraceServer() as server:
-        body = {"model": "books-4m", "prompt": "It was", "max_tokens": 600, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # it never ends
-            refused = server.post("/flush_cache")
-            assert refused.status_code == 409
-            assert "1 requests run" in refused.json()["error"]["message"]
-            answers = []
-            waiting = threading.Thread(target=lambda: answers.append(server.post("/flush_cache", {"timeout": PATIENCE_S})))
-            waiting.start()
-            assert server.post("/continue_generation").status_code == 200
-            for _ in lines:
-                pass
+        stream = paused_stream(server, prompt="It was", max_tokens=600, ignore_eos=True)
+        refused = server.post("/flush_cache")
+        assert refused.status_code == 409
+        assert "1 requests run" in refused.json()["error"]["message"]
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(server.post("/flush_cache", {"timeout": PATIENCE_S})))
+        waiting.start()
+        resume(server)
+        assert stream.finish_reason() == "length"
         waiting.join()
         assert answers[0].status_code == 200
         assert server.post("/flush_cache", {"timeout": -1}).status_code == 400
@@ -210,26 +205,25 @@ def test_a_flush_is_refused_during_requests_unless_it_may_wait():
 def test_pause_and_continue():
     with MillraceServer() as server:
         assert server.post("/pause_generation", {"mode": "sideways"}).status_code == 400
-        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
+        pause(server)
         answers = []
         client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
         client.start()
-        time.sleep(0.5)
+        wait_until(lambda: server.get("/load").json()["waiting"] == 1, "the request")
+        stands_still(server)
         assert not answers
-        assert server.get("/server_info").json()["engine"]["paused"] is True
-        assert server.post("/continue_generation").status_code == 200
+        resume(server)
         client.join()
         assert answers
 
 
 def test_a_paused_server_ends_what_it_runs_before_it_stops():
     with MillraceServer("--drain-timeout", PATIENCE_S) as server:
-        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
+        pause(server)
         answers = []
         client = threading.Thread(target=lambda: answers.append(ask(server, "It was")))
         client.start()
-        while not server.get("/server_info").json()["requests_in_flight"]:
-            time.sleep(0.05)
+        wait_until(lambda: server.get("/server_info").json()["requests_in_flight"], "the request")
         server.terminate()
         client.join()
         assert answers and server.wait() == 0, server.log()

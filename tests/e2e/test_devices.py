@@ -18,6 +18,7 @@ FAKE_NCCL = BUILD / "tests/cuda_backend/nccl_fake.so"
 GPU = ["--device", "cuda"]
 needs_nccl = pytest.mark.skipif(not FAKE_NCCL.exists(), reason="nccl.h is not installed")
 GREEDY = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 2}
+PROMPTS_OF_FIVE_PAGES = [{**GREEDY, "prompt": [start + i % 300 for i in range(330)]} for start in (7, 9)]
 
 pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the CUDA toolkit's headers are not installed")
 
@@ -42,6 +43,23 @@ def completion(server, body=GREEDY):
     return response.json()["choices"][0]
 
 
+@pytest.fixture(scope="module")
+def wanted():
+    """Returns what one GPU answers."""
+    with serve(*GPU) as server:
+        return completion(server)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """Returns a small mixture of experts, with the tokenizer of another model."""
+    model = tmp_path_factory.mktemp("mixture") / "mixture"
+    shutil.copytree(ROOT / "tests/golden/qwen3moe", model)
+    for tokenizer in MODEL.glob("tokenizer*"):
+        shutil.copy(tokenizer, model)
+    return model
+
+
 def test_devices_lists_the_processor_and_every_gpu():
     listed = run("devices", MILLRACE_CUDA_MODULE=EMULATED, MILLRACE_EMULATED_GPUS=2)
     assert listed.returncode == 0, listed.stderr
@@ -58,17 +76,14 @@ def test_a_gpu_in_exclusive_use_keeps_the_others_listed():
     assert busy.startswith("cuda 1  Emulated GPU") and "of no use now: CUDA: cudaSetDevice: CUDA-capable" in busy
 
 
-def test_a_gpu_serves_a_mixture_of_experts_on_any_stages(tmp_path):
-    model = tmp_path / "mixture"
-    shutil.copytree(ROOT / "tests/golden/qwen3moe", model)
-    for tokenizer in MODEL.glob("tokenizer*"):
-        shutil.copy(tokenizer, model)
+def test_a_gpu_serves_a_mixture_of_experts_on_stages_and_ranks(mixture):
     body = {"prompt": [5, 9, 300, 17], "max_tokens": 20, "temperature": 0, "logprobs": 2, "ignore_eos": True}
     answers = []
-    for flags in ([], ["--disable-cuda-graph"], ["--pp-size", 2, "--pp-layer-partition", "auto"]):
-        with serve(*GPU, *flags, model=model) as server:
+    for flags in ([], ["--disable-cuda-graph"], ["--pp-size", 2, "--pp-layer-partition", "auto"],
+                  ["--tp-size", 2, "--pp-size", 2, "--pp-layer-partition", "auto"]):
+        with serve(*GPU, *flags, model=mixture) as server:
             answers.append(completion(server, body))
-    assert answers[0]["text"] and answers[1:] == answers[:1] * 2
+    assert answers[0]["text"] and answers[1:] == answers[:1] * 3
 
 
 @pytest.mark.parametrize("module,gpus,reason", [
@@ -130,20 +145,18 @@ def test_the_gemm_kernels_are_chosen_at_start_and_logged():
     assert "--cuda-products wgmma: device 0 is Emulated GPU, sm_90, 4 SMs, wanted sm_90, and kernels" in refused.stderr
 
 
-def test_the_answer_does_not_depend_on_stages_gpus_or_graphs():
-    answers = []
-    for flags, gpus in (([], 1), (["--disable-cuda-graph"], 1), (["--pp-size", 4], 2)):
-        with serve("--device", "cuda", *flags, gpus=gpus) as server:
-            answers.append(completion(server))
-    assert answers[0]["text"] and answers[1:] == answers[:1] * 2
+@pytest.mark.parametrize("flags, gpus", [(["--disable-cuda-graph"], 1), (["--pp-size", 4], 2)])
+def test_the_answer_does_not_depend_on_stages_gpus_or_graphs(wanted, flags, gpus):
+    with serve(*GPU, *flags, gpus=gpus) as server:
+        assert wanted["text"] and completion(server) == wanted
 
 
-def test_a_gpu_without_graphs_answers_equally_and_logs_why():
+def test_a_gpu_without_graphs_answers_equally_and_logs_why(wanted):
     def steps(server, graph):
         return server.metric("millrace:decode_steps_total", stage=0, graph=graph)
 
     with serve("--device", "cuda") as server:
-        wanted = completion(server)
+        assert completion(server) == wanted
         assert steps(server, "replayed") > 0 and steps(server, "new") > 0 and steps(server, "failed") == 0
         server.terminate()
         assert server.wait() == 0
@@ -155,9 +168,7 @@ def test_a_gpu_without_graphs_answers_equally_and_logs_why():
                          r"CUDA: cudaStreamBeginCapture: operation not supported", server.log())
 
 
-def test_stages_on_parts_of_a_gpu_answer_equally():
-    with serve("--device", "cuda") as server:
-        wanted = completion(server)
+def test_stages_on_parts_of_a_gpu_answer_equally(wanted):
     with serve("--device", "cuda", "--divide-gpu", "--pp-size", 4, gpus=2) as server:
         assert completion(server) == wanted
         for stage, part in enumerate((1, 1, 2, 2)):
@@ -176,9 +187,7 @@ SHARED = "copies on the device, without graphs: "
     pytest.param(["--tp-size", 2], 2, "NCCL 2.", marks=needs_nccl),
     pytest.param(["--tp-size", 2, "--pp-size", 2, "--nccl", "on"], 4, "NCCL 2.", marks=needs_nccl),
 ])
-def test_ranks_on_gpus_answer_as_one(flags, gpus, exchange):
-    with serve(*GPU) as server:
-        wanted = completion(server)
+def test_ranks_on_gpus_answer_as_one(wanted, flags, gpus, exchange):
     with serve(*GPU, *flags, gpus=gpus, environment=[f"MILLRACE_NCCL_LIBRARY={FAKE_NCCL}"]) as server:
         assert f"the ranks of a stage exchange by {exchange}" in server.log()
         assert completion(server) == wanted
@@ -190,27 +199,13 @@ def test_ranks_on_gpus_answer_as_one(flags, gpus, exchange):
             assert re.search(r"stage 0 rank 3: .* part 4 of 4, 1 SMs", server.log())
 
 
-def test_ranks_on_a_gpu_serve_a_mixture_of_experts(tmp_path):
-    model = tmp_path / "mixture"
-    shutil.copytree(ROOT / "tests/golden/qwen3moe", model)
-    for tokenizer in MODEL.glob("tokenizer*"):
-        shutil.copy(tokenizer, model)
-    body = {"prompt": [5, 9, 300, 17], "max_tokens": 20, "temperature": 0, "logprobs": 2, "ignore_eos": True}
-    answers = []
-    for flags in ([], ["--tp-size", 2, "--pp-size", 2, "--pp-layer-partition", "auto"]):
-        with serve(*GPU, *flags, model=model) as server:
-            answers.append(completion(server, body))
-    assert answers[0]["text"] and answers[1] == answers[0]
-
-
 def test_pages_of_ranks_on_a_gpu_return_from_the_host():
-    first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
-    other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
-    with serve(*GPU, "--enable-hierarchical-cache", "--tp-size", 2, tokens=1024) as server:
+    first, other = PROMPTS_OF_FIVE_PAGES
+    with serve(*GPU, "--enable-hierarchical-cache", "--tp-size", 2, tokens=512) as server:
         wanted = completion(server, first)
         completion(server, other)
         answer = server.post("/v1/completions", first).json()
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 640
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 256
         assert answer["choices"][0] == wanted
 
 
@@ -257,13 +252,12 @@ def test_without_green_contexts_stages_share_the_whole_gpu():
 
 def test_prefixes_go_to_the_host_tier_and_come_back():
     """The cache is too small for both prompts. Pages of the first one return from the host and give equal text."""
-    first = {**GREEDY, "prompt": [7 + i % 400 for i in range(700)]}
-    other = {**GREEDY, "prompt": [9 + i % 300 for i in range(700)]}
-    with serve("--device", "cuda", "--enable-hierarchical-cache", "--pp-size", 2, tokens=1024) as server:
+    first, other = PROMPTS_OF_FIVE_PAGES
+    with serve("--device", "cuda", "--enable-hierarchical-cache", "--pp-size", 2, tokens=512) as server:
         wanted = completion(server, first)
         completion(server, other)
         answer = server.post("/v1/completions", first).json()
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 640
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 256
         assert answer["choices"][0] == wanted
         assert server.metric("millrace:kv_cache_host_hit_pages_total") > 0
 
@@ -358,6 +352,12 @@ class GpuRing(Ring):
                 *(self.node_environment if rank else ())]
 
 
+def wait_until_running(ring, answers):
+    """Waits until requests run, or one of their answers is there."""
+    wait_until(lambda: ring.server.metric("millrace:num_requests_running") > 0 or any(each.done() for each in answers),
+               "running requests")
+
+
 class UnreadyGpuRing(GpuRing):
     """A ring that does not form, so that nothing waits until it is ready."""
 
@@ -368,9 +368,7 @@ class UnreadyGpuRing(GpuRing):
 
 
 @needs_nccl
-def test_activations_go_between_gpus_also_after_a_node_returns():
-    with serve("--device", "cuda") as server:
-        wanted = completion(server)
+def test_activations_go_between_gpus_also_after_a_node_returns(wanted):
     with GpuRing("--nccl", "on") as ring:
         ring.wait_until_whole()
         assert "activations from stage 1 to stage 2 go from device to device, by NCCL 2." in ring.server.log()
@@ -384,13 +382,13 @@ def test_activations_go_between_gpus_also_after_a_node_returns():
 
 
 @needs_nccl
-def test_a_node_death_under_load_ends_requests_and_ring_recovers():
-    body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
+def test_a_node_death_under_load_ends_requests_and_ring_recovers(wanted):
+    body = {**GREEDY, "max_tokens": 150, "ignore_eos": True}
     with GpuRing() as ring, ThreadPoolExecutor(4) as clients:
         ring.wait_until_whole()
-        wanted = completion(ring.server)
+        assert completion(ring.server) == wanted
         running = [clients.submit(ring.server.post, "/v1/completions", body) for _ in range(4)]
-        wait_until(lambda: ring.server.metric("millrace:num_requests_running") > 0, "running requests")
+        wait_until_running(ring, running)
         ring.nodes[1].kill()
         assert {answer.result().status_code for answer in running} <= {200, 503}
         ring.wait_until_broken()
@@ -400,9 +398,7 @@ def test_a_node_death_under_load_ends_requests_and_ring_recovers():
 
 
 @needs_nccl
-def test_slices_of_ranks_go_from_node_to_node_through_the_hosts():
-    with serve(*GPU) as server:
-        wanted = completion(server)
+def test_slices_of_ranks_go_from_node_to_node_through_the_hosts(wanted):
     with GpuRing("--tp-size", 2, stages=2) as ring:
         ring.wait_until_whole()
         assert completion(ring.server) == wanted
@@ -415,16 +411,14 @@ def test_slices_of_ranks_go_from_node_to_node_through_the_hosts():
 
 @needs_nccl
 @pytest.mark.parametrize("nodes,stages,ranks,gpus", [(2, 1, 2, 1), (2, 1, 4, 2), (4, 2, 2, 1)])
-def test_ranks_of_a_stage_on_several_nodes_answer_as_one(nodes, stages, ranks, gpus):
-    with serve(*GPU) as server:
-        wanted = completion(server)
+def test_ranks_of_a_stage_on_several_nodes_answer_as_one(wanted, nodes, stages, ranks, gpus):
     with GpuRing("--tp-size", ranks, stages=stages, nodes=nodes, gpus=gpus) as ring, ThreadPoolExecutor(4) as clients:
         ring.wait_until_whole()
         assert "the ranks of a stage exchange by NCCL 2." in ring.server.log()
         assert completion(ring.server) == wanted
-        body = {**GREEDY, "max_tokens": 400, "ignore_eos": True}
+        body = {**GREEDY, "max_tokens": 150, "ignore_eos": True}
         running = [clients.submit(ring.server.post, "/v1/completions", body) for _ in range(4)]
-        wait_until(lambda: ring.server.metric("millrace:num_requests_running") > 0, "running requests")
+        wait_until_running(ring, running)
         ring.nodes[nodes - 1].kill()
         ring.wait_until_broken()
         ring.start_node(nodes - 1)

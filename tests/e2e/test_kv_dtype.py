@@ -47,19 +47,25 @@ def test_pages_come_back_from_the_host(dtype, coded):
         assert metric(server, "kv_cache_host_hit_pages_total") > 0
 
 
-def test_a_store_keeps_the_pages_of_each_dtype_apart(dtype, coded, tmp_path):
-    flags = ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
-             "--hicache-storage-path", str(tmp_path / "pages"), "--hicache-storage-prefetch-policy", "wait_complete")
-    with MillraceServer(*flags, "--kv-cache-dtype", dtype) as server:
-        assert texts(server) == coded[1]
+@pytest.fixture(scope="module")
+def store_flags(tmp_path_factory):
+    """Returns the flags of a page store that the servers of all dtypes share."""
+    return ("--page-size", "16", "--enable-hierarchical-cache", "--hicache-storage-backend", "file",
+            "--hicache-storage-path", tmp_path_factory.mktemp("pages"), "--hicache-storage-prefetch-policy", "wait_complete")
+
+
+def test_a_store_keeps_the_pages_of_each_dtype_apart(dtype, coded, store_flags):
+    """The second dtype finds the pages of the first, and 16 bits those of both."""
+    with MillraceServer(*store_flags, "--kv-cache-dtype", dtype) as server:
+        assert [ask(server, prompt) for prompt in PROMPTS] == [(text, 0) for text in coded[1]]
         wait_for_persisted(server)
-    with MillraceServer(*flags, "--kv-cache-dtype", dtype) as server:
+    with MillraceServer(*store_flags, "--kv-cache-dtype", dtype) as server:
         found = [ask(server, prompt) for prompt in PROMPTS]
         assert [text for text, _ in found] == coded[1]
         assert all(cached > 0 for _, cached in found)
-    for other in ["auto", *(each for each in DTYPES if each != dtype)]:
-        with MillraceServer(*flags, "--kv-cache-dtype", other) as server:
-            assert [ask(server, prompt)[1] for prompt in PROMPTS[:2]] == [0, 0]
+    if dtype == DTYPES[-1]:
+        with MillraceServer(*store_flags) as server:
+            assert [ask(server, prompt)[1] for prompt in PROMPTS] == [0] * len(PROMPTS)
 
 
 def test_refusals():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from conftest import client_of
 from millrace_server import MODEL, PATIENCE_S, MillraceServer, run_binary, wait_until
 from prompts import PROMPT
+from streams import pause_during, paused_stream, resume
 
 LONG = {"model": MODEL.name, "prompt": PROMPT, "max_tokens": 900, "temperature": 0}
 DISCONNECTS = "millrace:client_disconnects_total"
@@ -22,12 +24,31 @@ def is_idle(server):
     return load["running"] == 0 and load["waiting"] == 0
 
 
+class RequestWithoutReply:
+    """A request that has been sent, and whose response nobody reads."""
+
+    def __init__(self, server, body):
+        self.server = server
+        host, port = server.url.removeprefix("http://").rsplit(":", 1)
+        body = json.dumps(body).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        self.connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self.connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def wait_for_text(self):
+        """Waits for the start of the request, or for its end if that comes sooner."""
+        wait_until(lambda: not is_idle(self.server) or select.select([self.connection], [], [], 0)[0], "the start")
+
+    def join(self):
+        assert self.connection.recv(1)
+        self.connection.close()
+
+
 def test_a_stream_whose_client_leaves_is_ended(server):
     before = server.metric(DISCONNECTS)
-    with client_of(server) as client:
-        stream = client.completions.create(**LONG, n=4, stream=True, extra_body={"ignore_eos": True})
-        next(iter(stream))
-        stream.close()
+    stream = paused_stream(server, **LONG, n=4, ignore_eos=True)
+    stream.leave()
+    resume(server)
     wait_until(lambda: server.metric(DISCONNECTS) == before + 1, "the server noticing")
     wait_until(lambda: is_idle(server), "the end of the request")
 
@@ -35,12 +56,9 @@ def test_a_stream_whose_client_leaves_is_ended(server):
 def test_a_request_whose_client_leaves_is_ended(server):
     """A disconnect is noticed without a stream too, where no write can fail."""
     before = server.metric(DISCONNECTS)
-    host, port = server.url.removeprefix("http://").rsplit(":", 1)
-    body = json.dumps({**LONG, "n": 8, "ignore_eos": True}).encode()
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        wait_until(lambda: not is_idle(server), "the start of the request")
+    request, = pause_during(server, lambda: [RequestWithoutReply(server, {**LONG, "n": 8, "ignore_eos": True})], count=8)
+    request.connection.close()
+    resume(server)
     wait_until(lambda: server.metric(DISCONNECTS) == before + 1, "the server noticing")
     wait_until(lambda: is_idle(server), "the end of the request")
 

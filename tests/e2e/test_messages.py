@@ -2,7 +2,6 @@
 small model knows neither tools nor reasoning, so the server alone makes its calls valid."""
 
 import asyncio
-import contextlib
 import json
 import os
 import threading
@@ -16,6 +15,7 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from millrace_server import MODEL, PATIENCE_S, ROOT, MillraceServer, wait_until
 from schemas import own_validator
+from streams import pause, paused_stream, resume
 from test_tools import THINKING
 
 RECORDED = Path(os.environ.get("MILLRACE_SHARED_DATA", ROOT.parent / "shared" / "data")) / "agents"
@@ -232,7 +232,7 @@ def test_a_full_server_is_tried_again():
         def refused():
             return server.metric("millrace:http_requests_total", route="/v1/messages", status=429)
 
-        server.post("/pause_generation", {"mode": "in_place"})
+        pause(server)
         first = threading.Thread(target=ask, args=(server,))
         first.start()
         wait_until(lambda: in_flight() == 1, "the first request")
@@ -243,7 +243,7 @@ def test_a_full_server_is_tried_again():
             client_of(server, max_retries=8).messages.create(**arguments_of(max_tokens=2))))
         second.start()
         wait_until(lambda: refused() >= 2, "a refused try")
-        server.post("/continue_generation")
+        resume(server)
         first.join()
         second.join()
         assert answers and answers[0].content
@@ -252,15 +252,11 @@ def test_a_full_server_is_tried_again():
 def test_a_stream_that_breaks_raises():
     with MillraceServer("--pp-size", 2, "--drain-timeout", 0) as server:
         own = own_validator(server)
-        endless = request_of(max_tokens=900, temperature=1.0, stream=True)
-        with httpx.stream("POST", server.url + "/v1/messages", json=endless, timeout=PATIENCE_S) as reply:
-            text = ""
-            for piece in reply.iter_text():
-                if not text:
-                    assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
-                    server.terminate()
-                text += piece
-        name, data = text.split("\n\n")[-2].split("\n")
+        # Greedy, since no field of this API keeps a sampled end away.
+        stream = paused_stream(server, path="/v1/messages", **request_of(max_tokens=900))
+        server.terminate()
+        stream.join_whole()
+        name, data = stream.text.split("\n\n")[-2].split("\n")
         error = json.loads(data.removeprefix("data: "))
         assert name == "event: error" and error["error"]["type"] == "overloaded_error"
         own(error, "MessageEvent")

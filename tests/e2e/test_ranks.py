@@ -6,9 +6,9 @@ import time
 import pytest
 from conftest import client_of
 from millrace_ring import Ring
-from millrace_server import MODEL, MillraceServer, run_binary, wait_until
+from millrace_server import MODEL, MillraceServer, run_binary
 from prompts import PROMPTS, SAMPLINGS, ids_of, with_ids
-from ring_client import Stream, same_answers
+from ring_client import long_stream, same_answers
 from stolen_time import StolenTime
 from test_cache import PROMPTS as BOOKS
 from test_cache import SMALL_POOL, ask, metric, plain, texts, wait_for_persisted  # noqa: F401 (plain is a fixture)
@@ -94,27 +94,35 @@ def test_ranks_on_several_nodes_answer_as_one_process(pp1, nodes, pp_size, tp_si
         assert placed == wanted
 
 
-@pytest.mark.parametrize("victim", [1, 2, 3])
-def test_a_killed_rank_breaks_the_ring_in_time_and_returns(pp1, victim):
+@pytest.fixture(scope="module")
+def four_nodes():
     with Ring(4, 2, "--tp-size", 2) as ring:
-        streams = [Stream(ring) for _ in range(2)]
-        wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
-        with StolenTime() as stolen:
-            begin = time.monotonic()
-            ring.nodes[victim].kill()
-            ring.wait_until_broken()
-            took_s = time.monotonic() - begin
-        assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
-        for stream in streams:
-            finished, message = stream.end()
-            assert finished or "the ring is broken" in message
-        reason = ring.server.get("/health").text
-        # Whichever connection ends first names the rank, or the stage of a leader with its address.
-        node = f"node {victim} of 4 (stage {victim // 2}, ranks {victim % 2} to {victim % 2})"
-        assert node in reason or "rank" in reason or f"stage {victim // 2} at" in reason
-        ring.start_node(victim)
-        ring.wait_until_whole()
-        same_answers(ring, pp1)
+        yield ring
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_a_killed_rank_breaks_the_ring_in_time_and_returns(pp1, four_nodes, victim):
+    ring = four_nodes
+    ring.wait_until_whole()
+    streams = [long_stream(ring) for _ in range(2)]
+    for stream in streams:
+        stream.wait_for_text()
+    with StolenTime() as stolen:
+        begin = time.monotonic()
+        ring.nodes[victim].kill()
+        ring.wait_until_broken()
+        took_s = time.monotonic() - begin
+    reason = ring.server.get("/health").text
+    ring.start_node(victim)
+    assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
+    for stream in streams:
+        finished, message = stream.end()
+        assert finished or "the ring is broken" in message
+    # Whichever connection ends first names the rank, or the stage of a leader with its address.
+    node = f"node {victim} of 4 (stage {victim // 2}, ranks {victim % 2} to {victim % 2})"
+    assert node in reason or "rank" in reason or f"stage {victim // 2} at" in reason
+    ring.wait_until_whole()
+    same_answers(ring, pp1)
 
 
 def scores_of(server):

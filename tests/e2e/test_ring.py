@@ -12,11 +12,12 @@ import pytest
 from conftest import client_of
 from millrace_ring import Node, Ring
 from millrace_server import MODEL, PATIENCE_S, run_binary, wait_until
-from ring_client import GREEDY, Stream, completion, same_answers
+from ring_client import GREEDY, LONG, completion, long_stream, same_answers
 from stolen_time import StolenTime
+from streams import paused_stream, paused_streams, resume
 
 #: Rounds of kill and restart. MILLRACE_KILL_ROUNDS=200 is the long run.
-ROUNDS = int(os.environ.get("MILLRACE_KILL_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("MILLRACE_KILL_ROUNDS", "8"))
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,9 @@ def test_metrics_show_both_ends_of_every_tcp_link(ring):
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_killed_node_ends_requests_with_a_reason_and_returns(ring, pp1, rank):
     ring.wait_until_whole()
-    streams = [Stream(ring) for _ in range(4)]
-    wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
+    streams = [long_stream(ring) for _ in range(4)]
+    for stream in streams:
+        stream.wait_for_text()
     ring.nodes[rank].kill()
     ring.wait_until_broken()
     for stream in streams:
@@ -98,8 +100,8 @@ def test_clients_try_again_until_the_ring_is_whole(ring):
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_silent_node_is_noticed_and_rejoins(ring, pp1, rank):
     ring.wait_until_whole()
-    stream = Stream(ring)
-    wait_until(lambda: len(stream.events) > 2, "the stream")
+    stream = long_stream(ring)
+    stream.wait_for_text()
     ring.stop_node(rank)
     try:
         ring.wait_until_broken()
@@ -134,8 +136,8 @@ def test_a_ring_that_gets_sigterm_finishes_its_requests():
     """As Kubernetes, Slurm and a terminal end a ring."""
     with Ring(3, 4, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
         ring.wait_until_whole()
-        streams = [Stream(ring, max_tokens=300) for _ in range(2)]
-        wait_until(lambda: all(len(stream.events) > 2 for stream in streams), "the streams")
+        streams = paused_streams(ring.server, [LONG] * 2)
+        resume(ring.server)  # a node of a paused ring leaves at once
         for node in ring.nodes.values():
             node.signal(signal.SIGTERM)
         ring.server.terminate()
@@ -162,8 +164,8 @@ def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):
     ring.wait_until_whole()
     assert took_s - stolen.seconds < 2, f"{took_s:.2f} s, {stolen.seconds:.2f} of them stolen"
 
-    stream = Stream(ring)
-    wait_until(lambda: len(stream.events) > 2, "the stream")
+    stream = paused_stream(ring.server, **LONG, n=32)  # takes a while
+    resume(ring.server)
     node = ring.nodes[1]
     node.signal(signal.SIGTERM)
     wait_until(lambda: "serving until the head ends it" in node.log(), "the drain")
@@ -178,8 +180,8 @@ def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):
 def test_a_process_back_within_the_ring_timeout_breaks_nothing(who, pp1):
     with Ring(2, 2, "--ring-timeout", PATIENCE_S, node_flags=("--ring-timeout", PATIENCE_S)) as ring:
         ring.wait_until_whole()
-        stream = Stream(ring)
-        wait_until(lambda: len(stream.events) > 2, "the stream")
+        stream = long_stream(ring)
+        stream.wait_for_text()
         process = ring.nodes[who].process if who else ring.server.process
         process.send_signal(signal.SIGSTOP)
         try:
@@ -200,8 +202,8 @@ def test_a_process_back_within_the_ring_timeout_breaks_nothing(who, pp1):
 
 def test_a_head_that_was_stopped_ends_requests_and_goes_on(ring, pp1):
     ring.wait_until_whole()
-    stream = Stream(ring)
-    wait_until(lambda: len(stream.events) > 2, "the stream")
+    stream = long_stream(ring)
+    stream.wait_for_text()
 
     def losses():
         return [node.log().count(" is gone: silent for ") for node in ring.nodes.values()]
@@ -226,7 +228,7 @@ def test_rounds_of_deaths_leak_nothing(ring, pp1):
     for number in range(ROUNDS):
         rank = 1 + number % 2
         held = ring.open_files(rank)
-        streams = [Stream(ring, max_tokens=100) for _ in range(3)]
+        streams = [long_stream(ring, max_tokens=100) for _ in range(3)]
         if number % 4 < 2:
             ring.nodes[rank].kill()
             ring.start_node(rank)

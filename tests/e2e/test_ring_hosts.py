@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 from millrace_ring import Ring
-from millrace_server import wait_until
-from ring_client import GREEDY, Stream, completion, same_answers
+from ring_client import GREEDY, completion, long_stream, same_answers
 
 
 class NamespaceRing(Ring):
@@ -81,8 +80,8 @@ def hosts():
 
 def test_a_link_between_hosts_is_cut_and_healed(hosts, pp1):
     same_answers(hosts, pp1)
-    stream = Stream(hosts)
-    wait_until(lambda: len(stream.events) > 2, "the stream")
+    stream = long_stream(hosts)
+    stream.wait_for_text()
     hosts.set_link(2, "down")
     hosts.wait_until_broken()
     finished, message = stream.end()

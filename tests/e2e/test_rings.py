@@ -1,13 +1,11 @@
 """Tests several rings in one server (--dp-size): equal texts, routes, one ring at a time for administrators, breaks."""
 
-import json
 import re
 import shutil
-import threading
 
-import httpx
 import pytest
-from millrace_server import MODEL, PATIENCE_S, ROOT, MillraceServer, run_binary, wait_until
+from millrace_server import MODEL, ROOT, MillraceServer, run_binary, wait_until
+from streams import Stream, paused_stream, paused_streams, resume
 
 WORDS = "the sea was calm and the captain looked at the old harbour with a heavy heart while ships went by ".split()
 
@@ -31,34 +29,6 @@ def health(server):
 
 def wait_for_all_rings(server):
     wait_until(lambda: health(server) == {"status": "ok"}, "all rings serve")
-
-
-class Stream(threading.Thread):
-    """A streamed completion in the background."""
-
-    def __init__(self, server, prompt, **fields):
-        super().__init__(daemon=True)
-        self.server = server
-        self.body = {"prompt": prompt, "stream": True, "temperature": 0, **fields}
-        self.events = []
-        self.start()
-
-    def run(self):
-        with httpx.stream("POST", self.server.url + "/v1/completions", json=self.body, timeout=PATIENCE_S) as reply:
-            for line in reply.iter_lines():
-                if line.startswith("data: {"):
-                    self.events.append(json.loads(line[6:]))
-
-    def wait_for_text(self):
-        wait_until(lambda: self.events, "the first event")
-
-    def error(self):
-        self.join(PATIENCE_S)
-        return self.events[-1].get("error")
-
-    def finish_reason(self):
-        self.join(PATIENCE_S)
-        return self.events[-1]["choices"][0]["finish_reason"]
 
 
 @pytest.fixture(scope="module")
@@ -165,17 +135,14 @@ def test_a_ring_is_drained_and_restarted_while_the_other_serves(dp2):
 def test_a_ring_that_breaks_gives_its_queue_away():
     with MillraceServer("--dp-size", 2, "--max-running-requests", 1, "--load-balance-method", "shortest_queue") as server:
         wait_for_all_rings(server)
-        running = [Stream(server, f"Chapter {rank}", max_tokens=900, ignore_eos=True, routed_dp_rank=rank) for rank in (0, 1)]
-        for stream in running:
-            stream.wait_for_text()
-        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
-        assert all(stream.is_alive() for stream in running), "900 tokens came before the pause"
+        running = paused_streams(server, [{"prompt": f"Chapter {rank}", "max_tokens": 900, "ignore_eos": True,
+                                           "routed_dp_rank": rank} for rank in (0, 1)])
         queued = [Stream(server, f"Page {i}", max_tokens=8, ignore_eos=True) for i in range(4)]
         wait_until(lambda: server.metric("millrace:ring_requests_waiting", ring=1) == 2, "the queue")
         assert server.post("/restart_ring", {"ring": 1, "force": True}).status_code == 200
         wait_until(lambda: server.metric("millrace:ring_moved_requests_total", ring=1) == 2, "the move")
         assert "an administrator restarts it" in running[1].error()["message"]
-        assert server.post("/continue_generation").status_code == 200
+        resume(server)
         assert running[0].finish_reason() == "length"
         assert [stream.finish_reason() for stream in queued] == ["length"] * 4
         wait_for_all_rings(server)
@@ -226,12 +193,10 @@ def test_a_restart_restarts_rings_that_share_experts(mixture):
     with MillraceServer("--device", "cpu", "--dp-size", 2, "--enable-ep", model=mixture) as server:
         wait_for_all_rings(server)
         wanted = ids_answer(server, 1, routed_dp_rank=0)
-        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
-        stream.wait_for_text()
-        assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200  # it runs until the restart
+        stream = paused_stream(server, prompt=[5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
         assert server.post("/restart_ring", {"ring": 1, "force": True}).status_code == 200
         assert "ring 1: " in stream.error()["message"]
-        assert server.post("/continue_generation", {}).status_code == 200
+        resume(server)
         wait_for_all_rings(server)
         for ring in (0, 1):
             assert server.metric("millrace:ring_generations_total", ring=ring) == 2

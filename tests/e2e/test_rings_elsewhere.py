@@ -12,8 +12,9 @@ from millrace_ring import free_port
 from millrace_server import BINARY, MODEL, ROOT, MillraceServer, run_binary, wait_until
 from node_process import NodeProcess
 from ring_process import DividedServer, RingProcess
+from streams import Stream, pause, paused_stream, paused_streams, resume
 from test_page import text_of
-from test_rings import Stream, ask, health, ids_answer, mixture, prompt_of  # noqa: F401 (a fixture)
+from test_rings import ask, health, ids_answer, mixture, prompt_of  # noqa: F401 (a fixture)
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [1, 2, 3]}},
           "required": ["name", "age"], "additionalProperties": False}
@@ -68,11 +69,9 @@ def test_constraints_hold_in_another_process(divided, pp1):
 
 
 def test_an_administrator_aborts_in_another_process(divided):
-    stream = Stream(divided, prompt_of(10), max_tokens=900, ignore_eos=True, routed_dp_rank=1)
-    stream.wait_for_text()
-    assert divided.post("/pause_generation", {"mode": "in_place", "ring": 1}).status_code == 200
+    stream = paused_stream(divided, ring=1, prompt=prompt_of(10), max_tokens=900, ignore_eos=True, routed_dp_rank=1)
     assert divided.post("/abort_request", {"abort_all": True, "ring": 1}).status_code == 200
-    assert divided.post("/continue_generation", {"ring": 1}).status_code == 200
+    resume(divided, ring=1)
     assert stream.finish_reason() == "abort"
 
 
@@ -166,13 +165,14 @@ def test_a_ring_in_another_process_is_drained_and_restarted(divided):
 
 def test_a_killed_ring_gives_its_queue_away():
     with DividedServer("--max-running-requests", 1, "--load-balance-method", "shortest_queue") as server:
-        running = Stream(server, "Chapter 1", max_tokens=900, ignore_eos=True, routed_dp_rank=1)
-        running.wait_for_text()
-        server.ring.signal(signal.SIGSTOP)  # it goes no further until it is killed
+        running = paused_streams(server, [{"prompt": f"Chapter {rank}", "max_tokens": 900, "ignore_eos": True,
+                                           "routed_dp_rank": rank} for rank in (0, 1)])
         queued = [Stream(server, f"Page {i}", max_tokens=8, ignore_eos=True) for i in range(4)]
-        wait_until(lambda: all(stream.events for stream in queued[:1]), "a request on ring 0")
+        wait_until(lambda: server.metric("millrace:ring_requests_waiting", ring=1) == 2, "the queue")
         server.ring.signal(signal.SIGKILL)
-        assert "ring 1: " in running.error()["message"]
+        assert "ring 1: " in running[1].error()["message"]
+        resume(server)
+        assert running[0].finish_reason() == "length"
         assert [stream.finish_reason() for stream in queued] == ["length"] * 4
         assert health(server)["status"] == "degraded"
         server.ring.wait()
@@ -183,9 +183,8 @@ def test_a_killed_ring_gives_its_queue_away():
 
 def test_a_ring_that_is_told_to_end_finishes_its_requests():
     with DividedServer() as server:
-        running = Stream(server, "Chapter 1", max_tokens=300, ignore_eos=True, routed_dp_rank=1)
-        running.wait_for_text()
-        server.ring.signal(signal.SIGTERM)
+        running = paused_stream(server, ring=1, prompt="Chapter 1", max_tokens=300, ignore_eos=True, routed_dp_rank=1)
+        server.ring.signal(signal.SIGTERM)  # which ends the pause
         assert running.finish_reason() == "length"
         assert server.ring.wait() == 0, server.ring.log()
         wait_until(lambda: health(server)["status"] == "degraded", "the departure")
@@ -253,34 +252,21 @@ def test_processes_that_share_experts_give_the_tokens_of_one(mixture, pp_size, t
             wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="some") > 0, "steps")
             wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0, "steps")
         for paused in (0, 1):  # a paused ring steps along
-            assert server.post("/pause_generation", {"mode": "in_place", "ring": paused}).status_code == 200
+            pause(server, paused)
             assert ids_answer(server, 1, routed_dp_rank=1 - paused) == wanted[1]
-            assert server.post("/continue_generation", {"ring": paused}).status_code == 200
-
-
-def paused_stream(server):
-    """A stream of ring 0, which is paused before the stream has all of its tokens: the model's context holds few."""
-    for _ in range(20):
-        stream = Stream(server, [5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
-        stream.wait_for_text()
-        assert server.post("/pause_generation", {"mode": "in_place", "ring": 0}).status_code == 200
-        if server.get("/server_info").json()["rings"][0]["running"] > 0:
-            return stream
-        assert server.post("/continue_generation", {"ring": 0}).status_code == 200
-        stream.join()
-    raise AssertionError("every stream ended before the pause")
+            resume(server, paused)
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa: F811
-    with DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", model=mixture) as server:
+    with DividedServer("--device", "cpu", "--ring-timeout", 3, "--enable-ep", model=mixture) as server:
         wanted = ids_answer(server, 1, routed_dp_rank=0)
-        stream = paused_stream(server)
+        stream = paused_stream(server, ring=0, prompt=[5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
         server.ring.signal(way)
         assert "ring 1: " in stream.error()["message"]
         wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
         assert server.post("/v1/completions", {"prompt": "p"}).status_code == 503
-        assert server.post("/continue_generation", {}).status_code == 200
+        resume(server)
         if way == signal.SIGKILL:
             server.ring.wait()
             server.start_ring()
@@ -293,11 +279,11 @@ def test_a_lost_process_ends_those_that_share_its_experts(mixture, way):  # noqa
 
 def test_a_process_with_shared_experts_that_drains(mixture):  # noqa: F811
     with DividedServer("--device", "cpu", "--enable-ep", model=mixture) as server:
-        running = Stream(server, [5, 9, 300, 17], max_tokens=200, ignore_eos=True, routed_dp_rank=1)
-        running.wait_for_text()
-        server.ring.signal(signal.SIGTERM)
+        running = paused_stream(server, ring=1, prompt=[5, 9, 300, 17], max_tokens=200, ignore_eos=True, routed_dp_rank=1)
+        server.ring.signal(signal.SIGTERM)  # which ends the pause
         assert running.finish_reason() == "length"
         assert server.ring.wait() == 0, server.ring.log()
+        resume(server)  # the front would pause the ring again when it returns
         server.start_ring()
         server.wait_for_all_rings()
         assert ids_answer(server, 1, routed_dp_rank=1) == ids_answer(server, 1, routed_dp_rank=0)

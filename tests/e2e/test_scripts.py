@@ -7,19 +7,19 @@ import subprocess
 import sys
 
 import pytest
-from millrace_server import PATIENCE_S, ROOT
+from millrace_server import PATIENCE_S, ROOT, wait_until
 
 FAKES = {
     "dpkg-query": 'for package; do echo "installed $package"; done\n',
     # Logs its begin and its end, so that two concurrent runs show.
     "meson": """echo "begin $1" >> "$LOG"
 if [ "$1" = introspect ]; then cat "$ANSWERS/$2"; exit 0; fi
-sleep 0.3
+while [ -e "$HOLD" ]; do sleep 0.02; done
 mkdir -p "$2/meson-private" && touch "$2/build.ninja" && echo "end $*" >> "$LOG"
 printf "[options]\ngpu_architectures = 80,90a\n\n[properties]\n" > "$2/meson-private/cmd_line.txt"
 """,
     "ninja": """case "$*" in *" -n "*) echo "[1/1] something"; exit 0 ;; esac
-echo begin ninja >> "$LOG"; sleep 0.3; echo end ninja >> "$LOG"
+echo begin ninja >> "$LOG"; echo end ninja >> "$LOG"
 """,
 }
 
@@ -29,12 +29,13 @@ class Checkout:
 
     def __init__(self, folder):
         self.folder, self.programs, self.log = folder, folder / "programs", folder / "log"
+        self.hold = folder / "hold"  # while it exists, the fake Meson configures
         shutil.copytree(ROOT / "scripts", folder / "scripts")
         self.programs.mkdir()
         for name, text in FAKES.items():
             self.add(name, text)
         self.environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}", "LOG": str(self.log),
-                            "ANSWERS": str(folder / "answers")}
+                            "ANSWERS": str(folder / "answers"), "HOLD": str(self.hold)}
 
     def add(self, name, text):
         path = self.programs / name
@@ -61,10 +62,15 @@ def checkout(tmp_path):
 
 
 def test_two_at_once_take_turns_with_a_build_folder(checkout):
-    both = [checkout.start('configure "$root/build"; build "$root/build" all') for _ in range(2)]
-    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert sum("Waiting for another" in output for output in outputs) >= 1
+    command = 'configure "$root/build"; build "$root/build" all'
+    checkout.hold.touch()
+    first = checkout.start(command)
+    wait_until(lambda: "begin setup" in checkout.said(), "the first one having the folder")
+    second = checkout.start(command)
+    assert second.stdout.readline().startswith("Waiting for another")
+    checkout.hold.unlink()
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
     said = checkout.said()
     assert said.count("begin setup") == 1
     assert said.count("begin ninja") == 2
@@ -137,7 +143,7 @@ def groups_of(checkout, targets):
     (answers / "--targets").write_text(json.dumps([{"name": name} for name in targets]))
     code = ("import argparse, run_tests\n"
             "found = run_tests.find_groups(argparse.Namespace(build_dir=run_tests.Path('nowhere'), sanitized=False,\n"
-            "                                                 effort_percent=None, timeout_s=1))\n"
+            "                                                 effort_percent=None, jobs=2, timeout_s=1))\n"
             "print(*(f'{group.name} {group.kind} {group.command[0]}' for group in found), sep='\\n')\n")
     done = subprocess.run([sys.executable, "-c", code], cwd=checkout.folder / "scripts", env=checkout.environment,
                           capture_output=True, text=True, timeout=PATIENCE_S)
@@ -178,6 +184,17 @@ def test_a_filter_takes_whole_names_and_patterns(tmp_path):
     assert chosen_cases(tmp_path, "im_/a*,c") == ["sim_slow|a*,c"]
     assert chosen_cases(tmp_path, "sim/a [b], c") == [r"sim|a \[b]\, c"]
     assert chosen_cases(tmp_path, "none") == []
+
+
+def test_groups_of_higher_priority_start_first():
+    code = ("import argparse, run_tests\n"
+            "groups = [run_tests.Group(name, ['/bin/true'], kind, {}, 60, priority) for name, kind, priority in\n"
+            "          (('short', 'plain', 0), ('e2e', 'pytest', 0), ('long', 'plain', 90), ('middle', 'plain', 80))]\n"
+            "run_tests.run_groups([(group, '') for group in groups], argparse.Namespace(jobs=1, no_e2e='no reason'))\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True,
+                          timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["long", "middle", "short", "e2e"]
 
 
 def test_a_test_run_that_ends_early_ends_with_its_counts(checkout):

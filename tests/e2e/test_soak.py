@@ -23,7 +23,7 @@ def soak(*flags):
 
 @pytest.mark.parametrize("flags", [["--pp-size", 2, "--tiers"], ["--pp-size", 4]], ids=["tiers", "four stages"])
 def test_nothing_is_left_of_a_mixed_load(flags):
-    result = soak("--warm-up-s", 4, "--duration-s", 4, "--max-growth-mib", 200, *flags)
+    result = soak("--warm-up-s", 3, "--duration-s", 3, "--max-growth-mib", 200, *flags)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "at rest: " in result.stdout
 

@@ -2,12 +2,12 @@
 
 import json
 
-import httpx
 import jsonschema
 import pytest
-from millrace_server import PATIENCE_S, MillraceServer
+from millrace_server import MillraceServer
 from prompts import MESSAGES, PROMPT
 from schemas import OPENAI, openai_validator, own_validator
+from streams import paused_stream, resume
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USAGE = {"stream_options": {"include_usage": True}}
@@ -88,16 +88,11 @@ def test_an_error_in_mid_stream_is_an_event(path):
     """Yields a paused server without a drain time."""
     with MillraceServer("--pp-size", 2, "--drain-timeout", 0) as server:
         own = own_validator(server)
-        body = body_of(path, max_tokens=500, ignore_eos=True)
-        with httpx.stream("POST", server.url + path, json=body, timeout=PATIENCE_S) as reply:
-            assert reply.status_code == 200
-            text = ""
-            for piece in reply.iter_text():
-                if not text:
-                    assert server.post("/pause_generation", {"mode": "in_place"}).status_code == 200
-                    server.terminate()
-                text += piece
-        *chunks, error = data_of(text)
+        stream = paused_stream(server, path=path, **body_of(path, max_tokens=900, ignore_eos=True))
+        server.terminate()
+        stream.join_whole()
+        assert stream.reply.status_code == 200
+        *chunks, error = data_of(stream.text)
         for event in [*chunks, error]:
             own(event, NAMES[path][0])
         assert chunks and error["error"]["type"] == "server_error" and error["error"]["code"] is None
@@ -108,13 +103,11 @@ def test_an_error_in_mid_stream_is_an_event(path):
 
 def test_an_aborted_stream_ends_with_that_reason(pp4, own):
     body = body_of(COMPLETIONS, prompt="Call me", max_tokens=900, ignore_eos=True, request_id="to be aborted")
-    with httpx.stream("POST", pp4.url + COMPLETIONS, json=body, timeout=PATIENCE_S) as reply:
-        text = ""
-        for piece in reply.iter_text():
-            if not text:
-                pp4.post("/abort_request", {"request_id": "to be aborted"})
-            text += piece
-    events = data_of(text)
+    stream = paused_stream(pp4, **body)
+    assert pp4.post("/abort_request", {"request_id": "to be aborted"}).status_code == 200
+    resume(pp4)
+    stream.join_whole()
+    events = data_of(stream.text)
     for event in events:
         own(event, "CompletionEvent")
     assert events[-2]["choices"][0]["finish_reason"] == "abort" and events[-1] == "[DONE]"

@@ -39,7 +39,7 @@ def server(request, with_template):
 
 
 def ask(server, **more):
-    request = {"model": MODEL.name, "messages": MESSAGES, "max_completion_tokens": 500, "temperature": 1.2, **more}
+    request = {"model": MODEL.name, "messages": MESSAGES, "max_completion_tokens": 500, "temperature": 1.2, "seed": 7, **more}
     return client_of(server).chat.completions.create(**request)
 
 

@@ -71,7 +71,7 @@ def test_a_forced_call_streams_what_the_whole_answer_holds(tool_server):
 
 def test_required_calls_are_of_the_tools(tool_server):
     counts, names = set(), set()
-    for seed in range(12):
+    for seed in range(6):
         answer = ask(tool_server, tools=TOOLS, tool_choice="required", seed=seed, temperature=1.5,
                      max_completion_tokens=400).choices[0]
         calls = answer.message.tool_calls
