@@ -71,22 +71,6 @@ def test_a_gpu_serves_a_mixture_of_experts_on_any_stages(tmp_path):
     assert answers[0]["text"] and answers[1:] == answers[:1] * 2
 
 
-def test_a_gpu_drafts_for_a_model_with_states(tmp_path):
-    model = tmp_path / "hybrid"
-    shutil.copytree(ROOT / "tests/golden/qwen3next", model)
-    for tokenizer in MODEL.glob("tokenizer*"):
-        shutil.copy(tokenizer, model)
-    body = {"prompt": [5, 9, 300, 17] * 8, "max_tokens": 60, "temperature": 0, "logprobs": 2, "ignore_eos": True}
-    answers = []
-    for flags in (["--speculative-num-draft-tokens", 0], ["--speculative-algorithm", "ngram", "--pp-size", 2]):
-        with serve(*GPU, *flags, model=model) as server:
-            answers.append(completion(server, body))
-            metrics = server.get("/metrics").text
-    accepted = re.search(r'millrace:draft_tokens_total{source="ngram",fate="accepted"} (\d+)', metrics)
-    assert int(accepted[1]) > 0
-    assert answers[1] == answers[0]
-
-
 @pytest.mark.parametrize("module,gpus,reason", [
     ("/nowhere/at_all.so", 1, "no CUDA module: /nowhere/at_all.so does not exist"),
     (__file__, 1, "the CUDA module does not load: "),
