@@ -249,6 +249,27 @@ void launch_attention(cudaStream_t stream, const LatentParams& a, const BatchBou
                                    stream, a);
 }
 
+/// Computes the results in the space of latents.
+void attend(cudaStream_t stream, const tensor::LatentShape& shape, const LatentParams& a, const BatchBounds& bounds,
+            MatrixInstruction by) {
+  with_tile(shape, bounds, by, [&](auto tile) {
+    using Tile = decltype(tile);
+    if constexpr (Tile::kTotalBytes > 0) {
+      launch_wide_attention<Tile>(stream, a, bounds);
+    } else {
+      launch_attention<Tile>(stream, a, bounds);
+    }
+  });
+}
+
+void split_queries(cudaStream_t stream, const QueryParams& p) {
+  launch<split_queries_kernel>({.name = "latent queries",
+                                .grid = dim3(p.rows, ceil_div(p.head_count, kBlockHeads)),
+                                .block = dim3(kQueryThreads),
+                                .shared_bytes = static_cast<size_t>(p.rotary.rotary_dim) * sizeof(float)},
+                               stream, p);
+}
+
 void check_shape(const tensor::LatentShape& shape) {
   if (shape.latent_dim <= kMaxLatentDim && shape.key_dim() <= kMaxLatentKeyDim) return;
   throw std::invalid_argument("latent attention: found latents of " + std::to_string(shape.latent_dim) +
@@ -312,20 +333,15 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
     a.out = reinterpret_cast<uint16_t*>(
         aligned(reinterpret_cast<std::byte*>(keys) + rows * layout.keys * sizeof(uint16_t)));
     uint16_t* const plain = a.out;
-    launch<split_queries_kernel>({.name = "latent queries",
-                                  .grid = dim3(a.rows, ceil_div(heads, kBlockHeads)),
-                                  .block = dim3(kQueryThreads),
-                                  .shared_bytes = static_cast<size_t>(shape.rope_dim) * sizeof(float)},
-                                 stream,
-                                 QueryParams{.q = q + static_cast<size_t>(first) * shape.query_width(),
-                                             .head_count = heads,
-                                             .nope_dim = shape.nope_dim,
-                                             .rotary = rotary,
-                                             .batch = batch,
-                                             .first_row = first,
-                                             .rows = a.rows,
-                                             .plain = plain,
-                                             .rotated = keys});
+    split_queries(stream, {.q = q + static_cast<size_t>(first) * shape.query_width(),
+                           .head_count = heads,
+                           .nope_dim = shape.nope_dim,
+                           .rotary = rotary,
+                           .batch = batch,
+                           .first_row = first,
+                           .rows = a.rows,
+                           .plain = plain,
+                           .rotated = keys});
     head_matmul(stream, {.x = plain,
                          .weights = expansion.queries,
                          .out = latents,
@@ -334,14 +350,7 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                          .in_features = shape.nope_dim,
                          .out_features = shape.latent_dim,
                          .head_stride = rows * static_cast<size_t>(shape.latent_dim)});
-    with_tile(shape, bounds, by, [&](auto tile) {
-      using Tile = decltype(tile);
-      if constexpr (Tile::kTotalBytes > 0) {
-        launch_wide_attention<Tile>(stream, a, bounds);
-      } else {
-        launch_attention<Tile>(stream, a, bounds);
-      }
-    });
+    attend(stream, shape, a, bounds, by);
     head_matmul(stream, {.x = a.out,
                          .weights = expansion.values,
                          .out = static_cast<uint16_t*>(out) + static_cast<size_t>(first) * shape.output_width(),
