@@ -53,7 +53,7 @@ class EqualSequences {
 
 /// Returns the seconds of latent attention over sequences whose latents alternate between copies.
 double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape, int32_t sequences,
-                   int32_t context, int32_t rows) {
+                   int32_t context, int32_t rows, cuda::MatrixInstruction by) {
   constexpr int32_t kPageSize = 64;
   const EqualSequences batch(sequences, context, rows, kPageSize);
   const cuda::DeviceKvCache cache{.layer_count = 1,
@@ -73,14 +73,14 @@ double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor:
   const auto row_count = static_cast<size_t>(sequences * rows);
   const DeviceBytes q(std::vector<float>(row_count * static_cast<size_t>(shape.query_width()), 0.1f));
   const DeviceBytes out(row_count * static_cast<size_t>(shape.output_width()) * sizeof(uint16_t));
-  const DeviceBytes workspace(cuda::latent_attention_workspace_bytes(shape, batch.bounds()));
+  const DeviceBytes workspace(cuda::latent_attention_workspace_bytes(shape, batch.bounds(), by));
   return seconds(
       stream,
       [&](int i) {
         cuda::DeviceKvCache turn = cache;
         turn.data = latents.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
         cuda::latent_attention(stream, q.as<float>(), shape, {frequencies.as<float>(), shape.rope_dim},
-                               {queries.as<>(), values.as<>()}, batch.get(), batch.bounds(), turn, 0, out.as<>(),
+                               {queries.as<>(), values.as<>()}, batch.get(), batch.bounds(), turn, 0, by, out.as<>(),
                                workspace.as<>(), workspace.bytes());
       },
       rows > 1 ? 3 : 20);
@@ -115,6 +115,26 @@ double delta_time(cudaStream_t stream, const OpsOptions& options, const tensor::
       rows > 1 ? 3 : 20);
 }
 
+void measure_latents_by(cudaStream_t stream, const OpsOptions& options, const tensor::LatentShape& shape,
+                        cuda::MatrixInstruction by, double copy_rate) {
+  for (const int32_t sequences : options.sequences) {
+    for (const int32_t context : options.contexts) {
+      if (int64_t{sequences} * context > int64_t{1} << 20) continue;
+      const double time = latent_time(stream, options, shape, sequences, context, 1, by);
+      const double bytes = 2.0 * shape.key_dim() * sequences * context;
+      fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s, {:.2f} of copying\n", sequences, context,
+                 time * 1e6, bytes / time * 1e-9, bytes / time / copy_rate);
+    }
+  }
+  for (const int32_t prefix : options.prefixes) {
+    const int32_t rows = options.prompt_rows;
+    const double time = latent_time(stream, options, shape, 1, prefix + rows, rows, by);
+    const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
+    fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
+               2.0 * keys * shape.head_count * (shape.key_dim() + shape.latent_dim) / time * 1e-12);
+  }
+}
+
 }  // namespace
 
 void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy_rate) {
@@ -125,23 +145,12 @@ void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy
                                     .value_dim = options.head_dim,
                                     .latent_dim = 4 * options.head_dim,
                                     .scale = 0.07f};
-    fmt::print("\nlatent attention, one layer, {} heads over latents of {}+{}\n", heads, shape.latent_dim,
-               shape.rope_dim);
-    for (const int32_t sequences : options.sequences) {
-      for (const int32_t context : options.contexts) {
-        if (int64_t{sequences} * context > int64_t{1} << 20) continue;
-        const double time = latent_time(stream, options, shape, sequences, context, 1);
-        const double bytes = 2.0 * shape.key_dim() * sequences * context;
-        fmt::print("decode, {:>3} sequences of {:>5}: {:8.1f} us {:6.0f} GB/s, {:.2f} of copying\n", sequences, context,
-                   time * 1e6, bytes / time * 1e-9, bytes / time / copy_rate);
-      }
-    }
-    for (const int32_t prefix : options.prefixes) {
-      const int32_t rows = options.prompt_rows;
-      const double time = latent_time(stream, options, shape, 1, prefix + rows, rows);
-      const double keys = rows * (static_cast<double>(prefix) + (rows + 1) / 2.0);
-      fmt::print("prefill, {} rows after {:>5}: {:8.1f} us {:6.1f} TFLOP/s\n", rows, prefix, time * 1e6,
-                 2.0 * keys * heads * (shape.key_dim() + shape.latent_dim) / time * 1e-12);
+    for (const auto by : {cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma}) {
+      const bool is_mma = by == cuda::MatrixInstruction::kMma;
+      if (!is_mma && !options.has_wgmma()) continue;
+      fmt::print("\nlatent attention by {}, one layer, {} heads over latents of {}+{}\n", is_mma ? "mma" : "wgmma",
+                 heads, shape.latent_dim, shape.rope_dim);
+      measure_latents_by(stream, options, shape, by, copy_rate);
     }
   }
 }

@@ -80,16 +80,6 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
     const auto shared = model::check_shared_experts(*config, resolved.node.expert_rings, resolved.tp_size);
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
   }
-  if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
-    const auto device = choose_device(resolved.node.device, resolved.stage.dtype);
-    if (device.has_error()) return device.error();
-    const bool on_gpu = *device == DeviceKind::kCuda;
-    resolved.node.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
-    if (on_gpu) {
-      log::info("speculative decoding is off: on a GPU a rejected draft would spoil the states of recurrent layers");
-      resolved.head.scheduler.draft_tokens = 0;
-    }
-  }
   if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
   const auto parts =
       cluster::place_ranks(static_cast<uint32_t>(resolved.pp_size), static_cast<uint32_t>(resolved.tp_size),

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kConvThreads) conv_states_kernel(ConvParams<ty
   if (rows.begin == rows.end) return;
   const auto slice = static_cast<int32_t>(blockIdx.z);
   const int32_t page_size = p.states.page_size;
-  const int32_t early_end = min(rows.end, rows.begin + p.conv.width - 1);  // rows whose states need earlier inputs
+  const int32_t early_end = min(rows.kept_end, rows.begin + p.conv.width - 1);  // rows whose states need earlier inputs
   ConvChannel own(p.conv, channel);
   if (slice == 0) {
     own.load(rows.before(p.states, p.layer), p.conv.channels, channel);
@@ -126,9 +126,9 @@ __global__ void __launch_bounds__(kConvThreads) conv_states_kernel(ConvParams<ty
       if (float* const state = rows.after(p.states, p.layer, row)) own.store(state, p.conv.channels, channel);
     }
   }
-  const int32_t last_page = (rows.prefix + rows.end - rows.begin - 1) / page_size;
+  const int32_t last_page = (rows.prefix + rows.kept_end - rows.begin - 1) / page_size;
   for (int32_t page = rows.prefix / page_size + slice; page <= last_page; page += static_cast<int32_t>(gridDim.z)) {
-    const int32_t row = min(rows.end, rows.begin + (page + 1) * page_size - rows.prefix) - 1;
+    const int32_t row = min(rows.kept_end, rows.begin + (page + 1) * page_size - rows.prefix) - 1;
     float* const state = row < early_end ? nullptr : rows.after(p.states, p.layer, row);
     if (state == nullptr) continue;
     for (int32_t earlier = row - p.conv.width + 2; earlier <= row; ++earlier) own.push(Op::input(p, earlier, channel));

@@ -35,11 +35,11 @@ constexpr size_t kStoreLane = 2;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
 constexpr std::array kFeatures = {
-    Feature::kEncoders,       Feature::kLayerNorm,       Feature::kConversion,     Feature::kScaledSums,
-    Feature::kScaling,        Feature::kSoftCap,         Feature::kGeluTanh,       Feature::kAttentionSoftCap,
-    Feature::kAttentionSinks, Feature::kQueryScaling,    Feature::kNormOfAllHeads, Feature::kAttentionGates,
-    Feature::kRecurrence,     Feature::kLatentAttention, Feature::kRouting,        Feature::kExpertActivation,
-    Feature::kExpertBiases,   Feature::kF32Weights,      Feature::kGatedSums};
+    Feature::kEncoders,         Feature::kLayerNorm,       Feature::kConversion,     Feature::kScaledSums,
+    Feature::kScaling,          Feature::kSoftCap,         Feature::kGeluTanh,       Feature::kAttentionSoftCap,
+    Feature::kAttentionSinks,   Feature::kQueryScaling,    Feature::kNormOfAllHeads, Feature::kAttentionGates,
+    Feature::kRecurrence,       Feature::kLatentAttention, Feature::kRouting,        Feature::kStatesBeforeDrafts,
+    Feature::kExpertActivation, Feature::kExpertBiases,    Feature::kF32Weights,     Feature::kGatedSums};
 
 class CudaBackend final : public Backend {
  public:

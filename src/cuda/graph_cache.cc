@@ -28,7 +28,7 @@ int32_t GraphCache::bucket(int32_t rows) {
 }
 
 tensor::BatchSize GraphCache::padded(const tensor::BatchSize& size) const {
-  if (size.rows > kMaxRows || size.sequence_rows > kMaxSplitKvRows) return size;
+  if (size.rows > kMaxRows || size.sequence_rows > kMaxSequenceRows) return size;
   return {bucket(size.rows), bucket(size.sequences), bucket(size.sequence_rows)};
 }
 
@@ -38,7 +38,7 @@ tensor::GraphOutcome GraphCache::run(const tensor::ReplayKey& key, const tensor:
   CHECK(submissions_.inside(), "a replay outside submitted work");
   if (fill) fill();
   const BatchBounds& bounds = static_cast<const CudaBatch*>(batch.handle)->bounds;
-  if (key.row_count > kMaxRows || bounds.sequence_rows > kMaxSplitKvRows) {
+  if (key.row_count > kMaxRows || bounds.sequence_rows > kMaxSequenceRows) {
     ops();
     return GraphOutcome::kTooLarge;
   }

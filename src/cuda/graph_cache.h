@@ -19,6 +19,8 @@ class GraphCache final : public tensor::Replay {
  public:
   /// Maximum of rows; larger batches spend little of their time on launches.
   static constexpr int32_t kMaxRows = 512;
+  /// Maximum of rows of one sequence. A step of a model with states has up to two rows per draft and one more.
+  static constexpr int32_t kMaxSequenceRows = 32;
   static constexpr size_t kMaxGraphs = 128;
   /// Consecutive failures to make or launch a graph after which no more are tried.
   static constexpr int kMaxFailures = 4;
@@ -32,7 +34,7 @@ class GraphCache final : public tensor::Replay {
   /// could double them. Ops that work row by row compute the padding, which is at most 63 rows there.
   [[nodiscard]] static int32_t bucket(int32_t rows);
   /// Returns the padded bounds. Sequences are padded like rows, since some ops have blocks for each. Rows of one
-  /// sequence are padded to a power of two up to kMaxSplitKvRows.
+  /// sequence are padded to a power of two up to kMaxSequenceRows.
   [[nodiscard]] tensor::BatchSize padded(const tensor::BatchSize& size) const override;
   tensor::GraphOutcome run(const tensor::ReplayKey& key, const tensor::UploadedBatch& batch,
                            const std::function<void()>& fill, const std::function<void()>& ops) override;

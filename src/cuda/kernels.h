@@ -42,6 +42,7 @@ struct DeviceBatch {
   const int32_t* split_begin = nullptr;     // [sequences + 1] sums of splits_of
   const int32_t* page_begin = nullptr;      // [sequences + 1]
   const uint32_t* pages = nullptr;          // [page_begin[sequences]]
+  const int32_t* drafts = nullptr;          // [sequences] rows at the end of each that are drafts; null: none
 };
 
 /// Upper bounds of a batch. They size grids; results do not depend on them.

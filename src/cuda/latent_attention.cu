@@ -1,5 +1,6 @@
 #include "cuda/head_matmul.cuh"
-#include "cuda/latent_block.cuh"
+#include "cuda/latent_merge.cuh"
+#include "cuda/latent_wide.cuh"
 #include "cuda/rotary.cuh"
 
 namespace millrace::cuda {
@@ -10,7 +11,6 @@ constexpr size_t kMaxSliceBytes = size_t{256} << 20;
 constexpr int kQueryThreads = 256;
 /// Heads of a row that share the computation of its angles.
 constexpr int kBlockHeads = 8;
-constexpr int kMergeThreads = 128;
 
 struct QueryParams {
   const float* q = nullptr;  // [rows, heads, nope_dim + rope_dim], from the slice's first row on
@@ -96,33 +96,11 @@ __device__ void for_own_rows(const LatentRows& rows, int lane, const Store& stor
   }
 }
 
-/// Finds the `tile`-th tile of kTileRows pairs, counted over the sequences. A sequence's first number leaves room for
-/// the tiles of those before it; numbers without a tile have the sequence -1.
-__device__ LatentRows find_tile(const LatentParams& a, int32_t tile) {
-  const auto first_tile = [&](int32_t s) {
-    const int32_t row = min(max(a.batch.row_begin[s], a.first_row), a.first_row + a.rows) - a.first_row;
-    return static_cast<int32_t>(static_cast<int64_t>(row) * a.head_count / kTileRows) + s;
-  };
-  int32_t low = 0;
-  int32_t high = *a.batch.sequence_count;
-  if (high == 0) return {};
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (first_tile(middle) <= tile) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const LatentRows rows = rows_of(a, low, (tile - first_tile(low)) * kTileRows);
-  return rows.first < rows.total ? rows : LatentRows{};
-}
-
 /// Grid: [tiles]. A block's pairs walk over all their keys.
 template <class Tile>
 __global__ void __launch_bounds__(kLatentThreads, 1) latent_tile_kernel(LatentParams a) {
   // The last tiles have the most keys, so they start first.
-  const LatentRows rows = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x));
+  const LatentRows rows = find_tile<kTileRows>(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x));
   if (rows.sequence < 0 || takes_splits(a, rows.sequence)) return;
   const int lane = threadIdx.x % kLanes;
   const int quarter = threadIdx.x / kLanes % kQuarters;
@@ -169,60 +147,60 @@ __global__ void __launch_bounds__(kLatentThreads, 1) latent_split_kernel(LatentP
   });
 }
 
-/// Grid: [split_rows · heads, sequences]: merges the splits of one pair in order.
-template <class Tile>
-__global__ void __launch_bounds__(kMergeThreads) latent_merge_kernel(LatentParams a) {
-  const auto sequence = static_cast<int32_t>(blockIdx.y);
-  if (sequence >= *a.batch.sequence_count || !takes_splits(a, sequence)) return;
-  const auto pair = static_cast<int32_t>(blockIdx.x);
-  const LatentRows rows = rows_of(a, sequence, pair / kTileRows * kTileRows);
-  if (pair >= rows.total) return;
-  const int32_t first_slot = a.batch.split_begin[sequence];
-  const int channel = static_cast<int>(threadIdx.x) * (Tile::kLatent / kMergeThreads);
-  constexpr int kOwn = Tile::kLatent / kMergeThreads;
-  float best = kInitialMax;
-  float sum = 0.0f;
-  float acc[kOwn] = {};
-  // The splits of the pair's tile. Those without a key that this row sees change no bit of it.
-  const int32_t end = rows.position(a, rows.first + kTileRows - 1) / kSplitKeys + 1;
-#pragma unroll 4
-  for (int32_t split = 0; split < end; ++split) {
-    const size_t partial = partial_of(a, first_slot + split, pair);
-    const float2 further = a.partial_sums[partial];
-    const SoftmaxMerge merge = merge_max(best, further.x);
-    sum = merge_value(merge, sum, further.y);
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      acc[i] = merge_value(merge, acc[i], a.partial_acc[partial * Tile::kLatent + channel + i]);
-  }
-  const float inverse = 1.0f / sum;
-  uint16_t* const out = a.out + rows.matrix_row(a, pair) * a.latent_dim;
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    if (channel + i < a.latent_dim) out[channel + i] = float_to_bf16(acc[i] * inverse);
-  }
-}
-
 using SmallTile = LatentTile<128, 192>;
 using LargeTile = LatentTile<kMaxLatentDim, kMaxLatentKeyDim>;
+template <int kPairs>
+using SmallWideTile = WideLatentTile<2, 3, kPairs>;
+template <int kPairs>
+using LargeWideTile = WideLatentTile<8, 9, kPairs>;
+static_assert(SmallWideTile<16>::kLatent == SmallTile::kLatent && LargeWideTile<16>::kLatent == LargeTile::kLatent);
 
+bool is_small(const tensor::LatentShape& shape) {
+  return shape.latent_dim <= SmallTile::kLatent && shape.key_dim() <= SmallTile::kKey;
+}
+
+/// Calls use(tile) for the tile of a batch. Results do not depend on the pairs of a tile.
 template <class Use>
-void with_tile(const tensor::LatentShape& shape, const Use& use) {
-  if (shape.latent_dim <= SmallTile::kLatent && shape.key_dim() <= SmallTile::kKey) return use(SmallTile{});
-  use(LargeTile{});
+void with_tile(const tensor::LatentShape& shape, const BatchBounds& bounds, MatrixInstruction by, const Use& use) {
+  if (by == MatrixInstruction::kMma) return is_small(shape) ? use(SmallTile{}) : use(LargeTile{});
+  const int64_t pairs = int64_t{bounds.sequence_rows} * shape.head_count;
+  const auto choose = [&]<int kPairs>() {
+    return is_small(shape) ? use(SmallWideTile<kPairs>{}) : use(LargeWideTile<kPairs>{});
+  };
+  if (pairs <= 16) return choose.template operator()<16>();
+  if (pairs <= 32) return choose.template operator()<32>();
+  choose.template operator()<64>();
 }
 
-size_t partial_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds, int32_t split_rows) {
-  size_t channels = 0;
-  with_tile(shape, [&](auto tile) { channels = decltype(tile)::kLatent; });
-  return static_cast<size_t>(bounds.splits) * static_cast<size_t>(shape.head_count) * static_cast<size_t>(split_rows) *
-         (channels + 2) * sizeof(float);
-}
+/// The sizes of what blocks leave for each other.
+struct PartialSizes {
+  PartialSizes(const tensor::LatentShape& shape, const BatchBounds& bounds, MatrixInstruction by) {
+    with_tile(shape, bounds, by, [&](auto tile) {
+      using Tile = decltype(tile);
+      split_keys = Tile::kTileSplitKeys;
+      channels = Tile::kLatent;
+      total_bytes = Tile::kTotalBytes * static_cast<size_t>(kWideBlocks);
+    });
+    // A sequence may have one split more than its splits of DeviceBatch divide into.
+    slots = split_keys == kSplitKeys ? bounds.splits : bounds.splits / (split_keys / kSplitKeys) + bounds.sequences;
+    pairs_per_row = static_cast<size_t>(slots) * static_cast<size_t>(shape.head_count);
+  }
+  /// Returns the splits' pairs with this number of rows, and their bytes.
+  [[nodiscard]] size_t pairs(int32_t split_rows) const { return pairs_per_row * static_cast<size_t>(split_rows); }
+  [[nodiscard]] size_t bytes(int32_t split_rows) const {
+    return pairs(split_rows) * static_cast<size_t>(channels + 2) * sizeof(float);
+  }
+  int32_t split_keys = 0;
+  int32_t channels = 0;
+  int32_t slots = 0;
+  size_t pairs_per_row = 0;
+  size_t total_bytes = 0;  ///< of the sums of blocks that walk over several splits
+};
 
 /// Returns the rows up to which sequences go split by split.
-int32_t split_rows_of(const tensor::LatentShape& shape, const BatchBounds& bounds) {
+int32_t split_rows_of(const PartialSizes& sizes, const BatchBounds& bounds) {
   int32_t rows = split_rows_wanted(bounds);
-  while (partial_bytes(shape, bounds, rows) > kMaxPartialBytes) rows /= 2;
+  while (sizes.bytes(rows) > kMaxPartialBytes) rows /= 2;
   return rows;
 }
 
@@ -255,14 +233,12 @@ std::byte* aligned(std::byte* at) {
 template <class Tile>
 void launch_attention(cudaStream_t stream, const LatentParams& a, const BatchBounds& bounds) {
   if (a.split_rows > 0) {
-    const int32_t pairs = a.split_rows * a.head_count;
     launch<latent_split_kernel<Tile>>({.name = "latent attention over splits",
-                                       .grid = dim3(bounds.splits, ceil_div(pairs, kTileRows)),
+                                       .grid = dim3(bounds.splits, ceil_div(a.split_rows * a.head_count, kTileRows)),
                                        .block = dim3(kLatentThreads),
                                        .shared_bytes = Tile::kSharedBytes},
                                       stream, a);
-    launch<latent_merge_kernel<Tile>>({"latent attention merge", dim3(pairs, bounds.sequences), dim3(kMergeThreads)},
-                                      stream, a);
+    launch_latent_merge<Tile>(stream, a, bounds);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
   const auto tiles = static_cast<int32_t>(static_cast<int64_t>(a.rows) * a.head_count / kTileRows) + bounds.sequences;
@@ -271,6 +247,27 @@ void launch_attention(cudaStream_t stream, const LatentParams& a, const BatchBou
                                     .block = dim3(kLatentThreads),
                                     .shared_bytes = Tile::kSharedBytes},
                                    stream, a);
+}
+
+/// Computes the results in the space of latents.
+void attend(cudaStream_t stream, const tensor::LatentShape& shape, const LatentParams& a, const BatchBounds& bounds,
+            MatrixInstruction by) {
+  with_tile(shape, bounds, by, [&](auto tile) {
+    using Tile = decltype(tile);
+    if constexpr (Tile::kTotalBytes > 0) {
+      launch_wide_attention<Tile>(stream, a, bounds);
+    } else {
+      launch_attention<Tile>(stream, a, bounds);
+    }
+  });
+}
+
+void split_queries(cudaStream_t stream, const QueryParams& p) {
+  launch<split_queries_kernel>({.name = "latent queries",
+                                .grid = dim3(p.rows, ceil_div(p.head_count, kBlockHeads)),
+                                .block = dim3(kQueryThreads),
+                                .shared_bytes = static_cast<size_t>(p.rotary.rotary_dim) * sizeof(float)},
+                               stream, p);
 }
 
 void check_shape(const tensor::LatentShape& shape) {
@@ -282,25 +279,28 @@ void check_shape(const tensor::LatentShape& shape) {
 
 }  // namespace
 
-size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds) {
+size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds,
+                                        MatrixInstruction by) {
   const SliceLayout layout(shape);
+  const PartialSizes sizes(shape, bounds, by);
   const int32_t rows = layout.rows_within(kMaxSliceBytes, bounds.rows);
   // Smaller bounds may divide more rows, so that the bytes of this batch's own split_rows would not bound theirs.
-  const size_t partials = partial_bytes(shape, bounds, split_rows_wanted(bounds));
-  return layout.bytes(rows < 1 ? 1 : rows) + (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
+  const size_t partials = sizes.bytes(split_rows_wanted(bounds));
+  return layout.bytes(rows < 1 ? 1 : rows) + sizes.total_bytes +
+         (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
 }
 
 size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {
-  size_t bytes = 0;
-  with_tile(shape, [&](auto tile) { bytes = decltype(tile)::kSharedBytes; });
-  return bytes;
+  return is_small(shape) ? SmallTile::kSharedBytes : LargeTile::kSharedBytes;
 }
 
 void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
                       const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
-                      const DeviceKvCache& cache, int32_t layer, void* out, void* workspace, size_t workspace_bytes) {
+                      const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out, void* workspace,
+                      size_t workspace_bytes) {
   check_shape(shape);
   const SliceLayout layout(shape);
+  const PartialSizes sizes(shape, bounds, by);
   const int32_t heads = shape.head_count;
   LatentParams a{.head_count = heads,
                  .latent_dim = shape.latent_dim,
@@ -309,14 +309,14 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                  .batch = batch,
                  .cache = cache,
                  .layer = layer,
-                 .split_rows = split_rows_of(shape, bounds),
-                 .partial_acc = static_cast<float*>(workspace)};
-  const size_t partials = static_cast<size_t>(bounds.splits) * heads * a.split_rows;
-  with_tile(shape, [&](auto tile) {
-    a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + partials * decltype(tile)::kLatent);
-  });
+                 .split_rows = split_rows_of(sizes, bounds),
+                 .split_keys = sizes.split_keys,
+                 .totals = static_cast<float*>(workspace)};
+  a.partial_acc = a.totals + sizes.total_bytes / sizeof(float);
+  const size_t partials = sizes.pairs(a.split_rows);
+  a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + partials * static_cast<size_t>(sizes.channels));
   std::byte* const slices = aligned(reinterpret_cast<std::byte*>(a.partial_sums + partials));
-  const size_t partial = partial_bytes(shape, bounds, a.split_rows);
+  const size_t partial = sizes.total_bytes + sizes.bytes(a.split_rows);
   const int32_t max_rows = layout.rows_within(workspace_bytes < partial ? 0 : workspace_bytes - partial, bounds.rows);
   if (max_rows < 1 && bounds.rows > 0) {
     throw std::invalid_argument("latent attention: found " + std::to_string(workspace_bytes) +
@@ -333,20 +333,15 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
     a.out = reinterpret_cast<uint16_t*>(
         aligned(reinterpret_cast<std::byte*>(keys) + rows * layout.keys * sizeof(uint16_t)));
     uint16_t* const plain = a.out;
-    launch<split_queries_kernel>({.name = "latent queries",
-                                  .grid = dim3(a.rows, ceil_div(heads, kBlockHeads)),
-                                  .block = dim3(kQueryThreads),
-                                  .shared_bytes = static_cast<size_t>(shape.rope_dim) * sizeof(float)},
-                                 stream,
-                                 QueryParams{.q = q + static_cast<size_t>(first) * shape.query_width(),
-                                             .head_count = heads,
-                                             .nope_dim = shape.nope_dim,
-                                             .rotary = rotary,
-                                             .batch = batch,
-                                             .first_row = first,
-                                             .rows = a.rows,
-                                             .plain = plain,
-                                             .rotated = keys});
+    split_queries(stream, {.q = q + static_cast<size_t>(first) * shape.query_width(),
+                           .head_count = heads,
+                           .nope_dim = shape.nope_dim,
+                           .rotary = rotary,
+                           .batch = batch,
+                           .first_row = first,
+                           .rows = a.rows,
+                           .plain = plain,
+                           .rotated = keys});
     head_matmul(stream, {.x = plain,
                          .weights = expansion.queries,
                          .out = latents,
@@ -355,7 +350,7 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                          .in_features = shape.nope_dim,
                          .out_features = shape.latent_dim,
                          .head_stride = rows * static_cast<size_t>(shape.latent_dim)});
-    with_tile(shape, [&](auto tile) { launch_attention<decltype(tile)>(stream, a, bounds); });
+    attend(stream, shape, a, bounds, by);
     head_matmul(stream, {.x = a.out,
                          .weights = expansion.values,
                          .out = static_cast<uint16_t*>(out) + static_cast<size_t>(first) * shape.output_width(),

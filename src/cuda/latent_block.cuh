@@ -18,6 +18,8 @@ constexpr int kLatentThreads = 2 * kQuarters * kLanes;
 template <int kLatentDim, int kKeyDim>
 struct LatentTile {
   static constexpr int kLatent = kLatentDim;
+  static constexpr int32_t kTileSplitKeys = kSplitKeys;
+  static constexpr size_t kTotalBytes = 0;  ///< registers have room for the sums of earlier splits
   static constexpr int kKey = kKeyDim;
   static constexpr int kWarpChannels = kLatentDim / kQuarters;
   static constexpr int kChunks = kKeyDim / 8;         ///< 16-byte chunks per key
@@ -47,6 +49,8 @@ struct LatentParams {
   DeviceKvCache cache;
   int32_t layer = 0;
   int32_t split_rows = 0;          ///< sequences of at most this number of rows go split by split
+  int32_t split_keys = 0;          ///< a multiple of kSplitKeys
+  float* totals = nullptr;         ///< memory for the sums of blocks that walk over several splits
   float* partial_acc = nullptr;    // [split][split_rows · heads][kLatent]
   float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };
@@ -82,8 +86,36 @@ __device__ LatentRows rows_of(const LatentParams& a, int32_t sequence, int32_t f
 __device__ bool takes_splits(const LatentParams& a, int32_t sequence) {
   return a.batch.row_begin[sequence + 1] - a.batch.row_begin[sequence] <= a.split_rows;
 }
+/// Returns the number of a sequence's split of split_keys keys among those of all sequences, which leave gaps.
+__device__ int32_t split_slot(const LatentParams& a, int32_t sequence, int32_t split) {
+  const int32_t first = a.batch.split_begin[sequence];
+  return split + (a.split_keys == kSplitKeys ? first : first / (a.split_keys / kSplitKeys) + sequence);
+}
 __device__ size_t partial_of(const LatentParams& a, int32_t split, int32_t pair) {
   return static_cast<size_t>(split) * (a.split_rows * a.head_count) + pair;
+}
+
+/// Finds the `tile`-th tile of kRows pairs, counted over the sequences. A sequence's first number leaves room for
+/// the tiles of those before it; numbers without a tile have the sequence -1.
+template <int kRows>
+__device__ LatentRows find_tile(const LatentParams& a, int32_t tile) {
+  const auto first_tile = [&](int32_t s) {
+    const int32_t row = min(max(a.batch.row_begin[s], a.first_row), a.first_row + a.rows) - a.first_row;
+    return static_cast<int32_t>(static_cast<int64_t>(row) * a.head_count / kRows) + s;
+  };
+  int32_t low = 0;
+  int32_t high = *a.batch.sequence_count;
+  if (high == 0) return {};
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (first_tile(middle) <= tile) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const LatentRows rows = rows_of(a, low, (tile - first_tile(low)) * kRows);
+  return rows.first < rows.total ? rows : LatentRows{};
 }
 
 /// Loads the block's queries into shared memory; zeros after the last pair and channel.

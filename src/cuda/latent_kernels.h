@@ -22,17 +22,19 @@ struct DeviceExpansion {
   const void* queries = nullptr;
   const void* values = nullptr;
 };
-/// Returns the scratch bytes of latent_attention for batches within `bounds`, at most 512 MiB, which then serves slices
+/// Returns the scratch bytes of latent_attention for batches within `bounds`, at most 550 MiB, which then serves slices
 /// of the rows. The scratch need not be zeroed.
-[[nodiscard]] size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds);
-/// Returns the dynamic shared memory, in bytes, of a block of latent_attention. Not every device has that much.
+[[nodiscard]] size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds,
+                                                      MatrixInstruction by);
+/// Returns the dynamic shared memory, in bytes, of a block of latent_attention by kMma. Not every device has that much.
 [[nodiscard]] size_t latent_attention_shared_bytes(const tensor::LatentShape& shape);
 /// out (bf16) [rows, heads·value_dim] = causal attention of q (f32) [rows, heads·(nope_dim + rope_dim)], whose last
 /// rope_dim channels per head it rotates, over the sequence's latents, own position included. One block reads a latent
-/// once for 32 pairs of row and head. With less scratch, down to that of one row, it works in smaller slices with equal
-/// results.
+/// once for 32 pairs of row and head, or by kWgmma for up to 64. With less scratch, down to that of one row, it works
+/// in smaller slices with equal results. The two instructions may round differently.
 void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
                       const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
-                      const DeviceKvCache& cache, int32_t layer, void* out, void* workspace, size_t workspace_bytes);
+                      const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out, void* workspace,
+                      size_t workspace_bytes);
 
 }  // namespace millrace::cuda

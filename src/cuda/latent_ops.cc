@@ -80,10 +80,10 @@ void attend_to_latents(Device& device, tensor::Matrix q, const LatentShape& shap
   check_matrix("q", q, DType::kF32, uploaded.bounds.rows, shape.query_width());
   check_matrix("out", out, DType::kBF16, q.rows, shape.output_width());
   CHECK(expands.heads() == shape.head_count, "an expansion of {} heads, wanted {}", expands.heads(), shape.head_count);
-  const size_t bytes = latent_attention_workspace_bytes(shape, uploaded.bounds);
+  const size_t bytes = latent_attention_workspace_bytes(shape, uploaded.bounds, device.products);
   std::byte* const scratch = device.scratch(device.attention_scratch, bytes);
   latent_attention(device.compute.get(), floats(q), shape, rotary_of(rotary, shape), expands.get(), uploaded.device,
-                   uploaded.bounds, latents_in(cache, shape, layer), layer, out.data, scratch, bytes);
+                   uploaded.bounds, latents_in(cache, shape, layer), layer, device.products, out.data, scratch, bytes);
 }
 
 }  // namespace millrace::cuda

@@ -6,8 +6,9 @@
 
 /// The ops of recurrent mixers on device memory; the rules of kernels.h hold. `states` is a cache of states. A sequence
 /// with a prefix continues from the state in the page of its last token, another one from zeros. Its state after the
-/// batch's last row, and that after the last row of each page that the batch has, are stored in their pages. Rows are
-/// computed one after the other, so that no bits depend on how a prompt was cut.
+/// batch's last row that is no draft, and that after the last row of each page before, are stored in their pages. Pages
+/// of drafts alone are not looked up. Rows are computed one after the other, so that no bits depend on how a prompt was
+/// cut.
 namespace millrace::cuda {
 
 /// Stands in a batch's pages where the state after a page's tokens is not kept.

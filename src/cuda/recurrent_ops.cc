@@ -9,7 +9,7 @@ namespace {
 using tensor::DType;
 
 /// Returns the layout of a cache, which must have room for `values` of each sequence. CHECKs that the batch has the
-/// pages that every sequence needs: those of the tokens before its first row and of its last row.
+/// pages that every sequence needs: those of the tokens before its first row and of its last row that is no draft.
 const DeviceKvCache& states_in(const BatchStates& at, int64_t values) {
   const tensor::KvCacheShape& shape = at.states.shape();
   CHECK(shape.state_values >= values && at.layer >= 0 && at.layer < shape.layer_count,
@@ -17,11 +17,12 @@ const DeviceKvCache& states_in(const BatchStates& at, int64_t values) {
         values);
   const tensor::BatchLayout& batch = at.batch.layout;
   for (size_t s = 0; s < batch.sequence_count(); ++s) {
-    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
+    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s] - batch.draft_count(s);
     const auto has_page = [&](int32_t position) {
       return batch.pages[static_cast<size_t>(batch.page_begin[s] + position / shape.page_size)] != tensor::kNoPage;
     };
-    if (rows == 0) continue;
+    if (batch.row_begin[s + 1] == batch.row_begin[s]) continue;
+    CHECK(rows > 0, "sequence {} has no row before its {} drafts", s, batch.draft_count(s));
     CHECK(batch.prefix[s] == 0 || has_page(batch.prefix[s] - 1),
           "sequence {} has no page with its state after {} tokens", s, batch.prefix[s]);
     CHECK(has_page(batch.prefix[s] + rows - 1), "sequence {} has no page for its state after {} tokens", s,

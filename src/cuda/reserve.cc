@@ -45,7 +45,7 @@ size_t max_spread_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
-size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache) {
+size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache, MatrixInstruction products) {
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
   const auto batch_of = [&](int32_t rows) {
@@ -54,7 +54,7 @@ size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCac
   size_t most = 0;
   for (const tensor::LatentShape& latent : bounds.latent_attention) {
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
-      most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows)));
+      most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows), products));
   }
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{
@@ -124,7 +124,7 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
   const auto page_size = static_cast<size_t>(bounds.cache.page_size);
   (void)device.scratch(device.gemm_scratch, max_gemm_scratch(bounds));
   if (const size_t spread = max_spread_scratch(bounds); spread > 0) (void)device.scratch(device.spread_scratch, spread);
-  (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds, cache));
+  (void)device.scratch(device.attention_scratch, max_attention_scratch(bounds, cache, device.products));
   (void)device.scratch(device.expert_scratch, max_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
   const size_t batch = uploaded_batch_bytes(sequences, batch_pages);

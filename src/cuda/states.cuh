@@ -18,12 +18,14 @@ __device__ inline float* state_in_page(const DeviceKvCache& states, uint32_t pag
 struct StateRows {
   int32_t begin = 0;
   int32_t end = 0;
+  int32_t kept_end = 0;  ///< the first draft; equal to `end` without any
   int32_t prefix = 0;
   const uint32_t* pages = nullptr;
 
   __device__ StateRows(const DeviceBatch& batch, int32_t sequence)
       : begin(batch.row_begin[sequence]),
         end(batch.row_begin[sequence + 1]),
+        kept_end(batch.drafts == nullptr ? end : end - batch.drafts[sequence]),
         prefix(batch.prefix[sequence]),
         pages(batch.pages + batch.page_begin[sequence]) {}
 
@@ -34,7 +36,8 @@ struct StateRows {
   /// Returns where the state after a row is kept; null: nowhere.
   [[nodiscard]] __device__ float* after(const DeviceKvCache& states, int32_t layer, int32_t row) const {
     const int32_t position = prefix + row - begin;
-    if (row + 1 < end && (position + 1) % states.page_size != 0) return nullptr;
+    const bool is_kept = row + 1 == kept_end || (row < kept_end && (position + 1) % states.page_size == 0);
+    if (!is_kept) return nullptr;
     return state_in_page(states, pages[position / states.page_size], layer);
   }
 };

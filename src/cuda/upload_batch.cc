@@ -22,10 +22,11 @@ struct Offsets {
   explicit Offsets(size_t sequences)
       : row_begin(aligned(sizeof(int32_t))),
         prefix(row_begin + aligned((sequences + 1) * sizeof(int32_t))),
-        split_begin(prefix + aligned(sequences * sizeof(int32_t))),
+        drafts(prefix + aligned(sequences * sizeof(int32_t))),
+        split_begin(drafts + aligned(sequences * sizeof(int32_t))),
         page_begin(split_begin + aligned((sequences + 1) * sizeof(int32_t))),
         page_ids(page_begin + aligned((sequences + 1) * sizeof(int32_t))) {}
-  size_t row_begin, prefix, split_begin, page_begin, page_ids;
+  size_t row_begin, prefix, drafts, split_begin, page_begin, page_ids;
 };
 
 /// Writes DeviceBatch::split_begin. Sequences without rows count too: the tail rows of a decode step use the bound of
@@ -57,7 +58,7 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
   // Batches that are padded alike use the same addresses, so that one graph reads them.
   const size_t bound = std::max(count, static_cast<size_t>(batch.padded_sequences));
   const auto pages = batch.pages.first(static_cast<size_t>(batch.page_begin.back()));
-  const auto [row_begin, prefix, split_begin, page_begin, page_ids] = Offsets(bound);
+  const auto [row_begin, prefix, drafts, split_begin, page_begin, page_ids] = Offsets(bound);
   int32_t splits = 0;
   const std::byte* at = submissions.upload(uploaded_batch_bytes(bound, pages.size()), [&](std::byte* to) {
     const auto put = [to](size_t offset, auto values) {
@@ -67,6 +68,8 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
     put(0, std::span(&sequences, 1));
     put(row_begin, batch.row_begin);
     put(prefix, batch.prefix);
+    std::memset(to + drafts, 0, count * sizeof(int32_t));
+    put(drafts, batch.drafts);
     auto* const sums = reinterpret_cast<int32_t*>(to + split_begin);
     put_splits(batch, sums);
     splits = sums[count];
@@ -79,7 +82,8 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
                     .prefix = ints(prefix),
                     .split_begin = ints(split_begin),
                     .page_begin = ints(page_begin),
-                    .pages = reinterpret_cast<const uint32_t*>(at + page_ids)},
+                    .pages = reinterpret_cast<const uint32_t*>(at + page_ids),
+                    .drafts = ints(drafts)},
                    {.rows = batch.row_count(),
                     .sequences = static_cast<int32_t>(bound),
                     .sequence_rows = 0,

@@ -44,6 +44,10 @@ void wgmma(float (*d)[4], uint64_t a, uint64_t b) {
   emulator::wgmma(&d[0][0], kColumns, a, b);
 }
 template <int kColumns>
+void wgmma_registers(float (*d)[4], const uint32_t (&a)[4], uint64_t b) {
+  emulator::wgmma_registers(&d[0][0], kColumns, a, b);
+}
+template <int kColumns>
 void wgmma_e4m3(float (*d)[4], uint64_t a, uint64_t b, bool adds) {
   emulator::wgmma_e4m3(&d[0][0], kColumns, a, b, adds);
 }
@@ -74,6 +78,10 @@ __device__ void wgmma_wait() {
 /// in mma(), d[j] of warp w is mma's result for rows 16w… at columns 8j….
 template <int kColumns>
 __device__ void wgmma(float (*d)[4], uint64_t a, uint64_t b);
+
+/// Starts d += a · bᵀ of m64nNk16 with `a` in registers: of warp w its rows 16w…, as in mma().
+template <int kColumns>
+__device__ void wgmma_registers(float (*d)[4], const uint32_t (&a)[4], uint64_t b);
 
 /// Starts d = a · bᵀ, or d += a · bᵀ, of m64nNk32, E4M3 into f32.
 template <int kColumns>
@@ -119,6 +127,19 @@ MILLRACE_DEFINE_WGMMA(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33")
 MILLRACE_DEFINE_WGMMA(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65")
 MILLRACE_DEFINE_WGMMA(192, MILLRACE_NAMES_96, MILLRACE_SUMS_24(0), "%96", "%97")
 MILLRACE_DEFINE_WGMMA(256, MILLRACE_NAMES_128, MILLRACE_SUMS_32(0), "%128", "%129")
+// An operand in registers has no order.
+#define MILLRACE_DEFINE_WGMMA_REGISTERS(columns, names, sums, a_names, b_name)                               \
+  template <>                                                                                                \
+  __device__ inline void wgmma_registers<columns>(float(*d)[4], const uint32_t(&a)[4], uint64_t b) {         \
+    MILLRACE_ON_SM_90A(                                                                                      \
+        asm volatile("{.reg .pred adds; setp.eq.u32 adds, 0, 0;"                                             \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, {" a_names \
+                     "}, " b_name ", adds, 1, 1, 0;}" : sums : "r"(a[0]),                                    \
+                     "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)));                                              \
+  }
+MILLRACE_DEFINE_WGMMA_REGISTERS(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8,%9,%10,%11", "%12")
+MILLRACE_DEFINE_WGMMA_REGISTERS(32, MILLRACE_NAMES_16, MILLRACE_SUMS_4(0), "%16,%17,%18,%19", "%20")
+MILLRACE_DEFINE_WGMMA_REGISTERS(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32,%33,%34,%35", "%36")
 // Operands of E4M3 have no other order than rows of inputs.
 #define MILLRACE_DEFINE_WGMMA_E4M3(columns, names, sums, a_name, b_name, adds_name)                          \
   template <>                                                                                                \
@@ -132,6 +153,7 @@ MILLRACE_DEFINE_WGMMA_E4M3(16, MILLRACE_NAMES_8, MILLRACE_SUMS_2(0), "%8", "%9",
 MILLRACE_DEFINE_WGMMA_E4M3(64, MILLRACE_NAMES_32, MILLRACE_SUMS_8(0), "%32", "%33", "%34")
 MILLRACE_DEFINE_WGMMA_E4M3(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "%65", "%66")
 #undef MILLRACE_DEFINE_WGMMA_E4M3
+#undef MILLRACE_DEFINE_WGMMA_REGISTERS
 #undef MILLRACE_DEFINE_WGMMA
 #undef MILLRACE_NAMES_128
 #undef MILLRACE_NAMES_96
@@ -149,5 +171,17 @@ MILLRACE_DEFINE_WGMMA_E4M3(128, MILLRACE_NAMES_64, MILLRACE_SUMS_16(0), "%64", "
 #undef MILLRACE_SUM
 
 #endif
+
+/// Keeps the compiler from moving instructions on the sums of a wgmma before the wait that precedes this.
+template <int kTiles>
+__device__ void order_after_wait([[maybe_unused]] float (&sums)[kTiles][4]) {
+#ifndef MILLRACE_EMULATED_CUDA
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[tile][i])::"memory");
+  }
+#endif
+}
 
 }  // namespace millrace::cuda

@@ -47,7 +47,8 @@ class LatentBatch {
 
   /// Returns the outputs with bounds that exceed the batch by `slack`, without splits unless `divides`, and with
   /// scratch for `slice_rows` rows at a time (0: all).
-  [[nodiscard]] std::vector<uint16_t> run(int32_t slack, bool divides, int32_t slice_rows) const {
+  [[nodiscard]] std::vector<uint16_t> run(cuda::MatrixInstruction by, int32_t slack, bool divides,
+                                          int32_t slice_rows) const {
     const DeviceArray<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(rows_.size())});
     const DeviceArray<int32_t> row_begin(row_begin_);
     const DeviceArray<int32_t> prefix(prefix_);
@@ -64,8 +65,8 @@ class LatentBatch {
                              .sequences = static_cast<int32_t>(rows_.size()) + slack,
                              .sequence_rows = *std::ranges::max_element(rows_) + slack,
                              .splits = divides ? split_begin_.back() + slack : 0};
-    const size_t whole = cuda::latent_attention_workspace_bytes(kLatents, bounds);
-    const size_t saved = slice_rows == 0 ? 0 : whole - scratch_of(bounds, slice_rows);
+    const size_t whole = cuda::latent_attention_workspace_bytes(kLatents, bounds, by);
+    const size_t saved = slice_rows == 0 ? 0 : whole - scratch_of(bounds, slice_rows, by);
     const DeviceArray<uint8_t> workspace(whole - saved, 0xFF);
     const DeviceArray<uint16_t> latents(latents_);
     cuda::DeviceKvCache cache = cache_;
@@ -76,7 +77,7 @@ class LatentBatch {
     const DeviceArray<float> frequency(Values{1.0f, 0.5f, 0.2f, 0.1f});
     const DeviceArray<uint16_t> out(static_cast<size_t>(bounds.rows * kLatents.output_width()), 0xFF);
     cuda::latent_attention(nullptr, q.get(), kLatents, {frequency.get(), kLatents.rope_dim},
-                           {to_latents_->get(), from_latents_->get()}, batch, bounds, cache, 0, out.get(),
+                           {to_latents_->get(), from_latents_->get()}, batch, bounds, cache, 0, by, out.get(),
                            workspace.get(), workspace.size());
     std::vector<uint16_t> values = out.values();
     values.resize(static_cast<size_t>(total() * kLatents.output_width()));
@@ -86,10 +87,10 @@ class LatentBatch {
  private:
   [[nodiscard]] int64_t total() const { return std::accumulate(rows_.begin(), rows_.end(), int64_t{0}); }
   /// Returns the scratch of a slice of `rows` rows and of the splits of the whole batch.
-  static size_t scratch_of(const cuda::BatchBounds& bounds, int32_t rows) {
+  static size_t scratch_of(const cuda::BatchBounds& bounds, int32_t rows, cuda::MatrixInstruction by) {
     cuda::BatchBounds few = bounds;
     few.rows = rows;
-    return cuda::latent_attention_workspace_bytes(kLatents, few);
+    return cuda::latent_attention_workspace_bytes(kLatents, few, by);
   }
 
   std::vector<int32_t> rows_;
@@ -113,13 +114,15 @@ TEST_CASE("bits of latent attention depend on no bound or slice") {
   Random random(test_seed() + 160);
   emulator::set_order_seed(test_seed());
   const LatentBatch batch(random, {3, 0, 40, 1, 16, 17, 0}, {600, 5, 20, 0, 250, 500, 0});
-  const std::vector<uint16_t> wanted = batch.run(0, true, 0);
-  REQUIRE(batch.run(0, false, 0) == wanted);
-  REQUIRE(batch.run(5, true, 0) == wanted);
+  const auto by = GENERATE(cuda::MatrixInstruction::kMma, cuda::MatrixInstruction::kWgmma);
+  CAPTURE(by == cuda::MatrixInstruction::kWgmma);
+  const std::vector<uint16_t> wanted = batch.run(by, 0, true, 0);
+  REQUIRE(batch.run(by, 0, false, 0) == wanted);
+  REQUIRE(batch.run(by, 5, true, 0) == wanted);
   for (const bool divides : {true, false}) {
     for (const int32_t slice_rows : {1, 7, 64}) {
       INFO((divides ? "with" : "without") << " splits, slices of " << slice_rows << " rows");
-      REQUIRE(batch.run(2, divides, slice_rows) == wanted);
+      REQUIRE(batch.run(by, 2, divides, slice_rows) == wanted);
     }
   }
 }
@@ -129,6 +132,7 @@ TEST_CASE("latents too large for the kernels are refused") {
       .layer_count = 1, .kv_head_count = 1, .head_dim = 584, .latent_dim = 520, .page_size = 1};
   const tensor::LatentShape shape{
       .head_count = 1, .nope_dim = 8, .rope_dim = 64, .value_dim = 8, .latent_dim = 520, .scale = 1.0f};
-  REQUIRE_THROWS_WITH(cuda::latent_attention(nullptr, nullptr, shape, {}, {}, {}, {}, cache, 0, nullptr, nullptr, 0),
+  REQUIRE_THROWS_WITH(cuda::latent_attention(nullptr, nullptr, shape, {}, {}, {}, {}, cache, 0,
+                                             cuda::MatrixInstruction::kMma, nullptr, nullptr, 0),
                       "latent attention: found latents of 520 and keys of 584 values, wanted at most 512 and 576");
 }

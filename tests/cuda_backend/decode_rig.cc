@@ -42,6 +42,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     model->reserve(sequences, kPagesEach * options.page_size, options.page_size);
     model->allocate_cache(options.page_size, 2 * sequences * kPagesEach);
     group_count_ = static_cast<uint32_t>(model->cache_groups().count());
+    has_states_ = model->cache_groups().has_states();
     const sched::ModelRunner::Options runner{
         .vocab_size = static_cast<uint32_t>(config.vocab_size),
         .host_page_counts = std::vector<uint32_t>(group_count_, options.host_page_count),
@@ -56,6 +57,7 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     for (int32_t i = 0; i < kPagesEach; ++i) own.emplace_back(next_page++);
   }
   tokens_.resize(options.sequence_count);
+  replayed_.resize(options.sequence_count);
 }
 
 void DecodeRig::prefill() {
@@ -71,19 +73,25 @@ void DecodeRig::decode(size_t count) {
   decode(std::vector<std::vector<TokenId>>(count));
 }
 
+std::vector<std::vector<TokenId>> DecodeRig::next_tokens() const {
+  std::vector<std::vector<TokenId>> tokens = replayed_;
+  for (size_t s = 0; s < tokens.size(); ++s) tokens[s].push_back(drawn_[s].back().token);
+  return tokens;
+}
+
 void DecodeRig::decode(const std::vector<std::vector<TokenId>>& drafts) {
-  std::vector<std::vector<TokenId>> tokens = drafts;
+  std::vector<std::vector<TokenId>> tokens = next_tokens();
   std::vector<size_t> counts;
+  tokens.resize(drafts.size());
   for (size_t s = 0; s < tokens.size(); ++s) {
-    tokens[s].insert(tokens[s].begin(), drawn_[s].back().token);
+    tokens[s].insert(tokens[s].end(), drafts[s].begin(), drafts[s].end());
     counts.push_back(drafts[s].size());
   }
   run(tokens, counts);
 }
 
 void DecodeRig::extend(const std::vector<TokenId>& tokens) {
-  std::vector<std::vector<TokenId>> all;
-  for (const auto& drawn : drawn_) all.push_back({drawn.back().token});
+  std::vector<std::vector<TokenId>> all = next_tokens();
   all[0].insert(all[0].end(), tokens.begin(), tokens.end());
   run(all, std::vector<size_t>(all.size(), 0));
 }
@@ -93,6 +101,7 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens, const std::
   std::vector<int32_t> prefix;
   std::vector<int32_t> page_begin{0};
   std::vector<PageId> pages;
+  std::vector<int32_t> draft_counts;
   std::vector<TokenId> flat;
   std::vector<sched::PlanSlice> slices;
   std::vector<std::vector<TokenId>> histories;
@@ -105,34 +114,39 @@ void DecodeRig::run(const std::vector<std::vector<TokenId>>& tokens, const std::
     const size_t used = (before + tokens[s].size() - 1) / static_cast<size_t>(options_.page_size) + 1;
     pages.insert(pages.end(), pages_[s].begin(), pages_[s].begin() + static_cast<std::ptrdiff_t>(used));
     page_begin.push_back(static_cast<int32_t>(pages.size()));
+    draft_counts.push_back(static_cast<int32_t>(drafts[s]));
     slices.push_back({.slot = SlotId(static_cast<uint32_t>(s)),
                       .prefix = static_cast<uint32_t>(before),
                       .token_count = static_cast<uint32_t>(tokens[s].size()),
                       .sample = true,
-                      .draft_count = static_cast<uint32_t>(drafts[s])});
+                      .draft_count = static_cast<uint32_t>(drafts[s]),
+                      .replay_count = static_cast<uint32_t>(replayed_[s].size())});
     auto& history = histories.emplace_back(tokens_[s]);
     history.insert(history.end(), tokens[s].begin(), tokens[s].end());
     for (size_t draw = 0; draw <= drafts[s]; ++draw) {
       batch.sample_specs.push_back({.params = &sampling_[s],
                                     .position = history.size() - drafts[s] + draw,
                                     .output_count = static_cast<uint32_t>(drawn_[s].size() + draw),
-                                    .prompt = std::span(history).first(before + draw)});
+                                    .prompt = std::span(history).first(before + replayed_[s].size() + draw)});
     }
   }
-  batch.layout = {.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages};
+  batch.layout = {
+      .row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = pages, .drafts = draft_counts};
   batch.tokens = flat;
   batch.slices = slices;
   sched::StageRunner::Result result;
   for (size_t stage = 0; stage < runners_.size(); ++stage) result = run_stage(stage, batch, result.activations);
   for (size_t s = 0; s < tokens.size(); ++s) {
     const auto& samples = result.outputs[s].samples;
-    auto kept = std::span(tokens[s]).first(tokens[s].size() - drafts[s]);
+    const auto guessed = tokens[s].end() - static_cast<std::ptrdiff_t>(drafts[s]);
+    auto accepted = guessed;
     drawn_[s].push_back(samples.at(0));
-    for (size_t draft = 1; draft <= drafts[s] && drawn_[s].back().token == tokens[s][kept.size()]; ++draft) {
-      kept = std::span(tokens[s]).first(kept.size() + 1);
+    for (size_t draft = 1; draft <= drafts[s] && drawn_[s].back().token == *accepted; ++draft) {
+      ++accepted;
       drawn_[s].push_back(samples.at(draft));
     }
-    tokens_[s].insert(tokens_[s].end(), kept.begin(), kept.end());
+    tokens_[s].insert(tokens_[s].end(), tokens[s].begin(), has_states_ ? guessed : accepted);
+    replayed_[s].assign(has_states_ ? guessed : accepted, accepted);
   }
 }
 

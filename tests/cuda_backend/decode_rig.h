@@ -38,7 +38,8 @@ class DecodeRig {
   /// Samples one more token for each sequence, or for the first `count` of them. Rethrows what a run throws.
   void decode() { decode(drawn_.size()); }
   void decode(size_t count);
-  /// Runs a step of the first sequences, each with its drafts. Results after accepted drafts are kept.
+  /// Runs a step of the first sequences, each with its drafts. Results after accepted drafts are kept. A model with
+  /// states has accepted drafts again in the next step.
   void decode(const std::vector<std::vector<TokenId>>& drafts);
   /// Runs a step in which the first sequence computes `tokens` after its last token, the others one token each.
   void extend(const std::vector<TokenId>& tokens);
@@ -59,6 +60,8 @@ class DecodeRig {
   [[nodiscard]] std::vector<cache::PageCopy> copies(const std::vector<PageId>& device,
                                                     const std::vector<HostPageId>& host) const;
   void store(sched::ModelRunner& runner, const std::vector<PageId>& device, const std::vector<HostPageId>& host);
+  /// Returns the accepted drafts of each sequence whose states are not kept, and its newest token.
+  [[nodiscard]] std::vector<std::vector<TokenId>> next_tokens() const;
   /// Runs the given tokens of each sequence, which follow its cached ones. The last `drafts[s]` of them are drafts.
   void run(const std::vector<std::vector<TokenId>>& tokens, const std::vector<size_t>& drafts);
   [[nodiscard]] sched::StageRunner::Result run_stage(size_t stage, const sched::StageBatch& batch,
@@ -70,9 +73,11 @@ class DecodeRig {
   async::IoThread thread_{"rig"};
   std::vector<std::unique_ptr<sched::ModelRunner>> runners_;
   uint32_t group_count_ = 1;
+  bool has_states_ = false;
   std::vector<tensor::SamplingParams> sampling_;  // [sequences]
   std::vector<std::vector<PageId>> pages_;        // [sequences, pages of one]
   std::vector<std::vector<TokenId>> tokens_;      // [sequences, tokens in the cache]
+  std::vector<std::vector<TokenId>> replayed_;    // [sequences, accepted drafts after these]
   Drawn drawn_;
 };
 

@@ -121,7 +121,7 @@ TEST_CASE("launch sizes of a step are the key of its graph") {
   for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == GraphOutcome::kReplayed);
   REQUIRE(emulator::live_graphs() == static_cast<int64_t>(all.size()));
   REQUIRE(run({&hidden[0], 513, 8}, {513, 4, 2, 16}) == GraphOutcome::kTooLarge);
-  REQUIRE(run({&hidden[0], 32, 8}, {32, 4, 17, 16}) == GraphOutcome::kTooLarge);
+  REQUIRE(run({&hidden[0], 64, 8}, {64, 4, 33, 16}) == GraphOutcome::kTooLarge);
   device.poller.finish();
 }
 
@@ -383,9 +383,9 @@ TEST_CASE("oversized steps run op by op and prompt steps count nowhere") {
   const auto drafts = [](int32_t count) { return std::vector<TokenId>(static_cast<size_t>(count), 1); };
   DecodeRig rig = make_rig(1, true, {});
   rig.prefill();
-  rig.decode({drafts(cuda::kMaxSplitKvRows), {}});
+  rig.decode({drafts(cuda::GraphCache::kMaxSequenceRows), {}});
   REQUIRE(rig.graph_stats() == Counts{0, 0, 0, 1, 0, 0});
-  rig.decode({drafts(cuda::kMaxSplitKvRows - 1), {}});
+  rig.decode({drafts(cuda::GraphCache::kMaxSequenceRows - 1), {}});
   REQUIRE(rig.graph_stats() == Counts{0, 1, 0, 1, 0, 0});
   rig.extend(drafts(2));
   REQUIRE(rig.graph_stats() == Counts{0, 1, 0, 1, 0, 0});

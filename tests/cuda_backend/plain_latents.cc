@@ -80,7 +80,7 @@ void store_latent(cudaStream_t stream, const float* kv, const tensor::LatentShap
   });
 }
 
-size_t latent_attention_workspace_bytes(const tensor::LatentShape&, const BatchBounds& bounds) {
+size_t latent_attention_workspace_bytes(const tensor::LatentShape&, const BatchBounds& bounds, MatrixInstruction) {
   constexpr size_t kRowBytes = 2048;  // of a split
   return static_cast<size_t>(bounds.splits) * static_cast<size_t>(std::min(bounds.sequence_rows, kMaxSplitKvRows)) *
          kRowBytes;
@@ -92,7 +92,7 @@ size_t latent_attention_shared_bytes(const tensor::LatentShape&) {
 
 void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
                       const DeviceExpansion& expansion, const DeviceBatch& batch, const BatchBounds& bounds,
-                      const DeviceKvCache& cache, int32_t layer, void* out, void*, size_t) {
+                      const DeviceKvCache& cache, int32_t layer, MatrixInstruction, void* out, void*, size_t) {
   emulator::emulated_enqueue(stream, [=] {
     check_bounds("latent_attention", batch, bounds);
     const auto nope = static_cast<size_t>(shape.nope_dim);

@@ -41,8 +41,9 @@ void each_state(const DeviceBatch& batch, const DeviceKvCache& states, int32_t l
       if (before != nullptr) std::copy_n(before, count, state.begin());
     }
     each(row, state);
-    const bool is_last = row + 1 == batch.row_begin[sequence + 1];
-    float* const after = is_last || (position + 1) % states.page_size == 0 ? state_in(sequence, position) : nullptr;
+    const int32_t kept_end = batch.row_begin[sequence + 1] - (batch.drafts == nullptr ? 0 : batch.drafts[sequence]);
+    const bool is_kept = row + 1 == kept_end || (row < kept_end && (position + 1) % states.page_size == 0);
+    float* const after = is_kept ? state_in(sequence, position) : nullptr;
     if (after != nullptr) std::ranges::copy(state, after);
   });
 }

@@ -32,6 +32,7 @@ struct OpenSums {
 };
 /// The operands of a wgmma in flight. One thread of the warpgroup keeps them.
 struct OpenOperands {
+  bool a_is_shared = true;  ///< else it is in registers
   uint64_t a = 0;
   uint64_t b = 0;
   int columns = 0;
@@ -145,6 +146,7 @@ void wait_copies(size_t pending);
 void fence_async_proxy();
 void wgmma_fence();
 void wgmma(float* d, int columns, uint64_t a, uint64_t b);
+void wgmma_registers(float* d, int columns, const uint32_t (&a)[4], uint64_t b);
 void wgmma_e4m3(float* d, int columns, uint64_t a, uint64_t b, bool adds);
 void wgmma_commit();
 void wgmma_wait(size_t pending);

@@ -28,6 +28,7 @@ struct Operands {
   uint64_t b;
   bool is_e4m3 = false;
   bool adds = true;
+  const uint32_t* registers = nullptr;  // of `a`, of this thread; null: it is in shared memory
 };
 
 uint64_t field(uint64_t descriptor, int shift) {
@@ -90,17 +91,35 @@ OpenSums& open_sums(const Operands& own) {
   return all.back();
 }
 
+/// Reads an operand from the registers of all threads: as mma has it, of warp w for the rows 16w….
+std::vector<uint16_t> read_registers(const WarpgroupCollective& threads) {
+  std::vector<uint16_t> values(kRows * kInputs);
+  for (size_t i = 0; i < kWarpgroupThreads; ++i) {
+    const uint32_t* const own = static_cast<const Operands*>(threads.in[i])->registers;
+    const size_t lane = i % kWarpLanes;
+    for (size_t r = 0; r < 4; ++r) {  // (g, c), (g + 8, c), (g, c + 8), (g + 8, c + 8)
+      const size_t row = i / kWarpLanes * 16 + lane / 4 + r % 2 * 8;
+      const size_t input = lane % 4 * 2 + r / 2 * 8;
+      values[row * kInputs + input] = static_cast<uint16_t>(own[r]);
+      values[row * kInputs + input + 1] = static_cast<uint16_t>(own[r] >> 16);
+    }
+  }
+  return values;
+}
+
 void multiply_in_warpgroup(const WarpgroupCollective& threads) {
   const auto at = [&](size_t i) { return *static_cast<const Operands*>(threads.in[i]); };
   const Operands first = at(0);
   const auto columns = static_cast<size_t>(first.columns);
   for (size_t i = 0; i < kWarpgroupThreads; ++i) {
     const Operands own = at(i);
-    if (own.a != first.a || own.b != first.b || own.columns != first.columns || own.adds != first.adds) {
+    if (own.a != first.a || own.b != first.b || own.columns != first.columns || own.adds != first.adds ||
+        (own.registers == nullptr) != (first.registers == nullptr)) {
       fault("wgmma: the threads of a warpgroup name different operands");
     }
   }
-  const std::vector<uint16_t> a = read_operand(first.a, kRows, true);
+  const std::vector<uint16_t> a =
+      first.registers == nullptr ? read_operand(first.a, kRows, true) : read_registers(threads);
   const std::vector<uint16_t> b = read_operand(first.b, columns, true);
   for (size_t i = 0; i < kWarpgroupThreads; ++i) {
     const Operands own = at(i);
@@ -117,14 +136,19 @@ void multiply_in_warpgroup(const WarpgroupCollective& threads) {
       }
     }
   }
-  first.thread->open_operands.push_back({first.a, first.b, first.columns, {}, first.thread->wgmma_groups});
+  first.thread->open_operands.push_back({.a_is_shared = first.registers == nullptr,
+                                         .a = first.a,
+                                         .b = first.b,
+                                         .columns = first.columns,
+                                         .group = first.thread->wgmma_groups});
   std::vector<uint16_t>& kept = first.thread->open_operands.back().values;
-  kept = a;
+  if (first.registers == nullptr) kept = a;
   kept.insert(kept.end(), b.begin(), b.end());
 }
 
 void check_unchanged(const OpenOperands& read) {
-  std::vector<uint16_t> now = read_operand(read.a, kRows, false);
+  std::vector<uint16_t> now;
+  if (read.a_is_shared) now = read_operand(read.a, kRows, false);
   const std::vector<uint16_t> b = read_operand(read.b, static_cast<size_t>(read.columns), false);
   now.insert(now.end(), b.begin(), b.end());
   if (now != read.values) fault("wgmma: what it reads has changed before its wait");
@@ -150,6 +174,11 @@ void wgmma_fence() {
 
 void wgmma(float* d, int columns, uint64_t a, uint64_t b) {
   multiply({.thread = &current_thread(), .d = d, .columns = columns, .a = a, .b = b});
+}
+
+void wgmma_registers(float* d, int columns, const uint32_t (&a)[4], uint64_t b) {
+  // Registers are read at once, since the compiler keeps them until the wait.
+  multiply({.thread = &current_thread(), .d = d, .columns = columns, .a = 0, .b = b, .registers = a});
 }
 
 void wgmma_e4m3(float* d, int columns, uint64_t a, uint64_t b, bool adds) {

@@ -1,0 +1,52 @@
+#pragma once
+
+// The merge of the splits of latent attention, by either instruction.
+
+#include "cuda/latent_block.cuh"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kMergeThreads = 128;
+
+/// Grid: [split_rows · heads, sequences]: merges the splits of one pair in order.
+template <class Tile>
+__global__ void __launch_bounds__(kMergeThreads) latent_merge_kernel(LatentParams a) {
+  const auto sequence = static_cast<int32_t>(blockIdx.y);
+  if (sequence >= *a.batch.sequence_count || !takes_splits(a, sequence)) return;
+  const auto pair = static_cast<int32_t>(blockIdx.x);
+  const LatentRows rows = rows_of(a, sequence, 0);
+  if (pair >= rows.total) return;
+  const int channel = static_cast<int>(threadIdx.x) * (Tile::kLatent / kMergeThreads);
+  constexpr int kOwn = Tile::kLatent / kMergeThreads;
+  float best = kInitialMax;
+  float sum = 0.0f;
+  float acc[kOwn] = {};
+  const int32_t first_slot = split_slot(a, sequence, 0);
+  const int32_t end = rows.position(a, pair) / Tile::kTileSplitKeys + 1;
+#pragma unroll 4
+  for (int32_t split = 0; split < end; ++split) {
+    const size_t partial = partial_of(a, first_slot + split, pair);
+    const float2 further = a.partial_sums[partial];
+    const SoftmaxMerge merge = merge_max(best, further.x);
+    sum = merge_value(merge, sum, further.y);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      acc[i] = merge_value(merge, acc[i], a.partial_acc[partial * Tile::kLatent + channel + i]);
+  }
+  const float inverse = 1.0f / sum;
+  uint16_t* const out = a.out + rows.matrix_row(a, pair) * a.latent_dim;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (channel + i < a.latent_dim) out[channel + i] = float_to_bf16(acc[i] * inverse);
+  }
+}
+
+template <class Tile>
+void launch_latent_merge(cudaStream_t stream, const LatentParams& a, const BatchBounds& bounds) {
+  launch<latent_merge_kernel<Tile>>(
+      {"latent attention merge", dim3(a.split_rows * a.head_count, bounds.sequences), dim3(kMergeThreads)}, stream, a);
+}
+
+}  // namespace
+}  // namespace millrace::cuda
