@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/parallel_for.h"
 #include "cuda/select_gemm.h"
 #include "cuda/copy_columns.h"
 #include "cuda/copying_collective.h"
@@ -32,6 +33,8 @@ using namespace tensor;
 
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
+/// Threads for work of the host in the middle of a step, the launching one included. They are started for each call.
+constexpr int32_t kHostThreads = 4;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
 constexpr std::array kFeatures = {
@@ -44,7 +47,7 @@ constexpr std::array kFeatures = {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {
-    if (copies_between_ranks()) launches_ = std::make_unique<LaunchThread>();
+    if (copies_between_ranks() || options.waits_for_rings) launches_ = std::make_unique<LaunchThread>();
   }
   ~CudaBackend() override {
     launches_.reset();
@@ -154,6 +157,14 @@ class CudaBackend final : public Backend {
     });
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
+  void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) override {
+    if (items <= 0) return;
+    parallel_for({.count = items,
+                  .block = (items + kHostThreads - 1) / kHostThreads,
+                  .threads = kHostThreads,
+                  .thread_name = "cuda host"},
+                 body);
+  }
   std::unique_ptr<Replay> make_replay() override {
     if (!options_.graphs || copies_between_ranks()) return std::make_unique<EagerReplay>();
     return std::make_unique<GraphCache>(device_, submissions_, options_.warn);

@@ -8,9 +8,9 @@
 
 namespace millrace::cuda {
 
-/// Runs work in order on a thread of its own. A backend has one where launching may wait for other ranks, so that the
-/// thread that submits never does. `post` may be called from any thread. The destructor finishes posted work, then
-/// joins.
+/// Runs work in order on a thread of its own. A backend has one where launching may wait for other ranks or rings, so
+/// that the thread that submits never does. `post` may be called from any thread. The destructor finishes posted work,
+/// then joins.
 class LaunchThread {
  public:
   /// Maximum of waiting work. More is a programmer error, since the window of plans is far smaller.
