@@ -212,7 +212,7 @@ def answers_of(server, ring):
 def test_rings_on_gpus_share_experts(mixture):  # noqa: F811
     with serve(*GPU, model=mixture) as server:
         wanted = answers_of(server, 0)
-    layouts = [([], 1), (["--pp-size", 2, "--tp-size", 2], 1)]
+    layouts = [(["--pp-size", 2, "--tp-size", 2], 1)]
     if FAKE_NCCL.exists():
         layouts.append((["--tp-size", 2], 4))
     for flags, gpus in layouts:
