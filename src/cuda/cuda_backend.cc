@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/parallel_for.h"
 #include "cuda/select_gemm.h"
 #include "cuda/copy_columns.h"
 #include "cuda/copying_collective.h"
@@ -33,8 +32,6 @@ using namespace tensor;
 
 constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
-/// Threads for work of the host in the middle of a step, the launching one included. They are started for each call.
-constexpr int32_t kHostThreads = 4;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
 constexpr std::array kFeatures = {
@@ -158,12 +155,7 @@ class CudaBackend final : public Backend {
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
   void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) override {
-    if (items <= 0) return;
-    parallel_for({.count = items,
-                  .block = (items + kHostThreads - 1) / kHostThreads,
-                  .threads = kHostThreads,
-                  .thread_name = "cuda host"},
-                 body);
+    run_on_host(items, body);
   }
   std::unique_ptr<Replay> make_replay() override {
     if (!options_.graphs || copies_between_ranks()) return std::make_unique<EagerReplay>();

@@ -1,7 +1,6 @@
 #include "model/layer_runner.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "model/needed_features.h"
@@ -435,18 +434,6 @@ void LayerRunner::sum_experts(const tensor::Experts& experts, Matrix x, Matrix r
   if (has_ranks()) collective_->all_reduce(sums);
 }
 
-const tensor::UploadedBatch& LayerRunner::exchanged_batch(int64_t rows) {
-  if (!exchanged_batch_ || exchanged_batch_->row_begin[1] != rows) {
-    ExchangedBatch& batch = exchanged_batch_.emplace();
-    batch.row_begin = {0, static_cast<int32_t>(rows)};
-    batch.prefix = {0};
-    batch.page_begin = {0, 0};
-    batch.uploaded = backend_.upload(tensor::BatchLayout{
-        .row_begin = batch.row_begin, .prefix = batch.prefix, .page_begin = batch.page_begin, .pages = {}});
-  }
-  return exchanged_batch_->uploaded;
-}
-
 void LayerRunner::exchange_experts(const tensor::Experts& experts, Matrix x, Matrix routed, Matrix sums) {
   Matrix all_rows{.data = activations_.all_rows.data(), .dtype = x.dtype, .rows = exchanged_rows(), .cols = x.cols};
   Matrix all_routed{
@@ -456,7 +443,7 @@ void LayerRunner::exchange_experts(const tensor::Experts& experts, Matrix x, Mat
   if (rows == 0) return;
   const Matrix all_sums{
       .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
-  backend_.fused_moe_sums(all_rows, all_routed, experts, exchanged_batch(rows), all_sums);
+  backend_.fused_moe_sums(all_rows, all_routed, experts, exchanged_batch_.of(rows, backend_), all_sums);
   expert_exchange_->combine(all_sums, sums);
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/config.h"
+#include "model/exchanged_batch.h"
 #include "model/latent_attention.h"
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
@@ -57,8 +57,11 @@ class LayerRunner {
   void set_collective(tensor::Collective* collective) { collective_ = collective; }
   /// Sets the exchange of experts with other rings, whose memory it reserves; null: the ring has all experts.
   void set_expert_exchange(tensor::ExpertExchange* exchange);
-  /// Begins a pass, in which nothing is uploaded yet.
-  void begin_pass() { exchanged_batch_.reset(); }
+  /// Begins a step of the rings that share experts. Returns whether some ring has rows.
+  [[nodiscard]] bool begin_step(uint64_t step, bool has_rows) {
+    exchanged_batch_.forget();
+    return expert_exchange_->begin_step(step, has_rows);
+  }
 
   [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
   [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
@@ -123,14 +126,6 @@ class LayerRunner {
     [[nodiscard]] bool is_plain() const { return norm == nullptr && multiplier == 1.0f; }
   };
 
-  /// The batch of the rows that all rings exchange: one sequence without pages, since experts only ask for its rows.
-  struct ExchangedBatch {
-    std::array<int32_t, 2> row_begin;
-    std::array<int32_t, 1> prefix;
-    std::array<int32_t, 2> page_begin;
-    tensor::UploadedBatch uploaded;  // refers to the arrays
-  };
-
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   /// Returns the most experts of a layer; 0: no layer is sparse.
   [[nodiscard]] int64_t max_experts() const;
@@ -176,8 +171,6 @@ class LayerRunner {
   /// Computes the sums of a layer's experts over all ranks that have some.
   void sum_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed,
                    const tensor::UploadedBatch& batch, tensor::Matrix sums);
-  /// Returns the batch of so many rows of all rings, which is uploaded once per pass and number of rows.
-  [[nodiscard]] const tensor::UploadedBatch& exchanged_batch(int64_t rows);
   /// Computes the rank's experts for the rows of all rings, and the sums over all of their ranks for those of this
   /// ring.
   void exchange_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed, tensor::Matrix sums);
@@ -197,9 +190,9 @@ class LayerRunner {
   std::vector<Rotation> rotations_;  // [ropes + 1]; the last one rotates nothing
   bool has_sums_ = false;            // blocks end with sums in a buffer of their own
   Activations activations_;
-  std::optional<LatentProjection> latent_;         // if a layer's attention is latent
-  std::optional<RecurrentMixer> mixer_;            // if a layer is recurrent
-  std::optional<ExchangedBatch> exchanged_batch_;  // the last one of this pass
+  std::optional<LatentProjection> latent_;  // if a layer's attention is latent
+  std::optional<RecurrentMixer> mixer_;     // if a layer is recurrent
+  ExchangedBatch exchanged_batch_;          // of the step under way
 };
 
 }  // namespace millrace::model

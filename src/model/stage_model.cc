@@ -297,7 +297,7 @@ Matrix StageModel::forward(const ForwardInput& input) {
                    .replays = is_decode && input.loads.empty() && expert_exchange_ == nullptr,
                    .hidden = input.hidden};
   upload_inputs(input, pass);
-  if (expert_exchange_ != nullptr) (void)begin_step(input.step, true);
+  if (expert_exchange_ != nullptr) (void)runner_.begin_step(input.step, true);
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
@@ -409,14 +409,9 @@ void StageModel::run_layers(const ForwardPass& pass) {
   }
 }
 
-bool StageModel::begin_step(uint64_t step, bool has_rows) {
-  runner_.begin_pass();
-  return expert_exchange_->begin_step(step, has_rows);
-}
-
 void StageModel::step_without_rows(uint64_t step) {
   CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
-  if (!begin_step(step, false)) return;
+  if (!runner_.begin_step(step, false)) return;
   for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.exchange_without_rows(index);
 }
 

@@ -151,8 +151,6 @@ class StageModel {
   void upload_inputs(const ForwardInput& input, ForwardPass& pass);
   void upload_tails(const ForwardInput& input, ForwardPass& pass);
   void fill(const ForwardPass& pass);
-  /// Begins a step of the rings that share experts. Returns whether some ring has rows.
-  [[nodiscard]] bool begin_step(uint64_t step, bool has_rows);
   static void wait_for_loads(const ForwardPass& pass, int32_t index);
   void run_layers(const ForwardPass& pass);
 
