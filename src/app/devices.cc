@@ -151,6 +151,7 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, 
                             .fp8_products = options.fp8_products,
                             .graphs = options.cuda_graphs,
                             .channels = options.nccl != NcclMode::kOff,
+                            .waits_for_rings = options.shares_experts(),
                             .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
   if (rank.rank_count > 1) {

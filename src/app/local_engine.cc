@@ -221,10 +221,6 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
                       "--nccl auto or --tp-size 1",
                       options_.tp_size);
   }
-  if (expert_sharing_ != nullptr && *device != DeviceKind::kCpu) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--enable-ep: rings on GPUs do not share experts; wanted --device cpu");
-  }
   NodeStagesOptions node{.ranks = {.first = 0, .count = own_part().rank_count},
                          .stage = stage_config(options_, sampling_vocab_),
                          .node = options_.node,

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/machine.h"
-#include "model/tensor_list.h"
+#include "model/weight_memory.h"
 #include "model/weights.h"
 #include "sched/stage/model_runner.h"
 
@@ -17,6 +17,16 @@ constexpr double kFractionOfGpu = 0.9;
 /// Part of the available host memory that a host tier may take, since other processes use some before it is made.
 constexpr double kUsableFraction = 0.95;
 
+/// A GPU keeps weights that are stored in so many bits or fewer.
+constexpr int32_t kKeptBits = 8;
+
+/// Returns whether only the checkpoint's tensors tell in how many bits weights are stored.
+bool has_unknown_bits(const model::ModelConfig& config) {
+  using weights::QuantMethod;
+  const QuantMethod method = config.weight_format.method;
+  return method == QuantMethod::kGguf || method == QuantMethod::kModelOpt;
+}
+
 double to_megabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e6;
 }
@@ -28,14 +38,15 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
     const auto usable = model::check_backend(config, *stage.backend);
     if (usable.has_error()) return make_error(usable.error().code, "{}: {}", stage.name, usable.error().message);
   }
+  if (has_unknown_bits(config)) return {};
   std::map<std::string, uint64_t> taken;  // by the stages before, by device
   for (const MemoryUser& stage : stages) {
     const tensor::Backend& backend = *stage.backend;
     if (backend.is_host()) continue;
     const tensor::DeviceMemory memory = backend.memory();
     const uint64_t free = memory.available_bytes - std::min(memory.available_bytes, taken[memory.name]);
-    const uint64_t wanted =
-        model::parameter_count(config, stage.span) * tensor::size_of(backend.compute_dtype()) / stage.rank_count;
+    const model::RankLayout layout = model::rank_layout(config, stage.position, stage.experts);
+    const auto wanted = static_cast<uint64_t>(model::weight_memory(config, stage.span, layout, kKeptBits).bytes);
     if (wanted > free) {
       return make_error(ErrorCode::kExhausted,
                         "{}: its weights take {:.1f} MB, {} has {:.1f} MB free: {:.1f} MB are missing", stage.name,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,15 @@ namespace millrace::app {
 struct MemoryUser {
   std::string name;  ///< in errors: "stage 2"
   model::StageSpan span;
-  uint32_t rank_count = 1;  ///< which divide the stage's weights
+  tensor::RankPosition position;
+  std::optional<tensor::RankPosition> experts;  ///< among the ranks of all rings that share experts, if there are some
   tensor::Backend* backend = nullptr;
   const model::StageModel* model = nullptr;  ///< null before it is loaded
 };
 
 /// Checks before loading that the weights of all stages fit their GPUs, and that each backend can run the model. A rank
-/// counts with its part of the stage's weights, less than which it never has. Errors name the stage and, for memory,
-/// how much is missing.
+/// counts with its part of the weights and its experts, in the bits that a GPU keeps at least. Formats whose bits only
+/// the tensors tell are not checked. Errors name the stage and, for memory, how much is missing.
 [[nodiscard]] Result<void> check_weights_fit(const model::ModelConfig& config, const std::vector<MemoryUser>& stages);
 
 /// Counts the memory that the loaded stages of a node have for KV pages, by device. It allocates nothing, and lives for

@@ -174,6 +174,10 @@ Result<void> NodeStages::make_backends() {
     if (exchange.has_error()) return exchange.error();
     log::info("{}: the ranks of a stage exchange by {}", stages_name(), exchange->text);
   }
+  const bool loses_graphs = options_.node.shares_experts() && options_.node.cuda_graphs && options_.node.ring == 0;
+  if (options_.device == DeviceKind::kCuda && loses_graphs) {
+    log::warn("--enable-ep: the rings exchange experts through the host, so that decode steps run without CUDA graphs");
+  }
   for (size_t i = 0; i < options_.spans.size() * rank_count(); ++i) {
     auto backend = make_rank_backend(options_.device, options_.stage, options_.node, rank(i));
     if (backend.has_error()) return backend.error();
@@ -287,7 +291,8 @@ std::vector<MemoryUser> NodeStages::memory_users() const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     users.push_back({.name = name(i),
                      .span = span(i),
-                     .rank_count = options_.stage.rank_count,
+                     .position = position(i),
+                     .experts = expert_position(i),
                      .backend = parts_[i].backend.get(),
                      .model = parts_[i].model.get()});
   }

@@ -63,7 +63,8 @@ class CpuBackend final : public Backend {
   /// Reserves scratch for experts only, since their row counts vary freely. The other ops keep the scratch of the first
   /// largest batch.
   void reserve(const WorkBounds& bounds) override {
-    for (const Experts* experts : bounds.experts) reserve_fused_moe(device_, as_cpu_experts(*experts), bounds.rows);
+    for (const Experts* experts : bounds.experts)
+      reserve_fused_moe(device_, as_cpu_experts(*experts), std::max(bounds.rows, bounds.expert_rows));
   }
   Buffer allocate(size_t bytes) override { return allocate_pages(bytes); }
   Buffer allocate_host(size_t bytes) override { return allocate_pages(bytes); }

@@ -44,7 +44,7 @@ constexpr std::array kFeatures = {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options) : options_(options), device_(options) {
-    if (copies_between_ranks()) launches_ = std::make_unique<LaunchThread>();
+    if (copies_between_ranks() || options.waits_for_rings) launches_ = std::make_unique<LaunchThread>();
   }
   ~CudaBackend() override {
     launches_.reset();
@@ -154,6 +154,9 @@ class CudaBackend final : public Backend {
     });
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
+  void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) override {
+    run_on_host(items, body);
+  }
   std::unique_ptr<Replay> make_replay() override {
     if (!options_.graphs || copies_between_ranks()) return std::make_unique<EagerReplay>();
     return std::make_unique<GraphCache>(device_, submissions_, options_.warn);

@@ -48,6 +48,9 @@ struct CudaOptions {
   bool graphs = true;    ///< replay decode steps as CUDA graphs
   bool channels = true;  ///< offer channels to devices of other processes
   RankExchange rank_exchange = RankExchange::kNccl;
+  /// Says that work waits on the host for other rings, with which the stage shares experts. A thread of the backend
+  /// then launches it, as with kCopies, so that an abort need not wait.
+  bool waits_for_rings = false;
   /// Runs on one of `part_count` equal parts of the GPU's multiprocessors. Where division is impossible it uses all of
   /// them, and the backend's description says why.
   int part = 0;
@@ -62,7 +65,7 @@ struct CudaOptions {
 
 /// Makes a Backend on a GPU that computes in bf16 and keeps the residual stream in f32. It owns streams, scratch and
 /// one thread that polls for completion. Several backends may share a GPU. The submitting thread launches the work,
-/// unless ranks exchange by copies.
+/// unless ranks exchange by copies or rings share experts.
 /// Throws std::runtime_error when the device is unusable or its memory is short.
 [[nodiscard]] std::unique_ptr<tensor::Backend> make_backend(const CudaOptions& options);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -8,9 +9,9 @@
 
 namespace millrace::cuda {
 
-/// Runs work in order on a thread of its own. A backend has one where launching may wait for other ranks, so that the
-/// thread that submits never does. `post` may be called from any thread. The destructor finishes posted work, then
-/// joins.
+/// Runs work in order on a thread of its own. A backend has one where launching may wait for other ranks or rings, so
+/// that the thread that submits never does. `post` may be called from any thread. The destructor finishes posted work,
+/// then joins.
 class LaunchThread {
  public:
   /// Maximum of waiting work. More is a programmer error, since the window of plans is far smaller.
@@ -33,5 +34,9 @@ class LaunchThread {
   bool closing_ = false;
   std::thread thread_;
 };
+
+/// Runs work of the host in the middle of a step: body(begin, end) over [0, items), on the calling thread and on
+/// others, which are started for each call.
+void run_on_host(int64_t items, const std::function<void(int64_t begin, int64_t end)>& body);
 
 }  // namespace millrace::cuda

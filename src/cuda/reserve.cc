@@ -22,8 +22,9 @@ namespace {
 /// room.
 constexpr size_t kListEntries = 1024;
 /// Uploads of one piece of work before the logits: a batch and one of the tail rows for each of two cache groups, the
-/// tokens, the positions and types of an encoder, the tail rows. More cache groups make further ones when first used.
-constexpr size_t kBatchUploads = 8;
+/// tokens, the positions and types of an encoder, the tail rows, two batches of rows of all rings. More cache groups
+/// make further ones when first used.
+constexpr size_t kBatchUploads = 10;
 /// Uploads per block of logits: its rows, the sampling inputs, the scoring inputs.
 constexpr size_t kBlockUploads = 3;
 constexpr size_t kBlockDownloads = 2;
@@ -69,7 +70,7 @@ size_t max_expert_scratch(const tensor::WorkBounds& bounds) {
   size_t most = 0;
   for (const tensor::Experts* experts : bounds.experts) {
     const DeviceExperts& found = static_cast<const CudaExperts*>(experts)->get();
-    most = std::max(most, fused_moe_workspace_bytes(found, bounds.rows));
+    most = std::max(most, fused_moe_workspace_bytes(found, std::max(bounds.rows, bounds.expert_rows)));
   }
   return most;
 }

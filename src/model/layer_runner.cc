@@ -1,7 +1,6 @@
 #include "model/layer_runner.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "model/needed_features.h"
@@ -32,6 +31,25 @@ int64_t LayerRunner::largest(const Of& of) const {
   return largest;
 }
 
+int64_t LayerRunner::max_experts() const {
+  return largest([this](int32_t index) {
+    const auto& moe = layer_config(index).feed_forward.moe;
+    return moe ? moe->expert_count : 0;
+  });
+}
+
+void LayerRunner::set_expert_exchange(tensor::ExpertExchange* exchange) {
+  const int64_t experts = max_experts();
+  if (exchange != nullptr && experts > 0) {
+    exchange->reserve({.rows = max_batch_tokens_,
+                       .all_rows = exchanged_rows(),
+                       .hidden = config_.hidden_size,
+                       .experts = experts,
+                       .compute_dtype = backend_.compute_dtype()});
+  }
+  expert_exchange_ = exchange;
+}
+
 int64_t LayerRunner::expanded_columns(int32_t index) const {
   const FeedForwardConfig& feed_forward = layer_config(index).feed_forward;
   const int64_t features = layer_layout(index).features.owned().size();
@@ -50,10 +68,7 @@ void LayerRunner::allocate(const StageLimits& limits) {
   activations_.activated =
       batch(compute, largest([this](int32_t index) { return layer_layout(index).features.owned().size(); }));
   activations_.expanded = batch(DType::kF32, largest([this](int32_t index) { return expanded_columns(index); }));
-  const int64_t experts = largest([this](int32_t index) {
-    const auto& moe = layer_config(index).feed_forward.moe;
-    return moe ? moe->expert_count : 0;
-  });
+  const int64_t experts = max_experts();
   activations_.routed = batch(DType::kF32, experts);
   const auto count_layers = [this](const auto& has) {
     return largest([&](int32_t index) {
@@ -428,13 +443,7 @@ void LayerRunner::exchange_experts(const tensor::Experts& experts, Matrix x, Mat
   if (rows == 0) return;
   const Matrix all_sums{
       .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
-  // One sequence without pages: the experts only ask how many rows there are.
-  const std::array<int32_t, 2> row_begin{0, static_cast<int32_t>(rows)};
-  const std::array<int32_t, 1> prefix{0};
-  const std::array<int32_t, 2> page_begin{0, 0};
-  const tensor::UploadedBatch batch = backend_.upload(
-      tensor::BatchLayout{.row_begin = row_begin, .prefix = prefix, .page_begin = page_begin, .pages = {}});
-  backend_.fused_moe_sums(all_rows, all_routed, experts, batch, all_sums);
+  backend_.fused_moe_sums(all_rows, all_routed, experts, exchanged_batch_.of(rows, backend_), all_sums);
   expert_exchange_->combine(all_sums, sums);
 }
 

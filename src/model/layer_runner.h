@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/exchanged_batch.h"
 #include "model/latent_attention.h"
 #include "model/layer_range.h"
 #include "model/rank_layout.h"
@@ -54,8 +55,13 @@ class LayerRunner {
               const std::vector<LayerWeights>& weights, const StageLimits& limits);
   /// Sets the exchange with the other ranks of the stage; null: there are none.
   void set_collective(tensor::Collective* collective) { collective_ = collective; }
-  /// Sets the exchange of experts with other rings; null: the ring has all experts.
-  void set_expert_exchange(tensor::ExpertExchange* exchange) { expert_exchange_ = exchange; }
+  /// Sets the exchange of experts with other rings, whose memory it reserves; null: the ring has all experts.
+  void set_expert_exchange(tensor::ExpertExchange* exchange);
+  /// Begins a step of the rings that share experts. Returns whether some ring has rows.
+  [[nodiscard]] bool begin_step(uint64_t step, bool has_rows) {
+    exchanged_batch_.forget();
+    return expert_exchange_->begin_step(step, has_rows);
+  }
 
   [[nodiscard]] const LayerConfig& layer_config(int32_t index) const { return config_.layer(range_.begin + index); }
   [[nodiscard]] const LayerLayout& layer_layout(int32_t index) const { return layout_.layer(range_.begin + index); }
@@ -121,6 +127,8 @@ class LayerRunner {
   };
 
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
+  /// Returns the most experts of a layer; 0: no layer is sparse.
+  [[nodiscard]] int64_t max_experts() const;
   void make_rotations();
   void allocate(const StageLimits& limits);
   /// Allocates what attention and recurrent mixers need.
@@ -184,6 +192,7 @@ class LayerRunner {
   Activations activations_;
   std::optional<LatentProjection> latent_;  // if a layer's attention is latent
   std::optional<RecurrentMixer> mixer_;     // if a layer is recurrent
+  ExchangedBatch exchanged_batch_;          // of the step under way
 };
 
 }  // namespace millrace::model

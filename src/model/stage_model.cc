@@ -141,10 +141,8 @@ void StageModel::set_expert_exchange(tensor::ExpertExchange* exchange) {
   CHECK(exchange == nullptr || exchange->position() == layout_.experts,
         "an exchange of position {} of {}, wanted {} of {}", exchange->position().rank, exchange->position().size,
         layout_.experts.rank, layout_.experts.size);
-  CHECK(exchange == nullptr || backend_.is_host(), "{}: experts are shared between rings on CPUs only",
-        backend_.description());
-  expert_exchange_ = exchange;
   runner_.set_expert_exchange(exchange);
+  expert_exchange_ = exchange;
 }
 
 void StageModel::allocate_activations() {
@@ -216,7 +214,8 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   }
   tensor::KvCacheShape cache = cache_shape(page_size, 0, 0);
   cache.layer_count = span_.layers.size();
-  tensor::WorkBounds bounds{.rows = static_cast<int32_t>(runner_.exchanged_rows()),
+  tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
+                            .expert_rows = static_cast<int32_t>(runner_.exchanged_rows()),
                             .sequences = sequences,
                             .context = context,
                             .cache = cache,
@@ -295,10 +294,10 @@ Matrix StageModel::forward(const ForwardInput& input) {
   const bool is_decode = input.is_decode || batch_size(input.batch).sequence_rows == 1;
   ForwardPass pass{.loads = input.loads,
                    .received = input.received,
-                   .replays = is_decode && input.loads.empty(),
+                   .replays = is_decode && input.loads.empty() && expert_exchange_ == nullptr,
                    .hidden = input.hidden};
   upload_inputs(input, pass);
-  if (expert_exchange_ != nullptr) (void)expert_exchange_->begin_step(input.step, true);
+  if (expert_exchange_ != nullptr) (void)runner_.begin_step(input.step, true);
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
@@ -307,7 +306,8 @@ Matrix StageModel::forward(const ForwardInput& input) {
   } else {
     fill(pass);
     run_layers(pass);
-    if (is_decode) graph_stats_->count(tensor::GraphOutcome::kLoading);
+    const bool is_cut = expert_exchange_ != nullptr;  // the host exchanges rows in the middle of the ops
+    if (is_decode) graph_stats_->count(is_cut ? tensor::GraphOutcome::kOff : tensor::GraphOutcome::kLoading);
   }
   if (!pass.tails) return input.hidden;
   Matrix kept = pass.tails->hidden;
@@ -411,7 +411,7 @@ void StageModel::run_layers(const ForwardPass& pass) {
 
 void StageModel::step_without_rows(uint64_t step) {
   CHECK(expert_exchange_ != nullptr, "rank {} has no exchange of experts", layout_.position.rank);
-  if (!expert_exchange_->begin_step(step, false)) return;
+  if (!runner_.begin_step(step, false)) return;
   for (int32_t index = 0; index < span_.layers.size(); ++index) runner_.exchange_without_rows(index);
 }
 

@@ -133,6 +133,10 @@ WeightMemory weight_memory(const ModelConfig& config, StageSpan span, int32_t ra
   return most;
 }
 
+WeightMemory weight_memory(const ModelConfig& config, StageSpan span, const RankLayout& layout, int32_t kept_bits) {
+  return memory_of_rank(config, span, stage_tensors(config, span), layout, kept_bits);
+}
+
 double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count) {
   if (!config.layer(layer).attends) return 0;
   const AttentionConfig& attention = config.layer(layer).attention;

@@ -29,6 +29,10 @@ struct WeightMemory {
 [[nodiscard]] WeightMemory weight_memory(const ModelConfig& config, StageSpan span, int32_t rank_count,
                                          int32_t kept_bits);
 
+/// Returns the memory of a span on a rank with this layout.
+[[nodiscard]] WeightMemory weight_memory(const ModelConfig& config, StageSpan span, const RankLayout& layout,
+                                         int32_t kept_bits);
+
 /// Returns the bytes of the keys and values, or of the latent, of one token in a layer's cache, in 16 bits; 0 for a
 /// layer with a state in their place.
 [[nodiscard]] double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count);

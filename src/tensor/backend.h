@@ -195,10 +195,11 @@ struct DeviceMemory {
 
 /// Upper bounds of the work of one stage, by which reserve() sizes scratch memory.
 struct WorkBounds {
-  int32_t rows = 0;       ///< per batch
-  int32_t sequences = 0;  ///< per batch
-  int32_t context = 0;    ///< tokens per sequence
-  KvCacheShape cache;     ///< page_count is ignored
+  int32_t rows = 0;         ///< per batch
+  int32_t expert_rows = 0;  ///< per mixture of experts, if more than `rows`: those of all rings that share experts
+  int32_t sequences = 0;    ///< per batch
+  int32_t context = 0;      ///< tokens per sequence
+  KvCacheShape cache;       ///< page_count is ignored
   std::span<const PackedWeight* const> weights;
   std::span<const Experts* const> experts;
   std::span<const AttentionShape> attention;
@@ -291,8 +292,8 @@ class Backend {
   [[nodiscard]] virtual size_t kv_page_bytes(const KvCacheShape& shape) const = 0;
 
   /// Runs `work` in stream order and calls `done` when everything that it launched is complete. The CPU runs it on the
-  /// backend's worker. A GPU runs it at once, since ops only launch, or on a thread that launches, where ranks wait for
-  /// each other's launches. What `work` refers to lives until `done`.
+  /// backend's worker. A GPU runs it at once, since ops only launch, or on a thread that launches, where ranks or rings
+  /// wait for each other there. What `work` refers to lives until `done`.
   virtual void submit(std::function<void()> work, CompletionHandler done) = 0;
   /// Runs `work`, which copies pages, in an order of its own per direction and concurrently with submitted work.
   virtual void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) = 0;
@@ -466,7 +467,7 @@ class Backend {
   virtual void score(Matrix logits, int32_t vocab, std::span<const TokenId> targets,
                      std::span<const int32_t> top_counts, std::span<ScoreResult> results) = 0;
 
-  /// Copies to the host in stream order and waits; for tests and measurements.
+  /// Copies to the host in stream order and waits for all work before; for exchanges on the host, and for tests.
   virtual void copy_to_host(const void* device, std::span<std::byte> host) = 0;
   /// Copies to the device in stream order and waits; for tests and measurements.
   virtual void copy_to_device(std::span<const std::byte> host, void* device) = 0;

@@ -8,17 +8,29 @@
 
 namespace millrace::tensor {
 
+/// The largest matrices of an exchange, by which it sizes its own memory.
+struct ExchangeBounds {
+  int64_t rows = 0;      ///< of this ring
+  int64_t all_rows = 0;  ///< of all rings together
+  int64_t hidden = 0;
+  int64_t experts = 0;
+  DType compute_dtype = DType::kBF16;
+};
+
 /// One rank's end of the exchange between all ranks of all rings that divide the experts of a stage among them. A rank
 /// of ring d has the position d · ranks + rank, and owns the experts of that position's shards. All ranks make the same
 /// calls in the same order, for batches of their own: begin_step(), then dispatch() and combine() for each sparse
 /// layer.
 ///
-/// Calls are made inside work submitted to the rank's backend, which waits in them. Every call throws CollectiveAborted
-/// with the reason once the exchange is aborted.
+/// Calls are made inside work submitted to the rank's backend, with matrices in its memory, and wait in that work. The
+/// backend of a GPU launches work on a thread of its own (cuda::CudaOptions::waits_for_rings). Every call throws
+/// CollectiveAborted with the reason once the exchange is aborted.
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
   [[nodiscard]] virtual RankPosition position() const = 0;
+  /// Allocates the memory of calls within `bounds`, before the first one. Throws std::runtime_error when it is short.
+  virtual void reserve(const ExchangeBounds& /*bounds*/) {}
   /// Begins the step with this number. `has_rows` says whether the rank's ring has any. Returns whether some ring has;
   /// otherwise the step is over. Rings whose numbers differ end the exchange.
   [[nodiscard]] virtual bool begin_step(uint64_t step, bool has_rows) = 0;

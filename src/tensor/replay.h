@@ -35,7 +35,7 @@ enum class GraphOutcome : uint8_t {
   kFailed,    ///< recording it, or launching the recorded graph, failed
   kTooLarge,  ///< it has more rows, in all or of one sequence, than the largest graph
   kLoading,   ///< it waits for page copies, layer by layer
-  kOff,       ///< graphs are off
+  kOff,       ///< graphs are off, or the host takes part in the step's ops
 };
 inline constexpr std::array<std::string_view, 6> kGraphOutcomeNames = {"replayed",  "new",     "failed",
                                                                        "too_large", "loading", "off"};

@@ -13,6 +13,7 @@
 #include "model/random_model.h"
 #include "model/stage_model.h"
 #include "model/test_pipeline.h"
+#include "model/weight_memory.h"
 #include "support/mentions.h"
 
 using namespace millrace;
@@ -209,6 +210,21 @@ TEST_CASE("experts are divided over the ranks of several rings") {
   ModelConfig few = config;
   few.layers[static_cast<size_t>(sparse)].feed_forward.moe->expert_count = 3;
   REQUIRE_THAT(refusal(few, 4, 2), Mentions("3 experts", "4 rings of 2 ranks"));
+}
+
+TEST_CASE("rings that share experts have the memory of each expert once") {
+  const ModelConfig config = odd_sparse_config();
+  const StageSpan whole{.layers = {0, config.layer_count()}, .first = true, .last = true};
+  const WeightMemory alone = weight_memory(config, whole, rank_layout(config, {}), 8);
+  REQUIRE(alone.expert_bytes > 0);
+  double expert_bytes = 0;
+  for (int32_t ring = 0; ring < 4; ++ring) {
+    const RankLayout layout = rank_layout(config, {}, tensor::RankPosition{.rank = ring, .size = 4});
+    const WeightMemory own = weight_memory(config, whole, layout, 8);
+    REQUIRE(own.bytes - own.expert_bytes == alone.bytes - alone.expert_bytes);
+    expert_bytes += own.expert_bytes;
+  }
+  REQUIRE(expert_bytes == alone.expert_bytes);
 }
 
 TEST_CASE("what a rank throws ends the pass on all ranks") {

@@ -76,14 +76,38 @@ TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::Mod
     }
     for (int32_t rank = 0; rank < size; ++rank) {
       const auto index = static_cast<size_t>(rank);
-      auto model =
-          model::StageModel::load(checkpoint, config, span, *ranks[index], options.limits, {.position = {rank, size}})
-              .value();
+      model::LoadOptions load{.position = {rank, size}};
+      if (options.ring_count > 1) {
+        load.experts = tensor::RankPosition{.rank = options.ring * size + rank, .size = options.ring_count * size};
+      }
+      auto model = model::StageModel::load(checkpoint, config, span, *ranks[index], options.limits, load).value();
       if (size > 1) model->set_collective(stage.ends[index].get());
       model->allocate_cache(options.page_size, options.page_count);
       tensor::Buffer hidden = model->allocate_hidden();
       stage.ranks.push_back({std::move(model), std::move(hidden)});
     }
+  }
+}
+
+void TestPipeline::share(const std::shared_ptr<comm::SharedExperts>& experts) {
+  step_ = 0;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    Stage& stage = stages_[s];
+    stage.exchanges.resize(stage.ranks.size());
+    for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+      model::StageModel& model = *stage.ranks[rank].model;
+      auto end = comm::SharedExperts::join(experts, static_cast<int32_t>(s), options_.ring, static_cast<int32_t>(rank),
+                                           model.backend());
+      model.set_expert_exchange(end.get());
+      stage.exchanges[rank] = std::move(end);
+    }
+  }
+}
+
+void TestPipeline::step_without_rows() {
+  ++step_;
+  for (Stage& stage : stages_) {
+    run_on_ranks(stage, [&](size_t rank) { stage.ranks[rank].model->step_without_rows(step_); });
   }
 }
 
@@ -95,6 +119,8 @@ void TestPipeline::run_on_ranks(Stage& stage, const std::function<void(size_t)>&
                                                 if (!failure) return finished[rank].set_value();
                                                 // The others would wait for this rank.
                                                 if (!stage.ends.empty()) stage.ends[rank]->abort("a rank has failed");
+                                                if (!stage.exchanges.empty())
+                                                  stage.exchanges[rank]->abort("a rank has failed");
                                                 finished[rank].set_exception(std::move(failure));
                                               });
   }
@@ -130,6 +156,7 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
   std::vector<int32_t> rows(batch.tokens.size());
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<std::byte> wire;
+  ++step_;
   for (size_t s = 0; s < stages_.size(); ++s) {
     std::vector<std::byte> sent;
     run_on_ranks(stages_[s], [&](size_t rank) {
@@ -139,6 +166,7 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
                      .batch = layout,
                      .hidden = hidden,
                      .received = wire,
+                     .step = step_,
                      .windows = windows});
       if (model.span().last) {
         model.logits(hidden, rows, rank == 0 ? block : [](size_t, Matrix) {});

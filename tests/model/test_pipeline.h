@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/collective/shared_experts.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/stage_model.h"
@@ -28,6 +29,8 @@ class TestPipeline {
     int32_t page_size = 16;
     int32_t page_count = 64;
     model::StageLimits limits{.max_batch_tokens = 1024, .max_logit_rows = 37};
+    int32_t ring = 0;        ///< number among the rings that share experts
+    int32_t ring_count = 1;  ///< above 1: share() comes before the first run
   };
   /// Loads the stages. Throws ErrorException when the checkpoint cannot be loaded.
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config, tensor::Backend& backend,
@@ -37,6 +40,11 @@ class TestPipeline {
   /// own collective and launch on threads of their own (cuda::RankExchange::kCopies).
   TestPipeline(const model::Checkpoint& checkpoint, const model::ModelConfig& config,
                const std::vector<tensor::Backend*>& ranks, Options options);
+
+  /// Joins an exchange of experts with other rings, whose runs are the same steps. Without ranks it may do so again.
+  void share(const std::shared_ptr<comm::SharedExperts>& experts);
+  /// Takes part in a step of the other rings. Rethrows what a rank throws.
+  void step_without_rows();
 
   /// Gives the sequences of later runs their pages, with room for `tokens[s]` tokens each, in a scattered order that
   /// depends on `seed`. Earlier contents become stale.
@@ -62,7 +70,8 @@ class TestPipeline {
     tensor::Buffer hidden;
   };
   struct Stage {
-    std::vector<std::unique_ptr<tensor::Collective>> ends;  // by rank; of one rank none
+    std::vector<std::unique_ptr<tensor::Collective>> ends;           // by rank; of one rank none
+    std::vector<std::unique_ptr<tensor::ExpertExchange>> exchanges;  // by rank, if rings share experts
     std::vector<Rank> ranks;
   };
   /// Calls work(rank) inside work submitted to each rank of a stage and waits for all.
@@ -71,6 +80,7 @@ class TestPipeline {
   Options options_;
   std::vector<Stage> stages_;
   std::vector<std::vector<PageId>> pages_;  // per sequence
+  uint64_t step_ = 0;                       // runs so far, also those without rows
 };
 
 }  // namespace millrace::test

@@ -14,6 +14,8 @@
 
 #include "base/check.h"
 #include "base/machine.h"
+#include "comm/collective/backend_ranges.h"
+#include "comm/collective/staged_experts.h"
 #include "comm/collective/sum_tree.h"
 #include "comm/ring_reason.h"
 #include "tensor/collective.h"
@@ -26,8 +28,6 @@ using tensor::Matrix;
 
 constexpr size_t kMaxEnds = tensor::kSumShards;
 constexpr int kExpertGateSpins = 2000;
-/// The values from which on the backend's other threads help.
-constexpr int64_t kManyValues = int64_t{32} << 10;
 
 /// What an end comes with to a call.
 struct ExpertOffer {
@@ -38,16 +38,6 @@ struct ExpertOffer {
   const std::byte* rows_at = nullptr;  // kDispatch: x; kCombine: the sums of all rows
   const std::byte* logits = nullptr;   // kDispatch
 };
-
-/// Runs body(begin, end) over [0, items), on the backend's threads if there are many values.
-template <class Body>
-void for_items(tensor::Backend& backend, int64_t items, int64_t values, const Body& body) {
-  if (values >= kManyValues) {
-    backend.for_ranges(items, std::cref(body));
-  } else {
-    body(int64_t{0}, items);
-  }
-}
 
 }  // namespace
 
@@ -108,7 +98,6 @@ class SharedExpertsEnd final : public tensor::ExpertExchange {
         rank_(rank),
         ranks_(static_cast<size_t>(experts_->shape_.rank_count)),
         backend_(backend) {
-    CHECK(backend.is_host(), "{} computes in memory of its own, wanted host memory", backend.description());
     stage_.take(end());
   }
   ~SharedExpertsEnd() override {
@@ -216,7 +205,7 @@ void SharedExpertsEnd::copy_rows(const SharedExperts::Stage::Offers& offers, Mat
     const ExpertOffer& offer = offers[ring * ranks_ + static_cast<size_t>(rank_)];
     if (offer.rows == 0) continue;
     const auto first = static_cast<size_t>(first_row_[ring]);
-    for_items(backend_, offer.rows, offer.rows * all_x.cols, [&](int64_t begin, int64_t end) {
+    for_backend_ranges(backend_, offer.rows, offer.rows * all_x.cols, [&](int64_t begin, int64_t end) {
       const auto at = static_cast<size_t>(begin);
       const auto count = static_cast<size_t>(end - begin);
       std::memcpy(all_x.data + (first + at) * x_bytes, offer.rows_at + at * x_bytes, count * x_bytes);
@@ -238,9 +227,10 @@ void SharedExpertsEnd::combine(Matrix all_sums, Matrix sums) {
     from[other] = reinterpret_cast<const float*>(call.offers()[other].rows_at) + first_row_[ring] * sums.cols;
   }
   float* const into = reinterpret_cast<float*>(sums.data);
-  for_items(backend_, rows, rows * sums.cols * static_cast<int64_t>(stage_.ends()), [&](int64_t begin, int64_t end) {
-    add_tree(std::span(from).first(stage_.ends()), {&into, 1}, begin * sums.cols, end * sums.cols);
-  });
+  for_backend_ranges(backend_, rows, rows * sums.cols * static_cast<int64_t>(stage_.ends()),
+                     [&](int64_t begin, int64_t end) {
+                       add_tree(std::span(from).first(stage_.ends()), {&into, 1}, begin * sums.cols, end * sums.cols);
+                     });
 }
 
 SharedExperts::SharedExperts(const Shape& shape, AbortFn on_abort) : shape_(shape), fate_(std::make_unique<Fate>()) {
@@ -259,7 +249,7 @@ std::unique_ptr<tensor::ExpertExchange> SharedExperts::join(const std::shared_pt
   CHECK(stage >= 0 && stage < experts->shape_.stage_count, "stage {} of {}", stage, experts->shape_.stage_count);
   CHECK(ring >= 0 && ring < experts->shape_.ring_count, "ring {} of {}", ring, experts->shape_.ring_count);
   CHECK(rank >= 0 && rank < experts->shape_.rank_count, "rank {} of {}", rank, experts->shape_.rank_count);
-  return std::make_unique<SharedExpertsEnd>(experts, stage, ring, rank, backend);
+  return stage_experts(std::make_unique<SharedExpertsEnd>(experts, stage, ring, rank, backend), backend);
 }
 
 void SharedExperts::abort(int32_t ring, const std::string& reason) {

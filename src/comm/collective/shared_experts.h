@@ -7,7 +7,7 @@
 
 #include "tensor/expert_exchange.h"
 
-/// The exchange of experts between rings of one process whose backends compute in host memory.
+/// The exchange of experts between rings of one process, in host memory.
 namespace millrace::comm {
 
 /// The exchanges of all stages of some rings, for one epoch of theirs. They end together. The ends share ownership.
@@ -27,8 +27,9 @@ class SharedExperts {
   SharedExperts(const SharedExperts&) = delete;
   SharedExperts& operator=(const SharedExperts&) = delete;
 
-  /// Returns the end of a rank, each of which is taken once. It uses the threads of `backend`, which outlives it. Its
-  /// destructor aborts and returns when no rank reads another's memory any more.
+  /// Returns the end of a rank, each of which is taken once. It uses the threads of `backend`, which outlives it, and
+  /// host copies of matrices on a device (stage_experts). Its destructor aborts and returns when no rank reads
+  /// another's memory any more.
   [[nodiscard]] static std::unique_ptr<tensor::ExpertExchange> join(const std::shared_ptr<SharedExperts>& experts,
                                                                     int32_t stage, int32_t ring, int32_t rank,
                                                                     tensor::Backend& backend);

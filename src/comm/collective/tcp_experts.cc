@@ -18,7 +18,9 @@
 
 #include "async/task_group.h"
 #include "base/check.h"
+#include "comm/collective/backend_ranges.h"
 #include "comm/collective/expert_transfers.h"
+#include "comm/collective/staged_experts.h"
 #include "comm/collective/sum_tree.h"
 #include "comm/ring_reason.h"
 #include "tensor/collective.h"
@@ -30,8 +32,6 @@ using tensor::DType;
 using tensor::Matrix;
 using Header = ExpertMessageHeader;
 
-/// The values from which on the backend's other threads help to add.
-constexpr int64_t kManySums = int64_t{32} << 10;
 /// Far above the rows of a micro-batch: a header with more is malformed.
 constexpr int64_t kMaxTransferRows = int64_t{1} << 28;
 
@@ -98,7 +98,6 @@ class TcpExpertsEnd final : public tensor::ExpertExchange {
         position_{.rank = experts_->options_.ring * ranks_ + rank, .size = experts_->end_count()},
         backend_(backend),
         transfers_(peers_of(*experts_, stage, rank), experts_->fate_->has_ended) {
-    CHECK(backend.is_host(), "{} computes in memory of its own, wanted host memory", backend.description());
     for (int32_t position = 0; position < position_.size; ++position) {
       if (position != position_.rank) peer_positions_.push_back(position);
     }
@@ -296,8 +295,7 @@ void TcpExpertsEnd::combine(Matrix all_sums, Matrix sums) {
     add_tree(std::span(from).first(static_cast<size_t>(position_.size)), {&into, 1}, begin, end);
   };
   const auto count = static_cast<int64_t>(values);
-  if (count * position_.size < kManySums) return add(0, count);
-  backend_.for_ranges(count, std::cref(add));
+  for_backend_ranges(backend_, count, count * position_.size, add);
 }
 
 TcpExperts::TcpExperts(TcpExpertsOptions options, AbortFn on_abort)
@@ -373,7 +371,7 @@ std::unique_ptr<tensor::ExpertExchange> TcpExperts::join(const std::shared_ptr<T
                                                          int32_t rank, tensor::Backend& backend) {
   CHECK(stage >= 0 && stage < experts->options_.shape.stage_count, "stage {}", stage);
   CHECK(rank >= 0 && rank < experts->options_.shape.rank_count, "rank {}", rank);
-  return std::make_unique<TcpExpertsEnd>(experts, stage, rank, backend);
+  return stage_experts(std::make_unique<TcpExpertsEnd>(experts, stage, rank, backend), backend);
 }
 
 void TcpExperts::abort(int32_t ring, const std::string& reason) {

@@ -10,8 +10,7 @@
 #include "comm/collective/shared_experts.h"
 #include "comm/tcp_link.h"
 
-/// The exchange of experts between rings of several processes whose backends compute in host memory.
-/// docs/collectives.md is its contract.
+/// The exchange of experts between rings of several processes, from host memory. docs/collectives.md is its contract.
 namespace millrace::comm {
 
 struct TcpExpertsOptions {
@@ -43,7 +42,8 @@ class TcpExperts {
   TcpExperts(const TcpExperts&) = delete;
   TcpExperts& operator=(const TcpExperts&) = delete;
 
-  /// Returns the end of a rank, each of which is taken once. It uses the threads of `backend`, which outlives it.
+  /// Returns the end of a rank, each of which is taken once. It uses the threads of `backend`, which outlives it, and
+  /// host copies of matrices on a device (stage_experts).
   [[nodiscard]] static std::unique_ptr<tensor::ExpertExchange> join(const std::shared_ptr<TcpExperts>& experts,
                                                                     int32_t stage, int32_t rank,
                                                                     tensor::Backend& backend);

@@ -84,18 +84,22 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
   CHECK(outer.ranks.size() == ranks_.size());
-  set_collectives(std::move(outer.collectives));  // may throw, before anything runs
+  // Both may throw, before anything runs.
+  set_collectives(std::move(outer.collectives));
+  join_expert_exchanges();
   running_ = ranks_.size();
   end_reason_.clear();
-  if (shape_.make_expert_exchange) {
-    for (const auto& host : ranks_) {
-      const auto rank = static_cast<uint32_t>(host->position.rank);
-      host->runner->set_expert_exchange(
-          shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
-    }
-  }
   add_inner_links(outer.ranks);
   for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
+}
+
+/// Gives each rank its end of the exchange of experts with other rings, if there is one.
+void LocalStages::join_expert_exchanges() {
+  if (!shape_.make_expert_exchange) return;
+  for (const auto& host : ranks_) {
+    const auto rank = static_cast<uint32_t>(host->position.rank);
+    host->runner->set_expert_exchange(shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
+  }
 }
 
 /// Gives each rank its end of the exchanges in its stage, which are made here unless some ranks are elsewhere.

@@ -95,6 +95,7 @@ class LocalStages {
   void add_inner_links(std::vector<StageLinks>& links);
   void link_leader(size_t leader, std::vector<StageLinks>& links);
   void set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer);
+  void join_expert_exchanges();
   void start_loop(HostedRank& host, StageLinks links);
   [[nodiscard]] asio::awaitable<void> run_loop(HostedRank& host);
   template <class End>
