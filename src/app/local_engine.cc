@@ -76,8 +76,9 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
-  if (resolved.node.shares_experts()) {
-    const auto shared = model::check_shared_experts(*config, resolved.node.expert_rings, resolved.tp_size);
+  if (resolved.stage.shares_experts()) {
+    const auto rings = static_cast<int32_t>(resolved.stage.expert_rings);
+    const auto shared = model::check_shared_experts(*config, rings, resolved.tp_size);
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
   }
   if (model::CacheGroups(*config).has_states() && resolved.head.scheduler.draft_tokens > 0) {
@@ -183,11 +184,11 @@ cluster::remote::RingFacts LocalEngine::facts() const {
 
 /// Returns how the experts are divided, which all rings that share them agree on; empty: they are not.
 std::string LocalEngine::expert_division() const {
-  if (!options_.node.shares_experts()) return {};
+  if (!options_.stage.shares_experts()) return {};
   std::vector<std::string> stages;
   for (const model::LayerRange& range : ranges_) stages.push_back(fmt::format("{}-{}", range.begin, range.end - 1));
   return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, in stages of the layers {}",
-                     options_.node.expert_rings, options_.tp_size,
+                     options_.stage.expert_rings, options_.tp_size,
                      stage_config(options_, sampling_vocab_).max_batch_tokens, fmt::join(stages, ", "));
 }
 
@@ -373,9 +374,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   sched::RingConfig shape = sched::ring_config(
       stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
       static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
-  if (expert_sharing_ != nullptr) {
+  if (expert_sharing_ != nullptr && !cluster_) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
-      return expert_sharing_->join(options_.node.expert_ring, stage, rank, *backend);
+      return expert_sharing_->join(static_cast<int32_t>(options_.stage.expert_ring), stage, rank, *backend);
     };
   }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
@@ -400,27 +401,28 @@ void LocalEngine::set_stages(const sched::LocalStages* stages) {
 
 void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape) {
   async::Runtime& runtime = head_thread_.runtime();
-  if (!cluster_) {
+  cluster::Coordinator* const nodes = cluster_ ? &cluster_->coordinator() : nullptr;
+  sched::RingBuilder* builder = nodes;
+  if (builder == nullptr) {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
-    if (expert_sharing_ != nullptr) {
-      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
-          runtime, *ring_builder_, expert_sharing_->epochs(), static_cast<uint32_t>(options_.node.expert_ring),
-          expert_sharing_->exchange(options_.node.expert_ring));
-    }
-    sched::RingBuilder& builder =
-        stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);
-    ring_ = std::make_unique<sched::Ring>(runtime, head, builder);
-    return;
+    builder = ring_builder_.get();
   }
-  cluster::Coordinator& coordinator = cluster_->coordinator();
-  ring_ = std::make_unique<sched::Ring>(runtime, head, coordinator);
+  if (expert_sharing_ != nullptr) {
+    const uint32_t number = options_.stage.expert_ring;
+    stepping_builder_ =
+        std::make_unique<sched::SteppingRingBuilder>(runtime, *builder, expert_sharing_->epochs(), number,
+                                                     expert_sharing_->exchange(static_cast<int32_t>(number), nodes));
+    builder = stepping_builder_.get();
+  }
+  ring_ = std::make_unique<sched::Ring>(runtime, head, *builder);
+  if (nodes == nullptr) return;
   pool_host_ = std::make_unique<HeadPoolHost>(*node_, runtime, config_, memory_fraction(options_),
                                               [this](const sched::LocalStages* stages) { set_stages(stages); });
   const cache::PoolSizes pages{.device = shape.bounds.page_count, .host = shape.bounds.host_page_count};
-  asio::post(head_thread_.context(), [this, pages, &coordinator] {
-    coordinator.set_local(*pool_host_, node_->stages(), pages);
-    coordinator.on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
-    coordinator.on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
+  asio::post(head_thread_.context(), [this, pages, nodes] {
+    nodes->set_local(*pool_host_, node_->stages(), pages);
+    nodes->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
+    nodes->on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
   });
 }
 

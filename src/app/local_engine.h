@@ -127,7 +127,7 @@ class LocalEngine {
   std::stop_source interruption_;                              // ends the lookup of this node's own name
   std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_
   std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
-  std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around ring_builder_, with shared experts
+  std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around the builder, with shared experts
   std::unique_ptr<sched::Ring> ring_;
 };
 

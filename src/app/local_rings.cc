@@ -50,8 +50,8 @@ Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& opti
     ring_options.node.ring = ring;
     ring_options.node.ring_count = local;
     if (shares_experts) {
-      ring_options.node.expert_ring = first + ring;
-      ring_options.node.expert_rings = options.dp_size;
+      ring_options.stage.expert_ring = static_cast<uint32_t>(first + ring);
+      ring_options.stage.expert_rings = static_cast<uint32_t>(options.dp_size);
     }
     auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, all->expert_sharing_.get());
     if (engine.has_error()) return engine.error();

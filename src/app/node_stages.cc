@@ -147,10 +147,11 @@ tensor::RankPosition NodeStages::position(size_t index) const {
 }
 
 std::optional<tensor::RankPosition> NodeStages::expert_position(size_t index) const {
-  if (!options_.node.shares_experts()) return std::nullopt;
+  const sched::StageConfig& stage = options_.stage;
+  if (!stage.shares_experts()) return std::nullopt;
   const tensor::RankPosition in_stage = position(index);
-  return tensor::RankPosition{.rank = options_.node.expert_ring * in_stage.size + in_stage.rank,
-                              .size = options_.node.expert_rings * in_stage.size};
+  return tensor::RankPosition{.rank = static_cast<int32_t>(stage.expert_ring) * in_stage.size + in_stage.rank,
+                              .size = static_cast<int32_t>(stage.expert_rings) * in_stage.size};
 }
 
 StageId NodeStages::stage(size_t index) const {
@@ -187,7 +188,7 @@ Result<void> NodeStages::make_backends() {
 /// Returns the earlier ring with the weights that the rank at an index computes with, near its memory; null: none.
 const NodeStages* NodeStages::find_weights(size_t index, std::span<const NodeStages* const> earlier) const {
   const Part& own = parts_[index];
-  if (!own.backend->is_host() || options_.node.shares_experts()) return nullptr;
+  if (!own.backend->is_host() || options_.stage.shares_experts()) return nullptr;
   bool is_far = false;
   for (const NodeStages* ring : earlier) {
     const bool is_same = index < ring->parts_.size() && ring->span(index) == span(index) &&

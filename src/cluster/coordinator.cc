@@ -11,6 +11,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
+bool is_ready(const NodeRoster::Node& node) {
+  return node.page_capacity && node.joining == RingEpoch(0);
+}
+
 }  // namespace
 
 Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
@@ -185,8 +189,11 @@ std::vector<JoinedNode> Coordinator::joined_nodes() {
 
 void Coordinator::send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined) {
   std::vector<Node>& nodes = roster_.nodes();
+  comm::ExpertEpoch experts_for_others = experts_;
+  for (comm::RankEndpoints& ring : experts_for_others.endpoints) ring = comm::for_others(std::move(ring));
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
     JoinRing join{.epoch = epoch, .pages = pages_, .nodes = joined, .fingerprint = fingerprint_};
+    join.experts = experts_for_others;
     join.channel_in = channels_[rank - 1];
     join.channel_out = rank + 1 < nodes.size() && channels_[rank];
     nodes[rank].joining = epoch;
@@ -223,12 +230,70 @@ asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::Tim
   }
 }
 
-asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
-  const auto is_ready = [](const Node& node) { return node.page_capacity && node.joining == RingEpoch(0); };
+asio::awaitable<void> Coordinator::gather() {
   for (;;) {
     co_await roster_.wait_for_all(is_ready, "come, load, or end the last epoch");
     if (roster_.agreed() && stages_ != nullptr) break;
     co_await agree_on_pools();
+  }
+}
+
+comm::RankEndpoints Coordinator::expert_endpoints(uint16_t own_port) const {
+  std::vector<NodePart> parts;
+  for (const Assignment& assignment : assignments_) parts.push_back(assignment.part());
+  const Assignment& own = assignments_.front();
+  comm::RankEndpoints endpoints;
+  for (uint32_t stage = 0; stage < own.stage_count; ++stage) {
+    for (uint32_t rank = 0; rank < own.stage.rank_count; ++rank) {
+      const size_t node = node_of(parts, StageId(stage), rank);
+      const Node& found = roster_.nodes()[node];
+      comm::TcpEndpoint endpoint{.host = "", .port = node == 0 ? own_port : found.expert_port};
+      if (found.connection) endpoint.host = found.connection->peer_host();
+      endpoints.push_back(endpoint.for_others());
+    }
+  }
+  return endpoints;
+}
+
+void Coordinator::share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange) {
+  experts_ = std::move(epoch);
+  exchange_ = &exchange;
+}
+
+/// The other rings wait for the ranks of this one from now on: a node that has gone meanwhile, or is another process,
+/// would keep them waiting.
+void Coordinator::check_gathered() const {
+  for (uint32_t rank = 1; rank < roster_.nodes().size(); ++rank) {
+    if (is_ready(roster_.nodes()[rank])) continue;
+    throw ErrorException(make_error(ErrorCode::kUnavailable, "{} has gone before the common epoch began",
+                                    roster_.reports().name(rank)));
+  }
+  const comm::RankEndpoints& own = experts_.endpoints[assignments_.front().stage.expert_ring];
+  if (roster_.agreed() && stages_ != nullptr && expert_endpoints(own.front().port) == own) return;
+  throw_error(ErrorCode::kUnavailable, "a node has come anew before the common epoch began");
+}
+
+EpochLinksOptions Coordinator::own_links(RingEpoch epoch, async::TimePoint deadline,
+                                         const std::vector<JoinedNode>& joined) const {
+  return {.epoch = epoch,
+          .node = 0,
+          .nodes = joined,
+          .assignment = assignments_.front(),
+          .config = options_.config,
+          .silence = options_.timing.silence_limit,
+          .deadline = deadline,
+          .channel_in = false,
+          .channel_out = channels_[0],
+          .transfer_timeout = options_.transfer_timeout,
+          .experts = experts_,
+          .exchange = exchange_};
+}
+
+asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
+  if (exchange_ != nullptr) {
+    check_gathered();
+  } else {
+    co_await gather();
   }
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
@@ -237,17 +302,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   // Read here: a node may be gone before the tasks start.
   const std::vector<JoinedNode> nodes = joined_nodes();
   send_join_requests(epoch, nodes);
-  EpochLinks links(runtime_, *ring_listener_, *stages_,
-                   {.epoch = epoch,
-                    .node = 0,
-                    .nodes = nodes,
-                    .assignment = assignments_.front(),
-                    .config = options_.config,
-                    .silence = options_.timing.silence_limit,
-                    .deadline = deadline,
-                    .channel_in = false,
-                    .channel_out = channels_[0],
-                    .transfer_timeout = options_.transfer_timeout},
+  EpochLinks links(runtime_, *ring_listener_, *stages_, own_links(epoch, deadline, nodes),
                    [this] { roster_.notify(); });
   OutputLink output;
   async::TaskGroup linking(runtime_);
@@ -261,8 +316,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   } catch (...) {
     failure = std::current_exception();
   }
-  linking.cancel();
-  co_await linking.join();
+  co_await links.end(linking);
   if (links.lost_channel() != StageId(0)) channel_selector_.give_up(links.lost_channel(), links.failure()->message);
   if (failure) std::rethrow_exception(failure);
   co_return start_own_ranks(std::move(output), links);
@@ -291,6 +345,8 @@ asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason
   for (const Node& node : roster_.nodes()) {
     if (node.joining == epoch) node.connection->send(Stop{epoch, reason});
   }
+  experts_ = {};
+  exchange_ = nullptr;
   if (stages_ != nullptr) {
     stages_->stop(reason);
     co_await stages_->join();

@@ -76,6 +76,15 @@ class Coordinator final : public sched::RingBuilder {
   /// Returns the nodes by rank, from any thread.
   [[nodiscard]] std::vector<NodeInfo> nodes() const { return roster_.reports().nodes(); }
 
+  /// Waits until every node is there and has loaded, and agrees with them on the pools: build() does not wait then.
+  /// Throws when interrupted.
+  [[nodiscard]] asio::awaitable<void> gather();
+  /// Returns where other rings reach the ranks of all nodes, after gather(); those of this node at `own_port`.
+  [[nodiscard]] comm::RankEndpoints expert_endpoints(uint16_t own_port) const;
+  /// Lets the next build() connect all ranks with those of other rings in a common epoch, which begins once gather() is
+  /// over. `exchange` is that of this node, and outlives the epoch.
+  void share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange);
+
   [[nodiscard]] asio::awaitable<sched::RingEnds> build(RingEpoch epoch) override;
   [[nodiscard]] asio::awaitable<void> tear_down(RingEpoch epoch, std::string reason) override;
   void interrupt() override { roster_.interrupt(); }
@@ -90,6 +99,10 @@ class Coordinator final : public sched::RingBuilder {
                                                         const OutputLink& output, const EpochLinks& links);
   [[nodiscard]] std::vector<JoinedNode> joined_nodes();
   void send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined);
+  [[nodiscard]] EpochLinksOptions own_links(RingEpoch epoch, async::TimePoint deadline,
+                                            const std::vector<JoinedNode>& joined) const;
+  /// Throws ErrorException (kUnavailable) if the nodes are not those that gather() has found.
+  void check_gathered() const;
   [[nodiscard]] sched::RingEnds start_own_ranks(OutputLink output, EpochLinks& links);
   [[nodiscard]] asio::awaitable<void> agree_on_pools();
   [[nodiscard]] LoadedRing summarize(std::vector<std::string> own_stages);
@@ -117,6 +130,8 @@ class Coordinator final : public sched::RingBuilder {
   cache::PoolSizes pages_;
   std::string fingerprint_;     // of the ring, once all have loaded; empty: there is no store
   std::vector<bool> channels_;  // of the newest epoch, by the rank of the sender
+  comm::ExpertEpoch experts_;   // that the next build() or the epoch under way takes part in
+  comm::EpochExperts* exchange_ = nullptr;  // of experts_
   ChannelSelector channel_selector_;
   mutable std::mutex stats_mutex_;
 };

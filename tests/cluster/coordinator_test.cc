@@ -5,6 +5,7 @@
 #include "cluster/fake_head.h"
 #include "cluster/support.h"
 #include "support/captured_log.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::cluster;
@@ -191,6 +192,48 @@ asio::awaitable<void> interrupt_a_wait(FakeHead& head) {
   co_await tasks.join();
 }
 
+/// Rings with shared experts: the nodes' addresses go out and come back in, and a node that goes in between is noticed.
+asio::awaitable<void> share_experts_with_another_ring(FakeHead& head) {
+  comm::EpochExperts exchange({.shape = {.ring_count = 2, .rank_count = 1, .stage_count = 2}, .ring = 0});
+  const uint16_t port = exchange.listen(head.runtime()).value();
+  Loaded loaded = loaded_node();
+  loaded.expert_port = 77;
+  auto node = co_await join_as_node(head, loaded);
+  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {"own weights"});
+  co_await head.coordinator().gather();
+  // The node is on the head's host, so other hosts know it by the head's address.
+  const comm::RankEndpoints own = head.coordinator().expert_endpoints(port);
+  REQUIRE(own == comm::RankEndpoints{{"", port}, {"", 77}});
+  const comm::RankEndpoints other{{"10.0.0.2", 5}, {"127.0.0.1", 6}};
+  head.coordinator().share_experts({.number = 9, .endpoints = {own, other}}, exchange);
+  Visit found;
+  async::TaskGroup nodes(head.runtime());
+  nodes.spawn("visit", visit_and_leave(node, loaded, found));
+  const std::string gone = co_await failure_to_form(head, RingEpoch(1));
+  REQUIRE(gone == "node 1 of 2 (stages 1 to 1): out of power");
+  co_await nodes.join();
+  REQUIRE(found.join.experts.number == 9);
+  REQUIRE(found.join.experts.endpoints == std::vector<comm::RankEndpoints>{own, {{"10.0.0.2", 5}, {"", 6}}});
+
+  loaded.pools.device = kPages;  // a process that has kept them
+  node = co_await join_as_node(head, loaded);
+  co_await head.coordinator().gather();
+  head.coordinator().share_experts({.number = 10, .endpoints = {own, other}}, exchange);
+  co_await end(node);
+  while (!head.coordinator().nodes()[1].compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  const std::string lost = co_await failure_to_form(head, RingEpoch(2));
+  REQUIRE_THAT(lost, test::Mentions("node 1 of 2 (stages 1 to 1)", "before the common epoch"));
+
+  loaded.expert_port = 78;
+  node = co_await join_as_node(head, loaded);
+  co_await head.coordinator().gather();
+  head.coordinator().share_experts({.number = 11, .endpoints = {own, other}}, exchange);
+  const std::string anew = co_await failure_to_form(head, RingEpoch(3));
+  REQUIRE_THAT(anew, test::Mentions("a node has come anew"));
+  co_await end(node);
+  co_await exchange.close();
+}
+
 }  // namespace
 
 TEST_CASE("an epoch is given up as soon as one of its nodes is gone") {
@@ -223,4 +266,9 @@ TEST_CASE("a process that returns with its pools keeps them") {
 TEST_CASE("memory is measured at each attempt until it suffices") {
   FakeHead head;
   head.run(lack_memory_for_a_while(head));
+}
+
+TEST_CASE("nodes are connected with those of rings that share experts") {
+  FakeHead head;
+  head.run(share_experts_with_another_ring(head));
 }

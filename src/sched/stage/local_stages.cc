@@ -87,15 +87,19 @@ void LocalStages::start(OuterLinks outer) {
   set_collectives(std::move(outer.collectives));  // may throw, before anything runs
   running_ = ranks_.size();
   end_reason_.clear();
-  if (shape_.make_expert_exchange) {
-    for (const auto& host : ranks_) {
-      const auto rank = static_cast<uint32_t>(host->position.rank);
-      host->runner->set_expert_exchange(
-          shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
-    }
-  }
+  set_expert_exchanges(std::move(outer.experts));
   add_inner_links(outer.ranks);
   for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
+}
+
+void LocalStages::set_expert_exchanges(std::vector<std::unique_ptr<tensor::ExpertExchange>> outer) {
+  if (outer.empty() && shape_.make_expert_exchange) {
+    for (const auto& host : ranks_) {
+      const auto rank = static_cast<uint32_t>(host->position.rank);
+      outer.push_back(shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
+    }
+  }
+  for (size_t i = 0; i < outer.size(); ++i) ranks_[i]->runner->set_expert_exchange(std::move(outer[i]));
 }
 
 /// Gives each rank its end of the exchanges in its stage, which are made here unless some ranks are elsewhere.
