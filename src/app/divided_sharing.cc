@@ -1,6 +1,8 @@
 #include "app/divided_sharing.h"
 
+#include <optional>
 #include <random>
+#include <vector>
 
 #include "cluster/coordinator.h"
 #include "comm/collective/epoch_experts.h"
@@ -32,8 +34,12 @@ class DividedSharing::Part final : public sched::EpochExchange {
                    owner.epochs().end_epoch(epoch, origin, reason);
                  }) {}
 
-  /// Sets the builder of a ring with several nodes, which connects the ranks of all of them; null: all are here.
-  void set_nodes(cluster::Coordinator* nodes) { nodes_ = nodes; }
+  /// Sets the arguments of ExpertSharing::exchange().
+  void set(cluster::Coordinator* nodes, const std::optional<model::RingContents>& contents) {
+    nodes_ = nodes;
+    contents_ = contents;
+  }
+  [[nodiscard]] const std::string& page_fingerprint() const { return page_fingerprint_; }
   asio::awaitable<comm::RingExperts> open(async::Runtime& runtime) override;
   asio::awaitable<void> begin(async::Runtime& runtime, const sched::StepEpochs::Membership& epoch) override;
   asio::awaitable<void> close() override { return experts_.close(); }
@@ -44,7 +50,9 @@ class DividedSharing::Part final : public sched::EpochExchange {
   const comm::SharedExperts::Shape shape_;
   const int32_t ring_;
   cluster::Coordinator* nodes_ = nullptr;
-  comm::RingExperts own_;  // as open() has returned it
+  std::optional<model::RingContents> contents_;  // nothing: there is no store, or nodes_ has them
+  comm::RingExperts own_;                        // as open() has returned it
+  std::string page_fingerprint_;                 // of the epoch that has begun; empty: there is no store
   comm::EpochExperts experts_;
 };
 
@@ -57,6 +65,8 @@ asio::awaitable<comm::RingExperts> DividedSharing::Part::open(async::Runtime& ru
   } else {
     own_.endpoints.assign(static_cast<size_t>(shape_.stage_count * shape_.rank_count), {.host = "", .port = *port});
   }
+  const std::optional<model::RingContents>& contents = nodes_ != nullptr ? nodes_->contents() : contents_;
+  if (contents) own_.contents = contents->words();
   co_return own_;
 }
 
@@ -65,8 +75,19 @@ asio::awaitable<void> DividedSharing::Part::begin(async::Runtime& runtime, const
   for (const comm::RingExperts& ring : epoch.rings) common.endpoints.push_back(ring.endpoints);
   // Other rings see the nodes of this one by other addresses.
   common.endpoints.at(static_cast<size_t>(ring_)) = own_.endpoints;
+  page_fingerprint_.clear();
+  if (own_.contents != comm::RingExperts{}.contents) {
+    std::vector<model::RingContents> rings;
+    for (const comm::RingExperts& ring : epoch.rings) {
+      if (ring.contents == comm::RingExperts{}.contents) {
+        throw_error(ErrorCode::kData, "a ring that shares experts says nothing of its pages, wanted a page store on all");
+      }
+      rings.push_back(model::RingContents::from_words(ring.contents));
+    }
+    page_fingerprint_ = model::page_fingerprint(rings).to_string();
+  }
   if (nodes_ != nullptr) {
-    nodes_->share_experts(std::move(common), experts_);
+    nodes_->share_experts(std::move(common), experts_, page_fingerprint_);
     co_return;
   }
   const auto connected = co_await experts_.connect(runtime, std::move(common), comm::RankBlock::all(shape_),
@@ -104,9 +125,14 @@ sched::StepEpochs& DividedSharing::epochs() {
   return group_ ? static_cast<sched::StepEpochs&>(*group_) : *remote_;
 }
 
-sched::EpochExchange& DividedSharing::exchange(int32_t ring, cluster::Coordinator* nodes) {
-  part(ring).set_nodes(nodes);
+sched::EpochExchange& DividedSharing::exchange(int32_t ring, cluster::Coordinator* nodes,
+                                               std::optional<model::RingContents> contents) {
+  part(ring).set(nodes, contents);
   return part(ring);
+}
+
+std::string DividedSharing::page_fingerprint(int32_t ring) {
+  return part(ring).page_fingerprint();
 }
 
 std::unique_ptr<tensor::ExpertExchange> DividedSharing::join(int32_t ring, StageId stage, uint32_t rank,

@@ -21,7 +21,9 @@ class DividedSharing final : public ExpertSharing {
   ~DividedSharing() override;
 
   [[nodiscard]] sched::StepEpochs& epochs() override;
-  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes) override;
+  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes,
+                                               std::optional<model::RingContents> contents) override;
+  [[nodiscard]] std::string page_fingerprint(int32_t ring) override;
   [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
                                                              tensor::Backend& backend) override;
   /// Returns the epochs of the front's process; null in another one.

@@ -10,6 +10,7 @@
 #include "app/division_report.h"
 #include "app/expert_sharing.h"
 #include "app/head_pool_host.h"
+#include "app/naming_ring_builder.h"
 #include "app/node_stages.h"
 #include "app/rank_processors.h"
 #include "app/stage_backend.h"
@@ -187,17 +188,19 @@ std::string LocalEngine::expert_division() const {
   if (!options_.stage.shares_experts()) return {};
   std::vector<std::string> stages;
   for (const model::LayerRange& range : ranges_) stages.push_back(fmt::format("{}-{}", range.begin, range.end - 1));
-  return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, in stages of the layers {}",
+  return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, {} page store, in stages of the layers {}",
                      options_.stage.expert_rings, options_.tp_size,
-                     stage_config(options_, sampling_vocab_).max_batch_tokens, fmt::join(stages, ", "));
+                     stage_config(options_, sampling_vocab_).max_batch_tokens,
+                     options_.node.storage.enabled() ? "with a" : "without", fmt::join(stages, ", "));
 }
 
-std::vector<std::string> LocalEngine::contents() const {
-  return node_->contents();
+std::optional<model::RingContents> LocalEngine::contents() const {
+  if (!options_.node.storage.enabled()) return std::nullopt;
+  return model::ring_contents(node_->contents());
 }
 
-void LocalEngine::set_contents(const std::vector<std::string>& contents) {
-  if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(contents).to_string();
+void LocalEngine::set_contents(std::span<const model::RingContents> rings) {
+  fingerprint_ = model::page_fingerprint(rings).to_string();
 }
 
 LocalEngine::~LocalEngine() {
@@ -256,7 +259,7 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   auto loaded = NodeStages::load(*checkpoint_, config_, node, rings);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
-  if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(node_->contents()).to_string();
+  if (const auto own = contents(); own && expert_sharing_ == nullptr) set_contents({&*own, 1});
   const std::lock_guard lock(interrupt_mutex_);
   compute_ = node_->compute();
   return {};
@@ -376,7 +379,7 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
       static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
   if (expert_sharing_ != nullptr && !cluster_) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
-      return expert_sharing_->join(static_cast<int32_t>(options_.stage.expert_ring), stage, rank, *backend);
+      return expert_sharing_->join(own_expert_ring(), stage, rank, *backend);
     };
   }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
@@ -399,19 +402,34 @@ void LocalEngine::set_stages(const sched::LocalStages* stages) {
   stages_ = stages;
 }
 
+/// Makes the stages of a ring of one process with other names of stored pages, while none of them runs.
+Result<sched::LocalStages*> LocalEngine::make_stages_again(const sched::RingConfig& shape,
+                                                           const std::string& fingerprint) {
+  set_stages(nullptr);
+  if (node_->made()) node_->destroy_stages();
+  RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint));
+  set_stages(&node_->stages());
+  return &node_->stages();
+}
+
 void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape) {
   async::Runtime& runtime = head_thread_.runtime();
   cluster::Coordinator* const nodes = cluster_ ? &cluster_->coordinator() : nullptr;
   sched::RingBuilder* builder = nodes;
+  if (builder == nullptr && options_.node.storage.enabled() && fingerprint_.empty()) {
+    naming_builder_ = std::make_unique<NamingRingBuilder>(
+        runtime, shape, [this] { return expert_sharing_->page_fingerprint(own_expert_ring()); },
+        [this, shape](const std::string& fingerprint) { return make_stages_again(shape, fingerprint); });
+    builder = naming_builder_.get();
+  }
   if (builder == nullptr) {
     ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
     builder = ring_builder_.get();
   }
   if (expert_sharing_ != nullptr) {
-    const uint32_t number = options_.stage.expert_ring;
-    stepping_builder_ =
-        std::make_unique<sched::SteppingRingBuilder>(runtime, *builder, expert_sharing_->epochs(), number,
-                                                     expert_sharing_->exchange(static_cast<int32_t>(number), nodes));
+    stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
+        runtime, *builder, expert_sharing_->epochs(), options_.stage.expert_ring,
+        expert_sharing_->exchange(own_expert_ring(), nodes, nodes == nullptr ? contents() : std::nullopt));
     builder = stepping_builder_.get();
   }
   ring_ = std::make_unique<sched::Ring>(runtime, head, *builder);

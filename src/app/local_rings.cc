@@ -84,11 +84,6 @@ Result<void> LocalRings::share_experts(const EngineOptions& options, const RingP
     expert_sharing_ = std::make_unique<LocalSharing>(shape, lookahead);
     return {};
   }
-  if (options.node.storage.enabled()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "--enable-ep with rings in several processes and --hicache-storage-backend: the names of stored pages "
-                 "follow from the experts of all rings, which one process does not have; wanted no page store"};
-  }
   auto divided = placement.number
                      ? std::make_unique<DividedSharing>(shape, *placement.number, options.node.ring_timeout)
                      : std::make_unique<DividedSharing>(shape, local, lookahead, options.node.ring_timeout);
@@ -169,9 +164,11 @@ Result<void> LocalRings::start_local() {
 
 /// Gives all rings the same names of stored pages, which follow from the experts of each.
 void LocalRings::share_contents() {
-  std::vector<std::string> all;
+  std::vector<model::RingContents> all;
   for (const auto& ring : rings_) {
-    for (std::string& text : ring->contents()) all.push_back(std::move(text));
+    const auto contents = ring->contents();
+    if (!contents) return;  // there is no store
+    all.push_back(*contents);
   }
   for (const auto& ring : rings_) ring->set_contents(all);
 }

@@ -256,7 +256,7 @@ Result<void> NodeStages::prepare(size_t index) {
     return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
   }
   if (!part.backend->is_host()) part.graph_stats = part.model->graph_stats();
-  if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
+  part.fingerprint = part.model->fingerprint();
   part.thread = std::make_unique<async::IoThread>(name(index));
   const model::StageSpan& held = span(index);
   const auto weights_ring = part.weights_ring;
@@ -307,13 +307,15 @@ size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) c
   return kOutputBuffers + (is_read_in_place ? std::min(depth, kMaxExtraBuffers) : 0);
 }
 
-std::vector<std::string> NodeStages::contents() const {
-  std::vector<std::string> texts;
+model::PageContents NodeStages::contents() const {
+  model::PageContents contents;
   for (const Part& part : parts_) {
-    if (!part.fingerprint.empty())
-      texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend, options_.stage)));
+    if (!part.fingerprint) continue;
+    const std::string format = page_format(*part.backend, options_.stage);
+    contents.add({.ranks = {fmt::format("{} {}", part.fingerprint->common.to_string(), format)},
+                  .experts = part.fingerprint->experts});
   }
-  return texts;
+  return contents;
 }
 
 Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& bounds) {
@@ -335,7 +337,7 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
 }
 
 Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& bounds, const std::string& fingerprint) {
-  if (!options_.stage.has_store) return {};
+  if (!options_.stage.has_store || fingerprint.empty()) return {};
   Part& part = parts_[index];
   const model::LayerRange& layers = span(index).layers;
   cache::StoreIdentity identity{.model_fingerprint = fingerprint,
@@ -443,7 +445,7 @@ cluster::Loaded loaded_report(const NodeStages& node, double fraction) {
   cluster::Loaded loaded{.compute = node.compute(),
                          .first = node.first_channels(),
                          .last = node.last_channels(),
-                         .stages = node.contents()};
+                         .contents = node.contents()};
   if (node.made()) return loaded;
   const NodeMemory memory = node.memory();
   loaded.page_capacity = memory.page_capacity(fraction);

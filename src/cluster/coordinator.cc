@@ -69,30 +69,34 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   return all;
 }
 
-asio::awaitable<LoadedRing> Coordinator::wait_until_loaded(std::string compute, std::vector<std::string> stages) {
+asio::awaitable<LoadedRing> Coordinator::wait_until_loaded(std::string compute, model::PageContents contents) {
   roster_.reports().set_compute(0, compute);
   co_await roster_.wait_for_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
-  co_return summarize(std::move(stages));
+  co_return summarize(std::move(contents));
 }
 
 /// Counts the memory of the other nodes, all of which have loaded: from now on they are agreed on what follows from it.
-LoadedRing Coordinator::summarize(std::vector<std::string> own_stages) {
+LoadedRing Coordinator::summarize(model::PageContents contents) {
   LoadedRing ring;
   std::vector<Node>& nodes = roster_.nodes();
   for (auto node = nodes.begin() + 1; node != nodes.end(); ++node) {
     node->agreed = true;
     ring.page_capacity = std::min(ring.page_capacity, *node->page_capacity);
     ring.host_page_capacity = std::min(ring.host_page_capacity, node->host_page_capacity);
-    own_stages.insert(own_stages.end(), node->stages.begin(), node->stages.end());
+    contents.add(node->contents);
   }
-  set_fingerprint(own_stages);
+  if (!contents.ranks.empty()) {
+    contents_ = model::ring_contents(contents);
+    // Rings that share experts name pages together, epoch by epoch.
+    if (!assignments_.front().stage.shares_experts()) {
+      set_fingerprint(model::page_fingerprint({&*contents_, 1}).to_string());
+    }
+  }
   ring.fingerprint = fingerprint_;
   return ring;
 }
 
-void Coordinator::set_fingerprint(const std::vector<std::string>& stages) {
-  if (stages.empty()) return;
-  std::string fingerprint = model::fingerprint(stages).to_string();
+void Coordinator::set_fingerprint(std::string fingerprint) {
   if (!fingerprint_.empty() && fingerprint != fingerprint_) {
     log::warn("the weights of the ring, or what computes with them, have changed: pages stored so far are not used");
   }
@@ -102,6 +106,7 @@ void Coordinator::set_fingerprint(const std::vector<std::string>& stages) {
 void Coordinator::set_local(PoolHost& local, sched::LocalStages& stages, cache::PoolSizes pages) {
   local_ = &local;
   pages_ = pages;
+  local_fingerprint_ = fingerprint_;
   roster_.set_pools(pages);
   roster_.nodes().front().last_channels = stages.last_channels();
   set_stages(&stages);
@@ -123,17 +128,32 @@ asio::awaitable<void> Coordinator::agree_on_pools() {
     if (own.has_error()) throw ErrorException(own.error());
     co_await roster_.measure_all();
   }
-  LoadedRing ring = summarize(own->stages);
+  LoadedRing ring = summarize(std::move(own->contents));
   ring.page_capacity = std::min(ring.page_capacity, own->page_capacity);
   ring.host_page_capacity = std::min(ring.host_page_capacity, own->host_page_capacity);
   const auto pages = options_.pool_sizes(ring);
   if (pages.has_error()) throw ErrorException(pages.error());
   pages_ = *pages;
   roster_.set_pools(pages_);
+  co_await make_stages();
+}
+
+/// Makes the stages of this node, whose pools are freed.
+asio::awaitable<void> Coordinator::make_stages() {
   const auto stages = co_await loader_.run<sched::LocalStages*>(
       [this] { return local_->stages(assignments_.front(), pages_, fingerprint_); });
   if (stages.has_error()) throw ErrorException(stages.error());
+  local_fingerprint_ = fingerprint_;
   set_stages(*stages);
+}
+
+/// Makes the stages of this node again where stored pages have other names now. The other nodes do so by themselves.
+asio::awaitable<void> Coordinator::name_pages() {
+  if (fingerprint_ == local_fingerprint_) co_return;
+  set_stages(nullptr);
+  const auto freed = co_await loader_.run<Loaded>([this] { return local_->measure(); });
+  if (freed.has_error()) throw ErrorException(freed.error());
+  co_await make_stages();
 }
 
 std::vector<bool> Coordinator::choose_channels() {
@@ -255,7 +275,8 @@ comm::RankEndpoints Coordinator::expert_endpoints(uint16_t own_port) const {
   return endpoints;
 }
 
-void Coordinator::share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange) {
+void Coordinator::share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange, std::string fingerprint) {
+  set_fingerprint(std::move(fingerprint));
   experts_ = std::move(epoch);
   exchange_ = &exchange;
 }
@@ -292,6 +313,7 @@ EpochLinksOptions Coordinator::own_links(RingEpoch epoch, async::TimePoint deadl
 asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   if (exchange_ != nullptr) {
     check_gathered();
+    co_await name_pages();
   } else {
     co_await gather();
   }

@@ -105,8 +105,10 @@ void put(ByteWriter& out, const Loaded& loaded) {
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (const std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) out.put_string(*text);
   }
-  out.put(static_cast<uint32_t>(loaded.stages.size()));
-  for (const std::string& stage : loaded.stages) out.put_string(stage);
+  out.put(static_cast<uint32_t>(loaded.contents.ranks.size()));
+  for (const std::string& rank : loaded.contents.ranks) out.put_string(rank);
+  out.put(loaded.contents.experts.high);
+  out.put(loaded.contents.experts.low);
 }
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
@@ -118,8 +120,10 @@ void get(ByteReader& in, Loaded& loaded) {
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) *text = in.get_string();
   }
-  loaded.stages.resize(in.get_count(sizeof(uint32_t)));
-  for (std::string& stage : loaded.stages) stage = in.get_string();
+  loaded.contents.ranks.resize(in.get_count(sizeof(uint32_t)));
+  for (std::string& rank : loaded.contents.ranks) rank = in.get_string();
+  loaded.contents.experts.high = in.get<uint64_t>();
+  loaded.contents.experts.low = in.get<uint64_t>();
 }
 
 constexpr std::array kPartFields = {&NodePart::first_stage, &NodePart::stage_count, &NodePart::first_rank,

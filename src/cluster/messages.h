@@ -60,7 +60,7 @@ struct Loaded {
   std::string compute;              ///< dtype, device and instruction set
   tensor::ChannelSupport first;     ///< of the device of its first stage, which receives activations
   tensor::ChannelSupport last;      ///< of the device of its last stage, which sends activations
-  std::vector<std::string> stages;  ///< with a store: per rank, what determines the content of its pages
+  model::PageContents contents;     ///< with a store: what the pages of its ranks follow from
 };
 
 /// A node as others link with it.

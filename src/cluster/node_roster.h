@@ -31,7 +31,7 @@ class NodeRoster {
     bool agreed = false;                    // its memory is known to hold the pools of the ring
     tensor::ChannelSupport first_channels;  // as in Loaded
     tensor::ChannelSupport last_channels;
-    std::vector<std::string> stages;  // as Loaded says
+    model::PageContents contents;  // as Loaded says
     RingEpoch joining{0};             // asked to join this epoch; 0: none
     bool ring_joined = false;
     bool quiet = false;  // silent for longer than ControlTiming::quiet_limit

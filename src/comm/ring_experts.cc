@@ -37,13 +37,11 @@ void get(ByteReader& in, RankEndpoints& endpoints) {
 
 void put(ByteWriter& out, const RingExperts& experts) {
   put(out, experts.endpoints);
-  out.put(static_cast<uint32_t>(experts.contents.size()));
-  for (const std::string& rank : experts.contents) out.put_string(rank);
+  for (const uint64_t word : experts.contents) out.put(word);
 }
 void get(ByteReader& in, RingExperts& experts) {
   get(in, experts.endpoints);
-  experts.contents.resize(in.get_count(sizeof(uint32_t)));
-  for (std::string& rank : experts.contents) rank = in.get_string();
+  for (uint64_t& word : experts.contents) word = in.get<uint64_t>();
 }
 
 void put(ByteWriter& out, const ExpertEpoch& epoch) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,7 +20,7 @@ using RankEndpoints = std::vector<TcpEndpoint>;
 /// What a ring that shares experts with others says of itself when it joins a common epoch.
 struct RingExperts {
   RankEndpoints endpoints;            ///< empty where all rings are in one process
-  std::vector<std::string> contents;  ///< with a page store: per rank, what determines the content of its pages
+  std::array<uint64_t, 4> contents{};  ///< with a page store: the hashes of what its pages follow from; else zeros
   friend bool operator==(const RingExperts&, const RingExperts&) = default;
 };
 

@@ -89,7 +89,8 @@ TEST_CASE("assignments and load reports survive the wire") {
                                                                .compute = "bf16 cpu avx2",
                                                                .first = {"GPU-1", "NCCL 2.28.9", ""},
                                                                .last = {"GPU-2", "", "--nccl off"},
-                                                               .stages = {"first", "", "third"}})));
+                                                               .contents = {.ranks = {"first", "", "third"},
+                                                                            .experts = {1, 2}}})));
   REQUIRE(loaded.page_capacity == 123);
   REQUIRE(loaded.host_page_capacity == 456);
   REQUIRE(loaded.pools == cache::PoolSizes{78, 90});
@@ -99,7 +100,8 @@ TEST_CASE("assignments and load reports survive the wire") {
   REQUIRE(loaded.first.unavailable_reason.empty());
   REQUIRE(loaded.last.device == "GPU-2");
   REQUIRE(loaded.last.unavailable_reason == "--nccl off");
-  REQUIRE(loaded.stages == std::vector<std::string>{"first", "", "third"});
+  REQUIRE(loaded.contents.ranks == std::vector<std::string>{"first", "", "third"});
+  REQUIRE(loaded.contents.experts == model::Fingerprint{1, 2});
 }
 
 TEST_CASE("how a node joins an epoch survives the wire") {
@@ -190,9 +192,10 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .compute = "c",
                       .first = {"d", "p", ""},
                       .last = {"", "", "m"},
-                      .stages = {"s"}};
+                      .contents = {.ranks = {"s"}, .experts = {6, 7}}};
   REQUIRE(bytes_of(loaded) == hex_of(R"(02 0100000000000000 0200000000000000 03000000 04000000
-      0500 01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73)"));
+      0500 01000000 63 01000000 64 01000000 70 00000000 00000000 00000000 01000000 6d 01000000 01000000 73
+      0600000000000000 0700000000000000)"));
   REQUIRE(bytes_of(JoinRing{.epoch = RingEpoch(1),
                             .pages = {2, 3},
                             .nodes = {{"h", 4, {5, 6, 7, 8}}},

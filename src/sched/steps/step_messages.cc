@@ -23,7 +23,7 @@ void put(ByteWriter& out, const EpochBegun& begun) {
 }
 void get(ByteReader& in, EpochBegun& begun) {
   begun.epoch = in.get<uint64_t>();
-  begun.rings.resize(in.get_count(2 * sizeof(uint32_t)));
+  begun.rings.resize(in.get_count(sizeof(uint32_t) + 4 * sizeof(uint64_t)));
   for (comm::RingExperts& ring : begun.rings) get(in, ring);
 }
 

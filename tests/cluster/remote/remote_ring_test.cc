@@ -400,7 +400,7 @@ class SteppingHead {
     membership_ = co_await epochs.join(
         ring, thread_.runtime(),
         {.endpoints = {{.host = "", .port = static_cast<uint16_t>(7 + ring)}, {.host = "10.0.0.9", .port = 1}},
-         .contents = {fmt::format("weights {}", ring)}});
+         .contents = {1, 2, 3, ring}});
   }
   asio::awaitable<void> wait_for_end(std::promise<std::string>& to) {
     std::string reason;
@@ -433,8 +433,8 @@ TEST_CASE("rings of two processes step together until one is lost") {
     REQUIRE(first.membership().epoch == epoch);
     REQUIRE(second.membership().epoch == epoch);
     // The host of a ring's head is known by its connection, those of its other nodes by what it says.
-    const comm::RingExperts first_ring{.endpoints = {{"127.0.0.1", 7}, {"10.0.0.9", 1}}, .contents = {"weights 0"}};
-    const comm::RingExperts second_ring{.endpoints = {{"127.0.0.1", 8}, {"10.0.0.9", 1}}, .contents = {"weights 1"}};
+    const comm::RingExperts first_ring{.endpoints = {{"127.0.0.1", 7}, {"10.0.0.9", 1}}, .contents = {1, 2, 3, 0}};
+    const comm::RingExperts second_ring{.endpoints = {{"127.0.0.1", 8}, {"10.0.0.9", 1}}, .contents = {1, 2, 3, 1}};
     REQUIRE(first.membership().rings[1] == second_ring);
     REQUIRE(second.membership().rings == std::vector{first_ring, second_ring});
     first.start_step(1);
