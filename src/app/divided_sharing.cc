@@ -80,7 +80,8 @@ asio::awaitable<void> DividedSharing::Part::begin(async::Runtime& runtime, const
     std::vector<model::RingContents> rings;
     for (const comm::RingExperts& ring : epoch.rings) {
       if (ring.contents == comm::RingExperts{}.contents) {
-        throw_error(ErrorCode::kData, "a ring that shares experts says nothing of its pages, wanted a page store on all");
+        throw_error(ErrorCode::kData,
+                    "a ring that shares experts says nothing of its pages, wanted a page store on all");
       }
       rings.push_back(model::RingContents::from_words(ring.contents));
     }

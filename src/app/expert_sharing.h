@@ -25,8 +25,8 @@ class ExpertSharing {
   virtual ~ExpertSharing() = default;
   [[nodiscard]] virtual sched::StepEpochs& epochs() = 0;
   /// Returns the part of a ring of this process in the exchange, which lives as long as this object. `nodes` builds the
-  /// ring where it has several nodes, and connects their ranks; null: all of its ranks are here. `contents`: what stored
-  /// pages of such a ring follow from; nothing: there is no store.
+  /// ring where it has several nodes, and connects their ranks; null: all of its ranks are here. `contents`: what
+  /// stored pages of such a ring follow from; nothing: there is no store.
   [[nodiscard]] virtual sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes,
                                                        std::optional<model::RingContents> contents) = 0;
   /// Returns the fingerprint that names stored pages in the epoch that `ring` has begun, where rings of other processes

@@ -188,10 +188,10 @@ std::string LocalEngine::expert_division() const {
   if (!options_.stage.shares_experts()) return {};
   std::vector<std::string> stages;
   for (const model::LayerRange& range : ranges_) stages.push_back(fmt::format("{}-{}", range.begin, range.end - 1));
-  return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, {} page store, in stages of the layers {}",
-                     options_.stage.expert_rings, options_.tp_size,
-                     stage_config(options_, sampling_vocab_).max_batch_tokens,
-                     options_.node.storage.enabled() ? "with a" : "without", fmt::join(stages, ", "));
+  return fmt::format(
+      "experts among {} rings of {} ranks, with up to {} rows each, {} page store, in stages of the layers {}",
+      options_.stage.expert_rings, options_.tp_size, stage_config(options_, sampling_vocab_).max_batch_tokens,
+      options_.node.storage.enabled() ? "with a" : "without", fmt::join(stages, ", "));
 }
 
 std::optional<model::RingContents> LocalEngine::contents() const {

@@ -73,8 +73,8 @@ class LocalEngine {
   [[nodiscard]] cluster::remote::RingFacts facts() const;
   /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
   [[nodiscard]] std::optional<model::RingContents> contents() const;
-  /// Sets what pages in the store are named by: the contents of all rings that share experts, which are in this process.
-  /// Call it between load() and start_ring().
+  /// Sets what pages in the store are named by: the contents of all rings that share experts, which are in this
+  /// process. Call it between load() and start_ring().
   void set_contents(std::span<const model::RingContents> rings);
   /// Returns the devices of this node's stages, once loaded.
   [[nodiscard]] std::vector<std::string> device_names() const;
@@ -125,7 +125,7 @@ class LocalEngine {
   std::vector<model::LayerRange> ranges_;                // of the ring's stages, once known
   std::unique_ptr<NodeStages> node_;
   std::string fingerprint_;  // names stored pages; empty: there is no store, or other processes name them too
-  double largest_node_ = 1;                  // layers of the node that has most, per layer of this one
+  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   std::unique_ptr<HeadPoolHost> pool_host_;  // with several nodes
   async::IoThread head_thread_{"head"};
   std::stop_source interruption_;                              // ends the lookup of this node's own name

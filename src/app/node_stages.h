@@ -80,9 +80,9 @@ class NodeStages {
   [[nodiscard]] NodeMemory memory() const;
   /// Returns what the pages of the ranks here follow from, with a page store: weights and arithmetic.
   [[nodiscard]] model::PageContents contents() const;
-  /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` names stored
-  /// pages: it is that of the contents() of all stages of the ring, since a page follows from the layers before it too.
-  /// Without one there are no stores. After an error nothing is made, and it may be called again.
+  /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` names
+  /// stored pages: it is that of the contents() of all stages of the ring, since a page follows from the layers before
+  /// it too. Without one there are no stores. After an error nothing is made, and it may be called again.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint);
   /// Undoes make_stages() and keeps the weights, so that it may be called again with another shape. No loop runs.

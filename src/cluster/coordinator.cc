@@ -286,8 +286,8 @@ void Coordinator::share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exc
 void Coordinator::check_gathered() const {
   for (uint32_t rank = 1; rank < roster_.nodes().size(); ++rank) {
     if (is_ready(roster_.nodes()[rank])) continue;
-    throw ErrorException(make_error(ErrorCode::kUnavailable, "{} has gone before the common epoch began",
-                                    roster_.reports().name(rank)));
+    throw ErrorException(
+        make_error(ErrorCode::kUnavailable, "{} has gone before the common epoch began", roster_.reports().name(rank)));
   }
   const comm::RankEndpoints& own = experts_.endpoints[assignments_.front().stage.expert_ring];
   if (roster_.agreed() && stages_ != nullptr && expert_endpoints(own.front().port) == own) return;

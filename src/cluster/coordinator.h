@@ -135,8 +135,8 @@ class Coordinator final : public sched::RingBuilder {
   std::optional<model::RingContents> contents_;  // of the ring, once all have loaded; empty: there is no store
   std::string fingerprint_;        // that names stored pages; empty: there is no store, or no common epoch so far
   std::string local_fingerprint_;  // with which stages_ have been made
-  std::vector<bool> channels_;  // of the newest epoch, by the rank of the sender
-  comm::ExpertEpoch experts_;   // that the next build() or the epoch under way takes part in
+  std::vector<bool> channels_;     // of the newest epoch, by the rank of the sender
+  comm::ExpertEpoch experts_;      // that the next build() or the epoch under way takes part in
   comm::EpochExperts* exchange_ = nullptr;  // of experts_
   ChannelSelector channel_selector_;
   mutable std::mutex stats_mutex_;

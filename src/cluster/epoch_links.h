@@ -32,8 +32,8 @@ struct EpochLinksOptions {
 };
 
 /// Opens what the ranks of one node share with other nodes in one epoch. These are links, device channels, collectives
-/// of a stage whose ranks are on several nodes, and the exchange of experts with other rings. Owned by the Member or the
-/// Coordinator for the time of joining, on its Runtime. `listener`, `stages` and the exchange outlive it.
+/// of a stage whose ranks are on several nodes, and the exchange of experts with other rings. Owned by the Member or
+/// the Coordinator for the time of joining, on its Runtime. `listener`, `stages` and the exchange outlive it.
 class EpochLinks {
  public:
   /// `on_change` is called when something is open or has failed.

@@ -32,7 +32,7 @@ class NodeRoster {
     tensor::ChannelSupport first_channels;  // as in Loaded
     tensor::ChannelSupport last_channels;
     model::PageContents contents;  // as Loaded says
-    RingEpoch joining{0};             // asked to join this epoch; 0: none
+    RingEpoch joining{0};          // asked to join this epoch; 0: none
     bool ring_joined = false;
     bool quiet = false;  // silent for longer than ControlTiming::quiet_limit
   };

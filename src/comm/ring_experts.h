@@ -19,7 +19,7 @@ using RankEndpoints = std::vector<TcpEndpoint>;
 
 /// What a ring that shares experts with others says of itself when it joins a common epoch.
 struct RingExperts {
-  RankEndpoints endpoints;            ///< empty where all rings are in one process
+  RankEndpoints endpoints;             ///< empty where all rings are in one process
   std::array<uint64_t, 4> contents{};  ///< with a page store: the hashes of what its pages follow from; else zeros
   friend bool operator==(const RingExperts&, const RingExperts&) = default;
 };

@@ -83,14 +83,14 @@ TEST_CASE("assignments and load reports survive the wire") {
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
   assignment.stage.isa.reset();
   REQUIRE(std::get<Assignment>(*decode(encode(assignment))) == assignment);
-  const Loaded loaded = std::get<Loaded>(*decode(encode(Loaded{.page_capacity = 123,
-                                                               .host_page_capacity = 456,
-                                                               .pools = {78, 90},
-                                                               .compute = "bf16 cpu avx2",
-                                                               .first = {"GPU-1", "NCCL 2.28.9", ""},
-                                                               .last = {"GPU-2", "", "--nccl off"},
-                                                               .contents = {.ranks = {"first", "", "third"},
-                                                                            .experts = {1, 2}}})));
+  const Loaded loaded =
+      std::get<Loaded>(*decode(encode(Loaded{.page_capacity = 123,
+                                             .host_page_capacity = 456,
+                                             .pools = {78, 90},
+                                             .compute = "bf16 cpu avx2",
+                                             .first = {"GPU-1", "NCCL 2.28.9", ""},
+                                             .last = {"GPU-2", "", "--nccl off"},
+                                             .contents = {.ranks = {"first", "", "third"}, .experts = {1, 2}}})));
   REQUIRE(loaded.page_capacity == 123);
   REQUIRE(loaded.host_page_capacity == 456);
   REQUIRE(loaded.pools == cache::PoolSizes{78, 90});
@@ -183,8 +183,8 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .watchdog = async::Duration(11),
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
-      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 0e000000 0a000000 000000000000e03f 03000000 663332
-      04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
+      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 0e000000 0a000000
+      000000000000e03f 03000000 663332 04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
                       .pools = {3, 4},

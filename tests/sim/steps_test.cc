@@ -335,8 +335,9 @@ TEST_CASE("messages about steps that cannot come now are refused") {
 TEST_CASE("messages about steps have one encoding and bounds") {
   const std::vector<sched::StepMessage> messages{
       sched::JoinEpoch{.experts = {.endpoints = {{"", 30'123}, {"10.0.0.3", 7}}, .contents = {1, 2, 3, 4}}},
-      sched::EpochBegun{.epoch = 7, .rings = {{.endpoints = {{"", 5}}, .contents = {}},
-                                              {.endpoints = {{"10.0.0.2", 6}}, .contents = {5, 6, 7, 8}}}},
+      sched::EpochBegun{.epoch = 7,
+                        .rings = {{.endpoints = {{"", 5}}, .contents = {}},
+                                  {.endpoints = {{"10.0.0.2", 6}}, .contents = {5, 6, 7, 8}}}},
       sched::StepReached{.epoch = 7, .step = 25}, sched::EpochEnded{.epoch = 7, .ring = 1, .reason = "power lost"},
       sched::EpochLeft{.epoch = 7}};
   for (const sched::StepMessage& message : messages) {

@@ -32,8 +32,8 @@ class EpochExperts {
   /// Listens on all addresses of this host, unless it does already. Returns the port.
   [[nodiscard]] Result<uint16_t> listen(async::Runtime& runtime);
   /// Connects the ranks `here` with all others of their stages, after listen(). Ranks without a host are on this one.
-  /// Errors: kUnavailable with the reason when the epoch has ended or interrupt() was called; kData for endpoints of other
-  /// rings than these; those of TcpExperts::connect().
+  /// Errors: kUnavailable with the reason when the epoch has ended or interrupt() was called; kData for endpoints of
+  /// other rings than these; those of TcpExperts::connect().
   [[nodiscard]] asio::awaitable<Result<void>> connect(async::Runtime& runtime, ExpertEpoch epoch, RankBlock here,
                                                       async::TimePoint deadline);
   /// Returns a rank's end of the exchange that is connected.

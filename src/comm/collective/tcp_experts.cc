@@ -305,8 +305,8 @@ TcpExperts::TcpExperts(TcpExpertsOptions options, AbortFn on_abort)
   CHECK(std::has_single_bit(static_cast<uint32_t>(end_count())) && end_count() <= tensor::kSumShards,
         "{} rings of {} ranks share experts, wanted 2, 4 or 8 together", options_.shape.ring_count,
         options_.shape.rank_count);
-  CHECK(options_.epoch.endpoints.size() == static_cast<size_t>(options_.shape.ring_count), "endpoints of {} rings of {}",
-        options_.epoch.endpoints.size(), options_.shape.ring_count);
+  CHECK(options_.epoch.endpoints.size() == static_cast<size_t>(options_.shape.ring_count),
+        "endpoints of {} rings of {}", options_.epoch.endpoints.size(), options_.shape.ring_count);
   fate_->on_abort = std::move(on_abort);
   connections_->of_rank.resize(static_cast<size_t>(options_.shape.stage_count * options_.shape.rank_count));
   for (auto& positions : connections_->of_rank) positions.resize(static_cast<size_t>(end_count()));

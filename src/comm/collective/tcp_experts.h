@@ -41,15 +41,16 @@ struct TcpExpertsOptions {
   std::chrono::milliseconds silence{10'000};
 };
 
-/// The exchanges of the ranks of one ring in one process with all others of their stages, for one common epoch. They end
-/// together. The ends share ownership. Thread-safe.
+/// The exchanges of the ranks of one ring in one process with all others of their stages, for one common epoch. They
+/// end together. The ends share ownership. Thread-safe.
 class TcpExperts {
  public:
   using AbortFn = SharedExperts::AbortFn;
 
-  /// Connects each rank of this process with all ranks of its stage in all rings. The lower position of a pair accepts on
-  /// `listener`. Runs on `runtime`, the listener's. `done` is set by this function, or by the caller to end it early:
-  /// the result is kAborted then. Other errors are those of connect_lanes() and accept_lanes(), with the peer's name.
+  /// Connects each rank of this process with all ranks of its stage in all rings. The lower position of a pair accepts
+  /// on `listener`. Runs on `runtime`, the listener's. `done` is set by this function, or by the caller to end it
+  /// early: the result is kAborted then. Other errors are those of connect_lanes() and accept_lanes(), with the peer's
+  /// name.
   [[nodiscard]] static asio::awaitable<Result<std::shared_ptr<TcpExperts>>> connect(async::Runtime& runtime,
                                                                                     TcpListener& listener,
                                                                                     TcpExpertsOptions options,

@@ -44,10 +44,10 @@ struct StageConfig {
 /// The members of StageConfig in the order of the wire. Encoder and decoder go through it.
 inline constexpr auto kStageConfigFields = std::tuple(
     &StageConfig::rank_count, &StageConfig::expert_ring, &StageConfig::expert_rings, &StageConfig::page_size,
-    &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::expected_tokens, &StageConfig::sampling_vocab,
-    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype, &StageConfig::reduce_dtype,
-    &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store,
-    &StageConfig::has_output_head);
+    &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows, &StageConfig::window,
+    &StageConfig::expected_tokens, &StageConfig::sampling_vocab, &StageConfig::memory_fraction, &StageConfig::dtype,
+    &StageConfig::kv_dtype, &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization,
+    &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns what the sizes of window pools follow from.
 [[nodiscard]] inline cache::PoolNeeds pool_needs(const StageConfig& stage) {

@@ -33,9 +33,8 @@ asio::awaitable<StepEpochs::Membership> RemoteStepGroup::join(uint32_t ring, asy
   const auto leave = [this, number = epoch->number()](const std::string& reason) {
     end_epoch(number, static_cast<int32_t>(ring_), reason);
   };
-  co_return Membership{.epoch = epoch->number(),
-                       .rings = std::move(rings_),
-                       .board = make_board(epoch, ring_, runtime, start, leave)};
+  co_return Membership{
+      .epoch = epoch->number(), .rings = std::move(rings_), .board = make_board(epoch, ring_, runtime, start, leave)};
 }
 
 /// Sends a message about the epoch of the ring, unless its connection is gone.

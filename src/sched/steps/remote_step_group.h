@@ -47,11 +47,11 @@ class RemoteStepGroup final : public StepEpochs {
   std::mutex mutex_;
   SendStepMessage send_;  // empty: not connected; guarded by mutex_, as all below
   std::string host_;
-  std::optional<async::Event> joined_;  // while the ring waits
-  comm::RingExperts experts_;           // of the ring that waits, as other hosts get it
-  std::shared_ptr<StepEpoch> epoch_;    // that the ring is in
+  std::optional<async::Event> joined_;    // while the ring waits
+  comm::RingExperts experts_;             // of the ring that waits, as other hosts get it
+  std::shared_ptr<StepEpoch> epoch_;      // that the ring is in
   std::vector<comm::RingExperts> rings_;  // of epoch_
-  bool is_of_connection_ = false;  // epoch_ has begun on the present connection
+  bool is_of_connection_ = false;         // epoch_ has begun on the present connection
   bool interrupted_ = false;
 };
 

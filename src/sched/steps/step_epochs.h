@@ -24,8 +24,8 @@ class StepEpochs {
   };
 
   virtual ~StepEpochs() = default;
-  /// Waits until every ring has joined; a ring that was in an epoch has called leave() before. `experts`: what the other
-  /// rings get to know of this one. Throws ErrorException (kAborted) after interrupt().
+  /// Waits until every ring has joined; a ring that was in an epoch has called leave() before. `experts`: what the
+  /// other rings get to know of this one. Throws ErrorException (kAborted) after interrupt().
   [[nodiscard]] virtual asio::awaitable<Membership> join(uint32_t ring, async::Runtime& runtime,
                                                          comm::RingExperts experts) = 0;
   /// Ends the epoch that `ring` is in, for all rings: the others get the reason with the name of this one.

@@ -24,9 +24,8 @@ struct Process {
 std::vector<Process> make_processes(TcpWorld& world, const comm::SharedExperts::Shape& shape, bool divided) {
   std::vector<Process> processes;
   const auto add = [&](int32_t ring, const comm::RankBlock& here) {
-    processes.push_back({.ring = ring,
-                         .here = here,
-                         .listener = comm::TcpListener::open(world.runtime, {"127.0.0.1", 0}).value()});
+    processes.push_back(
+        {.ring = ring, .here = here, .listener = comm::TcpListener::open(world.runtime, {"127.0.0.1", 0}).value()});
   };
   for (int32_t ring = 0; ring < shape.ring_count; ++ring) {
     if (!divided) add(ring, comm::RankBlock::all(shape));

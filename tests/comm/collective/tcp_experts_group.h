@@ -10,7 +10,7 @@ namespace millrace::test {
 using TcpRings = std::vector<std::shared_ptr<comm::TcpExperts>>;
 
 /// Connects the ranks of all rings at all stages. `divided`: each rank is in a process of its own.
-[[nodiscard]] TcpRings connect_rings(const comm::SharedExperts::Shape& shape,
-                                     const comm::TcpExperts::AbortFn& on_abort, bool divided = false);
+[[nodiscard]] TcpRings connect_rings(const comm::SharedExperts::Shape& shape, const comm::TcpExperts::AbortFn& on_abort,
+                                     bool divided = false);
 
 }  // namespace millrace::test
