@@ -318,8 +318,9 @@ def test_a_ring_with_another_division_of_experts_is_refused(mixture):  # noqa: F
 class RingsOverNodes:
     """Two rings with shared experts, each over two nodes, as a context manager."""
 
-    def __init__(self, model, *flags):
+    def __init__(self, model, *flags, worker_flags=()):
         self.model = model
+        self.worker_flags = worker_flags
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.workers = [None, None]
         nodes = [("--node-rank", 0, "--dist-init-addr", address) for address in self.addresses]
@@ -329,7 +330,7 @@ class RingsOverNodes:
     def start_worker(self, ring):
         self.workers[ring] = NodeProcess(
             [BINARY, "serve", "--model-path", self.model, "--nnodes", 2, "--node-rank", 1, "--dist-init-addr",
-             self.addresses[ring], "--device", "cpu", "--ring-timeout", 1.5, "--threads", 1])
+             self.addresses[ring], "--device", "cpu", "--ring-timeout", 1.5, "--threads", 1, *self.worker_flags])
 
     def __enter__(self):
         for ring in (0, 1):
@@ -372,22 +373,24 @@ def test_rings_over_nodes_share_experts(mixture, pp_size, tp_size):  # noqa: F81
 
 
 def test_stored_pages_of_shared_experts_serve_other_layouts(mixture, tmp_path):  # noqa: F811
-    flags = ("--device", "cpu", "--pp-size", 2, "--page-size", 16, "--enable-hierarchical-cache",
-             "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path / "pages",
+    store = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path / "pages",
              "--hicache-storage-prefetch-policy", "wait_complete")
+    flags = ("--pp-size", 2, "--page-size", 16, *store)
 
     def answer(server, **fields):
         body = {"prompt": [(7 * i) % 500 for i in range(100)], "max_tokens": 8, "temperature": 0, **fields}
         choice = server.post("/v1/completions", body).json()
         return choice["choices"][0]["text"], choice["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    with DividedServer(*flags, "--enable-ep", model=mixture) as server:
+    with DividedServer("--device", "cpu", *flags, "--enable-ep", model=mixture) as server:
         wanted, cached = answer(server, routed_dp_rank=1)
         assert cached == 0
         wait_until(lambda: server.metric("millrace:page_store_written_total", ring=1, stage=1) >= 6, "the stored pages")
-    with DividedServer(*flags, "--enable-ep", model=mixture) as server:
+    with DividedServer("--device", "cpu", *flags, "--enable-ep", model=mixture) as server:
         assert answer(server, routed_dp_rank=0) == (wanted, 96)
     # The names are those of the whole model, so a ring with all experts and rings over nodes find the pages too.
-    with MillraceServer(*flags, model=mixture) as server:
+    with MillraceServer("--device", "cpu", *flags, model=mixture) as server:
         assert answer(server) == (wanted, 96)
-    assert len(list((tmp_path / "pages").iterdir())) == 2  # a folder per stage
+    with RingsOverNodes(mixture, *flags, worker_flags=store) as rings:
+        assert answer(rings.server, routed_dp_rank=1) == (wanted, 96)
+    assert len([each for each in (tmp_path / "pages").iterdir() if each.is_dir()]) == 2  # one per stage
