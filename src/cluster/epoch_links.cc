@@ -1,5 +1,8 @@
 #include "cluster/epoch_links.h"
 
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/this_coro.hpp>
+
 #include "cluster/node_link.h"
 #include "comm/collective/joined_device_collective.h"
 #include "comm/collective/tcp_collective.h"
@@ -169,6 +172,8 @@ asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> EpochLinks::join_de
 }
 
 asio::awaitable<void> EpochLinks::connect_experts() {
+  // It has tasks of its own to wait for, which end() ends by way of the exchange.
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   const comm::RankBlock here{.first_stage = static_cast<int32_t>(part().first_stage),
                              .stage_count = static_cast<int32_t>(part().stage_count),
                              .first_rank = static_cast<int32_t>(part().first_rank),

@@ -72,7 +72,7 @@ TEST_CASE("a fingerprint covers tensors and arithmetic but no kernels") {
   const auto tensors = test::RandomModel(config, 2).tensors();
   const StageFingerprint wanted = loaded(tensors, config, kWhole);
   REQUIRE(loaded(tensors, config, kWhole, tensor::DType::kBF16) == wanted);
-  REQUIRE(wanted.to_string().size() == 32);
+  REQUIRE(wanted.common.to_string().size() == 32);
   const auto named = [](std::vector<test::TensorToWrite>& all, const std::string& name) {
     return std::ranges::find(all, name, &test::TensorToWrite::name);
   };
