@@ -84,14 +84,16 @@ void LocalStages::start(std::unique_ptr<comm::LinkReceiver> upstream, std::uniqu
 void LocalStages::start(OuterLinks outer) {
   CHECK(running_ == 0, "an epoch starts while {} loops of the last one run", running_);
   CHECK(outer.ranks.size() == ranks_.size());
-  set_collectives(std::move(outer.collectives));  // may throw, before anything runs
+  // Both may throw, before anything runs.
+  set_collectives(std::move(outer.collectives));
+  set_expert_exchanges(std::move(outer.experts));
   running_ = ranks_.size();
   end_reason_.clear();
-  set_expert_exchanges(std::move(outer.experts));
   add_inner_links(outer.ranks);
   for (size_t i = 0; i < ranks_.size(); ++i) start_loop(*ranks_[i], std::move(outer.ranks[i]));
 }
 
+/// Gives each rank its end of the exchange of experts with other rings, if there is one.
 void LocalStages::set_expert_exchanges(std::vector<std::unique_ptr<tensor::ExpertExchange>> outer) {
   if (outer.empty() && shape_.make_expert_exchange) {
     for (const auto& host : ranks_) {
