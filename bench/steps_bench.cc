@@ -241,12 +241,12 @@ MakeEnd ends_over_tcp(const StepBenchOptions& options) {
   std::vector<std::unique_ptr<comm::TcpListener>> listeners;
   comm::TcpExpertsOptions experts{.shape = {.ring_count = options.rings, .rank_count = 1, .stage_count = 1},
                                   .ring = 0,
-                                  .epoch = 1,
-                                  .endpoints = {},
+                                  .here = {},
+                                  .epoch = {.number = 1, .endpoints = {}},
                                   .sockets = {}};
   for (int32_t ring = 0; ring < options.rings; ++ring) {
     listeners.push_back(comm::TcpListener::open(runtime, {"127.0.0.1", 0}).value());
-    experts.endpoints.push_back(listeners.back()->endpoint());
+    experts.epoch.endpoints.push_back({listeners.back()->endpoint()});
   }
   std::vector<std::shared_ptr<comm::TcpExperts>> rings(listeners.size());
   async::TaskGroup tasks(runtime);

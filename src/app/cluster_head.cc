@@ -68,7 +68,7 @@ void ClusterHead::send_layers(const std::vector<model::LayerRange>& ranges) {
   asio::post(head_thread_.context(), [this, ranges] { coordinator_.set_layers(ranges); });
 }
 
-asio::awaitable<void> ClusterHead::await_nodes(std::string compute, std::vector<std::string> contents,
+asio::awaitable<void> ClusterHead::await_nodes(std::string compute, model::PageContents contents,
                                                std::promise<Result<cluster::LoadedRing>>& loaded) {
   Result<cluster::LoadedRing> ring = Error{};
   try {
@@ -79,7 +79,7 @@ asio::awaitable<void> ClusterHead::await_nodes(std::string compute, std::vector<
   loaded.set_value(std::move(ring));
 }
 
-Result<cluster::LoadedRing> ClusterHead::wait_until_loaded(std::string compute, std::vector<std::string> contents) {
+Result<cluster::LoadedRing> ClusterHead::wait_until_loaded(std::string compute, model::PageContents contents) {
   std::promise<Result<cluster::LoadedRing>> loaded;
   asio::post(head_thread_.context(),
              [&] { tasks_.spawn("wait for nodes", await_nodes(std::move(compute), std::move(contents), loaded)); });

@@ -34,11 +34,11 @@ class ClusterHead {
   /// Assigns the layers of every stage of the ring, in order.
   void send_layers(const std::vector<model::LayerRange>& ranges);
   /// Blocks until every node has loaded its stages. `compute` and `contents` are those of this node's NodeStages.
-  [[nodiscard]] Result<cluster::LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> contents);
+  [[nodiscard]] Result<cluster::LoadedRing> wait_until_loaded(std::string compute, model::PageContents contents);
   [[nodiscard]] cluster::Coordinator& coordinator() { return coordinator_; }
 
  private:
-  [[nodiscard]] asio::awaitable<void> await_nodes(std::string compute, std::vector<std::string> contents,
+  [[nodiscard]] asio::awaitable<void> await_nodes(std::string compute, model::PageContents contents,
                                                   std::promise<Result<cluster::LoadedRing>>& loaded);
 
   async::IoThread& head_thread_;

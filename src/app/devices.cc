@@ -138,7 +138,7 @@ Result<GpuExchange> choose_rank_exchange(int32_t ranks_here, bool divides_stage,
 }
 
 Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, const NodeOptions& options,
-                                                          tensor::KvDType kv_dtype) {
+                                                          const sched::StageConfig& stage) {
   const auto module = load_module();
   if (module.has_error()) return module.error();
   const auto gpus = (*module)->list_gpus();
@@ -147,11 +147,11 @@ Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank, 
   const int32_t gpu = rank.index() % gpu_count;
   cuda::CudaOptions backend{.device = gpu,
                             .products = options.gemm,
-                            .kv_dtype = kv_dtype,
+                            .kv_dtype = stage.kv_dtype,
                             .fp8_products = options.fp8_products,
                             .graphs = options.cuda_graphs,
                             .channels = options.nccl != NcclMode::kOff,
-                            .waits_for_rings = options.shares_experts(),
+                            .waits_for_rings = stage.shares_experts(),
                             .lost = on_device_lost,
                             .warn = [](const std::string& what) { log::warn("{}", what); }};
   if (rank.rank_count > 1) {

@@ -31,7 +31,7 @@ struct GpuExchange {
 /// GPU cannot be used. Errors: --nccl.
 [[nodiscard]] Result<std::unique_ptr<tensor::Backend>> make_gpu_backend(const NodeRank& rank,
                                                                         const NodeOptions& options,
-                                                                        tensor::KvDType kv_dtype);
+                                                                        const sched::StageConfig& stage);
 /// Returns why a GPU was lost to this process, if one was: its kernels or its hardware failed. The process has then got
 /// a SIGTERM, since only another process can use that GPU again.
 [[nodiscard]] std::optional<std::string> lost_device();

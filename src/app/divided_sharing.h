@@ -9,7 +9,8 @@
 
 namespace millrace::app {
 
-/// The sharing of rings in several processes: their ranks meet over TCP, also those of one process.
+/// The sharing of rings in several processes: their ranks meet over TCP, also those of one process. A ring of this
+/// process may have further nodes, whose ranks its Coordinator connects.
 class DividedSharing final : public ExpertSharing {
  public:
   /// Makes the sharing in the front's process, which has the step coordinator and the first `local` rings.
@@ -20,7 +21,9 @@ class DividedSharing final : public ExpertSharing {
   ~DividedSharing() override;
 
   [[nodiscard]] sched::StepEpochs& epochs() override;
-  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring) override;
+  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes,
+                                               std::optional<model::RingContents> contents) override;
+  [[nodiscard]] std::string page_fingerprint(int32_t ring) override;
   [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
                                                              tensor::Backend& backend) override;
   /// Returns the epochs of the front's process; null in another one.

@@ -28,7 +28,9 @@ LocalSharing::LocalSharing(const comm::SharedExperts::Shape& shape, uint64_t loo
 
 LocalSharing::~LocalSharing() = default;
 
-sched::EpochExchange& LocalSharing::exchange(int32_t ring) {
+sched::EpochExchange& LocalSharing::exchange(int32_t ring, cluster::Coordinator* nodes,
+                                             std::optional<model::RingContents> /*contents*/) {
+  CHECK(nodes == nullptr, "ring {} has several nodes and shares experts in one process", ring);
   return *parts_[static_cast<size_t>(ring)];
 }
 

@@ -3,11 +3,18 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/collective/shared_experts.h"
+#include "model/fingerprint.h"
 #include "sched/ring/epoch_exchange.h"
 #include "sched/steps/step_group.h"
+
+namespace millrace::cluster {
+class Coordinator;
+}  // namespace millrace::cluster
 
 namespace millrace::app {
 
@@ -17,10 +24,16 @@ class ExpertSharing {
  public:
   virtual ~ExpertSharing() = default;
   [[nodiscard]] virtual sched::StepEpochs& epochs() = 0;
-  /// Returns the part of a ring of this process in the exchange, which lives as long as this object.
-  [[nodiscard]] virtual sched::EpochExchange& exchange(int32_t ring) = 0;
-  /// Returns a rank's end of the exchange in the epoch that `ring` has begun. The end outlives neither `this` nor
-  /// `backend`.
+  /// Returns the part of a ring of this process in the exchange, which lives as long as this object. `nodes` builds the
+  /// ring where it has several nodes, and connects their ranks; null: all of its ranks are here. `contents`: what
+  /// stored pages of such a ring follow from; nothing: there is no store.
+  [[nodiscard]] virtual sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes,
+                                                       std::optional<model::RingContents> contents) = 0;
+  /// Returns the fingerprint that names stored pages in the epoch that `ring` has begun, where rings of other processes
+  /// have a part in it; else nothing.
+  [[nodiscard]] virtual std::string page_fingerprint(int32_t /*ring*/) { return {}; }
+  /// Returns a rank's end of the exchange in the epoch that `ring` has begun, where all of its ranks are here. The end
+  /// outlives neither `this` nor `backend`.
   [[nodiscard]] virtual std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
                                                                      tensor::Backend& backend) = 0;
 };
@@ -32,7 +45,8 @@ class LocalSharing final : public ExpertSharing {
   ~LocalSharing() override;
 
   [[nodiscard]] sched::StepEpochs& epochs() override { return steps_; }
-  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring) override;
+  [[nodiscard]] sched::EpochExchange& exchange(int32_t ring, cluster::Coordinator* nodes,
+                                               std::optional<model::RingContents> contents) override;
   [[nodiscard]] std::unique_ptr<tensor::ExpertExchange> join(int32_t ring, StageId stage, uint32_t rank,
                                                              tensor::Backend& backend) override;
 

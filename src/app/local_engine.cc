@@ -10,6 +10,7 @@
 #include "app/division_report.h"
 #include "app/expert_sharing.h"
 #include "app/head_pool_host.h"
+#include "app/naming_ring_builder.h"
 #include "app/node_stages.h"
 #include "app/rank_processors.h"
 #include "app/stage_backend.h"
@@ -76,8 +77,9 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
   }
-  if (resolved.node.shares_experts()) {
-    const auto shared = model::check_shared_experts(*config, resolved.node.expert_rings, resolved.tp_size);
+  if (resolved.stage.shares_experts()) {
+    const auto rings = static_cast<int32_t>(resolved.stage.expert_rings);
+    const auto shared = model::check_shared_experts(*config, rings, resolved.tp_size);
     if (shared.has_error()) return make_error(shared.error().code, "--enable-ep: {}", shared.error().message);
   }
   if (config->encoder) RETURN_IF_ERROR(adapt_to_encoder(*config, resolved));
@@ -173,20 +175,22 @@ cluster::remote::RingFacts LocalEngine::facts() const {
 
 /// Returns how the experts are divided, which all rings that share them agree on; empty: they are not.
 std::string LocalEngine::expert_division() const {
-  if (!options_.node.shares_experts()) return {};
+  if (!options_.stage.shares_experts()) return {};
   std::vector<std::string> stages;
   for (const model::LayerRange& range : ranges_) stages.push_back(fmt::format("{}-{}", range.begin, range.end - 1));
-  return fmt::format("experts among {} rings of {} ranks, with up to {} rows each, in stages of the layers {}",
-                     options_.node.expert_rings, options_.tp_size,
-                     stage_config(options_, sampling_vocab_).max_batch_tokens, fmt::join(stages, ", "));
+  return fmt::format(
+      "experts among {} rings of {} ranks, with up to {} rows each, {} page store, in stages of the layers {}",
+      options_.stage.expert_rings, options_.tp_size, stage_config(options_, sampling_vocab_).max_batch_tokens,
+      options_.node.storage.enabled() ? "with a" : "without", fmt::join(stages, ", "));
 }
 
-std::vector<std::string> LocalEngine::contents() const {
-  return node_->contents();
+std::optional<model::RingContents> LocalEngine::contents() const {
+  if (!options_.node.storage.enabled()) return std::nullopt;
+  return model::ring_contents(node_->contents());
 }
 
-void LocalEngine::set_contents(const std::vector<std::string>& contents) {
-  if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(contents).to_string();
+void LocalEngine::set_contents(std::span<const model::RingContents> rings) {
+  fingerprint_ = model::page_fingerprint(rings).to_string();
 }
 
 LocalEngine::~LocalEngine() {
@@ -241,7 +245,7 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
   auto loaded = NodeStages::load(*checkpoint_, config_, node, rings);
   if (loaded.has_error()) return loaded.error();
   node_ = std::move(*loaded);
-  if (options_.node.storage.enabled()) fingerprint_ = model::fingerprint(node_->contents()).to_string();
+  if (const auto own = contents(); own && expert_sharing_ == nullptr) set_contents({&*own, 1});
   const std::lock_guard lock(interrupt_mutex_);
   compute_ = node_->compute();
   return {};
@@ -359,9 +363,9 @@ Result<void> LocalEngine::start_ring(cache::PoolSizes pages) {
   sched::RingConfig shape = sched::ring_config(
       stage_config(options_, sampling_vocab_), static_cast<uint32_t>(options_.pp_size),
       static_cast<uint32_t>(config_.vocab_size), pages.device, pages.host, model::CacheGroups(config_).windows());
-  if (expert_sharing_ != nullptr) {
+  if (expert_sharing_ != nullptr && !cluster_) {
     shape.make_expert_exchange = [this](StageId stage, uint32_t rank, tensor::Backend* backend) {
-      return expert_sharing_->join(options_.node.expert_ring, stage, rank, *backend);
+      return expert_sharing_->join(own_expert_ring(), stage, rank, *backend);
     };
   }
   RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint_));
@@ -384,29 +388,45 @@ void LocalEngine::set_stages(const sched::LocalStages* stages) {
   stages_ = stages;
 }
 
+/// Makes the stages of a ring of one process with other names of stored pages, while none of them runs.
+Result<sched::LocalStages*> LocalEngine::make_stages_again(const sched::RingConfig& shape,
+                                                           const std::string& fingerprint) {
+  set_stages(nullptr);
+  if (node_->made()) node_->destroy_stages();
+  RETURN_IF_ERROR(node_->make_stages(head_thread_.runtime(), shape, fingerprint));
+  set_stages(&node_->stages());
+  return &node_->stages();
+}
+
 void LocalEngine::make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape) {
   async::Runtime& runtime = head_thread_.runtime();
-  if (!cluster_) {
-    ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
-    if (expert_sharing_ != nullptr) {
-      stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
-          runtime, *ring_builder_, expert_sharing_->epochs(), static_cast<uint32_t>(options_.node.expert_ring),
-          expert_sharing_->exchange(options_.node.expert_ring));
-    }
-    sched::RingBuilder& builder =
-        stepping_builder_ ? *stepping_builder_ : static_cast<sched::RingBuilder&>(*ring_builder_);
-    ring_ = std::make_unique<sched::Ring>(runtime, head, builder);
-    return;
+  cluster::Coordinator* const nodes = cluster_ ? &cluster_->coordinator() : nullptr;
+  sched::RingBuilder* builder = nodes;
+  if (builder == nullptr && options_.node.storage.enabled() && fingerprint_.empty()) {
+    naming_builder_ = std::make_unique<NamingRingBuilder>(
+        runtime, shape, [this] { return expert_sharing_->page_fingerprint(own_expert_ring()); },
+        [this, shape](const std::string& fingerprint) { return make_stages_again(shape, fingerprint); });
+    builder = naming_builder_.get();
   }
-  cluster::Coordinator& coordinator = cluster_->coordinator();
-  ring_ = std::make_unique<sched::Ring>(runtime, head, coordinator);
+  if (builder == nullptr) {
+    ring_builder_ = std::make_unique<sched::InProcessRingBuilder>(runtime, node_->stages(), shape);
+    builder = ring_builder_.get();
+  }
+  if (expert_sharing_ != nullptr) {
+    stepping_builder_ = std::make_unique<sched::SteppingRingBuilder>(
+        runtime, *builder, expert_sharing_->epochs(), options_.stage.expert_ring,
+        expert_sharing_->exchange(own_expert_ring(), nodes, nodes == nullptr ? contents() : std::nullopt));
+    builder = stepping_builder_.get();
+  }
+  ring_ = std::make_unique<sched::Ring>(runtime, head, *builder);
+  if (nodes == nullptr) return;
   pool_host_ = std::make_unique<HeadPoolHost>(*node_, runtime, config_, memory_fraction(options_),
                                               [this](const sched::LocalStages* stages) { set_stages(stages); });
   const cache::PoolSizes pages{.device = shape.bounds.page_count, .host = shape.bounds.host_page_count};
-  asio::post(head_thread_.context(), [this, pages, &coordinator] {
-    coordinator.set_local(*pool_host_, node_->stages(), pages);
-    coordinator.on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
-    coordinator.on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
+  asio::post(head_thread_.context(), [this, pages, nodes] {
+    nodes->set_local(*pool_host_, node_->stages(), pages);
+    nodes->on_lost([this](const std::string& reason) { ring_->head().break_ring(reason); });
+    nodes->on_quiet([this](const std::string& what) { ring_->head().set_stall(what); });
   });
 }
 

@@ -40,6 +40,7 @@ namespace millrace::app {
 class ClusterHead;
 class ExpertSharing;
 class HeadPoolHost;
+class NamingRingBuilder;
 class NodeStages;
 struct NodeStagesOptions;
 
@@ -71,10 +72,10 @@ class LocalEngine {
   /// Returns what must be equal for another ring to give the same outputs, once loaded, apart from the vocabulary.
   [[nodiscard]] cluster::remote::RingFacts facts() const;
   /// Returns what the KV pages of this node's stages follow from, once loaded; nothing without a page store.
-  [[nodiscard]] std::vector<std::string> contents() const;
-  /// Sets the contents that name pages in the store: those of all rings that share experts. Call it between load() and
-  /// start_ring().
-  void set_contents(const std::vector<std::string>& contents);
+  [[nodiscard]] std::optional<model::RingContents> contents() const;
+  /// Sets what pages in the store are named by: the contents of all rings that share experts, which are in this
+  /// process. Call it between load() and start_ring().
+  void set_contents(std::span<const model::RingContents> rings);
   /// Returns the devices of this node's stages, once loaded.
   [[nodiscard]] std::vector<std::string> device_names() const;
   /// Ends loading, or a wait for other nodes. May be called from any thread.
@@ -103,6 +104,9 @@ class LocalEngine {
   [[nodiscard]] sched::ModelInfo model_info() const;
   [[nodiscard]] Result<cache::PoolSizes> pool_sizes(uint64_t capacity, const cluster::LoadedRing& limits) const;
   [[nodiscard]] uint32_t host_page_count(uint32_t page_count) const;
+  [[nodiscard]] int32_t own_expert_ring() const { return static_cast<int32_t>(options_.stage.expert_ring); }
+  [[nodiscard]] Result<sched::LocalStages*> make_stages_again(const sched::RingConfig& shape,
+                                                              const std::string& fingerprint);
   void make_ring(const sched::HeadOptions& head, const sched::RingConfig& shape);
   void set_stages(const sched::LocalStages* stages);
 
@@ -120,14 +124,15 @@ class LocalEngine {
   std::shared_ptr<const model::Checkpoint> checkpoint_;  // of all engines that share weights
   std::vector<model::LayerRange> ranges_;                // of the ring's stages, once known
   std::unique_ptr<NodeStages> node_;
-  std::string fingerprint_;                  // of all stages of the ring; empty: there is no store
-  double largest_node_ = 1;                  // layers of the node that has most, per layer of this one
+  std::string fingerprint_;  // names stored pages; empty: there is no store, or other processes name them too
+  double largest_node_ = 1;  // layers of the node that has most, per layer of this one
   std::unique_ptr<HeadPoolHost> pool_host_;  // with several nodes
   async::IoThread head_thread_{"head"};
   std::stop_source interruption_;                              // ends the lookup of this node's own name
   std::unique_ptr<ClusterHead> cluster_;                       // null with one node; set under interrupt_mutex_
-  std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several
-  std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around ring_builder_, with shared experts
+  std::unique_ptr<sched::InProcessRingBuilder> ring_builder_;  // null with several, and with the next
+  std::unique_ptr<NamingRingBuilder> naming_builder_;          // where other processes name stored pages too
+  std::unique_ptr<sched::RingBuilder> stepping_builder_;       // around the builder, with shared experts
   std::unique_ptr<sched::Ring> ring_;
 };
 

@@ -50,8 +50,8 @@ Result<std::unique_ptr<LocalRings>> LocalRings::create(const EngineOptions& opti
     ring_options.node.ring = ring;
     ring_options.node.ring_count = local;
     if (shares_experts) {
-      ring_options.node.expert_ring = first + ring;
-      ring_options.node.expert_rings = options.dp_size;
+      ring_options.stage.expert_ring = static_cast<uint32_t>(first + ring);
+      ring_options.stage.expert_rings = static_cast<uint32_t>(options.dp_size);
     }
     auto engine = LocalEngine::create(ring_options, cluster_options, vocab_size, all->expert_sharing_.get());
     if (engine.has_error()) return engine.error();
@@ -83,11 +83,6 @@ Result<void> LocalRings::share_experts(const EngineOptions& options, const RingP
   if (local == options.dp_size) {
     expert_sharing_ = std::make_unique<LocalSharing>(shape, lookahead);
     return {};
-  }
-  if (options.node.storage.enabled()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "--enable-ep with rings in several processes and --hicache-storage-backend: the names of stored pages "
-                 "follow from the experts of all rings, which one process does not have; wanted no page store"};
   }
   auto divided = placement.number
                      ? std::make_unique<DividedSharing>(shape, *placement.number, options.node.ring_timeout)
@@ -169,9 +164,11 @@ Result<void> LocalRings::start_local() {
 
 /// Gives all rings the same names of stored pages, which follow from the experts of each.
 void LocalRings::share_contents() {
-  std::vector<std::string> all;
+  std::vector<model::RingContents> all;
   for (const auto& ring : rings_) {
-    for (std::string& text : ring->contents()) all.push_back(std::move(text));
+    const auto contents = ring->contents();
+    if (!contents) return;  // there is no store
+    all.push_back(*contents);
   }
   for (const auto& ring : rings_) ring->set_contents(all);
 }

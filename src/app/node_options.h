@@ -35,10 +35,8 @@ constexpr std::span<const EnumName<NcclMode>> enum_names(NcclMode) {
 
 /// What each node decides for itself by its own flags, however the head configures the stages.
 struct NodeOptions {
-  int32_t ring = 0;          ///< of these stages, among the rings of the process
-  int32_t ring_count = 1;    ///< rings that share the process's threads or GPUs
-  int32_t expert_ring = 0;   ///< of these stages, among the rings that divide the experts of the model among them
-  int32_t expert_rings = 1;  ///< rings that do so, also in other processes; 1: this ring has all experts
+  int32_t ring = 0;        ///< of these stages, among the rings of the process
+  int32_t ring_count = 1;  ///< rings that share the process's threads or GPUs
   DeviceChoice device = DeviceChoice::kAuto;
   int32_t threads = 0;                              ///< of the whole process; 0: one per CPU that it may use
   bool pin_threads = false;                         ///< binds each compute thread to a CPU of its own
@@ -50,8 +48,6 @@ struct NodeOptions {
   std::chrono::milliseconds nccl_timeout{60'000};  ///< limit of one transfer over NCCL
   std::chrono::milliseconds ring_timeout{10'000};  ///< silence after which a peer is given up
   StorageOptions storage;
-
-  [[nodiscard]] bool shares_experts() const { return expert_rings > 1; }
 };
 
 }  // namespace millrace::app

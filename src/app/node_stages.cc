@@ -147,10 +147,11 @@ tensor::RankPosition NodeStages::position(size_t index) const {
 }
 
 std::optional<tensor::RankPosition> NodeStages::expert_position(size_t index) const {
-  if (!options_.node.shares_experts()) return std::nullopt;
+  const sched::StageConfig& stage = options_.stage;
+  if (!stage.shares_experts()) return std::nullopt;
   const tensor::RankPosition in_stage = position(index);
-  return tensor::RankPosition{.rank = options_.node.expert_ring * in_stage.size + in_stage.rank,
-                              .size = options_.node.expert_rings * in_stage.size};
+  return tensor::RankPosition{.rank = static_cast<int32_t>(stage.expert_ring) * in_stage.size + in_stage.rank,
+                              .size = static_cast<int32_t>(stage.expert_rings) * in_stage.size};
 }
 
 StageId NodeStages::stage(size_t index) const {
@@ -174,7 +175,7 @@ Result<void> NodeStages::make_backends() {
     if (exchange.has_error()) return exchange.error();
     log::info("{}: the ranks of a stage exchange by {}", stages_name(), exchange->text);
   }
-  const bool loses_graphs = options_.node.shares_experts() && options_.node.cuda_graphs && options_.node.ring == 0;
+  const bool loses_graphs = options_.stage.shares_experts() && options_.node.cuda_graphs && options_.node.ring == 0;
   if (options_.device == DeviceKind::kCuda && loses_graphs) {
     log::warn("--enable-ep: the rings exchange experts through the host, so that decode steps run without CUDA graphs");
   }
@@ -191,7 +192,7 @@ Result<void> NodeStages::make_backends() {
 /// Returns the earlier ring with the weights that the rank at an index computes with, near its memory; null: none.
 const NodeStages* NodeStages::find_weights(size_t index, std::span<const NodeStages* const> earlier) const {
   const Part& own = parts_[index];
-  if (!own.backend->is_host() || options_.node.shares_experts()) return nullptr;
+  if (!own.backend->is_host() || options_.stage.shares_experts()) return nullptr;
   bool is_far = false;
   for (const NodeStages* ring : earlier) {
     const bool is_same = index < ring->parts_.size() && ring->span(index) == span(index) &&
@@ -259,7 +260,7 @@ Result<void> NodeStages::prepare(size_t index) {
     return make_error(ErrorCode::kExhausted, "{}: {}", name(index), short_of_memory.what());
   }
   if (!part.backend->is_host()) part.graph_stats = part.model->graph_stats();
-  if (const auto& fingerprint = part.model->fingerprint()) part.fingerprint = fingerprint->to_string();
+  part.fingerprint = part.model->fingerprint();
   part.thread = std::make_unique<async::IoThread>(name(index));
   const model::StageSpan& held = span(index);
   const auto weights_ring = part.weights_ring;
@@ -311,13 +312,15 @@ size_t NodeStages::output_buffers(size_t part, const sched::RingConfig& shape) c
   return kOutputBuffers + (is_read_in_place ? std::min(depth, kMaxExtraBuffers) : 0);
 }
 
-std::vector<std::string> NodeStages::contents() const {
-  std::vector<std::string> texts;
+model::PageContents NodeStages::contents() const {
+  model::PageContents contents;
   for (const Part& part : parts_) {
-    if (!part.fingerprint.empty())
-      texts.push_back(fmt::format("{} {}", part.fingerprint, page_format(*part.backend, options_.stage)));
+    if (!part.fingerprint) continue;
+    const std::string format = page_format(*part.backend, options_.stage);
+    contents.add({.ranks = {fmt::format("{} {}", part.fingerprint->common.to_string(), format)},
+                  .experts = part.fingerprint->experts});
   }
-  return texts;
+  return contents;
 }
 
 Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& bounds) {
@@ -339,7 +342,7 @@ Result<void> NodeStages::allocate_cache(size_t index, const sched::StageBounds& 
 }
 
 Result<void> NodeStages::open_store(size_t index, const sched::StageBounds& bounds, const std::string& fingerprint) {
-  if (!options_.stage.has_store) return {};
+  if (!options_.stage.has_store || fingerprint.empty()) return {};
   Part& part = parts_[index];
   const model::LayerRange& layers = span(index).layers;
   cache::StoreIdentity identity{.model_fingerprint = fingerprint,
@@ -447,7 +450,7 @@ cluster::Loaded loaded_report(const NodeStages& node, double fraction) {
   cluster::Loaded loaded{.compute = node.compute(),
                          .first = node.first_channels(),
                          .last = node.last_channels(),
-                         .stages = node.contents()};
+                         .contents = node.contents()};
   if (node.made()) return loaded;
   const NodeMemory memory = node.memory();
   loaded.page_capacity = memory.page_capacity(fraction);

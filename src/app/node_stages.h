@@ -78,11 +78,11 @@ class NodeStages {
   [[nodiscard]] tensor::ChannelSupport last_channels() const;
   /// Returns the accounting of KV pages. Only before make_stages().
   [[nodiscard]] NodeMemory memory() const;
-  /// Returns per rank, with a page store, what the content of its pages follows from: weights and arithmetic.
-  [[nodiscard]] std::vector<std::string> contents() const;
-  /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` is that of
-  /// the contents() of all stages of the ring, since a page follows from the layers before it too. After an error
-  /// nothing is made, and it may be called again.
+  /// Returns what the pages of the ranks here follow from, with a page store: weights and arithmetic.
+  [[nodiscard]] model::PageContents contents() const;
+  /// Allocates the caches, opens the stores and makes the loops' host. `control` outlives it. `fingerprint` names
+  /// stored pages: it is that of the contents() of all stages of the ring, since a page follows from the layers before
+  /// it too. Without one there are no stores. After an error nothing is made, and it may be called again.
   [[nodiscard]] Result<void> make_stages(async::Runtime& control, const sched::RingConfig& shape,
                                          const std::string& fingerprint);
   /// Undoes make_stages() and keeps the weights, so that it may be called again with another shape. No loop runs.
@@ -103,7 +103,7 @@ class NodeStages {
     std::unique_ptr<async::IoThread> thread;
     std::vector<size_t> numa_nodes;                         // where all of its threads run; empty: anywhere
     std::optional<int32_t> weights_ring;                    // whose weights it uses; empty: it has packed its own
-    std::string fingerprint;                                // when there is a store
+    std::optional<model::StageFingerprint> fingerprint;     // when there is a store
     std::shared_ptr<const tensor::GraphStats> graph_stats;  // where the device may record them
   };
 

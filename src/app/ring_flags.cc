@@ -162,12 +162,8 @@ std::string resolve_rings(const UnresolvedFlags& unresolved, ServeFlags& flags) 
 std::string ring_contradiction(const ServeFlags& flags) {
   if (std::string wrong = placement_contradiction(flags); !wrong.empty()) return wrong;
   if (flags.engine.dp_size == 1 || flags.cluster.node_count == 1) return {};
-  if (flags.engine.enable_ep) {
-    return fmt::format(
-        "--enable-ep with --nnodes {}: a ring that shares experts runs in one process, so --nnodes must be 1",
-        flags.cluster.node_count);
-  }
-  const int32_t local = flags.cluster.rings.local > 0 ? flags.cluster.rings.local : flags.engine.dp_size;
+  const RingPlacement& rings = flags.cluster.rings;
+  const int32_t local = rings.number ? 1 : rings.local > 0 ? rings.local : flags.engine.dp_size;
   if (local == 1) return {};
   return fmt::format(
       "--nnodes {} with --dp-size {}, whose rings are in this process: wanted --dp-size-local 1, or --nnodes 1",

@@ -37,8 +37,7 @@ Result<std::unique_ptr<tensor::Backend>> make_rank_backend(DeviceKind device, co
     return make_error(ErrorCode::kInvalidArgument,
                       "--dtype {}: a GPU computes in bf16; wanted auto, bf16, or --device cpu", enum_name(stage.dtype));
   }
-  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node, stage.kv_dtype)
-                                     : make_cpu_backend(stage, node, rank);
+  return device == DeviceKind::kCuda ? make_gpu_backend(rank, node, stage) : make_cpu_backend(stage, node, rank);
 }
 
 }  // namespace millrace::app

@@ -11,6 +11,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
+bool is_ready(const NodeRoster::Node& node) {
+  return node.page_capacity && node.joining == RingEpoch(0);
+}
+
 }  // namespace
 
 Coordinator::Coordinator(async::Runtime& runtime, CoordinatorOptions options)
@@ -65,30 +69,34 @@ std::vector<comm::LinkStats> Coordinator::link_stats() const {
   return all;
 }
 
-asio::awaitable<LoadedRing> Coordinator::wait_until_loaded(std::string compute, std::vector<std::string> stages) {
+asio::awaitable<LoadedRing> Coordinator::wait_until_loaded(std::string compute, model::PageContents contents) {
   roster_.reports().set_compute(0, compute);
   co_await roster_.wait_for_all([](const Node& node) { return node.page_capacity.has_value(); }, "come and load");
-  co_return summarize(std::move(stages));
+  co_return summarize(std::move(contents));
 }
 
 /// Counts the memory of the other nodes, all of which have loaded: from now on they are agreed on what follows from it.
-LoadedRing Coordinator::summarize(std::vector<std::string> own_stages) {
+LoadedRing Coordinator::summarize(model::PageContents contents) {
   LoadedRing ring;
   std::vector<Node>& nodes = roster_.nodes();
   for (auto node = nodes.begin() + 1; node != nodes.end(); ++node) {
     node->agreed = true;
     ring.page_capacity = std::min(ring.page_capacity, *node->page_capacity);
     ring.host_page_capacity = std::min(ring.host_page_capacity, node->host_page_capacity);
-    own_stages.insert(own_stages.end(), node->stages.begin(), node->stages.end());
+    contents.add(node->contents);
   }
-  set_fingerprint(own_stages);
+  if (!contents.ranks.empty()) {
+    contents_ = model::ring_contents(contents);
+    // Rings that share experts name pages together, epoch by epoch.
+    if (!assignments_.front().stage.shares_experts()) {
+      set_fingerprint(model::page_fingerprint({&*contents_, 1}).to_string());
+    }
+  }
   ring.fingerprint = fingerprint_;
   return ring;
 }
 
-void Coordinator::set_fingerprint(const std::vector<std::string>& stages) {
-  if (stages.empty()) return;
-  std::string fingerprint = model::fingerprint(stages).to_string();
+void Coordinator::set_fingerprint(std::string fingerprint) {
   if (!fingerprint_.empty() && fingerprint != fingerprint_) {
     log::warn("the weights of the ring, or what computes with them, have changed: pages stored so far are not used");
   }
@@ -98,6 +106,7 @@ void Coordinator::set_fingerprint(const std::vector<std::string>& stages) {
 void Coordinator::set_local(PoolHost& local, sched::LocalStages& stages, cache::PoolSizes pages) {
   local_ = &local;
   pages_ = pages;
+  local_fingerprint_ = fingerprint_;
   roster_.set_pools(pages);
   roster_.nodes().front().last_channels = stages.last_channels();
   set_stages(&stages);
@@ -119,17 +128,32 @@ asio::awaitable<void> Coordinator::agree_on_pools() {
     if (own.has_error()) throw ErrorException(own.error());
     co_await roster_.measure_all();
   }
-  LoadedRing ring = summarize(own->stages);
+  LoadedRing ring = summarize(std::move(own->contents));
   ring.page_capacity = std::min(ring.page_capacity, own->page_capacity);
   ring.host_page_capacity = std::min(ring.host_page_capacity, own->host_page_capacity);
   const auto pages = options_.pool_sizes(ring);
   if (pages.has_error()) throw ErrorException(pages.error());
   pages_ = *pages;
   roster_.set_pools(pages_);
+  co_await make_stages();
+}
+
+/// Makes the stages of this node, whose pools are freed.
+asio::awaitable<void> Coordinator::make_stages() {
   const auto stages = co_await loader_.run<sched::LocalStages*>(
       [this] { return local_->stages(assignments_.front(), pages_, fingerprint_); });
   if (stages.has_error()) throw ErrorException(stages.error());
+  local_fingerprint_ = fingerprint_;
   set_stages(*stages);
+}
+
+/// Makes the stages of this node again where stored pages have other names now. The other nodes do so by themselves.
+asio::awaitable<void> Coordinator::name_pages() {
+  if (fingerprint_ == local_fingerprint_) co_return;
+  set_stages(nullptr);
+  const auto freed = co_await loader_.run<Loaded>([this] { return local_->measure(); });
+  if (freed.has_error()) throw ErrorException(freed.error());
+  co_await make_stages();
 }
 
 std::vector<bool> Coordinator::choose_channels() {
@@ -185,8 +209,11 @@ std::vector<JoinedNode> Coordinator::joined_nodes() {
 
 void Coordinator::send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined) {
   std::vector<Node>& nodes = roster_.nodes();
+  comm::ExpertEpoch experts_for_others = experts_;
+  for (comm::RankEndpoints& ring : experts_for_others.endpoints) ring = comm::for_others(std::move(ring));
   for (uint32_t rank = 1; rank < nodes.size(); ++rank) {
     JoinRing join{.epoch = epoch, .pages = pages_, .nodes = joined, .fingerprint = fingerprint_};
+    join.experts = experts_for_others;
     join.channel_in = channels_[rank - 1];
     join.channel_out = rank + 1 < nodes.size() && channels_[rank];
     nodes[rank].joining = epoch;
@@ -223,12 +250,72 @@ asio::awaitable<void> Coordinator::wait_until_joined(RingEpoch epoch, async::Tim
   }
 }
 
-asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
-  const auto is_ready = [](const Node& node) { return node.page_capacity && node.joining == RingEpoch(0); };
+asio::awaitable<void> Coordinator::gather() {
   for (;;) {
     co_await roster_.wait_for_all(is_ready, "come, load, or end the last epoch");
     if (roster_.agreed() && stages_ != nullptr) break;
     co_await agree_on_pools();
+  }
+}
+
+comm::RankEndpoints Coordinator::expert_endpoints(uint16_t own_port) const {
+  std::vector<NodePart> parts;
+  for (const Assignment& assignment : assignments_) parts.push_back(assignment.part());
+  const Assignment& own = assignments_.front();
+  comm::RankEndpoints endpoints;
+  for (uint32_t stage = 0; stage < own.stage_count; ++stage) {
+    for (uint32_t rank = 0; rank < own.stage.rank_count; ++rank) {
+      const size_t node = node_of(parts, StageId(stage), rank);
+      const Node& found = roster_.nodes()[node];
+      comm::TcpEndpoint endpoint{.host = "", .port = node == 0 ? own_port : found.expert_port};
+      if (found.connection) endpoint.host = found.connection->peer_host();
+      endpoints.push_back(endpoint.for_others());
+    }
+  }
+  return endpoints;
+}
+
+void Coordinator::share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange, std::string fingerprint) {
+  set_fingerprint(std::move(fingerprint));
+  experts_ = std::move(epoch);
+  exchange_ = &exchange;
+}
+
+/// The other rings wait for the ranks of this one from now on: a node that has gone meanwhile, or is another process,
+/// would keep them waiting.
+void Coordinator::check_gathered() const {
+  for (uint32_t rank = 1; rank < roster_.nodes().size(); ++rank) {
+    if (is_ready(roster_.nodes()[rank])) continue;
+    throw ErrorException(
+        make_error(ErrorCode::kUnavailable, "{} has gone before the common epoch began", roster_.reports().name(rank)));
+  }
+  const comm::RankEndpoints& own = experts_.endpoints[assignments_.front().stage.expert_ring];
+  if (roster_.agreed() && stages_ != nullptr && expert_endpoints(own.front().port) == own) return;
+  throw_error(ErrorCode::kUnavailable, "a node has come anew before the common epoch began");
+}
+
+EpochLinksOptions Coordinator::own_links(RingEpoch epoch, async::TimePoint deadline,
+                                         const std::vector<JoinedNode>& joined) const {
+  return {.epoch = epoch,
+          .node = 0,
+          .nodes = joined,
+          .assignment = assignments_.front(),
+          .config = options_.config,
+          .silence = options_.timing.silence_limit,
+          .deadline = deadline,
+          .channel_in = false,
+          .channel_out = channels_[0],
+          .transfer_timeout = options_.transfer_timeout,
+          .experts = experts_,
+          .exchange = exchange_};
+}
+
+asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
+  if (exchange_ != nullptr) {
+    check_gathered();
+    co_await name_pages();
+  } else {
+    co_await gather();
   }
   const async::TimePoint deadline = runtime_.now() + options_.build_timeout;
   roster_.forget_lost();
@@ -237,17 +324,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   // Read here: a node may be gone before the tasks start.
   const std::vector<JoinedNode> nodes = joined_nodes();
   send_join_requests(epoch, nodes);
-  EpochLinks links(runtime_, *ring_listener_, *stages_,
-                   {.epoch = epoch,
-                    .node = 0,
-                    .nodes = nodes,
-                    .assignment = assignments_.front(),
-                    .config = options_.config,
-                    .silence = options_.timing.silence_limit,
-                    .deadline = deadline,
-                    .channel_in = false,
-                    .channel_out = channels_[0],
-                    .transfer_timeout = options_.transfer_timeout},
+  EpochLinks links(runtime_, *ring_listener_, *stages_, own_links(epoch, deadline, nodes),
                    [this] { roster_.notify(); });
   OutputLink output;
   async::TaskGroup linking(runtime_);
@@ -261,8 +338,7 @@ asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   } catch (...) {
     failure = std::current_exception();
   }
-  linking.cancel();
-  co_await linking.join();
+  co_await links.end(linking);
   if (links.lost_channel() != StageId(0)) channel_selector_.give_up(links.lost_channel(), links.failure()->message);
   if (failure) std::rethrow_exception(failure);
   co_return start_own_ranks(std::move(output), links);
@@ -291,6 +367,8 @@ asio::awaitable<void> Coordinator::tear_down(RingEpoch epoch, std::string reason
   for (const Node& node : roster_.nodes()) {
     if (node.joining == epoch) node.connection->send(Stop{epoch, reason});
   }
+  experts_ = {};
+  exchange_ = nullptr;
   if (stages_ != nullptr) {
     stages_->stop(reason);
     co_await stages_->join();

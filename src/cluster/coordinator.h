@@ -22,7 +22,7 @@ namespace millrace::cluster {
 struct LoadedRing {
   uint64_t page_capacity = UINT64_MAX;       ///< of the node with the fewest pages
   uint64_t host_page_capacity = UINT64_MAX;  ///< of the node with the least room for host pages
-  std::string fingerprint;                   ///< of all stages of the ring together, if there is a page store
+  std::string fingerprint;  ///< names stored pages; empty: there is no store, or rings that share experts name them
 };
 
 struct CoordinatorOptions {
@@ -52,10 +52,10 @@ class Coordinator final : public sched::RingBuilder {
   [[nodiscard]] asio::awaitable<void> serve();
   /// Sets the layers of every stage of the ring, in order. Called once, on the Runtime.
   void set_layers(const std::vector<model::LayerRange>& layers);
-  /// Returns when every node has loaded its stages, with the capacities of all but this one. `compute` and `stages` are
-  /// those of this node, as in Loaded. A node that computes in another way is named in the log. Throws when
+  /// Returns when every node has loaded its stages, with the capacities of all but this one. `compute` and `contents`
+  /// are those of this node, as in Loaded. A node that computes in another way is named in the log. Throws when
   /// interrupted.
-  [[nodiscard]] asio::awaitable<LoadedRing> wait_until_loaded(std::string compute, std::vector<std::string> stages);
+  [[nodiscard]] asio::awaitable<LoadedRing> wait_until_loaded(std::string compute, model::PageContents contents);
   /// Sets the stages of this node, which `local` has made and makes again, and the sizes of the pools, before the first
   /// build(). `local` outlives this.
   void set_local(PoolHost& local, sched::LocalStages& stages, cache::PoolSizes pages);
@@ -76,6 +76,17 @@ class Coordinator final : public sched::RingBuilder {
   /// Returns the nodes by rank, from any thread.
   [[nodiscard]] std::vector<NodeInfo> nodes() const { return roster_.reports().nodes(); }
 
+  /// Waits until every node is there and has loaded, and agrees with them on the pools: build() does not wait then.
+  /// Throws when interrupted.
+  [[nodiscard]] asio::awaitable<void> gather();
+  /// Returns where other rings reach the ranks of all nodes, after gather(); those of this node at `own_port`.
+  [[nodiscard]] comm::RankEndpoints expert_endpoints(uint16_t own_port) const;
+  /// Returns what stored pages of the ring follow from, after gather(); nothing without a page store.
+  [[nodiscard]] const std::optional<model::RingContents>& contents() const { return contents_; }
+  /// Lets the next build() connect all ranks with those of other rings in a common epoch, which begins once gather() is
+  /// over. `exchange` is that of this node, and outlives the epoch. `fingerprint` names stored pages in that epoch.
+  void share_experts(comm::ExpertEpoch epoch, comm::EpochExperts& exchange, std::string fingerprint);
+
   [[nodiscard]] asio::awaitable<sched::RingEnds> build(RingEpoch epoch) override;
   [[nodiscard]] asio::awaitable<void> tear_down(RingEpoch epoch, std::string reason) override;
   void interrupt() override { roster_.interrupt(); }
@@ -90,10 +101,16 @@ class Coordinator final : public sched::RingBuilder {
                                                         const OutputLink& output, const EpochLinks& links);
   [[nodiscard]] std::vector<JoinedNode> joined_nodes();
   void send_join_requests(RingEpoch epoch, const std::vector<JoinedNode>& joined);
+  [[nodiscard]] EpochLinksOptions own_links(RingEpoch epoch, async::TimePoint deadline,
+                                            const std::vector<JoinedNode>& joined) const;
+  /// Throws ErrorException (kUnavailable) if the nodes are not those that gather() has found.
+  void check_gathered() const;
   [[nodiscard]] sched::RingEnds start_own_ranks(OutputLink output, EpochLinks& links);
   [[nodiscard]] asio::awaitable<void> agree_on_pools();
-  [[nodiscard]] LoadedRing summarize(std::vector<std::string> own_stages);
-  void set_fingerprint(const std::vector<std::string>& stages);
+  [[nodiscard]] asio::awaitable<void> make_stages();
+  [[nodiscard]] asio::awaitable<void> name_pages();
+  [[nodiscard]] LoadedRing summarize(model::PageContents contents);
+  void set_fingerprint(std::string fingerprint);
   void set_stages(sched::LocalStages* stages);
   /// Returns for each link between nodes, by the rank of its sender, whether a channel takes the activations.
   [[nodiscard]] std::vector<bool> choose_channels();
@@ -115,8 +132,12 @@ class Coordinator final : public sched::RingBuilder {
   PoolHost* local_ = nullptr;
   sched::LocalStages* stages_ = nullptr;  // set under stats_mutex_; null while local_ makes them
   cache::PoolSizes pages_;
-  std::string fingerprint_;     // of the ring, once all have loaded; empty: there is no store
-  std::vector<bool> channels_;  // of the newest epoch, by the rank of the sender
+  std::optional<model::RingContents> contents_;  // of the ring, once all have loaded; empty: there is no store
+  std::string fingerprint_;        // that names stored pages; empty: there is no store, or no common epoch so far
+  std::string local_fingerprint_;  // with which stages_ have been made
+  std::vector<bool> channels_;     // of the newest epoch, by the rank of the sender
+  comm::ExpertEpoch experts_;      // that the next build() or the epoch under way takes part in
+  comm::EpochExperts* exchange_ = nullptr;  // of experts_
   ChannelSelector channel_selector_;
   mutable std::mutex stats_mutex_;
 };

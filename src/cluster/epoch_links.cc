@@ -1,5 +1,8 @@
 #include "cluster/epoch_links.h"
 
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/this_coro.hpp>
+
 #include "cluster/node_link.h"
 #include "comm/collective/joined_device_collective.h"
 #include "comm/collective/tcp_collective.h"
@@ -29,6 +32,27 @@ void EpochLinks::open(async::TaskGroup& tasks) {
     }
   }
   for (size_t i = 0; i < outer_.collectives.size(); ++i) tasks.spawn("join a collective", join_collective(i));
+  if (shares_experts()) tasks.spawn("connect experts", connect_experts());
+}
+
+asio::awaitable<void> EpochLinks::end(async::TaskGroup& tasks) {
+  if (shares_experts() && !complete()) {
+    const auto ring = static_cast<int32_t>(options_.assignment.stage.expert_ring);
+    options_.exchange->end(options_.experts.number, ring, failure_ ? failure_->message : "the epoch has ended");
+  }
+  tasks.cancel();
+  co_await tasks.join();
+}
+
+sched::OuterLinks EpochLinks::take() {
+  if (shares_experts() && complete()) {
+    for (size_t i = 0; i < part().size(); ++i) {
+      const auto stage = part().first_stage + static_cast<uint32_t>(i) / part().rank_count;
+      const auto rank = part().first_rank + static_cast<uint32_t>(i) % part().rank_count;
+      outer_.experts.push_back(options_.exchange->join(StageId(stage), rank, *stages_.backend(i)));
+    }
+  }
+  return std::move(outer_);
 }
 
 /// Returns where a node listens for this one. Ranks of a divided stage that are both here exchange over TCP too.
@@ -145,6 +169,18 @@ asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> EpochLinks::join_de
       .open_timeout = open_timeout(options_.transfer_timeout)};
   return comm::join_device_collective(runtime_, listener_, std::move(collective), *stages_.backend(index),
                                       options_.deadline);
+}
+
+asio::awaitable<void> EpochLinks::connect_experts() {
+  // It has tasks of its own to wait for, which end() ends by way of the exchange.
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  const comm::RankBlock here{.first_stage = static_cast<int32_t>(part().first_stage),
+                             .stage_count = static_cast<int32_t>(part().stage_count),
+                             .first_rank = static_cast<int32_t>(part().first_rank),
+                             .rank_count = static_cast<int32_t>(part().rank_count)};
+  const auto connected = co_await options_.exchange->connect(runtime_, options_.experts, here, options_.deadline);
+  if (connected.has_error()) co_return note(connected.error());
+  note_opened();
 }
 
 void EpochLinks::note_channel(const Error& failure, StageId to) {

@@ -9,6 +9,7 @@
 #include "async/task_group.h"
 #include "cluster/link_ends.h"
 #include "cluster/messages.h"
+#include "comm/collective/epoch_experts.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
 #include "sched/stage/local_stages.h"
@@ -26,11 +27,13 @@ struct EpochLinksOptions {
   bool channel_in = false;    ///< as in JoinRing
   bool channel_out = false;
   std::chrono::milliseconds transfer_timeout{};  ///< of channels
+  comm::ExpertEpoch experts;                     ///< as in JoinRing
+  comm::EpochExperts* exchange = nullptr;        ///< of this node with other rings, where `experts` has an epoch
 };
 
-/// Opens what the ranks of one node share with other nodes in one epoch. These are links, device channels, and
-/// collectives of a stage whose ranks are on several nodes. Owned by the Member or the Coordinator for the time of
-/// joining, on its Runtime. `listener` and `stages` outlive it.
+/// Opens what the ranks of one node share with other nodes in one epoch. These are links, device channels, collectives
+/// of a stage whose ranks are on several nodes, and the exchange of experts with other rings. Owned by the Member or
+/// the Coordinator for the time of joining, on its Runtime. `listener`, `stages` and the exchange outlive it.
 class EpochLinks {
  public:
   /// `on_change` is called when something is open or has failed.
@@ -40,17 +43,22 @@ class EpochLinks {
   /// Begins to open everything in tasks of `tasks`, which end before this is destroyed.
   void open(async::TaskGroup& tasks);
   /// Returns whether everything is open.
-  [[nodiscard]] bool complete() const { return opened_ == ends_.size() + outer_.collectives.size(); }
+  [[nodiscard]] bool complete() const {
+    return opened_ == ends_.size() + outer_.collectives.size() + (shares_experts() ? 1 : 0);
+  }
+  /// Ends what is not open so far, and returns when the tasks of open() have ended.
+  [[nodiscard]] asio::awaitable<void> end(async::TaskGroup& tasks);
   /// Returns the first failure.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
   /// Returns the stage to which a device channel could not be opened; 0: none.
   [[nodiscard]] StageId lost_channel() const { return lost_channel_; }
   /// Returns what has been opened, once all of it is.
-  [[nodiscard]] sched::OuterLinks take() { return std::move(outer_); }
+  [[nodiscard]] sched::OuterLinks take();
 
  private:
   [[nodiscard]] const NodePart& part() const { return parts_[options_.node]; }
   [[nodiscard]] bool divides_stage() const { return part().rank_count < options_.assignment.stage.rank_count; }
+  [[nodiscard]] bool shares_experts() const { return options_.experts.number != 0; }
   [[nodiscard]] comm::TcpEndpoint endpoint_of(size_t node) const;
   [[nodiscard]] comm::TcpLinkOptions socket_options() const;
   [[nodiscard]] comm::Link& other_rank(const LinkEnd& end);
@@ -64,6 +72,7 @@ class EpochLinks {
   [[nodiscard]] asio::awaitable<void> join_collective(size_t index);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> join_hosts(size_t index);
   [[nodiscard]] asio::awaitable<Result<std::unique_ptr<tensor::Collective>>> join_devices(size_t index);
+  [[nodiscard]] asio::awaitable<void> connect_experts();
   [[nodiscard]] tensor::RankPosition position(size_t index) const;
   void note_channel(const Error& failure, StageId to);
   void note(const Error& failure);

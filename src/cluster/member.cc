@@ -137,6 +137,8 @@ asio::awaitable<std::string> Member::serve(tcp::socket socket) {
   co_await tasks_.join();
   co_await connection_->join();
   connection_.reset();
+  if (experts_) co_await experts_->close();
+  experts_.reset();
   co_await listener_->shutdown();
   co_return fmt::format("{}: {}", end, reason);
 }
@@ -167,23 +169,38 @@ asio::awaitable<void> Member::report_links(std::shared_ptr<ControlConnection> co
 asio::awaitable<void> Member::load(Assignment assignment) {
   stages_ = nullptr;
   assignment_ = assignment;
-  const auto loaded = co_await loader_.run<Loaded>([this, assignment] { return host_.load(assignment); });
-  report(loaded);
+  auto loaded = co_await loader_.run<Loaded>([this, assignment] { return host_.load(assignment); });
+  report(std::move(loaded));
 }
 
 asio::awaitable<void> Member::measure() {
   if (!assignment_) throw ErrorException(Error{ErrorCode::kData, "asked to measure before anything was assigned"});
   stages_ = nullptr;
-  const auto loaded = co_await loader_.run<Loaded>([this] { return host_.measure(); });
-  report(loaded);
+  auto loaded = co_await loader_.run<Loaded>([this] { return host_.measure(); });
+  report(std::move(loaded));
 }
 
-void Member::report(const Result<Loaded>& loaded) {
-  if (loaded.has_error()) {
-    leave_cluster(loaded.error().message);
-  } else {
-    connection_->send(*loaded);
+void Member::report(Result<Loaded> loaded) {
+  if (loaded.has_error()) return leave_cluster(loaded.error().message);
+  const auto port = listen_for_experts();
+  if (port.has_error()) return leave_cluster(port.error().message);
+  loaded->expert_port = *port;
+  connection_->send(*loaded);
+}
+
+/// Returns where other rings reach the ranks of this node; 0 if they do not.
+Result<uint16_t> Member::listen_for_experts() {
+  const sched::StageConfig& stage = assignment_->stage;
+  if (!stage.shares_experts()) return uint16_t{0};
+  if (!experts_) {
+    experts_ = std::make_unique<comm::EpochExperts>(comm::EpochExperts::Options{
+        .shape = {.ring_count = static_cast<int32_t>(stage.expert_rings),
+                  .rank_count = static_cast<int32_t>(stage.rank_count),
+                  .stage_count = static_cast<int32_t>(assignment_->stage_count)},
+        .ring = static_cast<int32_t>(stage.expert_ring),
+        .silence = std::chrono::duration_cast<std::chrono::milliseconds>(options_.timing.silence_limit)});
   }
+  return experts_->listen(runtime_);
 }
 
 /// Leaves because this node cannot run its assignment.
@@ -240,6 +257,10 @@ asio::awaitable<sched::OuterLinks> Member::open_links(JoinRing request) {
   for (JoinedNode& node : request.nodes) {
     if (node.host.empty()) node.host = connection_->peer_host();
   }
+  for (comm::RankEndpoints& ring : request.experts.endpoints) comm::set_host(ring, connection_->peer_host());
+  if (request.experts.number != 0 && !experts_) {
+    throw_error(ErrorCode::kData, "found a join of a common epoch, wanted an assignment that shares experts");
+  }
   const auto own = std::ranges::find(request.nodes, assignment_->part(), &JoinedNode::part);
   if (own == request.nodes.end()) throw ErrorException(Error{ErrorCode::kData, "found a join without this node"});
   EpochLinks links(runtime_, *listener_, *stages_,
@@ -252,13 +273,14 @@ asio::awaitable<sched::OuterLinks> Member::open_links(JoinRing request) {
                     .deadline = runtime_.now() + options_.build_timeout,
                     .channel_in = request.channel_in,
                     .channel_out = request.channel_out,
-                    .transfer_timeout = options_.transfer_timeout},
+                    .transfer_timeout = options_.transfer_timeout,
+                    .experts = request.experts,
+                    .exchange = experts_.get()},
                    [this] { linking_.notify_all(); });
   async::TaskGroup opening(runtime_);
   links.open(opening);
   while (!links.complete() && !links.failure() && end_reason_.empty()) co_await linking_.wait();
-  opening.cancel();
-  co_await opening.join();
+  co_await links.end(opening);
   lost_channel_ = links.lost_channel();
   if (end_reason_.empty() && links.failure()) throw ErrorException(*links.failure());
   co_return links.take();

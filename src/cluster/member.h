@@ -12,6 +12,7 @@
 #include "cluster/messages.h"
 #include "cluster/peer_connector.h"
 #include "cluster/stage_host.h"
+#include "comm/collective/epoch_experts.h"
 #include "comm/tcp_link.h"
 #include "model/config.h"
 #include "sched/stage/local_stages.h"
@@ -55,7 +56,8 @@ class Member {
   [[nodiscard]] asio::awaitable<void> report_links(std::shared_ptr<ControlConnection> connection);
   [[nodiscard]] asio::awaitable<void> load(Assignment assignment);
   [[nodiscard]] asio::awaitable<void> measure();
-  void report(const Result<Loaded>& loaded);
+  void report(Result<Loaded> loaded);
+  [[nodiscard]] Result<uint16_t> listen_for_experts();
   [[nodiscard]] asio::awaitable<void> join(JoinRing request);
   [[nodiscard]] asio::awaitable<std::string> run_epoch(JoinRing request);
   [[nodiscard]] asio::awaitable<sched::OuterLinks> open_links(JoinRing request);
@@ -70,6 +72,7 @@ class Member {
   std::string last_logged_wait_;                 // by log_wait, in this search
   async::TimePoint reminder_;                    // when log_wait repeats it
   std::unique_ptr<comm::TcpListener> listener_;  // for the link from the node before; while there is a connection
+  std::unique_ptr<comm::EpochExperts> experts_;  // where the assignment shares experts with other rings
   LoaderThread loader_{runtime_};
   std::shared_ptr<ControlConnection> connection_;
   std::optional<Assignment> assignment_;

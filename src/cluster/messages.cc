@@ -100,24 +100,30 @@ void put(ByteWriter& out, const Loaded& loaded) {
   out.put(loaded.host_page_capacity);
   out.put(loaded.pools.device);
   out.put(loaded.pools.host);
+  out.put(loaded.expert_port);
   out.put_string(loaded.compute);
   for (const tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (const std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) out.put_string(*text);
   }
-  out.put(static_cast<uint32_t>(loaded.stages.size()));
-  for (const std::string& stage : loaded.stages) out.put_string(stage);
+  out.put(static_cast<uint32_t>(loaded.contents.ranks.size()));
+  for (const std::string& rank : loaded.contents.ranks) out.put_string(rank);
+  out.put(loaded.contents.experts.high);
+  out.put(loaded.contents.experts.low);
 }
 void get(ByteReader& in, Loaded& loaded) {
   loaded.page_capacity = in.get<uint64_t>();
   loaded.host_page_capacity = in.get<uint64_t>();
   loaded.pools.device = in.get<uint32_t>();
   loaded.pools.host = in.get<uint32_t>();
+  loaded.expert_port = in.get<uint16_t>();
   loaded.compute = in.get_string();
   for (tensor::ChannelSupport* end : {&loaded.first, &loaded.last}) {
     for (std::string* text : {&end->device, &end->protocol, &end->unavailable_reason}) *text = in.get_string();
   }
-  loaded.stages.resize(in.get_count(sizeof(uint32_t)));
-  for (std::string& stage : loaded.stages) stage = in.get_string();
+  loaded.contents.ranks.resize(in.get_count(sizeof(uint32_t)));
+  for (std::string& rank : loaded.contents.ranks) rank = in.get_string();
+  loaded.contents.experts.high = in.get<uint64_t>();
+  loaded.contents.experts.low = in.get<uint64_t>();
 }
 
 constexpr std::array kPartFields = {&NodePart::first_stage, &NodePart::stage_count, &NodePart::first_rank,
@@ -133,6 +139,7 @@ void put(ByteWriter& out, const JoinRing& join) {
     out.put(node.port);
     for (const auto field : kPartFields) out.put(node.part.*field);
   }
+  put(out, join.experts);
   out.put(join.channel_in);
   out.put(join.channel_out);
   out.put_string(join.fingerprint);
@@ -147,6 +154,7 @@ void get(ByteReader& in, JoinRing& join) {
     node.port = in.get<uint16_t>();
     for (const auto field : kPartFields) node.part.*field = in.get<uint32_t>();
   }
+  get(in, join.experts);
   join.channel_in = in.get_bool();
   join.channel_out = in.get_bool();
   join.fingerprint = in.get_string();

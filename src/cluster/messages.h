@@ -12,6 +12,7 @@
 #include "cache/page_pool.h"
 #include "cluster/placement.h"
 #include "comm/link.h"
+#include "comm/ring_experts.h"
 #include "model/fingerprint.h"
 #include "model/layer_range.h"
 #include "sched/stage/stage_config.h"
@@ -20,7 +21,7 @@
 /// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 11;
+inline constexpr uint32_t kProtocolVersion = 12;
 
 /// Node → coordinator, the first message of a connection.
 struct Hello {
@@ -55,10 +56,11 @@ struct Loaded {
   uint64_t page_capacity = 0;       ///< pages that the node's memory holds now, or those of `pools`
   uint64_t host_page_capacity = 0;  ///< pages that the host tier can have; 0 with `pools`
   cache::PoolSizes pools;           ///< that the node has already, made for this ring; zeros: none
+  uint16_t expert_port = 0;         ///< where other rings reach its ranks; 0: the ring shares no experts
   std::string compute;              ///< dtype, device and instruction set
   tensor::ChannelSupport first;     ///< of the device of its first stage, which receives activations
   tensor::ChannelSupport last;      ///< of the device of its last stage, which sends activations
-  std::vector<std::string> stages;  ///< with a store: per rank, what determines the content of its pages
+  model::PageContents contents;     ///< with a store: what the pages of its ranks follow from
 };
 
 /// A node as others link with it.
@@ -73,6 +75,7 @@ struct JoinRing {
   RingEpoch epoch;
   cache::PoolSizes pages;
   std::vector<JoinedNode> nodes;  ///< of the ring
+  comm::ExpertEpoch experts;      ///< where the ring shares experts with others; ranks on the head's host have no host
   bool channel_in = false;        ///< activations arrive over a device channel
   bool channel_out = false;       ///< activations leave over a device channel
   std::string fingerprint;        ///< with a store: of all stages of the ring, bound into every stored page

@@ -27,11 +27,12 @@ class NodeRoster {
     uint16_t ring_port = 0;
     std::optional<uint64_t> page_capacity;  // set: loaded, and measured since the last request for that
     uint64_t host_page_capacity = 0;
+    uint16_t expert_port = 0;               // as Loaded says
     bool agreed = false;                    // its memory is known to hold the pools of the ring
     tensor::ChannelSupport first_channels;  // as in Loaded
     tensor::ChannelSupport last_channels;
-    std::vector<std::string> stages;  // as Loaded says
-    RingEpoch joining{0};             // asked to join this epoch; 0: none
+    model::PageContents contents;  // as Loaded says
+    RingEpoch joining{0};          // asked to join this epoch; 0: none
     bool ring_joined = false;
     bool quiet = false;  // silent for longer than ControlTiming::quiet_limit
   };
@@ -88,6 +89,7 @@ class NodeRoster {
   void notify() { changed_.notify_all(); }
 
   [[nodiscard]] std::vector<Node>& nodes() { return nodes_; }
+  [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
   /// Returns which participating node was lost since forget_lost(), and why; empty if none was.
   [[nodiscard]] const std::string& lost() const { return lost_; }
   void forget_lost() { lost_.clear(); }

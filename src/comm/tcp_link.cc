@@ -1,6 +1,7 @@
 #include "comm/tcp_link.h"
 
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/ip/address.hpp>
 
 #include "comm/tcp_end.h"
 
@@ -8,6 +9,12 @@ namespace millrace::comm {
 
 std::string TcpEndpoint::to_string() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+TcpEndpoint TcpEndpoint::for_others() const {
+  boost::system::error_code no_address;
+  const auto address = asio::ip::make_address(host, no_address);
+  return {.host = !no_address && address.is_loopback() ? "" : host, .port = port};
 }
 
 asio::awaitable<void> TcpLinkGroup::shutdown() {

@@ -40,6 +40,10 @@ struct TcpEndpoint {
   std::string host;  ///< a name, or an address; here addresses only
   uint16_t port = 0;
   [[nodiscard]] std::string to_string() const;  ///< host:port, [host]:port when host has colons
+  /// Returns the endpoint as another host gets it. A loopback address is left out: it is that of the sender's host,
+  /// whose address the receiver knows by their connection.
+  [[nodiscard]] TcpEndpoint for_others() const;
+  friend bool operator==(const TcpEndpoint&, const TcpEndpoint&) = default;
 };
 
 struct TcpLinkOptions {

@@ -1,5 +1,7 @@
 #include "model/fingerprint.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #define XXH_INLINE_ALL
@@ -229,29 +231,65 @@ Fingerprint fingerprint(const ModelConfig& config) {
   return hash.finish();
 }
 
-Fingerprint fingerprint(std::span<const std::string> stages) {
+Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
+  low += other.low;
+  high += other.high + (low < other.low ? 1 : 0);
+  return *this;
+}
+
+Fingerprint fingerprint(std::span<const std::string> texts) {
   Hash hash;
-  add_integer(hash, static_cast<int64_t>(stages.size()));
-  for (const std::string& stage : stages) hash.add(std::string_view(stage));
+  add_integer(hash, static_cast<int64_t>(texts.size()));
+  for (const std::string& text : texts) hash.add(std::string_view(text));
   return hash.finish();
 }
 
-void WeightsFingerprint::add(const tensor::HostTensor& tensor) {
-  const bool is_new = tensors_.emplace(tensor.name, fingerprint_of(tensor)).second;
-  CHECK(is_new, "tensor '{}' is added twice", tensor.name);
+void PageContents::add(const PageContents& more) {
+  ranks.insert(ranks.end(), more.ranks.begin(), more.ranks.end());
+  experts += more.experts;
 }
 
-void WeightsFingerprint::add(const tensor::W8Matrix& matrix) {
-  const bool is_new = tensors_.emplace(matrix.name, fingerprint_of(matrix)).second;
-  CHECK(is_new, "tensor '{}' is added twice", matrix.name);
+RingContents ring_contents(const PageContents& ranks) {
+  return {.common = fingerprint(ranks.ranks), .experts = ranks.experts};
 }
 
-void WeightsFingerprint::add(const weights::StoredWeight& weight) {
-  const bool is_new = tensors_.emplace(weight.name, fingerprint_of(weight)).second;
-  CHECK(is_new, "tensor '{}' is added twice", weight.name);
+Fingerprint page_fingerprint(std::span<const RingContents> rings) {
+  std::vector<Fingerprint> commons;
+  Fingerprint experts;
+  for (const RingContents& ring : rings) {
+    if (std::ranges::find(commons, ring.common) == commons.end()) commons.push_back(ring.common);
+    experts += ring.experts;
+  }
+  if (commons.size() == 1 && experts == Fingerprint{}) return commons.front();
+  Hash hash;
+  hash.add(std::string_view("experts"));
+  commons.push_back(experts);
+  for (const Fingerprint& part : commons) {
+    hash.add(part.high);
+    hash.add(part.low);
+  }
+  return hash.finish();
 }
 
-Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span, tensor::RankPosition position) const {
+void WeightsFingerprint::add(const std::string& name, const Fingerprint& tensor, bool is_expert) {
+  const bool is_new = (is_expert ? experts_ : tensors_).emplace(name, tensor).second;
+  CHECK(is_new, "tensor '{}' is added twice", name);
+}
+
+void WeightsFingerprint::add(const tensor::HostTensor& tensor, bool is_expert) {
+  add(tensor.name, fingerprint_of(tensor), is_expert);
+}
+
+void WeightsFingerprint::add(const tensor::W8Matrix& matrix, bool is_expert) {
+  add(matrix.name, fingerprint_of(matrix), is_expert);
+}
+
+void WeightsFingerprint::add(const weights::StoredWeight& weight, bool is_expert) {
+  add(weight.name, fingerprint_of(weight), is_expert);
+}
+
+StageFingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span,
+                                            tensor::RankPosition position) const {
   Hash hash;
   add_config(hash, config);
   add_integer(hash, span.layers.begin);
@@ -265,7 +303,15 @@ Fingerprint WeightsFingerprint::finish(const ModelConfig& config, StageSpan span
     hash.add(tensor.high);
     hash.add(tensor.low);
   }
-  return hash.finish();
+  StageFingerprint found{.common = hash.finish(), .experts = {}};
+  for (const auto& [name, tensor] : experts_) {
+    Hash one;
+    one.add(std::string_view(name));
+    one.add(tensor.high);
+    one.add(tensor.low);
+    found.experts += one.finish();
+  }
+  return found;
 }
 
 }  // namespace millrace::model

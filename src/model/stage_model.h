@@ -120,8 +120,8 @@ class StageModel {
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_->checkpoint_bytes; }
   /// Returns the counts of decode steps. They outlive the model.
   [[nodiscard]] std::shared_ptr<const tensor::GraphStats> graph_stats() const { return graph_stats_; }
-  /// Returns the fingerprint of the stage's weights, if LoadOptions requested it.
-  [[nodiscard]] const std::optional<Fingerprint>& fingerprint() const { return weights_->fingerprint; }
+  /// Returns the fingerprints of the stage's weights, if LoadOptions requested them.
+  [[nodiscard]] const std::optional<StageFingerprint>& fingerprint() const { return weights_->fingerprint; }
 
  private:
   /// The caches of a layer of the stage, if it has attention and a recurrent mixer.

@@ -264,7 +264,7 @@ void WeightPacker::add_to_fingerprint(const WeightPart& part) {
   // The weight's name is the key, since one stored tensor may have several weights.
   const auto add = [&](auto values) {
     values.name = part.spec->name;
-    fingerprint_.add(values);
+    fingerprint_.add(values, part.spec->expert >= 0);
   };
   PackingMemory memory;
   if (part.matrix)

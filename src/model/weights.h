@@ -88,7 +88,7 @@ struct StageWeights {
   std::unique_ptr<tensor::DeviceVector> final_norm_bias;  // [hidden], last stage of an encoder
   std::unique_ptr<tensor::PackedWeight> head;             // [logit_columns, hidden], last stage with the output head
   uint64_t checkpoint_bytes = 0;                          ///< of the rank's parts of the span's tensors, as stored
-  std::optional<Fingerprint> fingerprint;                 ///< of the config, the span and the rank's parts, on request
+  std::optional<StageFingerprint> fingerprint;            ///< of the config, the span and the rank's parts, on request
 };
 
 /// Refuses a model that needs what the backend lacks. Error: kInvalidArgument with the backend's name.

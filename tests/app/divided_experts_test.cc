@@ -184,13 +184,12 @@ TEST_CASE("a process has the experts of its position alone") {
   REQUIRE(part < whole);
 }
 
-TEST_CASE("shared experts of several processes refuse what they lack") {
-  app::EngineOptions options = divided_options("qwen3moe", {});
-  options.node.storage.backend = app::StoreBackend::kFile;
-  app::ClusterOptions cluster;
-  cluster.rings = {.local = 0, .number = 1, .front = {"127.0.0.1", free_port()}};
-  const auto refused = app::LocalRings::create(options, cluster, 512);
-  REQUIRE(refused.has_error());
-  REQUIRE(refused.error().code == ErrorCode::kInvalidArgument);
-  REQUIRE_THAT(refused.error().message, Mentions("--enable-ep", "--hicache-storage-backend"));
+TEST_CASE("processes that share experts agree on having a page store") {
+  for (const bool has_store : {false, true}) {
+    app::EngineOptions options = divided_options("qwen3moe", {});
+    options.hierarchical_cache = has_store;
+    if (has_store) options.node.storage.backend = app::StoreBackend::kFile;
+    const auto ring = start_process(options, {.local = 0, .number = 1, .front = {"127.0.0.1", free_port()}});
+    REQUIRE_THAT(ring->facts().experts, Mentions(has_store ? "with a page store" : "without page store"));
+  }
 }

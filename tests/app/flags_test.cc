@@ -159,6 +159,10 @@ TEST_CASE("a wrong value is refused with the flag and what was wanted") {
   CHECK_THAT(refusal({"--port", "1.5"}), Catch::Contains("--port"));
   CHECK_THAT(refusal({"--dp-size", "2", "--nnodes", "2", "--dist-init-addr", "127.0.0.1:30100"}),
              Catch::Contains("--nnodes 2") && Catch::Contains("--dp-size 2") && Catch::Contains("--dp-size-local 1"));
+  const app::ServeFlags ring = served({"--dp-rank", "1", "--dp-size", "2", "--dp-address", "h:1", "--enable-ep",
+                                       "--nnodes", "2", "--dist-init-addr", "h:2"});
+  CHECK(ring.cluster.rings.number == 1);
+  CHECK(ring.cluster.node_count == 2);
   CHECK_THAT(refusal({"--schedule-low-priority-values-first"}), Catch::Contains("--schedule-policy priority"));
 }
 

@@ -5,6 +5,7 @@
 #include "cluster/fake_head.h"
 #include "cluster/support.h"
 #include "support/captured_log.h"
+#include "support/mentions.h"
 
 using namespace millrace;
 using namespace millrace::cluster;
@@ -16,6 +17,11 @@ using test::kPages;
 using test::loaded_node;
 
 namespace {
+
+/// What the pages of the head's node follow from.
+model::PageContents own_contents() {
+  return {.ranks = {"own weights"}, .experts = {}};
+}
 
 /// Why build() failed; the epoch is dissolved as Ring does it.
 asio::awaitable<std::string> failure_to_form(FakeHead& head, RingEpoch epoch) {
@@ -60,7 +66,7 @@ asio::awaitable<void> stop_when_asked_to_join(std::shared_ptr<ControlConnection>
 asio::awaitable<void> lose_nodes_while_links_form(FakeHead& head) {
   async::TaskGroup nodes(head.runtime());
   auto node = co_await join_as_node(head);
-  const auto ring = co_await head.coordinator().wait_until_loaded("bf16 cpu avx512", {"own weights"});
+  const auto ring = co_await head.coordinator().wait_until_loaded("bf16 cpu avx512", own_contents());
   REQUIRE(ring.page_capacity == kPages);
   REQUIRE(ring.fingerprint == model::fingerprint(std::vector<std::string>{"own weights", "weights"}).to_string());
   const auto compute = [&head](size_t rank) { return head.coordinator().nodes().at(rank).compute; };
@@ -98,7 +104,7 @@ asio::awaitable<Visit> visit(FakeHead& head, RingEpoch epoch, Loaded loaded, Loa
   async::TaskGroup nodes(head.runtime());
   Visit found;
   const auto node = co_await join_as_node(head, std::move(loaded));
-  if (epoch == RingEpoch(1)) (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", {"own weights"});
+  if (epoch == RingEpoch(1)) (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", own_contents());
   nodes.spawn("visit", visit_and_leave(node, std::move(has), found));
   found.failure = co_await failure_to_form(head, epoch);
   co_await nodes.join();
@@ -191,6 +197,53 @@ asio::awaitable<void> interrupt_a_wait(FakeHead& head) {
   co_await tasks.join();
 }
 
+/// Rings with shared experts: the nodes' addresses go out and come back in, and a node that goes in between is noticed.
+asio::awaitable<void> share_experts_with_another_ring(FakeHead& head) {
+  comm::EpochExperts exchange(
+      {.shape = {.ring_count = 2, .rank_count = 1, .stage_count = 2}, .ring = 0, .silence = 10s});
+  const uint16_t port = exchange.listen(head.runtime()).value();
+  Loaded loaded = loaded_node();
+  loaded.expert_port = 77;
+  auto node = co_await join_as_node(head, loaded);
+  (void)co_await head.coordinator().wait_until_loaded("bf16 cpu avx2", own_contents());
+  co_await head.coordinator().gather();
+  // The node is on the head's host, so other hosts know it by the head's address.
+  const comm::RankEndpoints own = head.coordinator().expert_endpoints(port);
+  REQUIRE(own == comm::RankEndpoints{{"", port}, {"", 77}});
+  const comm::RankEndpoints other{{"10.0.0.2", 5}, {"127.0.0.1", 6}};
+  REQUIRE(head.coordinator().contents()->common ==
+          model::fingerprint(std::vector<std::string>{"own weights", "weights"}));
+  head.coordinator().share_experts({.number = 9, .endpoints = {own, other}}, exchange, "names of two rings");
+  Visit found;
+  async::TaskGroup nodes(head.runtime());
+  nodes.spawn("visit", visit_and_leave(node, loaded, found));
+  const std::string gone = co_await failure_to_form(head, RingEpoch(1));
+  REQUIRE(gone == "node 1 of 2 (stages 1 to 1): out of power");
+  co_await nodes.join();
+  REQUIRE(found.join.experts.number == 9);
+  REQUIRE(found.join.fingerprint == "names of two rings");
+  REQUIRE(found.join.experts.endpoints == std::vector<comm::RankEndpoints>{own, {{"10.0.0.2", 5}, {"", 6}}});
+
+  loaded.pools.device = kPages;  // a process that has kept them
+  node = co_await join_as_node(head, loaded);
+  co_await head.coordinator().gather();
+  head.coordinator().share_experts({.number = 10, .endpoints = {own, other}}, exchange, "names of two rings");
+  co_await end(node);
+  while (!head.coordinator().nodes()[1].compute.empty()) co_await async::sleep_for(head.runtime(), 1ms);
+  const std::string lost = co_await failure_to_form(head, RingEpoch(2));
+  REQUIRE_THAT(lost, test::Mentions("node 1 of 2 (stages 1 to 1)", "before the common epoch"));
+
+  loaded.expert_port = 78;
+  node = co_await join_as_node(head, loaded);
+  co_await head.coordinator().gather();
+  head.coordinator().share_experts({.number = 11, .endpoints = {own, other}}, exchange, "names of two rings");
+  const std::string anew = co_await failure_to_form(head, RingEpoch(3));
+  REQUIRE_THAT(anew, test::Mentions("a node has come anew"));
+  REQUIRE(head.made().size() == 1);  // the stages, with the names of pages of the first epoch
+  co_await end(node);
+  co_await exchange.close();
+}
+
 }  // namespace
 
 TEST_CASE("an epoch is given up as soon as one of its nodes is gone") {
@@ -223,4 +276,9 @@ TEST_CASE("a process that returns with its pools keeps them") {
 TEST_CASE("memory is measured at each attempt until it suffices") {
   FakeHead head;
   head.run(lack_memory_for_a_while(head));
+}
+
+TEST_CASE("nodes are connected with those of rings that share experts") {
+  FakeHead head;
+  head.run(share_experts_with_another_ring(head));
 }

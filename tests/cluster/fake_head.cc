@@ -62,7 +62,7 @@ FakeHead::~FakeHead() {
 
 Result<Loaded> FakeHead::measure() {
   stages_.reset();
-  return Loaded{.page_capacity = 2 * kPages, .stages = {"own weights"}};
+  return Loaded{.page_capacity = 2 * kPages, .contents = {.ranks = {"own weights"}, .experts = {}}};
 }
 
 Result<sched::LocalStages*> FakeHead::stages(const Assignment& assignment, cache::PoolSizes pages, const std::string&) {
@@ -92,8 +92,10 @@ Hello hello_to(const FakeHead& head) {
 }
 
 Loaded loaded_node(uint32_t pages, std::string stage) {
-  return {
-      .page_capacity = pages, .host_page_capacity = pages, .compute = "bf16 cpu avx2", .stages = {std::move(stage)}};
+  return {.page_capacity = pages,
+          .host_page_capacity = pages,
+          .compute = "bf16 cpu avx2",
+          .contents = {.ranks = {std::move(stage)}, .experts = {}}};
 }
 
 asio::awaitable<std::shared_ptr<ControlConnection>> join_as_node(FakeHead& head, Loaded loaded) {

@@ -14,11 +14,12 @@ class RingProcess(NodeProcess):
 
 
 class DividedServer(MillraceServer):
-    """A front with ring 0, and ring 1 in another process, as a context manager. `front_flags` are the front's alone."""
+    """A front with ring 0, and ring 1 in another process, as a context manager. `front_flags` are the front's alone, and
+    `other_flags` those of ring 1."""
 
-    def __init__(self, *flags, front_flags=(), model=MODEL):
+    def __init__(self, *flags, front_flags=(), other_flags=(), model=MODEL):
         self.address = f"127.0.0.1:{free_port()}"
-        self.ring_flags = flags
+        self.ring_flags = (*flags, *other_flags)
         self.model = model
         self.ring = None
         super().__init__("--dp-size", 2, "--dp-size-local", 1, "--dp-address", self.address, "--threads", 1, *flags,

@@ -232,9 +232,7 @@ def test_flags_of_rings_in_several_processes_must_agree():
                          (("--dp-address", "h:1"), "--dp-rank"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--dp-size", 2), "one ring"),
                          (("--dp-rank", 1, "--dp-address", "h:1", "--enable-ep"), "the front's --dp-size"),
-                         (("--dp-rank", 2, "--dp-address", "h:1", "--enable-ep", "--dp-size", 2), "below --dp-size 2"),
-                         (("--dp-rank", 1, "--dp-address", "h:1", "--enable-ep", "--dp-size", 2, "--nnodes", 2,
-                           "--dist-init-addr", "h:2"), "--nnodes 2")):
+                         (("--dp-rank", 2, "--dp-address", "h:1", "--enable-ep", "--dp-size", 2), "below --dp-size 2")):
         result = run_binary("serve", "--model-path", MODEL, *flags)
         assert result.returncode == 2
         assert words in result.stderr
@@ -301,3 +299,84 @@ def test_a_ring_with_another_division_of_experts_is_refused(mixture):  # noqa: F
                 assert health(server) == {"status": "ok"}
             finally:
                 ring.kill()
+
+
+class RingsOverNodes:
+    """Two rings with shared experts, each over two nodes, as a context manager."""
+
+    def __init__(self, model, *flags, worker_flags=()):
+        self.model = model
+        self.worker_flags = worker_flags
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self.workers = [None, None]
+        nodes = [("--node-rank", 0, "--dist-init-addr", address) for address in self.addresses]
+        self.server = DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", "--nnodes", 2, *flags,
+                                    front_flags=nodes[0], other_flags=nodes[1], model=model)
+
+    def start_worker(self, ring):
+        self.workers[ring] = NodeProcess(
+            [BINARY, "serve", "--model-path", self.model, "--nnodes", 2, "--node-rank", 1, "--dist-init-addr",
+             self.addresses[ring], "--device", "cpu", "--ring-timeout", 1.5, "--threads", 1, *self.worker_flags])
+
+    def __enter__(self):
+        for ring in (0, 1):
+            self.start_worker(ring)
+        try:
+            self.server.__enter__()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.server.__exit__(None, None, None)
+        self.end()
+
+    def end(self):
+        for worker in self.workers:
+            worker.kill()
+
+
+@pytest.mark.parametrize(("pp_size", "tp_size"), [(2, 1), (1, 2)])
+def test_rings_over_nodes_share_experts(mixture, pp_size, tp_size):  # noqa: F811
+    with MillraceServer("--device", "cpu", model=mixture) as server:
+        wanted = [ids_answer(server, number) for number in range(3)]
+    with RingsOverNodes(mixture, "--pp-size", pp_size, "--tp-size", tp_size) as rings:
+        server = rings.server
+        for ring in (0, 1):
+            assert [ids_answer(server, number, routed_dp_rank=ring) for number in range(3)] == wanted
+            wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0, "steps")
+        stream = paused_stream(server)
+        rings.workers[1].signal(signal.SIGKILL)
+        assert "ring 1: " in stream.error()["message"]
+        wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
+        assert server.post("/continue_generation", {}).status_code == 200
+        rings.workers[1].wait()
+        rings.start_worker(1)
+        server.wait_for_all_rings()
+        for ring in (0, 1):
+            assert ids_answer(server, 1, routed_dp_rank=ring) == wanted[1]
+
+
+def test_stored_pages_of_shared_experts_serve_other_layouts(mixture, tmp_path):  # noqa: F811
+    store = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "--hicache-storage-path", tmp_path / "pages",
+             "--hicache-storage-prefetch-policy", "wait_complete")
+    flags = ("--pp-size", 2, "--page-size", 16, *store)
+
+    def answer(server, **fields):
+        body = {"prompt": [(7 * i) % 500 for i in range(100)], "max_tokens": 8, "temperature": 0, **fields}
+        choice = server.post("/v1/completions", body).json()
+        return choice["choices"][0]["text"], choice["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with DividedServer("--device", "cpu", *flags, "--enable-ep", model=mixture) as server:
+        wanted, cached = answer(server, routed_dp_rank=1)
+        assert cached == 0
+        wait_until(lambda: server.metric("millrace:page_store_written_total", ring=1, stage=1) >= 6, "the stored pages")
+    with DividedServer("--device", "cpu", *flags, "--enable-ep", model=mixture) as server:
+        assert answer(server, routed_dp_rank=0) == (wanted, 96)
+    # The names are those of the whole model, so a ring with all experts and rings over nodes find the pages too.
+    with MillraceServer("--device", "cpu", *flags, model=mixture) as server:
+        assert answer(server) == (wanted, 96)
+    with RingsOverNodes(mixture, *flags, worker_flags=store) as rings:
+        assert answer(rings.server, routed_dp_rank=1) == (wanted, 96)
+    assert len([each for each in (tmp_path / "pages").iterdir() if each.is_dir()]) == 2  # one per stage

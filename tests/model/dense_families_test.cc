@@ -323,7 +323,7 @@ TEST_CASE("a wrapper loads by both prefixes and skips its other parts") {
     const auto checkpoint = Checkpoint::open(folder.path()).value();
     const auto stage = StageModel::load(*checkpoint, config, {.layers = {0, 2}}, *backend,
                                         {.max_batch_tokens = 4, .max_logit_rows = 2}, {.with_fingerprint = true});
-    return stage ? (*stage)->fingerprint()->to_string() : stage.error().message;
+    return stage ? (*stage)->fingerprint()->common.to_string() : stage.error().message;
   };
   const test::CapturedLog log;
   const std::string wanted = load("language_model.model.", "language_model.", "vision_tower.patch_conv.weight");

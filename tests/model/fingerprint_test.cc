@@ -31,14 +31,16 @@ ModelConfig small_config(bool tied_embeddings) {
   return config;
 }
 
-Fingerprint loaded(const std::vector<test::TensorToWrite>& tensors, const ModelConfig& config, StageSpan span,
-                   tensor::DType dtype = tensor::DType::kF32) {
+StageFingerprint loaded(const std::vector<test::TensorToWrite>& tensors, const ModelConfig& config, StageSpan span,
+                        tensor::DType dtype = tensor::DType::kF32, std::optional<tensor::RankPosition> experts = {}) {
   const test::TemporaryFolder folder;
   folder.write("model.safetensors", test::safetensors_text(tensors));
   const auto checkpoint = Checkpoint::open(folder.path()).value();
   const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = dtype});
   const StageLimits limits{.max_batch_tokens = 1, .max_logit_rows = 1};
-  const auto stage = StageModel::load(*checkpoint, config, span, *backend, limits, {.with_fingerprint = true}).value();
+  const auto stage =
+      StageModel::load(*checkpoint, config, span, *backend, limits, {.with_fingerprint = true, .experts = experts})
+          .value();
   return stage->fingerprint().value();
 }
 
@@ -52,7 +54,7 @@ TEST_CASE("the fingerprint of a stage changes with each of its tensors") {
     const auto tensors = test::RandomModel(config, 1).tensors();
     for (const StageSpan& span : {kWhole, StageSpan{{0, 1}, true, false}, StageSpan{{1, 3}, false, true}}) {
       CAPTURE(tied_embeddings, span.layers.begin, span.layers.end);
-      const Fingerprint wanted = loaded(tensors, config, span);
+      const StageFingerprint wanted = loaded(tensors, config, span);
       std::set<std::string> own;
       for (const TensorSpec& spec : stage_tensors(config, span)) own.insert(spec.name);
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -68,9 +70,9 @@ TEST_CASE("the fingerprint of a stage changes with each of its tensors") {
 TEST_CASE("a fingerprint covers tensors and arithmetic but no kernels") {
   const ModelConfig config = small_config(false);
   const auto tensors = test::RandomModel(config, 2).tensors();
-  const Fingerprint wanted = loaded(tensors, config, kWhole);
+  const StageFingerprint wanted = loaded(tensors, config, kWhole);
   REQUIRE(loaded(tensors, config, kWhole, tensor::DType::kBF16) == wanted);
-  REQUIRE(wanted.to_string().size() == 32);
+  REQUIRE(wanted.common.to_string().size() == 32);
   const auto named = [](std::vector<test::TensorToWrite>& all, const std::string& name) {
     return std::ranges::find(all, name, &test::TensorToWrite::name);
   };
@@ -103,7 +105,7 @@ TEST_CASE("a fingerprint covers experts under any arithmetic") {
   const MoeConfig moe{.expert_count = 4, .experts_per_token = 2, .intermediate_size = 12};
   test::set_experts(config, moe, {true, false, true});
   const auto tensors = test::RandomModel(config, 3).tensors();
-  const Fingerprint wanted = loaded(tensors, config, kWhole);
+  const StageFingerprint wanted = loaded(tensors, config, kWhole);
   const auto differs = [&](const std::function<void(MoeConfig&)>& change) {
     ModelConfig other = config;
     test::for_experts(other, change);
@@ -128,6 +130,39 @@ TEST_CASE("a fingerprint covers experts under any arithmetic") {
   std::swap(named("model.layers.0.mlp.experts.1.up_proj.weight")->values,
             named("model.layers.0.mlp.experts.2.up_proj.weight")->values);
   REQUIRE(loaded(swapped, config, kWhole) != wanted);
+}
+
+TEST_CASE("names of pages do not depend on how rings divide experts") {
+  ModelConfig config = small_config(false);
+  test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 12}, {true, false, true});
+  auto tensors = test::RandomModel(config, 3).tensors();
+  const auto contents = [](const StageFingerprint& stage) {
+    return ring_contents({.ranks = {stage.common.to_string()}, .experts = stage.experts});
+  };
+  const auto name_of = [&](int32_t groups) {
+    std::vector<RingContents> rings;
+    for (int32_t group = 0; group < groups; ++group) {
+      rings.push_back(contents(
+          loaded(tensors, config, kWhole, tensor::DType::kF32, tensor::RankPosition{.rank = group, .size = groups})));
+      REQUIRE(RingContents::from_words(rings.back().words()) == rings.back());
+    }
+    return page_fingerprint(rings);
+  };
+  const RingContents whole = contents(loaded(tensors, config, kWhole));
+  const Fingerprint wanted = page_fingerprint({&whole, 1});
+  REQUIRE(name_of(2) == wanted);
+  REQUIRE(name_of(4) == wanted);
+  // Each ring without its experts has the name of a model that lacks them.
+  REQUIRE(wanted != whole.common);
+  const RingContents dense{.common = whole.common, .experts = {}};
+  REQUIRE(page_fingerprint({&dense, 1}) == whole.common);
+  RingContents others = whole;
+  others.common.low ^= 1;
+  REQUIRE(page_fingerprint(std::vector{whole, others}) != page_fingerprint(std::vector{whole, whole}));
+  const auto changed =
+      std::ranges::find(tensors, "model.layers.2.mlp.experts.7.down_proj.weight", &test::TensorToWrite::name);
+  changed->values.back() += 1;
+  REQUIRE(name_of(2) != wanted);
 }
 
 TEST_CASE("the fingerprint of a ring follows from its stages in order") {

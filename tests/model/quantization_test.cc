@@ -52,7 +52,7 @@ std::vector<float> logits_of(const std::filesystem::path& folder, const ModelCon
   return pipeline.run({{.tokens = tokens}});
 }
 
-model::Fingerprint fingerprint_of(const Checkpoint& checkpoint, const ModelConfig& config) {
+model::StageFingerprint fingerprint_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   const auto backend = cpu::make_backend({.threads = 1});
   const model::StageSpan span{{1, 3}, false, false};
   return *model::StageModel::load(checkpoint, config, span, *backend, {.max_batch_tokens = 1},

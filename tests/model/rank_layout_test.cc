@@ -158,7 +158,7 @@ TEST_CASE("a rank loads its part and has a fingerprint of its own") {
   const auto backends = make_backends(1, tensor::DType::kF32);
   const StageSpan whole{{0, 3}, true, true};
   const StageLimits limits{.max_batch_tokens = 1, .max_logit_rows = 1};
-  std::set<Fingerprint> fingerprints;
+  std::set<StageFingerprint> fingerprints;
   const auto load = [&](tensor::RankPosition position) {
     return StageModel::load(*checkpoint, config, whole, *backends[0], limits,
                             {.with_fingerprint = true, .position = position})

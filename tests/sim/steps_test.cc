@@ -319,8 +319,8 @@ TEST_CASE("messages about steps that cannot come now are refused") {
   };
   REQUIRE(refused(server, sched::EpochLeft{.epoch = 1}));
   REQUIRE(refused(server, sched::EpochBegun{}));
-  server.handle(sched::JoinEpoch{.port = 1});
-  REQUIRE(refused(server, sched::JoinEpoch{.port = 1}));
+  server.handle(sched::JoinEpoch{});
+  REQUIRE(refused(server, sched::JoinEpoch{}));
   async::TaskGroup closing(front);
   closing.spawn("close", server.close("the end"));
   world.run();
@@ -328,13 +328,16 @@ TEST_CASE("messages about steps that cannot come now are refused") {
   sched::RemoteStepGroup ring(1, 2, {});
   ring.attach("front", [](const sched::StepMessage&) {});
   REQUIRE(refused(ring, sched::JoinEpoch{}));
-  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .endpoints = {{}, {}}}));
-  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .endpoints = {{}}}));
+  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .rings = {{}, {}}}));
+  REQUIRE(refused(ring, sched::EpochBegun{.epoch = 1, .rings = {{}}}));
 }
 
 TEST_CASE("messages about steps have one encoding and bounds") {
   const std::vector<sched::StepMessage> messages{
-      sched::JoinEpoch{.port = 30'123}, sched::EpochBegun{.epoch = 7, .endpoints = {{"", 5}, {"10.0.0.2", 6}}},
+      sched::JoinEpoch{.experts = {.endpoints = {{"", 30'123}, {"10.0.0.3", 7}}, .contents = {1, 2, 3, 4}}},
+      sched::EpochBegun{.epoch = 7,
+                        .rings = {{.endpoints = {{"", 5}}, .contents = {}},
+                                  {.endpoints = {{"10.0.0.2", 6}}, .contents = {5, 6, 7, 8}}}},
       sched::StepReached{.epoch = 7, .step = 25}, sched::EpochEnded{.epoch = 7, .ring = 1, .reason = "power lost"},
       sched::EpochLeft{.epoch = 7}};
   for (const sched::StepMessage& message : messages) {

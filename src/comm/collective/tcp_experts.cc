@@ -69,9 +69,9 @@ int64_t row_bytes(const Matrix& matrix) {
 
 }  // namespace
 
-/// The connections of the ring's ranks. A rank has one with each other position of its stage.
+/// The connections of the ranks here. A rank has one with each other position of its stage.
 struct TcpExperts::Connections {
-  /// [stages · ranks][positions], null at the rank's own position.
+  /// [stages · ranks][positions], null at the rank's own position, and for ranks of other processes.
   std::vector<std::vector<std::shared_ptr<RankConnection>>> of_rank;
   size_t missing = 0;
   std::optional<Error> failure;
@@ -303,8 +303,8 @@ TcpExperts::TcpExperts(TcpExpertsOptions options, AbortFn on_abort)
   CHECK(std::has_single_bit(static_cast<uint32_t>(end_count())) && end_count() <= tensor::kSumShards,
         "{} rings of {} ranks share experts, wanted 2, 4 or 8 together", options_.shape.ring_count,
         options_.shape.rank_count);
-  CHECK(options_.endpoints.size() == static_cast<size_t>(options_.shape.ring_count), "{} endpoints of {} rings",
-        options_.endpoints.size(), options_.shape.ring_count);
+  CHECK(options_.epoch.endpoints.size() == static_cast<size_t>(options_.shape.ring_count),
+        "endpoints of {} rings of {}", options_.epoch.endpoints.size(), options_.shape.ring_count);
   fate_->on_abort = std::move(on_abort);
   connections_->of_rank.resize(static_cast<size_t>(options_.shape.stage_count * options_.shape.rank_count));
   for (auto& positions : connections_->of_rank) positions.resize(static_cast<size_t>(end_count()));
@@ -320,14 +320,16 @@ asio::awaitable<void> TcpExperts::connect_pair(async::Runtime& runtime, TcpListe
   const auto rank = static_cast<int32_t>(stage_rank) % shape.rank_count;
   const int32_t own = options_.ring * shape.rank_count + rank;
   const int32_t ring = other / shape.rank_count;
-  LinkHello hello{.ring = options_.epoch, .epoch = RingEpoch(static_cast<uint32_t>(options_.epoch))};
+  const uint64_t epoch = options_.epoch.number;
+  LinkHello hello{.ring = epoch, .epoch = RingEpoch(static_cast<uint32_t>(epoch))};
   hello.from = collective_id(StageId(stage), static_cast<uint32_t>(std::max(own, other)));
   hello.to = collective_id(StageId(stage), static_cast<uint32_t>(std::min(own, other)));
   auto lanes = Result<LanePair>(make_error(ErrorCode::kInternal, "not connected"));
   if (own < other) {
     lanes = co_await listener.accept_lanes(hello, options_.sockets, deadline);
   } else {
-    const TcpEndpoint& endpoint = options_.endpoints[static_cast<size_t>(ring)];
+    const auto peer = static_cast<size_t>(static_cast<int32_t>(stage) * shape.rank_count + other % shape.rank_count);
+    const TcpEndpoint& endpoint = options_.epoch.endpoints[static_cast<size_t>(ring)][peer];
     lanes = co_await connect_lanes(runtime, endpoint, hello, options_.sockets, deadline);
   }
   const std::string name = fmt::format("rank {} of stage {}", other % shape.rank_count, stage);
@@ -352,7 +354,10 @@ asio::awaitable<Result<std::shared_ptr<TcpExperts>>> TcpExperts::connect(async::
   const int32_t ranks = experts->options_.shape.rank_count;
   async::TaskGroup tasks(runtime);
   for (size_t stage_rank = 0; stage_rank < connections.of_rank.size(); ++stage_rank) {
-    const int32_t own = experts->options_.ring * ranks + static_cast<int32_t>(stage_rank) % ranks;
+    const auto stage = static_cast<int32_t>(stage_rank) / ranks;
+    const auto rank = static_cast<int32_t>(stage_rank) % ranks;
+    if (!experts->options_.here.contains(stage, rank)) continue;
+    const int32_t own = experts->options_.ring * ranks + rank;
     for (int32_t other = 0; other < experts->end_count(); ++other) {
       if (other == own) continue;
       ++connections.missing;
@@ -369,8 +374,7 @@ asio::awaitable<Result<std::shared_ptr<TcpExperts>>> TcpExperts::connect(async::
 
 std::unique_ptr<tensor::ExpertExchange> TcpExperts::join(const std::shared_ptr<TcpExperts>& experts, int32_t stage,
                                                          int32_t rank, tensor::Backend& backend) {
-  CHECK(stage >= 0 && stage < experts->options_.shape.stage_count, "stage {}", stage);
-  CHECK(rank >= 0 && rank < experts->options_.shape.rank_count, "rank {}", rank);
+  CHECK(experts->options_.here.contains(stage, rank), "rank {} of stage {} is elsewhere", rank, stage);
   return stage_experts(std::make_unique<TcpExpertsEnd>(experts, stage, rank, backend), backend);
 }
 

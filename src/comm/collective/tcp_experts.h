@@ -8,31 +8,48 @@
 
 #include "async/event.h"
 #include "comm/collective/shared_experts.h"
-#include "comm/tcp_link.h"
+#include "comm/ring_experts.h"
 
 /// The exchange of experts between rings of several processes, from host memory. docs/collectives.md is its contract.
 namespace millrace::comm {
 
+/// Some ranks of a ring: those with these numbers, of these stages.
+struct RankBlock {
+  int32_t first_stage = 0;
+  int32_t stage_count = 1;
+  int32_t first_rank = 0;
+  int32_t rank_count = 1;  ///< of each of its stages
+
+  [[nodiscard]] static RankBlock all(const SharedExperts::Shape& shape) {
+    return {.first_stage = 0, .stage_count = shape.stage_count, .first_rank = 0, .rank_count = shape.rank_count};
+  }
+  [[nodiscard]] bool contains(int32_t stage, int32_t rank) const {
+    return stage >= first_stage && stage < first_stage + stage_count && rank >= first_rank &&
+           rank < first_rank + rank_count;
+  }
+};
+
 struct TcpExpertsOptions {
   SharedExperts::Shape shape;
-  int32_t ring = 0;    ///< whose ranks are in this process
-  uint64_t epoch = 0;  ///< that all rings have in common; part of every hello
-  /// The listeners of the rings, by ring.
-  std::vector<TcpEndpoint> endpoints;
+  int32_t ring = 0;  ///< of the ranks in this process
+  RankBlock here;    ///< the ranks in this process
+  /// The epoch that all rings have in common, whose number is part of every hello, and the listeners of all ranks.
+  ExpertEpoch epoch;
   TcpLinkOptions sockets;
   /// Longest time in which the path to a peer that sends nothing may be dead.
   std::chrono::milliseconds silence{10'000};
 };
 
-/// The exchanges of all stages of one ring with the other rings, for one common epoch. They end together. The ends
-/// share ownership. Thread-safe.
+/// The exchanges of the ranks of one ring in one process with all others of their stages, for one common epoch. They
+/// end together. The ends share ownership. Thread-safe.
 class TcpExperts {
  public:
   using AbortFn = SharedExperts::AbortFn;
 
-  /// Connects each rank of the ring with all ranks of its stage in all rings. The lower position of a pair accepts on
-  /// `listener`. Runs on `runtime`, the listener's. `done` is set by this function, or by the caller to end it early:
-  /// the result is kAborted then. Other errors are those of connect_lanes() and accept_lanes(), with the peer's name.
+  /// Connects each rank of this process with all ranks of its stage in all rings. The lower position of a pair accepts
+  /// on `listener`. Runs on `runtime`, the listener's. `done` is set by this function, or by the caller to end it
+  /// early: the result is kAborted then. Other errors are those of connect_lanes() and accept_lanes(), with the peer's
+  /// name.
   [[nodiscard]] static asio::awaitable<Result<std::shared_ptr<TcpExperts>>> connect(async::Runtime& runtime,
                                                                                     TcpListener& listener,
                                                                                     TcpExpertsOptions options,
@@ -47,8 +64,8 @@ class TcpExperts {
   [[nodiscard]] static std::unique_ptr<tensor::ExpertExchange> join(const std::shared_ptr<TcpExperts>& experts,
                                                                     int32_t stage, int32_t rank,
                                                                     tensor::Backend& backend);
-  /// Ends all exchanges of the ring, and with it those of the others: ranks of `ring` get `reason`, and those of other
-  /// rings get it with the ring's name.
+  /// Ends all exchanges of this process, and with it those of the others: ranks of `ring` get `reason`, and those of
+  /// other rings get it with the ring's name.
   void abort(int32_t ring, const std::string& reason);
 
  private:

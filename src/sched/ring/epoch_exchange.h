@@ -11,10 +11,13 @@ namespace millrace::sched {
 class EpochExchange {
  public:
   virtual ~EpochExchange() = default;
-  /// Prepares for the next epoch. Returns where other processes reach the ring's experts. Throws ErrorException.
-  [[nodiscard]] virtual comm::TcpEndpoint open(async::Runtime& /*runtime*/) { return {}; }
-  /// Waits until the ring's ranks reach those of the other rings in this epoch. Throws ErrorException on failure, and
-  /// when the epoch ends before.
+  /// Waits until the ring can take part in the next epoch. Returns what the other rings get to know of it. Throws
+  /// ErrorException.
+  [[nodiscard]] virtual asio::awaitable<comm::RingExperts> open(async::Runtime& /*runtime*/) {
+    co_return comm::RingExperts{};
+  }
+  /// Prepares the ring's builder for this epoch, so that its ranks reach those of the other rings. Throws
+  /// ErrorException on failure, and when the epoch ends before.
   [[nodiscard]] virtual asio::awaitable<void> begin(async::Runtime& runtime, const StepEpochs::Membership& epoch) = 0;
   /// Frees what open() and begin() have made, once no stage runs in the epoch.
   [[nodiscard]] virtual asio::awaitable<void> close() { co_return; }

@@ -5,8 +5,8 @@
 namespace millrace::sched {
 
 asio::awaitable<RingEnds> SteppingRingBuilder::build(RingEpoch epoch) {
-  comm::TcpEndpoint endpoint = exchange_.open(runtime_);
-  StepEpochs::Membership membership = co_await epochs_.join(number_, runtime_, std::move(endpoint));
+  comm::RingExperts experts = co_await exchange_.open(runtime_);
+  StepEpochs::Membership membership = co_await epochs_.join(number_, runtime_, std::move(experts));
   co_await exchange_.begin(runtime_, membership);
   RingEnds ends = co_await ring_.build(epoch);
   ends.steps = std::make_unique<StepParticipant>(std::move(membership.board));

@@ -86,7 +86,7 @@ void LocalStages::start(OuterLinks outer) {
   CHECK(outer.ranks.size() == ranks_.size());
   // Both may throw, before anything runs.
   set_collectives(std::move(outer.collectives));
-  join_expert_exchanges();
+  set_expert_exchanges(std::move(outer.experts));
   running_ = ranks_.size();
   end_reason_.clear();
   add_inner_links(outer.ranks);
@@ -94,12 +94,14 @@ void LocalStages::start(OuterLinks outer) {
 }
 
 /// Gives each rank its end of the exchange of experts with other rings, if there is one.
-void LocalStages::join_expert_exchanges() {
-  if (!shape_.make_expert_exchange) return;
-  for (const auto& host : ranks_) {
-    const auto rank = static_cast<uint32_t>(host->position.rank);
-    host->runner->set_expert_exchange(shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
+void LocalStages::set_expert_exchanges(std::vector<std::unique_ptr<tensor::ExpertExchange>> outer) {
+  if (outer.empty() && shape_.make_expert_exchange) {
+    for (const auto& host : ranks_) {
+      const auto rank = static_cast<uint32_t>(host->position.rank);
+      outer.push_back(shape_.make_expert_exchange(host->stage, rank, host->runner->channel_backend()));
+    }
   }
+  for (size_t i = 0; i < outer.size(); ++i) ranks_[i]->runner->set_expert_exchange(std::move(outer[i]));
 }
 
 /// Gives each rank its end of the exchanges in its stage, which are made here unless some ranks are elsewhere.

@@ -25,6 +25,9 @@ struct OuterLinks {
   std::vector<StageLinks> ranks;  ///< stage by stage
   /// The ends of the exchanges of a stage that has ranks elsewhere; empty: all are here.
   std::vector<std::unique_ptr<tensor::Collective>> collectives;
+  /// The ranks' ends of the exchange of experts with other rings; empty: RingConfig::make_expert_exchange makes them,
+  /// or the ring has all experts.
+  std::vector<std::unique_ptr<tensor::ExpertExchange>> experts;
 };
 
 /// Hosts the stages of this process: neighbours in the ring with all of their ranks, or some ranks of one stage. Each
@@ -94,8 +97,8 @@ class LocalStages {
   [[nodiscard]] HostedRank& last_leader();
   void add_inner_links(std::vector<StageLinks>& links);
   void link_leader(size_t leader, std::vector<StageLinks>& links);
+  void set_expert_exchanges(std::vector<std::unique_ptr<tensor::ExpertExchange>> outer);
   void set_collectives(std::vector<std::unique_ptr<tensor::Collective>> outer);
-  void join_expert_exchanges();
   void start_loop(HostedRank& host, StageLinks links);
   [[nodiscard]] asio::awaitable<void> run_loop(HostedRank& host);
   template <class End>

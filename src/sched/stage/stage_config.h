@@ -18,6 +18,8 @@ namespace millrace::sched {
 /// and stages are loaded and built from it.
 struct StageConfig {
   uint32_t rank_count = 1;            ///< tensor-parallel ranks of each stage
+  uint32_t expert_ring = 0;           ///< the ring's number among those that divide the experts of the model among them
+  uint32_t expert_rings = 1;          ///< rings that do so, also in other processes; 1: this ring has all experts
   uint32_t page_size = 64;            ///< tokens
   uint32_t max_batch_tokens = 0;      ///< rows of the largest micro-batch
   uint32_t max_running = 64;          ///< sequences that run at once
@@ -34,16 +36,18 @@ struct StageConfig {
   async::Duration watchdog{};   ///< a run that takes longer fails its stage; 0: no limit
   bool has_store = false;       ///< every stage has a page store after its host tier
   bool has_output_head = true;  ///< the last stage loads the output head; else the ring only pools
+
+  [[nodiscard]] bool shares_experts() const { return expert_rings > 1; }
   friend bool operator==(const StageConfig&, const StageConfig&) = default;
 };
 
 /// The members of StageConfig in the order of the wire. Encoder and decoder go through it.
 inline constexpr auto kStageConfigFields = std::tuple(
-    &StageConfig::rank_count, &StageConfig::page_size, &StageConfig::max_batch_tokens, &StageConfig::max_running,
-    &StageConfig::max_draft_rows, &StageConfig::window, &StageConfig::expected_tokens, &StageConfig::sampling_vocab,
-    &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype, &StageConfig::reduce_dtype,
-    &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog, &StageConfig::has_store,
-    &StageConfig::has_output_head);
+    &StageConfig::rank_count, &StageConfig::expert_ring, &StageConfig::expert_rings, &StageConfig::page_size,
+    &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows, &StageConfig::window,
+    &StageConfig::expected_tokens, &StageConfig::sampling_vocab, &StageConfig::memory_fraction, &StageConfig::dtype,
+    &StageConfig::kv_dtype, &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization,
+    &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns what the sizes of window pools follow from.
 [[nodiscard]] inline cache::PoolNeeds pool_needs(const StageConfig& stage) {

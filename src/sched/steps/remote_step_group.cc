@@ -9,18 +9,19 @@
 namespace millrace::sched {
 
 asio::awaitable<StepEpochs::Membership> RemoteStepGroup::join(uint32_t ring, async::Runtime& runtime,
-                                                              comm::TcpEndpoint endpoint) {
+                                                              comm::RingExperts experts) {
   CHECK(ring == ring_, "ring {} joins in the process of ring {}", ring, ring_);
   const async::Event joined(runtime);
   {
     const std::lock_guard lock(mutex_);
     CHECK(!epoch_ && !joined_, "ring {} joins an epoch before it has left the last one", ring);
     joined_ = joined;
-    port_ = endpoint.port;
+    experts_ = std::move(experts);
+    experts_.endpoints = comm::for_others(std::move(experts_.endpoints));
     if (interrupted_) {
       joined.set();
     } else if (send_) {
-      send_(JoinEpoch{port_});
+      send_(JoinEpoch{experts_});
     }
   }
   co_await joined.wait_uncancelled();
@@ -32,9 +33,8 @@ asio::awaitable<StepEpochs::Membership> RemoteStepGroup::join(uint32_t ring, asy
   const auto leave = [this, number = epoch->number()](const std::string& reason) {
     end_epoch(number, static_cast<int32_t>(ring_), reason);
   };
-  co_return Membership{.epoch = epoch->number(),
-                       .endpoints = std::move(endpoints_),
-                       .board = make_board(epoch, ring_, runtime, start, leave)};
+  co_return Membership{
+      .epoch = epoch->number(), .rings = std::move(rings_), .board = make_board(epoch, ring_, runtime, start, leave)};
 }
 
 /// Sends a message about the epoch of the ring, unless its connection is gone.
@@ -83,7 +83,7 @@ void RemoteStepGroup::attach(std::string host, SendStepMessage send) {
   host_ = std::move(host);
   send_ = std::move(send);
   is_of_connection_ = false;
-  if (joined_ && !epoch_ && !interrupted_) send_(JoinEpoch{port_});
+  if (joined_ && !epoch_ && !interrupted_) send_(JoinEpoch{experts_});
 }
 
 void RemoteStepGroup::handle(StepMessage message) {
@@ -99,17 +99,15 @@ void RemoteStepGroup::handle(StepMessage message) {
 }
 
 void RemoteStepGroup::begin(EpochBegun begun) {
-  if (begun.endpoints.size() != ring_count_) {
+  if (begun.rings.size() != ring_count_) {
     throw_error(ErrorCode::kData,
-                fmt::format("it begins an epoch of {} rings, wanted {}", begun.endpoints.size(), ring_count_));
+                fmt::format("it begins an epoch of {} rings, wanted {}", begun.rings.size(), ring_count_));
   }
   const std::lock_guard lock(mutex_);
   if (!joined_ || epoch_) throw_error(ErrorCode::kData, "it begins an epoch that the ring has not joined");
-  for (comm::TcpEndpoint& endpoint : begun.endpoints) {
-    if (endpoint.host.empty()) endpoint.host = host_;
-  }
+  for (comm::RingExperts& ring : begun.rings) comm::set_host(ring.endpoints, host_);
   epoch_ = std::make_shared<StepEpoch>(begun.epoch, ring_count_);
-  endpoints_ = std::move(begun.endpoints);
+  rings_ = std::move(begun.rings);
   is_of_connection_ = true;
   joined_->set();
 }

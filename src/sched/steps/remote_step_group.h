@@ -23,7 +23,7 @@ class RemoteStepGroup final : public StepEpochs {
       : ring_(ring), ring_count_(ring_count), on_end_(std::move(on_end)) {}
 
   [[nodiscard]] asio::awaitable<Membership> join(uint32_t ring, async::Runtime& runtime,
-                                                 comm::TcpEndpoint endpoint) override;
+                                                 comm::RingExperts experts) override;
   void end(uint32_t ring, const std::string& reason) override;
   void end_epoch(uint64_t epoch, int32_t ring, const std::string& reason) override;
   void leave(uint32_t ring) override;
@@ -47,11 +47,11 @@ class RemoteStepGroup final : public StepEpochs {
   std::mutex mutex_;
   SendStepMessage send_;  // empty: not connected; guarded by mutex_, as all below
   std::string host_;
-  std::optional<async::Event> joined_;  // while the ring waits
-  uint16_t port_ = 0;                   // of the ring that waits
-  std::shared_ptr<StepEpoch> epoch_;    // that the ring is in
-  std::vector<comm::TcpEndpoint> endpoints_;
-  bool is_of_connection_ = false;  // epoch_ has begun on the present connection
+  std::optional<async::Event> joined_;    // while the ring waits
+  comm::RingExperts experts_;             // of the ring that waits, as other hosts get it
+  std::shared_ptr<StepEpoch> epoch_;      // that the ring is in
+  std::vector<comm::RingExperts> rings_;  // of epoch_
+  bool is_of_connection_ = false;         // epoch_ has begun on the present connection
   bool interrupted_ = false;
 };
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/tcp_link.h"
+#include "comm/ring_experts.h"
 #include "sched/steps/step_board.h"
 
 namespace millrace::sched {
@@ -19,16 +19,15 @@ class StepEpochs {
   /// A ring's part in an epoch.
   struct Membership {
     uint64_t epoch = 0;
-    std::vector<comm::TcpEndpoint> endpoints;  ///< [rings] as each ring has given to join()
+    std::vector<comm::RingExperts> rings;  ///< as each ring has given to join()
     std::unique_ptr<StepBoard> board;
   };
 
   virtual ~StepEpochs() = default;
-  /// Waits until every ring has joined; a ring that was in an epoch has called leave() before. `endpoint`: where other
-  /// processes reach the ring's experts; a ring of this process leaves out the host. Throws ErrorException (kAborted)
-  /// after interrupt().
+  /// Waits until every ring has joined; a ring that was in an epoch has called leave() before. `experts`: what the
+  /// other rings get to know of this one. Throws ErrorException (kAborted) after interrupt().
   [[nodiscard]] virtual asio::awaitable<Membership> join(uint32_t ring, async::Runtime& runtime,
-                                                         comm::TcpEndpoint endpoint) = 0;
+                                                         comm::RingExperts experts) = 0;
   /// Ends the epoch that `ring` is in, for all rings: the others get the reason with the name of this one.
   virtual void end(uint32_t ring, const std::string& reason) = 0;
   /// Ends an epoch by its number; nothing happens if that is over. `ring` < 0: no ring failed.

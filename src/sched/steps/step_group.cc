@@ -11,23 +11,23 @@
 namespace millrace::sched {
 
 struct StepGroup::Epoch final : StepEpoch {
-  Epoch(uint64_t number, uint64_t lookahead, std::vector<comm::TcpEndpoint> its_endpoints)
-      : StepEpoch(number, its_endpoints.size()), coordinator(lookahead), endpoints(std::move(its_endpoints)) {}
+  Epoch(uint64_t number, uint64_t lookahead, std::vector<comm::RingExperts> its_rings)
+      : StepEpoch(number, its_rings.size()), coordinator(lookahead), rings(std::move(its_rings)) {}
   StepCoordinator coordinator;
-  const std::vector<comm::TcpEndpoint> endpoints;  // [rings]
+  const std::vector<comm::RingExperts> rings;
 };
 
 StepGroup::StepGroup(uint32_t ring_count, uint64_t lookahead, EndFn on_end, uint64_t last_epoch)
     : lookahead_(lookahead), on_end_(std::move(on_end)), rings_(ring_count), last_epoch_(last_epoch) {}
 
 asio::awaitable<StepGroup::Membership> StepGroup::join(uint32_t ring, async::Runtime& runtime,
-                                                       comm::TcpEndpoint endpoint) {
+                                                       comm::RingExperts experts) {
   const async::Event joined(runtime);
   {
     const std::lock_guard lock(mutex_);
     CHECK(!rings_[ring].epoch && !rings_[ring].joined, "ring {} joins an epoch before it has left the last one", ring);
     rings_[ring].joined = joined;
-    rings_[ring].endpoint = std::move(endpoint);
+    rings_[ring].experts = std::move(experts);
     rings_[ring].withdrawn = false;
     if (rings_[ring].interrupted) joined.set();
     begin_if_complete();
@@ -44,7 +44,7 @@ asio::awaitable<StepGroup::Membership> StepGroup::join(uint32_t ring, async::Run
     end_epoch(number, static_cast<int32_t>(ring), reason);
   };
   co_return Membership{
-      .epoch = epoch->number(), .endpoints = epoch->endpoints, .board = make_board(epoch, ring, runtime, start, leave)};
+      .epoch = epoch->number(), .rings = epoch->rings, .board = make_board(epoch, ring, runtime, start, leave)};
 }
 
 /// Begins an epoch if every ring waits for one. The caller holds the mutex.
@@ -53,9 +53,9 @@ void StepGroup::begin_if_complete() {
     return ring.joined && !ring.epoch && !ring.withdrawn && !ring.interrupted;
   };
   if (!std::ranges::all_of(rings_, waits)) return;
-  std::vector<comm::TcpEndpoint> endpoints;
-  for (const Ring& ring : rings_) endpoints.push_back(ring.endpoint);
-  newest_ = std::make_shared<Epoch>(++last_epoch_, lookahead_, std::move(endpoints));
+  std::vector<comm::RingExperts> rings;
+  for (const Ring& ring : rings_) rings.push_back(ring.experts);
+  newest_ = std::make_shared<Epoch>(++last_epoch_, lookahead_, std::move(rings));
   for (Ring& ring : rings_) {
     ring.epoch = newest_;
     ring.joined->set();

@@ -20,7 +20,7 @@ class StepGroup final : public StepEpochs {
   StepGroup(uint32_t ring_count, uint64_t lookahead, EndFn on_end = {}, uint64_t last_epoch = 0);
 
   [[nodiscard]] asio::awaitable<Membership> join(uint32_t ring, async::Runtime& runtime,
-                                                 comm::TcpEndpoint endpoint) override;
+                                                 comm::RingExperts experts) override;
   void end(uint32_t ring, const std::string& reason) override;
   void end_epoch(uint64_t epoch, int32_t ring, const std::string& reason) override;
   void leave(uint32_t ring) override;
@@ -33,7 +33,7 @@ class StepGroup final : public StepEpochs {
   struct Ring {
     std::shared_ptr<Epoch> epoch;        // that it is in
     std::optional<async::Event> joined;  // while it waits
-    comm::TcpEndpoint endpoint;
+    comm::RingExperts experts;
     bool withdrawn = false;  // from the present wait
     bool interrupted = false;
   };

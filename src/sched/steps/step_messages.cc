@@ -9,30 +9,22 @@ namespace {
 using comm::ByteReader;
 using comm::ByteWriter;
 
-constexpr size_t kMinEndpointBytes = sizeof(uint32_t) + sizeof(uint16_t);
-
 void put(ByteWriter& out, const JoinEpoch& join) {
-  out.put(join.port);
+  put(out, join.experts);
 }
 void get(ByteReader& in, JoinEpoch& join) {
-  join.port = in.get<uint16_t>();
+  get(in, join.experts);
 }
 
 void put(ByteWriter& out, const EpochBegun& begun) {
   out.put(begun.epoch);
-  out.put(static_cast<uint32_t>(begun.endpoints.size()));
-  for (const comm::TcpEndpoint& endpoint : begun.endpoints) {
-    out.put_string(endpoint.host);
-    out.put(endpoint.port);
-  }
+  out.put(static_cast<uint32_t>(begun.rings.size()));
+  for (const comm::RingExperts& ring : begun.rings) put(out, ring);
 }
 void get(ByteReader& in, EpochBegun& begun) {
   begun.epoch = in.get<uint64_t>();
-  begun.endpoints.resize(in.get_count(kMinEndpointBytes));
-  for (comm::TcpEndpoint& endpoint : begun.endpoints) {
-    endpoint.host = in.get_string();
-    endpoint.port = in.get<uint16_t>();
-  }
+  begun.rings.resize(in.get_count(sizeof(uint32_t) + 4 * sizeof(uint64_t)));
+  for (comm::RingExperts& ring : begun.rings) get(in, ring);
 }
 
 void put(ByteWriter& out, const StepReached& reached) {

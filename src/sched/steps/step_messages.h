@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "base/result.h"
-#include "comm/tcp_link.h"
+#include "comm/ring_experts.h"
 
 /// The messages between the process of the step coordinator and a ring of another process that shares experts with its
 /// rings.
 namespace millrace::sched {
 
-/// Ring → coordinator: the ring waits for the next common epoch, and can be reached at this port.
+/// Ring → coordinator: the ring waits for the next common epoch. Ranks on the host of its head have no host.
 struct JoinEpoch {
-  uint16_t port = 0;
+  comm::RingExperts experts;
 };
 /// Coordinator → ring: all rings have joined.
 struct EpochBegun {
   uint64_t epoch = 0;
-  std::vector<comm::TcpEndpoint> endpoints;  ///< [rings]; the host is empty for rings of the coordinator's process
+  std::vector<comm::RingExperts> rings;  ///< ranks on the host of the coordinator have no host
 };
 /// Ring → coordinator: the ring is about to begin a step past the target. Coordinator → ring: the new target.
 struct StepReached {

@@ -7,10 +7,10 @@
 namespace millrace::sched {
 
 void StepServer::handle(StepMessage message) {
-  if (const auto* join = std::get_if<JoinEpoch>(&message)) {
+  if (auto* join = std::get_if<JoinEpoch>(&message)) {
     if (std::exchange(takes_part_, true)) throw_error(ErrorCode::kData, "it joins the steps twice");
     epoch_ = 0;
-    tasks_.spawn("steps of a ring elsewhere", run_epoch(join->port));
+    tasks_.spawn("steps of a ring elsewhere", run_epoch(std::move(join->experts)));
   } else if (const auto* reached = std::get_if<StepReached>(&message)) {
     if (board_ && reached->epoch == epoch_) board_->start_step(reached->step);
   } else if (const auto* ended = std::get_if<EpochEnded>(&message)) {
@@ -28,17 +28,19 @@ void StepServer::handle(StepMessage message) {
 }
 
 /// Takes part in the next epoch for the ring, and tells it the targets and the end.
-asio::awaitable<void> StepServer::run_epoch(uint16_t port) {
+asio::awaitable<void> StepServer::run_epoch(comm::RingExperts experts) {
   if (closed_) co_return;  // close() may come before the task's first step
+  comm::set_host(experts.endpoints, host_);
   StepGroup::Membership membership;
   try {
-    membership = co_await group_.join(ring_, runtime_, {.host = host_, .port = port});
+    membership = co_await group_.join(ring_, runtime_, std::move(experts));
   } catch (const ErrorException&) {
     co_return;  // close() has withdrawn it
   }
   const uint64_t epoch = epoch_ = membership.epoch;
   const std::shared_ptr<StepBoard> board = board_ = std::move(membership.board);
-  if (!closed_) send_(EpochBegun{.epoch = epoch, .endpoints = membership.endpoints});
+  for (comm::RingExperts& ring : membership.rings) ring.endpoints = comm::for_others(std::move(ring.endpoints));
+  if (!closed_) send_(EpochBegun{.epoch = epoch, .rings = std::move(membership.rings)});
   std::string reason;
   try {
     for (uint64_t seen = 0;;) {

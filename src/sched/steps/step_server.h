@@ -13,7 +13,8 @@ namespace millrace::sched {
 /// counterpart is a RemoteStepGroup. Used on one Runtime; destroyed after close().
 class StepServer {
  public:
-  /// `host`: where other processes reach the ring. `send` sends to the ring's process. `group` outlives the server.
+  /// `host`: where other processes reach the ring's head. `send` sends to the ring's process. `group` outlives the
+  /// server.
   StepServer(async::Runtime& runtime, StepGroup& group, uint32_t ring, std::string host, SendStepMessage send)
       : runtime_(runtime),
         group_(group),
@@ -28,7 +29,7 @@ class StepServer {
   [[nodiscard]] asio::awaitable<void> close(std::string reason);
 
  private:
-  [[nodiscard]] asio::awaitable<void> run_epoch(uint16_t port);
+  [[nodiscard]] asio::awaitable<void> run_epoch(comm::RingExperts experts);
 
   async::Runtime& runtime_;
   StepGroup& group_;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "comm/collective/epoch_experts.h"
 #include "comm/collective/tcp_experts_group.h"
 #include "comm/tcp_support.h"
 #include "conformance/rank_group.h"
@@ -48,8 +49,8 @@ struct Rings {
   [[nodiscard]] int32_t ring_of(size_t end) const { return static_cast<int32_t>(end) / rank_count; }
 };
 
-/// How the ranks of the rings reach each other.
-enum class Path : uint8_t { kMemory, kTcp };
+/// How the ranks of the rings reach each other: in memory, over TCP with a process per ring, or with one per rank.
+enum class Path : uint8_t { kMemory, kTcp, kTcpOfRanks };
 
 Rings make_rings(Path path, int32_t ring_count, int32_t rank_count, comm::SharedExperts::AbortFn on_abort = {}) {
   Rings rings{.ring_count = ring_count, .rank_count = rank_count, .matrices = {}, .backends = {}, .ends = {}};
@@ -60,14 +61,15 @@ Rings make_rings(Path path, int32_t ring_count, int32_t rank_count, comm::Shared
   if (path == Path::kMemory) {
     shared = std::make_shared<comm::SharedExperts>(shape, std::move(on_abort));
   } else {
-    divided = connect_rings(shape, on_abort);
+    divided = connect_rings(shape, on_abort, path == Path::kTcpOfRanks);
   }
   for (int32_t end = 0; end < ring_count * rank_count; ++end) {
     const int32_t ring = end / rank_count;
     const int32_t rank = end % rank_count;
     tensor::Backend& backend = *rings.backends.emplace_back(cpu::make_backend({.threads = 1}));
+    const auto process = static_cast<size_t>(path == Path::kTcpOfRanks ? end : ring);
     rings.ends.push_back(shared ? comm::SharedExperts::join(shared, 0, ring, rank, backend)
-                                : comm::TcpExperts::join(divided[static_cast<size_t>(ring)], 0, rank, backend));
+                                : comm::TcpExperts::join(divided[process], 0, rank, backend));
   }
   return rings;
 }
@@ -165,6 +167,42 @@ asio::awaitable<void> require_no_connection(TcpWorld& world, comm::TcpExpertsOpt
   REQUIRE(ended.error().code == ErrorCode::kAborted);
 }
 
+asio::awaitable<void> connect_epoch(TcpWorld& world, comm::EpochExperts& experts, comm::ExpertEpoch epoch,
+                                    Result<void>& connected) {
+  connected = co_await experts.connect(world.runtime, std::move(epoch), {}, world.soon());
+}
+
+/// Two rings of one rank meet in epoch 5. The epochs after it end for one of them before or while it connects.
+asio::awaitable<void> meet_and_end(TcpWorld& world, comm::EpochExperts& first, comm::EpochExperts& second) {
+  const uint16_t port = first.listen(world.runtime).value();
+  REQUIRE(first.listen(world.runtime).value() == port);
+  comm::ExpertEpoch epoch{.number = 5, .endpoints = {{{"", port}}, {{"", second.listen(world.runtime).value()}}}};
+  Result<void> of_first = Error{};
+  Result<void> of_second = Error{};
+  async::TaskGroup tasks(world.runtime);
+  tasks.spawn("first", connect_epoch(world, first, epoch, of_first));
+  tasks.spawn("second", connect_epoch(world, second, epoch, of_second));
+  co_await tasks.join();
+  REQUIRE(of_first.has_value());
+  REQUIRE(of_second.has_value());
+  epoch.number = 6;
+  first.end(6, 1, "the power is off");
+  co_await connect_epoch(world, first, epoch, of_first);
+  REQUIRE(of_first.error().code == ErrorCode::kUnavailable);
+  REQUIRE(of_first.error().message == "ring 1: the power is off");
+  epoch.number = 7;
+  tasks.spawn("first", connect_epoch(world, first, epoch, of_first));
+  co_await async::sleep_for(world.runtime, 5ms);
+  first.interrupt();
+  co_await tasks.join();
+  REQUIRE(of_first.error().code == ErrorCode::kUnavailable);
+  epoch.endpoints[1].clear();
+  co_await connect_epoch(world, second, epoch, of_second);
+  REQUIRE(of_second.error().code == ErrorCode::kData);
+  co_await first.close();
+  co_await second.close();
+}
+
 void rethrow_first(const std::vector<std::exception_ptr>& failures) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -174,7 +212,7 @@ void rethrow_first(const std::vector<std::exception_ptr>& failures) {
 }  // namespace
 
 TEST_CASE("Shared experts: every ring gets the sums of the tree") {
-  const Path path = GENERATE(Path::kMemory, Path::kTcp);
+  const Path path = GENERATE(Path::kMemory, Path::kTcp, Path::kTcpOfRanks);
   for (const auto& [ring_count, rank_count] : {std::pair{2, 1}, {2, 2}, {4, 1}, {4, 2}, {8, 1}, {2, 4}}) {
     CAPTURE(ring_count, rank_count);
     Rings rings = make_rings(path, ring_count, rank_count);
@@ -196,7 +234,7 @@ TEST_CASE("Shared experts: every ring gets the sums of the tree") {
 }
 
 TEST_CASE("Shared experts: an abort ends all rings by name") {
-  const Path path = GENERATE(Path::kMemory, Path::kTcp);
+  const Path path = GENERATE(Path::kMemory, Path::kTcp, Path::kTcpOfRanks);
   for (const int32_t rank_count : {1, 2}) {
     std::atomic<int> aborts = 0;
     std::atomic<int> wrong_aborts = 0;
@@ -216,7 +254,8 @@ TEST_CASE("Shared experts: an abort ends all rings by name") {
       const std::string message = message_of(failures[end]);
       REQUIRE(message == (rings.ring_of(end) == 1 ? "the power is off" : "ring 1: the power is off"));
     }
-    REQUIRE(aborts == (path == Path::kMemory ? 1 : 2));  // one per process
+    const int processes = path == Path::kMemory ? 1 : path == Path::kTcp ? 2 : 2 * rank_count;
+    REQUIRE(aborts == processes);
     REQUIRE(wrong_aborts == 0);
   }
 }
@@ -282,9 +321,17 @@ TEST_CASE("Shared experts: connecting ends early and late by name") {
   TcpWorld world;
   comm::TcpExpertsOptions options{.shape = {.ring_count = 2, .rank_count = 1, .stage_count = 1},
                                   .ring = 0,
-                                  .epoch = 5,
-                                  .endpoints = {{"127.0.0.1", 1}, {"127.0.0.1", 1}},
+                                  .here = {},
+                                  .epoch = {.number = 5, .endpoints = {{{"127.0.0.1", 1}}, {{"127.0.0.1", 1}}}},
                                   .sockets = patient_options(),
                                   .silence = kPatience};
   world.run(require_no_connection(world, options));
+}
+
+TEST_CASE("Shared experts: rings meet epoch by epoch") {
+  TcpWorld world;
+  const comm::SharedExperts::Shape shape{.ring_count = 2, .rank_count = 1, .stage_count = 1};
+  comm::EpochExperts first({.shape = shape, .ring = 0, .silence = kPatience});
+  comm::EpochExperts second({.shape = shape, .ring = 1, .silence = kPatience});
+  world.run(meet_and_end(world, first, second));
 }
