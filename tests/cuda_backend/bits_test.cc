@@ -68,8 +68,8 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
 
 TEST_CASE("drafts and graphs of draft steps change no bit") {
   // The last sequence's answer begins a second split of keys, or the prompts are short.
-  const auto& [family, growth] = GENERATE(from_range(
-      test::drawn_from<std::pair<std::string, size_t>>({{"qwen2", 121}, {"qwen3moe", 6}, {"deepseek-v2-lite", 121}})));
+  const auto& [family, growth] = GENERATE(from_range(test::drawn_from<std::pair<std::string, size_t>>(
+      {{"qwen2", 121}, {"qwen3moe", 6}, {"llama4", 26}, {"deepseek-v2-lite", 121}})));
   constexpr size_t kSequences = 3;
   constexpr size_t kDraws = 20;
   constexpr uint32_t kHostPages = 2 * kSequences * test::DecodeRig::kPagesEach;
