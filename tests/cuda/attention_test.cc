@@ -76,7 +76,8 @@ class Cache {
                                     .rotary_dim = sizes_.rotary_dim,
                                     .attention_factor = sizes_.attention_factor,
                                     .query_beta = sizes_.query_beta,
-                                    .query_period = sizes_.query_period};
+                                    .query_period = sizes_.query_period,
+                                    .query_offset = sizes_.query_offset};
     const cuda::HeadNorms norms{.q = sizes_.norms ? q_norm_.get() : nullptr,
                                 .k = sizes_.norms ? k_norm_.get() : nullptr,
                                 .epsilon = kEpsilon,
@@ -195,7 +196,7 @@ TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
       {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 9, .soft_cap = 0.5f},
       {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .sinks = true},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .page_size = 7, .sinks = true},
-      {.head_count = 4, .kv_head_count = 2, .rotary_dim = 64, .query_beta = 0.3f, .query_period = 16},
+      {.head_count = 4, .kv_head_count = 2, .query_beta = 0.3f, .query_period = 16, .query_offset = 1},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .page_size = 7, .chunk_size = 64},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .norms = true, .value_norm = true},
       {.head_count = 6, .kv_head_count = 2, .head_dim = 48, .rotary_dim = 48, .norms = true, .values_are_keys = true},

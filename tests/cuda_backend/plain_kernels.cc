@@ -167,7 +167,8 @@ class PlainCodes {
 /// Returns the factor of the queries at a position.
 float query_factor(const DeviceRotary& rotary, int32_t position) {
   const auto period = static_cast<float>(rotary.query_period);
-  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(static_cast<float>(position) / period));
+  const auto counted = static_cast<float>(position + rotary.query_offset);
+  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(counted / period));
 }
 
 /// Returns one head [head_dim] after a norm with these weights; null: no norm.
