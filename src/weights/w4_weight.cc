@@ -179,7 +179,7 @@ class BlockConverter {
     const int64_t per_row = weight_.cols / block_weights_;
     const auto* const bytes = reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data());
     for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* const blocks = bytes + stored_row(weight_.blocks, first + row) * per_row * block_bytes_;
+      const uint8_t* const blocks = bytes + weight_.blocks.row_order.stored(first + row) * per_row * block_bytes_;
       for (int64_t block = 0; block < per_row; ++block)
         convert_block(blocks + block * block_bytes_, row * per_row + block, storage);
     }
@@ -267,7 +267,7 @@ W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
 
 std::optional<W4Kind> w4_kind(const StoredWeight& weight) {
   if (weight.has_blocks()) {
-    if (weight.blocks.factor != 1.0f) return std::nullopt;
+    if (weight.blocks.factor != 1.0f || !weight.blocks.column_order.is_in_order()) return std::nullopt;
     return kind_of_blocks(weight.blocks.ggml_type);
   }
   const ScaleArray& scales = weight.scales;
