@@ -17,6 +17,12 @@ __device__ inline float gelu_tanh(float x) {
   return times_sigmoid(x, x * (x * x * 0.044715f + 1.0f) * kTwiceRootOfTwoOverPi);
 }
 
+/// Returns max(x, 0)², or NaN for a NaN.
+__device__ inline float relu_squared_of(float x) {
+  const float positive = x < 0.0f ? 0.0f : x;
+  return positive * positive;
+}
+
 /// Returns the value of a gated activation for a gate and an up feature.
 __device__ inline float activate(const tensor::GatedActivation& activation, float gate, float up) {
   switch (activation.function) {

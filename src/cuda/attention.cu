@@ -35,9 +35,9 @@ struct Totals {
   float* acc = nullptr;
 };
 
-template <int kDim, int kThreads>
-__device__ void merge_split(RowState<kDim>& state, Totals& totals) {
-  reduce_row_sums<kDim>(state);
+template <int kOwn, int kThreads>
+__device__ void merge_split(RowState<kOwn>& state, Totals& totals) {
+  reduce_row_sums<kOwn>(state);
   SoftmaxMerge merge[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -45,50 +45,52 @@ __device__ void merge_split(RowState<kDim>& state, Totals& totals) {
     totals.sum[i] = merge_value(merge[i], totals.sum[i], state.sum[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) {
+  for (int i = 0; i < kOwn / 2; ++i) {
     float& total = totals.acc[i * kThreads];
     total = merge_value(merge[i % 4 / 2], total, state.acc[i / 4][i % 4]);
   }
-  state = RowState<kDim>{};
+  state = RowState<kOwn>{};
 }
 
-template <int kDim, int kWarps, bool kCoded>
+template <int kDim, int kGroups, bool kCoded>
 constexpr size_t tile_shared_bytes() {
   using Keys = BlockKeys<kDim, kCoded>;
   return 2 * Keys::kStageBytes + Keys::kTileBytes +
-         kWarps * (HeadTile<kDim>::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
+         kGroups * (HeadTile<kDim>::kQueryBytes + kLanes * (kDim / 2) * sizeof(float));
 }
 
-/// Grid: [tiles, kv_heads]. Each warp's 16 virtual rows walk over all their keys; the warps of a block walk together.
-template <int kDim, int kWarps, bool kCoded>
-__global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a) {
+/// Grid: [tiles, kv_heads]. The 16 virtual rows of each of a block's kGroups walk over all their keys, together.
+template <int kDim, int kGroups, bool kCoded>
+__global__ void __launch_bounds__(kGroups* kPartCount<kDim>* kLanes) tile_kernel(AttentionParams a) {
   using Tile = HeadTile<kDim>;
   using Keys = BlockKeys<kDim, kCoded>;
-  constexpr int kThreads = kWarps * kLanes;
+  constexpr int kThreads = kGroups * kPartCount<kDim> * kLanes;
+  constexpr int kOwn = kPartChannels<kDim>;
   const int lane = threadIdx.x % kLanes;
-  const int warp = threadIdx.x / kLanes;
+  const int group = threadIdx.x / kLanes / kPartCount<kDim>;
+  const int part = threadIdx.x / kLanes % kPartCount<kDim>;
   // The last tiles have the most keys, so they start first.
-  const QueryRows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kWarps * kWarpRows,
+  const QueryRows tile = find_tile(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), kGroups * kWarpRows,
                                    static_cast<int32_t>(blockIdx.y), lane);
   if (tile.sequence < 0) return;
   QueryRows rows = tile;
-  rows.first += warp * kWarpRows;
+  rows.first += group * kWarpRows;
   const KvSource source = keys_of(a, tile);
   const Visibility sees = visibility_of(a, rows, lane);
   const int32_t last = rows.last_visible(a, rows.first + kWarpRows - 1);
   const int32_t first_visible = rows.first_visible(a, rows.first);
   const int32_t begin = tile.first_visible(a, tile.first) / kBlockKeys * kBlockKeys;
-  const int32_t end = tile.last_visible(a, tile.first + kWarps * kWarpRows - 1) + 1;
+  const int32_t end = tile.last_visible(a, tile.first + kGroups * kWarpRows - 1) + 1;
 
   std::byte* const stages = shared_memory();
   std::byte* const block_tile = stages + 2 * Keys::kStageBytes;
   std::byte* const block_queries = block_tile + Keys::kTileBytes;
-  std::byte* const queries = block_queries + warp * Tile::kQueryBytes;
-  load_queries<kDim>(a, rows, lane, queries);
+  std::byte* const queries = block_queries + group * Tile::kQueryBytes;
+  if (part == 0) load_queries<kDim>(a, rows, lane, queries);
   Totals totals;
-  totals.acc = reinterpret_cast<float*>(block_queries + kWarps * Tile::kQueryBytes) + threadIdx.x;
-  for (int i = 0; i < kDim / 2; ++i) totals.acc[i * kThreads] = 0.0f;
-  RowState<kDim> state;
+  totals.acc = reinterpret_cast<float*>(block_queries + kGroups * Tile::kQueryBytes) + threadIdx.x;
+  for (int i = 0; i < kOwn / 2; ++i) totals.acc[i * kThreads] = 0.0f;
+  RowState<kOwn> state;
   Keys::load(source, Keys::address(source, begin + lane), threadIdx.x, kThreads, stages);
   commit_copies();
   auto next_address = Keys::address(source, begin + kBlockKeys + lane);
@@ -108,19 +110,19 @@ __global__ void __launch_bounds__(kWarps* kLanes) tile_kernel(AttentionParams a)
       __syncthreads();
       keys = block_tile;
     }
-    // Where none of the warp's rows sees a key, nothing would change.
+    // Where none of the group's rows sees a key, nothing would change.
     const bool visible = rows.first < rows.total && key <= last && next > first_visible;
-    if (visible) attend_block<kDim>(queries, keys, sees, key, a.scale, lane, state);
-    if (next % kSplitKeys == 0 || next >= end) merge_split<kDim, kThreads>(state, totals);
+    if (visible) attend_block<kDim>(queries, keys, sees, key, a.scale, lane, part, state);
+    if (next % kSplitKeys == 0 || next >= end) merge_split<kOwn, kThreads>(state, totals);
   }
 #pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) state.acc[i / 4][i % 4] = totals.acc[i * kThreads];
+  for (int i = 0; i < kOwn / 2; ++i) state.acc[i / 4][i % 4] = totals.acc[i * kThreads];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     state.max[i] = totals.max[i];
     state.sum[i] = totals.sum[i];
   }
-  store_rows<kDim>(a, rows, state, lane);
+  store_rows<kDim>(a, rows, state, lane, part);
 }
 
 size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& bounds, int32_t split_rows) {
@@ -128,20 +130,22 @@ size_t partial_bytes(int32_t head_count, int32_t padded_dim, const BatchBounds& 
          static_cast<size_t>(padded_dim + 2) * sizeof(float);
 }
 
-/// The stages and warps for which the widest heads leave room.
+/// The stages, and the groups of 16 rows, for which wide heads leave room.
 template <int kDim, bool kCoded>
 struct Blocks {
   using Keys = BlockKeys<kDim, kCoded>;
-  static constexpr int kStages = (kDim > 128 ? 2 : 3) + (kCoded ? 1 : 0);  ///< of split_kernel
-  static constexpr int kWarps = kDim > 128 ? 2 : 4;                        ///< of tile_kernel
+  static constexpr int kStages = (kDim > 128 ? 2 : 3) + (kCoded ? 1 : 0);        ///< of split_kernel
+  static constexpr int kGroups = kDim > 256 && kCoded ? 1 : kDim > 128 ? 2 : 4;  ///< of tile_kernel
   static constexpr size_t kSplitBytes = kStages * Keys::kStageBytes + Keys::kTileBytes + HeadTile<kDim>::kQueryBytes;
-  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kWarps, kCoded>();
+  static constexpr size_t kTileBytes = tile_shared_bytes<kDim, kGroups, kCoded>();
   static constexpr size_t kMaxBytes = kSplitBytes > kTileBytes ? kSplitBytes : kTileBytes;
 };
 template <int kDim>
 constexpr bool kIsPortable =
     Blocks<kDim, false>::kMaxBytes <= kPortableSharedBytes && Blocks<kDim, true>::kMaxBytes <= kPortableSharedBytes;
 static_assert(kIsPortable<64> && kIsPortable<96> && kIsPortable<128>);
+static_assert(Blocks<512, false>::kMaxBytes <= kHopperSharedBytes &&
+              Blocks<512, true>::kMaxBytes <= kHopperSharedBytes);
 
 template <int kDim, bool kCoded>
 void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds& bounds, void* workspace) {
@@ -156,18 +160,20 @@ void launch_attention(cudaStream_t stream, AttentionParams a, const BatchBounds&
     a.partial_sums = reinterpret_cast<float2*>(a.partial_acc +
                                                static_cast<size_t>(bounds.splits) * a.head_count * a.split_rows * kDim);
     const dim3 splits(bounds.splits, ceil_div(virtual_rows, kWarpRows) * kv_heads);
-    launch<split_kernel<kDim, Block::kStages, kCoded>>(
-        {.name = "attention over splits", .grid = splits, .block = dim3(kLanes), .shared_bytes = Block::kSplitBytes},
-        stream, a);
+    launch<split_kernel<kDim, Block::kStages, kCoded>>({.name = "attention over splits",
+                                                        .grid = splits,
+                                                        .block = dim3(kPartCount<kDim> * kLanes),
+                                                        .shared_bytes = Block::kSplitBytes},
+                                                       stream, a);
     launch<merge_kernel<kDim>>({"attention merge", dim3(virtual_rows * kv_heads, sequences), dim3(kLanes)}, stream, a);
     if (bounds.sequence_rows <= a.split_rows) return;
   }
-  const int32_t tiles = bounds.rows * a.group / (Block::kWarps * kWarpRows) + bounds.sequences;
-  launch<tile_kernel<kDim, Block::kWarps, kCoded>>({.name = "attention",
-                                                    .grid = dim3(tiles, a.cache.kv_head_count),
-                                                    .block = dim3(Block::kWarps * kLanes),
-                                                    .shared_bytes = Block::kTileBytes},
-                                                   stream, a);
+  const int32_t tiles = bounds.rows * a.group / (Block::kGroups * kWarpRows) + bounds.sequences;
+  launch<tile_kernel<kDim, Block::kGroups, kCoded>>({.name = "attention",
+                                                     .grid = dim3(tiles, a.cache.kv_head_count),
+                                                     .block = dim3(Block::kGroups * kPartCount<kDim> * kLanes),
+                                                     .shared_bytes = Block::kTileBytes},
+                                                    stream, a);
 }
 
 template <int kDim>
@@ -188,7 +194,7 @@ ScoreScale score_scale(const AttentionSizes& sizes) {
 }
 
 int32_t padded_dim(int32_t head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 96 ? 96 : head_dim <= 128 ? 128 : 256;
+  return head_dim <= 64 ? 64 : head_dim <= 96 ? 96 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
 
 }  // namespace
@@ -203,7 +209,8 @@ size_t attention_shared_bytes(const DeviceKvCache& cache) {
     case 64: return shared_bytes_of<64>(cache.element);
     case 96: return shared_bytes_of<96>(cache.element);
     case 128: return shared_bytes_of<128>(cache.element);
-    default: return shared_bytes_of<256>(cache.element);
+    case 256: return shared_bytes_of<256>(cache.element);
+    default: return shared_bytes_of<512>(cache.element);
   }
 }
 
@@ -221,6 +228,7 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
                           .group = sizes.head_count / cache.kv_head_count,
                           .scale = score_scale(sizes),
                           .sliding_window = sizes.sliding_window,
+                          .chunk_size = sizes.chunk_size,
                           .causal = sizes.causal,
                           .sinks = sizes.sinks,
                           .batch = batch,
@@ -230,7 +238,8 @@ void attention(cudaStream_t stream, const void* q, const AttentionSizes& sizes, 
     case 64: return launch_attention_over<64>(stream, a, bounds, workspace);
     case 96: return launch_attention_over<96>(stream, a, bounds, workspace);
     case 128: return launch_attention_over<128>(stream, a, bounds, workspace);
-    default: return launch_attention_over<256>(stream, a, bounds, workspace);
+    case 256: return launch_attention_over<256>(stream, a, bounds, workspace);
+    default: return launch_attention_over<512>(stream, a, bounds, workspace);
   }
 }
 

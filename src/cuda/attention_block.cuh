@@ -1,7 +1,8 @@
 #pragma once
 
 // One warp's share of attention: 16 rows against blocks of 32 keys. Both kernels of attention.cu use it, so that a
-// row's sums are the same instructions in the same order in either.
+// row's sums are the same instructions in the same order in either. Two warps share the rows of the widest heads. Each
+// computes all scores, and the sums of half of the channels, for which one warp has too few registers.
 
 #include "cuda/batch.cuh"
 
@@ -41,6 +42,13 @@ struct HeadTile {
   static constexpr int kStageBytes = 2 * kKeyBytes;  ///< keys, then values
   static constexpr int kQueryBytes = kWarpRows * kRowBytes;
 };
+
+/// The warps that share the 16 rows of heads of up to kDim channels.
+template <int kDim>
+constexpr int kPartCount = kDim > 256 ? 2 : 1;
+/// The channels of values that each of these warps has.
+template <int kDim>
+constexpr int kPartChannels = kDim / kPartCount<kDim>;
 
 /// One lane's state for its rows g and g + 8 (g = lane / 4). It has maxima in units of log2, partial sums, and the
 /// unnormalised output in mma's layout.
@@ -163,11 +171,13 @@ __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& se
   }
 }
 
-/// acc += probabilities · values.
+/// acc += probabilities · values of a part of the channels.
 template <int kDim>
-__device__ void add_values(const float (&p)[4][4], const std::byte* values, int lane, RowState<kDim>& state) {
+__device__ void add_values(const float (&p)[4][4], const std::byte* values, int lane, int part,
+                           RowState<kPartChannels<kDim>>& state) {
   using Tile = HeadTile<kDim>;
-  const std::byte* const value = values + (lane % 16) * Tile::kRowBytes + lane / 16 * 16;
+  const std::byte* const value =
+      values + (lane % 16) * Tile::kRowBytes + part * kPartChannels<kDim> * 2 + lane / 16 * 16;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float(&low)[4] = p[half * 2];
@@ -175,7 +185,7 @@ __device__ void add_values(const float (&p)[4][4], const std::byte* values, int 
     const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
                            pack_bf16(high[2], high[3])};
 #pragma unroll
-    for (int pair = 0; pair < kDim / 16; ++pair) {
+    for (int pair = 0; pair < kPartChannels<kDim> / 16; ++pair) {
       uint32_t b[4];
       load_matrix_transposed(b, value + half * 16 * Tile::kRowBytes + pair * 32);
       const uint32_t first[2] = {b[0], b[1]};
@@ -186,24 +196,26 @@ __device__ void add_values(const float (&p)[4][4], const std::byte* values, int 
   }
 }
 
-/// Processes one block of keys; `stage` holds it as load_keys left it.
+/// Processes one block of keys; `stage` holds it as load_keys left it. `part` is the warp's part of the channels.
 template <int kDim>
 __device__ void attend_block(const std::byte* queries, const std::byte* stage, const Visibility& sees,
-                             int32_t first_key, const ScoreScale& scale, int lane, RowState<kDim>& state) {
+                             int32_t first_key, const ScoreScale& scale, int lane, int part,
+                             RowState<kPartChannels<kDim>>& state) {
+  constexpr int kOwn = kPartChannels<kDim>;
   float scores[4][4] = {};
   score_block<kDim>(queries, stage, lane, scores);
   if (scale.cap_factor > 0.0f) cap_scores(scores, scale.cap_factor);
   float factor[2];
-  online_softmax_block<kDim>(scores, sees, first_key, scale.log2, lane, state, factor);
+  online_softmax_block<kOwn>(scores, sees, first_key, scale.log2, lane, state, factor);
   // A factor of 1 changes no bit, so the work can be left out where all rows agree.
   if (__ballot_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f) != 0) {
 #pragma unroll
-    for (int tile = 0; tile < kDim / 8; ++tile) {
+    for (int tile = 0; tile < kOwn / 8; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) state.acc[tile][i] *= factor[i / 2];
     }
   }
-  add_values<kDim>(scores, stage + HeadTile<kDim>::kKeyBytes, lane, state);
+  add_values<kDim>(scores, stage + HeadTile<kDim>::kKeyBytes, lane, part, state);
 }
 
 /// Adds up the lanes' partial sums at the end of a split.

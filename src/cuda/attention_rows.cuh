@@ -14,6 +14,7 @@ struct AttentionParams {
   int32_t group = 0;  ///< query heads per kv head
   ScoreScale scale;
   int32_t sliding_window = 0;
+  int32_t chunk_size = 0;
   bool causal = true;
   const float* sinks = nullptr;  // [heads] or null
   DeviceBatch batch;
@@ -37,6 +38,7 @@ struct QueryRows {
     return prefix + (a.causal ? min(virtual_row, total - 1) : total - 1) / a.group;
   }
   [[nodiscard]] __device__ int32_t first_visible(const AttentionParams& a, int32_t virtual_row) const {
+    if (a.chunk_size > 0) return last_visible(a, virtual_row) / a.chunk_size * a.chunk_size;
     return a.sliding_window > 0 ? max(0, last_visible(a, virtual_row) - a.sliding_window + 1) : 0;
   }
   /// Returns the index of a virtual row's first channel in q and out.
@@ -111,8 +113,10 @@ __device__ float output_factor(const AttentionParams& a, const QueryRows& rows, 
   return merge.keep / merge_value(merge, sum, 1.0f);
 }
 
+/// Stores a part of the channels of a warp's rows.
 template <int kDim>
-__device__ void store_rows(const AttentionParams& a, const QueryRows& rows, const RowState<kDim>& state, int lane) {
+__device__ void store_rows(const AttentionParams& a, const QueryRows& rows, const RowState<kPartChannels<kDim>>& state,
+                           int lane, int part) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = rows.first + lane / 4 + i * 8;
@@ -120,8 +124,8 @@ __device__ void store_rows(const AttentionParams& a, const QueryRows& rows, cons
     const float inverse = output_factor(a, rows, virtual_row, state.max[i], state.sum[i]);
     uint16_t* const out = a.out + rows.element(a, virtual_row);
 #pragma unroll
-    for (int tile = 0; tile < kDim / 8; ++tile) {
-      const int channel = tile * 8 + lane % 4 * 2;
+    for (int tile = 0; tile < kPartChannels<kDim> / 8; ++tile) {
+      const int channel = part * kPartChannels<kDim> + tile * 8 + lane % 4 * 2;
       const float low = state.acc[tile][i * 2] * inverse;
       const float high = state.acc[tile][i * 2 + 1] * inverse;
       if (a.cache.head_dim % 2 == 0) {

@@ -19,12 +19,26 @@ __device__ int32_t sequence_of_split(const DeviceBatch& batch, int32_t split, in
   return -1;
 }
 
-/// Grid: [splits of all sequences, kv_heads · row tiles], one warp each: one split of 16 virtual rows. It serves
-/// sequences of few rows.
+/// Waits for the warps of a block that share 16 rows.
+template <int kDim>
+__device__ void wait_for_parts() {
+  if constexpr (kPartCount<kDim> == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+/// Grid: [splits of all sequences, kv_heads · row tiles], one warp per part each: one split of 16 virtual rows. It
+/// serves sequences of few rows.
 template <int kDim, int kStages, bool kCoded>
-__global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
+__global__ void __launch_bounds__(kPartCount<kDim>* kLanes, 1) split_kernel(AttentionParams a) {
   using Keys = BlockKeys<kDim, kCoded>;
-  const int lane = threadIdx.x;
+  constexpr int kThreads = kPartCount<kDim> * kLanes;
+  constexpr int kOwn = kPartChannels<kDim>;
+  const int thread = threadIdx.x;
+  const int lane = thread % kLanes;
+  const int part = thread / kLanes;
   const auto slot = static_cast<int32_t>(blockIdx.x);
   const int32_t sequence = sequence_of_split(a.batch, slot, lane);
   if (sequence < 0) return;
@@ -42,43 +56,43 @@ __global__ void __launch_bounds__(kLanes, 1) split_kernel(AttentionParams a) {
   std::byte* const stages = shared_memory();
   std::byte* const dequantized = stages + kStages * Keys::kStageBytes;
   std::byte* const queries = dequantized + Keys::kTileBytes;
-  load_queries<kDim>(a, rows, lane, queries);
+  if (part == 0) load_queries<kDim>(a, rows, lane, queries);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     const auto address = Keys::address(source, begin + s * kBlockKeys + lane);
-    Keys::load(source, address, lane, kLanes, stages + s * Keys::kStageBytes);
+    Keys::load(source, address, thread, kThreads, stages + s * Keys::kStageBytes);
     commit_copies();
   }
   auto next_address = Keys::address(source, begin + (kStages - 1) * kBlockKeys + lane);
-  RowState<kDim> state;
+  RowState<kOwn> state;
   int stage = 0;
   for (int32_t key = begin; key < end; key += kBlockKeys) {
     wait_copies<kStages - 2>();
-    __syncwarp();
+    wait_for_parts<kDim>();
     const int32_t next = key + (kStages - 1) * kBlockKeys;
     const int next_stage = stage == 0 ? kStages - 1 : stage - 1;
-    if (next < end) Keys::load(source, next_address, lane, kLanes, stages + next_stage * Keys::kStageBytes);
+    if (next < end) Keys::load(source, next_address, thread, kThreads, stages + next_stage * Keys::kStageBytes);
     commit_copies();
     next_address = Keys::address(source, next + kBlockKeys + lane);
     const std::byte* keys = stages + stage * Keys::kStageBytes;
     if constexpr (kCoded) {
-      Keys::dequantize(source, keys, lane, kLanes, dequantized);
-      __syncwarp();
+      Keys::dequantize(source, keys, thread, kThreads, dequantized);
+      wait_for_parts<kDim>();
       keys = dequantized;
     }
-    attend_block<kDim>(queries, keys, sees, key, a.scale, lane, state);
+    attend_block<kDim>(queries, keys, sees, key, a.scale, lane, part, state);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
-  reduce_row_sums<kDim>(state);
+  reduce_row_sums<kOwn>(state);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t virtual_row = first + lane / 4 + i * 8;
     if (virtual_row >= rows.total) continue;
     const size_t partial = partial_of(a, rows, slot, virtual_row);
-    if (lane % 4 == 0) a.partial_sums[partial] = float2{state.max[i], state.sum[i]};
-    float* const to = a.partial_acc + partial * kDim + lane % 4 * 2;
+    if (part == 0 && lane % 4 == 0) a.partial_sums[partial] = float2{state.max[i], state.sum[i]};
+    float* const to = a.partial_acc + partial * kDim + part * kOwn + lane % 4 * 2;
 #pragma unroll
-    for (int tile = 0; tile < kDim / 8; ++tile) {
+    for (int tile = 0; tile < kOwn / 8; ++tile) {
       *reinterpret_cast<float2*>(to + tile * 8) = float2{state.acc[tile][i * 2], state.acc[tile][i * 2 + 1]};
     }
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "cuda/attention_ops.h"
 #include "cuda/select_gemm.h"
 #include "cuda/copy_columns.h"
 #include "cuda/copying_collective.h"
@@ -35,11 +36,13 @@ constexpr size_t kStoreLane = 2;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
 constexpr std::array kFeatures = {
-    Feature::kEncoders,         Feature::kLayerNorm,       Feature::kConversion,     Feature::kScaledSums,
-    Feature::kScaling,          Feature::kSoftCap,         Feature::kGeluTanh,       Feature::kAttentionSoftCap,
-    Feature::kAttentionSinks,   Feature::kQueryScaling,    Feature::kNormOfAllHeads, Feature::kAttentionGates,
-    Feature::kRecurrence,       Feature::kLatentAttention, Feature::kRouting,        Feature::kStatesBeforeDrafts,
-    Feature::kExpertActivation, Feature::kExpertBiases,    Feature::kF32Weights,     Feature::kGatedSums};
+    Feature::kEncoders,       Feature::kLayerNorm,         Feature::kConversion,      Feature::kScaledSums,
+    Feature::kScaling,        Feature::kSoftCap,           Feature::kGeluTanh,        Feature::kAttentionSoftCap,
+    Feature::kReluSquared,    Feature::kScaledGates,       Feature::kAttentionSinks,  Feature::kQueryScaling,
+    Feature::kNormOfAllHeads, Feature::kAttentionGates,    Feature::kAttentionChunks, Feature::kValueNorms,
+    Feature::kWeighedInputs,  Feature::kExpertNorms,       Feature::kRecurrence,      Feature::kLatentAttention,
+    Feature::kRouting,        Feature::kExpertActivation,  Feature::kExpertBiases,    Feature::kF32Weights,
+    Feature::kGatedSums,      Feature::kStatesBeforeDrafts};
 
 class CudaBackend final : public Backend {
  public:
@@ -224,6 +227,18 @@ class CudaBackend final : public Backend {
     check_inside();
     cuda::gelu_tanh_mul(device_, in, out);
   }
+  void scaled_silu_mul(Matrix in, float factor, Matrix out) override {
+    check_inside();
+    cuda::scaled_silu_mul(device_, in, factor, out);
+  }
+  void relu_squared(Matrix in, Matrix out) override {
+    check_inside();
+    cuda::relu_squared(device_, in, out);
+  }
+  void rms_norm_in_place(Matrix values, const DeviceVector& weight, float epsilon) override {
+    check_inside();
+    cuda::rms_norm_in_place(device_, values, *as_cuda(&weight), epsilon);
+  }
   void gate(Matrix values, Matrix gates) override {
     check_inside();
     cuda::gate(device_, values, gates);
@@ -249,9 +264,15 @@ class CudaBackend final : public Backend {
   void add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden) override;
   void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary, const DeviceVector* q_norm,
                        const DeviceVector* k_norm, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
-                       int32_t layer, Matrix q) override;
+                       int32_t layer, Matrix q) override {
+    check_inside();
+    store_heads(device_, qkv, shape, rotary, q_norm, k_norm, norm_epsilon, batch, cache, layer, q);
+  }
   void attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache, int32_t layer,
-                 Matrix out) override;
+                 Matrix out) override {
+    check_inside();
+    attend(device_, q, shape, batch, cache, layer, out);
+  }
   void store_latent(Matrix kv, const LatentShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
                     float norm_epsilon, const UploadedBatch& batch, KvCache& cache, int32_t layer) override {
     check_inside();
@@ -433,47 +454,6 @@ void CudaBackend::add_sums(Matrix sums, const DeviceVector* bias, Matrix hidden)
   check_matrix("hidden", hidden, DType::kF32, hidden.rows, hidden.cols);
   cuda::add_sums(device_.compute.get(), floats(sums), values_of(bias), static_cast<int32_t>(hidden.rows),
                  static_cast<int32_t>(hidden.cols), floats(hidden));
-}
-
-void CudaBackend::rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
-                                  const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
-                                  const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) {
-  check_inside();
-  const CudaBatch& uploaded = as_cuda(batch);
-  check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows,
-               int64_t{shape.head_count + 2 * shape.kv_head_count} * shape.head_dim);
-  check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
-  CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  if (q_norm != nullptr && (q_norm->size() != shape.head_dim || k_norm->size() != shape.head_dim)) {
-    norm_all_heads(device_, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
-    q_norm = k_norm = nullptr;
-  }
-  cuda::rotary_store_kv(device_.compute.get(), floats(qkv), shape.head_count, rotary_of(rotary), values_of(q_norm),
-                        values_of(k_norm), norm_epsilon, uploaded.device, uploaded.bounds, as_cuda(cache).layout(),
-                        layer, q.data);
-}
-
-void CudaBackend::attention(Matrix q, const AttentionShape& shape, const UploadedBatch& batch, const KvCache& cache,
-                            int32_t layer, Matrix out) {
-  check_inside();
-  const CudaBatch& uploaded = as_cuda(batch);
-  check_matrix("q", q, DType::kBF16, uploaded.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
-  check_matrix("out", out, DType::kBF16, q.rows, q.cols);
-  CHECK(shape.causal || shape.sliding_window == 0, "a window of {} without causality", shape.sliding_window);
-  CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
-  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
-        shape.head_count);
-  const AttentionSizes sizes{.head_count = shape.head_count,
-                             .scale = shape.scale,
-                             .sliding_window = shape.sliding_window,
-                             .causal = shape.causal,
-                             .soft_cap = shape.soft_cap,
-                             .sinks = values_of(shape.sinks)};
-  const DeviceKvCache& layout = as_cuda(cache).layout();
-  std::byte* scratch =
-      device_.scratch(device_.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));
-  cuda::attention(device_.compute.get(), q.data, sizes, uploaded.device, uploaded.bounds, layout, layer, out.data,
-                  scratch);
 }
 
 void CudaBackend::gather_rows(Matrix in, const UploadedIndices& rows, Matrix out) {

@@ -95,7 +95,9 @@ __device__ void route_row_by_options(const RouteParams& route, int32_t row) {
     divisor = fmaxf(warp_sum(sum) + routing.sum_epsilon * all, routing.min_sum * all);
   }
   list_choices<kPerLane>(route, row, chosen, [&](int i) {
-    return is_nan ? __uint_as_float(0x7FC00000u) : scores[i] / divisor * routing.scale;
+    if (is_nan) return __uint_as_float(0x7FC00000u);
+    const float weight = scores[i] / divisor * routing.scale;
+    return routing.expert_scales == nullptr ? weight : weight * routing.expert_scales[i * kLanes + lane];
   });
 }
 

@@ -47,17 +47,31 @@ struct ExpertGemmParams {
   int32_t first_expert = 0;       ///< whose weights come first
   const float* biases = nullptr;  ///< of gate and up, or of down, expert by expert; or null
   tensor::GatedActivation activation = {};
+  bool squares = false;            ///< sums x become max(x, 0)²
+  const float* weights = nullptr;  ///< of the pairs, which multiply the sums; or null
 };
 
-/// The activation of an expert's features, whose biases [gate | up] may be null.
+/// What becomes of the sums of a pair of row and expert: the activation of an expert's features, whose biases [gate |
+/// up] may be null, or the sum itself.
 struct ExpertActivation {
   tensor::GatedActivation function;
   const float* biases = nullptr;
   int32_t features = 0;
-  __device__ float operator()(float gate, float up, int32_t feature) const {
-    if (biases == nullptr || feature >= features) return activate(function, gate, up);
-    return activate(function, gate + biases[feature], up + biases[features + feature]);
+  bool squares = false;
+  const float* weights = nullptr;
+  __device__ float join(float gate, float up, int32_t feature, int32_t pair) const {
+    const float g = pass_weight(gate, pair);
+    const float u = pass_weight(up, pair);
+    if (biases == nullptr || feature >= features) return activate(function, g, u);
+    return activate(function, g + biases[feature], u + biases[features + feature]);
   }
+  __device__ float pass(float sum, int32_t pair) const {
+    const float x = pass_weight(sum, pair);
+    return squares ? relu_squared_of(x) : x;
+  }
+
+ private:
+  __device__ float pass_weight(float sum, int32_t pair) const { return weights == nullptr ? sum : sum * weights[pair]; }
 };
 
 /// Grid: [bound of tiles · feature tiles]. Multiplies each expert's rows. The blocks of an expert are consecutive,
@@ -90,7 +104,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) expert_gemm_kernel
   const bool is_gated = p.epilogue == Epilogue::kSiluMul;
   const float* const biases = which.biases == nullptr ? nullptr : which.biases + own * p.features * (is_gated ? 2 : 1);
   if (!is_gated) p.bias = biases;
-  run_epilogue<T>(p, rows, first_panel * kPanelRows, sums, ExpertActivation{which.activation, biases, p.features});
+  run_epilogue<T>(p, rows, first_panel * kPanelRows, sums,
+                  ExpertActivation{.function = which.activation,
+                                   .biases = biases,
+                                   .features = p.features,
+                                   .squares = which.squares,
+                                   .weights = which.weights});
 }
 
 /// The sum of a row's experts over the shards. Neighbouring shards a < b of a row meet in the subtree of 2^w shards, w
@@ -195,7 +214,7 @@ __global__ void __launch_bounds__(kSumThreads)
     const float* const from = outputs + static_cast<size_t>(i) * width;
     float term[kSumFeatures];
     read_features(from, count, whole, term);
-    tree.add(shards[i], weights[i], term);
+    tree.add(shards[i], experts.weighs_inputs ? 1.0f : weights[i], term);
   }
   float total[kSumFeatures];
   read_features(hidden, count, whole, total);
@@ -333,13 +352,14 @@ void launch_route(const MoePart& part, int32_t tokens) {
   launch_for(std::false_type{});
 }
 
-/// Multiplies with `gate_up` to the gated features of x, or multiplies those by down to the outputs.
+/// Multiplies with `gate_up` to the activated features of x, or multiplies those by down to the outputs.
 template <class T>
 void launch_gemm(const MoePart& part, bool gate_up) {
   const DeviceExperts& experts = part.experts;
   const int32_t features = gate_up ? experts.intermediate : experts.hidden;
   const int32_t inputs = gate_up ? experts.hidden : experts.intermediate;
-  const int32_t panels = panel_count(features, gate_up);
+  const bool is_gated = gate_up && experts.gated;
+  const int32_t panels = panel_count(features, is_gated);
   const GemmParams product{.x = gate_up ? part.x : part.activated,
                            .weight = static_cast<const std::byte*>(gate_up ? experts.gate_up : experts.down),
                            .out = gate_up ? static_cast<void*>(part.activated) : part.outputs,
@@ -347,7 +367,9 @@ void launch_gemm(const MoePart& part, bool gate_up) {
                            .features = features,
                            .panels = panels,
                            .splits = split_count(panels, step_count(inputs)),
-                           .epilogue = gate_up ? Epilogue::kSiluMul : Epilogue::kStoreF32,
+                           .epilogue = is_gated  ? Epilogue::kSiluMul
+                                       : gate_up ? Epilogue::kStoreBf16
+                                                 : Epilogue::kStoreF32,
                            .format = gate_up ? experts.gate_up_format : experts.down_format};
   constexpr size_t kShared = T::kSharedBytes + 2 * T::kTokenCount * sizeof(int32_t);
   static_assert(kShared <= T::kMaxSharedBytes);
@@ -363,7 +385,9 @@ void launch_gemm(const MoePart& part, bool gate_up) {
                        .feature_tiles = feature_tiles,
                        .first_expert = experts.first(),
                        .biases = gate_up ? experts.gate_up_biases : experts.down_biases,
-                       .activation = experts.activation});
+                       .activation = experts.activation,
+                       .squares = gate_up && !experts.gated,
+                       .weights = gate_up && experts.weighs_inputs ? part.lists.weights : nullptr});
 }
 
 void run_part(const MoePart& part) {

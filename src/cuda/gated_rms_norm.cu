@@ -19,10 +19,20 @@ __global__ void __launch_bounds__(kThreads) gated_rms_norm_kernel(GatedNormOpera
   const bool exists = first < n.columns;
   const float* const in = n.in + row * n.columns + first;
   const float* const gates = n.gates + row * n.gate_columns + n.first_gate + first;
+  // silu of a gate, times x.
+  const auto gated = [&](float x, int32_t i) {
+    const float gate = gates[i] * n.gate_factor;
+    return times_sigmoid(gate, gate) * x;
+  };
+  if (n.weight == nullptr) {
+    for (int32_t i = thread; exists && i < n.group; i += kOwn)
+      out[row * n.columns + first + i] = float_to_bf16(gated(in[i], i));
+    return;
+  }
   const float* const weight = n.weight + first % n.weights;
   float squares = 0.0f;
   for (int32_t i = thread; exists && i < n.group; i += kOwn) {
-    const float x = n.gate_first ? in[i] * times_sigmoid(gates[i], gates[i]) : in[i];
+    const float x = n.gate_first ? gated(in[i], i) : in[i];
     squares = fmaf(x, x, squares);
   }
   float sum = 0.0f;
@@ -33,10 +43,9 @@ __global__ void __launch_bounds__(kThreads) gated_rms_norm_kernel(GatedNormOpera
   }
   const float inverse = 1.0f / sqrtf(sum / static_cast<float>(n.group) + n.epsilon);
   for (int32_t i = thread; exists && i < n.group; i += kOwn) {
-    const float gate = times_sigmoid(gates[i], gates[i]);
-    const float x = n.gate_first ? in[i] * gate : in[i];
+    const float x = n.gate_first ? gated(in[i], i) : in[i];
     const float normed = x * inverse * weight[i];
-    out[row * n.columns + first + i] = float_to_bf16(n.gate_first ? normed : gate * normed);
+    out[row * n.columns + first + i] = float_to_bf16(n.gate_first ? normed : gated(normed, i));
   }
 }
 

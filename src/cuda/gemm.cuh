@@ -356,11 +356,12 @@ __device__ bool reduce_splits(const GemmParams& p, int32_t tile_index, int32_t t
   return true;
 }
 
-/// The activation of kSiluMul: silu(gate) · up.
+/// What becomes of the sums of a row: join(gate, up, feature, row) with kSiluMul, else pass(sum, row).
 struct SiluMul {
-  __device__ float operator()(float gate, float up, int32_t /*feature*/) const {
+  __device__ float join(float gate, float up, int32_t /*feature*/, int32_t /*row*/) const {
     return times_sigmoid(gate, gate) * up;
   }
+  __device__ float pass(float sum, int32_t /*row*/) const { return sum; }
 };
 
 /// Applies the epilogue to up to four adjacent features of a row and stores them.
@@ -396,8 +397,7 @@ __device__ inline void store_outputs(const GemmParams& p, const float (&sums)[4]
 __device__ inline int quads_of_panel(const GemmParams& p) {
   return p.epilogue == Epilogue::kSiluMul ? kPanelRows / 8 : kPanelRows / 4;
 }
-/// Stores outputs 4 · quad… of the sums of a row from feature first_feature of the packed matrix on. activate(gate, up,
-/// feature) joins the sums of kSiluMul.
+/// Stores outputs 4 · quad… of the sums of a row from feature first_feature of the packed matrix on.
 template <class Activate = SiluMul>
 __device__ inline void store_quad(const GemmParams& p, const float* row_sums, int quad, int32_t first_feature,
                                   int32_t row, const Activate& activate = {}) {
@@ -408,7 +408,8 @@ __device__ inline void store_quad(const GemmParams& p, const float* row_sums, in
   const float* const from = row_sums + (gated ? feature / 8 * 16 + feature % 8 : feature);
   float sums[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) sums[j] = gated ? activate(from[j], from[8 + j], out_feature + j) : from[j];
+  for (int j = 0; j < 4; ++j)
+    sums[j] = gated ? activate.join(from[j], from[8 + j], out_feature + j, row) : activate.pass(from[j], row);
   store_outputs(p, sums, row, out_feature);
 }
 

@@ -54,7 +54,7 @@ struct BatchBounds {
 };
 
 /// Maximum of channels per head that attention supports.
-inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kMaxHeadDim = 512;
 
 /// What pages store in place of a value: the value in bf16, or a code of 8 bits that counts times a scale.
 enum class KvElement : int32_t {
@@ -248,19 +248,22 @@ struct DeviceRouting {
   float scale = 1.0f;
   float sum_epsilon = 0.0f;
   float min_sum = 0.0f;
-  const float* choice_bias = nullptr;  // [experts] or null
+  const float* choice_bias = nullptr;    // [experts] or null
+  const float* expert_scales = nullptr;  // [experts] or null: 1
   int32_t group_count = 1;
   int32_t groups_per_row = 1;
 };
 
 /// The experts of a sparse layer; contract: tensor::Routing. Their weights are contiguous packed weights: gate and up
-/// [intermediate, hidden], packed as gate_up, and down [hidden, intermediate].
+/// [intermediate, hidden], packed as gate_up, and down [hidden, intermediate]. Without gates up alone is packed.
 struct DeviceExperts {
   const void* gate_up = nullptr;
   const void* down = nullptr;
   int32_t count = 0;  ///< at most kMaxExperts
   int32_t per_row = 0;
   bool renormalize = false;
+  bool weighs_inputs = false;  ///< weights multiply the sums of gate and up, not the outputs
+  bool gated = true;           ///< else features are max(x·Wuᵀ, 0)², without biases
   DeviceRouting routing = {};
   int32_t hidden = 0;
   int32_t intermediate = 0;
@@ -283,7 +286,7 @@ inline constexpr int32_t kMaxExperts = 512;
 /// experts and rows.
 [[nodiscard]] size_t fused_moe_workspace_bytes(const DeviceExperts& experts, int32_t rows);
 /// hidden (f32) [rows, hidden] += Σ p_e · (f(x·Wg_eᵀ + bg_e, x·Wu_eᵀ + bu_e)·Wd_eᵀ + bd_e) over the experts e of each
-/// row, f being their gated activation. Router logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden].
+/// row, f being their activation. Router logits (f32) [rows, experts] choose them; x is (bf16) [rows, hidden].
 /// Within a shard terms are added in ascending order of experts, the shards' sums in a binary tree. Experts of other
 /// devices add nothing. Padding rows stay unchanged, and no expert is read for them. `rows` bounds the rows of
 /// sequences. With less scratch, down to that of one row, it works in smaller parts with equal results.
@@ -301,19 +304,28 @@ struct DeviceRotary {
   int32_t query_period = 1;
   int32_t query_offset = 0;
 };
+/// What becomes of heads before they are rotated and stored.
+struct HeadNorms {
+  const float* q = nullptr;  // [head_dim], or null: no norm of q and k
+  const float* k = nullptr;  // [head_dim], or null
+  float epsilon = 0.0f;
+  bool of_values = false;        ///< values are divided by their root mean square
+  bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
+};
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
-/// pages. Norm weights (f32) [head_dim] may both be null. A non-finite value is stored as zeros with a NaN key. Codes
-/// follow from the key and value in f32; magnitudes from 2^126 on count as non-finite there.
+/// pages. A non-finite value is stored as zeros with a NaN key. Codes follow from the key and value in f32; magnitudes
+/// from 2^126 on count as non-finite there.
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
-                     const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
-                     const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q);
+                     const HeadNorms& norms, const DeviceBatch& batch, const BatchBounds& bounds,
+                     const DeviceKvCache& cache, int32_t layer, void* q);
 
 /// The heads and the mask of one layer's attention.
 struct AttentionSizes {
   int32_t head_count = 0;
   float scale = 0.0f;
   int32_t sliding_window = 0;    ///< 0: none
-  bool causal = true;            ///< else every key of the sequence is visible; without a window
+  int32_t chunk_size = 0;        ///< above 0: keys before the last multiple of it up to the row are not visible
+  bool causal = true;            ///< else every key of the sequence is visible; without a window or chunks
   float soft_cap = 0.0f;         ///< scaled scores s become soft_cap · tanh(s / soft_cap); 0: they do not
   const float* sinks = nullptr;  // [head_count] scores of keys without values, or null
 };

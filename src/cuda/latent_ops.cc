@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "cuda/operands.h"
 #include "tensor/slices.h"
 

@@ -55,12 +55,13 @@ struct GatedNormOperands {
   const float* gates = nullptr;
   int32_t gate_columns = 0;
   int32_t first_gate = 0;
-  const float* weight = nullptr;  // [weights]
+  const float* weight = nullptr;  // [weights], or null: gates without a norm
   int32_t weights = 0;            ///< `group`, or `columns`
   int32_t group = 0;              ///< columns that are normalised together
   int32_t columns = 0;
   float epsilon = 0.0f;
   bool gate_first = false;  ///< as tensor::GatedNorm has it
+  float gate_factor = 1.0f;
 };
 /// out (bf16) [rows, columns] = the gated norm.
 void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t rows, void* out);

@@ -1,5 +1,8 @@
 #include "cuda/recurrent_ops.h"
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "cuda/operands.h"
 #include "cuda/recurrent_kernels.h"
 
@@ -109,20 +112,21 @@ void run_gated_rms_norm(Device& device, tensor::Matrix in, tensor::Matrix gates,
   check_matrix("out", out, DType::kBF16, in.rows, in.cols);
   CHECK(first_gate >= 0 && first_gate + in.cols <= gates.cols, "gates [{}, {}) of {}", first_gate, first_gate + in.cols,
         gates.cols);
-  CHECK(norm.group > 0 && in.cols % norm.group == 0 &&
-            (norm.weight->size() == norm.group || norm.weight->size() == in.cols),
-        "groups of {} with {} weights for {} columns", norm.group, norm.weight->size(), in.cols);
+  const int64_t weights = norm.weight != nullptr ? norm.weight->size() : norm.group;
+  CHECK(norm.group > 0 && in.cols % norm.group == 0 && (weights == norm.group || weights == in.cols),
+        "groups of {} with {} weights for {} columns", norm.group, weights, in.cols);
   gated_rms_norm(device.compute.get(),
                  {.in = floats(in),
                   .gates = floats(gates),
                   .gate_columns = static_cast<int32_t>(gates.cols),
                   .first_gate = static_cast<int32_t>(first_gate),
                   .weight = values_of(norm.weight),
-                  .weights = static_cast<int32_t>(norm.weight->size()),
+                  .weights = static_cast<int32_t>(weights),
                   .group = static_cast<int32_t>(norm.group),
                   .columns = static_cast<int32_t>(in.cols),
                   .epsilon = norm.epsilon,
-                  .gate_first = norm.gate_first},
+                  .gate_first = norm.gate_first,
+                  .gate_factor = norm.gate_factor},
                  static_cast<int32_t>(in.rows), out.data);
 }
 

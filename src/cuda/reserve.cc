@@ -46,6 +46,13 @@ size_t max_spread_scratch(const tensor::WorkBounds& bounds) {
   return most;
 }
 
+/// Returns the layout of the cache of a layer's heads, which in some models differ from those of other layers.
+DeviceKvCache cache_of(const tensor::AttentionShape& attention, DeviceKvCache cache) {
+  cache.kv_head_count = attention.kv_head_count;
+  cache.head_dim = attention.head_dim;
+  return cache;
+}
+
 size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCache& cache, MatrixInstruction products) {
   const int32_t sequences = GraphCache::bucket(bounds.sequences);
   const int32_t splits = split_bound(int64_t{sequences} * splits_of(1, bounds.context), static_cast<size_t>(sequences));
@@ -61,7 +68,7 @@ size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCac
     const AttentionSizes sizes{
         .head_count = attention.head_count, .scale = attention.scale, .sliding_window = attention.sliding_window};
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
-      most = std::max(most, attention_workspace_bytes(sizes, cache, batch_of(rows)));
+      most = std::max(most, attention_workspace_bytes(sizes, cache_of(attention, cache), batch_of(rows)));
   }
   return most;
 }
@@ -105,12 +112,14 @@ void check_model(const Device& device, const tensor::WorkBounds& bounds, const D
     throw std::runtime_error(
         fmt::format("CUDA: recurrent states of {} rows, wanted at most {}", bounds.state_rows, kMaxStateRows));
   }
-  if (bounds.attention.empty()) return;
-  if (bounds.cache.head_dim > kMaxHeadDim) {
-    throw std::runtime_error(fmt::format("CUDA: attention over heads of {} channels, wanted at most {}",
-                                         bounds.cache.head_dim, kMaxHeadDim));
+  for (const tensor::AttentionShape& attention : bounds.attention) {
+    if (attention.head_dim > kMaxHeadDim) {
+      throw std::runtime_error(
+          fmt::format("CUDA: attention over heads of {} channels, wanted at most {}", attention.head_dim, kMaxHeadDim));
+    }
+    check_shared_bytes(device, fmt::format("heads of {} channels", attention.head_dim),
+                       attention_shared_bytes(cache_of(attention, cache)));
   }
-  check_shared_bytes(device, fmt::format("heads of {} channels", bounds.cache.head_dim), attention_shared_bytes(cache));
 }
 
 }  // namespace

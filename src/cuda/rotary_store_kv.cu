@@ -14,18 +14,15 @@ struct RotaryParams {
   const float* qkv = nullptr;
   int32_t head_count = 0;
   DeviceRotary rotary;
-  const float* q_norm = nullptr;
-  const float* k_norm = nullptr;
-  float epsilon = 0.0f;
+  HeadNorms norms;
   DeviceBatch batch;
   DeviceKvCache cache;
   int32_t layer = 0;
   uint16_t* q = nullptr;
 };
 
-/// Returns the factor of a head before the norm's weights; 1 without a norm.
-__device__ float norm_factor(const float* head, const float* norm, float epsilon, int32_t dim, int lane) {
-  if (norm == nullptr) return 1.0f;
+/// Returns the inverse of a head's root mean square.
+__device__ float norm_factor(const float* head, float epsilon, int32_t dim, int lane) {
   float squares = 0.0f;
   for (int32_t i = lane; i < dim; i += kLanes) squares += head[i] * head[i];
   return 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + epsilon);
@@ -45,7 +42,7 @@ __device__ void rotate_head(const RotaryParams& r, const float* head, const floa
                             const float* sin, float scale, int lane, const Store& store) {
   const int32_t dim = r.cache.head_dim;
   const int32_t half = r.rotary.rotary_dim / 2;
-  const float factor = norm_factor(head, norm, r.epsilon, dim, lane);
+  const float factor = norm == nullptr ? 1.0f : norm_factor(head, r.norms.epsilon, dim, lane);
   const auto value = [&](int32_t i) { return norm == nullptr ? head[i] : head[i] * factor * norm[i]; };
   for (int32_t i = lane; i < half; i += kLanes) {
     const float x = value(i);
@@ -62,33 +59,49 @@ struct StoreBf16 {
   __device__ void operator()(int32_t i, float value) const { out[i] = float_to_bf16(value); }
 };
 
+/// A value of one head, and the factor of its norm.
+struct HeadValue {
+  const float* data = nullptr;
+  float factor = 1.0f;
+  __device__ HeadValue(const RotaryParams& r, const float* key, int lane)
+      : data(r.norms.values_are_keys ? key : key + r.cache.kv_head_count * r.cache.head_dim) {
+    if (r.norms.of_values) factor = norm_factor(data, r.norms.epsilon, r.cache.head_dim, lane);
+  }
+  __device__ float operator[](int32_t i) const { return data[i] * factor; }
+};
+
 /// Returns whether a value is non-finite. Only rows that attend to this position may become NaN. Masked values are
 /// multiplied by zero, which a NaN survives; so the fault moves to the key, whose masked scores are ignored.
-__device__ bool has_fault(const float* value, int32_t dim, int lane) {
+__device__ bool has_fault(const HeadValue& value, int32_t dim, int lane) {
   bool fault = false;
   for (int32_t i = lane; i < dim; i += kLanes) fault = fault || (float_to_bf16(value[i]) & 0x7F80u) == 0x7F80u;
   return __ballot_sync(kAllLanes, fault) != 0;
 }
 
-__device__ void store_key_value(const RotaryParams& r, const float* key, const float* value, const float* cos,
-                                const float* sin, int lane, uint16_t* key_out, uint16_t* value_out) {
+__device__ void store_key_value(const RotaryParams& r, const float* key, const float* cos, const float* sin, int lane,
+                                uint16_t* key_out, uint16_t* value_out) {
   const int32_t dim = r.cache.head_dim;
+  const HeadValue value(r, key, lane);
   const bool fault = has_fault(value, dim, lane);
   if (fault) {
     for (int32_t i = lane; i < dim; i += kLanes) key_out[i] = kNan;
   } else {
-    rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, StoreBf16{key_out});
+    rotate_head(r, key, r.norms.k, cos, sin, 1.0f, lane, StoreBf16{key_out});
   }
   for (int32_t i = lane; i < dim; i += kLanes) value_out[i] = fault ? uint16_t{0} : float_to_bf16(value[i]);
   for (int32_t i = dim + lane; i < channel_stride(dim); i += kLanes) key_out[i] = value_out[i] = 0;
 }
 
-/// Stores a key and its value as codes. `rotated` [head_dim] is the warp's shared memory.
-__device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* value, const float* cos,
-                                      const float* sin, int lane, const CodedToken& token, float* rotated) {
-  rotate_head(r, key, r.k_norm, cos, sin, 1.0f, lane, [rotated](int32_t i, float x) { rotated[i] = x; });
+/// Stores a key and its value as codes. `heads` [2][head_dim] is the warp's shared memory.
+__device__ void store_coded_key_value(const RotaryParams& r, const float* key, const float* cos, const float* sin,
+                                      int lane, const CodedToken& token, float* heads) {
+  const int32_t dim = r.cache.head_dim;
+  const HeadValue value(r, key, lane);
+  float* const normed = heads + dim;
+  rotate_head(r, key, r.norms.k, cos, sin, 1.0f, lane, [heads](int32_t i, float x) { heads[i] = x; });
+  for (int32_t i = lane; i < dim; i += kLanes) normed[i] = value[i];
   __syncwarp();
-  store_codes(r.cache, token, rotated, value, lane);
+  store_codes(r.cache, token, heads, normed, lane);
   __syncwarp();
 }
 
@@ -106,7 +119,8 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const int32_t kv_heads = r.cache.kv_head_count;
   const int32_t slot = position % r.cache.page_size;
   const uint32_t page = r.batch.pages[r.batch.page_begin[s] + position / r.cache.page_size];
-  const float* const in = r.qkv + static_cast<size_t>(row) * (r.head_count + 2 * kv_heads) * dim;
+  const int32_t heads = r.head_count + (r.norms.values_are_keys ? 1 : 2) * kv_heads;  // of qkv
+  const float* const in = r.qkv + static_cast<size_t>(row) * heads * dim;
   const int lane = threadIdx.x % kLanes;
   const float query_scale = query_factor(r.rotary, position);
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
@@ -115,18 +129,18 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
     const float* const from = in + head * dim;
     if (head < r.head_count) {
       uint16_t* const to = r.q + (static_cast<size_t>(row) * r.head_count + head) * dim;
-      rotate_head(r, from, r.q_norm, cos_table, sin_table, query_scale, lane, StoreBf16{to});
+      rotate_head(r, from, r.norms.q, cos_table, sin_table, query_scale, lane, StoreBf16{to});
       continue;
     }
     const int32_t kv_head = head - r.head_count;
     if (r.cache.element != KvElement::kBf16) {
-      float* const rotated = sin_table + half + threadIdx.x / kLanes * dim;
-      store_coded_key_value(r, from, from + kv_heads * dim, cos_table, sin_table, lane,
-                            coded_token(r.cache, page, r.layer, kv_head, slot), rotated);
+      float* const own = sin_table + half + threadIdx.x / kLanes * 2 * dim;
+      store_coded_key_value(r, from, cos_table, sin_table, lane, coded_token(r.cache, page, r.layer, kv_head, slot),
+                            own);
       continue;
     }
     const size_t at = static_cast<size_t>(slot) * channel_stride(dim);
-    store_key_value(r, from, from + kv_heads * dim, cos_table, sin_table, lane,
+    store_key_value(r, from, cos_table, sin_table, lane,
                     head_in_page(r.cache, page, r.layer, KeyOrValue::kKey, kv_head) + at,
                     head_in_page(r.cache, page, r.layer, KeyOrValue::kValue, kv_head) + at);
   }
@@ -135,10 +149,10 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
 }  // namespace
 
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
-                     const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
-                     const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
+                     const HeadNorms& norms, const DeviceBatch& batch, const BatchBounds& bounds,
+                     const DeviceKvCache& cache, int32_t layer, void* q) {
   const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
-  const int32_t code_values = cache.element == KvElement::kBf16 ? 0 : kWarps * cache.head_dim;
+  const int32_t code_values = cache.element == KvElement::kBf16 ? 0 : 2 * kWarps * cache.head_dim;
   launch<rotary_store_kv_kernel>({.name = "rotary_store_kv",
                                   .grid = dim3(bounds.rows, units),
                                   .block = dim3(kThreads),
@@ -147,9 +161,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
                                  RotaryParams{.qkv = qkv,
                                               .head_count = head_count,
                                               .rotary = rotary,
-                                              .q_norm = q_norm,
-                                              .k_norm = k_norm,
-                                              .epsilon = norm_epsilon,
+                                              .norms = norms,
                                               .batch = batch,
                                               .cache = cache,
                                               .layer = layer,

@@ -83,6 +83,24 @@ void gelu_tanh_mul(const Device& device, const Matrix& in, const Matrix& out) {
   cuda::gelu_tanh_mul(device.compute.get(), floats(in), rows_of(out), cols_of(out), out.data);
 }
 
+void scaled_silu_mul(const Device& device, const Matrix& in, float factor, const Matrix& out) {
+  check_matrix("in", in, DType::kF32, out.rows, 2 * out.cols);
+  check_matrix("out", out, DType::kBF16, in.rows, out.cols);
+  cuda::scaled_silu_mul(device.compute.get(), floats(in), factor, rows_of(out), cols_of(out), out.data);
+}
+
+void relu_squared(const Device& device, const Matrix& in, const Matrix& out) {
+  check_matrix("in", in, DType::kF32, out.rows, out.cols);
+  check_matrix("out", out, DType::kBF16, in.rows, in.cols);
+  cuda::relu_squared(device.compute.get(), floats(in), rows_of(in), cols_of(in), out.data);
+}
+
+void rms_norm_in_place(const Device& device, const Matrix& values, const CudaVector& weight, float epsilon) {
+  check_matrix("values", values, DType::kF32, values.rows, weight.size());
+  rms_norm_columns(device.compute.get(), floats(values), rows_of(values), cols_of(values), 0, cols_of(values),
+                   weight.data(), epsilon);
+}
+
 void gate(const Device& device, const Matrix& values, const Matrix& gates) {
   check_matrix("values", values, DType::kBF16, gates.rows, gates.cols);
   check_matrix("gates", gates, DType::kF32, values.rows, values.cols);

@@ -317,21 +317,23 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
     experts_.count = count;
     experts_.per_row = options.routing.experts_per_row;
     experts_.renormalize = options.routing.renormalize;
+    experts_.weighs_inputs = options.routing.weighs_inputs;
+    experts_.gated = options.gated;
     experts_.routing = device_routing(options.routing);
     experts_.activation = options.activation;
     experts_.by = loader.device_.products;
   }
   void add(const tensor::HostTensor& gate, const tensor::HostTensor& up, const tensor::HostTensor& down) override;
   void add_w4(const tensor::W4Matrix& gate, const tensor::W4Matrix& up, const tensor::W4Matrix& down) override {
-    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+    add_coded(gate_and_up(gate, up), CodedPart(down));
   }
   void add_w8(const tensor::W8Matrix& gate, const tensor::W8Matrix& up, const tensor::W8Matrix& down,
               tensor::W8Activations inputs) override {
-    CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", gate.name);
-    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+    CHECK(inputs == tensor::W8Activations::kUnquantized, "{}: a GPU does not quantize inputs", up.name);
+    add_coded(gate_and_up(gate, up), CodedPart(down));
   }
   void add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up, const tensor::Fp8Matrix& down) override {
-    add_coded({CodedPart(gate), CodedPart(up)}, CodedPart(down));
+    add_coded(gate_and_up(gate, up), CodedPart(down));
   }
   void add_biases(const tensor::ExpertBiases& biases) override;
   std::unique_ptr<tensor::Experts> finish() override;
@@ -341,11 +343,17 @@ class WeightLoader::ExpertPacker final : public tensor::ExpertPacker {
   [[nodiscard]] DeviceWeight gate_up_weight() const {
     return {.out_features = experts_.intermediate,
             .in_features = experts_.hidden,
-            .gate_up = true,
+            .gate_up = experts_.gated,
             .format = experts_.gate_up_format};
   }
   [[nodiscard]] DeviceWeight down_weight() const {
     return {.out_features = experts_.hidden, .in_features = experts_.intermediate, .format = experts_.down_format};
+  }
+  /// Returns the parts of the first weight: without gates up alone.
+  template <class Stored>
+  [[nodiscard]] std::vector<CodedPart> gate_and_up(const Stored& gate, const Stored& up) const {
+    if (!experts_.gated) return {CodedPart(up)};
+    return {CodedPart(gate), CodedPart(up)};
   }
   void add_coded(std::vector<CodedPart> gate_up, const CodedPart& down);
   /// Allocates the weights with the first expert, of whose sizes and formats all are. Returns the number of the expert.
@@ -388,19 +396,25 @@ size_t WeightLoader::ExpertPacker::count_expert(const DeviceWeight& gate_up, con
 
 void WeightLoader::ExpertPacker::add(const tensor::HostTensor& gate, const tensor::HostTensor& up,
                                      const tensor::HostTensor& down) {
-  check_pair(gate, up);
+  if (experts_.gated) check_pair(gate, up);
+  check_matrix(up);
   check_matrix(down);
   const std::lock_guard lock(loader_.mutex_);
   const size_t at = count_expert(
-      {.out_features = static_cast<int32_t>(gate.shape[0]), .in_features = static_cast<int32_t>(gate.shape[1])},
+      {.out_features = static_cast<int32_t>(up.shape[0]), .in_features = static_cast<int32_t>(up.shape[1])},
       {.out_features = static_cast<int32_t>(down.shape[0]), .in_features = static_cast<int32_t>(down.shape[1])},
-      gate.name);
-  loader_.pack_both(gate, up, gate_up_.data() + at * bytes_of(gate_up_weight()));
+      up.name);
+  std::byte* const to = gate_up_.data() + at * bytes_of(gate_up_weight());
+  if (experts_.gated) {
+    loader_.pack_both(gate, up, to);
+  } else {
+    loader_.pack_part(up, 0, PackAs::kRows, to);
+  }
   loader_.pack_part(down, 0, PackAs::kRows, down_.data() + at * bytes_of(down_weight()));
 }
 
 void WeightLoader::ExpertPacker::add_coded(std::vector<CodedPart> gate_up, const CodedPart& down) {
-  const CodedWeight pair = coded_weight(std::move(gate_up), true, loader_.device_.products);
+  const CodedWeight pair = coded_weight(std::move(gate_up), experts_.gated, loader_.device_.products);
   const CodedWeight back = coded_weight({down}, false, loader_.device_.products);
   const std::lock_guard lock(loader_.mutex_);
   const size_t at = count_expert(pair.weight, back.weight, pair.parts.front().name());
@@ -432,6 +446,10 @@ std::unique_ptr<tensor::Experts> WeightLoader::ExpertPacker::finish() {
     vectors.choice_bias = loader_.load_vector(options_.routing.choice_bias);
     experts_.routing.choice_bias = vectors.choice_bias->data();
   }
+  if (!options_.routing.expert_scales.empty()) {
+    vectors.expert_scales = loader_.load_vector(options_.routing.expert_scales);
+    experts_.routing.expert_scales = vectors.expert_scales->data();
+  }
   if (options_.has_biases) {
     vectors.gate_up_biases = loader_.load_vector(gate_up_biases_);
     vectors.down_biases = loader_.load_vector(down_biases_);
@@ -452,6 +470,9 @@ std::unique_ptr<tensor::ExpertPacker> WeightLoader::pack_experts(int32_t count, 
   }
   CHECK(routing.choice_bias.empty() || routing.choice_bias.size() == static_cast<size_t>(count),
         "{} values of a correction bias for {} experts", routing.choice_bias.size(), count);
+  CHECK(routing.expert_scales.empty() || routing.expert_scales.size() == static_cast<size_t>(count),
+        "{} scales for {} experts", routing.expert_scales.size(), count);
+  CHECK(options.gated || !options.has_biases, "experts without a gate have biases");
   return std::make_unique<ExpertPacker>(*this, count, options, position);
 }
 

@@ -63,6 +63,7 @@ class CudaWeight final : public tensor::PackedWeight {
 /// The vectors of a sparse layer's experts; each may be null.
 struct ExpertVectors {
   std::unique_ptr<CudaVector> choice_bias;
+  std::unique_ptr<CudaVector> expert_scales;
   std::unique_ptr<CudaVector> gate_up_biases;
   std::unique_ptr<CudaVector> down_biases;
 };

@@ -187,6 +187,8 @@ TEST_CASE("attention does not depend on chunks or pages or company") {
       {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .norms = true},
       {.head_count = 8, .kv_head_count = 2, .sliding_window = 40, .soft_cap = 2.0f, .sinks = true},
       {.head_count = 4, .kv_head_count = 2, .norms = true, .norms_all_heads = true, .query_beta = 0.2f},
+      {.head_count = 6, .kv_head_count = 2, .norms = true, .value_norm = true, .chunk_size = 64},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 264, .rotary_dim = 64, .norms = true, .values_are_keys = true},
   };
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();

@@ -30,6 +30,8 @@ std::vector<AttentionCase> coded_cases() {
       {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
       {.head_count = 70, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .page_size = 8},
       {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .soft_cap = 2.0f, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .value_norm = true, .chunk_size = 64},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 512, .rotary_dim = 512, .norms = true, .values_are_keys = true},
       {.head_count = 4, .kv_head_count = 2, .causal = false},
   };
 }

@@ -19,9 +19,9 @@ std::span<const float> row_of(const Values& values, int64_t row, int64_t width) 
 std::string AttentionCase::to_string() const {
   return fmt::format(
       "{}/{} heads of {}, rotary {}, window {}, page {}, factor {}, norms {}, causal {}, cap {}, sinks {}, beta {}, "
-      "value norm {}, keys as values {}",
+      "value norm {}, keys as values {}, chunk {}",
       head_count, kv_head_count, head_dim, rotary_dim, sliding_window, page_size, attention_factor, norms, causal,
-      soft_cap, sinks, query_beta, value_norm, values_are_keys);
+      soft_cap, sinks, query_beta, value_norm, values_are_keys, chunk_size);
 }
 
 bool AttentionCase::is_computed_by(const tensor::Backend& backend) const {
@@ -97,7 +97,7 @@ class Feeder {
     for (int64_t row = 0; row < rows; ++row) {
       const bool in_key = row % 5 == 0;
       const bool in_value = row % 5 == 3;
-      const int64_t channel = first_key + (in_value ? int64_t{sizes_.kv_head_count} * sizes_.head_dim : 0);
+      const int64_t channel = first_key + (in_value ? int64_t{sizes_.value_head_count()} * sizes_.head_dim : 0);
       if (in_key || in_value) qkv[static_cast<size_t>(row * qkv_width() + channel)] = std::nanf("");
     }
     std::vector<PageId> pages;

@@ -76,13 +76,19 @@ class Cache {
                                     .rotary_dim = sizes_.rotary_dim,
                                     .attention_factor = sizes_.attention_factor,
                                     .query_beta = sizes_.query_beta,
-                                    .query_period = sizes_.query_period};
-    cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, sizes_.norms ? q_norm_.get() : nullptr,
-                          sizes_.norms ? k_norm_.get() : nullptr, kEpsilon, batch, bounds, shape_, kCacheLayer,
+                                    .query_period = sizes_.query_period,
+                                    .query_offset = sizes_.query_offset};
+    const cuda::HeadNorms norms{.q = sizes_.norms ? q_norm_.get() : nullptr,
+                                .k = sizes_.norms ? k_norm_.get() : nullptr,
+                                .epsilon = kEpsilon,
+                                .of_values = sizes_.value_norm,
+                                .values_are_keys = sizes_.values_are_keys};
+    cuda::rotary_store_kv(nullptr, qkv.get(), sizes_.head_count, rotary, norms, batch, bounds, shape_, kCacheLayer,
                           q.get());
     const cuda::AttentionSizes attention{.head_count = sizes_.head_count,
                                          .scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)),
                                          .sliding_window = sizes_.sliding_window,
+                                         .chunk_size = sizes_.chunk_size,
                                          .causal = sizes_.causal,
                                          .soft_cap = sizes_.soft_cap,
                                          .sinks = sizes_.sinks ? sinks_.get() : nullptr};
@@ -125,7 +131,7 @@ std::vector<Values> feed_device(const AttentionCase& sizes, const Weights& weigh
                                 const std::vector<TestSequence>& sequences, uint64_t seed, int32_t slack = 0,
                                 bool divides = true, cuda::KvElement element = cuda::KvElement::kBf16) {
   const int64_t q_width = int64_t{sizes.head_count} * sizes.head_dim;
-  const int64_t qkv_width = int64_t{sizes.head_count + 2 * sizes.kv_head_count} * sizes.head_dim;
+  const int64_t qkv_width = int64_t{sizes.head_count + sizes.kv_head_count + sizes.value_head_count()} * sizes.head_dim;
   std::vector<uint32_t> free_pages;
   for (const TestSequence& sequence : sequences) {
     free_pages.resize(free_pages.size() + static_cast<size_t>(sequence.length / sizes.page_size + 1));
@@ -190,7 +196,18 @@ TEST_CASE("CUDA rotary_store_kv and attention agree with the reference") {
       {.head_count = 6, .kv_head_count = 1, .head_dim = 24, .rotary_dim = 24, .sliding_window = 9, .soft_cap = 0.5f},
       {.head_count = 14, .kv_head_count = 2, .sliding_window = 20, .sinks = true},
       {.head_count = 4, .kv_head_count = 2, .head_dim = 80, .rotary_dim = 40, .page_size = 7, .sinks = true},
-      {.head_count = 4, .kv_head_count = 2, .rotary_dim = 64, .query_beta = 0.3f, .query_period = 16},
+      {.head_count = 4, .kv_head_count = 2, .query_beta = 0.3f, .query_period = 16, .query_offset = 1},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 32, .rotary_dim = 32, .page_size = 7, .chunk_size = 64},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .norms = true, .value_norm = true},
+      {.head_count = 6, .kv_head_count = 2, .head_dim = 48, .rotary_dim = 48, .norms = true, .values_are_keys = true},
+      {.head_count = 5,
+       .kv_head_count = 1,
+       .head_dim = 512,
+       .rotary_dim = 512,
+       .norms = true,
+       .value_norm = true,
+       .values_are_keys = true},
+      {.head_count = 2, .kv_head_count = 2, .head_dim = 301, .rotary_dim = 300, .sliding_window = 33},
   };
   for (const AttentionCase& sizes : cases) {
     INFO(sizes.to_string());
@@ -216,11 +233,13 @@ TEST_CASE("CUDA attention over KV splits has the bits of any chunking") {
       {.head_count = 2, .kv_head_count = 2, .head_dim = 24, .rotary_dim = 24, .sliding_window = 290, .page_size = 5},
       {.head_count = 17, .kv_head_count = 1, .head_dim = 128, .rotary_dim = 64, .page_size = 48},
       {.head_count = 2, .kv_head_count = 1, .head_dim = 32, .rotary_dim = 32, .soft_cap = 3.0f, .sinks = true},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 16, .rotary_dim = 16, .page_size = 5, .chunk_size = 192},
+      {.head_count = 2, .kv_head_count = 1, .head_dim = 272, .rotary_dim = 64, .page_size = 48, .value_norm = true},
   };
   for (const AttentionCase& sizes : cases) {
     INFO(sizes.to_string());
     const Weights weights = random_weights(random, sizes);
-    const auto splits = sizes.head_count > 8 ? 1 : 2;
+    const auto splits = sizes.head_count > 8 || sizes.head_dim > 256 ? 1 : 2;
     const auto length = static_cast<int32_t>(256 * splits + random.integer(20, 50));
     TestSequence sequence = random_sequence(random, sizes, length, false);
     sequence.chunks = {length};
@@ -340,6 +359,14 @@ TEST_CASE("CUDA attention over 8-bit codes agrees with the reference") {
       {.head_count = 1, .kv_head_count = 1, .head_dim = 256, .rotary_dim = 64, .sliding_window = 70, .norms = true},
       {.head_count = 35, .kv_head_count = 1, .head_dim = 33, .rotary_dim = 30, .page_size = 8},
       {.head_count = 5, .kv_head_count = 1, .head_dim = 96, .rotary_dim = 96, .page_size = 16},
+      {.head_count = 4, .kv_head_count = 2, .head_dim = 40, .rotary_dim = 40, .value_norm = true, .chunk_size = 64},
+      {.head_count = 2,
+       .kv_head_count = 1,
+       .head_dim = 328,
+       .rotary_dim = 328,
+       .norms = true,
+       .value_norm = true,
+       .values_are_keys = true},
   };
   for (const AttentionCase& sizes : cases) {
     const Weights weights = random_weights(random, sizes);
@@ -436,7 +463,7 @@ TEST_CASE("a fault among codes spoils only the rows that see it") {
 }
 
 TEST_CASE("attention says which heads it cannot do") {
-  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 2, .head_dim = 300, .page_size = 16};
+  const cuda::DeviceKvCache cache{.layer_count = 1, .kv_head_count = 2, .head_dim = 520, .page_size = 16};
   REQUIRE_THROWS_WITH(cuda::attention(nullptr, nullptr, {4, 1.0f, 0}, {}, {1, 1, 1, 0}, cache, 0, nullptr, nullptr),
-                      "attention: found 4 heads over 2 of 300 channels, wanted a multiple and at most 256 channels");
+                      "attention: found 4 heads over 2 of 520 channels, wanted a multiple and at most 512 channels");
 }

@@ -57,8 +57,8 @@ class LargeCache {
                                   .pages = pages.get()};
     const cuda::BatchBounds bounds{.rows = rows, .sequences = 1, .sequence_rows = rows, .splits = splits};
     const cuda::AttentionSizes sizes{kHeads, 0.125f, window};
-    cuda::rotary_store_kv(nullptr, values.get(), kHeads, {frequency.get(), kHeadDim}, nullptr, nullptr, 0.0f, batch,
-                          bounds, shape_, kLayer, q.get());
+    cuda::rotary_store_kv(nullptr, values.get(), kHeads, {frequency.get(), kHeadDim}, {}, batch, bounds, shape_, kLayer,
+                          q.get());
     const DeviceArray<uint8_t> workspace(cuda::attention_workspace_bytes(sizes, shape_, bounds), 0xFF);
     cuda::attention(nullptr, q.get(), sizes, batch, bounds, shape_, kLayer, out.get(), workspace.get());
     return out.values();

@@ -23,6 +23,11 @@ TEST_CASE("stages and graphs and links and padding change no bit") {
       {"gpt_oss", tensor::KvDType::kInt8},
       {"deepseek-v2-lite", tensor::KvDType::kAuto},
       {"qwen3next", tensor::KvDType::kInt8},
+      {"gemma4", tensor::KvDType::kFp8E4M3},
+      {"gemma4-moe", tensor::KvDType::kAuto},
+      {"nemotronh-moe", tensor::KvDType::kAuto},
+      {"falcon-h1", tensor::KvDType::kAuto},
+      {"llama4", tensor::KvDType::kAuto},
       {"lfm2", tensor::KvDType::kAuto},
   })));
   constexpr size_t kSequences = 3;  // a graph has four rows
@@ -66,6 +71,7 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
   const auto& [family, growth] =
       GENERATE(from_range(test::drawn_from<std::pair<std::string, size_t>>({{"qwen2", 121},
                                                                             {"qwen3moe", 6},
+                                                                            {"llama4", 26},
                                                                             {"deepseek-v2-lite", 121},
                                                                             {"qwen3next", 6},
                                                                             {"lfm2", 7},
@@ -112,17 +118,17 @@ TEST_CASE("drafts and graphs of draft steps change no bit") {
 }
 
 TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
-  constexpr size_t kMaxTokens = 40;
-  const test::GoldenFamily family = test::read_golden_family(
-      GENERATE(from_range(test::drawn_from<std::string>({"qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe",
-                                                         "deepseek-v3", "qwen3next", "granite4-dense", "lfm2"}))));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
+      {"qwen2", "qwen3moe", "mixtral", "gpt_oss", "gemma2", "glm4moe", "deepseek-v3", "qwen3next", "granite4-dense",
+       "lfm2", "gemma4", "gemma4-moe", "llama4", "nemotronh-moe", "falcon-h1", "falcon-h1-plain"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   const auto backend = cuda::make_backend({.products = test::tested_gemm()});
+  const size_t max_tokens = family.name == "llama4" ? 70 : 40;  // beyond a chunk of 64 that attention sees
   test::Sequences sequences;
   for (const test::GoldenPrompt& prompt : family.prompts) {
     std::vector<TokenId>& tokens = sequences.emplace_back(prompt.sequence());
-    tokens.resize(std::min(tokens.size(), kMaxTokens));
+    tokens.resize(std::min(tokens.size(), max_tokens));
   }
   test::TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
   const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
@@ -137,9 +143,9 @@ TEST_CASE("stages and chunks and company change no bit of CUDA logits") {
 TEST_CASE("ranks that share a GPU change no bit of CUDA logits") {
   constexpr size_t kMaxTokens = 24;
   constexpr size_t kPrompts = 2;
-  const test::GoldenFamily family = test::read_golden_family(GENERATE(
-      from_range(test::drawn_from<std::string>({"qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe",
-                                                "gemma2", "deepseek-v2-lite", "qwen3next", "lfm2"}))));
+  const test::GoldenFamily family = test::read_golden_family(GENERATE(from_range(test::drawn_from<std::string>(
+      {"qwen2", "qwen3moe", "mixtral", "llama-untied", "gpt_oss", "qwen2moe", "gemma2", "deepseek-v2-lite", "qwen3next",
+       "lfm2", "gemma4", "gemma4-moe", "llama4", "nemotronh-moe", "falcon-h1"}))));
   const auto checkpoint = model::Checkpoint::open(family.folder).value();
   const model::ModelConfig config = model::read_config(family.folder).value();
   test::Sequences sequences;

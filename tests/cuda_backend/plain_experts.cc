@@ -79,7 +79,10 @@ std::vector<Choice> choices_of(const float* logits, const DeviceExperts& experts
     divisor = std::max(sum + routing.sum_epsilon * all, routing.min_sum * all);
   }
   std::vector<Choice> chosen;
-  for (const size_t expert : order) chosen.push_back({expert, scores[expert] / divisor * routing.scale});
+  for (const size_t expert : order) {
+    const float own = routing.expert_scales == nullptr ? 1.0f : routing.expert_scales[expert];
+    chosen.push_back({expert, scores[expert] / divisor * routing.scale * own});
+  }
   std::ranges::sort(chosen, {}, &Choice::expert);
   return chosen;
 }
@@ -108,7 +111,7 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
   DeviceWeight gate_up{.data = experts.gate_up,
                        .out_features = experts.intermediate,
                        .in_features = experts.hidden,
-                       .gate_up = true,
+                       .gate_up = experts.gated,
                        .format = experts.gate_up_format};
   DeviceWeight down{.data = experts.down,
                     .out_features = experts.hidden,
@@ -119,9 +122,16 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
   const PlainWeight pair(gate_up);
   const PlainWeight back(down);
   std::vector<uint16_t> activated(intermediate);
+  const float input_weight = experts.weighs_inputs ? choice.weight : 1.0f;
+  const float output_weight = experts.weighs_inputs ? 1.0f : choice.weight;
   for (size_t i = 0; i < intermediate; ++i) {
-    float gate = dot(x, pair.row(2 * i), width);
-    float up = dot(x, pair.row(2 * i + 1), width);
+    if (!experts.gated) {
+      const float sum = input_weight * dot(x, pair.row(i), width);
+      activated[i] = to_bf16(sum < 0.0f ? 0.0f : sum * sum);
+      continue;
+    }
+    float gate = input_weight * dot(x, pair.row(2 * i), width);
+    float up = input_weight * dot(x, pair.row(2 * i + 1), width);
     if (experts.gate_up_biases != nullptr) {
       gate += experts.gate_up_biases[2 * own * intermediate + i];
       up += experts.gate_up_biases[(2 * own + 1) * intermediate + i];
@@ -130,7 +140,7 @@ void add_expert(const uint16_t* x, const DeviceExperts& experts, const Choice& c
   }
   for (size_t i = 0; i < width; ++i) {
     const float bias = experts.down_biases == nullptr ? 0.0f : experts.down_biases[own * width + i];
-    sums[i] += choice.weight * (dot(activated.data(), back.row(i), intermediate) + bias);
+    sums[i] += output_weight * (dot(activated.data(), back.row(i), intermediate) + bias);
   }
 }
 

@@ -167,19 +167,25 @@ class PlainCodes {
 /// Returns the factor of the queries at a position.
 float query_factor(const DeviceRotary& rotary, int32_t position) {
   const auto period = static_cast<float>(rotary.query_period);
-  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(static_cast<float>(position) / period));
+  const auto counted = static_cast<float>(position + rotary.query_offset);
+  return 1.0f + rotary.query_beta * std::log(1.0f + std::floor(counted / period));
+}
+
+/// Returns one head [head_dim] after a norm with these weights; null: no norm.
+std::vector<float> normed(const float* head, int32_t head_dim, const float* norm, float epsilon) {
+  std::vector<float> values(head, head + head_dim);
+  if (norm == nullptr) return values;
+  float squares = 0.0f;
+  for (const float value : values) squares += value * value;
+  const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= inverse * norm[i];
+  return values;
 }
 
 /// Returns one head [head_dim], normalised and rotated to its position.
 std::vector<float> turned(const float* head, int32_t head_dim, const DeviceRotary& rotary, const float* norm,
                           float epsilon, int32_t position) {
-  std::vector<float> values(head, head + head_dim);
-  if (norm != nullptr) {
-    float squares = 0.0f;
-    for (const float value : values) squares += value * value;
-    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(head_dim) + epsilon);
-    for (size_t i = 0; i < values.size(); ++i) values[i] *= inverse * norm[i];
-  }
+  std::vector<float> values = normed(head, head_dim, norm, epsilon);
   const auto half = static_cast<size_t>(rotary.rotary_dim / 2);
   for (size_t i = 0; i < half; ++i) {
     const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
@@ -211,7 +217,8 @@ void attend(const Query& query, const AttentionSizes& sizes, const DeviceBatch& 
             int32_t layer, uint16_t* out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t kv_head = query.head / (sizes.head_count / cache.kv_head_count);
-  const int32_t first = sizes.sliding_window > 0 ? std::max(0, query.position - sizes.sliding_window + 1) : 0;
+  int32_t first = sizes.sliding_window > 0 ? std::max(0, query.position - sizes.sliding_window + 1) : 0;
+  if (sizes.chunk_size > 0) first = query.position - query.position % sizes.chunk_size;
   const auto at = [&](bool value, int32_t key) -> std::vector<uint16_t> {
     const uint32_t page = page_of(batch, cache, query.sequence, key);
     const int32_t token = key % cache.page_size;
@@ -402,15 +409,17 @@ void matmul_silu_mul(cudaStream_t stream, const void* x, const DeviceWeight& wei
 }
 
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
-                     const float* q_norm, const float* k_norm, float norm_epsilon, const DeviceBatch& batch,
-                     const BatchBounds& bounds, const DeviceKvCache& cache, int32_t layer, void* q) {
+                     const HeadNorms& norms, const DeviceBatch& batch, const BatchBounds& bounds,
+                     const DeviceKvCache& cache, int32_t layer, void* q) {
   emulator::emulated_enqueue(stream, [=] {
     check_bounds("rotary_store_kv", batch, bounds);
     const int32_t dim = cache.head_dim;
+    const int32_t all_heads = head_count + (norms.values_are_keys ? 1 : 2) * cache.kv_head_count;
+    const std::vector<float> ones(static_cast<size_t>(dim), 1.0f);
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
-      const float* heads = qkv + static_cast<size_t>(row * (head_count + 2 * cache.kv_head_count) * dim);
+      const float* heads = qkv + static_cast<size_t>(row * all_heads * dim);
       for (int32_t head = 0; head < head_count; ++head) {
-        std::vector<float> query = turned(heads + head * dim, dim, rotary, q_norm, norm_epsilon, position);
+        std::vector<float> query = turned(heads + head * dim, dim, rotary, norms.q, norms.epsilon, position);
         for (float& value : query) value *= query_factor(rotary, position);
         store(query, bf16(q) + (row * head_count + head) * dim);
       }
@@ -418,14 +427,15 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
       const int32_t token = position % cache.page_size;
       for (int32_t head = 0; head < cache.kv_head_count; ++head) {
         const float* key = heads + (head_count + head) * dim;
-        const float* value = key + cache.kv_head_count * dim;
-        const std::vector<float> rotated = turned(key, dim, rotary, k_norm, norm_epsilon, position);
+        const std::vector<float> rotated = turned(key, dim, rotary, norms.k, norms.epsilon, position);
+        std::vector<float> value = normed(norms.values_are_keys ? key : key + cache.kv_head_count * dim, dim,
+                                          norms.of_values ? ones.data() : nullptr, norms.epsilon);
         if (cache.element != KvElement::kBf16) {
-          PlainCodes(cache).store(page, layer, head, token, rotated, {value, value + dim});
+          PlainCodes(cache).store(page, layer, head, token, rotated, std::move(value));
           continue;
         }
         store(rotated, kv_at(cache, page, layer, false, head, token));
-        store({value, value + dim}, kv_at(cache, page, layer, true, head, token));
+        store(value, kv_at(cache, page, layer, true, head, token));
       }
     });
   });

@@ -204,17 +204,25 @@ void gated_rms_norm(cudaStream_t stream, const GatedNormOperands& norm, int32_t 
       const float* const gates =
           norm.gates + row * static_cast<size_t>(norm.gate_columns) + static_cast<size_t>(norm.first_gate);
       for (size_t first = 0; first < columns; first += group) {
+        const auto silu_of_gate = [&](size_t i) {
+          const float gate = norm.gate_factor * gates[first + i];
+          return gate * logistic(gate);
+        };
+        const bool gates_first = norm.gate_first || norm.weight == nullptr;
         std::vector<float> values(norm.in + row * columns + first, norm.in + row * columns + first + group);
         float squares = 0.0f;
         for (size_t i = 0; i < group; ++i) {
-          if (norm.gate_first) values[i] *= gates[first + i] * logistic(gates[first + i]);
+          if (gates_first) values[i] *= silu_of_gate(i);
           squares += values[i] * values[i];
+        }
+        if (norm.weight == nullptr) {
+          std::transform(values.begin(), values.end(), bf16(out) + row * columns + first, to_bf16);
+          continue;
         }
         const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(group) + norm.epsilon);
         for (size_t i = 0; i < group; ++i) {
           const float normed = values[i] * inverse * norm.weight[(first + i) % static_cast<size_t>(norm.weights)];
-          bf16(out)[row * columns + first + i] =
-              to_bf16(norm.gate_first ? normed : normed * gates[first + i] * logistic(gates[first + i]));
+          bf16(out)[row * columns + first + i] = to_bf16(gates_first ? normed : normed * silu_of_gate(i));
         }
       }
     }

@@ -116,6 +116,19 @@ void gelu_tanh_mul(cudaStream_t stream, const float* in, int32_t rows, int32_t w
   });
 }
 
+void scaled_silu_mul(cudaStream_t stream, const float* in, float factor, int32_t rows, int32_t width, void* out) {
+  enqueue_elements(stream, rows, width, [=](size_t at, size_t row, size_t i) {
+    const float* const both = in + row * 2 * static_cast<size_t>(width) + i;
+    const float x = factor * both[0];
+    bf16(out)[at] = to_bf16(x * sigmoid(x) * both[width]);
+  });
+}
+
+void relu_squared(cudaStream_t stream, const float* in, int32_t rows, int32_t width, void* out) {
+  enqueue_elements(stream, rows, width,
+                   [=](size_t at, size_t, size_t) { bf16(out)[at] = to_bf16(in[at] < 0.0f ? 0.0f : in[at] * in[at]); });
+}
+
 void gate(cudaStream_t stream, void* values, const float* gates, int32_t rows, int32_t width) {
   enqueue_elements(stream, rows, width, [=](size_t at, size_t, size_t) {
     bf16(values)[at] = to_bf16(to_float(bf16(values)[at]) * sigmoid(gates[at]));

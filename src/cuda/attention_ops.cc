@@ -1,0 +1,59 @@
+#include "cuda/attention_ops.h"
+
+#include "base/check.h"
+#include "cuda/kernels.h"
+#include "cuda/operands.h"
+
+namespace millrace::cuda {
+
+using tensor::DType;
+
+void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
+                 const tensor::RotaryTable& rotary, const tensor::DeviceVector* q_norm,
+                 const tensor::DeviceVector* k_norm, float norm_epsilon, const tensor::UploadedBatch& batch,
+                 tensor::KvCache& cache, int32_t layer, tensor::Matrix q) {
+  const CudaBatch& uploaded = as_cuda(batch);
+  const int32_t heads = shape.head_count + (shape.values_are_keys ? 1 : 2) * shape.kv_head_count;
+  check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows, int64_t{heads} * shape.head_dim);
+  check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
+  CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
+  if (q_norm != nullptr && (q_norm->size() != shape.head_dim || k_norm->size() != shape.head_dim)) {
+    CHECK(!shape.values_are_keys, "values that are keys under a norm over all heads");
+    norm_all_heads(device, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
+    q_norm = k_norm = nullptr;
+  }
+  const HeadNorms norms{.q = values_of(q_norm),
+                        .k = values_of(k_norm),
+                        .epsilon = norm_epsilon,
+                        .of_values = shape.value_norm,
+                        .values_are_keys = shape.values_are_keys};
+  rotary_store_kv(device.compute.get(), floats(qkv), shape.head_count, rotary_of(rotary), norms, uploaded.device,
+                  uploaded.bounds, as_cuda(cache).layout(), layer, q.data);
+}
+
+void attend(Device& device, tensor::Matrix q, const tensor::AttentionShape& shape, const tensor::UploadedBatch& batch,
+            const tensor::KvCache& cache, int32_t layer, tensor::Matrix out) {
+  const CudaBatch& uploaded = as_cuda(batch);
+  check_matrix("q", q, DType::kBF16, uploaded.bounds.rows, int64_t{shape.head_count} * shape.head_dim);
+  check_matrix("out", out, DType::kBF16, q.rows, q.cols);
+  CHECK(shape.causal || (shape.sliding_window == 0 && shape.chunk_size == 0),
+        "a window of {} or chunks of {} without causality", shape.sliding_window, shape.chunk_size);
+  CHECK(shape.sliding_window == 0 || shape.chunk_size == 0, "a window of {} in chunks of {}", shape.sliding_window,
+        shape.chunk_size);
+  CHECK(shape.soft_cap >= 0.0f, "a soft cap of {}", shape.soft_cap);
+  CHECK(shape.sinks == nullptr || shape.sinks->size() == shape.head_count, "{} sinks for {} heads", shape.sinks->size(),
+        shape.head_count);
+  const AttentionSizes sizes{.head_count = shape.head_count,
+                             .scale = shape.scale,
+                             .sliding_window = shape.sliding_window,
+                             .chunk_size = shape.chunk_size,
+                             .causal = shape.causal,
+                             .soft_cap = shape.soft_cap,
+                             .sinks = values_of(shape.sinks)};
+  const DeviceKvCache& layout = as_cuda(cache).layout();
+  std::byte* const scratch =
+      device.scratch(device.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));
+  attention(device.compute.get(), q.data, sizes, uploaded.device, uploaded.bounds, layout, layer, out.data, scratch);
+}
+
+}  // namespace millrace::cuda
