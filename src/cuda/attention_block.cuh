@@ -51,12 +51,12 @@ template <int kDim>
 constexpr int kPartChannels = kDim / kPartCount<kDim>;
 
 /// One lane's state for its rows g and g + 8 (g = lane / 4). It has maxima in units of log2, partial sums, and the
-/// unnormalised output in mma's layout.
-template <int kDim>
+/// unnormalised output of the warp's own channels in mma's layout.
+template <int kOwn>
 struct RowState {
   float max[2] = {kInitialMax, kInitialMax};
   float sum[2] = {0.0f, 0.0f};
-  float acc[kDim / 8][4] = {};
+  float acc[kOwn / 8][4] = {};
 };
 
 struct Visibility {
@@ -140,9 +140,9 @@ __device__ inline void cap_scores(float (&scores)[4][4], float factor) {
 
 /// Replaces scores by probabilities relative to the new maxima and returns the factors of the earlier sums. Invisible
 /// keys weigh exactly zero: a block without visible keys changes no bit of the row's state.
-template <int kDim>
+template <int kOwn>
 __device__ void online_softmax_block(float (&scores)[4][4], const Visibility& sees, int32_t first_key, float scale_log2,
-                                     int lane, RowState<kDim>& state, float (&factor)[2]) {
+                                     int lane, RowState<kOwn>& state, float (&factor)[2]) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     float best = state.max[row];
@@ -219,8 +219,8 @@ __device__ void attend_block(const std::byte* queries, const std::byte* stage, c
 }
 
 /// Adds up the lanes' partial sums at the end of a split.
-template <int kDim>
-__device__ void reduce_row_sums(RowState<kDim>& state) {
+template <int kOwn>
+__device__ void reduce_row_sums(RowState<kOwn>& state) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     state.sum[row] += __shfl_xor_sync(kAllLanes, state.sum[row], 1);

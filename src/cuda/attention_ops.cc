@@ -8,6 +8,20 @@ namespace millrace::cuda {
 
 using tensor::DType;
 
+namespace {
+
+/// Returns the layout of a cache, which must have layer `layer` of such heads.
+const DeviceKvCache& heads_in(const tensor::KvCache& cache, const tensor::AttentionShape& shape, int32_t layer) {
+  const tensor::KvCacheShape& found = cache.shape();
+  CHECK(found.kv_head_count == shape.kv_head_count && found.head_dim == shape.head_dim && layer >= 0 &&
+            layer < found.layer_count,
+        "layer {} of {} with {} heads of {}, wanted {} of {}", layer, found.layer_count, found.kv_head_count,
+        found.head_dim, shape.kv_head_count, shape.head_dim);
+  return as_cuda(cache).layout();
+}
+
+}  // namespace
+
 void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShape& shape,
                  const tensor::RotaryTable& rotary, const tensor::DeviceVector* q_norm,
                  const tensor::DeviceVector* k_norm, float norm_epsilon, const tensor::UploadedBatch& batch,
@@ -16,6 +30,8 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
   const int32_t heads = shape.head_count + (shape.values_are_keys ? 1 : 2) * shape.kv_head_count;
   check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows, int64_t{heads} * shape.head_dim);
   check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
+  CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= shape.head_dim, "{} rotary channels of {}",
+        rotary.rotary_dim, shape.head_dim);
   CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
   if (q_norm != nullptr && (q_norm->size() != shape.head_dim || k_norm->size() != shape.head_dim)) {
     CHECK(!shape.values_are_keys, "values that are keys under a norm over all heads");
@@ -28,7 +44,7 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
                         .of_values = shape.value_norm,
                         .values_are_keys = shape.values_are_keys};
   rotary_store_kv(device.compute.get(), floats(qkv), shape.head_count, rotary_of(rotary), norms, uploaded.device,
-                  uploaded.bounds, as_cuda(cache).layout(), layer, q.data);
+                  uploaded.bounds, heads_in(cache, shape, layer), layer, q.data);
 }
 
 void attend(Device& device, tensor::Matrix q, const tensor::AttentionShape& shape, const tensor::UploadedBatch& batch,
@@ -50,7 +66,7 @@ void attend(Device& device, tensor::Matrix q, const tensor::AttentionShape& shap
                              .causal = shape.causal,
                              .soft_cap = shape.soft_cap,
                              .sinks = values_of(shape.sinks)};
-  const DeviceKvCache& layout = as_cuda(cache).layout();
+  const DeviceKvCache& layout = heads_in(cache, shape, layer);
   std::byte* const scratch =
       device.scratch(device.attention_scratch, attention_workspace_bytes(sizes, layout, uploaded.bounds));
   attention(device.compute.get(), q.data, sizes, uploaded.device, uploaded.bounds, layout, layer, out.data, scratch);

@@ -51,8 +51,8 @@ struct ExpertGemmParams {
   const float* weights = nullptr;  ///< of the pairs, which multiply the sums; or null
 };
 
-/// What becomes of the sums of a pair of row and expert: the activation of an expert's features, whose biases [gate |
-/// up] may be null, or the sum itself.
+/// Makes outputs of the sums of a pair of row and expert: by the activation of an expert's features, whose biases
+/// [gate | up] may be null, by the squared ReLU, or of the sum itself.
 struct ExpertActivation {
   tensor::GatedActivation function;
   const float* biases = nullptr;

@@ -356,7 +356,7 @@ __device__ bool reduce_splits(const GemmParams& p, int32_t tile_index, int32_t t
   return true;
 }
 
-/// What becomes of the sums of a row: join(gate, up, feature, row) with kSiluMul, else pass(sum, row).
+/// Makes outputs of the sums of a row: by join(gate, up, feature, row) with kSiluMul, else by pass(sum, row).
 struct SiluMul {
   __device__ float join(float gate, float up, int32_t /*feature*/, int32_t /*row*/) const {
     return times_sigmoid(gate, gate) * up;

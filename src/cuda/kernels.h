@@ -304,7 +304,7 @@ struct DeviceRotary {
   int32_t query_period = 1;
   int32_t query_offset = 0;
 };
-/// What becomes of heads before they are rotated and stored.
+/// The norms of heads before they are rotated and stored, and the source of values.
 struct HeadNorms {
   const float* q = nullptr;  // [head_dim], or null: no norm of q and k
   const float* k = nullptr;  // [head_dim], or null
