@@ -20,7 +20,7 @@
 /// The messages between the coordinator on the head's node and the other nodes, outside of the ring.
 namespace millrace::cluster {
 
-inline constexpr uint32_t kProtocolVersion = 11;
+inline constexpr uint32_t kProtocolVersion = 12;
 
 /// Node → coordinator, the first message of a connection.
 struct Hello {

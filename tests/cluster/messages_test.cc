@@ -146,7 +146,7 @@ TEST_CASE("an assignment with an unknown name is malformed") {
 TEST_CASE("messages have the bytes that docs/wire.md says") {
   const auto bytes_of = [](const Message& message) { return hex_of(encode(message)); };
   REQUIRE(bytes_of(Hello{kProtocolVersion, 1, 2, {0x0102030405060708, 0x1112131415161718}, 0x7594}) ==
-          hex_of("00 0b000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
+          hex_of("00 0c000000 01000000 02000000 0807060504030201 1817161514131211 9475"));
   Assignment assignment;
   assignment.ring_id = 1;
   assignment.first_stage = 2;
@@ -160,6 +160,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .max_running = 8,
                       .max_draft_rows = 12,
                       .window = 9,
+                      .context_length = 16,
                       .expected_tokens = 14,
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
@@ -171,8 +172,8 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .watchdog = async::Duration(11),
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
-      05000000 0d000000 06000000 07000000 08000000 0c000000 09000000 0e000000 0a000000 000000000000e03f 03000000 663332
-      04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
+      05000000 0d000000 06000000 07000000 08000000 0c000000 09000000 10000000 0e000000 0a000000 000000000000e03f
+      03000000 663332 04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738 0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,
                       .host_page_capacity = 2,
                       .pools = {3, 4},
