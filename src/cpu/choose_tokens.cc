@@ -57,6 +57,20 @@ std::vector<ChoosingRow> choosing_rows(const BatchLayout& batch, int32_t chosen_
   return rows;
 }
 
+/// Adds up the scores of 64 keys over the heads: out[key] = Σ_h weights[h] · max(scores[h][key], 0), in ascending order
+/// of h. A NaN stays.
+void weigh_scores(const float* scores, const float* weights, int32_t heads, float* out) {
+  float sums[kBlockKeys] = {};
+  for (int32_t head = 0; head < heads; ++head, scores += kBlockKeys) {
+    const float weight = weights[head];
+    for (int32_t key = 0; key < kBlockKeys; ++key) {
+      const float score = scores[key] < 0.0f ? 0.0f : scores[key];
+      sums[key] += weight * score;
+    }
+  }
+  std::memcpy(out, sums, sizeof(sums));
+}
+
 /// The op for a slice of the rows that choose. A unit of rows passes over the keys of its sequence in blocks of 64. A
 /// block becomes a panel, by which the queries of all heads are multiplied tile by tile.
 class Scorer {
@@ -225,8 +239,8 @@ class Scorer {
                   .c = c});
         for (int32_t i = 0; i < rows.count; ++i) {
           const auto index = static_cast<size_t>(rows.first + i);
-          device_.kernels.weigh_scores(c + static_cast<size_t>(i) * heads() * kPanelColumns, weights_ + index * heads(),
-                                       shape_.head_count, scores_of(index) + first_key);
+          weigh_scores(c + static_cast<size_t>(i) * heads() * kPanelColumns, weights_ + index * heads(),
+                       shape_.head_count, scores_of(index) + first_key);
         }
       }
     }

@@ -9,7 +9,6 @@
 #include "cpu/w8a8_kernel.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/elementwise_kernels.h"
-#include "cpu/indexer_kernel.h"
 #include "cpu/logit_kernels.h"
 #include "cpu/recurrent_kernels.h"
 #include "cpu/w8_interleaved_kernel.h"
@@ -118,7 +117,6 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .widen_kv_bf16 = nullptr,
 #endif
-    .weigh_scores = weigh_scores,
 };
 
 }  // namespace millrace::cpu

@@ -308,9 +308,6 @@ struct Kernels {
   /// Widens codes of 8 bits to a K group and a V group of f32, or of bf16 (null without bf16_lhs).
   void (*widen_kv_f32)(const KvGroupCodes& group, std::byte* k, std::byte* v);
   void (*widen_kv_bf16)(const KvGroupCodes& group, std::byte* k, std::byte* v);
-  /// Adds up the scores of 64 keys over the heads of an indexer: out[key] = Σ_h weights[h] · max(scores[h][key], 0), in
-  /// ascending order of h. A NaN stays.
-  void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to
