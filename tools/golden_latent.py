@@ -171,7 +171,7 @@ LATENT_FAMILIES = [
     ),
     Family(
         "deepseek-v32-sparse",
-        seed=137,
+        seed=227,
         config={
             **_LATENT,
             "architectures": ["DeepseekV32ForCausalLM"],

@@ -13,9 +13,9 @@ using tensor::LatentShape;
 
 namespace {
 
-constexpr float kEpsilon = 1e-6f;
-constexpr int32_t kLayers = 2;
-constexpr int32_t kLayer = 1;
+constexpr float kIndexEpsilon = 1e-6f;
+constexpr int32_t kIndexedLayers = 2;
+constexpr int32_t kIndexedLayer = 1;
 
 using Choice = std::vector<std::vector<int32_t>>;  // [rows][chosen]; empty of rows that see all
 
@@ -85,7 +85,7 @@ struct IndexedOutput {
 class IndexedFeeder {
  public:
   IndexedFeeder(tensor::Backend& backend, const IndexedCase& sizes, const IndexedWeights& weights)
-      : backend_(backend), sizes_(sizes), weights_(weights) {
+      : backend_(backend), sizes_(sizes) {
     const LatentShape& shape = sizes.latents;
     const HostMatrix kv_b(weights.kv_b, backend.compute_dtype(),
                           int64_t{shape.head_count} * (shape.nope_dim + shape.value_dim), shape.latent_dim);
@@ -105,7 +105,7 @@ class IndexedFeeder {
       steps = std::max(steps, sequence.chunks.size());
     }
     const auto [pages, page_count] = shuffled_pages(sizes_.page_size, lengths, page_seed);
-    cache_ = backend_.make_kv_cache({.layer_count = kLayers,
+    cache_ = backend_.make_kv_cache({.layer_count = kIndexedLayers,
                                      .kv_head_count = 1,
                                      .head_dim = sizes_.latents.key_dim(),
                                      .page_size = sizes_.page_size,
@@ -177,11 +177,11 @@ class IndexedFeeder {
       const tensor::IntMatrix own{
           .data = reinterpret_cast<int32_t*>(choice.data()), .rows = rows, .cols = indexer.chosen_count};
       const tensor::UploadedBatch layout = backend_.upload(batch);
-      backend_.store_index_key(key.matrix, indexer, rotary, *index_norm_, *index_norm_bias_, kEpsilon, layout, *cache_,
-                               kLayer);
-      backend_.store_latent(kv.matrix, latents, rotary, *latent_norm_, kEpsilon, layout, *cache_, kLayer);
-      backend_.choose_tokens(index_q.matrix, weights.matrix, indexer, rotary, layout, *cache_, kLayer, own);
-      backend_.sparse_latent_attention(q.matrix, latents, rotary, *expansion_, own, layout, *cache_, kLayer,
+      backend_.store_index_key(key.matrix, indexer, rotary, *index_norm_, *index_norm_bias_, kIndexEpsilon, layout,
+                               *cache_, kIndexedLayer);
+      backend_.store_latent(kv.matrix, latents, rotary, *latent_norm_, kIndexEpsilon, layout, *cache_, kIndexedLayer);
+      backend_.choose_tokens(index_q.matrix, weights.matrix, indexer, rotary, layout, *cache_, kIndexedLayer, own);
+      backend_.sparse_latent_attention(q.matrix, latents, rotary, *expansion_, own, layout, *cache_, kIndexedLayer,
                                        out.matrix);
       backend_.copy_to_host(own.data, std::as_writable_bytes(std::span(chosen)));
       result = download(backend_, out.matrix);
@@ -191,7 +191,6 @@ class IndexedFeeder {
 
   tensor::Backend& backend_;
   const IndexedCase sizes_;
-  const IndexedWeights& weights_;
   std::unique_ptr<tensor::KvCache> cache_;
   std::unique_ptr<tensor::LatentExpansion> expansion_;
   std::unique_ptr<tensor::DeviceVector> frequencies_;
@@ -215,7 +214,7 @@ Values expected_scores(const IndexedCase& sizes, const IndexedWeights& weights, 
   Values keys;
   for (int32_t position = 0; position <= row; ++position) {
     Values key = reference::layer_norm(row_of(sequence.index_key, position, shape.head_dim), weights.index_norm,
-                                       weights.index_norm_bias, double{kEpsilon});
+                                       weights.index_norm_bias, double{kIndexEpsilon});
     reference::rotate(std::span(key).first(rope), weights.inverse_frequency, 1.0f, position);
     for (const float x : reference::rounded(key, dtype)) keys.push_back(x);
   }
@@ -237,8 +236,8 @@ Values expected_output(const IndexedCase& sizes, const IndexedWeights& weights, 
   reference::LatentHistory history;
   for (const int32_t position : chosen) {
     const Values kv = row_of(sequence.kv, position, shape.key_dim());
-    const Values latent =
-        reference::rms_norm(Values(kv.begin(), kv.begin() + shape.latent_dim), weights.latent_norm, double{kEpsilon});
+    const Values latent = reference::rms_norm(Values(kv.begin(), kv.begin() + shape.latent_dim), weights.latent_norm,
+                                              double{kIndexEpsilon});
     Values key(kv.begin() + shape.latent_dim, kv.end());
     reference::rotate(key, weights.inverse_frequency, 1.0f, position);
     for (const float x : reference::rounded(latent, dtype)) history.latents.push_back(x);
