@@ -171,7 +171,7 @@ LATENT_FAMILIES = [
     ),
     Family(
         "deepseek-v32-sparse",
-        seed=227,
+        seed=207,
         config={
             **_LATENT,
             "architectures": ["DeepseekV32ForCausalLM"],
@@ -185,6 +185,7 @@ LATENT_FAMILIES = [
             "topk_group": 2,
             "routed_scaling_factor": 2.5,
             **_INDEXER,
+            "index_topk": 96,
             "rope_theta": 10000.0,
             "rope_scaling": _YARN,
             "torch_dtype": "bfloat16",
