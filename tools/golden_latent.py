@@ -42,7 +42,7 @@ _YARN = {
     "mscale_all_dim": 1.0,
 }
 # Few of a prompt's tokens are chosen. With as many heads no score is zero by chance, which would leave a tie.
-_INDEXER = {"index_head_dim": 32, "index_n_heads": 32, "index_topk": 48}
+_INDEXER = {"index_head_dim": 32, "index_n_heads": 32, "index_topk": 96}
 # Rounding to bf16 now and then turns the choice between two tokens that are nearly tied.
 _CHOICE_TOLERANCE = {"bf16_max": 1.0, "bf16_rms": 0.15, "bf16_kl": 0.05}
 _V2 = {
@@ -185,7 +185,6 @@ LATENT_FAMILIES = [
             "topk_group": 2,
             "routed_scaling_factor": 2.5,
             **_INDEXER,
-            "index_topk": 96,
             "rope_theta": 10000.0,
             "rope_scaling": _YARN,
             "torch_dtype": "bfloat16",
