@@ -43,8 +43,8 @@ _YARN = {
 }
 # Few of a prompt's tokens are chosen. With as many heads no score is zero by chance, which would leave a tie.
 _INDEXER = {"index_head_dim": 32, "index_n_heads": 32, "index_topk": 96}
-# Rounding to bf16 now and then turns the choice between two tokens that are nearly tied.
-_CHOICE_TOLERANCE = {"bf16_max": 1.0, "bf16_rms": 0.15, "bf16_kl": 0.05}
+# Rounding to bf16 or 8 bits now and then turns the choice between two tokens that are nearly tied.
+_CHOICE_TOLERANCE = {"bf16_max": 1.0, "bf16_rms": 0.15, "bf16_kl": 0.05, "w8_factor": 3.0}
 _V2 = {
     **_LATENT,
     "architectures": ["DeepseekV2ForCausalLM"],
