@@ -141,7 +141,7 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
     fmt::print(
         "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits, "
         "w8a8_int8:\n"
-        "                        with a scale per channel and per input row; several\n"
+        "                        with a scale per channel and per input row, fp8: E4M3 in blocks, w4; several\n"
         "                        take turns, and the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
@@ -189,7 +189,7 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
 }
 
 constexpr WeightFormat kQuantized[] = {WeightFormat::kW8, WeightFormat::kW8A8, WeightFormat::kW8A8Int8,
-                                       WeightFormat::kW4};
+                                       WeightFormat::kFp8, WeightFormat::kW4};
 
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
@@ -197,7 +197,7 @@ std::vector<WeightFormat> parse_weights(std::string_view list) {
     const auto named = [part](WeightFormat format) { return part == name_of(format, tensor::DType::kBF16); };
     const auto* const found = std::ranges::find_if(kQuantized, named);
     if (found == std::end(kQuantized) && part != "compute") {
-      refuse("--weights", part, "compute, w8, w8a8 or w8a8_int8");
+      refuse("--weights", part, "compute, w8, w8a8, w8a8_int8, fp8 or w4");
     }
     formats.push_back(part == "compute" ? WeightFormat::kCompute : *found);
   }
@@ -211,6 +211,7 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
     case WeightFormat::kW8: return "w8";
     case WeightFormat::kW8A8: return "w8a8";
     case WeightFormat::kW8A8Int8: return "w8a8_int8";
+    case WeightFormat::kFp8: return "fp8";
     case WeightFormat::kW4: return "w4";
     case WeightFormat::kCompute: break;
   }
@@ -224,6 +225,27 @@ tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format
 
 tensor::W8Activations activations_of(WeightFormat format) {
   return format == WeightFormat::kW8 ? tensor::W8Activations::kUnquantized : tensor::W8Activations::kInt8;
+}
+
+Fp8Weight::Fp8Weight(int64_t rows, int64_t cols) : codes(static_cast<size_t>(rows * cols)) {
+  constexpr int64_t kBlock = 128;
+  constexpr std::byte kFinite{0xF7};  // clears a bit that all codes of NaN have
+  std::minstd_rand engine(1);
+  for (std::byte& code : codes) code = static_cast<std::byte>(engine() >> 8) & kFinite;
+  const int64_t blocks = (cols + kBlock - 1) / kBlock;
+  matrix = {.name = "weight",
+            .rows = rows,
+            .cols = cols,
+            .codes = codes.data(),
+            .row_bytes = cols,
+            .scales = std::vector<float>(static_cast<size_t>((rows + kBlock - 1) / kBlock * blocks), 0x1p-9f),
+            .column_blocks = blocks,
+            .block_rows = kBlock,
+            .block_cols = kBlock};
+}
+
+double Fp8Weight::bytes() const {
+  return static_cast<double>(codes.size() + matrix.scales.size() * sizeof(float));
 }
 
 Timing measure(int runs, const std::function<void()>& body) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu/cpu_backend.h"
+#include "tensor/fp8.h"
 #include "tensor/w8.h"
 
 /// The shared parts of the CPU benchmarks: timing, options, and the machine's ceilings.
@@ -34,11 +35,20 @@ struct Timing {
 }
 
 /// The format of a GEMM's weights.
-enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kW4 };
+enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kW4 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
 /// Quantizes a matrix to a format of 8 bits.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
 [[nodiscard]] tensor::W8Activations activations_of(WeightFormat format);
+
+/// Random weights in E4M3 with a scale per 128 x 128. It owns the codes of its matrix.
+struct Fp8Weight {
+  std::vector<std::byte> codes;
+  tensor::Fp8Matrix matrix;
+
+  Fp8Weight(int64_t rows, int64_t cols);
+  [[nodiscard]] double bytes() const;
+};
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};

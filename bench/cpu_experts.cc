@@ -54,6 +54,14 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
       packer->add_w4(wide_w4.view(), wide_w4.view(), tall_w4.view());
     return {format, 3 * static_cast<double>(wide_w4.view().bytes()), packer->finish()};
   }
+  if (format == WeightFormat::kFp8) {
+    const Fp8Weight wide_fp8(shape.inner, shape.hidden);
+    const Fp8Weight tall_fp8(shape.hidden, shape.inner);
+    const auto packer = backend.pack_experts(shape.experts, {.routing = {.experts_per_row = shape.per_row}}, {});
+    for (int32_t expert = 0; expert < shape.experts; ++expert)
+      packer->add_fp8(wide_fp8.matrix, wide_fp8.matrix, tall_fp8.matrix);
+    return {format, 3 * wide_fp8.bytes(), packer->finish()};
+  }
   const bool plain = format == WeightFormat::kCompute;
   const tensor::W8Storage wide_w8 = plain ? tensor::W8Storage{} : quantize(wide, format);
   const tensor::W8Storage tall_w8 = plain ? tensor::W8Storage{} : quantize(tall, format);

@@ -73,6 +73,15 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
   weights.format = format;
   const tensor::SumShards shards = shape.heads > 0 ? tensor::head_shards(shape.heads, shape.in / shape.heads, {})
                                                    : tensor::feature_shards(shape.in, {});
+  if (format == WeightFormat::kFp8) {
+    const Fp8Weight eight(shape.out, shape.in);
+    weights.bytes = eight.bytes();
+    do {
+      weights.copies.push_back(sharded ? backend.pack_sharded_fp8(eight.matrix, shards)
+                                       : backend.pack_fp8({&eight.matrix, 1}));
+    } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
+    return weights;
+  }
   if (format == WeightFormat::kW4) {
     const tensor::W4Storage four = tensor::quantize_w4(host);
     const tensor::W4Matrix matrix = four.view();

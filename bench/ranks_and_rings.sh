@@ -12,7 +12,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 build=${2:-$root/build}
 ninja -C "$build" millrace bench/load bench/collective_bench bench/steps_bench bench/model_speed
 for shape in qwen2.5-0.5b llama-3.2-1b; do
-  [ -e "$models/$shape/config.json" ] || "$root/tools/make_random_checkpoint.py" --shape "$shape" --out "$models/$shape"
+  [ -e "$models/$shape/config.json" ] || "$root/tools/make_random_checkpoint.py" --shape "$shape" --out "$models/$shape" \
+    --tokenizer "$root/models/books-4m"
 done
 
 run() {

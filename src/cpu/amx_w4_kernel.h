@@ -22,9 +22,29 @@ MILLRACE_INLINE void add_w4_tile(const Int8LhsTile& lhs, int rows, const W4Terms
   }
 }
 
-/// Multiplies up to 32 rows by 32 columns from `column` on over a block of units. The tiles of a unit run while the
-/// previous unit's sums are added.
-template <bool kBoth>
+/// Unpacks the codes of a block. Where the halves of units have factors of their own, a unit becomes two, each with the
+/// other half's weights zero.
+template <W4Codes kCodes>
+MILLRACE_INLINE void unpack_w4_block(const W4PanelFormat& format, W4Cursor& cursor, int64_t steps, const W4Table& table,
+                                     std::byte* scratch, W4Block& block) {
+  block.unpack<has_w4_table(kCodes)>(cursor, steps, table, scratch);
+  if constexpr (kCodes == W4Codes::kTableHalves) {
+    constexpr size_t kHalfBytes = kUnpackedUnitBytes / 2;
+    static_assert(2 * kUnpackedUnits * kUnpackedUnitBytes <= static_cast<int>(kW8ScratchBytes));
+    for (int unit = block.count - 1; unit >= 0; --unit) {
+      std::byte* const from = scratch + unit * kUnpackedUnitBytes;
+      std::byte* const to = scratch + 2 * unit * kUnpackedUnitBytes;
+      __builtin_memcpy(to + 3 * kHalfBytes, from + kHalfBytes, kHalfBytes);
+      __builtin_memset(to + 2 * kHalfBytes, format.offset, kHalfBytes);
+      __builtin_memmove(to, from, kHalfBytes);
+      __builtin_memset(to + kHalfBytes, format.offset, kHalfBytes);
+    }
+  }
+}
+
+/// Multiplies up to 32 rows by 32 columns from `column` on over a block of units of `kParts` parts. The tiles of a part
+/// run while the previous part's sums are added.
+template <bool kBoth, int kParts>
 MILLRACE_INLINE void w4_columns(const W4PanelFormat& format, const W4Block& block, const char* unpacked,
                                 const Int8LhsTile* upper, const Int8LhsTile* lower, int rows, int column, float* c,
                                 W4Prefetch& ahead) {
@@ -33,15 +53,17 @@ MILLRACE_INLINE void w4_columns(const W4PanelFormat& format, const W4Block& bloc
   const int offset = w4_offset(format);
   const char* columns = unpacked + column * kInt8Depth;
   int8_square<kBoth>(upper, lower, columns, buffer[0].sums);
-  for (int unit = 0; unit < block.count; ++unit) {
-    ahead.run_some();
-    if (const int next = unit + 1; next < block.count) {
-      int8_square<kBoth>(upper + next, lower + next, columns + next * kUnpackedUnitBytes, buffer[next % 2].sums);
+  for (int at = 0; at < block.count * kParts; ++at) {
+    const int unit = at / kParts;
+    if (at % kParts == 0) ahead.run_some();
+    if (const int next = at + 1; next < block.count * kParts) {
+      int8_square<kBoth>(upper + next / kParts, lower + next / kParts, columns + next * kUnpackedUnitBytes,
+                         buffer[next % 2].sums);
     }
     const int vec = column / kLanes;
-    const W4Terms terms[2] = {load_w4_terms(format, block.units[unit], vec),
-                              load_w4_terms(format, block.units[unit], vec + 1)};
-    const Int8Sums& sums = buffer[unit % 2].sums;
+    const W4Terms terms[2] = {load_w4_terms(format, block.units[unit], vec, at % kParts),
+                              load_w4_terms(format, block.units[unit], vec + 1, at % kParts)};
+    const Int8Sums& sums = buffer[at % 2].sums;
     with_w4_offsets(format.offset_type, [&](auto type) __attribute__((always_inline)) {
       constexpr W4OffsetType kType = decltype(type)::kValue;
       add_w4_tile<kType>(upper[unit], upper_rows, terms, offset, sums, c);
@@ -53,8 +75,9 @@ MILLRACE_INLINE void w4_columns(const W4PanelFormat& format, const W4Block& bloc
   }
 }
 
-template <bool kTable>
+template <W4Codes kCodes>
 void tiled_w4(const GemmTask& task) {
+  constexpr int kParts = kCodes == W4Codes::kTableHalves ? 2 : 1;
   const W4PanelFormat& format = *task.w4;
   const W4Table table(format);
   W4Cursor cursor(format, task.panel);
@@ -63,7 +86,7 @@ void tiled_w4(const GemmTask& task) {
   configure_int8();
   for (int64_t step = 0; step < task.steps; step += int64_t{kUnpackedUnits} * kW4UnitSteps) {
     W4Block block;
-    block.unpack<kTable>(cursor, task.steps - step, table, task.scratch);
+    unpack_w4_block<kCodes>(format, cursor, task.steps - step, table, task.scratch, block);
     const bool is_last = task.steps - step <= int64_t{kUnpackedUnits} * kW4UnitSteps;
     W4Prefetch ahead = block.prefetch(task, is_last, 2 * squares * block.count);
     const auto* const unpacked = reinterpret_cast<const char*>(task.scratch);
@@ -76,9 +99,9 @@ void tiled_w4(const GemmTask& task) {
         const auto* lower = reinterpret_cast<const Int8LhsTile*>(at + task.lhs_stride) + step / kW4UnitSteps;
         float* const c = task.c + row * kPanelColumns + column;
         if (rows > kTileHeight) {
-          w4_columns<true>(format, block, unpacked, upper, lower, rows, column, c, ahead);
+          w4_columns<true, kParts>(format, block, unpacked, upper, lower, rows, column, c, ahead);
         } else {
-          w4_columns<false>(format, block, unpacked, upper, upper, rows, column, c, ahead);
+          w4_columns<false, kParts>(format, block, unpacked, upper, upper, rows, column, c, ahead);
         }
       }
     }
@@ -88,7 +111,11 @@ void tiled_w4(const GemmTask& task) {
 
 void gemm_w4_amx(const GemmTask& task) {
   if (!task.tiled_lhs) return gemm_w4(task);
-  task.w4->has_table ? tiled_w4<true>(task) : tiled_w4<false>(task);
+  switch (w4_codes(*task.w4)) {
+    case W4Codes::kPlain: return tiled_w4<W4Codes::kPlain>(task);
+    case W4Codes::kTable: return tiled_w4<W4Codes::kTable>(task);
+    case W4Codes::kTableHalves: return tiled_w4<W4Codes::kTableHalves>(task);
+  }
 }
 
 }  // namespace

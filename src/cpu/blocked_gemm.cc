@@ -19,6 +19,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
     case PanelFormat::kW8A8Channel: return kernels.gemm_w8a8_channel;
     case PanelFormat::kW4: return kernels.gemm_w4;
     case PanelFormat::kW8: return device.bf16_lhs() ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
+    case PanelFormat::kFp8: return device.bf16_lhs() ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
     case PanelFormat::kF32: return kernels.gemm_f32;
     case PanelFormat::kCompute: break;
   }
@@ -27,7 +28,7 @@ auto select_gemm_kernel(const Device& device, const PanelLayout& layout) {
 
 /// Returns whether kernels unpack some of a panel.
 bool needs_scratch(PanelFormat format) {
-  return format == PanelFormat::kW8 || format == PanelFormat::kW4;
+  return format == PanelFormat::kW8 || format == PanelFormat::kFp8 || format == PanelFormat::kW4;
 }
 
 /// Returns the levels of partial sums that exist at once. There is one while the first shard is summed, then one for
@@ -121,7 +122,8 @@ void BlockedGemm::multiply(const Block& block, size_t index, std::byte* scratch,
                                    : nullptr,
                .column_scales = has_column_scales_ ? weight_.column_scales(panel) : nullptr,
                .completes = next_step == last_step,
-               .w4 = &weight_.layout().w4});
+               .w4 = &weight_.layout().w4,
+               .group_elements = weight_.layout().group_elements});
     }
   }
 }

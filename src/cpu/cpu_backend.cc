@@ -80,7 +80,18 @@ class CpuBackend final : public Backend {
                                                 W8Activations inputs) override {
     return pack_gate_up_w8_weight(device_, gate, up, inputs);
   }
+  bool packs_fp8() const override { return true; }
+  std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts) override {
+    return pack_fp8_weight(device_, parts);
+  }
+  std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up) override {
+    return pack_gate_up_fp8_weight(device_, gate, up);
+  }
+  std::unique_ptr<PackedWeight> pack_sharded_fp8(const Fp8Matrix& part, const SumShards& shards) override {
+    return pack_sharded_fp8_weight(device_, part, shards);
+  }
   bool packs_w4() const override { return true; }
+  bool packs_w4_halves() const override { return true; }
   bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
     return pack_w4_weight(device_, parts);

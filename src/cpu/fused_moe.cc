@@ -355,6 +355,12 @@ void CpuExpertPacker::add_w4(const tensor::W4Matrix& gate, const tensor::W4Matri
                       pack_w4_weight(device_, {&down, 1})});
 }
 
+void CpuExpertPacker::add_fp8(const tensor::Fp8Matrix& gate, const tensor::Fp8Matrix& up,
+                              const tensor::Fp8Matrix& down) {
+  weights_.push_back({options_.gated ? pack_gate_up_fp8_weight(device_, gate, up) : pack_fp8_weight(device_, {&up, 1}),
+                      pack_fp8_weight(device_, {&down, 1})});
+}
+
 std::unique_ptr<tensor::Experts> CpuExpertPacker::finish() {
   return std::make_unique<CpuExperts>(std::move(weights_), options_, shards_);
 }

@@ -18,6 +18,7 @@
 #include "cpu/amx_attention_kernel.h"
 #include "cpu/amx_w8a8_channel_kernel.h"
 #include "cpu/amx_w8a8_kernel.h"
+#include "cpu/amx_fp8_kernel.h"
 #include "cpu/amx_kernel.h"
 #include "cpu/amx_w4_kernel.h"
 #include "cpu/amx_w8_kernel.h"
@@ -55,11 +56,11 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #if defined(__AMX_BF16__)
     .gemm_w8_bf16 = gemm_w8_amx,
 #elif defined(__AVX512BF16__)
-    .gemm_w8_bf16 = gemm_w8_interleaved,
+    .gemm_w8_bf16 = gemm_interleaved<W8Panels>,
 #else
     .gemm_w8_bf16 = nullptr,
 #endif
-    .gemm_w8_f32 = gemm_w8_f32,
+    .gemm_w8_f32 = gemm_8_bits_f32<W8F32Panels>,
 #if defined(__AMX_INT8__)
     .gemm_w8a8 = gemm_w8a8_amx,
 #else
@@ -117,6 +118,14 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #else
     .widen_kv_bf16 = nullptr,
 #endif
+#if defined(__AMX_BF16__)
+    .gemm_fp8_bf16 = gemm_fp8_amx,
+#elif defined(__AVX512BF16__)
+    .gemm_fp8_bf16 = gemm_interleaved<Fp8Panels>,
+#else
+    .gemm_fp8_bf16 = nullptr,
+#endif
+    .gemm_fp8_f32 = gemm_8_bits_f32<Fp8F32Panels>,
 };
 
 }  // namespace millrace::cpu

@@ -22,6 +22,10 @@
 /// the order of w8_tiled_byte(), as uint8 with an offset of 128. For 8-bit LHS rows the steps are 4 deep and values are
 /// uint8 with an offset of 128. Such rows hold, per group, 32 values in the kernel's order and their LhsQuantParams.
 ///
+/// A panel of E4M3 holds, per group of 32, 64 or 128 summed elements (GemmTask::group_elements), the scales of the
+/// columns, [64] f32, then the codes, [steps][64][depth]. For bf16 rows a step has the order of w8_interleaved_byte().
+/// The last group of a shard may be shorter by units of 32. The scale of a group with a NaN is NaN.
+///
 /// A 4-bit panel is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
 /// columns, [64], what shifts them, and its units: further factors and the codes. The codes of a unit are [4][64][4]
 /// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
@@ -42,7 +46,9 @@ inline constexpr int kMaxQueryTileRows = 64;  ///< query rows that share one pas
 inline constexpr int kW8GroupElements = 32;   ///< summed elements per group of an 8-bit panel (tensor/w8.h)
 inline constexpr int kW8ScaleBytes = kPanelColumns * 2;
 inline constexpr int kW8GroupBytes = kW8ScaleBytes + kW8GroupElements * kPanelColumns;
-inline constexpr int kInt8Depth = 4;  ///< summed elements per step of a panel for 8-bit LHS rows
+inline constexpr int kFp8ScaleBytes = kPanelColumns * 4;
+inline constexpr int kMaxFp8Group = 128;  ///< summed elements per group of a panel of E4M3
+inline constexpr int kInt8Depth = 4;      ///< summed elements per step of a panel for 8-bit LHS rows
 inline constexpr int kChannelStepBytes = kPanelColumns * kInt8Depth;  ///< bytes per step of a channel panel
 inline constexpr int kChannelRunSteps = 16;  ///< steps to whose multiple LHS rows and channel panels are padded
 /// Maximum of summed elements with a channel panel: sums of 255 · 127 fit an int32.
@@ -68,9 +74,10 @@ struct W4PanelFormat {
   int units = 1;  ///< per group: 1, 2, 4 or 8
   W4ScaleType scale_type = W4ScaleType::kBF16;
   W4OffsetType offset_type = W4OffsetType::kConstant;
-  bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
-  bool has_table = false;    ///< integers differ from their codes
-  int offset = 8;            ///< of kConstant; otherwise 0
+  bool has_factors = false;       ///< units have int8 factors of the scales, and of the minimums
+  bool has_half_factors = false;  ///< the halves of units have E4M3 factors of the scales, [2][64]
+  bool has_table = false;         ///< integers differ from their codes
+  int offset = 8;                 ///< of kConstant; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }
@@ -79,7 +86,9 @@ struct W4PanelFormat {
   [[nodiscard]] constexpr int header_bytes() const {
     return kPanelColumns * (vectors() * scale_bytes() + (offset_type == W4OffsetType::kZeroPoints ? 1 : 0));
   }
-  [[nodiscard]] constexpr int factor_bytes() const { return has_factors ? kPanelColumns * vectors() : 0; }
+  [[nodiscard]] constexpr int factor_bytes() const {
+    return kPanelColumns * (has_half_factors ? 2 : has_factors ? vectors() : 0);
+  }
   [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + kW4UnitCodeBytes; }
   [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
 };
@@ -103,6 +112,7 @@ struct GemmTask {
   const float* column_scales = nullptr;                 // [64]; null: sums stay integers
   bool completes = true;                                // these are the last steps
   const W4PanelFormat* w4 = nullptr;                    // of a 4-bit panel
+  int group_elements = 0;                               // that share scales in a panel of E4M3
 };
 
 /// How an 8-bit LHS row, or one group of 32 of it, was quantized.
@@ -308,6 +318,9 @@ struct Kernels {
   /// Widens codes of 8 bits to a K group and a V group of f32, or of bf16 (null without bf16_lhs).
   void (*widen_kv_f32)(const KvGroupCodes& group, std::byte* k, std::byte* v);
   void (*widen_kv_bf16)(const KvGroupCodes& group, std::byte* k, std::byte* v);
+  /// GEMMs with panels of E4M3 and LHS rows of bf16 (null without bf16_lhs) or f32.
+  void (*gemm_fp8_bf16)(const GemmTask&);
+  void (*gemm_fp8_f32)(const GemmTask&);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "base/check.h"
+#include "cpu/fp8_panels.h"
 #include "cpu/source_row.h"
 #include "cpu/w4_panels.h"
 
@@ -15,8 +16,8 @@ namespace millrace::cpu {
 namespace {
 
 using tensor::DType;
+using tensor::Fp8Matrix;
 using tensor::HostTensor;
-
 using tensor::W4Matrix;
 using tensor::W8Activations;
 using tensor::W8Matrix;
@@ -28,16 +29,12 @@ int64_t in_features(const HostTensor& tensor) {
   CHECK(tensor.shape.rank() == 2, "{}: {} is not a matrix", tensor.name, tensor.shape.to_string());
   return tensor.shape[1];
 }
-int64_t out_features(const W8Matrix& matrix) {
+template <class Matrix>
+int64_t out_features(const Matrix& matrix) {
   return matrix.rows;
 }
-int64_t in_features(const W8Matrix& matrix) {
-  return matrix.cols;
-}
-int64_t out_features(const W4Matrix& matrix) {
-  return matrix.rows;
-}
-int64_t in_features(const W4Matrix& matrix) {
+template <class Matrix>
+int64_t in_features(const Matrix& matrix) {
   return matrix.cols;
 }
 
@@ -206,6 +203,11 @@ void pack_panel(const Device&, std::span<const SourceRow<W4Matrix>> rows, const 
   pack_w4_panel(rows, weight, index);
 }
 
+void pack_panel(const Device&, std::span<const SourceRow<Fp8Matrix>> rows, const CpuPackedWeight& weight,
+                int64_t index) {
+  pack_fp8_panel(rows, weight, index);
+}
+
 /// Packs a weight. source(p, c) gives the row for column c of panel p.
 template <class Matrix, class Source>
 void pack_panels(Device& device, const CpuPackedWeight& weight, const Source& source) {
@@ -299,6 +301,13 @@ PanelLayout group_layout(int64_t depth, PanelFormat format, std::vector<PanelSha
 auto layout_for_w4(std::span<const W4Matrix> parts) {
   return [parts](const Device&, std::vector<PanelShard> shards, bool gate_up) {
     return w4_panel_layout(parts, std::move(shards), gate_up);
+  };
+}
+
+/// Returns the layout of parts in E4M3 as a function of the shards, of which `sum` has those of all ranks.
+auto layout_for_fp8(std::span<const Fp8Matrix> parts, const tensor::SumShards* sum = nullptr) {
+  return [parts, sum](const Device& device, std::vector<PanelShard> shards, bool gate_up) {
+    return fp8_panel_layout(device, parts, sum, std::move(shards), gate_up);
   };
 }
 
@@ -412,6 +421,21 @@ std::unique_ptr<CpuPackedWeight> pack_gate_up_w8_weight(Device& device, const W8
                                                         W8Activations inputs) {
   const W8Matrix pair[] = {gate, up};
   return pack_pair(device, gate, up, layout_for(pair, inputs));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_fp8_weight(Device& device, std::span<const Fp8Matrix> parts) {
+  return pack_stack(device, parts, layout_for_fp8(parts));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_gate_up_fp8_weight(Device& device, const Fp8Matrix& gate, const Fp8Matrix& up) {
+  const Fp8Matrix pair[] = {gate, up};
+  return pack_pair(device, gate, up, layout_for_fp8(pair));
+}
+
+std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const Fp8Matrix& part,
+                                                         const tensor::SumShards& shards) {
+  check_columns(part, shards);
+  return pack_stack(device, std::span(&part, 1), layout_for_fp8({&part, 1}, &shards), &shards);
 }
 
 std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const W4Matrix> parts) {

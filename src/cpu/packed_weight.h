@@ -10,8 +10,8 @@ namespace millrace::cpu {
 
 /// The content of a panel (see kernels.h). kF32 is f32 where the compute dtype is another. kW8 and kW8A8 have 8-bit
 /// groups for LHS rows of the compute dtype or of 8 bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a
-/// scale each. kW4 has 4-bit groups for 8-bit LHS rows.
-enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel, kW4 };
+/// scale each. kFp8 has groups of E4M3 for LHS rows of the compute dtype. kW4 has 4-bit groups for 8-bit LHS rows.
+enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
 
 /// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
 /// its border lies inside a group, the inputs before it are zeros.
@@ -32,6 +32,7 @@ struct PanelLayout {
   PanelFormat format = PanelFormat::kCompute;
   bool gate_up = false;            ///< a panel holds 32 gate features and the corresponding 32 up features
   std::vector<PanelShard> shards;  ///< 1, 2, 4 or 8, consecutive, whose sums are added in a binary tree
+  int group_elements = 0;          ///< that share scales, of kFp8
   W4PanelFormat w4;                ///< of kW4
 
   /// Returns the inputs of all steps, zeros between and after the shards included.
@@ -68,7 +69,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   [[nodiscard]] int64_t panel_count() const { return panel_count_; }
   /// Returns the output features per panel: 64, or 32 of a gate-up weight.
   [[nodiscard]] int64_t panel_features() const { return gate_up() ? kPanelColumns / 2 : kPanelColumns; }
-  /// Returns a panel's data from `step` on. In 8-bit and 4-bit panels a group begins at `step`.
+  /// Returns a panel's data from `step` on. In panels with groups one begins at `step`.
   [[nodiscard]] std::byte* panel(int64_t index, int64_t step = 0) const {
     return buffer_.data() + static_cast<size_t>(index) * layout_.bytes + static_cast<size_t>(step) * layout_.step_bytes;
   }
@@ -99,6 +100,12 @@ class CpuPackedWeight final : public tensor::PackedWeight {
                                                                       const tensor::W8Matrix& up,
                                                                       tensor::W8Activations inputs);
 
+/// Packs weights in E4M3 without decoding them.
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_fp8_weight(Device& device,
+                                                               std::span<const tensor::Fp8Matrix> parts);
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_fp8_weight(Device& device, const tensor::Fp8Matrix& gate,
+                                                                       const tensor::Fp8Matrix& up);
+
 /// Packs 4-bit weights without dequantizing them.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const tensor::W4Matrix> parts);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const tensor::W4Matrix& gate,
@@ -110,7 +117,8 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w8_weight(Device& device, const tensor::W8Matrix& part,
                                                                       tensor::W8Activations inputs,
                                                                       const tensor::SumShards& shards);
-
+[[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const tensor::Fp8Matrix& part,
+                                                                       const tensor::SumShards& shards);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_sharded_w4_weight(Device& device, const tensor::W4Matrix& part,
                                                                       const tensor::SumShards& shards);
 

@@ -11,6 +11,7 @@ namespace millrace::cpu {
 namespace {
 
 using tensor::DType;
+using tensor::kW4Half;
 using tensor::W4Matrix;
 using tensor::W4Offsets;
 using tensor::W4Values;
@@ -120,6 +121,13 @@ void write_group(const W4PanelFormat& format, const W4Matrix& matrix, int64_t ro
 
 void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t row, int64_t col, std::byte* unit,
                    size_t at) {
+  if (format.has_half_factors) {
+    const uint8_t* const halves = matrix.half_scales + row * matrix.halves() + (matrix.first_col + col) / kW4Half;
+    const int64_t left = matrix.halves() - (matrix.first_col + col) / kW4Half;
+    for (size_t half = 0; half < 2 && static_cast<int64_t>(half) < left; ++half)
+      unit[half * kPanelColumns + at] = static_cast<std::byte>(halves[half]);
+    return;
+  }
   if (!format.has_factors) return;
   const int64_t index = row * matrix.units() + (matrix.first_col + col) / kUnit;
   const auto factor = [index](const int8_t* factors) {
@@ -141,6 +149,7 @@ PanelLayout w4_panel_layout(std::span<const W4Matrix> parts, std::vector<PanelSh
   for (const W4Matrix& part : parts) {
     if (scale_type_of(part.scale_dtype) != format.scale_type) format.scale_type = W4ScaleType::kF32;
     format.has_factors = format.has_factors || part.unit_scales != nullptr;
+    format.has_half_factors = part.half_scales != nullptr;
   }
   format.units = units_per_group(parts, shards);
   assign_steps(layout, std::move(shards), format.units * kUnit, kUnit);

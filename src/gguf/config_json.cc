@@ -25,12 +25,13 @@ class ConfigWriter {
     json_.begin_object();
     json_.key("architectures").begin_array().value(family_.architecture).end_array();
     write_dimensions();
-    write_rope();
+    if (!family_.has_own_heads) write_rope();
     if (!family_.has_windows) refuse_windows();
     if (family_.write_members != nullptr) family_.write_members(members_);
     members_.refuse_unread();
     json_.member("tie_word_embeddings", model_.find("output.weight") == nullptr);
-    const bool has_biases = members_.has_in_layers("attn_q.bias") || members_.has_in_layers("attn_qkv.bias");
+    const bool has_biases = members_.has_in_layers("attn_q.bias") || members_.has_in_layers("attn_qkv.bias") ||
+                            members_.has_in_layers("attn_kv_a_mqa.bias");
     json_.member("attention_bias", has_biases);
     // Arithmetic is float32 or bfloat16, whatever the types of the tensors.
     json_.member("torch_dtype", "bfloat16");
@@ -50,16 +51,30 @@ class ConfigWriter {
     const int64_t heads = members_.layer_size("attention.head_count");
     json_.member("vocab_size", embedding->shape[0]).member("hidden_size", hidden);
     json_.member("num_hidden_layers", members_.layer_count()).member("num_attention_heads", heads);
-    if (!family_.has_latents) write_heads(hidden, heads);
-    // Where all layers have experts, the size of the others may be absent.
-    const bool has_dense = metadata_.has(key("feed_forward_length")) || !family_.is_moe;
-    json_.member("intermediate_size",
-                 members_.layer_size(has_dense && !experts_have_own_width() ? "feed_forward_length"
-                                                                            : "expert_feed_forward_length"));
+    if (!family_.has_latents && !family_.has_own_heads) write_heads(hidden, heads);
+    json_.member("intermediate_size", feed_forward_width());
     json_.member("max_position_embeddings", members_.size("context_length"));
-    const auto epsilon = members_.number(family_.epsilon_key);
+    auto epsilon = members_.number(family_.epsilon_key);
+    // Some converters name it by the word in config.json.
+    if (!epsilon) epsilon = members_.number("attention.layer_norm_epsilon");
     if (!epsilon) metadata_.fail("{} is missing, wanted a number", key(family_.epsilon_key));
     json_.member(family_.epsilon_member, *epsilon);
+  }
+
+  /// Returns the width of feed-forward blocks. Layers of one part each have a list, in which some have none.
+  [[nodiscard]] int64_t feed_forward_width() {
+    // Where all layers have experts, the size of the others may be absent.
+    const bool has_dense = metadata_.has(key("feed_forward_length")) || !family_.is_moe;
+    if (!has_dense || experts_have_own_width()) return members_.layer_size("expert_feed_forward_length");
+    if (!family_.has_recurrent_layers) return members_.layer_size("feed_forward_length");
+    const int64_t count = std::min(members_.layer_count(), kMaxLayers);
+    for (int64_t layer = 0; layer < count; ++layer) {
+      const Tensor* up = model_.find(fmt::format("blk.{}.ffn_up.weight", layer));
+      if (up != nullptr && up->shape.size() == 2) return up->shape[0];
+    }
+    const auto widths = members_.integers("feed_forward_length");
+    return widths && !widths->empty() ? std::max<int64_t>(std::ranges::max(*widths), 1)
+                                      : members_.size("feed_forward_length");
   }
 
   /// Returns whether intermediate_size is that of experts, of which files have a key of their own.
@@ -97,7 +112,7 @@ class ConfigWriter {
   }
 
   void write_rope() {
-    if (!family_.has_latents) write_rotated_part();
+    if (!family_.has_latents && family_.rotates) write_rotated_part();
     json_.member("rope_theta", members_.number("rope.freq_base").value_or(10000.0f));
     for (const char* longrope : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
       if (model_.find(longrope) == nullptr) continue;
@@ -131,7 +146,7 @@ class ConfigWriter {
     members_.write_number("rope.scaling.yarn_beta_fast", "beta_fast");
     members_.write_number("rope.scaling.yarn_beta_slow", "beta_slow");
     if (!family_.truncates_yarn) json_.member("truncate", false);
-    if (family_.has_latents) write_latent_yarn();
+    if (family_.log_multiplier_scale != 0.0) write_yarn_multipliers();
     for (const char* name :
          {"rope.scaling.yarn_ext_factor", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"}) {
       const auto given = members_.number(name);
@@ -145,12 +160,11 @@ class ConfigWriter {
     json_.end_object();
   }
 
-  /// Writes the factors of DeepSeek's yarn: files have a tenth of mscale_all_dim, which mscale equals.
-  void write_latent_yarn() {
-    constexpr double kTenths = 10.0;
-    const auto tenth = members_.number("rope.scaling.yarn_log_multiplier");
-    if (!tenth || *tenth == 0.0f) return;
-    const double all_dim = std::round(double{*tenth} * kTenths * 1e6) / 1e6;
+  /// Writes the factors of yarn that DeepSeek introduced: files have mscale_all_dim, which mscale equals.
+  void write_yarn_multipliers() {
+    const auto multiplier = members_.number("rope.scaling.yarn_log_multiplier");
+    if (!multiplier || *multiplier == 0.0f) return;
+    const double all_dim = std::round(double{*multiplier} * family_.log_multiplier_scale * 1e6) / 1e6;
     json_.member("mscale", all_dim).member("mscale_all_dim", all_dim);
   }
 

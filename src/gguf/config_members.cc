@@ -10,14 +10,16 @@ namespace millrace::gguf {
 namespace {
 
 /// Keys that change the arithmetic of the families that have them.
-constexpr std::array<std::string_view, 24> kOtherArithmetic = {"attention.clamp_kqv",
+constexpr std::array<std::string_view, 27> kOtherArithmetic = {"attention.clamp_kqv",
                                                                "attention.max_alibi_bias",
                                                                "attention.output_scale",
                                                                "attention.scale",
+                                                               "attention.shared_kv_layers",
                                                                "attention.sliding_window_pattern",
                                                                "attention.temperature_length",
                                                                "attention.temperature_scale",
                                                                "attn_logit_softcapping",
+                                                               "embedding_length_per_layer_input",
                                                                "embedding_scale",
                                                                "expert_group_count",
                                                                "expert_group_used_count",
@@ -29,6 +31,7 @@ constexpr std::array<std::string_view, 24> kOtherArithmetic = {"attention.clamp_
                                                                "interleave_moe_layer_step",
                                                                "leading_dense_block_count",
                                                                "logit_scale",
+                                                               "moe_latent_size",
                                                                "residual_scale",
                                                                "rope.freq_base_swa",
                                                                "rope.scaling.yarn_log_multiplier",
@@ -109,6 +112,9 @@ void ConfigMembers::refuse_unread() const {
   for (const std::string_view name : kOtherArithmetic) {
     const Value* value = metadata_.find(key(name));
     if (value == nullptr || read_.contains(name) || changes_nothing(*value)) continue;
+    const bool is_usual_base =
+        name == "rope.freq_base_swa" && value->number() == metadata_.number(key("rope.freq_base"));
+    if (is_usual_base) continue;
     metadata_.fail("{} ({}) is not computed here, wanted a model without it", key(name),
                    value->number() ? fmt::format("{}", *value->number()) : value->type_name());
   }

@@ -10,6 +10,10 @@ constexpr std::string_view kLlama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}
                                      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+/// Marks are letters, as in vowels of Indic scripts.
+constexpr std::string_view kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
                                      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
                                      R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -57,6 +61,7 @@ const std::vector<PreTokenizer>& pre_tokenizers() {
        .adds_bos = true},
       {.names = {"smaug-bpe", "dbrx", "chatglm-bpe", "glm4"}, .patterns = {kLlama3}},
       {.names = {"qwen2", "f2llmv2"}, .patterns = {kQwen2}, .normalizes = true},
+      {.names = {"qwen35"}, .patterns = {kQwen35}, .normalizes = true},
       {.names = {"deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "solar-open"}, .patterns = {kQwen2}},
       {.names = {"tekken"}, .patterns = {kTekken}, .ignores_merges = true, .adds_bos = true},
       {.names = {"gpt-4o", "llama4", "kanana2", "minimax-m2"}, .patterns = {kGpt4o}},

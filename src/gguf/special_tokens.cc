@@ -9,13 +9,13 @@ namespace millrace::gguf {
 namespace {
 
 /// Tokens that end a turn, a message or a text in chat formats.
-constexpr std::array<std::string_view, 10> kEnds = {"<|return|>", "<|call|>",        "<|eot_id|>", "<|im_end|>",
-                                                    "<|end|>",    "<|end_of_text|>", "<|eom_id|>", "<|endoftext|>",
-                                                    "<EOT>",      "<end_of_turn>"};
+constexpr std::array<std::string_view, 14> kEnds = {
+    "<|return|>", "<|call|>", "<|eot_id|>",    "<|im_end|>", "<|end|>",          "<|end_of_text|>", "<|eom_id|>",
+    "<EOT>",      "[EOT]",    "<end_of_turn>", "<turn|>",    "<|tool_response>", "<|endoftext|>",   "[e~["};
 
 /// Tokens that begin a turn in chat formats.
-constexpr std::array<std::string_view, 4> kBegins = {"<start_of_turn>", "<|im_start|>", "<|start_header_id|>",
-                                                     "<|end_header_id|>"};
+constexpr std::array<std::string_view, 5> kBegins = {"<start_of_turn>", "<|im_start|>", "<|start_header_id|>",
+                                                     "<|end_header_id|>", "<|turn>"};
 
 bool is_delimiter(std::string_view token) {
   return std::ranges::find(kEnds, token) != kEnds.end() || std::ranges::find(kBegins, token) != kBegins.end();
@@ -50,6 +50,11 @@ SpecialTokens special_tokens(const Metadata& metadata) {
     if (id && std::ranges::find(special.ends, *id) == special.ends.end()) special.ends.push_back(*id);
   };
   for (const auto& id : {special.eos, find("eot_token_id"), find("eom_token_id")}) add(id);
+  const Value* const list = metadata.find(std::string(kTokenizerPrefix).append("eos_token_ids"));
+  for (const int64_t id :
+       list == nullptr ? std::vector<int64_t>() : list->integers().value_or(std::vector<int64_t>())) {
+    if (id >= 0 && static_cast<size_t>(id) < tokens->size()) add(id);
+  }
   // Harmony ends parts of an output with "<|end|>".
   const bool is_harmony = std::ranges::find(*tokens, "<|return|>") != tokens->end();
   const std::vector<int64_t> types = token_types(metadata);

@@ -21,6 +21,8 @@ constexpr std::array<std::string_view, 2> kFinalNorms = {"output_norm.weight", "
 /// Tensors that config_json() takes into account, or that follow from config.json.
 constexpr std::array<std::string_view, 2> kRotary = {"rope_freqs.weight", "rope.freqs"};
 constexpr std::array<std::string_view, 2> kLongRotary = {"rope_factors_long.weight", "rope_factors_short.weight"};
+/// Beginnings of the names of parts for images and sounds, and of those that predict further tokens.
+constexpr std::array<std::string_view, 4> kOtherParts = {"v.", "a.", "mm.", "mtp."};
 constexpr std::array<TensorRule, 12> kInLayer = {
     TensorRule{"attn_norm", "input_layernorm"},    TensorRule{"attn_q", "self_attn.q_proj"},
     TensorRule{"attn_k", "self_attn.k_proj"},      TensorRule{"attn_v", "self_attn.v_proj"},
@@ -33,12 +35,13 @@ constexpr std::array<std::string_view, 3> kMlpNames = {"gate_proj", "up_proj", "
 constexpr std::string_view kWeight = ".weight";
 /// The ending of a tensor with a factor of a weight, as NVFP4 has it.
 constexpr std::string_view kScale = ".scale";
+constexpr std::string_view kInputScale = ".input_scale";
 
 /// "blk.7.attn_q.weight" in its parts.
 struct LayerName {
   int32_t layer = 0;
   std::string_view part;    ///< "attn_q"
-  std::string_view ending;  ///< "weight"
+  std::string_view ending;  ///< "weight"; empty: the name ends with the part
 };
 
 std::optional<LayerName> parse_layer_name(std::string_view name) {
@@ -48,11 +51,13 @@ std::optional<LayerName> parse_layer_name(std::string_view name) {
   LayerName parsed;
   const auto [end, failure] = std::from_chars(name.data(), name.data() + name.size(), parsed.layer);
   const auto digits = static_cast<size_t>(end - name.data());
-  const size_t dot = name.rfind('.');
   const bool is_number = failure == std::errc() && parsed.layer >= 0;
-  if (!is_number || dot == name.npos || digits >= dot || name[digits] != '.') return std::nullopt;
-  parsed.part = name.substr(digits + 1, dot - digits - 1);
-  parsed.ending = name.substr(dot + 1);
+  if (!is_number || digits + 1 >= name.size() || name[digits] != '.') return std::nullopt;
+  parsed.part = name.substr(digits + 1);
+  const size_t dot = parsed.part.rfind('.');
+  if (dot == name.npos) return parsed;
+  parsed.ending = parsed.part.substr(dot + 1);
+  parsed.part = parsed.part.substr(0, dot);
   return parsed;
 }
 
@@ -68,7 +73,8 @@ class Mapper {
 
   TensorMap map() {
     for (const Tensor& tensor : model_.tensors()) {
-      if (is_scale(tensor)) continue;  // add() finds it with its weight
+      // add() finds a scale with its weight. Those of inputs are for arithmetic in 4 bits.
+      if (is_scale(tensor) || tensor.name.ends_with(kInputScale)) continue;
       if (const auto in_layer = parse_layer_name(tensor.name)) {
         map_layer_tensor(tensor, *in_layer);
       } else {
@@ -83,10 +89,12 @@ class Mapper {
     const auto is_one_of = [&tensor](const auto& names) {
       return std::ranges::find(names, tensor.name) != names.end();
     };
+    const auto begins_name = [&tensor](std::string_view begin) { return tensor.name.starts_with(begin); };
+    if (std::ranges::any_of(kOtherParts, begins_name)) return;
     if (is_one_of(kRotary) || (family_.has_longrope && is_one_of(kLongRotary))) return;
     const bool has_embedding_norm = family_.has_recurrent_layers;
     if (tensor.name == kEmbedding) {
-      add("model.embed_tokens.weight", tensor, 0, rows_of(tensor));
+      add(std::string(family_.embedding), tensor, 0, rows_of(tensor));
     } else if (tensor.name == kHead) {
       add("lm_head.weight", tensor, 0, rows_of(tensor));
     } else if (tensor.name == kFinalNorms[0] || (has_embedding_norm && tensor.name == kFinalNorms[1])) {
@@ -98,10 +106,13 @@ class Mapper {
 
   void map_layer_tensor(const Tensor& tensor, const LayerName& name) {
     if (name.layer >= layer_count_) return;
-    if (const auto* rule = find_rule(family_.tensors, name.part)) return map_by_rule(tensor, name, *rule);
+    if (const auto* rule = find_own_rule(name)) return map_by_rule(tensor, name, *rule);
     if (name.part == "attn_qkv") return map_fused_attention(tensor, name);
-    if (family_.has_latents && name.part == "attn_k_b") return map_latent_expansion(tensor, name);
-    if (family_.has_latents && name.part == "attn_v_b") return (void)partner(tensor, name, "attn_k_b");
+    const bool is_expansion = family_.has_latents && (name.part == "attn_k_b" || name.part == "attn_v_b");
+    // Some files have the expansions of keys and values both joined and apart.
+    if (is_expansion && model_.find(fmt::format("blk.{}.attn_kv_b.weight", name.layer)) != nullptr) return;
+    if (is_expansion && name.part == "attn_k_b") return map_latent_expansion(tensor, name);
+    if (is_expansion) return (void)partner(tensor, name, "attn_k_b");
     if (name.part == "ffn_gate_inp") return (void)add(in_layer(name, family_.router), tensor, 0, rows_of(tensor));
     if (name.part == "ffn_gate_up_exps") return map_stacked(tensor, name, std::array<size_t, 2>{0, 1});
     for (size_t part = 0; part < kExpertParts.size(); ++part) {
@@ -124,25 +135,72 @@ class Mapper {
     return found == rules.end() ? nullptr : &*found;
   }
 
+  /// Finds the family's rule for a tensor, with its ending or without.
+  [[nodiscard]] const TensorRule* find_own_rule(const LayerName& name) const {
+    const auto* exact = find_rule(family_.tensors, fmt::format("{}.{}", name.part, name.ending));
+    return exact != nullptr ? exact : find_rule(family_.tensors, name.part);
+  }
+
   void map_by_rule(const Tensor& tensor, const LayerName& name, const TensorRule& rule) {
-    std::string own = rule.has_ending ? in_layer(name, rule.name) : without_ending(name, rule.name);
-    if (name.part.ends_with("norm") && name.ending == "weight") return add_norm(std::move(own), tensor);
+    // Some norms are stored without an ending.
+    const bool is_weight = name.ending == "weight" || name.ending.empty();
+    std::string own = without_ending(name, rule.name);
+    if (rule.has_ending) own += is_weight ? kWeight : '.' + std::string(name.ending);
+    const bool is_vector = rule.form == TensorForm::kVector;
+    if (!is_vector && name.part.ends_with("norm") && is_weight) return add_norm(std::move(own), tensor);
     const bool is_query = name.part == "attn_q";
     const bool is_paired = family_.pairs_rows && (is_query || name.part == "attn_k");
     MappedTensor& mapped =
         add(std::move(own), tensor, 0, rows_of(tensor),
             is_paired ? heads_of(is_query ? "attention.head_count" : "attention.head_count_kv", name) : 0);
-    const size_t wanted = rule.form == TensorForm::kRow ? 1 : 2;
-    if (rule.form == TensorForm::kSame) return;
+    if (rule.value_heads != ValueHeads::kNone && tiles_value_heads()) order_value_heads(rule, mapped);
+    if (is_vector) mapped.shape = {values_of(tensor)};
+    if (rule.form == TensorForm::kSame || is_vector || (rule.has_ending && name.ending == "bias")) return;
+    const bool is_row = rule.form == TensorForm::kRow;
+    if (is_row && mapped.shape.size() == 2 && mapped.shape[0] == 1) return;
+    const size_t wanted = is_row ? 1 : 2;
     if (mapped.shape.size() != wanted)
       metadata_.fail("tensor '{}' has shape [{}], wanted {} dimensions", tensor.name, fmt::join(tensor.shape, ", "),
                      wanted);
-    mapped.shape.insert(mapped.shape.begin() + (rule.form == TensorForm::kRow ? 0 : 1), 1);
+    mapped.shape.insert(mapped.shape.begin() + (is_row ? 0 : 1), 1);
   }
 
   void add_norm(std::string name, const Tensor& tensor) {
     MappedTensor& mapped = add(std::move(name), tensor, 0, rows_of(tensor));
     if (family_.stores_norms_plus_1) mapped.addend = -1.0f;
+  }
+
+  /// Returns whether value heads are stored by their number within a key head: as the family's files do, unless a file
+  /// says it otherwise.
+  [[nodiscard]] bool tiles_value_heads() const {
+    return metadata_.flag(prefix_ + "ssm.v_head_reordered").value_or(family_.tiles_value_heads);
+  }
+
+  /// Says how the rows or columns of value heads are stored.
+  void order_value_heads(const TensorRule& rule, MappedTensor& mapped) const {
+    const auto size = [this](std::string_view key) {
+      return metadata_.required_integer(prefix_ + std::string(key), 1, kMaxSize);
+    };
+    const int64_t key_heads = size("ssm.group_count");
+    const int64_t value_heads = size("ssm.time_step_rank");
+    const int64_t inner = size("ssm.inner_size");
+    if (value_heads % key_heads != 0 || inner % value_heads != 0)
+      metadata_.fail("{}ssm.group_count {}, ssm.time_step_rank {} and ssm.inner_size {} do not divide each other",
+                     prefix_, key_heads, value_heads, inner);
+    if (value_heads == key_heads) return;
+    weights::StoredOrder order{.outer = key_heads, .inner = value_heads / key_heads, .block = inner / value_heads};
+    if (rule.value_heads == ValueHeads::kElements) order.block = 1;
+    if (rule.value_heads == ValueHeads::kRowsAfterKeys) order.first = 2 * key_heads * size("ssm.state_size");
+    const bool is_columns = rule.value_heads == ValueHeads::kColumns;
+    const int64_t wanted = order.first + value_heads * order.block;
+    const size_t side = is_columns ? 1 : 0;
+    if (mapped.shape.size() <= side || mapped.shape[side] != wanted)
+      metadata_.fail("tensor '{}' has shape [{}], wanted {} {} of heads", mapped.stored_name,
+                     fmt::join(mapped.shape, ", "), wanted, is_columns ? "columns" : "rows");
+    if (mapped.shape.size() == 1 && mapped.type.block_weights != 1)
+      metadata_.fail("tensor '{}' is {}, wanted F32, F16 or BF16 for a value a head", mapped.stored_name,
+                     mapped.type.name);
+    (is_columns ? mapped.column_order : mapped.row_order) = order;
   }
 
   /// Returns the heads of a layer. The heads of keys are those of queries where a file does not say them.
@@ -251,11 +309,11 @@ class Mapper {
     return expert;
   }
 
-  static std::string in_layer(const LayerName& name, std::string_view part) {
-    return fmt::format("model.layers.{}.{}.{}", name.layer, part, name.ending);
+  [[nodiscard]] std::string in_layer(const LayerName& name, std::string_view part) const {
+    return without_ending(name, part) + (name.ending.empty() ? "" : ".") + std::string(name.ending);
   }
-  static std::string without_ending(const LayerName& name, std::string_view part) {
-    return fmt::format("model.layers.{}.{}", name.layer, part);
+  [[nodiscard]] std::string without_ending(const LayerName& name, std::string_view part) const {
+    return fmt::format("{}{}.{}", family_.layers, name.layer, part);
   }
   [[nodiscard]] std::string expert_name(const LayerName& name, int64_t expert, size_t part) const {
     return in_layer(name, fmt::format("{}.{}.{}", family_.experts, expert, family_.expert_parts[part]));
@@ -263,13 +321,22 @@ class Mapper {
 
   /// Returns the rows of a matrix, the elements of a vector.
   static int64_t rows_of(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.front(); }
+  static int64_t values_of(const Tensor& tensor) {
+    int64_t values = 1;
+    for (const int64_t side : tensor.shape) values *= side;
+    return values;
+  }
 
   /// Returns the name of a tensor with another ending.
   static std::string with_ending(std::string_view name, std::string_view from, std::string_view to) {
     return std::string(name.substr(0, name.size() - from.size())).append(to);
   }
+  /// Returns whether a tensor has factors of another one and no name of its own.
   [[nodiscard]] bool is_scale(const Tensor& tensor) const {
-    return tensor.name.ends_with(kScale) && model_.find(with_ending(tensor.name, kScale, kWeight)) != nullptr;
+    if (!tensor.name.ends_with(kScale) || model_.find(with_ending(tensor.name, kScale, kWeight)) == nullptr)
+      return false;
+    const auto in_layer = parse_layer_name(tensor.name);
+    return !in_layer || find_own_rule(*in_layer) == nullptr || find_own_rule(*in_layer)->stored == in_layer->part;
   }
 
   /// Returns the factor of an expert, or of a whole tensor, that some formats store apart.
@@ -277,7 +344,7 @@ class Mapper {
     if (!tensor.name.ends_with(kWeight)) return 1.0f;
     const std::string name = with_ending(tensor.name, kWeight, kScale);
     const Tensor* scale = model_.find(name);
-    if (scale == nullptr) return 1.0f;
+    if (scale == nullptr || !is_scale(*scale)) return 1.0f;
     const auto count = static_cast<int64_t>(scale->bytes.size() / sizeof(float));
     if (scale->type.name != "F32" || scale->shape.size() > 1 || (count != 1 && expert >= count))
       metadata_.fail("tensor '{}' is {} [{}], wanted F32 of one value, or of one for each expert", name,
@@ -288,7 +355,8 @@ class Mapper {
     return factor;
   }
 
-  /// Adds rows [first, first + count) of a tensor, whose experts count as rows. `paired_heads`: see paired_rows.
+  /// Adds rows [first, first + count) of a tensor, whose experts count as rows. In `paired_heads` heads rows 2i
+  /// and 2i + 1 of the file are rows i and i + half of safetensors; 0: rows are in order.
   MappedTensor& add(std::string name, const Tensor& tensor, int64_t first, int64_t count, int64_t paired_heads = 0,
                     int64_t expert = 0) {
     int64_t all_rows = rows_of(tensor);
@@ -307,7 +375,7 @@ class Mapper {
       if (count % (2 * paired_heads) != 0)
         metadata_.fail("tensor '{}' has {} rows, wanted a multiple of twice {} heads", tensor.name, count,
                        paired_heads);
-      mapped.paired_rows = count / paired_heads;
+      mapped.row_order = {.outer = 2, .inner = count / paired_heads / 2};
     }
     return insert(std::move(name), std::move(mapped));
   }

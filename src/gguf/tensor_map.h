@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "gguf/model.h"
+#include "weights/stored_weight.h"
 
 namespace millrace::gguf {
 
@@ -27,10 +28,10 @@ struct MappedTensor {
   weights::GgmlType type;
   std::vector<int64_t> shape;  ///< outermost first
   std::span<const std::byte> bytes;
-  int64_t paired_rows = 0;  ///< rows of a head in which rows 2i and 2i+1 are rows i and i + paired_rows/2 of
-                            ///< safetensors; 0: all rows are in order
-  float factor = 1.0f;      ///< multiplies every value
-  float addend = 0.0f;      ///< is added to every value of a vector
+  weights::StoredOrder row_order = {};  ///< those of safetensors in the file
+  weights::StoredOrder column_order = {};
+  float factor = 1.0f;  ///< multiplies every value
+  float addend = 0.0f;  ///< is added to every value of a vector
   /// The tensors that this one is made of, which then has a shape alone.
   TensorJoin join = TensorJoin::kNone;
   std::vector<MappedTensor> parts = {};

@@ -24,6 +24,7 @@ constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 constexpr std::string_view kByteLevelModel = "gpt2";
 constexpr std::string_view kScoredModel = "llama";
+constexpr std::string_view kMarkedModel = "gemma4";
 
 /// Returns the name of the pre-tokenizer of files from before tokenizer.ggml.pre, where the model says it otherwise.
 std::string_view usual_pre_tokenizer(const Model& model, const std::vector<std::string_view>& tokens) {
@@ -57,9 +58,11 @@ class TokenizerWriter {
       write_byte_level();
     } else if (kind == kScoredModel) {
       write_scored();
+    } else if (kind == kMarkedModel) {
+      write_marked();
     } else {
-      metadata_.fail("{} is '{}', wanted {} or {}, or the model's tokenizer.json in the same folder", kModelKey,
-                     kind.value_or("missing"), kByteLevelModel, kScoredModel);
+      metadata_.fail("{} is '{}', wanted {}, {} or {}, or the model's tokenizer.json in the same folder", kModelKey,
+                     kind.value_or("missing"), kByteLevelModel, kScoredModel, kMarkedModel);
     }
     return std::move(text_);
   }
@@ -81,12 +84,7 @@ class TokenizerWriter {
 
   void write_byte_level() {
     const PreTokenizer& pre = pre_tokenizer();
-    const auto merges = metadata_.texts(kMergesKey);
-    if (!merges)
-      metadata_.fail(
-          "{} is missing, wanted the merges of a vocabulary of the kind {}, or the model's tokenizer.json in "
-          "the same folder",
-          kMergesKey, kByteLevelModel);
+    const std::vector<std::string_view> merges = stored_merges(kByteLevelModel);
     json_.begin_object().member("version", "1.0");
     write_added_tokens("");
     json_.key("normalizer");
@@ -108,8 +106,18 @@ class TokenizerWriter {
     json_.key("model").begin_object().member("type", "BPE").member("ignore_merges", pre.ignores_merges);
     write_vocabulary();
     json_.key("merges").begin_array();
-    for (const std::string_view merge : *merges) write_merge(merge);
+    for (const std::string_view merge : merges) write_merge(merge);
     json_.end_array().end_object().end_object();
+  }
+
+  [[nodiscard]] std::vector<std::string_view> stored_merges(std::string_view kind) const {
+    auto merges = metadata_.texts(kMergesKey);
+    if (!merges)
+      metadata_.fail(
+          "{} is missing, wanted the merges of a vocabulary of the kind {}, or the model's tokenizer.json in "
+          "the same folder",
+          kMergesKey, kind);
+    return std::move(*merges);
   }
 
   void write_byte_level_component(bool uses_pattern) {
@@ -150,26 +158,39 @@ class TokenizerWriter {
       metadata_.fail("{} is missing, wanted the scores of a vocabulary of the kind {}", kScoresKey, kScoredModel);
     check_length(kScoresKey, scores->size());
     std::vector<ScoredPiece> pieces;
-    bool has_bytes = false;
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!std::isfinite((*scores)[id]))
         metadata_.fail("{}: that of token {} is {}, wanted a finite number", kScoresKey, id, (*scores)[id]);
-      has_bytes = has_bytes || type_of(id) == TokenType::kByte;
       const bool is_piece = type_of(id) == TokenType::kNormal && !is_padding(id);
       if (is_piece) pieces.push_back({tokens_[id], (*scores)[id]});
     }
-    const bool adds_space = metadata_.flag("tokenizer.ggml.add_space_prefix").value_or(true);
+    begin_marked(true);
+    for (const auto& [left, right] : merges_by_score(pieces)) json_.begin_array().value(left).value(right).end_array();
+    json_.end_array().end_object().end_object();
+  }
+
+  /// Writes a vocabulary with marks for spaces whose merges are stored, as Gemma 4 has it. Some of its files deny the
+  /// token that begins every text, which the model needs.
+  void write_marked() {
+    const std::vector<std::string_view> merges = stored_merges(kMarkedModel);
+    begin_marked(false, true);
+    for (const std::string_view merge : merges) write_merge(merge);
+    json_.end_array().end_object().end_object();
+  }
+
+  /// Writes all of a vocabulary with marks for spaces up to its merges.
+  void begin_marked(bool usually_adds_space, bool needs_bos = false) {
+    const bool has_bytes = std::ranges::find(types_, static_cast<int64_t>(TokenType::kByte)) != types_.end();
+    const bool adds_space = metadata_.flag("tokenizer.ggml.add_space_prefix").value_or(usually_adds_space);
     json_.begin_object().member("version", "1.0");
     write_added_tokens(kSpaceMark);
     write_space_marks(adds_space, has_bytes);
-    write_post_processor(true);
+    write_post_processor(true, needs_bos);
     json_.key("model").begin_object().member("type", "BPE").member("byte_fallback", has_bytes);
     json_.member("fuse_unk", true);
     if (const auto unk = unknown_token()) json_.member("unk_token", tokens_[*unk]);
     write_vocabulary();
     json_.key("merges").begin_array();
-    for (const auto& [left, right] : merges_by_score(pieces)) json_.begin_array().value(left).value(right).end_array();
-    json_.end_array().end_object().end_object();
   }
 
   /// Writes the normalizer that marks spaces, and the decoder that undoes it.
@@ -233,13 +254,13 @@ class TokenizerWriter {
     json_.end_object();
   }
 
-  void write_post_processor(bool usually_adds_bos) {
+  void write_post_processor(bool usually_adds_bos, bool needs_bos = false) {
     const auto wants = [&](std::string_view key, std::optional<int64_t> id, bool usually) -> std::optional<int64_t> {
       const auto given = metadata_.flag(key);
       if (given == true && !id) metadata_.fail("{} is true, but the vocabulary has no such token", key);
       return given.value_or(usually) ? id : std::nullopt;
     };
-    const auto bos = wants("tokenizer.ggml.add_bos_token", special_.bos, usually_adds_bos);
+    const auto bos = needs_bos ? special_.bos : wants("tokenizer.ggml.add_bos_token", special_.bos, usually_adds_bos);
     const auto eos = wants("tokenizer.ggml.add_eos_token", special_.eos, false);
     json_.key("post_processor");
     if (!bos && !eos) {

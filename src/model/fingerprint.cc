@@ -209,7 +209,11 @@ Fingerprint fingerprint_of(const weights::StoredWeight& weight) {
         int64_t{weight.codes.bits}, int64_t{weight.zeros.offset}, int64_t{weight.zeros.constant}, weight.group_rows,
         weight.group_cols, static_cast<int64_t>(weight.scales.kind), int64_t{weight.blocks.ggml_type}})
     add_integer(hash, number);
-  if (weight.blocks.paired_rows > 0) add_integer(hash, weight.blocks.paired_rows);
+  for (const weights::StoredOrder& order : {weight.blocks.row_order, weight.blocks.column_order}) {
+    add_integer(hash, int64_t{order.is_in_order()});
+    if (order.is_in_order()) continue;
+    for (const int64_t number : {order.first, order.outer, order.inner, order.block}) add_integer(hash, number);
+  }
   for (const float number : {weight.scales.factor, weight.scales.divisor, weight.blocks.factor})
     hash.add(double{number});
   for (const auto bytes :

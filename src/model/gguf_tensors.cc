@@ -7,15 +7,17 @@
 namespace millrace::model {
 namespace {
 
-/// Returns the weight that a tensor is, as [rows, columns]. A vector has one column, since its elements may move as
-/// rows do.
+/// Returns the weight that a tensor is, as [rows, columns], where the last dimensions are the columns. A vector has one
+/// column, since its elements may move as rows do.
 weights::StoredWeight stored_weight(std::string_view name, const gguf::MappedTensor& tensor) {
-  const bool is_matrix = tensor.shape.size() == 2;
+  const bool is_matrix = tensor.shape.size() >= 2;
   const int64_t elements = tensor.shape.empty() ? 1 : tensor.shape[0];
   const bool is_plain = tensor.type.block_weights == 1;
+  int64_t columns = 1;
+  for (size_t i = 1; i < tensor.shape.size(); ++i) columns *= tensor.shape[i];
   return {.name = std::string(name),
           .rows = is_matrix || is_plain ? elements : 1,
-          .cols = is_matrix ? tensor.shape[1] : (is_plain ? 1 : elements),
+          .cols = is_matrix ? columns : (is_plain ? 1 : elements),
           .codes = {},
           .scales = {},
           .zeros = {},
@@ -23,13 +25,14 @@ weights::StoredWeight stored_weight(std::string_view name, const gguf::MappedTen
           .blocks = {.ggml_type = tensor.type.id,
                      .bytes = tensor.bytes,
                      .factor = tensor.factor,
-                     .paired_rows = tensor.paired_rows}};
+                     .row_order = tensor.row_order,
+                     .column_order = tensor.column_order}};
 }
 
 /// Returns whether the file has a tensor's values in their order, in a type that is computed.
 bool is_in_place(const gguf::MappedTensor& tensor) {
-  return tensor.type.block_weights == 1 && tensor.paired_rows == 0 && tensor.factor == 1.0f && tensor.addend == 0.0f &&
-         tensor.join == gguf::TensorJoin::kNone;
+  return tensor.type.block_weights == 1 && tensor.row_order.is_in_order() && tensor.column_order.is_in_order() &&
+         tensor.factor == 1.0f && tensor.addend == 0.0f && tensor.join == gguf::TensorJoin::kNone;
 }
 
 std::vector<float> decoded(std::string_view name, const gguf::MappedTensor& tensor) {
@@ -125,7 +128,7 @@ Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
                               .data = tensor.bytes.data()};
   }
   const bool is_joined = tensor.join != gguf::TensorJoin::kNone;
-  if (tensor.shape.size() > 1 && !is_joined)
+  if (tensor.shape.size() == 2 && !is_joined)
     return make_error(ErrorCode::kData, "{}: tensor '{}' is {} [{}], wanted F32, BF16 or F16", files_->model().source(),
                       tensor.stored_name, tensor.type.name, fmt::join(tensor.shape, ", "));
   const std::lock_guard lock(mutex_);
@@ -133,10 +136,9 @@ Result<tensor::HostTensor> GgufTensors::find(std::string_view name) const {
   ++position->second.user_count;
   std::vector<float>& values = position->second.values;
   if (is_new) values = is_joined ? joined(name, tensor) : decoded(name, tensor);
-  const auto count = static_cast<int64_t>(values.size());
   return tensor::HostTensor{.name = std::string(name),
                             .dtype = tensor::DType::kF32,
-                            .shape = is_joined ? tensor::Shape(std::span(tensor.shape)) : tensor::Shape{count},
+                            .shape = tensor.shape.empty() ? tensor::Shape{1} : tensor::Shape(std::span(tensor.shape)),
                             .data = reinterpret_cast<const std::byte*>(values.data())};
 }
 

@@ -98,7 +98,7 @@ std::unique_ptr<RecurrentWeights> load_recurrent(WeightPacker& packer, tensor::B
   weights->conv_bias = vector(tensors.conv_bias);
   if (tensors.decay) {
     std::vector<float> decay = packer.values(tensors.decay->name);
-    for (float& value : decay) value = std::exp(value);
+    for (float& value : decay) value = config.names.stores_decay_rates ? -value : std::exp(value);
     weights->decay = backend.make_vector(decay);
   }
   weights->step_bias = one(tensors.step_bias);

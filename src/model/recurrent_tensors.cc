@@ -96,12 +96,15 @@ class MixerLister {
       tensors_.input = split_matrix(names_.weight(index_, names_.delta_qkv),
                                     {{"q", net.key_width()}, {"k", net.key_width()}, {"v", net.value_width()}});
       tensors_.input.push_back(matrix(names_.weight(index_, names_.delta_z), net.value_width()));
-      tensors_.steps = {matrix(names_.weight(index_, names_.delta_b), heads),
-                        matrix(names_.weight(index_, names_.delta_a), heads)};
     } else {
       const int64_t values = net.value_width() / net.key_head_count;
       tensors_.input = interleaved(net, names_.fused_delta_qkvz,
                                    {{"q", net.key_dim}, {"k", net.key_dim}, {"v", values}, {"z", values}});
+    }
+    if (names_.fused_delta_ba.empty()) {
+      tensors_.steps = {matrix(names_.weight(index_, names_.delta_b), heads),
+                        matrix(names_.weight(index_, names_.delta_a), heads)};
+    } else {
       const int64_t each = heads / net.key_head_count;
       tensors_.steps = interleaved(net, names_.fused_delta_ba, {{"b", each}, {"a", each}});
     }

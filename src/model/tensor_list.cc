@@ -75,6 +75,7 @@ bool same(const StoredTensor& left, const StoredTensor& right) {
 
 Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config) {
   find_expert_storage(checkpoint, config);
+  split_fused_tensors(checkpoint, config);
   return untie_separate_head(checkpoint, config);
 }
 
@@ -89,6 +90,23 @@ void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config) {
       names.expert_storage = ExpertStorage::kSeparate;
     return;
   }
+}
+
+void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config) {
+  TensorNames& names = config.names;
+  const auto split = [&](std::string_view& fused, std::string_view separate) {
+    if (fused.empty()) return;
+    for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+      if (checkpoint.contains(names.weight(layer, fused))) return;
+      if (!checkpoint.contains(names.weight(layer, separate))) continue;
+      fused = {};
+      return;
+    }
+  };
+  split(names.fused_gate_up, names.up);
+  split(names.fused_shared_gate_up, names.shared_up);
+  split(names.fused_delta_qkvz, names.delta_qkv);
+  split(names.fused_delta_ba, names.delta_b);
 }
 
 Result<void> untie_separate_head(const Checkpoint& checkpoint, ModelConfig& config) {

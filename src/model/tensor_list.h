@@ -65,13 +65,16 @@ struct TensorSpec {
 /// Empty: they follow one another.
 [[nodiscard]] std::vector<int64_t> row_order(const TensorSpec& spec, tensor::TermRange rows);
 
-/// Adapts a config to what the checkpoint holds: see untie_separate_head and find_expert_storage. Call it before
-/// anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
+/// Adapts a config to what the checkpoint holds: see untie_separate_head, find_expert_storage and split_fused_tensors.
+/// Call it before anything is derived from `config`, and on every node alike. Errors: those of Checkpoint::find_stored.
 [[nodiscard]] Result<void> adapt_to_checkpoint(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Sets how experts are stored where the checkpoint has one tensor for all of a layer in place of separate ones, or the
 /// other way round.
 void find_expert_storage(const Checkpoint& checkpoint, ModelConfig& config);
+
+/// Clears the fused names of tensors that the checkpoint stores one by one.
+void split_fused_tensors(const Checkpoint& checkpoint, ModelConfig& config);
 
 /// Unties a head that config.json ties to the embedding when the checkpoint holds a different one. Adapters that
 /// trained the head and were merged leave config.json unchanged. The log reports it. It compares both tensors where

@@ -61,6 +61,7 @@ struct TensorNames {
   std::string_view mixer_input = {};  ///< of Mamba-2, rows z | x | B | C | dt, and of a short convolution, B | C | x
   std::string_view mixer_conv = "linear_attn.conv1d";
   std::string_view mixer_decay = "linear_attn.A_log";        ///< has no ending
+  bool stores_decay_rates = false;                           ///< mixer_decay has -exp(A_log)
   std::string_view mixer_step_bias = "linear_attn.dt_bias";  ///< has no ending
   std::string_view mixer_skip = {};                          ///< has no ending
   std::string_view mixer_norm = "linear_attn.norm";

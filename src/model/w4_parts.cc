@@ -13,7 +13,9 @@ using tensor::W4Storage;
 /// Returns whether weights are stored in 4 bits that can be packed together.
 bool have_one_kind(std::span<const W4Source> sources) {
   const auto kind_of = [](const W4Source& source) {
-    return source.stored != nullptr ? weights::w4_kind(*source.stored) : std::nullopt;
+    auto kind = source.stored != nullptr ? weights::w4_kind(*source.stored) : std::nullopt;
+    if (kind && kind->has_half_scales && !source.keeps_halves) kind.reset();
+    return kind;
   };
   const auto first = kind_of(sources.front());
   return first && std::ranges::all_of(sources, [&](const W4Source& source) { return kind_of(source) == first; });

@@ -22,6 +22,7 @@ struct W4Source {
   const weights::StoredWeight* stored = nullptr;  ///< a weight in a format of its own, whose rows are in order
   tensor::TermRange rows;                         ///< of `stored`
   std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
+  bool keeps_halves = false;                      ///< groups of 16 columns can be packed
 };
 
 /// Returns whether weights that are packed together can keep the 4 bits in which they are stored. `shards`, unless

@@ -179,7 +179,8 @@ std::vector<W4Source> WeightParts::w4_sources(std::span<const std::string> names
     sources.push_back({.plain = {},
                        .stored = found.stored && is_in_order(found) ? &*found.stored : nullptr,
                        .rows = found.rows,
-                       .columns = found.columns});
+                       .columns = found.columns,
+                       .keeps_halves = options_.keeps_w4_halves});
   }
   return sources;
 }

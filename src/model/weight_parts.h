@@ -44,10 +44,11 @@ struct PackingMemory {
 
 /// What WeightParts converts stored weights to.
 struct ConversionOptions {
-  bool rounds_to_bf16 = false;  ///< decoded weights are rounded to bf16
-  bool keeps_fp8 = false;       ///< weights that are stored in E4M3 keep it, without a quantization
-  bool keeps_w4 = false;        ///< weights that are stored in 4 bits keep them, without a quantization
-  int32_t threads = 0;          ///< that decode and quantize; 0: one per processor
+  bool rounds_to_bf16 = false;   ///< decoded weights are rounded to bf16
+  bool keeps_fp8 = false;        ///< weights that are stored in E4M3 keep it, without a quantization
+  bool keeps_w4 = false;         ///< weights that are stored in 4 bits keep them, without a quantization
+  bool keeps_w4_halves = false;  ///< those with groups of 16 columns too
+  int32_t threads = 0;           ///< that decode and quantize; 0: one per processor
 };
 
 /// A rank's parts of the weights of a span, as the checkpoint stores them, and their conversion to what backends pack.

@@ -213,7 +213,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 5;
+inline constexpr int kArithmeticRevision = 6;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -255,12 +255,15 @@ class Backend {
   /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits. Where quantizes_inputs() says so, they
   /// quantize inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_w4() const { return false; }
+  /// Returns whether they take matrices with half_scales.
+  [[nodiscard]] virtual bool packs_w4_halves() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w4(const W4Matrix& gate, const W4Matrix& up);
-  /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. Their results equal, bit for bit, GEMMs
-  /// with the decoded weights rounded to the compute dtype, unless the backend was made to round inputs to E4M3 too.
+  /// Returns whether pack_fp8 and its kin exist, which keep weights in E4M3. On a GPU results equal, bit for bit, GEMMs
+  /// with the decoded weights rounded to the compute dtype, unless it was made to round inputs to E4M3 too. A CPU may
+  /// scale sums instead of weights, so that none is rounded.
   [[nodiscard]] virtual bool packs_fp8() const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_fp8(std::span<const Fp8Matrix> parts);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_fp8(const Fp8Matrix& gate, const Fp8Matrix& up);

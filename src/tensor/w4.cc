@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/parallel_for.h"
+#include "tensor/fp8.h"
 
 namespace millrace::tensor {
 namespace {
@@ -133,7 +134,7 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, W4Storage
 bool fit_together_w4(std::span<const W4Matrix> parts) {
   const W4Matrix& first = parts.front();
   return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
-    return part.values == first.values &&
+    return part.values == first.values && (part.half_scales != nullptr) == (first.half_scales != nullptr) &&
            (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
   });
 }
@@ -155,6 +156,7 @@ uint8_t W4Matrix::code(int64_t row, int64_t col) const {
 float W4Matrix::scale(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
   const float scale = element(scales, scale_dtype, row * groups() + at / group);
+  if (half_scales != nullptr) return scale * kE4M3[half_scales[row * halves() + at / kW4Half]];
   if (unit_scales == nullptr) return scale;
   return scale * static_cast<float>(unit_scales[row * units() + at / kW4Unit]);
 }
@@ -170,7 +172,8 @@ float W4Matrix::minimum(int64_t row, int64_t col) const {
 size_t W4Matrix::bytes() const {
   const auto each_group = static_cast<int64_t>(size_of(scale_dtype)) * (offsets == W4Offsets::kMinimums ? 2 : 1) +
                           (offsets == W4Offsets::kZeroPoints ? 1 : 0);
-  const int64_t each_unit = (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0);
+  const int64_t each_unit =
+      (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0) + (half_scales != nullptr ? 2 : 0);
   return static_cast<size_t>(
       rows * ((cols + 1) / 2 + (cols + group - 1) / group * each_group + (cols + kW4Unit - 1) / kW4Unit * each_unit));
 }
@@ -190,7 +193,8 @@ W4Matrix W4Storage::view() const {
           .zero_points = or_null(zero_points),
           .minimums = or_null(minimums),
           .unit_scales = or_null(unit_scales),
-          .unit_minimums = or_null(unit_minimums)};
+          .unit_minimums = or_null(unit_minimums),
+          .half_scales = or_null(half_scales)};
 }
 
 W4Matrix row_slice(const W4Matrix& matrix, TermRange rows) {
@@ -206,6 +210,7 @@ W4Matrix row_slice(const W4Matrix& matrix, TermRange rows) {
   if (slice.minimums != nullptr) slice.minimums += group_bytes;
   if (slice.unit_scales != nullptr) slice.unit_scales += rows.begin * matrix.units();
   if (slice.unit_minimums != nullptr) slice.unit_minimums += rows.begin * matrix.units();
+  if (slice.half_scales != nullptr) slice.half_scales += rows.begin * matrix.halves();
   return slice;
 }
 
@@ -242,6 +247,7 @@ W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
   copy(storage.minimums, matrix.minimums, scale_bytes);
   copy(storage.unit_scales, matrix.unit_scales, matrix.units());
   copy(storage.unit_minimums, matrix.unit_minimums, matrix.units());
+  copy(storage.half_scales, matrix.half_scales, matrix.halves());
   return storage;
 }
 
@@ -274,7 +280,7 @@ void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t cou
   int zero = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t col = first + i;
-    if (const int64_t at = matrix.first_col + col; i == 0 || at % kW4Unit == 0) {
+    if (const int64_t at = matrix.first_col + col; i == 0 || at % kW4Half == 0) {
       scale = matrix.scale(row, col);
       minimum = matrix.minimum(row, col);
       if (matrix.offsets == W4Offsets::kZeroPoints)

@@ -15,12 +15,14 @@
 /// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
 ///
 /// One description holds the 4-bit formats of other libraries without loss: integers with zero points (compressed-
-/// tensors, GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS and MXFP4. Formats with groups of fewer than 32 inputs do not
-/// fit.
+/// tensors, GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4. Other formats with groups of fewer than 32
+/// inputs do not fit.
 namespace millrace::tensor {
 
 /// Inputs per unit, whose activations share a scale. Groups are multiples of it.
 inline constexpr int64_t kW4Unit = 32;
+/// Inputs that share one of W4Matrix::half_scales.
+inline constexpr int64_t kW4Half = kW4Unit / 2;
 
 /// The integers that codes stand for.
 enum class W4Values : uint8_t {
@@ -57,9 +59,12 @@ struct W4Matrix {
   // Further factors of the scales and minimums of each 32 columns; null: 1.
   const int8_t* unit_scales = nullptr;    // [rows, units()]
   const int8_t* unit_minimums = nullptr;  // [rows, units()]
+  // Further factors of the scales of each 16 columns, in E4M3; null: 1. They exclude offsets and unit_scales.
+  const uint8_t* half_scales = nullptr;  // [rows, halves()]
 
   [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }
   [[nodiscard]] int64_t units() const { return (stored_cols + kW4Unit - 1) / kW4Unit; }
+  [[nodiscard]] int64_t halves() const { return (stored_cols + kW4Half - 1) / kW4Half; }
   [[nodiscard]] int64_t row_bytes() const { return (stored_cols + 1) / 2; }
   /// Returns the code of a weight.
   [[nodiscard]] uint8_t code(int64_t row, int64_t col) const;
@@ -85,6 +90,7 @@ struct W4Storage {
   std::vector<std::byte> minimums;
   std::vector<int8_t> unit_scales;
   std::vector<int8_t> unit_minimums;
+  std::vector<uint8_t> half_scales;
   [[nodiscard]] W4Matrix view() const;
 };
 
@@ -110,7 +116,8 @@ inline constexpr int64_t kReadRows = 32;
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
-/// Returns whether matrices can be packed together: codes of the same integers, and not minimums with other offsets.
+/// Returns whether matrices can be packed together: codes of the same integers, not minimums with other offsets, and
+/// half_scales in all or none.
 [[nodiscard]] bool fit_together_w4(std::span<const W4Matrix> parts);
 
 }  // namespace millrace::tensor

@@ -183,11 +183,12 @@ float group_scale(const StoredWeight& weight, int64_t row, int64_t group) {
                   row / weight.group_rows * weight.scales.row_stride + group * weight.scales.group_stride);
 }
 
-int64_t stored_row(const BlockArray& blocks, int64_t row) {
-  if (blocks.paired_rows == 0) return row;
-  const int64_t within = row % blocks.paired_rows;
-  const int64_t half = blocks.paired_rows / 2;
-  return row - within + 2 * (within % half) + within / half;
+int64_t StoredOrder::stored(int64_t item) const {
+  if (outer == 0 || item < first) return item;
+  const int64_t within = (item - first) % (outer * inner * block);
+  const int64_t outer_index = within / (inner * block);
+  const int64_t inner_index = within / block % inner;
+  return item - within + (inner_index * outer + outer_index) * block + within % block;
 }
 
 int64_t StoredWeight::group_count() const {
@@ -201,13 +202,19 @@ size_t StoredWeight::stored_bytes() const {
 void decode_rows(const StoredWeight& weight, int64_t first, int64_t count, float* out) {
   if (weight.has_blocks()) {
     const size_t row_bytes = weight.blocks.bytes.size() / static_cast<size_t>(weight.rows);
+    std::vector<float> stored_columns;
     for (int64_t row = 0; row < count; ++row) {
       float* const to = out + row * weight.cols;
-      const auto at = static_cast<size_t>(stored_row(weight.blocks, first + row));
+      const auto at = static_cast<size_t>(weight.blocks.row_order.stored(first + row));
       decode_blocks(weight.blocks.ggml_type, weight.blocks.bytes.subspan(at * row_bytes, row_bytes),
                     std::span(to, static_cast<size_t>(weight.cols)));
-      if (weight.blocks.factor == 1.0f) continue;
-      for (int64_t k = 0; k < weight.cols; ++k) to[k] *= weight.blocks.factor;
+      if (weight.blocks.factor != 1.0f) {
+        for (int64_t k = 0; k < weight.cols; ++k) to[k] *= weight.blocks.factor;
+      }
+      if (weight.blocks.column_order.is_in_order()) continue;
+      stored_columns.assign(to, to + weight.cols);
+      for (int64_t k = 0; k < weight.cols; ++k)
+        to[k] = stored_columns[static_cast<size_t>(weight.blocks.column_order.stored(k))];
     }
     return;
   }

@@ -65,17 +65,27 @@ struct ZeroArray {
   int64_t group_count = 0;
 };
 
+/// The order in which the rows, or columns, of a matrix are stored. Those before `first` are in order. The others are
+/// in periods of outer · inner · block, of which item (a, b, c) of [outer, inner, block] is stored as (b, a, c).
+struct StoredOrder {
+  int64_t first = 0;
+  int64_t outer = 0;  ///< 0: all are in order
+  int64_t inner = 1;
+  int64_t block = 1;
+  [[nodiscard]] bool is_in_order() const { return outer == 0; }
+  /// Returns where an item is stored.
+  [[nodiscard]] int64_t stored(int64_t item) const;
+  friend bool operator==(const StoredOrder&, const StoredOrder&) = default;
+};
+
 /// Blocks of a GGUF file, by ggml's number of their type.
 struct BlockArray {
   uint32_t ggml_type = 0;
   std::span<const std::byte> bytes;
-  float factor = 1.0f;      ///< multiplies every value
-  int64_t paired_rows = 0;  ///< rows of a head in which rows 2i and 2i+1 are rows i and i + paired_rows/2 of the
-                            ///< matrix; 0: all rows are in order
+  float factor = 1.0f;  ///< multiplies every value
+  StoredOrder row_order = {};
+  StoredOrder column_order = {};
 };
-
-/// Returns where the blocks of a matrix's row are stored.
-[[nodiscard]] int64_t stored_row(const BlockArray& blocks, int64_t row);
 
 /// A matrix [rows, cols] as a checkpoint stores it, in any format: W[n, k] = (code - zero) · scale, or blocks of GGUF.
 /// Rows are output features. A view of mapped files, which outlive it. Plain data; decode_rows() interprets it.

@@ -14,6 +14,7 @@ namespace {
 
 using tensor::BFloat16;
 using tensor::DType;
+using tensor::kW4Half;
 using tensor::kW4Unit;
 using tensor::TermRange;
 using tensor::W4Offsets;
@@ -59,12 +60,19 @@ bool has_plain_groups(const StoredWeight& weight) {
   return true;
 }
 
+/// Returns whether a weight has the groups of NVFP4: E4M3 scales of 16 columns, and a scale of all.
+bool is_nvfp4(const StoredWeight& weight) {
+  return weight.codes.kind == CodeKind::kE2M1 && weight.scales.kind == ScaleKind::kE4M3 && weight.group_rows == 1 &&
+         weight.group_cols == kW4Half && weight.group_index.empty();
+}
+
 /// Converts rows of codes with scales and zero points.
 class CodeConverter {
  public:
   explicit CodeConverter(const StoredWeight& weight)
       : weight_(weight),
-        groups_(weight.group_count()),
+        is_nvfp4_(is_nvfp4(weight)),
+        groups_(is_nvfp4_ ? 1 : weight.group_count()),
         has_zeros_(weight.codes.kind == CodeKind::kUnsigned &&
                    !(weight.zeros.order == ZeroArray::Order::kConstant && weight.zeros.constant == 8)) {}
 
@@ -76,12 +84,13 @@ class CodeConverter {
                       .cols = weight_.cols,
                       .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
                       .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
-                      .group = weight_.group_cols > 0 ? weight_.group_cols : whole,
+                      .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
                       .scale_dtype = scale_dtype(rows)};
     const auto count = static_cast<size_t>(rows.size() * groups_);
     storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
     storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
     if (has_zeros_) storage.zero_points.resize(count);
+    if (is_nvfp4_) storage.half_scales.resize(static_cast<size_t>(rows.size() * storage.view().halves()));
     return storage;
   }
 
@@ -95,6 +104,7 @@ class CodeConverter {
       for (int64_t i = 0; i < count; ++i) {
         pack(codes.data() + i * weight_.cols, storage.codes.data() + (block + i) * row_bytes);
         for (int64_t group = 0; group < groups_; ++group) write_group(first, block + i, group, storage);
+        if (is_nvfp4_) write_half_scales(first, block + i, storage);
       }
     }
   }
@@ -106,7 +116,17 @@ class CodeConverter {
     if (k < weight_.cols) out[k / 2] = codes[k];
   }
 
+  void write_half_scales(int64_t first, int64_t row, W4Storage& storage) const {
+    const int64_t halves = storage.view().halves();
+    for (int64_t half = 0; half < halves; ++half) {
+      const int64_t from = (first + row) * weight_.scales.row_stride + half * weight_.scales.group_stride;
+      storage.half_scales[static_cast<size_t>(row * halves + half)] =
+          static_cast<uint8_t>(weight_.scales.bytes[static_cast<size_t>(from)]);
+    }
+  }
+
   [[nodiscard]] float scale(int64_t row, int64_t group) const {
+    if (is_nvfp4_) return 0.5f * weight_.scales.factor / weight_.scales.divisor;
     const float stored = group_scale(weight_, row, group);
     return weight_.codes.kind == CodeKind::kE2M1 ? 0.5f * stored : stored;
   }
@@ -143,6 +163,7 @@ class CodeConverter {
   }
 
   const StoredWeight& weight_;
+  const bool is_nvfp4_;
   const int64_t groups_;
   const bool has_zeros_;
 };
@@ -179,7 +200,7 @@ class BlockConverter {
     const int64_t per_row = weight_.cols / block_weights_;
     const auto* const bytes = reinterpret_cast<const uint8_t*>(weight_.blocks.bytes.data());
     for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* const blocks = bytes + stored_row(weight_.blocks, first + row) * per_row * block_bytes_;
+      const uint8_t* const blocks = bytes + weight_.blocks.row_order.stored(first + row) * per_row * block_bytes_;
       for (int64_t block = 0; block < per_row; ++block)
         convert_block(blocks + block * block_bytes_, row * per_row + block, storage);
     }
@@ -267,9 +288,10 @@ W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
 
 std::optional<W4Kind> w4_kind(const StoredWeight& weight) {
   if (weight.has_blocks()) {
-    if (weight.blocks.factor != 1.0f) return std::nullopt;
+    if (weight.blocks.factor != 1.0f || !weight.blocks.column_order.is_in_order()) return std::nullopt;
     return kind_of_blocks(weight.blocks.ggml_type);
   }
+  if (is_nvfp4(weight)) return W4Kind{.values = W4Values::kTwiceE2M1, .has_half_scales = true};
   const ScaleArray& scales = weight.scales;
   const bool has_scales = scales.kind != ScaleKind::kNone && scales.kind != ScaleKind::kE4M3 && scales.factor == 1.0f &&
                           scales.divisor == 1.0f;

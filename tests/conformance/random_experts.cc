@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "conformance/random_fp8.h"
+
 namespace millrace::test {
 
 using tensor::DType;
@@ -11,7 +13,7 @@ using tensor::Feature;
 using tensor::Routing;
 
 std::string shown(const BackendCase& backend_case, const ExpertSizes& sizes, ExpertFormat format, int64_t rows) {
-  const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8", "w4"};
+  const char* const names[] = {"plain", "w8", "w8a8", "w8a8_int8", "fp8", "w4"};
   const Routing& routing = sizes.routing;
   return fmt::format(
       "{}, {}: {} rows of {}, {} of {} experts of {}, renormalize {}, score {}, scale {}, {} biases, {} of {} groups "
@@ -31,6 +33,9 @@ ExpertSizes random_sizes(Random& random) {
 }
 
 namespace {
+
+/// The blocks of experts in E4M3.
+constexpr Fp8Block kExpertBlock = {16, 64};
 
 /// Draws groups of two or more experts, if the count of experts has such a divisor.
 void draw_groups(Random& random, int32_t experts, Routing& routing) {
@@ -72,7 +77,8 @@ ExpertSizes random_sizes(Random& random, const tensor::Backend& backend) {
 
 std::vector<ExpertFormat> expert_formats_of(const tensor::Backend& backend) {
   if (!tensor::quantizes_inputs(backend)) return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW4};
-  return {ExpertFormat::kCompute, ExpertFormat::kW8, ExpertFormat::kW8A8, ExpertFormat::kW8A8Int8, ExpertFormat::kW4};
+  return {ExpertFormat::kCompute,  ExpertFormat::kW8,  ExpertFormat::kW8A8,
+          ExpertFormat::kW8A8Int8, ExpertFormat::kFp8, ExpertFormat::kW4};
 }
 
 RandomExperts::RandomExperts(Random& random, tensor::Backend& backend, const ExpertSizes& sizes, ExpertFormat format,
@@ -141,6 +147,16 @@ void RandomExperts::pack(const tensor::HostTensor& gate, const tensor::HostTenso
     if (sizes_.gated) dense.push_back({backend_.pack_gate_up(gate, up), backend_.pack({&down, 1})});
     return;
   }
+  if (format_ == ExpertFormat::kFp8) {
+    const Fp8Storage small_gate = sizes_.gated ? rounded_to_fp8(gate, kExpertBlock) : Fp8Storage{};
+    const Fp8Storage small_up = rounded_to_fp8(up, kExpertBlock);
+    const Fp8Storage small_down = rounded_to_fp8(down, kExpertBlock);
+    packer.add_fp8(small_gate.matrix, small_up.matrix, small_down.matrix);
+    if (sizes_.gated)
+      dense.push_back(
+          {backend_.pack_gate_up_fp8(small_gate.matrix, small_up.matrix), backend_.pack_fp8({&small_down.matrix, 1})});
+    return;
+  }
   if (format_ == ExpertFormat::kW4) {
     const tensor::W4Storage small_gate = sizes_.gated ? tensor::quantize_w4(gate) : tensor::W4Storage{};
     const tensor::W4Storage small_up = tensor::quantize_w4(up);
@@ -169,7 +185,9 @@ Values RandomExperts::stood_for(const tensor::HostTensor& tensor) const {
     const Values exact = reference::to_floats(tensor::quantize_w4(tensor).view());
     return rounds_inputs() ? exact : reference::rounded(exact, DType::kBF16);
   }
-  const Values exact = reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
+  const Values exact = format_ == ExpertFormat::kFp8
+                           ? tensor::decode(rounded_to_fp8(tensor, kExpertBlock).matrix)
+                           : reference::to_floats(tensor::quantize_w8(tensor, scaling()).view());
   return rounds_inputs() ? exact : reference::rounded(exact, w8_dtype_);
 }
 

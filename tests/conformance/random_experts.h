@@ -12,7 +12,7 @@ namespace millrace::test {
 /// The error of a feature: silu(gate) · up, each a sum of up to 150 terms of about 1 / sqrt(150) in size.
 inline constexpr float kFeatureError = 2e-5f;
 
-enum class ExpertFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kW4 };
+enum class ExpertFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kW4 };
 
 struct ExpertSizes {
   int64_t hidden = 0;

@@ -41,12 +41,14 @@ W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& ki
                     .zero_points = {},
                     .minimums = {},
                     .unit_scales = {},
-                    .unit_minimums = {}};
+                    .unit_minimums = {},
+                    .half_scales = {}};
   const W4Matrix shape = storage.view();
   const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
   for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
   // Weights are about 1 in size.
-  const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f);
+  const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f) *
+                     (kind.has_half_scales ? 0x1p-3f : 1.0f);
   const auto draw = [&] {
     return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
   };
@@ -59,6 +61,9 @@ W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& ki
     storage.unit_scales.push_back(static_cast<int8_t>(number(-32, 63)));
     if (kind.offsets == W4Offsets::kMinimums) storage.unit_minimums.push_back(static_cast<int8_t>(number(0, 63)));
   }
+  // Factors are 1 to 16, and some are zero.
+  for (int64_t i = 0; kind.has_half_scales && i < rows * shape.halves(); ++i)
+    storage.half_scales.push_back(static_cast<uint8_t>(number(0, 9) == 0 ? 0 : number(0x38, 0x58)));
   return storage;
 }
 

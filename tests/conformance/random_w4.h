@@ -15,6 +15,7 @@ struct W4Kind {
   int64_t group = 32;
   tensor::DType scale_dtype = tensor::DType::kBF16;
   bool has_factors = false;
+  bool has_half_scales = false;
 };
 
 inline constexpr W4Kind kW4Kinds[] = {
@@ -36,6 +37,11 @@ inline constexpr W4Kind kW4Kinds[] = {
      .scale_dtype = tensor::DType::kF16,
      .has_factors = true},
     {.name = "mxfp4", .values = tensor::W4Values::kTwiceE2M1},
+    {.name = "nvfp4",
+     .values = tensor::W4Values::kTwiceE2M1,
+     .group = 4096,
+     .scale_dtype = tensor::DType::kF32,
+     .has_half_scales = true},
 };
 
 /// Draws codes, scales and offsets with which weights are about 1 in size.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "conformance/harness.h"
+#include "conformance/random_fp8.h"
 #include "tensor/quantized_inputs.h"
 #include "tensor/slices.h"
 
@@ -16,7 +17,7 @@ using tensor::W8Activations;
 
 namespace {
 
-enum class Format : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kW4, kW4Wide };
+enum class Format : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kFp8Rows, kW4, kW4Wide };
 
 /// A sum over the outputs of heads, or of `inputs` features.
 struct Sum {
@@ -38,7 +39,8 @@ constexpr Sum kSums[] = {{.heads = 16, .inputs = 512},
 
 std::vector<Format> formats_of(const tensor::Backend& backend) {
   if (!tensor::quantizes_inputs(backend)) return {Format::kCompute, Format::kW8, Format::kW4, Format::kW4Wide};
-  return {Format::kCompute, Format::kW8, Format::kW8A8, Format::kW8A8Int8, Format::kW4, Format::kW4Wide};
+  return {Format::kCompute, Format::kW8,      Format::kW8A8, Format::kW8A8Int8,
+          Format::kFp8,     Format::kFp8Rows, Format::kW4,   Format::kW4Wide};
 }
 
 Values columns(const Values& matrix, int64_t width, TermRange cols) {
@@ -74,15 +76,17 @@ class ShardedCase {
         plain(random.normal(out * sum.inputs), backend.compute_dtype(), out, sum.inputs),
         quantized(tensor::quantize_w8(plain.tensor(), format == Format::kW8A8Int8 ? tensor::W8Scaling::kPerChannel
                                                                                   : tensor::W8Scaling::kPerGroup)),
+        fp8(rounded_to_fp8(plain.tensor(), format == Format::kFp8Rows ? Fp8Block{1, 0} : Fp8Block{48, 64})),
         quantized_w4(tensor::quantize_w4(plain.tensor(), format == Format::kW4Wide ? 256 : 32)),
         backend_(backend),
         format_(format),
         bias_(backend.make_vector(bias)) {}
 
+  [[nodiscard]] bool is_fp8() const { return format_ == Format::kFp8 || format_ == Format::kFp8Rows; }
   [[nodiscard]] bool has_4_bits() const { return format_ == Format::kW4 || format_ == Format::kW4Wide; }
   /// Returns whether a rank's columns can be cut from the weight.
   [[nodiscard]] bool can_cut(int32_t ranks) const {
-    if (format_ == Format::kCompute || format_ == Format::kW8A8Int8) return true;
+    if (format_ == Format::kCompute || format_ == Format::kW8A8Int8 || is_fp8()) return true;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       if (sum.shards({rank, ranks}).owned().begin % tensor::kW8Group != 0) return false;
     }
@@ -93,6 +97,7 @@ class ShardedCase {
     if (format_ == Format::kCompute) {
       return backend_.pack_sharded(tensor::column_slice(plain.tensor(), shards.owned()).tensor, shards);
     }
+    if (is_fp8()) return backend_.pack_sharded_fp8(tensor::column_slice(fp8.matrix, shards.owned()), shards);
     if (has_4_bits())
       return backend_.pack_sharded_w4(tensor::column_slice(quantized_w4.view(), shards.owned()), shards);
     const auto inputs = format_ == Format::kW8 ? W8Activations::kUnquantized : W8Activations::kInt8;
@@ -164,6 +169,7 @@ class ShardedCase {
   const Values before;
   const HostMatrix plain;
   const tensor::W8Storage quantized;
+  const Fp8Storage fp8;
   const tensor::W4Storage quantized_w4;
 
  private:
@@ -201,7 +207,7 @@ class ShardedCase {
 };
 
 std::string shown(const BackendCase& backend_case, const Sum& sum, Format format) {
-  constexpr const char* kNames[] = {"plain", "w8", "w8a8", "w8a8_int8", "w4", "w4 of 256"};
+  constexpr const char* kNames[] = {"plain", "w8", "w8a8", "w8a8_int8", "fp8", "fp8 of rows", "w4", "w4 of 256"};
   return fmt::format("{}, {}: {} inputs, {} heads", backend_case.name, kNames[static_cast<size_t>(format)], sum.inputs,
                      sum.heads);
 }
@@ -245,6 +251,8 @@ TEST_CASE("a GEMM in shards agrees with the reference") {
         Values weights = reference::to_floats(sharded.plain.tensor());
         if (sharded.has_4_bits()) {
           weights = reference::to_floats(sharded.quantized_w4.view());
+        } else if (sharded.is_fp8()) {
+          weights = reference::rounded(tensor::decode(sharded.fp8.matrix), backend_case.w8_dtype());
         } else if (format != Format::kCompute) {
           weights = reference::to_floats(sharded.quantized.view());
           if (format == Format::kW8) weights = reference::rounded(weights, backend_case.w8_dtype());

@@ -133,9 +133,10 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 73);
   constexpr int64_t kIn = 400;
-  const std::array<std::vector<W4Kind>, 3> stacks = {std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]},
+  const std::array<std::vector<W4Kind>, 4> stacks = {std::vector<W4Kind>{kW4Kinds[0], kW4Kinds[1], kW4Kinds[4]},
                                                      {kW4Kinds[5], kW4Kinds[6]},
-                                                     {kW4Kinds[7], kW4Kinds[8]}};
+                                                     {kW4Kinds[7], kW4Kinds[8]},
+                                                     {kW4Kinds[10], kW4Kinds[10]}};
   for (const BackendCase& backend_case : backend_cases()) {
     INFO(backend_case.name);
     const auto backend = backend_case.make();
@@ -162,6 +163,8 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
                                            random_w4(random, 2, 64, kW4Kinds[9])};
     REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
     REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
+    const W4Storage halves = random_w4(random, 2, 64, kW4Kinds[10]);
+    REQUIRE(!backend->fit_together(std::array{unlike[2].view(), halves.view()}));
   }
 }
 

@@ -161,21 +161,22 @@ TEST_CASE("tensors without a meaning outside of layers are refused") {
 }
 
 TEST_CASE("rows of q and k of a llama are pairs of a head") {
+  constexpr weights::StoredOrder kPairsOf4{.outer = 2, .inner = 2};
   GgufText text = llama(2).add("llama.attention.head_count_kv", 1);
   text.tensor("blk.0.attn_q.weight", {8, 1}, counting(8)).tensor("blk.0.attn_q.bias", {8}, counting(8));
   text.tensor("blk.0.attn_k.weight", {4, 1}, counting(4)).tensor("blk.0.attn_v.weight", {4, 1}, counting(4));
   std::unique_ptr<Joined> keeper;
   const gguf::TensorMap map = map_of(text, keeper);
-  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").paired_rows == 4);
-  CHECK(map.at("model.layers.0.self_attn.q_proj.bias").paired_rows == 4);
-  CHECK(map.at("model.layers.0.self_attn.k_proj.weight").paired_rows == 4);
-  CHECK(map.at("model.layers.0.self_attn.v_proj.weight").paired_rows == 0);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").row_order == kPairsOf4);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.bias").row_order == kPairsOf4);
+  CHECK(map.at("model.layers.0.self_attn.k_proj.weight").row_order == kPairsOf4);
+  CHECK(map.at("model.layers.0.self_attn.v_proj.weight").row_order == weights::StoredOrder());
   CHECK_THAT(map_error(llama(2).tensor("blk.0.attn_q.weight", {6, 1}, counting(6))).message,
              Mentions("blk.0.attn_q.weight", "6 rows", "2 heads"));
   GgufText qwen;
   qwen.add("general.architecture", "qwen2").add("qwen2.attention.head_count", 2);
   qwen.tensor("blk.0.attn_q.weight", {8, 1}, counting(8));
-  CHECK(map_of(qwen, keeper).at("model.layers.0.self_attn.q_proj.weight").paired_rows == 0);
+  CHECK(map_of(qwen, keeper).at("model.layers.0.self_attn.q_proj.weight").row_order == weights::StoredOrder());
 }
 
 TEST_CASE("stacked and fused tensors are taken apart") {
@@ -204,7 +205,7 @@ TEST_CASE("stacked and fused tensors are taken apart") {
   check("model.layers.0.self_attn.q_proj.weight", {4, 1}, 0);
   check("model.layers.0.self_attn.k_proj.weight", {2, 1}, 4);
   check("model.layers.0.self_attn.v_proj.weight", {2, 1}, 6);
-  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").paired_rows == 2);
+  CHECK(map.at("model.layers.0.self_attn.q_proj.weight").row_order == weights::StoredOrder{.outer = 2, .inner = 1});
   CHECK_THAT(map_error(llama().tensor("blk.0.ffn_up_exps.weight", {3, 2}, counting(6))).message,
              Mentions("blk.0.ffn_up_exps.weight", "[3, 2]"));
   CHECK_THAT(map_error(llama(3).tensor("blk.0.attn_qkv.weight", {8, 1}, counting(8))).message, Mentions("8 rows"));
@@ -218,6 +219,8 @@ TEST_CASE("factors of weights are those of their experts") {
   text.tensor("blk.0.ffn_up_exps.weight", {2, 1, 1}, counting(2));
   text.tensor("blk.0.ffn_up_exps.scale", {2}, std::vector<float>{0.5f, 2.0f});
   text.tensor("output.weight", {1, 1}, kOne).tensor("output.scale", {1}, std::vector<float>{3.0f});
+  // Scales of inputs stand beside weights in NVFP4.
+  text.tensor("blk.0.ffn_up_exps.input_scale", {2}, counting(2)).tensor("output.input_scale", {1}, kOne);
   std::unique_ptr<Joined> keeper;
   const gguf::TensorMap map = map_of(text, keeper);
   CHECK(map.size() == 3);
@@ -228,6 +231,59 @@ TEST_CASE("factors of weights are those of their experts") {
   GgufText few = llama().add("llama.expert_count", 3);
   few.tensor("blk.0.ffn_up_exps.weight", {3, 1, 1}, counting(3)).tensor("blk.0.ffn_up_exps.scale", {2}, counting(2));
   CHECK_THAT(map_error(few).message, Mentions("blk.0.ffn_up_exps.scale", "[2]"));
+}
+
+TEST_CASE("scales of Gemma 4 are tensors of their own") {
+  GgufText text;
+  text.add("general.architecture", "gemma4");
+  text.tensor("blk.0.ffn_gate_inp.weight", {2, 3}, counting(6)).tensor("blk.0.ffn_gate_inp.scale", {3}, counting(3));
+  text.tensor("blk.0.ffn_down_exps.weight", {2, 3, 1}, counting(6));
+  text.tensor("blk.0.ffn_down_exps.scale", {2}, counting(2));
+  text.tensor("blk.0.ffn_gate_up_exps.weight", {2, 2, 3}, counting(12));
+  text.tensor("blk.0.ffn_gate_up_exps.scale", {2}, std::vector<float>{0.5f, 2.0f});
+  text.tensor("v.blk.0.attn_q.weight", {1}, kOne).tensor("mm.input_projection.weight", {1}, kOne);
+  std::unique_ptr<Joined> keeper;
+  const gguf::TensorMap map = map_of(text, keeper);
+  CHECK(map.size() == 9);
+  CHECK(map.at("model.layers.0.router.scale").shape == std::vector<int64_t>{3});
+  CHECK(map.at("model.layers.0.router.per_expert_scale").shape == std::vector<int64_t>{2});
+  CHECK(map.at("model.layers.0.router.proj.weight").factor == 1.0f);
+  CHECK(map.at("model.layers.0.experts.1.down_proj.weight").factor == 1.0f);
+  CHECK(map.at("model.layers.0.experts.1.up_proj.weight").factor == 2.0f);
+}
+
+TEST_CASE("value heads of a delta net are put back in order") {
+  const auto delta_net = [](const char* architecture) {
+    GgufText text;
+    const std::string prefix = std::string(architecture) + ".ssm.";
+    text.add("general.architecture", architecture).add(prefix + "group_count", 2).add(prefix + "time_step_rank", 4);
+    text.add(prefix + "inner_size", 12).add(prefix + "state_size", 5);
+    text.tensor("blk.0.attn_qkv.weight", {32, 1}, counting(32)).tensor("blk.0.ssm_out.weight", {1, 12}, counting(12));
+    text.tensor("blk.0.ssm_a", {4}, counting(4)).tensor("blk.0.ssm_dt", {4}, counting(4));
+    return text.tensor("blk.0.ssm_conv1d.weight", {32, 4}, counting(128));
+  };
+  std::unique_ptr<Joined> keeper;
+  const std::string layer = "model.layers.0.linear_attn.";
+  const gguf::TensorMap map = map_of(delta_net("qwen35"), keeper);
+  CHECK(map.at(layer + "in_proj_qkv.weight").row_order ==
+        weights::StoredOrder{.first = 20, .outer = 2, .inner = 2, .block = 3});
+  CHECK(map.at(layer + "out_proj.weight").column_order == weights::StoredOrder{.outer = 2, .inner = 2, .block = 3});
+  CHECK(map.at(layer + "A_log").row_order == weights::StoredOrder{.outer = 2, .inner = 2});
+  CHECK(map.at(layer + "dt_bias").row_order == weights::StoredOrder{.outer = 2, .inner = 2});
+  CHECK(map.at(layer + "conv1d.weight").shape == std::vector<int64_t>{32, 1, 4});
+  for (const GgufText& text :
+       {delta_net("qwen3next"), delta_net("qwen35moe").add("qwen35moe.ssm.v_head_reordered", false)}) {
+    CHECK(map_of(text, keeper).at(layer + "in_proj_qkv.weight").row_order.is_in_order());
+    CHECK(map_of(text, keeper).at(layer + "out_proj.weight").column_order.is_in_order());
+  }
+  CHECK_THAT(map_error(delta_net("qwen35").tensor("blk.1.ssm_out.weight", {12, 1}, counting(12))).message,
+             Mentions("blk.1.ssm_out.weight", "[12, 1]", "12 columns"));
+  GgufText blocks;
+  blocks.add("general.architecture", "qwen35").add("qwen35.ssm.group_count", 16);
+  blocks.add("qwen35.ssm.time_step_rank", 32).add("qwen35.ssm.inner_size", 32);
+  constexpr uint32_t kQ8_0 = 8;
+  CHECK_THAT(map_error(blocks.tensor("blk.0.ssm_dt.bias", {32}, kQ8_0, std::string(34, '\0'))).message,
+             Mentions("blk.0.ssm_dt.bias", "Q8_0"));
 }
 
 TEST_CASE("tensors that are joined need their partners") {
@@ -246,6 +302,8 @@ TEST_CASE("tensors that are joined need their partners") {
   CHECK(joined.shape == std::vector<int64_t>{18, 3});
   CHECK(joined.join == gguf::TensorJoin::kLatentExpansion);
   CHECK(joined.parts.size() == 2);
+  both.tensor("blk.0.attn_kv_b.weight", {18, 3}, counting(54));
+  CHECK(map_of(both, keeper).at("model.layers.0.self_attn.kv_b_proj.weight").join == gguf::TensorJoin::kNone);
   GgufText biases;
   biases.add("general.architecture", "gpt-oss").add("gpt-oss.attention.head_count", 2);
   biases.tensor("blk.0.ffn_up_exps.bias", {2, 3}, counting(6));

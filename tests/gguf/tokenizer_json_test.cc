@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/text_file.h"
+#include "gguf/special_tokens.h"
 #include "support/gguf_text.h"
 #include "support/mentions.h"
 #include "support/paths.h"
@@ -226,6 +227,38 @@ TEST_CASE("scores decide which pieces are joined first") {
   CHECK(ids(kScores, "ad", false) == std::vector<TokenId>{2, 9});
   const auto tokenizer = tokenizer_of(small_scored(kScores));
   CHECK(tokenizer->decode({{8, 9, 8}}, true) == "ad a");
+}
+
+TEST_CASE("a vocabulary of Gemma 4 joins pieces as its merges say") {
+  GgufText file;
+  file.add("general.architecture", "gemma4").add("tokenizer.ggml.model", "gemma4");
+  file.add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<bos>", "a", "b", "c", "ab", "bc",
+                                                             "\xE2\x96\x81", "\n", "\n\n", "<0x64>"});
+  file.add("tokenizer.ggml.token_type", std::vector<int32_t>{kControl, kControl, kNormal, kNormal, kNormal, kNormal,
+                                                             kNormal, kNormal, kNormal, kNormal, kByte});
+  file.add("tokenizer.ggml.bos_token_id", 1).add("tokenizer.ggml.unknown_token_id", 0);
+  file.add("tokenizer.ggml.add_bos_token", false);
+  file.add("tokenizer.ggml.merges", std::vector<std::string>{"\n \n", "b c", "a b"});
+  const auto tokenizer = tokenizer_of(file);
+  CHECK(tokenizer->encode("abc ab\n\nd", true) == std::vector<TokenId>{1, 2, 6, 7, 5, 9, 10});
+  CHECK(tokenizer->decode({{2, 6, 7, 5, 9, 10}}, true) == "abc ab\n\nd");
+}
+
+TEST_CASE("outputs end where metadata or the vocabulary says") {
+  const auto ends_of = [](const GgufText& file) {
+    const std::string text = file.text();
+    return gguf::special_tokens(gguf::parse_file(std::as_bytes(std::span(text)), "model.gguf").value().metadata).ends;
+  };
+  const auto with = [](std::vector<std::string> tokens) {
+    const std::vector<int32_t> types(tokens.size(), kOwn);
+    GgufText file;
+    return file.add("tokenizer.ggml.tokens", tokens).add("tokenizer.ggml.token_type", types);
+  };
+  CHECK(ends_of(with({"a", "<turn|>", "<|tool_response>"})) == std::vector<int64_t>{1, 2});
+  CHECK(ends_of(with({"a", "b", "c"}).add("tokenizer.ggml.eos_token_id", 1)) == std::vector<int64_t>{1});
+  GgufText several = with({"a", "b", "c"});
+  several.add("tokenizer.ggml.eos_token_id", 1).add("tokenizer.ggml.eos_token_ids", std::vector<int32_t>{1, 2, -1, 9});
+  CHECK(ends_of(several) == std::vector<int64_t>{1, 2});
 }
 
 TEST_CASE("metadata that contradicts itself is refused by key") {

@@ -12,6 +12,8 @@ struct GgufConversion {
   std::string architecture;  ///< general.architecture
   /// Texts of config.json that files cannot say, with what stands there in place of them.
   std::vector<std::pair<std::string, std::string>> changes = {};
+  /// Weights of the file are products with multipliers of config.json, which rounds otherwise.
+  bool multiplies_weights = false;
   /// Layers of the file after the model's, which predict further tokens.
   int32_t predicting_layers = 0;
 };

@@ -14,6 +14,7 @@
 #include "support/mentions.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "weights/w4_weight.h"
 
 using namespace millrace;
 using test::GgufText;
@@ -334,13 +335,44 @@ TEST_CASE("rows of heads are undone as another implementation does them") {
       .scales = {},
       .zeros = {},
       .group_index = {},
-      .blocks = {.ggml_type = 0, .bytes = std::as_bytes(std::span(stored)), .paired_rows = 8}};
+      .blocks = {.ggml_type = 0, .bytes = std::as_bytes(std::span(stored)), .row_order = {.outer = 2, .inner = 4}}};
   std::vector<float> rows(wanted.size());
   weights::decode_rows(weight, 0, 16, rows.data());
   CHECK(rows == wanted);
   std::vector<float> part(5);
   weights::decode_rows(weight, 9, 5, part.data());
   CHECK(std::equal(part.begin(), part.end(), wanted.begin() + 9));
+}
+
+TEST_CASE("rows and columns of value heads are decoded in order") {
+  // Two key heads of three value heads with two rows or columns each, after a row that stays.
+  const weights::StoredOrder order{.first = 1, .outer = 2, .inner = 3, .block = 2};
+  const std::vector<float> wanted = {0, 1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12};
+  const auto stored = ramp(13);
+  weights::StoredWeight weight{
+      .name = "v",
+      .rows = 13,
+      .cols = 1,
+      .codes = {},
+      .scales = {},
+      .zeros = {},
+      .group_index = {},
+      .blocks = {.ggml_type = 0, .bytes = std::as_bytes(std::span(stored)), .row_order = order}};
+  std::vector<float> found(13);
+  weights::decode_rows(weight, 0, 13, found.data());
+  CHECK(found == wanted);
+  weight.rows = 1;
+  weight.cols = 13;
+  weight.blocks.row_order = {};
+  weight.blocks.column_order = order;
+  weights::decode_rows(weight, 0, 1, found.data());
+  CHECK(found == wanted);
+  // Blocks of 4 bits have columns of several heads.
+  constexpr uint32_t kQ4_0 = 2;
+  weight.blocks.ggml_type = kQ4_0;
+  CHECK_FALSE(weights::w4_kind(weight));
+  weight.blocks.column_order = {};
+  CHECK(weights::w4_kind(weight));
 }
 
 TEST_CASE("a tensor that the family has not is refused by name") {

@@ -98,6 +98,15 @@ std::vector<Format> formats() {
              {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
              {p + ".weight_scale_inv", "F32", {(rows + 7) / 8, (cols + 15) / 16}, bytes_of(draw.scales(blocks, 0.1f))}};
        }});
+  all.push_back(
+      {"FP8 in wide blocks",
+       {.method = QuantMethod::kFp8, .block_rows = 8, .block_cols = 32},
+       [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
+         const int64_t blocks = (rows + 7) / 8 * ((cols + 31) / 32);
+         return std::vector<RawTensorToWrite>{
+             {p + ".weight", "F8_E4M3", {rows, cols}, draw.bytes(rows * cols, is_finite_e4m3)},
+             {p + ".weight_scale_inv", "F32", {(rows + 7) / 8, (cols + 31) / 32}, bytes_of(draw.scales(blocks, 0.1f))}};
+       }});
   all.push_back({"FP8 per row",
                  {.method = QuantMethod::kCompressedTensors},
                  [](Draw& draw, const std::string& p, int64_t rows, int64_t cols) {
@@ -236,12 +245,16 @@ TEST_CASE("A model in any format equals the same values in f32") {
       stored.weight_format = format.format;
       const Twins twins(plain, format, 7);
       for (const tensor::DType dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
-        // In bf16 weights that fit keep 4 bits, whose inputs are rounded.
-        const bool keeps_4_bits = dtype == tensor::DType::kBF16 && std::string_view(format.name) == "MXFP4";
+        // In bf16 weights that fit keep 4 bits, whose inputs are rounded, or 8, which are not rounded to bf16 on most
+        // processors.
+        const std::string_view name = format.name;
+        const bool keeps_4_bits = dtype == tensor::DType::kBF16 && (name == "MXFP4" || name == "NVFP4");
+        const bool keeps_8_bits =
+            dtype == tensor::DType::kBF16 && (name == "FP8 in wide blocks" || name == "FP8 per row");
         const auto exact = logits_of(twins.plain.path(), plain, dtype, 1);
-        const auto wanted = keeps_4_bits ? logits_of(twins.stored.path(), stored, dtype, 1) : exact;
+        const auto wanted = keeps_4_bits || keeps_8_bits ? logits_of(twins.stored.path(), stored, dtype, 1) : exact;
         CHECK(logits_of(twins.stored.path(), stored, dtype, 1) == wanted);
-        CHECK((wanted != exact) == keeps_4_bits);
+        if (!keeps_8_bits) CHECK((wanted != exact) == keeps_4_bits);
         for (size_t i = 0; i < wanted.size(); ++i) CHECK(wanted[i] == Approx(exact[i]).margin(0.4));
         CHECK(logits_of(twins.stored.path(), stored, dtype, 2) == wanted);
       }
@@ -256,8 +269,55 @@ TEST_CASE("A model in any format equals the same values in f32") {
   }
 }
 
+/// Returns the bits per weight that a model in a format keeps packed, its router included.
+double packed_bits(const ModelConfig& config, const Format& format) {
+  ModelConfig stored = config;
+  stored.weight_format = format.format;
+  const Twins twins(config, format, 11);
+  const auto checkpoint = Checkpoint::open(twins.stored.path()).value();
+  const auto backend = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
+  const uint64_t before = cpu::packed_bytes();
+  const TestPipeline pipeline(*checkpoint, stored, *backend, {});
+  const auto head_bytes = static_cast<double>(config.vocab_size * config.hidden_size * 2);
+  double weights = 0;
+  for (const TensorSpec& spec : stage_tensors(config, {.layers = {0, config.layer_count()}})) {
+    if (spec.projection && spec.name != kHeadName) weights += static_cast<double>(spec.shape.elements());
+  }
+  return 8 * (static_cast<double>(cpu::packed_bytes() - before) - head_bytes) / weights;
+}
+
+TEST_CASE("Weights keep the bits in which a checkpoint stores them") {
+  struct Kept {
+    std::string_view name;
+    double bits = 0;
+  };
+  for (const bool sparse : {false, true}) {
+    ModelConfig config = test::plain_model({.architecture = sparse ? "Qwen3MoeForCausalLM" : "LlamaForCausalLM",
+                                            .vocab_size = 64,
+                                            .hidden_size = 256,
+                                            .intermediate_size = 512,
+                                            .layer_count = 1,
+                                            .head_count = 8,
+                                            .kv_head_count = 4,
+                                            .head_dim = 64,
+                                            .max_position = 128});
+    if (sparse)
+      test::set_experts(config, {.expert_count = 8, .experts_per_token = 2, .intermediate_size = 128}, {false, true});
+    const std::vector<Format> all = formats();
+    // Scales of FP8 take up to one bit of these small shards.
+    for (const auto& [name, bits] :
+         {Kept{"FP8 in wide blocks", 9}, Kept{"FP8 per row", 8.5}, Kept{"MXFP4", 4.5}, Kept{"NVFP4", 4.75}}) {
+      CAPTURE(sparse, name);
+      const auto format = std::ranges::find(all, name, &Format::name);
+      const double kept = packed_bits(config, *format);
+      CHECK(kept > bits - 0.5);
+      CHECK(kept < bits + 0.3);
+    }
+  }
+}
+
 TEST_CASE("A quantized tensor that no config announces is refused") {
-  const Format format = formats()[2];
+  const Format format = formats()[3];
   const ModelConfig config = test_config(Kind::kDense);
   const Twins twins(config, format, 3);
   const auto checkpoint = Checkpoint::open(twins.stored.path()).value();

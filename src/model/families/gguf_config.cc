@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "gguf/config_json.h"
+#include "gguf/families.h"
 #include "model/families/read_config.h"
 #include "model/field_reader.h"
 #include "model/gguf_files.h"
@@ -57,7 +58,10 @@ Result<ModelConfig> read_gguf_config(const std::filesystem::path& path) {
   const std::filesystem::path own_path = description_folder(path) / "config.json";
   const auto own_text = read_file(own_path, kMaxConfigBytes);
   if (!own_text && own_text.error().code != ErrorCode::kNotFound) return own_text.error();
-  if (own_text && describes_model(*own_text, own_path.string())) {
+  const bool is_folded = gguf::family_of((*files)->model()).stores_products;
+  if (own_text && is_folded) {
+    log::info("{}: {} is passed over, since the weights are products with its multipliers", source, own_path.string());
+  } else if (own_text && describes_model(*own_text, own_path.string())) {
     auto own = parse_config(*own_text, own_path.string());
     if (!own) return own.error();
     RETURN_IF_ERROR(check_agreement(*own, *stored, own_path.string(), source));
@@ -70,6 +74,7 @@ Result<ModelConfig> read_gguf_config(const std::filesystem::path& path) {
   }
   config.weight_format = {.method = weights::QuantMethod::kGguf};
   config.names.expert_storage = ExpertStorage::kSeparate;
+  config.names.stores_decay_rates = true;
   return config;
 }
 

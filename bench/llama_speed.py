@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""build/bench/model_speed and llama.cpp's llama-batched-bench take turns with one GGUF file, or with two forms of a model.
+
+Each turn starts both programs, which compute the same loads: decode steps of several sequences at one context, and
+prompts. Which one begins is drawn. Prints the tokens per second of each, as the median with the least and the most of all
+turns, and the ratio of each turn (above 1: millrace is faster). Neither a tokenizer nor a server takes part.
+
+  bench/llama_speed.py --batched-bench LLAMA.CPP/build/bin/llama-batched-bench --gguf MODEL.gguf --threads 2
+  bench/llama_speed.py … --gguf MODEL-Q8_0.gguf --model-path DIR --quantization w8a8_int8"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from runs import add_seed, draw_seed, order_of, positive
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A row of the table of model_speed: decode steps or a prompt, and the median of tokens per second.
+DECODE = re.compile(r"^\| decode, (\d+) sequences [^|]*\| ([\d.]+)", re.MULTILINE)
+PROMPT = re.compile(r"^\| prompt of (\d+) tokens[^|]*\| ([\d.]+)", re.MULTILINE)
+
+
+def output_of(command):
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def millrace_rates(options):
+    """Tokens per second by load."""
+    decode = options.decode or [0]
+    prefill = options.prefill or [0]
+    output = output_of([options.model_speed, "--model-path", options.model_path or options.gguf, "--device", "cpu",
+                        "--threads", options.threads, "--quantization", options.quantization, "--decode", *decode,
+                        "--context", options.context, "--output-len", options.output_len, "--prefill", *prefill,
+                        "--rounds", 1])
+    rates = {("decode", int(count)): float(rate) for count, rate in DECODE.findall(output)}
+    rates.update({("prompt", int(count)): float(rate) for count, rate in PROMPT.findall(output)})
+    return rates
+
+
+def llama_rates(options):
+    base = [options.batched_bench, "-m", options.gguf, "-t", options.threads, "-tb", options.threads, "-b", 2048, "-ub",
+            options.ubatch, "-fa", options.flash_attention, "--output-format", "jsonl"]
+    rates = {}
+
+    def run(prompt, output, sequences):
+        context = sequences * (prompt + output) + 256
+        lines = output_of([*base, "-c", context, "-npp", prompt, "-ntg", output, "-npl", sequences]).splitlines()
+        return json.loads(next(line for line in lines if line.startswith("{")))
+
+    for sequences in options.decode:
+        rates["decode", sequences] = run(options.context, options.output_len, sequences)["speed_tg"]
+    for tokens in options.prefill:
+        rates["prompt", tokens] = run(tokens, 1, 1)["speed_pp"]
+    return rates
+
+
+def spread(values, decimals):
+    return f"{statistics.median(values):.{decimals}f} [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batched-bench", required=True, help="the program llama-batched-bench")
+    parser.add_argument("--model-speed", default=ROOT / "build/bench/model_speed", help="default: %(default)s")
+    parser.add_argument("--gguf", required=True, help="what llama.cpp computes")
+    parser.add_argument("--model-path", help="what millrace computes (default: the GGUF file)")
+    parser.add_argument("--quantization", default="none", help="of millrace's weights, as serve has it")
+    parser.add_argument("--threads", type=positive, required=True)
+    parser.add_argument("--decode", type=int, nargs="*", default=[1, 16], metavar="SEQUENCES")
+    parser.add_argument("--context", type=positive, default=128)
+    parser.add_argument("--output-len", type=positive, default=32)
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512], metavar="TOKENS")
+    parser.add_argument("--ubatch", type=positive, default=512, help="tokens of a physical batch of llama.cpp")
+    parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto", help="of llama.cpp")
+    parser.add_argument("--turns", type=positive, default=3)
+    add_seed(parser)
+    options = parser.parse_args()
+    draw_seed(options)
+    contenders = {"millrace": millrace_rates, "llama.cpp": llama_rates}
+    results = {name: [] for name in contenders}
+    for turn in range(1, options.turns + 1):
+        for name in order_of(contenders, options.seed, turn):
+            results[name].append(contenders[name](options))
+    print("\n| load | llama.cpp, tokens/s | millrace, tokens/s | ratio, by turn |\n|---|---|---|---|")
+    for load in [("decode", count) for count in options.decode] + [("prompt", count) for count in options.prefill]:
+        own, other = ([rates[load] for rates in results[name]] for name in ("millrace", "llama.cpp"))
+        name = f"decode, {load[1]} sequences" if load[0] == "decode" else f"prompt of {load[1]} tokens"
+        ratios = [a / b for a, b in zip(own, other)]
+        print(f"| {name} | {spread(other, 1)} | {spread(own, 1)} | {spread(ratios, 2)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

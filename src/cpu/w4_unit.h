@@ -1,0 +1,246 @@
+#pragma once
+
+// The units of a 4-bit panel: where their parts lie, their dot products with 8-bit rows, and the values that the
+// integer sums stand for. Included only by kernels.cc.
+
+#include "cpu/elementwise_kernels.h"
+#include "cpu/w8a8_kernel.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// The parts of one unit of a panel.
+struct W4Unit {
+  const char* scales;   ///< of its group
+  const char* offsets;  ///< of its group: zero points or minimums
+  const char* factors;  ///< of its own scales and minimums
+  const char* codes;
+};
+
+/// Walks over the units of a panel.
+class W4Cursor {
+ public:
+  MILLRACE_INLINE W4Cursor(const W4PanelFormat& format, const std::byte* panel)
+      : at_(reinterpret_cast<const char*>(panel)),
+        units_(format.units),
+        header_bytes_(format.header_bytes()),
+        factor_bytes_(format.factor_bytes()),
+        offsets_at_(kPanelColumns * format.scale_bytes()) {}
+
+  /// Returns the next unit.
+  MILLRACE_INLINE W4Unit take() {
+    if (left_ == 0) {
+      group_ = at_;
+      at_ += header_bytes_;
+      left_ = units_;
+    }
+    const W4Unit unit = {group_, group_ + offsets_at_, at_, at_ + factor_bytes_};
+    at_ = unit.codes + kW4UnitCodeBytes;
+    --left_;
+    return unit;
+  }
+  /// Returns the end of the units so far.
+  [[nodiscard]] MILLRACE_INLINE const char* at() const { return at_; }
+
+ private:
+  const char* at_;
+  const char* group_ = nullptr;
+  int left_ = 0;
+  int units_;
+  int header_bytes_;
+  int factor_bytes_;
+  int offsets_at_;
+};
+
+#if defined(__AVX2__)
+typedef int32_t HalfInts __attribute__((vector_size(32)));
+MILLRACE_INLINE __m256i low_half(Ints both) {
+  return reinterpret_cast<__m256i>(__builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7));
+}
+MILLRACE_INLINE __m256i high_half(Ints both) {
+  return reinterpret_cast<__m256i>(__builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+MILLRACE_INLINE Ints join_halves(__m256i low, __m256i high) {
+  return __builtin_shufflevector(reinterpret_cast<HalfInts>(low), reinterpret_cast<HalfInts>(high), 0, 1, 2, 3, 4, 5, 6,
+                                 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+#endif
+
+/// Says whether integers from a table are multiplied as signed bytes, since sums of unsigned ones overflow an int16.
+#if defined(__AVX2__) && !MILLRACE_VNNI
+constexpr bool kSignedW4Tables = true;
+#else
+constexpr bool kSignedW4Tables = false;
+#endif
+
+/// The integers of the 16 codes, four times.
+struct W4Table {
+  alignas(64) uint8_t bytes[64];
+
+  MILLRACE_INLINE explicit W4Table(const W4PanelFormat& format) {
+    const int subtracted = kSignedW4Tables && format.has_table ? format.offset : 0;
+    for (int i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(format.table[i % 16] - subtracted);
+  }
+
+  /// Returns the integers of 64 codes.
+  [[nodiscard]] MILLRACE_INLINE Ints look_up(Ints codes) const {
+#if defined(__AVX512BW__)
+    return reinterpret_cast<Ints>(_mm512_shuffle_epi8(load_as<__m512i>(bytes), reinterpret_cast<__m512i>(codes)));
+#elif defined(__AVX2__)
+    const auto table = load_as<__m256i>(bytes);
+    return join_halves(_mm256_shuffle_epi8(table, low_half(codes)), _mm256_shuffle_epi8(table, high_half(codes)));
+#else
+    typedef uint8_t CodeBytes __attribute__((vector_size(64)));
+    auto out = reinterpret_cast<CodeBytes>(codes);
+    for (int i = 0; i < 64; ++i) out[i] = bytes[out[i]];
+    return reinterpret_cast<Ints>(out);
+#endif
+  }
+};
+
+/// Adds up the products of 16 columns of a unit with four inputs at a time, from `addend` on. kSigned: the columns are
+/// signed bytes.
+#if MILLRACE_VNNI
+template <bool kSigned>
+struct W4Dot {
+  using Sum = Ints;
+  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
+  static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
+    sum = Int8Step(columns).add_dot(sum, lhs);
+  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
+};
+#elif defined(__AVX2__)
+/// Adds products in pairs as int16: of a unit 16 of 15 · 127 fit.
+template <bool kSigned>
+struct W4Dot {
+  struct Sum {
+    __m256i low;
+    __m256i high;
+  };
+  static MILLRACE_INLINE Sum start(int32_t) { return {}; }
+  static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
+    const __m256i inputs = _mm256_set1_epi32(load_as<int32_t>(lhs));
+    add_half(sum.low, low_half(columns), inputs);
+    add_half(sum.high, high_half(columns), inputs);
+  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t addend) {
+    return join_halves(total_half(sum.low), total_half(sum.high)) + addend;
+  }
+
+ private:
+  static MILLRACE_INLINE void add_half(__m256i& sum, __m256i columns, __m256i inputs) {
+    if constexpr (kSigned) {
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(columns), _mm256_sign_epi8(inputs, columns));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    } else {
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(columns, inputs));
+    }
+  }
+  static MILLRACE_INLINE __m256i total_half(__m256i sum) {
+    return kSigned ? sum : _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+  }
+};
+#else
+template <bool kSigned>
+struct W4Dot {
+  using Sum = Ints;
+  static MILLRACE_INLINE Sum start(int32_t addend) { return splat_int(addend); }
+  static MILLRACE_INLINE void add(Sum& sum, Ints columns, const char* lhs) {
+    const auto bytes = reinterpret_cast<Bits>(columns);
+    for (int i = 0; i < kInt8Depth; ++i) {
+      sum += reinterpret_cast<Ints>((bytes >> static_cast<uint32_t>(8 * i)) & 0xFFu) *
+             splat_int(static_cast<int8_t>(lhs[i]));
+    }
+  }
+  static MILLRACE_INLINE Ints total(const Sum& sum, int32_t) { return sum; }
+};
+#endif
+
+/// Loads 16 scales or minimums as f32.
+MILLRACE_INLINE Vec load_w4_scales(W4ScaleType type, const char* from, int vec) {
+  switch (type) {
+    case W4ScaleType::kF16: return widen_binary16(load_as<Halves>(from + vec * kLanes * 2));
+    case W4ScaleType::kBF16: return widen_bf16(load_as<Halves>(from + vec * kLanes * 2));
+    case W4ScaleType::kF32: return load_as<Vec>(from + vec * kLanes * 4);
+  }
+  return {};
+}
+
+/// What turns the integer sums of 16 columns of a unit into values.
+struct W4Terms {
+  Vec scale;
+  Vec offset;  ///< zero points or minimums
+};
+
+/// `part` is the half of the unit, if halves have factors.
+MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit& unit, int vec, int part) {
+  W4Terms terms = {load_w4_scales(format.scale_type, unit.scales, vec), {}};
+  if (format.has_half_factors) terms.scale *= widen_e4m3(unit.factors + part * kPanelColumns + vec * kLanes);
+  if (format.has_factors) terms.scale *= widen_bytes(unit.factors + vec * kLanes);
+  if (format.offset_type == W4OffsetType::kZeroPoints) {
+    typedef uint8_t Codes __attribute__((vector_size(16)));
+    terms.offset =
+        __builtin_convertvector(__builtin_convertvector(load_as<Codes>(unit.offsets + vec * kLanes), Ints), Vec);
+  } else if (format.offset_type == W4OffsetType::kMinimums) {
+    terms.offset = load_w4_scales(format.scale_type, unit.offsets, vec);
+    if (format.has_factors) terms.offset *= widen_bytes(unit.factors + kPanelColumns + vec * kLanes);
+  }
+  return terms;
+}
+
+/// An LHS row's part in a unit.
+struct W4Lhs {
+  float scale;
+  int32_t input_sum;  ///< Σ of the int8 inputs
+  int32_t addend;     ///< what replaces the constant offset of the integers
+
+  W4Lhs() = default;
+  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset)
+      : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
+  /// Takes one half of the inputs of the unit.
+  MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset, const char* half)
+      : scale(params.scale), input_sum(0) {
+    typedef int8_t Inputs __attribute__((vector_size(16)));
+    const Ints inputs = __builtin_convertvector(load_as<Inputs>(half), Ints);
+    if (offset != 0) input_sum = __builtin_reduce_add(inputs);
+    addend = -offset * input_sum;
+  }
+};
+
+template <W4OffsetType kType>
+struct W4OffsetConstant {
+  static constexpr W4OffsetType kValue = kType;
+};
+/// Calls body with the type of offsets as a compile-time constant.
+template <class Body>
+MILLRACE_INLINE void with_w4_offsets(W4OffsetType type, Body&& body) {
+  switch (type) {
+    case W4OffsetType::kConstant: return body(W4OffsetConstant<W4OffsetType::kConstant>{});
+    case W4OffsetType::kZeroPoints: return body(W4OffsetConstant<W4OffsetType::kZeroPoints>{});
+    case W4OffsetType::kMinimums: return body(W4OffsetConstant<W4OffsetType::kMinimums>{});
+  }
+}
+
+/// Returns acc plus the value of 16 columns' sums, to which `lhs.addend` has been added. The sums and zero points are
+/// whole numbers that f32 holds.
+template <W4OffsetType kType>
+MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, const W4Lhs& lhs, Vec acc) {
+  if constexpr (kType == W4OffsetType::kConstant) {
+    return fma(__builtin_convertvector(sum, Vec), terms.scale * lhs.scale, acc);
+  } else if constexpr (kType == W4OffsetType::kZeroPoints) {
+    const Vec shifted = __builtin_convertvector(sum, Vec) - terms.offset * static_cast<float>(lhs.input_sum);
+    return fma(shifted, terms.scale * lhs.scale, acc);
+  } else {
+    const Vec scaled = fma(__builtin_convertvector(sum, Vec), terms.scale * lhs.scale, acc);
+    return fma(terms.offset, splat(static_cast<float>(lhs.input_sum) * lhs.scale), scaled);
+  }
+}
+
+/// Returns the constant that a kernel still subtracts from integers.
+MILLRACE_INLINE int w4_offset(const W4PanelFormat& format) {
+  return kSignedW4Tables && format.has_table ? 0 : format.offset;
+}
+
+}  // namespace
+}  // namespace millrace::cpu
