@@ -45,8 +45,9 @@ ModelWork::ModelWork(const model::ModelConfig& config) {
   kv_token_bytes_ = 2.0 * static_cast<double>(attention.kv_width()) * value_bytes;
   key_operations_ = 4.0 * static_cast<double>(attention.query_width());
   if (attention.latent) {  // in the absorbed form
+    const auto& indexer = attention.latent->indexer;
     const double key = attention.latent->latent_dim + attention.latent->rope_dim;
-    kv_token_bytes_ = key * value_bytes;
+    kv_token_bytes_ = (key + (indexer ? indexer->head_dim : 0)) * value_bytes;
     key_operations_ = 2.0 * attention.head_count * (key + attention.latent->latent_dim);
   }
   for (const model::LayerConfig& layer : config.layers) {

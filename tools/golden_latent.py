@@ -41,6 +41,10 @@ _YARN = {
     "mscale": 0.7,
     "mscale_all_dim": 1.0,
 }
+# Few of a prompt's tokens are chosen. With as many heads no score is zero by chance, which would leave a tie.
+_INDEXER = {"index_head_dim": 32, "index_n_heads": 32, "index_topk": 96}
+# Rounding to bf16 or 8 bits now and then turns the choice between two tokens that are nearly tied.
+_CHOICE_TOLERANCE = {"bf16_max": 1.0, "bf16_rms": 0.15, "bf16_kl": 0.05, "w8_factor": 3.0}
 _V2 = {
     **_LATENT,
     "architectures": ["DeepseekV2ForCausalLM"],
@@ -164,6 +168,57 @@ LATENT_FAMILIES = [
         eos=[2, 5],
         weights=latent_weights,
         prompt_lengths=(7, 100),
+    ),
+    Family(
+        "deepseek-v32-sparse",
+        seed=207,
+        config={
+            **_LATENT,
+            "architectures": ["DeepseekV32ForCausalLM"],
+            "model_type": "deepseek_v32",
+            "q_lora_rank": 48,
+            "n_shared_experts": 1,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "norm_topk_prob": True,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            **_INDEXER,
+            "rope_theta": 10000.0,
+            "rope_scaling": _YARN,
+            "torch_dtype": "bfloat16",
+        },
+        eos=[2, 5],
+        weights=latent_weights,
+        prompt_lengths=(7, 100, 190),
+        tolerance=_CHOICE_TOLERANCE,
+    ),
+    Family(
+        "glm-moe-dsa-sparse",
+        seed=127,
+        config={
+            **_LATENT,
+            "architectures": ["GlmMoeDsaForCausalLM"],
+            "model_type": "glm_moe_dsa",
+            "rms_norm_eps": 1e-5,
+            "q_lora_rank": 48,
+            "n_shared_experts": 1,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "norm_topk_prob": True,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            **_INDEXER,
+            "indexer_types": ["full", "shared", "full", "full"],
+            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+            "dtype": "bfloat16",
+        },
+        eos=[2, 5],
+        weights=latent_weights,
+        prompt_lengths=(7, 100, 190),
+        tolerance=_CHOICE_TOLERANCE,
     ),
     Family(
         "glm4-moe-lite",

@@ -7,8 +7,8 @@
 #include "app/node_options.h"
 #include "app/rank_processors.h"
 #include "base/result.h"
+#include "sched/stage/stage_config.h"
 #include "tensor/backend.h"
-#include "tensor/kv_dtype.h"
 
 /// The devices of this host: its processor, and GPUs through a module that is found at run time.
 namespace millrace::app {

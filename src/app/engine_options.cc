@@ -49,6 +49,7 @@ sched::StageConfig stage_config(const EngineOptions& options, uint32_t sampling_
   stage.max_batch_tokens = sched::max_prompt_tokens(scheduler.chunking, scheduler.chunked_prefill_size) +
                            stage.max_running + stage.max_draft_rows;
   stage.window = window_of(options);
+  stage.context_length = static_cast<uint32_t>(options.context_length);
   stage.sampling_vocab = sampling_vocab;
   stage.watchdog = options.head.watchdog;
   stage.has_store = options.node.storage.enabled();

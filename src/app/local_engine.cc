@@ -19,6 +19,7 @@
 #include "cache/pool_division.h"
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
+#include "model/stage_borders.h"
 #include "model/part_estimate.h"
 #include "model/rank_layout.h"
 #include "model/tensor_list.h"
@@ -37,6 +38,25 @@ void log_pool(const cache::WindowPool& pool, uint32_t max_running) {
     return;
   }
   log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
+}
+
+/// Limits the context of a model with indexers on a GPU, which computes none, to what they choose.
+Result<void> limit_context(const model::ModelConfig& config, EngineOptions& options) {
+  const auto chosen = model::chosen_tokens(config);
+  if (!chosen || (options.context_length > 0 && options.context_length <= *chosen)) return {};
+  const auto device = choose_device(options.node.device, options.stage.dtype);
+  if (device.has_error()) return device.error();
+  if (*device != DeviceKind::kCuda) return {};
+  if (options.context_length > 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--context-length {}: on a GPU {} has at most {} tokens, which its indexers choose; wanted fewer "
+                      "or --device cpu",
+                      options.context_length, config.architecture, *chosen);
+  }
+  log::info("the context is limited to {} tokens, up to which {} needs no indexers: a GPU computes none", *chosen,
+            config.architecture);
+  options.context_length = *chosen;
+  return {};
 }
 
 }  // namespace
@@ -73,6 +93,7 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
     resolved.node.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
     resolved.tp_size = on_gpu ? 1 : ranks_for(*config, Machine().numa_nodes().size());
   }
+  RETURN_IF_ERROR(limit_context(*config, resolved));
   const auto divides = model::check_ranks(*config, resolved.tp_size);
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);
@@ -253,20 +274,24 @@ Result<void> LocalEngine::load(std::span<const std::unique_ptr<LocalEngine>> ear
 
 Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStagesOptions& node) {
   const model::LayerPartition& partition = options_.layer_partition;
+  const model::ModelConfig config = model::for_context(config_, node.context_length);
   if (partition.rule == model::LayerPartition::Rule::kAuto) {
     engine_proxy_.set_awaited("starting: the parts of the model are being timed");
-    return auto_partition(*checkpoint_, config_, node,
-                          {.load = partition.load,
-                           .stage_count = options_.pp_size,
-                           .node_stage_count = static_cast<int32_t>(own_part().stage_count),
-                           .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
+    auto ranges = auto_partition(*checkpoint_, config, node,
+                                 {.load = partition.load,
+                                  .stage_count = options_.pp_size,
+                                  .node_stage_count = static_cast<int32_t>(own_part().stage_count),
+                                  .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
+    return ranges.has_error() ? ranges : model::move_borders(config, std::move(*ranges));
   }
-  auto ranges = partition.rule == model::LayerPartition::Rule::kByHand
-                    ? model::divide_by_hand(partition.sizes, config_.layer_count(), options_.pp_size)
-                    : model::divide_layers(config_.layer_count(), options_.pp_size);
+  const bool by_hand = partition.rule == model::LayerPartition::Rule::kByHand;
+  auto ranges = by_hand ? model::divide_by_hand(partition.sizes, config.layer_count(), options_.pp_size)
+                        : model::divide_layers(config.layer_count(), options_.pp_size);
+  if (ranges.has_value() && by_hand) RETURN_IF_ERROR(model::check_borders(config, *ranges));
+  if (ranges.has_value() && !by_hand) ranges = model::move_borders(config, std::move(*ranges));
   if (ranges.has_value() && options_.pp_size > 1) {
     const model::ReferenceLoad load = reference_load(options_.stage.max_running, options_.pp_size);
-    report_division(model::estimate_parts(config_, load), load, *ranges);
+    report_division(model::estimate_parts(config, load), load, *ranges);
   }
   return ranges;
 }

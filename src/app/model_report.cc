@@ -178,7 +178,7 @@ Result<void> write_report(const std::filesystem::path& path, const model::ModelC
 Result<void> report_model(const SimulateFlags& flags) {
   const auto device = sim::Device::load(flags.cluster);
   if (device.has_error()) return device.error();
-  const auto config = read_model(flags);
+  auto config = read_model(flags);
   if (config.has_error()) return config.error();
   const int32_t rank_count = flags.tp_sizes.empty() ? device->rank_count : flags.tp_sizes.front();
   const auto divides = model::check_ranks(*config, rank_count);
@@ -189,6 +189,7 @@ Result<void> report_model(const SimulateFlags& flags) {
     return make_error(ErrorCode::kInvalidArgument, "--context-length {}: the model was made for {} tokens",
                       flags.context_length, config->context_length());
   }
+  if (flags.context_length > 0) *config = model::for_context(*std::move(config), flags.context_length);
   const ModelCapacity capacity(
       *config, *device,
       {.rank_count = rank_count, .page_size = flags.page_size, .memory_fraction = flags.memory_fraction});

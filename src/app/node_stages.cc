@@ -10,6 +10,7 @@
 #include "comm/collective/device_collectives.h"
 #include "comm/collective/shared_collective.h"
 #include "model/needed_features.h"
+#include "model/stage_borders.h"
 #include "sched/stage/rank_name.h"
 #include "sched/stage/local_stages.h"
 #include "sched/stage/model_runner.h"
@@ -95,8 +96,11 @@ NodeStages::NodeStages(const model::ModelConfig& config, const NodeStagesOptions
 Result<std::unique_ptr<NodeStages>> NodeStages::load(const model::Checkpoint& checkpoint,
                                                      const model::ModelConfig& config, const NodeStagesOptions& options,
                                                      std::span<const NodeStages* const> earlier) {
-  auto loaded_config = quantized_config(config, options.stage.quantization);
+  const int32_t context = options.context_length > 0 ? options.context_length : config.context_length();
+  auto loaded_config = quantized_config(model::for_context(config, context), options.stage.quantization);
   if (loaded_config.has_error()) return loaded_config.error();
+  for (const model::StageSpan& span : options.spans)
+    RETURN_IF_ERROR(model::check_borders(*loaded_config, {span.layers}));
   RETURN_IF_ERROR(check_kv_dtype(*loaded_config, options.stage.kv_dtype));
   loaded_config->has_output_head = options.stage.has_output_head;
   std::unique_ptr<NodeStages> stages(new NodeStages(*loaded_config, options));

@@ -24,6 +24,11 @@ cluster::Assignment weights_part(cluster::Assignment assignment) {
   return assignment;
 }
 
+/// Returns the tokens of the longest sequence that the head admits.
+int32_t context_of(const sched::StageConfig& stage, const model::ModelConfig& config) {
+  return stage.context_length > 0 ? static_cast<int32_t>(stage.context_length) : config.context_length();
+}
+
 }  // namespace
 
 WorkerHost::WorkerHost(async::Runtime& control, const model::ModelConfig& config, const model::Checkpoint& checkpoint,
@@ -91,7 +96,7 @@ Result<std::unique_ptr<NodeStages>> WorkerHost::load_node(const cluster::Assignm
                             .stage = assignment.stage,
                             .node = node_options_,
                             .device = *device,
-                            .context_length = config_.context_length(),
+                            .context_length = context_of(assignment.stage, config_),
                             .interrupted = &interrupted_};
   for (const model::LayerRange& range : assignment.layers) {
     options.spans.push_back({.layers = range, .first = range.begin == 0, .last = range.end == config_.layer_count()});

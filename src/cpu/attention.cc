@@ -37,6 +37,8 @@ struct AttentionOp {
   int32_t value_dim;   ///< channels of a head of `out`
   int32_t unit_rows;   ///< the maximum of WorkUnit::rows()
   const float* sinks;  ///< [head_count], or null
+  /// The tokens that rows at positions from chosen.cols on see; without columns all rows see all.
+  tensor::IntMatrix chosen = {};
 };
 
 /// Virtual rows [first, first + count) of a sequence under each of some kv heads. Virtual row r is query head r % group
@@ -99,10 +101,17 @@ struct Workspace {
   int32_t* positions;
 };
 
-/// Returns the last key that is visible to a row of a sequence.
+/// Returns the tokens that a row of a sequence sees; empty: all up to its own.
+std::span<const int32_t> chosen_by(const AttentionOp& op, size_t sequence, int32_t row) {
+  if (op.chosen.cols == 0 || op.batch.prefix[sequence] + row < op.chosen.cols) return {};
+  return {op.chosen.data + (op.batch.row_begin[sequence] + row) * op.chosen.cols, static_cast<size_t>(op.chosen.cols)};
+}
+
+/// Returns the last key that is visible to a row of a sequence. Chosen tokens are keys by their order.
 int32_t last_visible_key(const AttentionOp& op, size_t sequence, int32_t row) {
   const int32_t rows = op.batch.row_begin[sequence + 1] - op.batch.row_begin[sequence];
-  return op.batch.prefix[sequence] + (op.shape.causal ? row : rows - 1);
+  const int32_t last = op.batch.prefix[sequence] + (op.shape.causal ? row : rows - 1);
+  return op.chosen.cols == 0 ? last : std::min(last, static_cast<int32_t>(op.chosen.cols) - 1);
 }
 
 struct Query {
@@ -178,10 +187,12 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
   if (begin >= end) return;
   const int32_t turns = (end - begin + kBlockKeys - 1) / kBlockKeys * unit.heads;
   const KvBlocks blocks(op.device.kernels, op.batch, op.cache, op.layer, space.groups);
+  const std::span chosen = chosen_by(op, unit.sequence, unit.first / op.group);
   const auto position_of = [&](int32_t turn) {
     return KvBlocks::Position{.sequence = unit.sequence,
                               .head = unit.first_head + turn % unit.heads,
-                              .first_key = begin + turn / unit.heads * kBlockKeys};
+                              .first_key = begin + turn / unit.heads * kBlockKeys,
+                              .chosen = chosen};
   };
   KvBlock next = blocks.locate(position_of(0), 0);
   const int32_t tiles = unit.tiles();
@@ -189,7 +200,7 @@ void process_split(const AttentionOp& op, const WorkUnit& unit, const QueryTile&
     KvBlock block = next;
     if (turn + 1 < turns) next = blocks.locate(position_of(turn + 1), turn + 1);
     blocks.complete(position_of(turn), next, block);
-    if (turn + 2 < turns) blocks.prefetch_latents(unit.sequence, begin + (turn + 2) * kBlockKeys, block);
+    if (turn + 2 < turns) blocks.prefetch_latents(position_of(turn + 2), block);
     for (int32_t tile = 0; tile < tiles; ++tile) {
       block.is_first = turn == 0 || tiles > 1;  // the tiles' rows may differ in number
       block.is_last = turn == turns - 1 && tile == tiles - 1;
@@ -216,9 +227,15 @@ void store_output(const AttentionOp& op, const WorkUnit& unit, const AttentionSt
   }
 }
 
-/// Returns the virtual rows of a unit that begins at `first`. Its rows are of one chunk.
+/// Returns the virtual rows of a unit that begins at `first`. Its rows are of one chunk, and see the same tokens but
+/// for their positions.
 int32_t unit_count(const AttentionOp& op, size_t sequence, int32_t first, int32_t virtual_rows) {
   const int32_t count = std::min(op.unit_rows, virtual_rows - first);
+  if (op.chosen.cols > 0) {
+    if (!chosen_by(op, sequence, first / op.group).empty()) return std::min(count, op.group - first % op.group);
+    const int64_t rows_left = op.chosen.cols - op.batch.prefix[sequence];
+    return static_cast<int32_t>(std::min<int64_t>(count, rows_left * op.group - first));
+  }
   if (op.shape.chunk_size == 0) return count;
   const int32_t position = op.batch.prefix[sequence] + first / op.group;
   const int32_t rows_left = op.shape.chunk_size - position % op.shape.chunk_size;
@@ -389,8 +406,8 @@ void attention(Device& device, Matrix q, const tensor::AttentionShape& shape, co
              .sinks = sinks == nullptr ? nullptr : sinks->data()});
 }
 
-void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shape, const tensor::BatchLayout& batch,
-                       const CpuKvCache& cache, int32_t layer, Matrix out) {
+void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shape, tensor::IntMatrix chosen,
+                       const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, Matrix out) {
   check_matrix("q", q, device.compute_dtype, out.rows, int64_t{shape.head_count} * shape.key_dim());
   check_matrix("out", out, device.compute_dtype, q.rows, int64_t{shape.head_count} * shape.latent_dim);
   check_batch(batch, q.rows, cache);
@@ -408,7 +425,8 @@ void attend_to_latents(Device& device, Matrix q, const tensor::LatentShape& shap
              .group = shape.head_count,
              .value_dim = shape.latent_dim,
              .unit_rows = kLatentUnitRows,
-             .sinks = nullptr});
+             .sinks = nullptr,
+             .chosen = chosen});
 }
 
 }  // namespace millrace::cpu

@@ -262,8 +262,27 @@ class CpuBackend final : public Backend {
   void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary, const LatentExpansion& expansion,
                         const UploadedBatch& batch, const KvCache& cache, int32_t layer, Matrix out) override {
     check_stream();
-    cpu::latent_attention(device_, q, shape, rotary, static_cast<const CpuLatentExpansion&>(expansion), batch.layout,
-                          as_cpu_cache(cache), layer, out);
+    cpu::latent_attention(device_, q, shape, rotary, static_cast<const CpuLatentExpansion&>(expansion), {},
+                          batch.layout, as_cpu_cache(cache), layer, out);
+  }
+  void store_index_key(Matrix key, const IndexerShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                       const DeviceVector& norm_bias, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
+                       int32_t layer) override {
+    check_stream();
+    cpu::store_index_key(device_, key, shape, rotary, as_cpu(norm), as_cpu(norm_bias), norm_epsilon, batch.layout,
+                         static_cast<CpuKvCache&>(cache), layer);
+  }
+  void choose_tokens(Matrix q, Matrix weights, const IndexerShape& shape, const RotaryTable& rotary,
+                     const UploadedBatch& batch, const KvCache& cache, int32_t layer, IntMatrix chosen) override {
+    check_stream();
+    cpu::choose_tokens(device_, q, weights, shape, rotary, batch.layout, as_cpu_cache(cache), layer, chosen);
+  }
+  void sparse_latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
+                               const LatentExpansion& expansion, IntMatrix chosen, const UploadedBatch& batch,
+                               const KvCache& cache, int32_t layer, Matrix out) override {
+    check_stream();
+    cpu::latent_attention(device_, q, shape, rotary, static_cast<const CpuLatentExpansion&>(expansion), chosen,
+                          batch.layout, as_cpu_cache(cache), layer, out);
   }
   void gate(Matrix values, Matrix gates) override {
     check_stream();

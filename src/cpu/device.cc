@@ -22,7 +22,8 @@ Device::Device(const Kernels& table, tensor::DType compute, int threads, const s
       pool(threads, pin),
       slot_scratch(static_cast<size_t>(threads)),
       slot_sums(static_cast<size_t>(threads)),
-      samplers(static_cast<size_t>(threads)) {}
+      samplers(static_cast<size_t>(threads)),
+      token_choices(static_cast<size_t>(threads)) {}
 
 void Device::store_row(const float* values, std::byte* out, tensor::DType dtype, int64_t count) const {
   if (dtype == tensor::DType::kF32) {

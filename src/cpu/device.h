@@ -10,6 +10,7 @@
 #include "cpu/routing.h"
 #include "cpu/sampling.h"
 #include "cpu/thread_pool.h"
+#include "cpu/token_choice.h"
 #include "tensor/backend.h"
 
 /// The state that the ops of one backend share. Private to this folder.
@@ -57,11 +58,12 @@ struct Device {
   const tensor::DType compute_dtype;
   ThreadPool pool;
   Scratch shared_scratch;
-  Scratch spread_rows;                   // LHS rows with zeros between the shards
-  std::vector<float> magnitudes;         // [rows] of the inputs of all ranks
-  std::vector<Scratch> slot_scratch;     // [threads]
-  std::vector<Scratch> slot_sums;        // [threads] partial sums of experts
-  std::vector<SamplerScratch> samplers;  // [threads]
+  Scratch spread_rows;                     // LHS rows with zeros between the shards
+  std::vector<float> magnitudes;           // [rows] of the inputs of all ranks
+  std::vector<Scratch> slot_scratch;       // [threads]
+  std::vector<Scratch> slot_sums;          // [threads] partial sums of experts
+  std::vector<SamplerScratch> samplers;    // [threads]
+  std::vector<TokenChoice> token_choices;  // [threads]
   std::vector<RotaryAngles> rotary_angles;
   uint64_t rotary_clock = 0;
   Scratch latent_queries;  // [rows, heads, latent and key], then the results [rows, heads, latent]

@@ -33,7 +33,9 @@ KvBlocks::KvBlocks(const Kernels& kernels, const tensor::BatchLayout& batch, con
       gathered_(scratch),
       partial_groups_(scratch + gathered_bytes(cache)) {}
 
-int32_t KvBlocks::key_count(size_t sequence) const {
+int32_t KvBlocks::key_count(const Position& position) const {
+  if (!position.chosen.empty()) return static_cast<int32_t>(position.chosen.size());
+  const size_t sequence = position.sequence;
   return batch_.prefix[sequence] + batch_.row_begin[sequence + 1] - batch_.row_begin[sequence];
 }
 
@@ -44,8 +46,9 @@ void KvBlocks::gather_group(const Position& position, int32_t token, int32_t cou
   const std::byte* keys[kGroupKeys];
   const std::byte* values[kGroupKeys];
   for (int32_t lane = 0; lane < kGroupKeys; ++lane) {
-    const int32_t at = token + lane;
     const bool known = lane < count;
+    const int32_t at =
+        known && !position.chosen.empty() ? position.chosen[static_cast<size_t>(token + lane)] : token + lane;
     keys[lane] = known ? cache_.key_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
     values[lane] = known ? cache_.value_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
   }
@@ -75,7 +78,7 @@ const std::byte* KvBlocks::coded_group(const Position& position, int32_t token, 
 KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
   const int32_t page_size = cache_.shape().page_size;
   const PageId* const pages = pages_of(position.sequence);
-  const int32_t limit = key_count(position.sequence);
+  const int32_t limit = key_count(position);
   const auto half = static_cast<size_t>(turn % 2);
   KvBlock block{.first_key = position.first_key};
   for (int32_t g = 0; g < kBlockGroups; ++g) {
@@ -111,7 +114,7 @@ KvBlock KvBlocks::locate(const Position& position, int32_t turn) const {
 
 void KvBlocks::widen(const Position& position, KvBlock& block) const {
   const auto widen_codes = cache_.dtype() == tensor::DType::kBF16 ? kernels_.widen_kv_bf16 : kernels_.widen_kv_f32;
-  const int32_t limit = key_count(position.sequence);
+  const int32_t limit = key_count(position);
   for (int32_t g = 0; g < kBlockGroups; ++g) {
     const int32_t token = position.first_key + g * kGroupKeys;
     const int32_t count = std::min(kGroupKeys, limit - token);
@@ -134,13 +137,13 @@ void KvBlocks::complete(const Position& position, const KvBlock& next, KvBlock& 
   }
 }
 
-void KvBlocks::prefetch_latents(size_t sequence, int32_t first_key, KvBlock& block) const {
+void KvBlocks::prefetch_latents(const Position& position, KvBlock& block) const {
   const int32_t page_size = cache_.shape().page_size;
-  if (!cache_.has_latents() || page_size % kGroupKeys != 0) return;
-  const PageId* const pages = pages_of(sequence);
+  if (!cache_.has_latents() || page_size % kGroupKeys != 0 || !position.chosen.empty()) return;
+  const PageId* const pages = pages_of(position.sequence);
   for (int32_t g = 0; g < kBlockGroups; ++g) {
-    const int32_t token = first_key + g * kGroupKeys;
-    if (token < key_count(sequence)) {
+    const int32_t token = position.first_key + g * kGroupKeys;
+    if (token < key_count(position)) {
       block.next_k[g] = cache_.key_at(pages[token / page_size], layer_, 0, token % page_size);
     }
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "cpu/kernels.h"
 #include "cpu/kv_cache.h"
 
@@ -17,6 +19,8 @@ class KvBlocks {
     size_t sequence = 0;
     int32_t head = 0;
     int32_t first_key = 0;
+    /// The tokens whose latents are the keys, in place of all of the sequence. Empty: all are.
+    std::span<const int32_t> chosen = {};
   };
 
   /// Returns the bytes of `scratch`.
@@ -29,11 +33,12 @@ class KvBlocks {
   [[nodiscard]] KvBlock locate(const Position& position, int32_t turn) const;
   /// Makes a located block ready for use until the next call, and lets its passes prefetch the next one.
   void complete(const Position& position, const KvBlock& next, KvBlock& block) const;
-  /// Makes a block's passes prefetch the latents of a later block where they lie, before they are gathered.
-  void prefetch_latents(size_t sequence, int32_t first_key, KvBlock& block) const;
+  /// Makes a block's passes prefetch the latents of a later block where they lie, before they are gathered. Chosen
+  /// tokens are not prefetched.
+  void prefetch_latents(const Position& position, KvBlock& block) const;
 
  private:
-  [[nodiscard]] int32_t key_count(size_t sequence) const;
+  [[nodiscard]] int32_t key_count(const Position& position) const;
   [[nodiscard]] const PageId* pages_of(size_t sequence) const {
     return batch_.pages.data() + batch_.page_begin[sequence];
   }

@@ -62,6 +62,7 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
       padded_dim_(static_cast<int32_t>(round_up(shape.head_dim, head_multiple))),
       padded_value_dim_(
           static_cast<int32_t>(round_up(shape.latent_dim > 0 ? shape.latent_dim : shape.head_dim, head_multiple))),
+      padded_index_dim_(static_cast<int32_t>(round_up(shape.index_dim, head_multiple))),
       element_(static_cast<uint32_t>(tensor::size_of(dtype))),
       codes_(code_layout(shape.state_values > 0 ? tensor::KvDType::kAuto : stored, padded_dim_, dtype)),
       side_bytes_(side_bytes_of(shape, dtype, head_multiple, stored)),
@@ -73,6 +74,7 @@ CpuKvCache::CpuKvCache(const tensor::KvCacheShape& shape, tensor::DType dtype, i
   CHECK(shape.latent_dim == 0 || (shape.kv_head_count == 1 && shape.latent_dim < shape.head_dim && !codes_),
         "latents of {} in {} heads of {} values as {}", shape.latent_dim, shape.kv_head_count, shape.head_dim,
         enum_name(stored));
+  CHECK(shape.index_dim == 0 || has_latents(), "keys of an indexer of {} values without latents", shape.index_dim);
   buffer_ = allocate_pages(page_bytes_ * static_cast<size_t>(shape.page_count));
 }
 
@@ -81,18 +83,28 @@ size_t CpuKvCache::page_bytes_of(const tensor::KvCacheShape& shape, tensor::DTyp
   if (shape.state_values > 0)
     return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.state_values) * sizeof(float);
   const size_t sides = shape.latent_dim > 0 ? 1 : 2;
-  return static_cast<size_t>(shape.layer_count) * static_cast<size_t>(shape.kv_head_count) * sides *
-         side_bytes_of(shape, dtype, head_multiple, stored);
+  const size_t index_bytes = static_cast<size_t>(shape.page_size) *
+                             static_cast<size_t>(round_up(shape.index_dim, head_multiple)) * tensor::size_of(dtype);
+  return static_cast<size_t>(shape.layer_count) *
+         (static_cast<size_t>(shape.kv_head_count) * sides * side_bytes_of(shape, dtype, head_multiple, stored) +
+          index_bytes);
 }
 
-void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const {
-  std::byte* const to = layer_of_page(id, layer) + static_cast<size_t>(offset) * padded_dim_ * element_;
+void CpuKvCache::store_values(const float* values, int32_t count, std::byte* to) const {
   if (dtype_ == tensor::DType::kF32) {
-    std::memcpy(to, latent, static_cast<size_t>(padded_dim_) * sizeof(float));
+    std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
     return;
   }
   auto* const narrow = reinterpret_cast<uint16_t*>(to);
-  for (int32_t i = 0; i < padded_dim_; ++i) narrow[i] = tensor::BFloat16::from_float(latent[i]).bits;
+  for (int32_t i = 0; i < count; ++i) narrow[i] = tensor::BFloat16::from_float(values[i]).bits;
+}
+
+void CpuKvCache::store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const {
+  store_values(latent, padded_dim_, layer_of_page(id, layer) + static_cast<size_t>(offset) * padded_dim_ * element_);
+}
+
+void CpuKvCache::store_index_key(PageId id, int32_t layer, int32_t offset, const float* key) const {
+  store_values(key, padded_index_dim_, index_key_at(id, layer, offset));
 }
 
 void CpuKvCache::store_codes(PageId id, int32_t layer, int32_t head, int32_t offset, const float* key,

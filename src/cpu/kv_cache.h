@@ -19,7 +19,8 @@ namespace millrace::cpu {
 /// Per head, keys are groups of 16 in the layout of kernels.h: K groups [padded_dim / depth][16][depth], V groups [16 /
 /// depth][padded_dim][depth]. If 16 does not divide the page size, a page holds K [tokens][padded_dim] and V
 /// [tokens][padded_dim], and attention gathers groups. A page of latents holds [tokens][padded_dim] only, of which
-/// attention gathers groups of both kinds. A page of states holds [state_values] (f32) per layer.
+/// attention gathers groups of both kinds, then an indexer's keys [tokens][padded_index_dim]. A page of states holds
+/// [state_values] (f32) per layer.
 ///
 /// A cache of 8-bit codes has groups of K and V together, or tokens of both, as KvCodeLayout says. Attention widens
 /// them to dtype().
@@ -44,6 +45,8 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] int32_t padded_dim() const { return padded_dim_; }
   /// Returns the channels of a value, padded.
   [[nodiscard]] int32_t padded_value_dim() const { return padded_value_dim_; }
+  /// Returns the channels of an indexer's key, padded.
+  [[nodiscard]] int32_t padded_index_dim() const { return padded_index_dim_; }
   [[nodiscard]] bool has_latents() const { return shape_.latent_dim > 0; }
   [[nodiscard]] bool has_states() const { return shape_.state_values > 0; }
   [[nodiscard]] bool grouped() const { return !has_latents() && shape_.page_size % kGroupKeys == 0; }
@@ -75,6 +78,12 @@ class CpuKvCache final : public tensor::KvCache {
   [[nodiscard]] bool has_fault(std::span<const float> values) const;
   /// Stores one token's latent and key, f32 [padded_dim], at `offset` in a page of latents.
   void store_latent(PageId id, int32_t layer, int32_t offset, const float* latent) const;
+  /// Stores one token's key of the indexer, f32 [padded_index_dim], at `offset` in a page of latents.
+  void store_index_key(PageId id, int32_t layer, int32_t offset, const float* key) const;
+  /// Returns the indexer's key, [padded_index_dim], of token `offset` in a page of latents.
+  [[nodiscard]] std::byte* index_key_at(PageId id, int32_t layer, int32_t offset) const {
+    return layer_of_page(id, layer) + side_bytes_ + static_cast<size_t>(offset) * index_token_bytes();
+  }
   /// Returns the key, [padded_dim], of token `offset` in an ungrouped page.
   [[nodiscard]] const std::byte* key_at(PageId id, int32_t layer, int32_t head, int32_t offset) const {
     return keys(id, layer, head) + static_cast<size_t>(offset) * static_cast<size_t>(padded_dim_) * element_;
@@ -91,8 +100,13 @@ class CpuKvCache final : public tensor::KvCache {
   /// Returns the bytes of a page in one layer.
   [[nodiscard]] size_t layer_bytes() const {
     if (has_states()) return static_cast<size_t>(shape_.state_values) * sizeof(float);
-    return static_cast<size_t>(shape_.kv_head_count) * (has_latents() ? 1 : 2) * side_bytes_;
+    return static_cast<size_t>(shape_.kv_head_count) * (has_latents() ? 1 : 2) * side_bytes_ +
+           static_cast<size_t>(shape_.page_size) * index_token_bytes();
   }
+  /// Returns the bytes of an indexer's key; 0 where there is none.
+  [[nodiscard]] size_t index_token_bytes() const { return static_cast<size_t>(padded_index_dim_) * element_; }
+  /// Converts f32 [count] to the cache's dtype.
+  void store_values(const float* values, int32_t count, std::byte* to) const;
   [[nodiscard]] std::byte* layer_of_page(PageId id, int32_t layer) const {
     const auto first = static_cast<size_t>(layer) * static_cast<size_t>(shape_.page_count);
     return buffer_.data() + (first + id.value()) * layer_bytes();
@@ -102,6 +116,7 @@ class CpuKvCache final : public tensor::KvCache {
   tensor::DType dtype_;
   int32_t padded_dim_;
   int32_t padded_value_dim_;
+  int32_t padded_index_dim_;
   uint32_t element_;
   std::optional<KvCodeLayout> codes_;
   size_t side_bytes_;  // K or V of a head and layer in a page, or half of its codes, or its latents

@@ -120,12 +120,12 @@ class LatentAttention {
   }
 
   /// Computes `out` for queries whose first row is row `first` of `angles`.
-  void run(const Matrix& q, const RotaryAngles& angles, int64_t first, const BatchLayout& batch,
-           const CpuKvCache& cache, int32_t layer, const Matrix& out) {
+  void run(const Matrix& q, const RotaryAngles& angles, int64_t first, tensor::IntMatrix chosen,
+           const BatchLayout& batch, const CpuKvCache& cache, int32_t layer, const Matrix& out) {
     const auto half = static_cast<size_t>(shape_.rope_dim / 2);
     project_queries(q, angles.cos.data() + static_cast<size_t>(first) * half,
                     angles.sin.data() + static_cast<size_t>(first) * half);
-    attend_to_latents(device_, queries_, shape_, batch, cache, layer, results_);
+    attend_to_latents(device_, queries_, shape_, chosen, batch, cache, layer, results_);
     expand(out);
   }
 
@@ -187,21 +187,25 @@ class LatentAttention {
 }  // namespace
 
 void latent_attention(Device& device, Matrix q, const LatentShape& shape, const tensor::RotaryTable& rotary,
-                      const CpuLatentExpansion& expansion, const BatchLayout& batch, const CpuKvCache& cache,
-                      int32_t layer, Matrix out) {
+                      const CpuLatentExpansion& expansion, tensor::IntMatrix chosen, const BatchLayout& batch,
+                      const CpuKvCache& cache, int32_t layer, Matrix out) {
   check_matrix("q", q, DType::kF32, out.rows, shape.query_width());
   check_matrix("out", out, device.compute_dtype, q.rows, shape.output_width());
   check_batch(batch, q.rows, cache);
   CHECK(std::ssize(expansion.queries()) == shape.head_count, "an expansion of {} heads, wanted {}",
         expansion.queries().size(), shape.head_count);
   CHECK(rotary.rotary_dim == shape.rope_dim, "{} rotary channels, wanted {}", rotary.rotary_dim, shape.rope_dim);
+  CHECK(chosen.cols == 0 || chosen.rows == q.rows, "chosen tokens of {} rows, wanted {}", chosen.rows, q.rows);
   const RotaryAngles& angles = angles_for(device, rotary, positions_of(batch));
   const int64_t at_once = std::max<int64_t>(1, kMaxLatentBytes / LatentAttention::row_bytes(device, shape));
   for (int64_t begin = 0; begin < q.rows; begin += at_once) {
     const int64_t end = std::min(q.rows, begin + at_once);
     const RowSlice slice(batch, static_cast<int32_t>(begin), static_cast<int32_t>(end));
+    const tensor::IntMatrix own{.data = chosen.cols > 0 ? chosen.data + begin * chosen.cols : nullptr,
+                                .rows = end - begin,
+                                .cols = chosen.cols};
     LatentAttention(device, shape, expansion, end - begin)
-        .run(rows_of(q, begin, end), angles, begin, slice.view(), cache, layer, rows_of(out, begin, end));
+        .run(rows_of(q, begin, end), angles, begin, own, slice.view(), cache, layer, rows_of(out, begin, end));
   }
 }
 

@@ -22,8 +22,10 @@ double sum_of(int64_t count, const Term& term) {
   return sum;
 }
 
-/// `bias` may be null; `out` may be `row`.
-void normalize(const float* row, const float* weight, const float* bias, double epsilon, int64_t width, float* out) {
+}  // namespace
+
+void layer_norm_row(const float* row, const float* weight, const float* bias, double epsilon, int64_t width,
+                    float* out) {
   const auto count = static_cast<double>(width);
   const double mean = sum_of(width, [row](int64_t i) { return double{row[i]}; }) / count;
   const double squares = sum_of(width, [row, mean](int64_t i) {
@@ -37,8 +39,6 @@ void normalize(const float* row, const float* weight, const float* bias, double 
   }
 }
 
-}  // namespace
-
 void layer_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, const CpuVector* bias, float epsilon,
                 bool in_place, tensor::Matrix out) {
   check_matrix("hidden", hidden, tensor::DType::kF32, out.rows, out.cols);
@@ -51,7 +51,7 @@ void layer_norm(Device& device, tensor::Matrix hidden, const CpuVector& weight, 
     for (int64_t row = begin; row < end; ++row) {
       auto* in = row_of<float>(hidden, row);
       float* values = in_place ? in : scratch;
-      normalize(in, weight.data(), addends, double{epsilon}, hidden.cols, values);
+      layer_norm_row(in, weight.data(), addends, double{epsilon}, hidden.cols, values);
       device.store_row(values, row_of<std::byte>(out, row), out.dtype, hidden.cols);
     }
   });

@@ -59,12 +59,20 @@ void attention(Device& device, tensor::Matrix q, const tensor::AttentionShape& s
 void store_latent(Device& device, tensor::Matrix kv, const tensor::LatentShape& shape,
                   const tensor::RotaryTable& rotary, const CpuVector& norm, float norm_epsilon,
                   const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer);
+/// Computes tensor::Backend::latent_attention, or sparse_latent_attention where `chosen` has columns.
 void latent_attention(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
-                      const tensor::RotaryTable& rotary, const CpuLatentExpansion& expansion,
+                      const tensor::RotaryTable& rotary, const CpuLatentExpansion& expansion, tensor::IntMatrix chosen,
                       const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
-/// out (compute) [T, heads·latent_dim] = attention of queries (compute) [T, heads·key_dim] over the latents of a layer.
-void attend_to_latents(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
+/// out (compute) [T, heads·latent_dim] = attention of queries (compute) [T, heads·key_dim] over the latents of a layer,
+/// or over the chosen ones.
+void attend_to_latents(Device& device, tensor::Matrix q, const tensor::LatentShape& shape, tensor::IntMatrix chosen,
                        const tensor::BatchLayout& batch, const CpuKvCache& cache, int32_t layer, tensor::Matrix out);
+void store_index_key(Device& device, tensor::Matrix key, const tensor::IndexerShape& shape,
+                     const tensor::RotaryTable& rotary, const CpuVector& norm, const CpuVector& norm_bias,
+                     float norm_epsilon, const tensor::BatchLayout& batch, CpuKvCache& cache, int32_t layer);
+void choose_tokens(Device& device, tensor::Matrix q, tensor::Matrix weights, const tensor::IndexerShape& shape,
+                   const tensor::RotaryTable& rotary, const tensor::BatchLayout& batch, const CpuKvCache& cache,
+                   int32_t layer, tensor::IntMatrix chosen);
 void gate(Device& device, tensor::Matrix values, tensor::Matrix gates);
 void causal_conv(Device& device, tensor::Matrix in, const tensor::ConvShape& shape, const CpuVector& weight,
                  const CpuVector* bias, const tensor::BatchLayout& batch, CpuKvCache& states, int32_t layer,
@@ -87,6 +95,10 @@ void sample(Device& device, tensor::Matrix logits, int32_t vocab, std::span<cons
             std::span<tensor::SampleResult> results);
 void score(Device& device, tensor::Matrix logits, int32_t vocab, std::span<const TokenId> targets,
            std::span<const int32_t> top_counts, std::span<tensor::ScoreResult> results);
+
+/// out = (in - mean) / sqrt(variance + epsilon) · weight + bias of `width` values. `bias` may be null; `out` may be
+/// `in`.
+void layer_norm_row(const float* in, const float* weight, const float* bias, double epsilon, int64_t width, float* out);
 
 /// out = max(in, 0)². `out` may be `in`.
 void square_relu(const float* in, float* out, int64_t count);

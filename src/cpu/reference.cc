@@ -311,4 +311,19 @@ Values latent_attention(std::span<const float> q, int64_t position, const Latent
   return out;
 }
 
+Values index_scores(std::span<const float> q, std::span<const float> weights, const Values& keys, int64_t head_dim) {
+  const auto dim = static_cast<size_t>(head_dim);
+  Values scores;
+  for (size_t key = 0; key < keys.size(); key += dim) {
+    double score = 0.0;
+    for (size_t head = 0; head < weights.size(); ++head) {
+      double product = 0.0;
+      for (size_t i = 0; i < dim; ++i) product += double{q[head * dim + i]} * double{keys[key + i]};
+      score += double{weights[head]} * std::max(product, 0.0);
+    }
+    scores.push_back(static_cast<float>(score));
+  }
+  return scores;
+}
+
 }  // namespace millrace::reference

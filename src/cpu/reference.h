@@ -121,6 +121,11 @@ struct LatentHistory {
 [[nodiscard]] Values latent_attention(std::span<const float> q, int64_t position, const LatentHistory& history,
                                       const Values& kv_b, const tensor::LatentShape& shape);
 
+/// Returns the scores Σ_h w_h · max(q_h · k, 0) of keys [tokens, head_dim] for one query row [heads, head_dim], already
+/// rotated, with weights [heads].
+[[nodiscard]] Values index_scores(std::span<const float> q, std::span<const float> weights, const Values& keys,
+                                  int64_t head_dim);
+
 /// Returns values · sigmoid(gates), element by element.
 [[nodiscard]] Values gate(const Values& values, const Values& gates);
 /// Convolves one whole sequence, in [rows, channels], with weight [width, channels] and bias [channels] or empty.

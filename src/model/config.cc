@@ -14,6 +14,28 @@ int32_t ModelConfig::context_length() const {
   return std::min(reached, max_plain_attention_context);
 }
 
+std::optional<int32_t> chosen_tokens(const ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    const auto& latent = layer.attention.latent;
+    if (layer.attends && latent && latent->indexer) return latent->indexer->chosen_count;
+  }
+  return std::nullopt;
+}
+
+void drop_indexers(ModelConfig& config) {
+  const auto chosen = chosen_tokens(config);
+  if (!chosen) return;
+  config.max_plain_attention_context = std::min(config.max_plain_attention_context, *chosen);
+  for (LayerConfig& layer : config.layers) {
+    if (layer.attention.latent) layer.attention.latent->indexer.reset();
+  }
+}
+
+ModelConfig for_context(ModelConfig config, int32_t context) {
+  if (context <= chosen_tokens(config).value_or(0)) drop_indexers(config);
+  return config;
+}
+
 int32_t rotary_dim(const ModelConfig& config, const AttentionConfig& attention) {
   if (!attention.rope) return 0;
   const int32_t rotated = config.ropes[static_cast<size_t>(*attention.rope)].rotary_dim;

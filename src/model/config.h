@@ -68,6 +68,14 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
+/// Returns the tokens that a row sees in a model with indexers; none: it has none.
+[[nodiscard]] std::optional<int32_t> chosen_tokens(const ModelConfig& config);
+/// Limits the context of a model with indexers to the tokens that they choose, and drops them: up to so many tokens a
+/// row sees all.
+void drop_indexers(ModelConfig& config);
+/// Returns the config without indexers where no sequence of up to `context` tokens needs them.
+[[nodiscard]] ModelConfig for_context(ModelConfig config, int32_t context);
+
 /// Returns the rotated channels of a layer's heads; 0 where there is no rotation.
 [[nodiscard]] int32_t rotary_dim(const ModelConfig& config, const AttentionConfig& attention);
 

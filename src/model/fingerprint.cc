@@ -89,6 +89,13 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
     add_integer(hash, size);
   hash.add(double{latent.norm_epsilon});
   add_integer(hash, latent.bias);
+  if (!latent.indexer) return;
+  hash.add(std::string_view("indexer"));
+  const IndexerConfig& indexer = *latent.indexer;
+  for (const int32_t number : {indexer.head_count, indexer.head_dim, indexer.chosen_count, int32_t{indexer.interleaved},
+                               int32_t{indexer.is_shared}})
+    add_integer(hash, number);
+  hash.add(double{indexer.norm_epsilon});
 }
 
 void add_mixer(Hash& hash, const DeltaNetConfig& net) {

@@ -16,7 +16,7 @@ tensor::LatentShape latent_shape(const AttentionConfig& attention, int32_t head_
 }
 
 LatentProjection::LatentProjection(tensor::Backend& backend, const LatentConfig& config,
-                                   const tensor::LatentShape& shape, int64_t rows)
+                                   const tensor::LatentShape& shape, int64_t rows, int64_t tail_rows)
     : backend_(backend) {
   const auto allocate = [&](DType dtype, int64_t cols) {
     return backend.allocate(Matrix{.dtype = dtype, .rows = rows, .cols = cols}.bytes());
@@ -27,6 +27,7 @@ LatentProjection::LatentProjection(tensor::Backend& backend, const LatentConfig&
   }
   query_ = allocate(DType::kF32, shape.query_width());
   latent_ = allocate(DType::kF32, shape.key_dim());
+  if (config.indexer) indexer_.emplace(backend, *config.indexer, rows, tail_rows);
 }
 
 Matrix LatentProjection::project(const Layer& layer, Matrix input, const tensor::UploadedBatch& batch,
@@ -48,6 +49,10 @@ Matrix LatentProjection::project(const Layer& layer, Matrix input, const tensor:
   backend_.matmul(input, *weights.query_a, weights.query_a_bias.get(), low_rank);
   backend_.rms_norm(low_rank, *weights.query_norm, config.norm_epsilon, normed);
   backend_.matmul(normed, *weights.query, nullptr, query);
+  if (weights.indexer)
+    indexer_->choose(
+        {.weights = *weights.indexer, .config = *config.indexer, .rotary = rotary, .cache_layer = cache_layer}, input,
+        normed, batch, cache);
   return query;
 }
 

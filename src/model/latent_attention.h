@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "model/indexer.h"
 #include "model/layer_config.h"
 #include "tensor/backend.h"
 
@@ -18,6 +20,7 @@ struct LatentWeights {
   std::unique_ptr<tensor::DeviceVector> latent_bias;   // [latent_dim + rope_dim]; may be null
   std::unique_ptr<tensor::DeviceVector> latent_norm;   // [latent_dim]
   std::unique_ptr<tensor::LatentExpansion> expansion;  // of the rank's heads
+  std::unique_ptr<IndexerWeights> indexer;             // null: the layer has none of its own
 };
 
 /// Returns the dimensions of a layer's latent attention over `head_count` heads.
@@ -36,14 +39,16 @@ class LatentProjection {
     int32_t cache_layer = 0;
   };
 
-  /// Allocates scratch for `rows` rows of layers of this shape.
-  LatentProjection(tensor::Backend& backend, const LatentConfig& config, const tensor::LatentShape& shape,
-                   int64_t rows);
+  /// Allocates scratch for `rows` rows of layers of this shape, of which `tail_rows` may go on from the last layer.
+  LatentProjection(tensor::Backend& backend, const LatentConfig& config, const tensor::LatentShape& shape, int64_t rows,
+                   int64_t tail_rows);
 
   /// Stores the latents of all rows of `input` (compute) [T, hidden] and returns their queries (f32)
-  /// [T, heads·(nope_dim + rope_dim)], valid until the next call.
+  /// [T, heads·(nope_dim + rope_dim)], valid until the next call. A layer's own indexer also chooses what they see.
   [[nodiscard]] tensor::Matrix project(const Layer& layer, tensor::Matrix input, const tensor::UploadedBatch& batch,
                                        tensor::KvCache& cache);
+  /// Returns the indexer; null where layers have none.
+  [[nodiscard]] Indexer* indexer() { return indexer_ ? &*indexer_ : nullptr; }
 
  private:
   tensor::Backend& backend_;
@@ -51,6 +56,7 @@ class LatentProjection {
   tensor::Buffer low_rank_normed_;  // compute [rows, query_rank]
   tensor::Buffer query_;            // f32     [rows, heads·(nope_dim + rope_dim)]
   tensor::Buffer latent_;           // f32     [rows, latent_dim + rope_dim]
+  std::optional<Indexer> indexer_;
 };
 
 }  // namespace millrace::model

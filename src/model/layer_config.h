@@ -43,6 +43,19 @@ struct QueryScaling {
   friend bool operator==(const QueryScaling&, const QueryScaling&) = default;
 };
 
+/// The indexer of sparse attention (DeepSeek-V3.2, arXiv 2512.02556). It chooses the tokens that a row of latent
+/// attention sees by scores Σ_h w_h · max(q_h · k, 0). Queries q_h come from the low rank of the attention's queries;
+/// w = Ww · x, and k = LayerNorm(Wk · x) is kept per token. The first rope_dim channels are rotated as the attention's.
+struct IndexerConfig {
+  int32_t head_count = 0;
+  int32_t head_dim = 0;
+  int32_t chosen_count = 0;    ///< tokens that a row sees
+  bool interleaved = false;    ///< neighbouring channels are rotated together
+  bool is_shared = false;      ///< the layer has none and sees what the layer before it sees
+  float norm_epsilon = 1e-6f;  ///< of the key's norm
+  friend bool operator==(const IndexerConfig&, const IndexerConfig&) = default;
+};
+
 /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), in place of keys and values per head. All heads share a
 /// latent c = norm(Wc · x) and a rotated key per token. Head h has the key [Wk_h · c, rotated key] and the value Wv_h ·
 /// c.
@@ -51,8 +64,9 @@ struct LatentConfig {
   int32_t latent_dim = 0;
   int32_t nope_dim = 0;  ///< channels of a head's query that are not rotated
   int32_t rope_dim = 0;
-  float norm_epsilon = 1e-6f;  ///< of both norms
-  bool bias = false;           ///< of Wa and Wc
+  float norm_epsilon = 1e-6f;                 ///< of both norms
+  bool bias = false;                          ///< of Wa and Wc
+  std::optional<IndexerConfig> indexer = {};  ///< none: a row sees all tokens before it; else query_rank is above 0
   friend bool operator==(const LatentConfig&, const LatentConfig&) = default;
 };
 

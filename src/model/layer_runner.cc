@@ -124,7 +124,8 @@ void LayerRunner::allocate_mixers(const StageLimits& limits) {
   for (int32_t index = 0; index < range_.size() && latent_query == 0; ++index) {
     if (!is_latent(index)) continue;
     const tensor::LatentShape shape = latent_shape(layer_config(index).attention, layer_layout(index).head_count());
-    latent_.emplace(backend_, *layer_config(index).attention.latent, shape, limits.max_batch_tokens);
+    latent_.emplace(backend_, *layer_config(index).attention.latent, shape, limits.max_batch_tokens,
+                    limits.max_tail_rows);
     latent_query = shape.query_width();
   }
   for (int32_t index = 0; index < range_.size() && !mixer_; ++index) {
@@ -230,6 +231,8 @@ BegunLayer LayerRunner::begin(int32_t index, Matrix hidden, const LayerCaches& k
                 {.batch = kept.states->batch, .cache = kept.states->cache, .layer = kept.states->layer}, begun.mixed);
   }
   if (layer_config(index).attends) begun.query = begin_attention(index, input, *kept.attention);
+  if (layer.latent && latent_->indexer() != nullptr)
+    begun.chosen = latent_->indexer()->chosen(kept.attention->batch.layout);
   return begun;
 }
 
@@ -270,8 +273,10 @@ void LayerRunner::finish_tails(int32_t index, const BegunLayer& begun, Matrix hi
     return some;
   };
   backend_.gather_rows(hidden, rows, tails);
-  const BegunLayer tail{.query = gathered(begun.query, activations_.tail_query),
-                        .mixed = gathered(begun.mixed, activations_.tail_mixed)};
+  BegunLayer tail{.query = gathered(begun.query, activations_.tail_query),
+                  .mixed = gathered(begun.mixed, activations_.tail_mixed),
+                  .chosen = {}};
+  if (begun.chosen.cols > 0) tail.chosen = latent_->indexer()->gather(begun.chosen, rows);
   if (weights_[static_cast<size_t>(index)].query_gate)
     backend_.gather_rows(gates_in(activations_.gates, index, hidden.rows), rows,
                          gates_in(activations_.tail_gates, index, tails.rows));
@@ -285,7 +290,8 @@ void LayerRunner::finish_tails(int32_t index, const BegunLayer& begun, Matrix hi
   feed_forward(index, kept.batch, attention_input, tails);
 }
 
-Matrix LayerRunner::attended(int32_t index, Matrix query, const LayerCache& kept) {
+Matrix LayerRunner::attended(int32_t index, const BegunLayer& begun, const LayerCache& kept) {
+  const Matrix query = begun.query;
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const Matrix out{.data = activations_.attended.data(),
                    .dtype = backend_.compute_dtype(),
@@ -293,8 +299,12 @@ Matrix LayerRunner::attended(int32_t index, Matrix query, const LayerCache& kept
                    .cols = layer_layout(index).query_width()};
   if (layer.latent) {
     const LatentProjection::Layer latent = latent_layer(index, kept.layer);
-    backend_.latent_attention(query, latent.shape, latent.rotary, *layer.latent->expansion, kept.batch, kept.cache,
-                              kept.layer, out);
+    const tensor::LatentExpansion& expansion = *layer.latent->expansion;
+    if (begun.chosen.cols > 0)
+      backend_.sparse_latent_attention(query, latent.shape, latent.rotary, expansion, begun.chosen, kept.batch,
+                                       kept.cache, kept.layer, out);
+    else
+      backend_.latent_attention(query, latent.shape, latent.rotary, expansion, kept.batch, kept.cache, kept.layer, out);
   } else {
     backend_.attention(query, attention_shape(index), kept.batch, kept.cache, kept.layer, out);
   }
@@ -306,7 +316,7 @@ void LayerRunner::add_mixed(int32_t index, const BegunLayer& begun, const tensor
   const LayerWeights& layer = weights_[static_cast<size_t>(index)];
   const LayerConfig& config = layer_config(index);
   if (config.attends) {
-    const Matrix out = attended(index, begun.query, *kept.attention);
+    const Matrix out = attended(index, begun, *kept.attention);
     if (layer.query_gate) backend_.gate(out, gates_in(gates, index, out.rows));
     add_product(out, *layer.output,
                 {.bias = layer.output_bias.get(),

@@ -44,6 +44,7 @@ struct LayerCaches {
 struct BegunLayer {
   tensor::Matrix query;
   tensor::Matrix mixed;
+  tensor::IntMatrix chosen;  ///< the tokens that rows see, by an indexer; without columns: all
 };
 
 /// Computes the layers of a stage on one rank, as their descriptions say. It owns the activations inside a layer, which
@@ -70,8 +71,10 @@ class LayerRunner {
   void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
             tensor::Matrix out);
 
-  /// Returns whether begin() reads what earlier passes stored: a state.
-  [[nodiscard]] bool begins_with_state(int32_t index) const { return layer_config(index).recurrent.has_value(); }
+  /// Returns whether begin() reads what earlier passes stored: a state, or the keys of an indexer.
+  [[nodiscard]] bool begins_with_reads(int32_t index) const {
+    return layer_config(index).recurrent.has_value() || has_indexer(index);
+  }
   /// Stores the keys and values of all rows, and states, in the pages. What it returns is valid until the layer is
   /// finished.
   [[nodiscard]] BegunLayer begin(int32_t index, tensor::Matrix hidden, const LayerCaches& kept);
@@ -126,6 +129,11 @@ class LayerRunner {
     [[nodiscard]] bool is_plain() const { return norm == nullptr && multiplier == 1.0f; }
   };
 
+  /// Returns whether the layer has an indexer of its own.
+  [[nodiscard]] bool has_indexer(int32_t index) const {
+    const auto& latent = weights_[static_cast<size_t>(index)].latent;
+    return latent && latent->indexer;
+  }
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   /// Returns the most experts of a layer; 0: no layer is sparse.
   [[nodiscard]] int64_t max_experts() const;
@@ -153,7 +161,7 @@ class LayerRunner {
   /// Returns the output gates (f32) [rows, heads·head_dim] of a layer in a buffer.
   [[nodiscard]] tensor::Matrix gates_in(const tensor::Buffer& buffer, int32_t index, int64_t rows) const;
   /// Computes attention of the queries.
-  [[nodiscard]] tensor::Matrix attended(int32_t index, tensor::Matrix query, const LayerCache& kept);
+  [[nodiscard]] tensor::Matrix attended(int32_t index, const BegunLayer& begun, const LayerCache& kept);
   /// Adds a block's output x · Wᵀ to hidden. The weight's inputs are divided over the ranks.
   void add_product(tensor::Matrix x, const tensor::PackedWeight& weight, const BlockEnd& end, tensor::Matrix hidden);
   [[nodiscard]] tensor::Matrix block_sums(int64_t rows) const;

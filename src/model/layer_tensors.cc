@@ -72,6 +72,24 @@ class LayerLister {
     }
   }
 
+  /// Lists an indexer, which every rank has as a whole. Its matrices keep their precision, so that quantization does
+  /// not change what is chosen.
+  void list_indexer(const IndexerConfig& indexer, const LatentConfig& latent) {
+    const int64_t dim = indexer.head_dim;
+    const PairedRows paired =
+        indexer.interleaved ? PairedRows{.head_rows = dim, .first = 0, .count = latent.rope_dim} : PairedRows{};
+    const auto add_matrix = [&](std::string_view name, int64_t rows, int64_t cols) -> TensorSpec& {
+      TensorSpec& spec = add(names_.weight(index_, name), {rows, cols});
+      spec.keeps_precision = true;
+      return spec;
+    };
+    add_matrix(names_.index_query, indexer.head_count * dim, latent.query_rank).paired = paired;
+    add_matrix(names_.index_key, dim, config_.hidden_size).paired = paired;
+    add(names_.weight(index_, names_.index_norm), {dim}).paired = paired;
+    add(names_.bias(index_, names_.index_norm), {dim}).paired = paired;
+    add_matrix(names_.index_weights, indexer.head_count, config_.hidden_size);
+  }
+
   [[nodiscard]] PairedRows paired_rows(int64_t head_rows, int64_t first, int64_t count) const {
     const std::optional<int32_t>& rope = layer_.attention.rope;
     if (!rope || !config_.ropes[static_cast<size_t>(*rope)].interleaved) return {};
@@ -111,6 +129,7 @@ class LayerLister {
         {int64_t{attention.head_count} * (latent.nope_dim + attention.head_dim), latent.latent_dim},
         Division::kHeadRows)
         .keeps_precision = true;
+    if (latent.indexer && !latent.indexer->is_shared) list_indexer(*latent.indexer, latent);
   }
 
   void list_projections() {

@@ -30,6 +30,7 @@ bool attention_needs(const AttentionConfig& attention, Feature feature) {
     case Feature::kValueNorms: return attention.value_norm || attention.values_are_keys;
     case Feature::kAttentionGates: return attention.output_gate;
     case Feature::kLatentAttention: return attention.latent.has_value();
+    case Feature::kIndexers: return attention.latent && attention.latent->indexer;
     case Feature::kNormOfAllHeads: return attention.qk_norm == QkNorm::kAllHeads;
     default: return false;
   }

@@ -181,6 +181,7 @@ tensor::KvCacheShape StageModel::cache_shape(int32_t page_size, int32_t page_cou
     const tensor::LatentShape latent = latent_shape(attention, layout.head_count());
     shape.head_dim = latent.key_dim();
     shape.latent_dim = latent.latent_dim;
+    if (attention.latent->indexer) shape.index_dim = attention.latent->indexer->head_dim;
   }
   return shape;
 }
@@ -207,6 +208,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
     }
     if (layer.latent) {
       add({&layer.latent->query_a, &layer.latent->query, &layer.latent->latent});
+      if (const auto& indexer = layer.latent->indexer) add({&indexer->query, &indexer->key, &indexer->weights});
       latents.push_back(latent_shape(runner_.layer_config(index).attention, runner_.layer_layout(index).head_count()));
     } else if (runner_.layer_config(index).attends) {
       attention.push_back(runner_.attention_shape(index));
@@ -392,10 +394,10 @@ void StageModel::run_layers(const ForwardPass& pass) {
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerCaches kept = layer_caches(index, pass.batches);
-    const bool begins_with_state = runner_.begins_with_state(index);
-    if (begins_with_state) wait_for_loads(pass, index);
+    const bool begins_with_reads = runner_.begins_with_reads(index);
+    if (begins_with_reads) wait_for_loads(pass, index);
     const BegunLayer begun = runner_.begin(index, pass.hidden, kept);
-    if (!begins_with_state) wait_for_loads(pass, index);
+    if (!begins_with_reads) wait_for_loads(pass, index);
     if (pass.tails && index + 1 == span_.layers.size()) {
       if (pass.tails->hidden.rows > 0) {
         runner_.finish_tails(index, begun, pass.hidden, pass.tails->rows, layer_caches(index, pass.tails->batches),

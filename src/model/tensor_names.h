@@ -46,6 +46,10 @@ struct TensorNames {
   std::string_view latent = "self_attn.kv_a_proj_with_mqa";
   std::string_view latent_norm = "self_attn.kv_a_layernorm";
   std::string_view latent_expansion = "self_attn.kv_b_proj";
+  std::string_view index_query = "self_attn.indexer.wq_b";  ///< these four are an indexer's
+  std::string_view index_key = "self_attn.indexer.wk";
+  std::string_view index_norm = "self_attn.indexer.k_norm";
+  std::string_view index_weights = "self_attn.indexer.weights_proj";
   // Names of recurrent mixers. A delta net's projections have rows q | k | v, z, b and a. With fused names, two tensors
   // have per key head the rows q | k | v | z and b | a of its value heads.
   std::string_view delta_qkv = "linear_attn.in_proj_qkv";
@@ -96,7 +100,8 @@ struct TensorNames {
   std::string_view fused_shared_gate_up = {};
   std::string_view shared_down = "mlp.shared_experts.down_proj";
   std::string_view shared_expert_gate = "mlp.shared_expert_gate";
-  /// Beginning, with the dot after the layer's number, of the names of tensors that are not computed. Empty: none.
+  /// Beginning, with the dot after the layer's number, of the names of tensors that a layer may have without use, since
+  /// its description lacks the part. Empty: none.
   std::string_view ignored_layer_part = {};
   /// Beginnings of the names of tensors that a wrapper has besides its text model. They are skipped.
   std::string_view skipped_parts = {};  ///< separated by blanks

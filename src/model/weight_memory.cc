@@ -141,7 +141,10 @@ double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t r
   if (!config.layer(layer).attends) return 0;
   const AttentionConfig& attention = config.layer(layer).attention;
   constexpr double kBytes = kPlainBits / 8;
-  if (attention.latent) return kBytes * (attention.latent->latent_dim + attention.latent->rope_dim);
+  if (attention.latent) {
+    const auto& indexer = attention.latent->indexer;
+    return kBytes * (attention.latent->latent_dim + attention.latent->rope_dim + (indexer ? indexer->head_dim : 0));
+  }
   const int32_t heads = std::max(1, attention.kv_head_count / rank_count);
   return 2 * kBytes * heads * attention.head_dim;
 }

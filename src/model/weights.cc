@@ -129,7 +129,18 @@ class LayerLoader {
     latent->latent_norm = norm(weight(names_.latent_norm));
     latent->expansion =
         packer_.pack_latent_expansion(weight(names_.latent_expansion), latent_shape(attention, layout_.head_count()));
+    if (config.indexer && !config.indexer->is_shared) latent->indexer = load_indexer();
     return latent;
+  }
+
+  std::unique_ptr<IndexerWeights> load_indexer() {
+    auto indexer = std::make_unique<IndexerWeights>();
+    indexer->query = packer_.pack_plain({weight(names_.index_query)});
+    indexer->key = packer_.pack_plain({weight(names_.index_key)});
+    indexer->norm = packer_.vector({weight(names_.index_norm)});
+    indexer->norm_bias = packer_.vector({bias(names_.index_norm)});
+    indexer->weights = packer_.pack_plain({weight(names_.index_weights)});
+    return indexer;
   }
 
   void load_projections(const AttentionConfig& attention) {

@@ -157,6 +157,21 @@ void Backend::latent_attention(Matrix, const LatentShape&, const RotaryTable&, c
   CHECK(false, "{} computes no latent attention", description());
 }
 
+void Backend::store_index_key(Matrix, const IndexerShape&, const RotaryTable&, const DeviceVector&, const DeviceVector&,
+                              float, const UploadedBatch&, KvCache&, int32_t) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kIndexers));
+}
+
+void Backend::choose_tokens(Matrix, Matrix, const IndexerShape&, const RotaryTable&, const UploadedBatch&,
+                            const KvCache&, int32_t, IntMatrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kIndexers));
+}
+
+void Backend::sparse_latent_attention(Matrix, const LatentShape&, const RotaryTable&, const LatentExpansion&, IntMatrix,
+                                      const UploadedBatch&, const KvCache&, int32_t, Matrix) {
+  CHECK(false, "{} computes no {}", description(), enum_name(Feature::kIndexers));
+}
+
 void Backend::gate(Matrix, Matrix) {
   CHECK(false, "{} computes no {}", description(), enum_name(Feature::kAttentionGates));
 }

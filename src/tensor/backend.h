@@ -76,6 +76,8 @@ struct KvCacheShape {
   /// Above 0: a cache of latents. A token's only head has head_dim values, which are its key; the first latent_dim of
   /// them are its value too and are stored once.
   int32_t latent_dim = 0;
+  /// Above 0: in a cache of latents, each token also has the key of an indexer, of index_dim values.
+  int32_t index_dim = 0;
   /// Above 0: a cache of recurrent states. A page holds one sequence's state (f32) per layer, as it is after the last
   /// token so far of those that the page counts. kv_head_count and head_dim are 0.
   int64_t state_values = 0;
@@ -365,6 +367,24 @@ class Backend {
   virtual void latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
                                 const LatentExpansion& expansion, const UploadedBatch& batch, const KvCache& cache,
                                 int32_t layer, Matrix out);
+  // Ops of an indexer, which require Feature::kIndexers.
+  /// Stores the indexer's key of each row in the pages of `layer`: LayerNorm of key (f32) [T, head_dim], then the
+  /// rotation of its first rope_dim channels. The contents of `key` are lost.
+  virtual void store_index_key(Matrix key, const IndexerShape& shape, const RotaryTable& rotary,
+                               const DeviceVector& norm, const DeviceVector& norm_bias, float norm_epsilon,
+                               const UploadedBatch& batch, KvCache& cache, int32_t layer);
+  /// Writes to `chosen` [T, chosen_count], in ascending order, the positions that each row sees: those with the largest
+  /// scores up to its own, of equal scores the lower position. The score of a key k is Σ_h w_h · max(q_h · k, 0) over
+  /// the heads h in ascending order. q (f32) [T, heads·head_dim] is before the rotation of each head's first rope_dim
+  /// channels; `weights` (f32) [T, heads] are the w_h but for a factor above 0. NaN is the largest score. Rows at
+  /// positions below chosen_count see all and are not written.
+  virtual void choose_tokens(Matrix q, Matrix weights, const IndexerShape& shape, const RotaryTable& rotary,
+                             const UploadedBatch& batch, const KvCache& cache, int32_t layer, IntMatrix chosen);
+  /// Computes latent_attention where rows at positions from chosen.cols on see only the positions in their row of
+  /// `chosen`. The chosen latents are summed as if they were the first of the sequence.
+  virtual void sparse_latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
+                                       const LatentExpansion& expansion, IntMatrix chosen, const UploadedBatch& batch,
+                                       const KvCache& cache, int32_t layer, Matrix out);
   /// out (f32 or compute) [T, N] = x (compute) [T, K] · Wᵀ + bias; `bias` may be null.
   virtual void matmul(Matrix x, const PackedWeight& weight, const DeviceVector* bias, Matrix out) = 0;
   /// hidden [T, N] += x (compute) [T, K] · Wᵀ + bias; `bias` may be null.

@@ -28,6 +28,7 @@ enum class Feature : uint8_t {
   kRecurrence,          ///< caches of states, and the ops of recurrent mixers
   kStatesBeforeDrafts,  ///< BatchLayout::drafts in the ops of recurrent mixers
   kLatentAttention,     ///< caches of latents, pack_latent_expansion, store_latent, latent_attention
+  kIndexers,            ///< KvCacheShape::index_dim, store_index_key, choose_tokens, sparse_latent_attention
   kRouting,             ///< routing that is not Routing::is_plain_softmax
   kExpertActivation,    ///< experts with a gated activation other than GatedFunction::kSilu
   kWeighedInputs,       ///< Routing::weighs_inputs
@@ -58,6 +59,7 @@ inline constexpr EnumName<Feature> kFeatureNames[] = {
     {Feature::kRecurrence, "recurrent layers"},
     {Feature::kStatesBeforeDrafts, "states before drafts"},
     {Feature::kLatentAttention, "latent attention"},
+    {Feature::kIndexers, "an indexer of the tokens that attention sees"},
     {Feature::kRouting, "routers with sigmoid scores, a correction bias, groups or a scale"},
     {Feature::kExpertActivation, "experts with another activation than silu"},
     {Feature::kWeighedInputs, "experts with weighed inputs"},

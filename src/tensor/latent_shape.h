@@ -19,6 +19,16 @@ struct LatentShape {
   [[nodiscard]] int64_t output_width() const { return int64_t{head_count} * value_dim; }
 };
 
+/// The dimensions of an indexer, which chooses the tokens that a row of latent attention sees. A token has one key of
+/// head_dim values for all heads of the indexer.
+struct IndexerShape {
+  int32_t head_count = 0;
+  int32_t head_dim = 0;
+  int32_t rope_dim = 0;      ///< the first channels of a query and of a key, which are rotated
+  int32_t chosen_count = 0;  ///< tokens that a row sees; a row with no more than these before it sees all
+  [[nodiscard]] int64_t query_width() const { return int64_t{head_count} * head_dim; }
+};
+
 /// The matrices of latent attention that expand a latent to the keys and the values of a rank's heads.
 class LatentExpansion {
  public:

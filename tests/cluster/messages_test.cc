@@ -172,6 +172,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .max_running = 8,
                       .max_draft_rows = 12,
                       .window = 9,
+                      .context_length = 17,
                       .expected_tokens = 14,
                       .sampling_vocab = 10,
                       .memory_fraction = 0.5,
@@ -183,7 +184,7 @@ TEST_CASE("messages have the bytes that docs/wire.md says") {
                       .watchdog = async::Duration(11),
                       .has_store = true};
   REQUIRE(bytes_of(assignment) == hex_of(R"(01 0100000000000000 02000000 03000000 0e000000 0f000000 01000000 04000000
-      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 0e000000 0a000000
+      05000000 0d000000 0f000000 10000000 06000000 07000000 08000000 0c000000 09000000 11000000 0e000000 0a000000
       000000000000e03f 03000000 663332 04000000 696e7438 04000000 62663136 03000000 616d78 02000000 7738
       0b00000000000000 01 01)"));
   const Loaded loaded{.page_capacity = 1,

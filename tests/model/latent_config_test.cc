@@ -4,8 +4,12 @@
 #include <string>
 
 #include "model/families/read_config.h"
+#include "model/fingerprint.h"
+#include "model/needed_features.h"
 #include "model/rope.h"
+#include "model/stage_borders.h"
 #include "model/tensor_list.h"
+#include "model/weight_memory.h"
 #include "support/mentions.h"
 
 using namespace millrace;
@@ -82,23 +86,112 @@ TEST_CASE("latent attention is read from the config of DeepSeek-V3") {
   REQUIRE(moe.shared->width == 80);
 }
 
-TEST_CASE("an indexer limits the context to the tokens that it chooses") {
-  for (const std::string name : {R"(["DeepseekV32ForCausalLM"])", R"(["GlmMoeDsaForCausalLM"])"}) {
-    const Changes changes{{"architectures", name}, {"index_topk", "100"}, {"index_n_heads", "32"}};
+TEST_CASE("indexers of DeepSeek-V3.2 and GLM-5 are read from the config") {
+  for (const bool is_glm : {false, true}) {
+    Changes changes{{"architectures", is_glm ? R"(["GlmMoeDsaForCausalLM"])" : R"(["DeepseekV32ForCausalLM"])"},
+                    {"index_topk", "100"},
+                    {"index_head_dim", "48"}};
     const ModelConfig config = parsed(config_text(changes));
-    REQUIRE(config.context_length() == 100);
-    REQUIRE(config.layer(0).attention == parsed(config_text()).layer(0).attention);
+    REQUIRE(config.context_length() == 256);
+    REQUIRE(chosen_tokens(config) == 100);
+    const IndexerConfig wanted{
+        .head_count = is_glm ? 32 : 64, .head_dim = 48, .chosen_count = 100, .interleaved = is_glm};
+    for (const LayerConfig& layer : config.layers) REQUIRE(layer.attention.latent->indexer == wanted);
+    REQUIRE(needs(config, tensor::Feature::kIndexers));
+    REQUIRE(cache_bytes_per_token(config, 0, 1) == 2 * (32 + 16 + 48));
     REQUIRE_FALSE(config.is_sparse(0));
     REQUIRE(config.is_sparse(1));
-    Changes published = changes;
-    published["index_topk"] = "";
-    published["max_position_embeddings"] = "163840";
-    REQUIRE(parsed(config_text(published)).context_length() == 2048);
-    Changes types = changes;
-    types["mlp_layer_types"] = R"(["sparse","dense","sparse","dense"])";
-    REQUIRE(parsed(config_text(types)).is_sparse(0));
-    REQUIRE_FALSE(parsed(config_text(types)).is_sparse(3));
+    changes["index_topk"] = "";
+    changes["max_position_embeddings"] = "163840";
+    REQUIRE(chosen_tokens(parsed(config_text(changes))) == 2048);
+    changes["mlp_layer_types"] = R"(["sparse","dense","sparse","dense"])";
+    REQUIRE(parsed(config_text(changes)).is_sparse(0));
+    REQUIRE_FALSE(parsed(config_text(changes)).is_sparse(3));
   }
+}
+
+TEST_CASE("a context that sees all tokens needs no indexers") {
+  const Changes changes{{"architectures", R"(["DeepseekV32ForCausalLM"])"}, {"index_topk", "100"}};
+  const ModelConfig config = parsed(config_text(changes));
+  REQUIRE(for_context(config, 101) == config);
+  const ModelConfig limited = for_context(config, 100);
+  REQUIRE(limited.context_length() == 100);
+  REQUIRE(limited.layer(0).attention == parsed(config_text()).layer(0).attention);
+  REQUIRE_FALSE(needs(limited, tensor::Feature::kIndexers));
+  REQUIRE_FALSE(fingerprint(limited) == fingerprint(config));
+  Changes never = changes;
+  never["index_topk"] = "256";
+  REQUIRE_FALSE(chosen_tokens(parsed(config_text(never))));
+}
+
+TEST_CASE("layers of GLM-5 that share a choice have no indexer") {
+  const Changes glm{{"architectures", R"(["GlmMoeDsaForCausalLM"])"}, {"index_topk", "100"}};
+  const auto shared_by = [&](const Changes& own) {
+    Changes changes = glm;
+    changes.insert(own.begin(), own.end());
+    const ModelConfig config = parsed(config_text(changes));
+    std::string shared;
+    for (const LayerConfig& layer : config.layers) shared += layer.attention.latent->indexer->is_shared ? 'S' : 'F';
+    return shared;
+  };
+  REQUIRE(shared_by({}) == "FFFF");
+  REQUIRE(shared_by({{"indexer_types", R"(["full","shared","shared","full"])"}}) == "FSSF");
+  REQUIRE(shared_by({{"index_topk_pattern", R"("FFSF")"}}) == "FFSF");
+  REQUIRE(shared_by({{"index_topk_freq", "2"}}) == "FFSF");
+  REQUIRE(shared_by({{"index_topk_freq", "4"}, {"index_skip_topk_offset", "1"}}) == "FSSS");
+  Changes refusing = glm;
+  refusing["indexer_types"] = R"(["full","some","shared","full"])";
+  REQUIRE_THAT(refused(refusing), Mentions("indexer_types", "some", "1"));
+  refusing["indexer_types"] = R"(["full","shared"])";
+  REQUIRE_THAT(refused(refusing), Mentions("indexer_types", "2", "4"));
+  refusing["indexer_types"] = R"(["shared","full","full","full"])";
+  REQUIRE_THAT(refused(refusing), Mentions("indexer_types", "0"));
+}
+
+TEST_CASE("stages begin with layers that choose for themselves") {
+  const auto config_of = [](const std::string& pattern) {
+    return parsed(config_text({{"architectures", R"(["GlmMoeDsaForCausalLM"])"},
+                               {"index_topk", "100"},
+                               {"index_topk_pattern", "\"" + pattern + "\""}}));
+  };
+  using Ranges = std::vector<LayerRange>;
+  const Ranges even = divide_layers(4, 2).value();
+  REQUIRE(move_borders(config_of("FFFF"), even).value() == even);
+  REQUIRE(move_borders(config_of("FFSF"), even).value() == Ranges{{0, 1}, {1, 4}});
+  REQUIRE(move_borders(config_of("FSSF"), even).value() == Ranges{{0, 3}, {3, 4}});
+  REQUIRE(largest_stage_count(config_of("FFSF")) == 3);
+  REQUIRE(move_borders(config_of("FFSF"), divide_layers(4, 3).value()).value() == Ranges{{0, 1}, {1, 3}, {3, 4}});
+  const auto too_many = move_borders(config_of("FFSF"), divide_layers(4, 4).value());
+  REQUIRE_THAT(too_many.error().message, Mentions("4 pipeline stages", "3"));
+  REQUIRE(check_borders(config_of("FFSF"), {{0, 1}, {1, 4}}).has_value());
+  REQUIRE_THAT(check_borders(config_of("FFSF"), even).error().message, Mentions("layer 2", "layer 1"));
+}
+
+TEST_CASE("the tensors of an indexer are whole on every rank") {
+  const ModelConfig config = parsed(config_text({{"architectures", R"(["GlmMoeDsaForCausalLM"])"},
+                                                 {"index_topk", "100"},
+                                                 {"index_head_dim", "48"},
+                                                 {"index_topk_pattern", R"("FSFF")"}}));
+  std::map<std::string, TensorSpec> specs;
+  for (TensorSpec& spec : stage_tensors(config, {.layers = {0, 2}, .first = false, .last = false}))
+    specs.emplace(spec.name, spec);
+  const TensorSpec& query = specs.at("model.layers.0.self_attn.indexer.wq_b.weight");
+  REQUIRE(query.shape == tensor::Shape{32 * 48, 48});
+  REQUIRE(query.division == Division::kNone);
+  REQUIRE(query.keeps_precision);
+  REQUIRE(query.paired.head_rows == 48);
+  REQUIRE(query.paired.count == 16);
+  REQUIRE(specs.at("model.layers.0.self_attn.indexer.k_norm.bias").paired.count == 16);
+  REQUIRE(specs.at("model.layers.0.self_attn.indexer.weights_proj.weight").shape == tensor::Shape{32, 64});
+  REQUIRE_FALSE(specs.contains("model.layers.1.self_attn.indexer.wk.weight"));
+}
+
+TEST_CASE("an indexer without a low rank of queries is refused") {
+  Changes changes{{"architectures", R"(["DeepseekV32ForCausalLM"])"}, {"index_topk", "100"}, {"q_lora_rank", "null"}};
+  REQUIRE_THAT(refused(changes), Mentions("q_lora_rank"));
+  changes["q_lora_rank"] = "48";
+  changes["index_head_dim"] = "8";
+  REQUIRE_THAT(refused(changes), Mentions("index_head_dim", "8", "16"));
 }
 
 TEST_CASE("a query rank of null is a whole projection") {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "comm/collective/device_collectives.h"
 #include "comm/collective/shared_collective.h"
+#include "model/stage_borders.h"
 
 namespace millrace::test {
 
@@ -67,7 +68,9 @@ TestPipeline::TestPipeline(const model::Checkpoint& checkpoint, const model::Mod
                            const std::vector<tensor::Backend*>& ranks, Options options)
     : options_(options) {
   const auto size = static_cast<int32_t>(ranks.size());
-  const auto ranges = model::divide_layers(config.layer_count(), options.stage_count).value();
+  const int32_t stage_count = std::min(options.stage_count, model::largest_stage_count(config));
+  const auto ranges =
+      model::move_borders(config, model::divide_layers(config.layer_count(), stage_count).value()).value();
   for (const model::StageSpan span : model::stage_spans(ranges)) {
     Stage& stage = stages_.emplace_back();
     if (size > 1) {

@@ -25,7 +25,7 @@ struct Piece {
 class TestPipeline {
  public:
   struct Options {
-    int32_t stage_count = 1;
+    int32_t stage_count = 1;  ///< fewer where fewer layers can begin one
     int32_t page_size = 16;
     int32_t page_count = 64;
     model::StageLimits limits{.max_batch_tokens = 1024, .max_logit_rows = 37};

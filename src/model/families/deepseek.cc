@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "model/families/block.h"
@@ -9,6 +10,8 @@ namespace {
 constexpr int32_t kMaxRank = 1 << 15;
 constexpr int32_t kMaxLatentDim = 512;  ///< with kMaxRopeDim the limit of the attention kernels
 constexpr int32_t kMaxRopeDim = 128;
+constexpr int32_t kMaxIndexHeads = 256;
+constexpr int32_t kMaxIndexDim = 512;
 
 /// Returns the factor of the scores of a model whose context yarn stretches: the square of yarn's factor of cos and
 /// sin, with mscale_all_dim.
@@ -112,11 +115,54 @@ void read_by_layer_types(FieldReader& fields, ModelConfig& config, int32_t query
   }
 }
 
-/// Limits the context of a model whose indexer chooses the tokens that a row sees: up to as many as it chooses, all are
-/// seen. The indexer itself is not loaded.
-void limit_to_chosen(FieldReader& fields, ModelConfig& config) {
-  config.max_plain_attention_context = fields.integer_or("index_topk", 2048, 1, kMaxPosition);
+/// Returns for each layer whether it takes the choice of the layer before it: by indexer_types, by
+/// index_topk_pattern ("FSSF", or a list of the names), or every layer but each index_topk_freq-th from
+/// index_skip_topk_offset - 1 on. Without these no layer does.
+std::vector<bool> read_shared_choices(FieldReader& fields, const ModelConfig& config) {
+  const auto count = static_cast<size_t>(config.layer_count());
+  std::vector<bool> shared(count, false);
+  std::vector<std::string> types;
+  std::string_view key = "indexer_types";
+  if (fields.has(key)) {
+    types = fields.strings(key);
+  } else if (fields.has("index_topk_pattern")) {
+    key = "index_topk_pattern";
+    for (const char type : fields.text(key)) types.emplace_back(type == 'F' ? "full" : type == 'S' ? "shared" : "?");
+  } else {
+    const int32_t frequency = fields.integer_or("index_topk_freq", 1, 1, kMaxLayerCount);
+    const int32_t offset = fields.integer_or("index_skip_topk_offset", 2, 0, kMaxLayerCount);
+    for (size_t layer = 0; layer < count; ++layer)
+      shared[layer] = std::max(static_cast<int32_t>(layer) - offset + 1, 0) % frequency != 0;
+    return shared;
+  }
+  if (types.size() != count) fields.fail_with("{} names {} layers, num_hidden_layers {}", key, types.size(), count);
+  for (size_t layer = 0; layer < std::min(count, types.size()); ++layer) {
+    shared[layer] = types[layer] == "shared";
+    if (types[layer] != "full" && types[layer] != "shared")
+      fields.fail_with("{} names '{}' for layer {}, wanted full or shared", key, types[layer], layer);
+  }
+  if (shared.front()) fields.fail_with("{}: layer 0 has no indexer, wanted one", key);
+  return shared;
+}
+
+/// Gives every layer its indexer. A model whose context is no longer than what indexers choose needs none.
+void add_indexers(FieldReader& fields, ModelConfig& config, int32_t head_count, bool interleaved) {
+  IndexerConfig indexer;
+  indexer.head_count = fields.integer_or("index_n_heads", head_count, 1, kMaxIndexHeads);
+  indexer.head_dim = fields.integer_or("index_head_dim", 128, 2, kMaxIndexDim);
+  indexer.chosen_count = fields.integer_or("index_topk", 2048, 1, kMaxPosition);
+  indexer.interleaved = fields.flag_or("indexer_rope_interleave", interleaved);
+  const std::vector<bool> shared = read_shared_choices(fields, config);
+  for (size_t layer = 0; layer < config.layers.size(); ++layer) {
+    LatentConfig& latent = *config.layers[layer].attention.latent;
+    if (latent.query_rank == 0) return fields.fail_with("q_lora_rank is null, which an indexer does not support");
+    if (indexer.head_dim < latent.rope_dim)
+      return fields.fail_with("index_head_dim {} is below qk_rope_head_dim {}", indexer.head_dim, latent.rope_dim);
+    latent.indexer = indexer;
+    latent.indexer->is_shared = shared[layer];
+  }
   config.names.ignored_layer_part = ".self_attn.indexer.";
+  if (config.context_length() <= indexer.chosen_count) drop_indexers(config);
 }
 
 }  // namespace
@@ -141,13 +187,13 @@ void describe_glm4_moe_lite(FieldReader& fields, ModelConfig& config) {
 /// DeepSeek-V3's block with an indexer.
 void describe_deepseek_v32(FieldReader& fields, ModelConfig& config) {
   describe_deepseek_v3(fields, config);
-  limit_to_chosen(fields, config);
+  add_indexers(fields, config, 64, false);
 }
 
 /// The block with an indexer in the sizes of GLM-5.
 void describe_glm_moe_dsa(FieldReader& fields, ModelConfig& config) {
   read_by_layer_types(fields, config, 2048, 3);
-  limit_to_chosen(fields, config);
+  add_indexers(fields, config, 32, true);
 }
 
 /// The text part of Kimi K2.5, which is DeepSeek-V3's.

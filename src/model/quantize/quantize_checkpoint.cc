@@ -60,12 +60,20 @@ bool stays(const TensorSpec& spec, Quantization quantization) {
 }
 
 /// Returns the linear layers that stay unquantized, by their compressed-tensors names: routers, gates of shared
-/// experts, expansions of latents, what controls recurrent states, and the head, which may be tied and have no tensor.
+/// experts, expansions of latents, indexers, what controls recurrent states, and the head, which may be tied and have
+/// no tensor.
 std::vector<std::string> names_that_stay(const ModelConfig& config) {
   const auto module = [](std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); };
   std::vector<std::string> names = {module(kHeadName)};
   for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
-    if (config.layer(layer).attention.latent) names.push_back(config.names.plain(layer, config.names.latent_expansion));
+    if (const auto& latent = config.layer(layer).attention.latent) {
+      names.push_back(config.names.plain(layer, config.names.latent_expansion));
+      if (latent->indexer && !latent->indexer->is_shared) {
+        for (const std::string_view part :
+             {config.names.index_query, config.names.index_key, config.names.index_weights})
+          names.push_back(config.names.plain(layer, part));
+      }
+    }
     if (config.layer(layer).recurrent) {
       for (const TensorSpec& spec : recurrent_tensors(config, layer).steps) {
         std::string name = module(spec.stored_name());

@@ -25,6 +25,7 @@ struct StageConfig {
   uint32_t max_running = 64;          ///< sequences that run at once
   uint32_t max_draft_rows = 0;        ///< rows that drafts may take of a micro-batch
   uint32_t window = 1;                ///< plans in flight
+  uint32_t context_length = 0;        ///< tokens of the longest sequence; 0: the model's own
   uint32_t expected_tokens = 16'384;  ///< length of a typical sequence, by which cache groups share memory
   uint32_t sampling_vocab = 0;        ///< ids that can be sampled
   double memory_fraction = 0;  ///< part of the memory available at start for the KV cache; 0: the device's default
@@ -42,12 +43,13 @@ struct StageConfig {
 };
 
 /// The members of StageConfig in the order of the wire. Encoder and decoder go through it.
-inline constexpr auto kStageConfigFields = std::tuple(
-    &StageConfig::rank_count, &StageConfig::expert_ring, &StageConfig::expert_rings, &StageConfig::page_size,
-    &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows, &StageConfig::window,
-    &StageConfig::expected_tokens, &StageConfig::sampling_vocab, &StageConfig::memory_fraction, &StageConfig::dtype,
-    &StageConfig::kv_dtype, &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization,
-    &StageConfig::watchdog, &StageConfig::has_store, &StageConfig::has_output_head);
+inline constexpr auto kStageConfigFields =
+    std::tuple(&StageConfig::rank_count, &StageConfig::expert_ring, &StageConfig::expert_rings, &StageConfig::page_size,
+               &StageConfig::max_batch_tokens, &StageConfig::max_running, &StageConfig::max_draft_rows,
+               &StageConfig::window, &StageConfig::context_length, &StageConfig::expected_tokens,
+               &StageConfig::sampling_vocab, &StageConfig::memory_fraction, &StageConfig::dtype, &StageConfig::kv_dtype,
+               &StageConfig::reduce_dtype, &StageConfig::isa, &StageConfig::quantization, &StageConfig::watchdog,
+               &StageConfig::has_store, &StageConfig::has_output_head);
 
 /// Returns what the sizes of window pools follow from.
 [[nodiscard]] inline cache::PoolNeeds pool_needs(const StageConfig& stage) {
