@@ -40,7 +40,8 @@ class Member {
   /// Leaves the ring and ends run(). On the Runtime.
   void stop();
   /// Calls stop() as soon as the ring does not need this node. That is at once outside of an epoch or in an idle ring,
-  /// and otherwise when the epoch ends or the ring becomes idle. `limit` bounds the wait. On the Runtime.
+  /// and otherwise when the epoch ends or the ring becomes idle. A paused ring with running requests is not idle.
+  /// `limit` bounds the wait. On the Runtime.
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
 
  private:
@@ -62,7 +63,7 @@ class Member {
   [[nodiscard]] asio::awaitable<std::string> run_epoch(JoinRing request);
   [[nodiscard]] asio::awaitable<sched::OuterLinks> open_links(JoinRing request);
   void end_epoch(const std::string& reason);
-  /// Returns whether this node is in an epoch whose ring has work.
+  /// Returns whether this node is in an epoch whose ring has work or running requests.
   [[nodiscard]] bool is_needed() const { return in_epoch_ && stages_ != nullptr && stages_->busy(); }
 
   async::Runtime& runtime_;

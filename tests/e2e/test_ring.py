@@ -137,7 +137,7 @@ def test_a_ring_that_gets_sigterm_finishes_its_requests():
     with Ring(3, 4, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
         ring.wait_until_whole()
         streams = paused_streams(ring.server, [LONG] * 2)
-        resume(ring.server)  # a node of a paused ring leaves at once
+        resume(ring.server)
         for node in ring.nodes.values():
             node.signal(signal.SIGTERM)
         ring.server.terminate()
@@ -148,6 +148,29 @@ def test_a_ring_that_gets_sigterm_finishes_its_requests():
         for node in ring.nodes.values():
             assert node.process.wait(PATIENCE_S) == 0, node.log()
             assert "serving until the head ends it" in node.log()
+
+
+def test_a_paused_ring_that_gets_sigterm_finishes_its_requests():
+    """The node gets its signal first, and the head's ends the pause."""
+    with Ring(2, 2, "--drain-timeout", PATIENCE_S, node_flags=("--drain-timeout", PATIENCE_S)) as ring:
+        ring.wait_until_whole()
+        stream = paused_stream(ring.server, **LONG)
+        for _ in range(2):  # the node's first report may be of plans before the pause, the next one is of heartbeats
+            seen = plans_of_node_1(ring)
+            wait_until(lambda seen=seen: plans_of_node_1(ring) > seen, "a heartbeat")
+        node = ring.nodes[1]
+        node.signal(signal.SIGTERM)
+        wait_until(lambda: "serving until the head ends it" in node.log() or node.process.poll() is not None, "the drain")
+        assert node.process.poll() is None, node.log()
+        ring.server.terminate()
+        finished, message = stream.end()
+        assert finished, message
+        assert ring.server.wait() == 0, ring.server.log()
+        assert node.process.wait(PATIENCE_S) == 0, node.log()
+
+
+def plans_of_node_1(ring):
+    return ring.server.metric("millrace:tcp_messages_total", end="receiver", **{"from": 0, "to": 1})
 
 
 def test_idle_nodes_leave_soon_and_a_second_signal_ends_others(ring):

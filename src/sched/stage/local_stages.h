@@ -75,8 +75,8 @@ class LocalStages {
   [[nodiscard]] asio::awaitable<void> join();
   /// Ends the epoch's loops, also those that wait for a neighbour on another node.
   void stop(const std::string& reason);
-  /// Returns whether the newest plan of this epoch had work, from any thread: slices, or copies to make. An idle ring
-  /// gets plans without.
+  /// Returns whether the ring needs these stages, from any thread: the newest plan of this epoch had slices or copies,
+  /// or requests have slots, also while a pause holds them. An idle ring closes all slots and gets plans without work.
   [[nodiscard]] bool busy() const;
   /// Returns why the first loop that ended did.
   [[nodiscard]] const std::string& end_reason() const { return end_reason_; }

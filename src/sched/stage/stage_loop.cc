@@ -84,8 +84,12 @@ asio::awaitable<void> StageLoop::receive_plans() {
     const auto usable = table_.check(*plan);
     if (usable.has_error()) throw ErrorException(usable.error());
     if (!plan->slices.empty() || plan->step > 0) inputs_.expect(*plan);
-    // The head sends a plan without slices and copies only when no other is in flight.
-    if (options_.busy != nullptr) *options_.busy = !plan->slices.empty() || !plan->copies.empty() || plan->step > 0;
+    open_slots_ += plan->opens.size();
+    open_slots_ -= plan->closes.size();
+    // The head sends a plan without slices and copies only when no other is in flight. Its requests may stand still, as
+    // in a pause: their slots are open.
+    const bool has_work = !plan->slices.empty() || !plan->copies.empty() || plan->step > 0;
+    if (options_.busy != nullptr) *options_.busy = has_work || open_slots_ > 0;
     copies_.start(plan->copies);
     epoch_ = plan->epoch;
     pass_on(*plan);

@@ -29,7 +29,7 @@ struct StageLoopOptions {
   StageBounds bounds;
   size_t window = 1;                  ///< plans that can be in flight: the bound of the batch queue
   async::Duration watchdog{};         ///< a run that takes longer since its plan arrived fails the stage; 0: no limit
-  std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here whether the newest plan had work; outlives it
+  std::atomic<bool>* busy = nullptr;  ///< if set, the loop keeps here what LocalStages::busy() returns; outlives it
 
   [[nodiscard]] bool is_leader() const { return position.rank == 0; }
   /// Returns whether this rank samples and sends the output to the head.
@@ -88,6 +88,7 @@ class StageLoop {
   std::vector<StageReport> unsent_reports_;  // ride on the next plan that passes
   std::deque<comm::Work> sends_;             // that may still read the runner's buffers, the oldest first
   RingEpoch epoch_;                          // of the plans
+  size_t open_slots_ = 0;                    // after the newest plan that has come
   std::string end_reason_;
 };
 

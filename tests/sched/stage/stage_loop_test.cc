@@ -268,17 +268,20 @@ TEST_CASE("a load that fails ends its epoch and none after it") {
   REQUIRE(end_of(prompt_of_one(4)) == "an output has come");
 }
 
-TEST_CASE("a stage is busy until a plan without work comes") {
+TEST_CASE("a stage is busy until a plan without work comes and no slot is open") {
   async::VirtualWorld world(1);
   async::Runtime& runtime = world.add_thread();
   async::TaskGroup tasks(runtime);
-  Plan heartbeat;
+  Plan heartbeat;  // as in a pause, in which the request stands still
   heartbeat.id = PlanId(2);
+  Plan close;
+  close.id = PlanId(3);
+  close.closes = {SlotId(0)};
   Plan verify;
-  verify.id = PlanId(3);
+  verify.id = PlanId(4);
   verify.copies = {{.id = CopyId(1), .kind = CopyKind::kVerify}};
   std::vector<bool> busy;
-  tasks.spawn("epoch", watch_work(runtime, {prompt_of_one(1), heartbeat, verify}, busy));
+  tasks.spawn("epoch", watch_work(runtime, {prompt_of_one(1), heartbeat, close, verify}, busy));
   world.run();
-  REQUIRE(busy == std::vector{true, false, true});
+  REQUIRE(busy == std::vector{true, true, false, true});
 }
