@@ -156,8 +156,8 @@ void add_device_flags(CLI::App& serve, ServeFlags& flags) {
       "Launches the ops of decode steps one by one on a GPU.");
   add_choice(
       serve, "--cuda-products", node.gemm,
-      "Selects the instruction of GEMMs on a GPU: wgmma, mma, or auto (wgmma where it exists and agrees with mma "
-      "at the start).");
+      "Selects the instruction of GEMMs and latent attention on a GPU: wgmma, mma, or auto (wgmma where it exists and "
+      "agrees with mma at the start).");
   add_choice(serve, "--cuda-fp8-products", node.fp8_products,
              "Rounds the inputs of weights that are stored in FP8 to FP8 on a GPU with wgmma, which is faster and less "
              "exact: auto (where the GPU has wgmma), on (with a warning where it lacks wgmma), off.");

@@ -254,7 +254,7 @@ void attend(cudaStream_t stream, const tensor::LatentShape& shape, const LatentP
             MatrixInstruction by) {
   with_tile(shape, bounds, by, [&](auto tile) {
     using Tile = decltype(tile);
-    if constexpr (Tile::kTotalBytes > 0) {
+    if constexpr (Tile::kByWarpgroup) {
       launch_wide_attention<Tile>(stream, a, bounds);
     } else {
       launch_attention<Tile>(stream, a, bounds);

@@ -1,7 +1,7 @@
 #pragma once
 
-// One block's share of latent attention: 32 pairs of row and head against blocks of 32 latents. Both kernels of
-// latent_attention.cu use it, so that a row's sums are the same instructions in the same order in either.
+// The pairs of row and head of latent attention, for either instruction, and one block's share by mma: 32 pairs against
+// blocks of 32 latents. Both kernels by mma use it, so that a row's sums are the same instructions in the same order.
 
 #include "cuda/attention_block.cuh"
 #include "cuda/latent_kernels.h"
@@ -17,6 +17,7 @@ constexpr int kLatentThreads = 2 * kQuarters * kLanes;
 /// zeros.
 template <int kLatentDim, int kKeyDim>
 struct LatentTile {
+  static constexpr bool kByWarpgroup = false;
   static constexpr int kLatent = kLatentDim;
   static constexpr int32_t kTileSplitKeys = kSplitKeys;
   static constexpr size_t kTotalBytes = 0;  ///< registers have room for the sums of earlier splits
@@ -118,20 +119,22 @@ __device__ LatentRows find_tile(const LatentParams& a, int32_t tile) {
   return rows.first < rows.total ? rows : LatentRows{};
 }
 
-/// Loads the block's queries into shared memory; zeros after the last pair and channel.
-template <class Tile>
-__device__ void load_queries(const LatentParams& a, const LatentRows& rows, std::byte* queries) {
+/// Loads a block's queries into shared memory, eight channels at at(pair of the block, chunk); zeros after the last pair
+/// and channel.
+template <class Tile, int kPairCount, int kThreads, class At>
+__device__ void load_queries(const LatentParams& a, const LatentRows& rows, const At& at) {
   const int32_t key_dim = a.latent_dim + a.rope_dim;
   const bool aligned = a.latent_dim % 8 == 0 && a.rope_dim % 8 == 0;
-  for (int i = threadIdx.x; i < kTileRows * Tile::kChunks; i += kLatentThreads) {
-    const int32_t pair = rows.first + i / Tile::kChunks;
+  for (int i = threadIdx.x; i < kPairCount * Tile::kChunks; i += kThreads) {
+    const int own = i / Tile::kChunks;
+    const int32_t pair = rows.first + own;
     const int channel = i % Tile::kChunks * 8;
     const size_t row = pair < rows.total ? rows.matrix_row(a, pair) : 0;
     const int32_t known = pair < rows.total ? max(0, min(8, key_dim - channel)) : 0;
     const auto from = [&](int32_t c) {
       return c < a.latent_dim ? a.latents + row * a.latent_dim + c : a.keys + row * a.rope_dim + (c - a.latent_dim);
     };
-    std::byte* const to = queries + i / Tile::kChunks * Tile::kRowBytes + channel * 2;
+    std::byte* const to = at(own, channel / 8);
     if (aligned && known == 8) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from(channel));
     } else {
@@ -239,7 +242,8 @@ __device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int3
   Visibility sees;
   for (int i = 0; i < 2; ++i)
     sees.last_visible[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
-  load_queries<Tile>(a, rows, queries);
+  load_queries<Tile, kTileRows, kLatentThreads>(
+      a, rows, [&](int own, int chunk) { return queries + own * Tile::kRowBytes + chunk * 16; });
   load_latents<Tile>(source, key_offset(source, begin + lane), stages);
   commit_copies();
   size_t next_offset = key_offset(source, begin + kBlockKeys + lane);

@@ -24,6 +24,7 @@ static_assert(kWideSplitKeys % kWideKeys == 0);
 /// values are zeros. A panel has 64 channels of all rows, with the 128-byte swizzle.
 template <int kValuePanels, int kKeyPanels, int kPairCount>
 struct WideLatentTile {
+  static constexpr bool kByWarpgroup = true;
   static constexpr int kPairs = kPairCount;
   static constexpr int kLatent = kValuePanels * kStepInputs;
   static constexpr int32_t kTileSplitKeys = kWideSplitKeys;
@@ -112,30 +113,6 @@ __device__ void for_own_pairs(const Use& use) {
   for (int tile = 0; tile < Tile::kOwnTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) use(tile, i);
-  }
-}
-
-/// Loads the block's queries into shared memory; zeros after the last pair and channel.
-template <class Tile>
-__device__ void load_wide_queries(const LatentParams& a, const LatentRows& rows) {
-  const int32_t key_dim = a.latent_dim + a.rope_dim;
-  const bool aligned = a.latent_dim % 8 == 0 && a.rope_dim % 8 == 0;
-  for (int i = threadIdx.x; i < Tile::kPairs * Tile::kChunks; i += kWideThreads) {
-    const int own = i / Tile::kChunks;
-    const int chunk = i % Tile::kChunks;
-    const int32_t pair = rows.first + own;
-    const size_t row = pair < rows.total ? rows.matrix_row(a, pair) : 0;
-    const int32_t known = pair < rows.total ? max(0, min(8, key_dim - chunk * 8)) : 0;
-    std::byte* const to = Tile::queries() + chunk / 8 * Tile::kQueryPanelBytes + chunk_offset(own, chunk % 8);
-    const auto from = [&](int32_t channel) {
-      return channel < a.latent_dim ? a.latents + row * a.latent_dim + channel
-                                    : a.keys + row * a.rope_dim + (channel - a.latent_dim);
-    };
-    if (aligned && known == 8) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from(chunk * 8));
-      continue;
-    }
-    for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(to)[j] = j < known ? *from(chunk * 8 + j) : uint16_t{0};
   }
 }
 
@@ -247,7 +224,6 @@ __device__ void add_wide_latents(const WideThread& me, const std::byte* stage, W
   const uint64_t probabilities = swizzled_operand(shared_address(Tile::probabilities()));
   const int key = me.lane / 16 * 8 + me.lane % 8;
   const int chunk = me.warp * 2 + me.lane / 8 % 2;
-  wgmma_fence();
 #pragma unroll
   for (int panel = 0; panel < Tile::kGroupPanels; ++panel) {
     const std::byte* const from = stage + (me.group * Tile::kGroupPanels + panel) * Tile::kKeyPanelBytes;
@@ -268,7 +244,7 @@ __device__ void add_wide_latents(const WideThread& me, const std::byte* stage, W
 }
 
 /// Walks over the latents [begin, end) of a sequence; `begin` is a multiple of kWideSplitKeys. Calls end_split(first
-/// key after it) at the end of each split, after which all threads have passed a barrier.
+/// key after it) at the end of each split. A barrier precedes the call: no thread reads the shared memory any more.
 template <class Tile, class EndSplit>
 __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows, int32_t begin, int32_t end,
                                   WideState<Tile>& state, const EndSplit& end_split) {
@@ -287,7 +263,9 @@ __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows,
   };
   start(begin, wide_key_offset(source, begin));
   start(begin + kWideKeys, wide_key_offset(source, begin + kWideKeys));
-  load_wide_queries<Tile>(a, rows);
+  load_queries<Tile, Tile::kPairs, kWideThreads>(a, rows, [](int own, int chunk) {
+    return Tile::queries() + chunk / 8 * Tile::kQueryPanelBytes + chunk_offset(own, chunk % 8);
+  });
   for (int32_t key = begin; key < end; key += kWideKeys) {
     const std::byte* const stage = Tile::stage((key - begin) / kWideKeys % 2);
     const int32_t later = key + 2 * kWideKeys;
@@ -309,7 +287,7 @@ __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows,
   }
 }
 
-/// Adds up the parts of the sums at the end of a split, in one order, and stores them and the maxima for all threads.
+/// Adds up the parts of the sums at the end of a split, in one order. Each thread then has the whole sums of its pairs.
 /// All threads of the block call it.
 template <class Tile>
 __device__ void reduce_wide_sums(const WideThread& me, WideState<Tile>& state) {
