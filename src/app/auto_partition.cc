@@ -6,6 +6,7 @@
 #include "app/stage_backend.h"
 #include "base/log.h"
 #include "model/part_timing.h"
+#include "model/stage_borders.h"
 
 namespace millrace::app {
 namespace {
@@ -38,7 +39,8 @@ std::string cost_text(const model::PartCosts& costs) {
 Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& checkpoint,
                                                       const model::ModelConfig& config, const NodeStagesOptions& node,
                                                       const AutoDivision& division) {
-  const auto even = model::divide_layers(config.layer_count(), division.stage_count);
+  auto even = model::divide_layers(config.layer_count(), division.stage_count);
+  if (even.has_value()) even = model::move_borders(config, std::move(*even));
   if (even.has_error() || division.stage_count == 1) return even;
   const auto backend = make_rank_backend(node.device, node.stage, node.node,
                                          {.stage_count = division.node_stage_count,
@@ -49,8 +51,8 @@ Result<std::vector<model::LayerRange>> auto_partition(const model::Checkpoint& c
   const model::ReferenceLoad load = reference_load(node.stage.max_running, division.stage_count);
   const auto costs = measure(checkpoint, config, node, **backend, load);
   if (costs.has_error()) return costs.error();
-  const auto chosen =
-      model::balance_layers(costs_under(*costs, load, division.load), division.stage_count, kTimingNoise);
+  auto chosen = model::balance_layers(costs_under(*costs, load, division.load), division.stage_count, kTimingNoise);
+  if (chosen.has_value()) chosen = model::move_borders(config, std::move(*chosen));
   if (chosen.has_error()) return chosen.error();
   const model::LayerPartition how{.rule = model::LayerPartition::Rule::kAuto, .load = division.load, .sizes = {}};
   log::info("--pp-layer-partition {}: {}. Stages are expected to be busy as follows: {}; with {}: {}",

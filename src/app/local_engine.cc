@@ -19,9 +19,9 @@
 #include "cache/pool_division.h"
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
-#include "model/stage_borders.h"
 #include "model/part_estimate.h"
 #include "model/rank_layout.h"
+#include "model/stage_borders.h"
 #include "model/tensor_list.h"
 #include "sched/ring/in_process_ring_builder.h"
 #include "sched/ring/ring.h"
@@ -40,17 +40,24 @@ void log_pool(const cache::WindowPool& pool, uint32_t max_running) {
   log::info("KV cache of layers that see {} tokens: {} pages", pool.window, pool.pages.device);
 }
 
+/// Chooses the device and keeps the choice in the options.
+Result<DeviceKind> resolve_device(EngineOptions& options) {
+  auto device = choose_device(options.node.device, options.stage.dtype);
+  if (device.has_value()) options.node.device = *device == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  return device;
+}
+
 /// Limits the context of a model with indexers on a GPU, which computes none, to what they choose.
 Result<void> limit_context(const model::ModelConfig& config, EngineOptions& options) {
   const auto chosen = model::chosen_tokens(config);
   if (!chosen || (options.context_length > 0 && options.context_length <= *chosen)) return {};
-  const auto device = choose_device(options.node.device, options.stage.dtype);
+  const auto device = resolve_device(options);
   if (device.has_error()) return device.error();
   if (*device != DeviceKind::kCuda) return {};
   if (options.context_length > 0) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--context-length {}: on a GPU {} has at most {} tokens, which its indexers choose; wanted fewer "
-                      "or --device cpu",
+                      "--context-length {}: {} has indexers, which a GPU does not compute; wanted at most {} or "
+                      "--device cpu",
                       options.context_length, config.architecture, *chosen);
   }
   log::info("the context is limited to {} tokens, up to which {} needs no indexers: a GPU computes none", *chosen,
@@ -87,10 +94,9 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
   }
   EngineOptions resolved = options;
   if (options.tp_size == 0) {
-    const auto device = choose_device(options.node.device, options.stage.dtype);
+    const auto device = resolve_device(resolved);
     if (device.has_error()) return device.error();
     const bool on_gpu = *device == DeviceKind::kCuda;
-    resolved.node.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
     resolved.tp_size = on_gpu ? 1 : ranks_for(*config, Machine().numa_nodes().size());
   }
   RETURN_IF_ERROR(limit_context(*config, resolved));
@@ -277,12 +283,11 @@ Result<std::vector<model::LayerRange>> LocalEngine::divide_layers(const NodeStag
   const model::ModelConfig config = model::for_context(config_, node.context_length);
   if (partition.rule == model::LayerPartition::Rule::kAuto) {
     engine_proxy_.set_awaited("starting: the parts of the model are being timed");
-    auto ranges = auto_partition(*checkpoint_, config, node,
-                                 {.load = partition.load,
-                                  .stage_count = options_.pp_size,
-                                  .node_stage_count = static_cast<int32_t>(own_part().stage_count),
-                                  .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
-    return ranges.has_error() ? ranges : model::move_borders(config, std::move(*ranges));
+    return auto_partition(*checkpoint_, config, node,
+                          {.load = partition.load,
+                           .stage_count = options_.pp_size,
+                           .node_stage_count = static_cast<int32_t>(own_part().stage_count),
+                           .node_rank_count = static_cast<int32_t>(own_part().rank_count)});
   }
   const bool by_hand = partition.rule == model::LayerPartition::Rule::kByHand;
   auto ranges = by_hand ? model::divide_by_hand(partition.sizes, config.layer_count(), options_.pp_size)

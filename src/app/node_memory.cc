@@ -17,15 +17,8 @@ constexpr double kFractionOfGpu = 0.9;
 /// Part of the available host memory that a host tier may take, since other processes use some before it is made.
 constexpr double kUsableFraction = 0.95;
 
-/// A GPU keeps weights that are stored in so many bits or fewer.
+/// The most bits of stored weights that a GPU can keep. It decodes some with fewer to 16, so the check is a minimum.
 constexpr int32_t kKeptBits = 8;
-
-/// Returns whether only the checkpoint's tensors tell in how many bits weights are stored.
-bool has_unknown_bits(const model::ModelConfig& config) {
-  using weights::QuantMethod;
-  const QuantMethod method = config.weight_format.method;
-  return method == QuantMethod::kGguf || method == QuantMethod::kModelOpt;
-}
 
 double to_megabytes(uint64_t bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -38,7 +31,7 @@ Result<void> check_weights_fit(const model::ModelConfig& config, const std::vect
     const auto usable = model::check_backend(config, *stage.backend);
     if (usable.has_error()) return make_error(usable.error().code, "{}: {}", stage.name, usable.error().message);
   }
-  if (has_unknown_bits(config)) return {};
+  if (!model::knows_stored_bits(config)) return {};
   std::map<std::string, uint64_t> taken;  // by the stages before, by device
   for (const MemoryUser& stage : stages) {
     const tensor::Backend& backend = *stage.backend;

@@ -23,9 +23,9 @@ struct MemoryUser {
   const model::StageModel* model = nullptr;  ///< null before it is loaded
 };
 
-/// Checks before loading that the weights of all stages fit their GPUs, and that each backend can run the model. A rank
-/// counts with its part of the weights and its experts, in the bits that a GPU keeps at least. Formats whose bits only
-/// the tensors tell are not checked. Errors name the stage and, for memory, how much is missing.
+/// Refuses, before loading, stages whose weights cannot fit their GPUs, and backends that cannot run the model. A rank
+/// counts with its part of the weights and its experts. Stored weights count in their bits, although a GPU decodes some
+/// to 16. Formats whose bits only the tensors tell are not checked. Errors name the stage and what is missing.
 [[nodiscard]] Result<void> check_weights_fit(const model::ModelConfig& config, const std::vector<MemoryUser>& stages);
 
 /// Counts the memory that the loaded stages of a node have for KV pages, by device. It allocates nothing, and lives for

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -16,9 +17,7 @@ constexpr int64_t kFp8Unit = kW8GroupElements;
 /// Returns the columns that share scales in a panel.
 int64_t columns_per_fp8_group(std::span<const Fp8Matrix> parts, const tensor::SumShards* sum) {
   int64_t columns = kMaxFp8Group;
-  const auto make_divide = [&columns](int64_t at) {
-    while (columns > kFp8Unit && at % columns != 0) columns /= 2;
-  };
+  const auto make_divide = [&columns](int64_t at) { columns = std::max(kFp8Unit, std::gcd(columns, at)); };
   for (const Fp8Matrix& part : parts) {
     if (part.column_blocks == 1) continue;
     CHECK(part.block_cols % kFp8Unit == 0, "{}: blocks of {} columns, wanted a multiple of {}", part.name,

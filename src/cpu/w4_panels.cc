@@ -50,9 +50,7 @@ void set_integers(W4PanelFormat& format, W4Values values) {
 /// Returns the most units whose columns share a scale in all parts, and that are whole in all shards but the last.
 int units_per_group(std::span<const W4Matrix> parts, const std::vector<PanelShard>& shards) {
   int64_t columns = kUnit * kMaxW4GroupUnits;
-  const auto make_divide = [&columns](int64_t at) {
-    while (columns > kUnit && at % columns != 0) columns /= 2;
-  };
+  const auto make_divide = [&columns](int64_t at) { columns = std::max(kUnit, std::gcd(columns, at)); };
   for (const W4Matrix& part : parts) {
     if (part.groups() > 1) make_divide(part.group);
     for (const PanelShard& shard : shards) {

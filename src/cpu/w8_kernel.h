@@ -27,7 +27,8 @@ MILLRACE_INLINE Vec group_scale(const char* group, int vec) {
   return widen_bf16(load_as<Halves>(group + vec * kLanes * 2));
 }
 
-/// Converts 16 E4M3 to f32. The codes of NaN become 480: their scale is NaN. The exponent of f32 is larger by 120.
+/// Converts 16 E4M3 to f32. The codes of NaN become 480: groups of FP8 with one have a NaN scale, and factors of 4-bit
+/// weights have none. The exponent of f32 is larger by 120.
 MILLRACE_INLINE Vec widen_e4m3(const char* from) {
   typedef uint8_t Codes __attribute__((vector_size(16)));
   const Bits codes = __builtin_convertvector(load_as<Codes>(from), Bits);

@@ -157,9 +157,6 @@ class CudaBackend final : public Backend {
     });
   }
   void submit_copy(CopyDirection direction, std::function<void()> work, CompletionHandler done) override;
-  void for_ranges(int64_t items, const std::function<void(int64_t, int64_t)>& body) override {
-    run_on_host(items, body);
-  }
   std::unique_ptr<Replay> make_replay() override {
     if (!options_.graphs || copies_between_ranks()) return std::make_unique<EagerReplay>();
     return std::make_unique<GraphCache>(device_, submissions_, options_.warn);

@@ -119,8 +119,8 @@ __device__ LatentRows find_tile(const LatentParams& a, int32_t tile) {
   return rows.first < rows.total ? rows : LatentRows{};
 }
 
-/// Loads a block's queries into shared memory, eight channels at at(pair of the block, chunk); zeros after the last pair
-/// and channel.
+/// Loads a block's queries into shared memory, eight channels at at(pair of the block, chunk); zeros after the last
+/// pair and channel.
 template <class Tile, int kPairCount, int kThreads, class At>
 __device__ void load_queries(const LatentParams& a, const LatentRows& rows, const At& at) {
   const int32_t key_dim = a.latent_dim + a.rope_dim;

@@ -3,16 +3,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/parallel_for.h"
 #include "base/thread_name.h"
 
 namespace millrace::cuda {
-namespace {
-
-/// Threads of run_on_host(), the calling one included.
-constexpr int32_t kHostThreads = 4;
-
-}  // namespace
 
 LaunchThread::LaunchThread() : thread_([this] { work_loop(); }) {}
 
@@ -47,15 +40,6 @@ void LaunchThread::work_loop() {
     work = nullptr;
     lock.lock();
   }
-}
-
-void run_on_host(int64_t items, const std::function<void(int64_t begin, int64_t end)>& body) {
-  if (items <= 0) return;
-  parallel_for({.count = items,
-                .block = (items + kHostThreads - 1) / kHostThreads,
-                .threads = kHostThreads,
-                .thread_name = "cuda host"},
-               body);
 }
 
 }  // namespace millrace::cuda

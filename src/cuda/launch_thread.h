@@ -1,7 +1,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -34,9 +33,5 @@ class LaunchThread {
   bool closing_ = false;
   std::thread thread_;
 };
-
-/// Runs work of the host in the middle of a step: body(begin, end) over [0, items), on the calling thread and on
-/// others, which are started for each call.
-void run_on_host(int64_t items, const std::function<void(int64_t begin, int64_t end)>& body);
 
 }  // namespace millrace::cuda

@@ -163,6 +163,7 @@ void write_glm_dsa(ConfigMembers& members) {
   write_sparse_deepseek(members);
   constexpr std::string_view kTypes = "attention.indexer.types";
   const auto flags = members.integers(kTypes);
+  if (!flags && !members.has_in_layers("indexer.attn_k.weight")) return;  // short contexts need no indexers
   const int64_t count = std::min(members.layer_count(), kMaxLayers);
   if (flags && std::ssize(*flags) < count)
     members.metadata().fail("{} has {} items, wanted one for each of {} layers", members.key(kTypes), flags->size(),

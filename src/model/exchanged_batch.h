@@ -12,7 +12,7 @@ namespace millrace::model {
 /// for its rows. It is uploaded once per step and number of rows. Owned by a LayerRunner, whose rules of calls hold.
 class ExchangedBatch {
  public:
-  /// Returns the batch of so many rows, valid until the next call with another number.
+  /// Returns the batch of `rows` rows, valid in this step until a call with another number.
   [[nodiscard]] const tensor::UploadedBatch& of(int64_t rows, tensor::Backend& backend) {
     if (!uploaded_ || row_begin_[1] != rows) {
       row_begin_[1] = static_cast<int32_t>(rows);
@@ -21,7 +21,7 @@ class ExchangedBatch {
     }
     return *uploaded_;
   }
-  /// Ends a step, whose uploads are no longer valid.
+  /// Forgets the uploads of the last step, which are no longer valid. Called before the first of() of each step.
   void forget() { uploaded_.reset(); }
 
  private:

@@ -8,7 +8,9 @@ namespace {
 constexpr double kPlainBits = 16;
 constexpr double kScaleBits = 16;
 constexpr double kZeroPointBits = 8;
-constexpr double kBlockScaleBits = 32;
+constexpr double kFp8ScaleBits = 32;
+constexpr double kFp8Group = 128;   // inputs that share a scale in memory, whatever the stored blocks are
+constexpr int kMaxIntegerBits = 4;  // integers of more bits are decoded at load
 constexpr double kMxfp4Group = 32;
 
 /// Returns the bits of a weight that is computed as `--quantization` says.
@@ -37,16 +39,15 @@ StoredBits stored_bits(const weights::WeightFormat& format, const TensorSpec& sp
   const double group = static_cast<double>(format.group_size);
   const double scales = group > 0 ? kScaleBits / group : 0;
   switch (format.method) {
-    case QuantMethod::kFp8: {
-      const auto block = static_cast<double>(format.block_rows * format.block_cols);
-      return {.bits = 8, .overhead = block > 0 ? kBlockScaleBits / block : 0};
-    }
+    case QuantMethod::kFp8: return {.bits = 8, .overhead = kFp8ScaleBits / kFp8Group};
     case QuantMethod::kGptq:
     case QuantMethod::kAwq:
+      if (format.bits > kMaxIntegerBits) return {};
       return {.bits = static_cast<double>(format.bits), .overhead = scales + (group > 0 ? kZeroPointBits / group : 0)};
     case QuantMethod::kCompressedTensors:
+      if (format.bits > kMaxIntegerBits && format.bits < 8) return {};
       return {.bits = format.bits > 0 ? static_cast<double>(format.bits) : 8, .overhead = scales};
-    // The checkpoint's tensors alone say what they are.
+    // The experts of MXFP4 have returned above. Of the first and the third, knows_stored_bits() says no.
     case QuantMethod::kModelOpt:
     case QuantMethod::kMxfp4:
     case QuantMethod::kGguf:
@@ -110,6 +111,12 @@ WeightMemory& WeightMemory::operator+=(const WeightMemory& other) {
   read_bytes += other.read_bytes;
   active_parameters += other.active_parameters;
   return *this;
+}
+
+bool knows_stored_bits(const ModelConfig& config) {
+  using weights::QuantMethod;
+  const QuantMethod method = config.weight_format.method;
+  return method != QuantMethod::kGguf && method != QuantMethod::kModelOpt;
 }
 
 double bits_in_memory(const ModelConfig& config, const TensorSpec& spec, int32_t kept_bits) {

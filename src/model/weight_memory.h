@@ -21,6 +21,10 @@ struct WeightMemory {
   WeightMemory& operator+=(const WeightMemory& other);
 };
 
+/// Returns whether config.json tells in how many bits weights are stored. Otherwise only the checkpoint's tensors do,
+/// and the functions here count 16.
+[[nodiscard]] bool knows_stored_bits(const ModelConfig& config);
+
 /// Returns the bits that a weight takes in memory, its scales included. `config.quantization` is what serving asks for.
 /// Otherwise a weight that is stored in at most `kept_bits` bits keeps them, and any other has 16.
 [[nodiscard]] double bits_in_memory(const ModelConfig& config, const TensorSpec& spec, int32_t kept_bits);

@@ -22,14 +22,15 @@ struct ExchangeBounds {
 /// calls in the same order, for batches of their own: begin_step(), then dispatch() and combine() for each sparse
 /// layer.
 ///
-/// Calls are made inside work submitted to the rank's backend, with matrices in its memory, and wait in that work. The
-/// backend of a GPU launches work on a thread of its own (cuda::CudaOptions::waits_for_rings). Every call throws
-/// CollectiveAborted with the reason once the exchange is aborted.
+/// These three are called inside work submitted to the rank's backend, with matrices in its memory, and wait in that
+/// work. The backend of a GPU launches work on a thread of its own (cuda::CudaOptions::waits_for_rings). Each of them
+/// throws CollectiveAborted with the reason once the exchange is aborted.
 class ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
   [[nodiscard]] virtual RankPosition position() const = 0;
-  /// Allocates the memory of calls within `bounds`, before the first one. Throws std::runtime_error when it is short.
+  /// Allocates the memory of calls within `bounds`. Called outside submitted work, before the first step, where the
+  /// stage has sparse layers. Throws std::runtime_error when memory is short.
   virtual void reserve(const ExchangeBounds& /*bounds*/) {}
   /// Begins the step with this number. `has_rows` says whether the rank's ring has any. Returns whether some ring has;
   /// otherwise the step is over. Rings whose numbers differ end the exchange.

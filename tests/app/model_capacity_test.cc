@@ -99,10 +99,10 @@ TEST_CASE("the weights of DeepSeek are those of its shapes") {
   REQUIRE(decoded.weights(sparse).active_parameters == Approx(kAttention + 9 * kExpert + kRouter));
   const model::StageSpan whole{.layers = {0, 61}, .first = true, .last = true};
   REQUIRE(decoded.weights(whole).bytes == Approx(2.0 * 671026419200));
-  // FP8 with a scale of 32 bits per 128 x 128; norms, the router and the tables have 16 bits.
+  // FP8 with a scale of 32 bits per 128 inputs of a feature; norms, the router and the tables have 16 bits.
   const ModelCapacity kept(config, device_of(141, 8), {});
   REQUIRE(kept.weights(sparse).bytes ==
-          Approx((kAttention + 257 * kExpert) * (8 + 32.0 / 16384) / 8 + 2 * (kNorms + kRouter + 256)).epsilon(0.002));
+          Approx((kAttention + 257 * kExpert) * (8 + 32.0 / 128) / 8 + 2 * (kNorms + kRouter + 256)).epsilon(0.002));
   // Each of 8 ranks has an eighth of the experts, and the router whole.
   const ModelCapacity ranks(config, device_of(141, 4), {.rank_count = 8});
   REQUIRE(ranks.weights(sparse).expert_bytes == Approx(2 * 32 * kExpert));

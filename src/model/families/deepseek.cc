@@ -115,9 +115,9 @@ void read_by_layer_types(FieldReader& fields, ModelConfig& config, int32_t query
   }
 }
 
-/// Returns for each layer whether it takes the choice of the layer before it: by indexer_types, by
-/// index_topk_pattern ("FSSF", or a list of the names), or every layer but each index_topk_freq-th from
-/// index_skip_topk_offset - 1 on. Without these no layer does.
+/// Returns for each layer whether it takes the choice of the layer before it: by indexer_types (full, shared), by
+/// index_topk_pattern ("FSSF"), or every layer but each index_topk_freq-th from index_skip_topk_offset - 1 on. Without
+/// these no layer does.
 std::vector<bool> read_shared_choices(FieldReader& fields, const ModelConfig& config) {
   const auto count = static_cast<size_t>(config.layer_count());
   std::vector<bool> shared(count, false);
@@ -130,7 +130,7 @@ std::vector<bool> read_shared_choices(FieldReader& fields, const ModelConfig& co
     for (const char type : fields.text(key)) types.emplace_back(type == 'F' ? "full" : type == 'S' ? "shared" : "?");
   } else {
     const int32_t frequency = fields.integer_or("index_topk_freq", 1, 1, kMaxLayerCount);
-    const int32_t offset = fields.integer_or("index_skip_topk_offset", 2, 0, kMaxLayerCount);
+    const int32_t offset = fields.integer_or("index_skip_topk_offset", 2, 1, kMaxLayerCount);  // layer 0 chooses
     for (size_t layer = 0; layer < count; ++layer)
       shared[layer] = std::max(static_cast<int32_t>(layer) - offset + 1, 0) % frequency != 0;
     return shared;

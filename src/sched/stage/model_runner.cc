@@ -175,6 +175,9 @@ void ModelRunner::set_collective(std::unique_ptr<tensor::Collective> collective)
 }
 
 void ModelRunner::set_expert_exchange(std::unique_ptr<tensor::ExpertExchange> exchange) {
+  // The memory of the last epoch's exchange is free before the next one reserves its own.
+  model_->set_expert_exchange(nullptr);
+  expert_exchange_.reset();
   model_->set_expert_exchange(exchange.get());
   expert_exchange_ = std::move(exchange);
 }
