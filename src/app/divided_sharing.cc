@@ -85,7 +85,7 @@ asio::awaitable<void> DividedSharing::Part::begin(async::Runtime& runtime, const
       }
       rings.push_back(model::RingContents::from_words(ring.contents));
     }
-    page_fingerprint_ = model::page_fingerprint(rings).to_string();
+    page_fingerprint_ = model::page_fingerprint(rings, static_cast<size_t>(ring_)).to_string();
   }
   if (nodes_ != nullptr) {
     nodes_->share_experts(std::move(common), experts_, page_fingerprint_);

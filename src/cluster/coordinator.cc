@@ -312,8 +312,8 @@ EpochLinksOptions Coordinator::own_links(RingEpoch epoch, async::TimePoint deadl
 
 asio::awaitable<sched::RingEnds> Coordinator::build(RingEpoch epoch) {
   if (exchange_ != nullptr) {
-    check_gathered();
     co_await name_pages();
+    check_gathered();  // nothing suspends from here until the requests are sent: a node may go at any suspension
   } else {
     co_await gather();
   }

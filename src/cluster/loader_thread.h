@@ -12,7 +12,8 @@
 
 namespace millrace::cluster {
 
-/// A thread for calls that block, on behalf of coroutines of one Runtime. Owned by a Member or a Coordinator.
+/// A thread for calls that block, on behalf of coroutines of one Runtime. Owned by the Member, Coordinator or
+/// NamingRingBuilder that waits for them.
 class LoaderThread {
  public:
   /// Results are awaited on `runtime`, which outlives it.

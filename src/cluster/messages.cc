@@ -93,6 +93,7 @@ void get(ByteReader& in, Assignment& assignment) {
   assignment.rank_count = in.get<uint32_t>();
   assignment.layers = in.get_array<model::LayerRange>();
   std::apply([&](const auto... field) { (get_field(in, assignment.stage.*field), ...); }, sched::kStageConfigFields);
+  if (assignment.stage.expert_ring >= assignment.stage.expert_rings) in.fail();
 }
 
 void put(ByteWriter& out, const Loaded& loaded) {

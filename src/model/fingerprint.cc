@@ -260,8 +260,8 @@ RingContents ring_contents(const PageContents& ranks) {
   return {.common = fingerprint(ranks.ranks), .experts = ranks.experts};
 }
 
-Fingerprint page_fingerprint(std::span<const RingContents> rings) {
-  std::vector<Fingerprint> commons;
+Fingerprint page_fingerprint(std::span<const RingContents> rings, size_t own) {
+  std::vector<Fingerprint> commons{rings[own].common};  // first: rings of other weights have names of their own
   Fingerprint experts;
   for (const RingContents& ring : rings) {
     if (std::ranges::find(commons, ring.common) == commons.end()) commons.push_back(ring.common);

@@ -60,9 +60,9 @@ struct RingContents {
 
 /// Returns what the pages of a ring follow from, given all of its ranks.
 [[nodiscard]] RingContents ring_contents(const PageContents& ranks);
-/// Returns the fingerprint that names stored pages. `rings` share experts, or are one ring with all of them: rings that
-/// have the same weights have the same pages, however many they are.
-[[nodiscard]] Fingerprint page_fingerprint(std::span<const RingContents> rings);
+/// Returns the fingerprint that names stored pages of `rings[own]`. `rings` share experts, or are one ring with all of
+/// them: rings that have the same weights have the same pages, however many they are.
+[[nodiscard]] Fingerprint page_fingerprint(std::span<const RingContents> rings, size_t own = 0);
 
 /// Computes the fingerprint of a stage's weights from its tensors, in any order. It hashes each tensor while the loader
 /// packs it, so that the disk is read once. Owned by the loader, on one thread.

@@ -159,6 +159,7 @@ TEST_CASE("names of pages do not depend on how rings divide experts") {
   RingContents others = whole;
   others.common.low ^= 1;
   REQUIRE(page_fingerprint(std::vector{whole, others}) != page_fingerprint(std::vector{whole, whole}));
+  REQUIRE(page_fingerprint(std::vector{whole, others}, 0) != page_fingerprint(std::vector{whole, others}, 1));
   const auto changed =
       std::ranges::find(tensors, "model.layers.2.mlp.experts.7.down_proj.weight", &test::TensorToWrite::name);
   changed->values.back() += 1;

@@ -80,7 +80,8 @@ asio::awaitable<Result<void>> EpochExperts::connect(async::Runtime& runtime, Exp
   {
     const std::lock_guard lock(mutex_);
     connecting_.reset();
-    if (connected.has_value()) experts_ = *connected;
+    // end() has not seen what connected after it.
+    if (connected.has_value() && last_end_.epoch != number && !interrupted_) experts_ = *connected;
   }
   if (const auto reason = end_reason(number)) co_return Error{ErrorCode::kUnavailable, *reason};
   if (connected.has_error()) co_return connected.error();
