@@ -259,8 +259,9 @@ asio::awaitable<sched::OuterLinks> Member::open_links(JoinRing request) {
   }
   for (comm::RankEndpoints& ring : request.experts.endpoints) comm::set_host(ring, connection_->peer_host());
   if ((request.experts.number != 0) != (experts_ != nullptr)) {
-    throw_error(ErrorCode::kData, experts_ ? "found a join without a common epoch, wanted one for shared experts"
-                                           : "found a join of a common epoch, wanted an assignment that shares experts");
+    throw_error(ErrorCode::kData, experts_
+                                      ? "found a join without a common epoch, wanted one for shared experts"
+                                      : "found a join of a common epoch, wanted an assignment that shares experts");
   }
   const auto own = std::ranges::find(request.nodes, assignment_->part(), &JoinedNode::part);
   if (own == request.nodes.end()) throw ErrorException(Error{ErrorCode::kData, "found a join without this node"});

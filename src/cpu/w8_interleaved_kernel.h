@@ -122,8 +122,8 @@ constexpr int kDequantizedTileRows = Panels::kHasLongGroups ? kTileRows : 3;
 /// Steps that are dequantized at a time, 256 bytes each.
 constexpr int64_t kDequantizedSteps = 64;
 static_assert(kDequantizedSteps <= kW8ScratchSteps);
-constexpr int64_t kMostGroupSteps = kMaxFp8Group / Bf16Format::kDepth;
-static_assert(kInterleavedSteps % kMostGroupSteps == 0 && kDequantizedSteps % kMostGroupSteps == 0);
+constexpr int64_t kMaxGroupSteps = kMaxFp8Group / Bf16Format::kDepth;
+static_assert(kInterleavedSteps % kMaxGroupSteps == 0 && kDequantizedSteps % kMaxGroupSteps == 0);
 
 /// Adds a group's sums times their scales to c. The scales begin with those of the first vector.
 template <class Panels, int R, int V>

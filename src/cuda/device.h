@@ -34,8 +34,8 @@ struct Device {
   const Stream load{{.urgent = true, .partition = gpu_part.partition.get()}};   ///< pages from the host
   const Stream store{{.urgent = true, .partition = gpu_part.partition.get()}};  ///< pages to the host
   const Stream set_up{{.partition = gpu_part.partition.get()}};                 ///< weights and memory, at start
-  const MatrixInstruction products;                                             ///< of the backend's GEMMs and latent attention
-  const bool fp8_products;                                                      ///< see CudaOptions
+  const MatrixInstruction products;  ///< of the backend's GEMMs and latent attention
+  const bool fp8_products;           ///< see CudaOptions
   EventPool events{16};
   GrowingBuffer gemm_scratch;
   GrowingBuffer spread_scratch;

@@ -59,7 +59,8 @@ struct W4Matrix {
   // Further factors of the scales and minimums of each 32 columns; null: 1.
   const int8_t* unit_scales = nullptr;    // [rows, units()]
   const int8_t* unit_minimums = nullptr;  // [rows, units()]
-  // Further factors of the scales of each 16 columns, in E4M3 without NaN; null: 1. They exclude offsets and unit_scales.
+  // Further factors of the scales of each 16 columns, in E4M3 without NaN; null: 1. They exclude offsets and
+  // unit_scales.
   const uint8_t* half_scales = nullptr;  // [rows, halves()]
 
   [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }

@@ -268,7 +268,7 @@ TEST_CASE("a load that fails ends its epoch and none after it") {
   REQUIRE(end_of(prompt_of_one(4)) == "an output has come");
 }
 
-TEST_CASE("a stage is busy until a plan without work comes and no slot is open") {
+TEST_CASE("a stage is busy until no slot is open and no work comes") {
   async::VirtualWorld world(1);
   async::Runtime& runtime = world.add_thread();
   async::TaskGroup tasks(runtime);
