@@ -24,13 +24,6 @@ LayerRunner::LayerRunner(const ModelConfig& config, LayerRange range, tensor::Ba
   allocate(limits);
 }
 
-template <class Of>
-int64_t LayerRunner::largest(const Of& of) const {
-  int64_t largest = 0;
-  for (int32_t index = 0; index < range_.size(); ++index) largest = std::max<int64_t>(largest, of(index));
-  return largest;
-}
-
 int64_t LayerRunner::max_experts() const {
   return largest([this](int32_t index) {
     const auto& moe = layer_config(index).feed_forward.moe;

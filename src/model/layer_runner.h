@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -143,7 +144,11 @@ class LayerRunner {
   void allocate_mixers(const StageLimits& limits);
   /// Returns the largest of a number that `of` gives for each layer.
   template <class Of>
-  [[nodiscard]] int64_t largest(const Of& of) const;
+  [[nodiscard]] int64_t largest(const Of& of) const {
+    int64_t largest = 0;
+    for (int32_t index = 0; index < range_.size(); ++index) largest = std::max<int64_t>(largest, of(index));
+    return largest;
+  }
   /// Returns the columns of a layer's activations before its activation function, where they are stored.
   [[nodiscard]] int64_t expanded_columns(int32_t index) const;
   [[nodiscard]] tensor::RotaryTable rotary_table(const AttentionConfig& attention) const;
