@@ -346,7 +346,7 @@ def test_rings_over_nodes_share_experts(mixture, pp_size, tp_size):  # noqa: F81
         for ring in (0, 1):
             assert [ids_answer(server, number, routed_dp_rank=ring) for number in range(3)] == wanted
             wait_until(lambda ring=ring: server.metric("millrace:expert_steps_total", ring=ring, rows="none") > 0, "steps")
-        stream = paused_stream(server)
+        stream = paused_stream(server, ring=0, prompt=[5, 9, 300, 17], max_tokens=240, ignore_eos=True, routed_dp_rank=0)
         rings.workers[1].signal(signal.SIGKILL)
         assert "ring 1: " in stream.error()["message"]
         wait_until(lambda: server.get("/health").status_code == 503, "that no ring serves")
