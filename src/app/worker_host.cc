@@ -87,10 +87,6 @@ void WorkerHost::join() {
 Result<std::unique_ptr<NodeStages>> WorkerHost::load_node(const cluster::Assignment& assignment) {
   const auto device = choose_device(node_options_.device, assignment.stage.dtype);
   if (device.has_error()) return device.error();
-  if (assignment.stage.shares_experts() && *device != DeviceKind::kCpu) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the rings share experts (--enable-ep), which nodes with GPUs do not; wanted --device cpu");
-  }
   NodeStagesOptions options{.first = StageId(assignment.first_stage),
                             .ranks = {.first = assignment.first_rank, .count = assignment.rank_count},
                             .stage = assignment.stage,

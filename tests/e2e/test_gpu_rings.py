@@ -1,10 +1,13 @@
 """Tests rings on an emulated GPU that share experts."""
 
+import signal
+
 import pytest
 from millrace_server import MillraceServer
 from ring_process import DividedServer
 from test_devices import EMULATED, FAKE_NCCL, GPU, completion, serve
 from test_rings import ids_answer, mixture, wait_for_all_rings  # noqa: F401 (a fixture)
+from test_rings_elsewhere import RingsOverNodes
 
 pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the CUDA toolkit's headers are not installed")
 
@@ -37,6 +40,22 @@ def test_processes_on_gpus_share_experts(mixture, monkeypatch):  # noqa: F811
     with DividedServer(*GPU, "--max-total-tokens", 16384, "--enable-ep", model=mixture) as server:
         for ring in (0, 1):
             assert answers_of(server, ring) == wanted
+
+
+def test_rings_over_nodes_on_gpus_share_experts(mixture, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("MILLRACE_CUDA_MODULE", str(EMULATED))
+    flags = ("--max-total-tokens", 16384, "--pp-size", 2)
+    with MillraceServer(*GPU, *flags, model=mixture) as server:
+        wanted = answers_of(server, 0)
+    with RingsOverNodes(mixture, *flags, device=GPU) as rings:
+        for ring in (0, 1):
+            assert answers_of(rings.server, ring) == wanted
+        rings.workers[1].signal(signal.SIGKILL)
+        rings.workers[1].wait()
+        rings.start_worker(1)
+        rings.server.wait_for_all_rings()
+        for ring in (0, 1):
+            assert answers_of(rings.server, ring) == wanted
 
 
 def test_a_failing_gpu_ends_rings_that_share_experts(mixture):  # noqa: F811

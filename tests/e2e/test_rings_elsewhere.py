@@ -304,19 +304,19 @@ def test_a_ring_with_another_division_of_experts_is_refused(mixture):  # noqa: F
 class RingsOverNodes:
     """Two rings with shared experts, each over two nodes, as a context manager."""
 
-    def __init__(self, model, *flags, worker_flags=()):
+    def __init__(self, model, *flags, device=("--device", "cpu"), worker_flags=()):
         self.model = model
-        self.worker_flags = worker_flags
+        self.worker_flags = (*device, *worker_flags)
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.workers = [None, None]
         nodes = [("--node-rank", 0, "--dist-init-addr", address) for address in self.addresses]
-        self.server = DividedServer("--device", "cpu", "--ring-timeout", 1.5, "--enable-ep", "--nnodes", 2, *flags,
+        self.server = DividedServer(*device, "--ring-timeout", 1.5, "--enable-ep", "--nnodes", 2, *flags,
                                     front_flags=nodes[0], other_flags=nodes[1], model=model)
 
     def start_worker(self, ring):
         self.workers[ring] = NodeProcess(
             [BINARY, "serve", "--model-path", self.model, "--nnodes", 2, "--node-rank", 1, "--dist-init-addr",
-             self.addresses[ring], "--device", "cpu", "--ring-timeout", 1.5, "--threads", 1, *self.worker_flags])
+             self.addresses[ring], "--ring-timeout", 1.5, "--threads", 1, *self.worker_flags])
 
     def __enter__(self):
         for ring in (0, 1):
