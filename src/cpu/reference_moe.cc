@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "cpu/reference.h"
 
@@ -55,19 +56,35 @@ void exclude_groups(const tensor::Routing& routing, std::vector<double>& choice)
   }
 }
 
-/// Returns how far, beyond `error`, each value's rounding can move when values are off by up to `error`.
-Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
+/// Returns how far, beyond `error`, each value's rounding can move when values are off by up to `error`. A value that
+/// is the largest of its `group` may be the scale of the others, and is off independently of them.
+Values rounding_jumps(const Values& values, const RoundFn& round, float error, size_t group) {
   const auto width = static_cast<int64_t>(values.size());
   const Values rounded = round(values, width);
   Values jumps(values.size(), 0.0f);
-  for (const float shift : {-error, error}) {
+  for (const auto& [shift, largest_shift] :
+       {std::pair(-error, -error), std::pair(-error, error), std::pair(error, -error), std::pair(error, error)}) {
     Values shifted = values;
     for (float& value : shifted) value += shift;
+    for (size_t begin = 0; begin < values.size(); begin += group) {
+      const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = values.begin() + static_cast<std::ptrdiff_t>(std::min(begin + group, values.size()));
+      const auto largest = std::max_element(first, last, [](float a, float b) { return std::abs(a) < std::abs(b); });
+      shifted[static_cast<size_t>(largest - values.begin())] = *largest + largest_shift;
+    }
     const Values other = round(shifted, width);
     for (size_t i = 0; i < jumps.size(); ++i) {
-      jumps[i] = std::max(jumps[i], std::abs(other[i] - rounded[i]) - error);
+      jumps[i] = std::max(jumps[i], std::abs(other[i] - rounded[i]));
     }
   }
+  return jumps;
+}
+
+/// Returns the same for scales of a whole row and of 32 values.
+Values rounding_jumps(const Values& values, const RoundFn& round, float error) {
+  Values jumps = rounding_jumps(values, round, error, values.size());
+  const Values of_groups = rounding_jumps(values, round, error, 32);
+  for (size_t i = 0; i < jumps.size(); ++i) jumps[i] = std::max(jumps[i], of_groups[i]);
   return jumps;
 }
 
