@@ -6,10 +6,11 @@ prompts. Which one begins is drawn. Prints the tokens per second of each, as the
 turns, and the ratio of each turn (above 1: millrace is faster). Neither a tokenizer nor a server takes part.
 
   bench/llama_speed.py --batched-bench LLAMA.CPP/build/bin/llama-batched-bench --gguf MODEL.gguf --threads 2
-  bench/llama_speed.py … --gguf MODEL-Q8_0.gguf --model-path DIR --quantization w8a8_int8"""
+  bench/llama_speed.py … --gguf MODEL-Q8_0.gguf --model-path DIR --quantization w8a8_int8
+
+The program of ik_llama.cpp works, too; --bench-flags=-rtr lets it repack its weights when it loads them."""
 
 import argparse
-import json
 import re
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from runs import add_seed, draw_seed, order_of, positive
 ROOT = Path(__file__).resolve().parent.parent
 #: A row of the table of model_speed: decode steps or a prompt, and the median of tokens per second.
 DECODE = re.compile(r"^\| decode, (\d+) sequences [^|]*\| ([\d.]+)", re.MULTILINE)
+#: A row of the table of llama-batched-bench: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG.
+BATCHED_BENCH = re.compile(r"^\|(?: *\d+ \|){4} *[\d.]+ \| *([\d.]+) \| *[\d.]+ \| *([\d.]+) \|", re.MULTILINE)
 PROMPT = re.compile(r"^\| prompt of (\d+) tokens[^|]*\| ([\d.]+)", re.MULTILINE)
 
 
@@ -47,18 +50,21 @@ def millrace_rates(options):
 
 def llama_rates(options):
     base = [options.batched_bench, "-m", options.gguf, "-t", options.threads, "-tb", options.threads, "-b", 2048, "-ub",
-            options.ubatch, "-fa", options.flash_attention, "--output-format", "jsonl"]
+            options.ubatch, "-fa", options.flash_attention, *options.bench_flags.split()]
     rates = {}
 
     def run(prompt, output, sequences):
         context = sequences * (prompt + output) + 256
-        lines = output_of([*base, "-c", context, "-npp", prompt, "-ntg", output, "-npl", sequences]).splitlines()
-        return json.loads(next(line for line in lines if line.startswith("{")))
+        table = output_of([*base, "-c", context, "-npp", prompt, "-ntg", output, "-npl", sequences])
+        row = BATCHED_BENCH.search(table)
+        if not row:
+            sys.exit(f"{options.batched_bench} printed no row of its table:\n{table}")
+        return {"prompt": float(row[1]), "decode": float(row[2])}
 
     for sequences in options.decode:
-        rates["decode", sequences] = run(options.context, options.output_len, sequences)["speed_tg"]
+        rates["decode", sequences] = run(options.context, options.output_len, sequences)["decode"]
     for tokens in options.prefill:
-        rates["prompt", tokens] = run(tokens, 1, 1)["speed_pp"]
+        rates["prompt", tokens] = run(tokens, 1, 1)["prompt"]
     return rates
 
 
@@ -80,6 +86,7 @@ def main():
     parser.add_argument("--prefill", type=int, nargs="*", default=[512], metavar="TOKENS")
     parser.add_argument("--ubatch", type=positive, default=512, help="tokens of a physical batch of llama.cpp")
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto", help="of llama.cpp")
+    parser.add_argument("--bench-flags", default="", help="further flags of llama-batched-bench, in one argument")
     parser.add_argument("--turns", type=positive, default=3)
     add_seed(parser)
     options = parser.parse_args()
