@@ -6,6 +6,9 @@
   shared-prefix  the load generator's prompts in groups that begin alike; each round has other prompts with the same
                  prefixes
   multi-turn     the load generator's conversations; the time to first token is that of the turns after the first
+  second-turn    conversations one after the other: a prompt, its output, and then both with more tokens; the time to
+                 first token of the second turn as a share of the first one's, in the same state. Conversations of a
+                 round together exceed --small-pool, so that host and store are where the prefix is
   overhead       prompts of which nothing is ever found, with the tree and without, request by request: CPU time and time
                  to the hundredth or so (cache_overhead.py says how); on a pool that is always full, or never (--pool)
 
@@ -18,6 +21,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
 import statistics
@@ -93,10 +97,34 @@ class Server:
         answer = connection.getresponse()
         if answer.status != 200:
             sys.exit(f"status {answer.status}: {answer.read().decode()}")
-        answer.readline()
+        first_event(answer)
         seconds = time.perf_counter() - begin
         answer.read()
         return seconds
+
+    def cpu_s(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def answer_to(self, prompt, output_len):
+        """Seconds to the first token, the server's processor time until then, and the tokens of the output."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=600)
+        body = {"prompt": prompt, "max_tokens": output_len, "temperature": 0, "stream": True, "ignore_eos": True,
+                "return_token_ids": True}
+        begin, cpu_begin = time.perf_counter(), self.cpu_s()
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            sys.exit(f"status {answer.status}: {answer.read().decode()}")
+        line = first_event(answer)
+        seconds, cpu_s = time.perf_counter() - begin, self.cpu_s() - cpu_begin
+        tokens = []
+        for line in [line, *answer]:
+            if line.startswith(b"data: {"):
+                tokens += [token for choice in json.loads(line[6:])["choices"] for token in choice.get("token_ids") or []]
+        if len(tokens) != output_len:
+            sys.exit(f"an output of {len(tokens)} tokens, wanted {output_len}")
+        return seconds, cpu_s, tokens
 
     def load(self, *flags):
         """The load generator's result file."""
@@ -107,6 +135,14 @@ class Server:
             if done.returncode != 0:
                 sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
             return json.load(file)
+
+
+def first_event(answer):
+    """The first line with a token. Comments come before it, every few seconds, while a prompt is computed."""
+    for line in answer:
+        if line.startswith(b"data: {"):
+            return line
+    sys.exit("a stream without a token")
 
 
 def spread(values, digits):
@@ -147,6 +183,29 @@ def bench_tiers(options, servers):
            times)
 
 
+def bench_second_turn(options, servers):
+    figures = ("first, ms", "second, ms", "share, %", "share of processor time, %")
+    values = {(server.state, figure): [] for server in servers for figure in figures}
+    for number in range(1, options.rounds + 1):
+        draw = random.Random(f"{options.seed} {number}")
+        prompts = [[draw.randrange(3, options.vocab_size) for _ in range(options.prompt_len)]
+                   for _ in range(options.prompts)]
+        more = [draw.randrange(3, options.vocab_size) for _ in range(options.input_len)]
+        for server in order_of(servers, options.seed, number):
+            answers = [server.answer_to(prompt, options.output_len) for prompt in prompts]
+            if server.state == "store":
+                server.forget()
+            for prompt, (first_s, first_cpu_s, output) in zip(prompts, answers):
+                second_s, second_cpu_s, _ = server.answer_to(prompt + output + more, 1)
+                own = (1e3 * first_s, 1e3 * second_s, 100 * second_s / first_s, 100 * second_cpu_s / first_cpu_s)
+                for figure, value in zip(figures, own):
+                    values[server.state, figure].append(value)
+    print(f"time to first token of {options.prompts} conversations of {options.prompt_len} tokens, then "
+          f"{options.output_len} of output and {options.input_len} more, {options.rounds} rounds")
+    for (state, figure), own in values.items():
+        print(f"  {state:>7}, {figure}: {spread(own, 2)}", flush=True)
+
+
 def bench_load(options, servers, title, flags, chosen):
     """A round that does not count, then --rounds; `chosen` picks the requests of a result whose times are taken."""
     ttfts, speeds = ({server.state: [] for server in servers} for _ in range(2))
@@ -178,7 +237,7 @@ def bench_multi_turn(options, servers):
                 "--input-len", options.input_len], lambda ttfts: ttfts[conversations:])
 
 
-BENCHES = {"tiers": bench_tiers, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn}
+BENCHES = {"tiers": bench_tiers, "second-turn": bench_second_turn, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn}
 
 
 def main():
@@ -192,15 +251,15 @@ def main():
                         help="default: all; overhead has its own")
     parser.add_argument("--rounds", type=positive, default=3, help="overhead starts its servers anew for each")
     parser.add_argument("--small-pool", type=positive, default=4096, help="tokens on the device of the states host and store, and of overhead's full pool")
-    parser.add_argument("--prompts", type=positive, default=6, help="tiers: prompts")
-    parser.add_argument("--prompt-len", type=positive, default=850, help="tiers, overhead: tokens of a prompt")
+    parser.add_argument("--prompts", type=positive, default=6, help="tiers, second-turn: prompts")
+    parser.add_argument("--prompt-len", type=positive, default=850, help="tiers, second-turn, overhead: tokens of a prompt")
     parser.add_argument("--requests", type=positive, default=64, help="of a round of the load generator")
     parser.add_argument("--concurrency", type=positive, default=4)
     parser.add_argument("--prefixes", type=positive, default=12, help="shared-prefix: groups")
     parser.add_argument("--prefix-len", type=positive, default=640, help="shared-prefix: tokens")
     parser.add_argument("--turns", type=positive, default=4, help="multi-turn: of each conversation")
     parser.add_argument("--input-len", type=int,
-                        help="own tokens of a prompt (shared-prefix, default 64), words of a turn (multi-turn, 160)")
+                        help="own tokens of a prompt (shared-prefix, default 64), of the second turn (64), words of a turn (multi-turn, 160)")
     parser.add_argument("--output-len", type=positive, default=16)
     parser.add_argument("--vocab-size", type=int, default=2000, help="prompts are token ids below this")
     parser.add_argument("--pool", choices=["full", "roomy"], default="full",

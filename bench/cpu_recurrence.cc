@@ -1,5 +1,5 @@
-// Recurrent mixers: the bytes of states per second against the read ceiling, and the share of a mixer's time that is
-// not its projections.
+// Recurrent mixers: the bytes of states read and written per second, the share of a mixer's time that is not its
+// projections, and the bytes of weights and states that it reads, as a share of the read ceiling.
 
 #include <fmt/core.h>
 
@@ -129,7 +129,8 @@ std::unique_ptr<tensor::PackedWeight> random_weight(tensor::Backend& backend, in
   return backend.pack({&host, 1});
 }
 
-void run(tensor::Backend& backend, const BenchOptions& options, const Mixer& mixer, const Work& work) {
+void run(tensor::Backend& backend, const BenchOptions& options, const Mixer& mixer, const Work& work,
+         double read_gb_s) {
   // Several layers in turn, so that states are read from memory and not from a cache.
   const double state_bytes = 4.0 * static_cast<double>(mixer.state_values) * work.sequences;
   const auto layers = static_cast<int32_t>(std::clamp(256e6 / state_bytes, 1.0, 64.0));
@@ -151,18 +152,26 @@ void run(tensor::Backend& backend, const BenchOptions& options, const Mixer& mix
   backend.run_and_wait([&] {
     const tensor::UploadedBatch batch = backend.upload(layout.view());
     int32_t layer = 0;
-    const Timing recurrence = measure(options.runs, [&] {
+    const auto next_layer = [&] {
       mixer.run(backend, input.matrix, steps.matrix, mixed.matrix, results.matrix, out.matrix, batch, *states, layer);
       layer = (layer + 1) % layers;
-    });
+    };
+    for (int32_t i = 0; i < layers; ++i) next_layer();  // the first use of a state's memory is slow
+    const Timing recurrence = measure(options.runs, next_layer);
     const Timing projections = measure(options.runs, [&] {
       backend.matmul(hidden.matrix, *first, nullptr, input.matrix);
       backend.matmul_add(out.matrix, *last, nullptr, residual.matrix);
     });
-    fmt::print("{:<31} {:>3} x {:>4} rows: {:>9.1f} us ±{:.0f}%, {:>5.1f} GB/s of states, {:>4.1f} % of the mixer\n",
-               mixer.name, work.sequences, work.rows, recurrence.median * 1e6, recurrence.spread * 50,
-               2 * state_bytes / recurrence.median / 1e9,
-               100 * recurrence.median / (recurrence.median + projections.median));
+    const double seconds = recurrence.median + projections.median;
+    const double weight_bytes = static_cast<double>(tensor::size_of(options.dtype)) *
+                                static_cast<double>(mixer.hidden * (mixer.input + mixer.results));
+    fmt::print(
+        "{:<31} {:>3} x {:>4} rows: {:>9.1f} us ±{:.0f}%, {:>5.1f} GB/s of states, {:>4.1f} % of the mixer, which "
+        "reads "
+        "{:>5.1f} GB/s ({:.2f} of the ceiling)\n",
+        mixer.name, work.sequences, work.rows, recurrence.median * 1e6, recurrence.spread * 50,
+        2 * state_bytes / recurrence.median / 1e9, 100 * recurrence.median / seconds,
+        (weight_bytes + state_bytes) / seconds / 1e9, (weight_bytes + state_bytes) / seconds / 1e9 / read_gb_s);
     std::fflush(stdout);
   });
 }
@@ -175,12 +184,13 @@ int main(int argc, char** argv) {
   constexpr Work kWorks[] = {
       {1, 63, 1, kPageSize}, {16, 63, 1, kPageSize}, {1, 64, 64, kPageSize}, {1, 64, 512, 8 * kPageSize}};
   for (const int threads : options.threads) {
-    print_ceilings(threads, measure_ceilings(threads, options.runs));
+    const Ceilings ceilings = measure_ceilings(threads, options.runs);
+    print_ceilings(threads, ceilings);
     for (const cpu::Isa isa : options.isas) {
       const auto backend = cpu::make_backend({.threads = threads, .compute_dtype = options.dtype, .isa = isa});
       fmt::print("{}\n", backend->description());
       for (const Mixer& mixer : {delta_net(*backend), state_space(*backend), short_conv(*backend)}) {
-        for (const Work& work : kWorks) run(*backend, options, mixer, work);
+        for (const Work& work : kWorks) run(*backend, options, mixer, work, ceilings.read_gb_s);
       }
     }
   }

@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--layers", type=int, help="another number of layers than the real model's")
+    parser.add_argument("--experts", type=int, help="another number of experts per layer than the real model's")
     parser.add_argument("--tokenizer", type=Path, help="folder whose tokenizer files are copied")
     parser.add_argument("--std", type=float, default=0.02)
     parser.add_argument("--shard-gib", type=float, default=4.0)
@@ -224,6 +225,9 @@ def main() -> None:
 
     config = dict(SHAPES[args.shape])
     config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
+    for key in ("num_experts", "n_routed_experts", "num_local_experts"):
+        if args.experts and key in config:
+            config[key] = args.experts
     if "full_attn_idxs" in config:
         config["full_attn_idxs"] = [i for i in config["full_attn_idxs"] if i < config["num_hidden_layers"]]
     _, torch_dtype, value_bytes = DTYPES[args.dtype]

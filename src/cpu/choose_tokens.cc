@@ -57,20 +57,6 @@ std::vector<ChoosingRow> choosing_rows(const BatchLayout& batch, int32_t chosen_
   return rows;
 }
 
-/// Adds up the scores of 64 keys over the heads: out[key] = Σ_h weights[h] · max(scores[h][key], 0), in ascending order
-/// of h. A NaN stays.
-void weigh_scores(const float* scores, const float* weights, int32_t heads, float* out) {
-  float sums[kBlockKeys] = {};
-  for (int32_t head = 0; head < heads; ++head, scores += kBlockKeys) {
-    const float weight = weights[head];
-    for (int32_t key = 0; key < kBlockKeys; ++key) {
-      const float score = scores[key] < 0.0f ? 0.0f : scores[key];
-      sums[key] += weight * score;
-    }
-  }
-  std::memcpy(out, sums, sizeof(sums));
-}
-
 /// The op for a slice of the rows that choose. A unit of rows passes over the keys of its sequence in blocks of 64. A
 /// block becomes a panel, by which the queries of all heads are multiplied tile by tile.
 class Scorer {
@@ -185,9 +171,8 @@ class Scorer {
     });
   }
 
-  /// Builds the panel of the keys [first_key, first_key + 64); keys that do not exist are zeros. `group` is scratch
-  /// [steps][16] words.
-  void gather(size_t sequence, int32_t first_key, std::byte* panel, std::byte* group) const {
+  /// Builds the panel of the keys [first_key, first_key + 64); keys that do not exist are zeros.
+  void gather(size_t sequence, int32_t first_key, std::byte* panel) const {
     alignas(64) static constexpr std::byte kNoKey[kMaxDim * sizeof(float)] = {};
     const int32_t page_size = cache_.shape().page_size;
     const PageId* const pages = batch_.pages.data() + batch_.page_begin[sequence];
@@ -200,14 +185,12 @@ class Scorer {
         keys[lane] = at < count ? cache_.index_key_at(pages[at / page_size], layer_, at % page_size) : kNoKey;
       }
       if (!device_.tiles()) {
-        device_.kernels.gather_keys(keys, steps, group);
-        for (int step = 0; step < steps; ++step)
-          std::memcpy(panel + (step * kPanelColumns + g * kGroupKeys) * 4, group + step * kGroupKeys * 4,
-                      kGroupKeys * 4);
+        device_.kernels.gather_keys(keys, steps, panel + g * kGroupKeys * 4, kPanelColumns * 4);
         continue;
       }
       for (int step = 0; step < steps; step += kTileHeight) {
-        device_.kernels.gather_keys(keys, kTileHeight, panel + panel_tile_offset(step, g * kGroupKeys) * 4);
+        device_.kernels.gather_keys(keys, kTileHeight, panel + panel_tile_offset(step, g * kGroupKeys) * 4,
+                                    kGroupKeys * 4);
         for (const std::byte*& key : keys) key += kTileHeight * 4;
       }
     }
@@ -218,13 +201,12 @@ class Scorer {
     const auto multiply = device_.compute_dtype == DType::kBF16 ? device_.kernels.gemm_bf16 : device_.kernels.gemm_f32;
     const size_t panel_bytes = static_cast<size_t>(layout_.steps) * kPanelColumns * 4;
     const size_t products = static_cast<size_t>(tile_rows_) * heads() * kPanelColumns;
-    std::byte* const panel = device_.slot_scratch[static_cast<size_t>(slot)].reserve(
-        panel_bytes + panel_bytes / kBlockGroups + products * sizeof(float));
-    std::byte* const group = panel + panel_bytes;
-    auto* const c = reinterpret_cast<float*>(group + panel_bytes / kBlockGroups);
+    std::byte* const panel =
+        device_.slot_scratch[static_cast<size_t>(slot)].reserve(panel_bytes + products * sizeof(float));
+    auto* const c = reinterpret_cast<float*>(panel + panel_bytes);
     const size_t sequence = rows_[static_cast<size_t>(units_[item.unit].first)].sequence;
     for (int32_t first_key = item.begin; first_key < item.end; first_key += kBlockKeys) {
-      gather(sequence, first_key, panel, group);
+      gather(sequence, first_key, panel);
       const auto end = static_cast<size_t>(unit_tiles_[item.unit + 1]);
       for (auto tile = static_cast<size_t>(unit_tiles_[item.unit]); tile < end; ++tile) {
         const RowRun& rows = tiles_[tile];
@@ -239,8 +221,8 @@ class Scorer {
                   .c = c});
         for (int32_t i = 0; i < rows.count; ++i) {
           const auto index = static_cast<size_t>(rows.first + i);
-          weigh_scores(c + static_cast<size_t>(i) * heads() * kPanelColumns, weights_ + index * heads(),
-                       shape_.head_count, scores_of(index) + first_key);
+          device_.kernels.weigh_scores(c + static_cast<size_t>(i) * heads() * kPanelColumns, weights_ + index * heads(),
+                                       shape_.head_count, scores_of(index) + first_key);
         }
       }
     }

@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -22,47 +23,62 @@ struct DeltaNet {
   int32_t layer;
   tensor::Matrix out;
 
-  /// Returns the values of a thread's scratch: q and k, and the states after drafts.
+  /// Returns the values of a thread's scratch.
   [[nodiscard]] size_t scratch_values() const {
-    return static_cast<size_t>(shape.key_dim) * static_cast<size_t>(2 + shape.value_dim);
+    return static_cast<size_t>(shape.key_dim) * static_cast<size_t>(2 * kStateSteps + kStateColumns + shape.value_dim);
   }
 
   /// Computes all rows of a sequence. `unit` are 1/√key_dim, [key_dim], and 1/key_dim, [key_dim].
   void run_head(size_t sequence, int32_t head, const float* unit, float* scratch) const {
-    const int64_t key_dim = shape.key_dim;
-    const int64_t state_size = key_dim * shape.value_dim;
-    const int64_t key_at = head / (shape.value_head_count / shape.key_head_count) * key_dim;
-    const int64_t value_at = int64_t{head} * shape.value_dim;
-    const int64_t state_at = shape.state_begin + head * state_size;
-    const float epsilon = 1e-6f / static_cast<float>(key_dim);
-    float* const q = scratch;
-    float* const k = scratch + key_dim;
-    float* const of_drafts = k + key_dim;
+    const int64_t state_at = shape.state_begin + head * int64_t{shape.key_dim} * shape.value_dim;
+    float* const of_drafts = scratch + shape.key_dim * (2 * kStateSteps + kStateColumns);
     for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
       float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
-      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(state_size) * sizeof(float));
+      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(shape.key_dim * shape.value_dim) * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
-      for (int32_t row = run.first; row < run.end; ++row, from = to) {
-        const auto* const in = row_of<float>(mixed, row);
-        // An RMS norm by √key_dim has unit length.
-        device.kernels.rms_norm(in + key_at, unit + key_dim, epsilon, q, key_dim);
-        device.kernels.rms_norm(in + shape.key_width() + key_at, unit, epsilon, k, key_dim);
-        const auto* const gate = row_of<float>(gates, row);
-        device.kernels.delta_step({.from = from,
-                                   .to = to,
-                                   .q = q,
-                                   .k = k,
-                                   .v = in + 2 * shape.key_width() + value_at,
-                                   .decay = decay_of(gate[shape.value_head_count + head], head),
-                                   .strength = 1.0f / (1.0f + std::exp(-gate[head])),
-                                   .key_dim = key_dim,
-                                   .value_dim = shape.value_dim,
-                                   .out = row_of<float>(out, row) + value_at});
-      }
+      for (int32_t row = run.first; row < run.end; row += kStateSteps, from = to)
+        run_rows({.first = row, .end = std::min(run.end, row + kStateSteps), .from = from, .to = to}, head, unit,
+                 scratch);
     });
   }
 
  private:
+  /// Computes at most kStateSteps rows of a head, whose states a run names.
+  void run_rows(const StateRun& run, int32_t head, const float* unit, float* scratch) const {
+    const int64_t key_dim = shape.key_dim;
+    const int64_t key_at = head / (shape.value_head_count / shape.key_head_count) * key_dim;
+    const int64_t value_at = int64_t{head} * shape.value_dim;
+    const float epsilon = 1e-6f / static_cast<float>(key_dim);
+    float* const q = scratch;
+    float* const k = q + kStateSteps * key_dim;
+    std::array<float, kStateSteps> decays;
+    std::array<float, kStateSteps> strengths;
+    for (int32_t row = run.first; row < run.end; ++row) {
+      const auto* const in = row_of<float>(mixed, row);
+      const int64_t at = row - run.first;
+      // An RMS norm by √key_dim has unit length.
+      device.kernels.rms_norm(in + key_at, unit + key_dim, epsilon, q + at * key_dim, key_dim);
+      device.kernels.rms_norm(in + shape.key_width() + key_at, unit, epsilon, k + at * key_dim, key_dim);
+      const auto* const gate = row_of<float>(gates, row);
+      decays[static_cast<size_t>(at)] = decay_of(gate[shape.value_head_count + head], head);
+      strengths[static_cast<size_t>(at)] = 1.0f / (1.0f + std::exp(-gate[head]));
+    }
+    device.kernels.delta_steps({.from = run.from,
+                                .to = run.to,
+                                .q = q,
+                                .k = k,
+                                .v = row_of<float>(mixed, run.first) + 2 * shape.key_width() + value_at,
+                                .decay = decays.data(),
+                                .strength = strengths.data(),
+                                .v_stride = mixed.cols,
+                                .count = run.end - run.first,
+                                .key_dim = key_dim,
+                                .value_dim = shape.value_dim,
+                                .out = row_of<float>(out, run.first) + value_at,
+                                .out_stride = out.cols,
+                                .block = k + kStateSteps * key_dim});
+  }
+
   [[nodiscard]] float decay_of(float step, int32_t head) const {
     return std::exp(-decay.data()[head] * softplus(step + step_bias.data()[head]));
   }

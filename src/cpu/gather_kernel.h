@@ -1,6 +1,7 @@
 #pragma once
 
-// Gathers groups of 16 keys and values from tokens at any address. Included only by kernels.cc.
+// Gathers groups of 16 keys and values from tokens at any address, and sums an indexer's scores of them. Included only
+// by kernels.cc.
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
@@ -37,8 +38,9 @@ MILLRACE_INLINE void transpose_step(Bits (&rows)[kGroupKeys]) {
   }
 }
 
-/// Computes out[word][lane] = keys[lane][word]. A word is one f32 channel or two bf16 channels.
-void gather_keys(const std::byte* const* keys, int words, std::byte* out) {
+/// Computes out[word][lane] = keys[lane][word], with the words `stride` bytes apart. A word is one f32 channel or two
+/// bf16 channels.
+void gather_keys(const std::byte* const* keys, int words, std::byte* out, size_t stride) {
   for (int word = 0; word < words; word += kLanes) {
     Bits rows[kGroupKeys];
     const int part = words - word < kLanes ? words - word : kLanes;
@@ -51,7 +53,7 @@ void gather_keys(const std::byte* const* keys, int words, std::byte* out) {
     transpose_step<4>(rows);
     transpose_step<2>(rows);
     transpose_step<1>(rows);
-    for (int i = 0; i < part; ++i) store_as(out + (word + i) * 64, rows[i]);
+    for (int i = 0; i < part; ++i) store_as(out + static_cast<size_t>(word + i) * stride, rows[i]);
   }
 }
 
@@ -64,6 +66,19 @@ void gather_values_bf16(const std::byte* const* values, int value_dim, std::byte
       store_as(out + (pair * value_dim + channel) * 4, even | (odd << 16));
     }
   }
+}
+
+void weigh_scores(const float* scores, const float* weights, int heads, float* out) {
+  Vec sums[kBlockGroups] = {};
+  for (int head = 0; head < heads; ++head, scores += kBlockKeys) {
+    const Vec weight = splat(weights[head]);
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kBlockGroups; ++v) {
+      const Vec score = load(scores + v * kLanes);
+      sums[v] += weight * (Vec{} > score ? Vec{} : score);
+    }
+  }
+  for (int v = 0; v < kBlockGroups; ++v) store(out + v * kLanes, sums[v]);
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #endif
     .quantize_lhs_w4 = quantize_lhs_w4,
     .convolve = convolve,
-    .delta_step = delta_step,
-    .state_space_step = state_space_step,
+    .delta_steps = delta_steps,
+    .state_space_steps = state_space_steps,
     .multiply = multiply,
     .gate = gate,
     .widen_kv_f32 = widen_kv_f32,
@@ -126,6 +126,7 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
     .gemm_fp8_bf16 = nullptr,
 #endif
     .gemm_fp8_f32 = gemm_8_bits_f32<Fp8F32Panels>,
+    .weigh_scores = weigh_scores,
 };
 
 }  // namespace millrace::cpu

@@ -183,33 +183,44 @@ struct KvGroupCodes {
   int count = 0;           ///< tokens that exist; values after them become zeros
 };
 
-/// One token of a head of a gated delta net: S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq.
-struct DeltaStep {
-  const float* from = nullptr;  // [key_dim, value_dim], S before the token
-  float* to = nullptr;          // [key_dim, value_dim], S after it; may be `from`
-  const float* q = nullptr;     // [key_dim]
-  const float* k = nullptr;     // [key_dim]
-  const float* v = nullptr;     // [value_dim]
-  float decay = 0.0f;
-  float strength = 0.0f;
+/// The columns of a state that its kernels keep in the first-level cache over several tokens.
+inline constexpr int64_t kStateColumns = 32;
+
+/// Tokens of a head of a gated delta net, one after the other: S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq.
+struct DeltaSteps {
+  const float* from = nullptr;      // [key_dim, value_dim], S before the first token
+  float* to = nullptr;              // [key_dim, value_dim], S after the last one; may be `from`
+  const float* q = nullptr;         // [count, key_dim]
+  const float* k = nullptr;         // [count, key_dim]
+  const float* v = nullptr;         // [count, value_dim], `v_stride` apart
+  const float* decay = nullptr;     // [count]
+  const float* strength = nullptr;  // [count]
+  int64_t v_stride = 0;
+  int64_t count = 0;
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  float* out = nullptr;  // [value_dim]
+  float* out = nullptr;  // [count, value_dim], `out_stride` apart
+  int64_t out_stride = 0;
+  float* block = nullptr;  // scratch [key_dim, kStateColumns], unused by a single token
 };
 
-/// One token of a head of a state space: h ← decay·h + b ⊗ step·x; out = hᵀc + skip·x.
-struct StateSpaceStep {
-  const float* from = nullptr;  // [state_dim, head_dim], h before the token
-  float* to = nullptr;          // [state_dim, head_dim], h after it; may be `from`
-  const float* x = nullptr;     // [head_dim]
-  const float* b = nullptr;     // [state_dim]
-  const float* c = nullptr;     // [state_dim]
-  float decay = 0.0f;
-  float step = 0.0f;
+/// Tokens of a head of a state space, one after the other: h ← decay·h + b ⊗ step·x; out = hᵀc + skip·x.
+struct StateSpaceSteps {
+  const float* from = nullptr;   // [state_dim, head_dim], h before the first token
+  float* to = nullptr;           // [state_dim, head_dim], h after the last one; may be `from`
+  const float* x = nullptr;      // [count, head_dim]; x, b and c are `in_stride` apart
+  const float* b = nullptr;      // [count, state_dim]
+  const float* c = nullptr;      // [count, state_dim]
+  const float* decay = nullptr;  // [count]
+  const float* step = nullptr;   // [count]
   float skip = 0.0f;
+  int64_t in_stride = 0;
+  int64_t count = 0;
   int64_t state_dim = 0;
   int64_t head_dim = 0;
-  float* out = nullptr;  // [head_dim]
+  float* out = nullptr;  // [count, head_dim], `out_stride` apart
+  int64_t out_stride = 0;
+  float* block = nullptr;  // scratch [state_dim, kStateColumns], unused by a single token
 };
 
 /// The result of one pass over logits.
@@ -239,8 +250,8 @@ struct Kernels {
   void (*quantize_lhs)(const float* in, int64_t count, std::byte* out);
   void (*attention_block_f32)(const QueryTile&, const KvBlock&);
   /// Gathers groups of 16 tokens from any addresses: out[word][16] of keys, a word being one f32 channel or two bf16
-  /// ones, and out[8][value_dim][2] of bf16 values.
-  void (*gather_keys)(const std::byte* const* keys, int words, std::byte* out);
+  /// ones, with the words `stride` bytes apart; and out[8][value_dim][2] of bf16 values.
+  void (*gather_keys)(const std::byte* const* keys, int words, std::byte* out, size_t stride);
   void (*gather_values_bf16)(const std::byte* const* values, int value_dim, std::byte* out);
   /// Merges two softmax states: `into` becomes `into` followed by `from`, whose keys come later.
   void (*attention_merge)(int rows, int value_dim, const AttentionState& into, const AttentionState& from);
@@ -309,8 +320,8 @@ struct Kernels {
   /// be null.
   void (*convolve)(const float* const* inputs, const float* weight, int64_t stride, int width, const float* bias,
                    bool silu, int64_t count, float* out);
-  void (*delta_step)(const DeltaStep&);
-  void (*state_space_step)(const StateSpaceStep&);
+  void (*delta_steps)(const DeltaSteps&);
+  void (*state_space_steps)(const StateSpaceSteps&);
   /// out = a · b. `out` may be either of them.
   void (*multiply)(const float* a, const float* b, float* out, int64_t count);
   /// out = values · sigmoid(gates). `out` may be either of them.
@@ -321,6 +332,9 @@ struct Kernels {
   /// GEMMs with panels of E4M3 and LHS rows of bf16 (null without bf16_lhs) or f32.
   void (*gemm_fp8_bf16)(const GemmTask&);
   void (*gemm_fp8_f32)(const GemmTask&);
+  /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
+  /// NaN stays.
+  void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

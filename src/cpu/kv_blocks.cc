@@ -52,7 +52,7 @@ void KvBlocks::gather_group(const Position& position, int32_t token, int32_t cou
     keys[lane] = known ? cache_.key_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
     values[lane] = known ? cache_.value_at(pages[at / page_size], layer_, position.head, at % page_size) : kZeroGroup;
   }
-  kernels_.gather_keys(keys, static_cast<int>(cache_.group_bytes() / kGroupKeys / 4), k);
+  kernels_.gather_keys(keys, static_cast<int>(cache_.group_bytes() / kGroupKeys / 4), k, kGroupKeys * 4);
   if (cache_.dtype() == tensor::DType::kBF16) {
     kernels_.gather_values_bf16(values, cache_.padded_value_dim(), v);
   } else {

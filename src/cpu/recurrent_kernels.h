@@ -1,7 +1,7 @@
 #pragma once
 
-// Kernels of recurrent mixers: a token of a convolution, of a delta net's head, of a state space's head. Included only
-// by kernels.cc, after elementwise_kernels.h.
+// Kernels of recurrent mixers: a token of a convolution, tokens of a delta net's head and of a state space's head.
+// Included only by kernels.cc, after elementwise_kernels.h.
 
 #include "cpu/elementwise_kernels.h"
 #include "cpu/kernels.h"
@@ -35,14 +35,26 @@ void convolve(const float* const* inputs, const float* weight, int64_t stride, i
   }
 }
 
-/// Calls block.run<vectors>(first, lanes) for blocks of columns that cover [0, count): four whole vectors at a time,
-/// then single ones, the last of which may have fewer lanes.
-template <class Block>
-MILLRACE_INLINE void for_column_blocks(int64_t count, const Block& block) {
-  constexpr int kVecs = 4;
-  int64_t i = 0;
-  for (; i + kVecs * kLanes <= count; i += kVecs * kLanes) block.template run<kVecs>(i, kLanes);
-  for (; i < count; i += kLanes) block.template run<1>(i, count - i < kLanes ? count - i : kLanes);
+#if defined(__AVX512F__)
+constexpr int kRegisterFile = 32;
+#else
+constexpr int kRegisterFile = 16;  // and a Vec has two of them
+#endif
+/// Vectors of columns per block: over several tokens the block stays in the first-level cache, one token reads as much
+/// of a row as registers can sum.
+constexpr int kSharedStateVecs = kRegisterFile >= 32 ? static_cast<int>(kStateColumns / kLanes) : 1;
+constexpr int kSingleStateVecs = kRegisterFile >= 32 ? 8 : 2;
+
+/// Calls block.run<vectors>(first, lanes) for blocks of columns that cover [0, count): `kVecs` whole vectors at a time,
+/// then half as many.
+template <int kVecs, class Block>
+MILLRACE_INLINE void for_column_blocks(int64_t first, int64_t count, const Block& block) {
+  for (; first + kVecs * kLanes <= count; first += kVecs * kLanes) block.template run<kVecs>(first, kLanes);
+  if constexpr (kVecs > 1) {
+    for_column_blocks<kVecs / 2>(first, count, block);
+  } else if (first < count) {
+    block.template run<1>(first, count - first);
+  }
 }
 
 /// Sums of several vectors of columns over rows, with two partial sums to overlap their latencies: of even and of odd
@@ -56,82 +68,137 @@ struct RowSums {
   [[nodiscard]] MILLRACE_INLINE Vec total(int v) const { return parts[0][v] + parts[1][v]; }
 };
 
-/// Calls body(row, v) for all rows and vectors, two rows at a time.
-template <int kVecs, class Body>
+/// Calls body(row, part) for all rows, two at a time.
+template <class Body>
 MILLRACE_INLINE void for_state_rows(int64_t rows, const Body& body) {
   int64_t row = 0;
   for (; row + 2 <= rows; row += 2) {
-#pragma clang loop unroll(full)
-    for (int v = 0; v < kVecs; ++v) body(row, 0, v);
-#pragma clang loop unroll(full)
-    for (int v = 0; v < kVecs; ++v) body(row + 1, 1, v);
+    body(row, 0);
+    body(row + 1, 1);
   }
-  for (int v = 0; v < kVecs && row < rows; ++v) body(row, 0, v);
+  if (row < rows) body(row, 0);
 }
 
-/// The columns of the state of a delta net's head, which do not depend on each other.
+/// Columns of a state where a token finds them, and where it leaves them.
+struct StatePlace {
+  const float* from;
+  float* to;
+  int64_t from_stride;
+  int64_t to_stride;
+
+  template <class Steps>
+  StatePlace(const Steps& task, int64_t state_stride, int64_t token, int64_t first)
+      : from(token == 0 ? task.from + first : task.block),
+        to(token + 1 == task.count ? task.to + first : task.block),
+        from_stride(token == 0 ? state_stride : kStateColumns),
+        to_stride(token + 1 == task.count ? state_stride : kStateColumns) {}
+};
+
+/// Columns of the state of a delta net's head, which do not depend on each other. The pass that writes the state after
+/// a token sums it with the next token's key at once.
 struct DeltaColumns {
-  const DeltaStep& task;
+  const DeltaSteps& task;
 
   template <int kVecs>
   MILLRACE_INLINE void run(int64_t first, int64_t lanes) const {
-    const int64_t stride = task.value_dim;
-    const Vec decay = splat(task.decay);
     RowSums<kVecs> seen;  // Sᵀk before the decay
-    for_state_rows<kVecs>(task.key_dim, [&](int64_t row, int part, int v) __attribute__((always_inline)) {
-      seen.add(part, v, splat(task.k[row]), load_part(task.from + row * stride + first + v * kLanes, lanes, 0.0f));
+    for_state_rows(task.key_dim, [&](int64_t row, int part) __attribute__((always_inline)) {
+      const Vec k = splat(task.k[row]);
+#pragma clang loop unroll(full)
+      for (int v = 0; v < kVecs; ++v)
+        seen.add(part, v, k, load_part(task.from + row * task.value_dim + first + v * kLanes, lanes, 0.0f));
     });
+    int64_t token = 0;
+    for (; token + 1 < task.count; ++token) add_token<kVecs, true>(token, first, lanes, seen);
+    add_token<kVecs, false>(token, first, lanes, seen);
+  }
+
+ private:
+  /// Computes a token, and with `kHasNext` the sums that the next one sees.
+  template <int kVecs, bool kHasNext>
+  MILLRACE_INLINE void add_token(int64_t token, int64_t first, int64_t lanes, RowSums<kVecs>& seen) const {
+    const StatePlace place(task, task.value_dim, token, first);
+    const Vec decay = splat(task.decay[token]);
     Vec change[kVecs];
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
-      const Vec wanted = load_part(task.v + first + v * kLanes, lanes, 0.0f);
-      change[v] = (wanted - seen.total(v) * decay) * task.strength;
+      const Vec wanted = load_part(task.v + token * task.v_stride + first + v * kLanes, lanes, 0.0f);
+      change[v] = (wanted - seen.total(v) * decay) * task.strength[token];
     }
+    const float* const keys = task.k + token * task.key_dim;
+    const float* const queries = task.q + token * task.key_dim;
     RowSums<kVecs> out;
-    for_state_rows<kVecs>(task.key_dim, [&](int64_t row, int part, int v) __attribute__((always_inline)) {
-      const int64_t at = row * stride + first + v * kLanes;
-      const Vec state = fma(splat(task.k[row]), change[v], load_part(task.from + at, lanes, 0.0f) * decay);
-      store_part(task.to + at, state, lanes);
-      out.add(part, v, splat(task.q[row]), state);
-    });
+    RowSums<kVecs> next;
+    for_state_rows(task.key_dim, [&](int64_t row, int part) __attribute__((always_inline)) {
+      const Vec k = splat(keys[row]);
+      const Vec q = splat(queries[row]);
+      const Vec next_k = splat(kHasNext ? keys[task.key_dim + row] : 0.0f);
 #pragma clang loop unroll(full)
-    for (int v = 0; v < kVecs; ++v) store_part(task.out + first + v * kLanes, out.total(v), lanes);
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec before = load_part(place.from + row * place.from_stride + v * kLanes, lanes, 0.0f);
+        const Vec state = fma(k, change[v], before * decay);
+        store_part(place.to + row * place.to_stride + v * kLanes, state, lanes);
+        out.add(part, v, q, state);
+        if constexpr (kHasNext) next.add(part, v, next_k, state);
+      }
+    });
+    seen = next;
+#pragma clang loop unroll(full)
+    for (int v = 0; v < kVecs; ++v)
+      store_part(task.out + token * task.out_stride + first + v * kLanes, out.total(v), lanes);
   }
 };
 
-void delta_step(const DeltaStep& task) {
-  for_column_blocks(task.value_dim, DeltaColumns{task});
+void delta_steps(const DeltaSteps& task) {
+  if (task.count == 1) return for_column_blocks<kSingleStateVecs>(0, task.value_dim, DeltaColumns{task});
+  for_column_blocks<kSharedStateVecs>(0, task.value_dim, DeltaColumns{task});
 }
 
-/// The columns of the state of a state space's head.
+/// Columns of the state of a state space's head.
 struct StateSpaceColumns {
-  const StateSpaceStep& task;
+  const StateSpaceSteps& task;
 
   template <int kVecs>
   MILLRACE_INLINE void run(int64_t first, int64_t lanes) const {
-    const Vec decay = splat(task.decay);
+    for (int64_t token = 0; token < task.count; ++token) add_token<kVecs>(token, first, lanes);
+  }
+
+ private:
+  template <int kVecs>
+  MILLRACE_INLINE void add_token(int64_t token, int64_t first, int64_t lanes) const {
+    const StatePlace place(task, task.head_dim, token, first);
+    const Vec decay = splat(task.decay[token]);
     Vec x[kVecs];
     Vec scaled[kVecs];
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v) {
-      x[v] = load_part(task.x + first + v * kLanes, lanes, 0.0f);
-      scaled[v] = x[v] * task.step;
+      x[v] = load_part(task.x + token * task.in_stride + first + v * kLanes, lanes, 0.0f);
+      scaled[v] = x[v] * task.step[token];
     }
+    const float* const in = task.b + token * task.in_stride;
+    const float* const seen = task.c + token * task.in_stride;
     RowSums<kVecs> out;
-    for_state_rows<kVecs>(task.state_dim, [&](int64_t row, int part, int v) __attribute__((always_inline)) {
-      const int64_t at = row * task.head_dim + first + v * kLanes;
-      const Vec state = fma(splat(task.b[row]), scaled[v], load_part(task.from + at, lanes, 0.0f) * decay);
-      store_part(task.to + at, state, lanes);
-      out.add(part, v, splat(task.c[row]), state);
+    for_state_rows(task.state_dim, [&](int64_t row, int part) __attribute__((always_inline)) {
+      const Vec b = splat(in[row]);
+      const Vec c = splat(seen[row]);
+#pragma clang loop unroll(full)
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec before = load_part(place.from + row * place.from_stride + v * kLanes, lanes, 0.0f);
+        const Vec state = fma(b, scaled[v], before * decay);
+        store_part(place.to + row * place.to_stride + v * kLanes, state, lanes);
+        out.add(part, v, c, state);
+      }
     });
 #pragma clang loop unroll(full)
     for (int v = 0; v < kVecs; ++v)
-      store_part(task.out + first + v * kLanes, fma(x[v], splat(task.skip), out.total(v)), lanes);
+      store_part(task.out + token * task.out_stride + first + v * kLanes, fma(x[v], splat(task.skip), out.total(v)),
+                 lanes);
   }
 };
 
-void state_space_step(const StateSpaceStep& task) {
-  for_column_blocks(task.head_dim, StateSpaceColumns{task});
+void state_space_steps(const StateSpaceSteps& task) {
+  if (task.count == 1) return for_column_blocks<kSingleStateVecs>(0, task.head_dim, StateSpaceColumns{task});
+  for_column_blocks<kSharedStateVecs>(0, task.head_dim, StateSpaceColumns{task});
 }
 
 }  // namespace

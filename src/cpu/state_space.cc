@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -28,33 +29,54 @@ struct StateSpace {
     return static_cast<size_t>(shape.state_dim) * static_cast<size_t>(shape.head_dim);
   }
 
-  /// Computes all rows of a sequence. `of_drafts` [state_size()] holds the states after drafts.
-  void run_head(size_t sequence, int32_t head, float* of_drafts) const {
+  /// Returns the values of a thread's scratch.
+  [[nodiscard]] size_t scratch_values() const {
+    return state_size() + static_cast<size_t>(shape.state_dim) * kStateColumns;
+  }
+
+  /// Computes all rows of a sequence.
+  void run_head(size_t sequence, int32_t head, float* scratch) const {
     const int64_t state_at = shape.state_begin + head * static_cast<int64_t>(state_size());
-    const int64_t x_at = int64_t{head} * shape.head_dim;
-    const int64_t group_at =
-        shape.inner_width() + int64_t{head / (shape.head_count / shape.group_count)} * shape.state_dim;
+    float* const of_drafts = scratch + shape.state_dim * kStateColumns;
     for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
       float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
       if (run.from == nullptr) std::memset(to, 0, state_size() * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
-      for (int32_t row = run.first; row < run.end; ++row, from = to) {
-        const auto* const in = row_of<float>(mixed, row);
-        const float step = std::clamp(softplus(row_of<float>(steps, row)[head] + step_bias.data()[head]),
-                                      shape.min_step, shape.max_step);
-        device.kernels.state_space_step({.from = from,
-                                         .to = to,
-                                         .x = in + x_at,
-                                         .b = in + group_at,
-                                         .c = in + group_at + shape.group_width(),
-                                         .decay = std::exp(-step * decay.data()[head]),
-                                         .step = step,
-                                         .skip = skip.data()[head],
-                                         .state_dim = shape.state_dim,
-                                         .head_dim = shape.head_dim,
-                                         .out = row_of<float>(out, row) + x_at});
-      }
+      for (int32_t row = run.first; row < run.end; row += kStateSteps, from = to)
+        run_rows({.first = row, .end = std::min(run.end, row + kStateSteps), .from = from, .to = to}, head, scratch);
     });
+  }
+
+ private:
+  /// Computes at most kStateSteps rows of a head, whose states a run names.
+  void run_rows(const StateRun& run, int32_t head, float* block) const {
+    std::array<float, kStateSteps> decays;
+    std::array<float, kStateSteps> sizes;
+    for (int32_t row = run.first; row < run.end; ++row) {
+      const float step = std::clamp(softplus(row_of<float>(steps, row)[head] + step_bias.data()[head]), shape.min_step,
+                                    shape.max_step);
+      sizes[static_cast<size_t>(row - run.first)] = step;
+      decays[static_cast<size_t>(row - run.first)] = std::exp(-step * decay.data()[head]);
+    }
+    const auto* const in = row_of<float>(mixed, run.first);
+    const float* const b =
+        in + shape.inner_width() + int64_t{head / (shape.head_count / shape.group_count)} * shape.state_dim;
+    const int64_t x_at = int64_t{head} * shape.head_dim;
+    device.kernels.state_space_steps({.from = run.from,
+                                      .to = run.to,
+                                      .x = in + x_at,
+                                      .b = b,
+                                      .c = b + shape.group_width(),
+                                      .decay = decays.data(),
+                                      .step = sizes.data(),
+                                      .skip = skip.data()[head],
+                                      .in_stride = mixed.cols,
+                                      .count = run.end - run.first,
+                                      .state_dim = shape.state_dim,
+                                      .head_dim = shape.head_dim,
+                                      .out = row_of<float>(out, run.first) + x_at,
+                                      .out_stride = out.cols,
+                                      .block = block});
   }
 };
 
@@ -75,9 +97,9 @@ void state_space(Device& device, tensor::Matrix mixed, tensor::Matrix steps, con
   const StateSpace space{device, mixed, steps, shape, decay, step_bias, skip, batch, states, layer, out};
   const int64_t items = static_cast<int64_t>(batch.sequence_count()) * heads;
   device.pool.run_ranges(items, [&](int64_t begin, int64_t end, int slot) {
-    auto* const of_drafts = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(space.state_size());
+    auto* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve_as<float>(space.scratch_values());
     for (int64_t item = begin; item < end; ++item)
-      space.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), of_drafts);
+      space.run_head(static_cast<size_t>(item / heads), static_cast<int32_t>(item % heads), scratch);
   });
 }
 
