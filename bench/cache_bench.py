@@ -6,22 +6,21 @@
   shared-prefix  the load generator's prompts in groups that begin alike; each round has other prompts with the same
                  prefixes
   multi-turn     the load generator's conversations; the time to first token is that of the turns after the first
-  second-turn    conversations one after the other: a prompt, its output, and then both with more tokens; the time to
-                 first token of the second turn as a share of the first one's, in the same state. Conversations of a
-                 round together exceed --small-pool, so that host and store are where the prefix is
+  second-turn    conversations one after the other: a prompt, its output, and then both with more tokens. Prints the
+                 time to first token of the second turn as a share of the first one's. With host or store the
+                 conversations of a round must exceed --small-pool
   overhead       prompts of which nothing is ever found, with the tree and without, request by request: CPU time and time
                  to the hundredth or so (cache_overhead.py says how); on a pool that is always full, or never (--pool)
 
 The states are servers of their own: plain (--disable-radix-cache), device (the tree alone), host (behind a device that
 holds --small-pool tokens, fewer than all prompts have), store (files, behind such a device and a host twice as
-large; forgotten on both before each round of tiers and shared-prefix). They take turns in changing order. Ratios are of one round, to the state named first.
+large; forgotten on both before each round of tiers and shared-prefix, and before second turns). They take turns in changing order. Ratios are of one round, to the state named first.
 Prints medians and, in brackets, the least and the most; and the pages found on each tier."""
 
 import argparse
 import contextlib
 import http.client
 import json
-import os
 import random
 import re
 import statistics
@@ -103,8 +102,8 @@ class Server:
         return seconds
 
     def cpu_s(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The CPU time of all threads, to the nanosecond."""
+        return time.clock_gettime((~self.process.pid << 3) | 2)  # what clock_getcpuclockid(3) gives
 
     def answer_to(self, prompt, output_len):
         """Seconds to the first token, the server's processor time until then, and the tokens of the output."""
@@ -141,6 +140,8 @@ def first_event(answer):
     """The first line with a token. Comments come before it, every few seconds, while a prompt is computed."""
     for line in answer:
         if line.startswith(b"data: {"):
+            if b'"choices"' not in line:
+                sys.exit(line.decode())
             return line
     sys.exit("a stream without a token")
 
@@ -237,7 +238,8 @@ def bench_multi_turn(options, servers):
                 "--input-len", options.input_len], lambda ttfts: ttfts[conversations:])
 
 
-BENCHES = {"tiers": bench_tiers, "second-turn": bench_second_turn, "shared-prefix": bench_shared_prefix, "multi-turn": bench_multi_turn}
+BENCHES = {"tiers": bench_tiers, "second-turn": bench_second_turn, "shared-prefix": bench_shared_prefix,
+           "multi-turn": bench_multi_turn}
 
 
 def main():
@@ -273,6 +275,10 @@ def main():
     options = parser.parse_args()
     options.input_len = options.input_len or (160 if options.what == "multi-turn" else 64)
     states = options.states or ["plain", *TIERS]
+    tokens = options.prompts * (options.prompt_len + options.output_len)
+    if options.what == "second-turn" and {"host", "store"} & set(states) and tokens <= options.small_pool:
+        parser.error(f"--prompts and --prompt-len: conversations of {tokens} tokens fit --small-pool "
+                     f"{options.small_pool}, so that nothing is on the host")
     for program in (options.build / "millrace", options.build / "bench" / "load"):
         if not program.exists():
             parser.error(f"{program} is not built")

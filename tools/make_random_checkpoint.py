@@ -225,9 +225,14 @@ def main() -> None:
 
     config = dict(SHAPES[args.shape])
     config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
-    for key in ("num_experts", "n_routed_experts", "num_local_experts"):
-        if args.experts and key in config:
-            config[key] = args.experts
+    if args.experts is not None:
+        keys = [key for key in ("num_experts", "n_routed_experts", "num_local_experts") if key in config]
+        if not keys:
+            parser.error(f"--experts: {args.shape} has no experts")
+        if args.experts < config["num_experts_per_tok"]:
+            parser.error(f"--experts: found {args.experts}, "
+                         f"wanted at least num_experts_per_tok {config['num_experts_per_tok']}")
+        config.update(dict.fromkeys(keys, args.experts))
     if "full_attn_idxs" in config:
         config["full_attn_idxs"] = [i for i in config["full_attn_idxs"] if i < config["num_hidden_layers"]]
     _, torch_dtype, value_bytes = DTYPES[args.dtype]

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -23,36 +24,38 @@ struct DeltaNet {
   int32_t layer;
   tensor::Matrix out;
 
-  /// Returns the values of a thread's scratch.
+  /// Returns the values of a thread's scratch: q and k of kMaxStateTokens tokens, the block, the state after drafts.
   [[nodiscard]] size_t scratch_values() const {
-    return static_cast<size_t>(shape.key_dim) * static_cast<size_t>(2 * kStateSteps + kStateColumns + shape.value_dim);
+    return static_cast<size_t>(shape.key_dim) *
+           static_cast<size_t>(2 * kMaxStateTokens + kStateColumns + shape.value_dim);
   }
 
   /// Computes all rows of a sequence. `unit` are 1/√key_dim, [key_dim], and 1/key_dim, [key_dim].
   void run_head(size_t sequence, int32_t head, const float* unit, float* scratch) const {
     const int64_t state_at = shape.state_begin + head * int64_t{shape.key_dim} * shape.value_dim;
-    float* const of_drafts = scratch + shape.key_dim * (2 * kStateSteps + kStateColumns);
+    float* const of_drafts = scratch + shape.key_dim * (2 * kMaxStateTokens + kStateColumns);
     for_state_runs(batch, sequence, states, layer, [&](const StateRun& run) {
       float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
-      if (run.from == nullptr) std::memset(to, 0, static_cast<size_t>(shape.key_dim * shape.value_dim) * sizeof(float));
+      if (run.from == nullptr)
+        std::memset(to, 0, static_cast<size_t>(int64_t{shape.key_dim} * shape.value_dim) * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
-      for (int32_t row = run.first; row < run.end; row += kStateSteps, from = to)
-        run_rows({.first = row, .end = std::min(run.end, row + kStateSteps), .from = from, .to = to}, head, unit,
+      for (int32_t row = run.first; row < run.end; row += kMaxStateTokens, from = to)
+        run_rows({.first = row, .end = std::min(run.end, row + kMaxStateTokens), .from = from, .to = to}, head, unit,
                  scratch);
     });
   }
 
  private:
-  /// Computes at most kStateSteps rows of a head, whose states a run names.
+  /// Computes at most kMaxStateTokens rows of a head, whose states a run names.
   void run_rows(const StateRun& run, int32_t head, const float* unit, float* scratch) const {
     const int64_t key_dim = shape.key_dim;
     const int64_t key_at = head / (shape.value_head_count / shape.key_head_count) * key_dim;
     const int64_t value_at = int64_t{head} * shape.value_dim;
     const float epsilon = 1e-6f / static_cast<float>(key_dim);
     float* const q = scratch;
-    float* const k = q + kStateSteps * key_dim;
-    std::array<float, kStateSteps> decays;
-    std::array<float, kStateSteps> strengths;
+    float* const k = q + kMaxStateTokens * key_dim;
+    std::array<float, kMaxStateTokens> decays;
+    std::array<float, kMaxStateTokens> strengths;
     for (int32_t row = run.first; row < run.end; ++row) {
       const auto* const in = row_of<float>(mixed, row);
       const int64_t at = row - run.first;
@@ -76,7 +79,7 @@ struct DeltaNet {
                                 .value_dim = shape.value_dim,
                                 .out = row_of<float>(out, run.first) + value_at,
                                 .out_stride = out.cols,
-                                .block = k + kStateSteps * key_dim});
+                                .block = k + kMaxStateTokens * key_dim});
   }
 
   [[nodiscard]] float decay_of(float step, int32_t head) const {

@@ -183,7 +183,7 @@ struct KvGroupCodes {
   int count = 0;           ///< tokens that exist; values after them become zeros
 };
 
-/// The columns of a state that its kernels keep in the first-level cache over several tokens.
+/// The most columns of a state that a kernel takes through several tokens.
 inline constexpr int64_t kStateColumns = 32;
 
 /// Tokens of a head of a gated delta net, one after the other: S ← decay·S; S ← S + k ⊗ strength·(v − Sᵀk); out = Sᵀq.

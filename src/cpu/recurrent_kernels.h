@@ -38,12 +38,13 @@ void convolve(const float* const* inputs, const float* weight, int64_t stride, i
 #if defined(__AVX512F__)
 constexpr int kRegisterFile = 32;
 #else
-constexpr int kRegisterFile = 16;  // and a Vec has two of them
+constexpr int kRegisterFile = 16;  // a Vec has two (AVX2) or four (portable) of them
 #endif
 /// Vectors of columns per block: over several tokens the block stays in the first-level cache, one token reads as much
 /// of a row as registers can sum.
-constexpr int kSharedStateVecs = kRegisterFile >= 32 ? static_cast<int>(kStateColumns / kLanes) : 1;
-constexpr int kSingleStateVecs = kRegisterFile >= 32 ? 8 : 2;
+constexpr int kMultiTokenVecs = kRegisterFile >= 32 ? static_cast<int>(kStateColumns / kLanes) : 1;
+constexpr int kSingleTokenVecs = kRegisterFile >= 32 ? 8 : 2;
+static_assert(kMultiTokenVecs * kLanes <= kStateColumns, "a block must fit its scratch");
 
 /// Calls block.run<vectors>(first, lanes) for blocks of columns that cover [0, count): `kVecs` whole vectors at a time,
 /// then half as many.
@@ -87,11 +88,11 @@ struct StatePlace {
   int64_t to_stride;
 
   template <class Steps>
-  StatePlace(const Steps& task, int64_t state_stride, int64_t token, int64_t first)
+  StatePlace(const Steps& task, int64_t state_stride, int64_t token, int64_t first, int64_t columns)
       : from(token == 0 ? task.from + first : task.block),
         to(token + 1 == task.count ? task.to + first : task.block),
-        from_stride(token == 0 ? state_stride : kStateColumns),
-        to_stride(token + 1 == task.count ? state_stride : kStateColumns) {}
+        from_stride(token == 0 ? state_stride : columns),
+        to_stride(token + 1 == task.count ? state_stride : columns) {}
 };
 
 /// Columns of the state of a delta net's head, which do not depend on each other. The pass that writes the state after
@@ -117,7 +118,7 @@ struct DeltaColumns {
   /// Computes a token, and with `kHasNext` the sums that the next one sees.
   template <int kVecs, bool kHasNext>
   MILLRACE_INLINE void add_token(int64_t token, int64_t first, int64_t lanes, RowSums<kVecs>& seen) const {
-    const StatePlace place(task, task.value_dim, token, first);
+    const StatePlace place(task, task.value_dim, token, first, kVecs * kLanes);
     const Vec decay = splat(task.decay[token]);
     Vec change[kVecs];
 #pragma clang loop unroll(full)
@@ -150,8 +151,8 @@ struct DeltaColumns {
 };
 
 void delta_steps(const DeltaSteps& task) {
-  if (task.count == 1) return for_column_blocks<kSingleStateVecs>(0, task.value_dim, DeltaColumns{task});
-  for_column_blocks<kSharedStateVecs>(0, task.value_dim, DeltaColumns{task});
+  if (task.count == 1) return for_column_blocks<kSingleTokenVecs>(0, task.value_dim, DeltaColumns{task});
+  for_column_blocks<kMultiTokenVecs>(0, task.value_dim, DeltaColumns{task});
 }
 
 /// Columns of the state of a state space's head.
@@ -166,7 +167,7 @@ struct StateSpaceColumns {
  private:
   template <int kVecs>
   MILLRACE_INLINE void add_token(int64_t token, int64_t first, int64_t lanes) const {
-    const StatePlace place(task, task.head_dim, token, first);
+    const StatePlace place(task, task.head_dim, token, first, kVecs * kLanes);
     const Vec decay = splat(task.decay[token]);
     Vec x[kVecs];
     Vec scaled[kVecs];
@@ -197,8 +198,8 @@ struct StateSpaceColumns {
 };
 
 void state_space_steps(const StateSpaceSteps& task) {
-  if (task.count == 1) return for_column_blocks<kSingleStateVecs>(0, task.head_dim, StateSpaceColumns{task});
-  for_column_blocks<kSharedStateVecs>(0, task.head_dim, StateSpaceColumns{task});
+  if (task.count == 1) return for_column_blocks<kSingleTokenVecs>(0, task.head_dim, StateSpaceColumns{task});
+  for_column_blocks<kMultiTokenVecs>(0, task.head_dim, StateSpaceColumns{task});
 }
 
 }  // namespace

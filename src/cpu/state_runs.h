@@ -10,7 +10,7 @@
 namespace millrace::cpu {
 
 /// Tokens that a kernel of a recurrent mixer takes at a time. Their inputs stay in the second-level cache.
-inline constexpr int32_t kStateSteps = 32;
+inline constexpr int32_t kMaxStateTokens = 32;
 
 /// Consecutive rows of one sequence. The state after the last one is stored, unless they are drafts.
 struct StateRun {

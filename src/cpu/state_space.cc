@@ -29,7 +29,7 @@ struct StateSpace {
     return static_cast<size_t>(shape.state_dim) * static_cast<size_t>(shape.head_dim);
   }
 
-  /// Returns the values of a thread's scratch.
+  /// Returns the values of a thread's scratch: the block, then the state after drafts.
   [[nodiscard]] size_t scratch_values() const {
     return state_size() + static_cast<size_t>(shape.state_dim) * kStateColumns;
   }
@@ -42,20 +42,21 @@ struct StateSpace {
       float* const to = run.to == nullptr ? of_drafts : run.to + state_at;
       if (run.from == nullptr) std::memset(to, 0, state_size() * sizeof(float));
       const float* from = run.from == nullptr ? to : run.from + state_at;
-      for (int32_t row = run.first; row < run.end; row += kStateSteps, from = to)
-        run_rows({.first = row, .end = std::min(run.end, row + kStateSteps), .from = from, .to = to}, head, scratch);
+      for (int32_t row = run.first; row < run.end; row += kMaxStateTokens, from = to)
+        run_rows({.first = row, .end = std::min(run.end, row + kMaxStateTokens), .from = from, .to = to}, head,
+                 scratch);
     });
   }
 
  private:
-  /// Computes at most kStateSteps rows of a head, whose states a run names.
+  /// Computes at most kMaxStateTokens rows of a head, whose states a run names.
   void run_rows(const StateRun& run, int32_t head, float* block) const {
-    std::array<float, kStateSteps> decays;
-    std::array<float, kStateSteps> sizes;
+    std::array<float, kMaxStateTokens> decays;
+    std::array<float, kMaxStateTokens> step_sizes;
     for (int32_t row = run.first; row < run.end; ++row) {
       const float step = std::clamp(softplus(row_of<float>(steps, row)[head] + step_bias.data()[head]), shape.min_step,
                                     shape.max_step);
-      sizes[static_cast<size_t>(row - run.first)] = step;
+      step_sizes[static_cast<size_t>(row - run.first)] = step;
       decays[static_cast<size_t>(row - run.first)] = std::exp(-step * decay.data()[head]);
     }
     const auto* const in = row_of<float>(mixed, run.first);
@@ -68,7 +69,7 @@ struct StateSpace {
                                       .b = b,
                                       .c = b + shape.group_width(),
                                       .decay = decays.data(),
-                                      .step = sizes.data(),
+                                      .step = step_sizes.data(),
                                       .skip = skip.data()[head],
                                       .in_stride = mixed.cols,
                                       .count = run.end - run.first,
