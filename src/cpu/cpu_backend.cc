@@ -92,8 +92,8 @@ class CpuBackend final : public Backend {
     return pack_sharded_fp8_weight(device_, part, shards);
   }
   bool packs_w4() const override { return true; }
-  bool packs_w4_halves() const override { return true; }
-  bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
+  bool packs_all_codes() const override { return true; }
+  bool fit_together(std::span<const W4Matrix> parts) const override { return can_pack_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
     return pack_w4_weight(device_, parts);
   }

@@ -25,7 +25,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
                   backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
               .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
-              .keeps_w4_halves = backend.packs_w4_halves(),
+              .keeps_all_codes = backend.packs_all_codes(),
               .threads = options.threads}) {}
 
 Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {

@@ -1,0 +1,117 @@
+#pragma once
+
+// GEMM of panels of 8-bit codes with 8-bit rows. Within a unit of 32 summed elements, or its half where halves have
+// factors, the sums are integers, equal for every instruction set and path. Units are added in f32 in order. Included
+// only by kernels.cc.
+
+#include "cpu/w4_kernel.h"
+
+namespace millrace::cpu {
+namespace {
+
+/// Units that stay in the second-level cache, 2 KB each, while tiles of rows pass over them.
+constexpr int64_t kSharedByteUnits = 64;
+
+/// Adds the GEMM of R rows with V * 16 columns of a unit, or of its half `part`, to acc. The rows' inputs begin at
+/// `lhs`.
+template <int R, int V, W4OffsetType kType, bool kHalves>
+MILLRACE_INLINE void add_byte_part(const W4PanelFormat& format, const W4Unit& unit, int first, int part,
+                                   const char* lhs, const RowStrides& strides, Vec (&acc)[R][V]) {
+  using Dot = W4Dot<kSignedW4Tables>;
+  constexpr int kSteps = kHalves ? kW4UnitSteps / 2 : kW4UnitSteps;
+  const char* inputs = lhs + part * (kW8GroupElements / 2);
+  const char* columns = unit.codes + part * kSteps * kW4StepBytes + first * kInt8Depth;
+  W4Lhs row[R];
+  typename Dot::Sum sum[R][V];
+#pragma clang loop unroll(full)
+  for (int r = 0; r < R; ++r) {
+    const auto params = load_as<LhsQuantParams>(lhs + strides.to(r) + kW8GroupElements);
+    if constexpr (kHalves) {
+      row[r] = W4Lhs(params, w4_offset(format), inputs + strides.to(r));
+    } else {
+      row[r] = W4Lhs(params, w4_offset(format));
+    }
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
+  }
+#pragma clang loop unroll_count(kWideTiles ? kSteps : 1)
+  for (int step = 0; step < kSteps; ++step, columns += kW4StepBytes, inputs += kInt8Depth) {
+#pragma clang loop unroll(full)
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kPrefetchesW4Codes && R == 1)
+        __builtin_prefetch(columns + v * 64 + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
+      const Ints codes = load_as<Ints>(columns + v * 64);
+#pragma clang loop unroll(full)
+      for (int r = 0; r < R; ++r) Dot::add(sum[r][v], codes, inputs + strides.to(r));
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int v = 0; v < V; ++v) {
+    const W4Terms terms = load_w4_terms(format, unit, first / kLanes + v, part);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < R; ++r)
+      acc[r][v] = add_w4_sums<kType>(Dot::total(sum[r][v], row[r].addend), terms, row[r], acc[r][v]);
+  }
+}
+
+/// Multiplies R rows over some units of a panel. Adds to c unless `fresh`.
+template <int R, W4OffsetType kType, bool kHalves>
+void byte_tile(const W4PanelFormat& format, const W4Cursor& begin, int64_t units, const char* lhs, size_t lhs_stride,
+               float* c, bool fresh, W4Prefetch& ahead) {
+  constexpr int V = kInt8TileVecs<R>;
+  const RowStrides strides(lhs_stride);
+  for (int first = 0; first < kPanelColumns; first += V * kLanes) {
+    Vec acc[R][V] = {};
+    if (!fresh) load_tile(acc, c + first, kPanelColumns);
+    W4Cursor cursor = begin;
+    const char* inputs = lhs;
+    for (int64_t i = 0; i < units; ++i, inputs += kW4LhsUnitBytes) {
+      const char* const line = cursor.at();
+      const W4Unit unit = cursor.take();
+      ahead.run_some();
+      for (const char* at = line; at < unit.codes; at += 64)
+        __builtin_prefetch(at + kPrefetchDistance, 0, kW8A8StreamPrefetchLevel);
+#pragma clang loop unroll(disable)
+      for (int part = 0; part < (kHalves ? 2 : 1); ++part)
+        add_byte_part<R, V, kType, kHalves>(format, unit, first, part, inputs, strides, acc);
+    }
+    store_tile(acc, c + first, kPanelColumns);
+  }
+}
+
+/// Multiplies rows tile by tile. Of more than one tile each passes over some units, while the later ones prefetch the
+/// next units.
+template <W4OffsetType kType, bool kHalves>
+void byte_rows(const GemmTask& task) {
+  W4Cursor cursor(*task.w4, task.panel);
+  const int64_t all = task.steps / kW4UnitSteps;
+  const int64_t tiles = (task.rows + kInt8TileRows - 1) / kInt8TileRows;
+  const auto* const lhs = reinterpret_cast<const char*>(task.lhs);
+  for (int64_t unit = 0; unit < all; unit += kSharedByteUnits) {
+    const int64_t count = all - unit < kSharedByteUnits ? all - unit : kSharedByteUnits;
+    W4Cursor end = cursor;
+    for (int64_t i = 0; i < count; ++i) (void)end.take();
+    W4Prefetch ahead{nullptr, 0, 1};
+    for_row_tiles<kInt8TileRows>(task.rows, [&](auto rows, int row) {
+      byte_tile<decltype(rows)::kCount, kType, kHalves>(
+          *task.w4, cursor, count, lhs + static_cast<size_t>(row) * task.lhs_stride + unit * kW4LhsUnitBytes,
+          task.lhs_stride, task.c + row * kPanelColumns, unit == 0, ahead);
+      if (row == 0 && tiles > 1) {
+        const char* const next = unit + count == all ? reinterpret_cast<const char*>(task.next) : end.at();
+        if (next != nullptr) ahead = W4Prefetch{next, end.at() - cursor.at(), (tiles - 1) * count};
+      }
+    });
+    cursor = end;
+  }
+}
+
+void gemm_bytes(const GemmTask& task) {
+  if (task.steps == 0) return clear_w4_sums(task);
+  with_w4_offsets(task.w4->offset_type, [&](auto type) {
+    if (task.w4->has_half_factors()) return byte_rows<decltype(type)::kValue, true>(task);
+    byte_rows<decltype(type)::kValue, false>(task);
+  });
+}
+
+}  // namespace
+}  // namespace millrace::cpu
