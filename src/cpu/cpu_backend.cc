@@ -118,6 +118,10 @@ class CpuBackend final : public Backend {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
     return std::make_unique<CpuEmbeddingTable>(table);
   }
+  bool decodes_embeddings() const override { return true; }
+  std::unique_ptr<EmbeddingTable> make_decoding_embedding(int64_t rows, int64_t cols, ReadRowsFn read) override {
+    return std::make_unique<CpuEmbeddingTable>(rows, cols, std::move(read));
+  }
   std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) override {
     return std::make_unique<CpuVector>(values);
   }

@@ -284,6 +284,10 @@ class Backend {
                                                                    RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
+  /// Returns whether make_decoding_embedding exists: a table [rows, cols] whose threads call `read` for tokens' rows.
+  [[nodiscard]] virtual bool decodes_embeddings() const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_decoding_embedding(int64_t rows, int64_t cols,
+                                                                                ReadRowsFn read);
   /// Packs kv_b_proj's rows of a rank's heads, [heads·(nope_dim + value_dim), latent_dim]. Per head the rows for the
   /// key precede those for the value. It requires Feature::kLatentAttention.
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b,
