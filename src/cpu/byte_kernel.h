@@ -12,6 +12,13 @@ namespace {
 /// Units that stay in the first-level cache, 2 KB each, while tiles of rows pass over them.
 constexpr int64_t kSharedByteUnits = 8;
 
+/// Steps per loop iteration. With a whole unit of several rows the compiler loads all inputs first, beyond the
+/// registers.
+template <int R>
+constexpr int kByteStepUnroll = !kWideTiles ? 1
+                                : R == 1    ? 4
+                                            : 2;
+
 /// What is subtracted from the sums of codes with an input, times the input: 128 times -1, 0 or 1.
 template <W4OffsetType kType>
 constexpr int kByteOffsets = (kType == W4OffsetType::kZeroPoints ? 0 : 1) - (kSignedW4Tables ? 1 : 0);
@@ -45,7 +52,7 @@ MILLRACE_INLINE void add_byte_part(const W4PanelFormat& format, const W4Unit& un
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) sum[r][v] = Dot::start(row[r].addend);
   }
-#pragma clang loop unroll_count(kWideTiles ? kSteps : 1)
+#pragma clang loop unroll_count(kByteStepUnroll<R>)
   for (int step = 0; step < kSteps; ++step, columns += kW4StepBytes, inputs += kInt8Depth) {
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; ++v) {
