@@ -141,8 +141,8 @@ double read_rate(cpu::ThreadPool& pool, int runs) {
     fmt::print(
         "  --weights compute,w8  of products: in the compute dtype, in 8 bits, w8a8: with inputs of 8 bits, "
         "w8a8_int8:\n"
-        "                        with a scale per channel and per input row, fp8: E4M3 in blocks, w4; several\n"
-        "                        take turns, and the ratio of their times is printed\n"
+        "                        with a scale per channel and per input row, fp8: E4M3 in blocks, w4; of GGUF:\n"
+        "                        q4_k, q5_k, q6_k, q8_0; several take turns, and the ratio of their times is printed\n"
         "  --seed N              of whose turn it is (default: drawn, and printed)\n");
   }
   if (accepted.rows) fmt::print("  --rows 1,8            rows of the products\n");
@@ -188,8 +188,9 @@ std::vector<cpu::Isa> parse_isas(std::string_view list) {
   return isas;
 }
 
-constexpr WeightFormat kQuantized[] = {WeightFormat::kW8, WeightFormat::kW8A8, WeightFormat::kW8A8Int8,
-                                       WeightFormat::kFp8, WeightFormat::kW4};
+constexpr WeightFormat kQuantized[] = {WeightFormat::kW8,  WeightFormat::kW8A8, WeightFormat::kW8A8Int8,
+                                       WeightFormat::kFp8, WeightFormat::kW4,   WeightFormat::kQ4K,
+                                       WeightFormat::kQ5K, WeightFormat::kQ6K,  WeightFormat::kQ8_0};
 
 std::vector<WeightFormat> parse_weights(std::string_view list) {
   std::vector<WeightFormat> formats;
@@ -197,7 +198,7 @@ std::vector<WeightFormat> parse_weights(std::string_view list) {
     const auto named = [part](WeightFormat format) { return part == name_of(format, tensor::DType::kBF16); };
     const auto* const found = std::ranges::find_if(kQuantized, named);
     if (found == std::end(kQuantized) && part != "compute") {
-      refuse("--weights", part, "compute, w8, w8a8, w8a8_int8, fp8 or w4");
+      refuse("--weights", part, "compute, w8, w8a8, w8a8_int8, fp8, w4, q4_k, q5_k, q6_k or q8_0");
     }
     formats.push_back(part == "compute" ? WeightFormat::kCompute : *found);
   }
@@ -213,9 +214,53 @@ std::string_view name_of(WeightFormat format, tensor::DType compute) {
     case WeightFormat::kW8A8Int8: return "w8a8_int8";
     case WeightFormat::kFp8: return "fp8";
     case WeightFormat::kW4: return "w4";
+    case WeightFormat::kQ4K: return "q4_k";
+    case WeightFormat::kQ5K: return "q5_k";
+    case WeightFormat::kQ6K: return "q6_k";
+    case WeightFormat::kQ8_0: return "q8_0";
     case WeightFormat::kCompute: break;
   }
   return tensor::to_string(compute);
+}
+
+bool has_codes(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kW4:
+    case WeightFormat::kQ4K:
+    case WeightFormat::kQ5K:
+    case WeightFormat::kQ6K:
+    case WeightFormat::kQ8_0: return true;
+    default: return false;
+  }
+}
+
+tensor::W4Storage make_codes(const tensor::HostTensor& matrix, WeightFormat format) {
+  if (format == WeightFormat::kW4) return tensor::quantize_w4(matrix);
+  constexpr uint16_t kScale = 0x1400;  // 2^-10 as f16
+  const bool has_minimums = format == WeightFormat::kQ4K || format == WeightFormat::kQ5K;
+  const bool has_halves = format == WeightFormat::kQ6K;
+  tensor::W4Storage storage{.name = matrix.name,
+                            .rows = matrix.shape[0],
+                            .cols = matrix.shape[1],
+                            .bits = format == WeightFormat::kQ4K ? 4 : 8,
+                            .offsets = has_minimums ? tensor::W4Offsets::kMinimums : tensor::W4Offsets::kNone,
+                            .group = format == WeightFormat::kQ8_0 ? 32 : 256,
+                            .scale_dtype = tensor::DType::kF16,
+                            .half_kind = has_halves ? tensor::W4HalfScales::kInt8 : tensor::W4HalfScales::kNone};
+  const tensor::W4Matrix layout = storage.view();
+  const auto count = [&](int64_t per_row) { return static_cast<size_t>(storage.rows * per_row); };
+  std::minstd_rand engine(1);
+  storage.codes.resize(count(layout.row_bytes()));
+  for (uint8_t& code : storage.codes) code = static_cast<uint8_t>(engine() >> 8);
+  storage.scales.resize(count(layout.groups()) * sizeof(kScale));
+  for (size_t i = 0; i < storage.scales.size(); i += sizeof(kScale))
+    std::memcpy(storage.scales.data() + i, &kScale, sizeof(kScale));
+  if (has_halves) storage.half_scales.assign(count(layout.halves()), 3);
+  if (!has_minimums) return storage;
+  storage.minimums = storage.scales;
+  storage.unit_scales.assign(count(layout.units()), 3);
+  storage.unit_minimums.assign(count(layout.units()), 5);
+  return storage;
 }
 
 tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format) {

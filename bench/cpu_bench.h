@@ -10,6 +10,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "tensor/fp8.h"
+#include "tensor/w4.h"
 #include "tensor/w8.h"
 
 /// The shared parts of the CPU benchmarks: timing, options, and the machine's ceilings.
@@ -35,7 +36,7 @@ struct Timing {
 }
 
 /// The format of a GEMM's weights.
-enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kW4 };
+enum class WeightFormat : uint8_t { kCompute, kW8, kW8A8, kW8A8Int8, kFp8, kW4, kQ4K, kQ5K, kQ6K, kQ8_0 };
 [[nodiscard]] std::string_view name_of(WeightFormat format, tensor::DType compute);
 /// Quantizes a matrix to a format of 8 bits.
 [[nodiscard]] tensor::W8Storage quantize(const tensor::HostTensor& matrix, WeightFormat format);
@@ -49,6 +50,11 @@ struct Fp8Weight {
   Fp8Weight(int64_t rows, int64_t cols);
   [[nodiscard]] double bytes() const;
 };
+
+/// Returns whether a format has codes of tensor/w4.h.
+[[nodiscard]] bool has_codes(WeightFormat format);
+/// Makes a matrix in such a format: rounded from values for kW4, random for the types of GGUF.
+[[nodiscard]] tensor::W4Storage make_codes(const tensor::HostTensor& matrix, WeightFormat format);
 
 struct BenchOptions {
   std::vector<int> threads = {1, 2};

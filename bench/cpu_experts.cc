@@ -46,9 +46,9 @@ Layer make_layer(tensor::Backend& backend, const Shape& shape, WeightFormat form
       .name = "gate", .dtype = DType::kF32, .shape = {shape.inner, shape.hidden}, .data = data};
   const tensor::HostTensor tall{
       .name = "down", .dtype = DType::kF32, .shape = {shape.hidden, shape.inner}, .data = data};
-  if (format == WeightFormat::kW4) {
-    const tensor::W4Storage wide_w4 = tensor::quantize_w4(wide);
-    const tensor::W4Storage tall_w4 = tensor::quantize_w4(tall);
+  if (has_codes(format)) {
+    const tensor::W4Storage wide_w4 = make_codes(wide, format);
+    const tensor::W4Storage tall_w4 = make_codes(tall, format);
     const auto packer = backend.pack_experts(shape.experts, {.routing = {.experts_per_row = shape.per_row}}, {});
     for (int32_t expert = 0; expert < shape.experts; ++expert)
       packer->add_w4(wide_w4.view(), wide_w4.view(), tall_w4.view());

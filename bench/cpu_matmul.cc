@@ -82,8 +82,8 @@ Weights make_weights(tensor::Backend& backend, WeightFormat format, const Shape&
     } while (static_cast<double>(weights.copies.size()) * weights.bytes < kWeightBytes);
     return weights;
   }
-  if (format == WeightFormat::kW4) {
-    const tensor::W4Storage four = tensor::quantize_w4(host);
+  if (has_codes(format)) {
+    const tensor::W4Storage four = make_codes(host, format);
     const tensor::W4Matrix matrix = four.view();
     weights.bytes = static_cast<double>(matrix.bytes());
     do {

@@ -18,8 +18,8 @@ struct PanelResult {
 };
 
 /// A GEMM of an LHS with a packed weight, cut into blocks that any threads compute in any order. The sums of the
-/// weight's shards are added in a binary tree. The bits of a sum do not depend on the cuts. A view of both operands;
-/// lives on the stack of an op.
+/// weight's shards are added in a binary tree. The bits of a sum do not depend on the cuts. It computes the features of
+/// the weight's own layout, without its rest(). A view of both operands; lives on the stack of an op.
 class BlockedGemm {
  public:
   /// `integer_sums`: the sums of channel panels stay integers, which PanelResult::c holds.
@@ -51,7 +51,7 @@ class BlockedGemm {
     for (size_t shard = 0; shard < weight_.layout().shards.size(); ++shard) multiply_shard(extent, shard, scratch, c);
     for (int64_t panel = first_panel; panel < first_panel + panels; ++panel) {
       const int64_t feature = panel * weight_.panel_features();
-      const int64_t features = std::min(weight_.panel_features(), weight_.out_features() - feature);
+      const int64_t features = std::min(weight_.panel_features(), weight_.own_features() - feature);
       finish(PanelResult{.first_row = first_row,
                          .rows = rows,
                          .feature = feature,

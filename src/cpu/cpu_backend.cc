@@ -92,8 +92,8 @@ class CpuBackend final : public Backend {
     return pack_sharded_fp8_weight(device_, part, shards);
   }
   bool packs_w4() const override { return true; }
-  bool packs_w4_halves() const override { return true; }
-  bool fit_together(std::span<const W4Matrix> parts) const override { return fit_together_w4(parts); }
+  bool packs_all_codes() const override { return true; }
+  bool fit_together(std::span<const W4Matrix> parts) const override { return can_pack_w4(parts); }
   std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts) override {
     return pack_w4_weight(device_, parts);
   }
@@ -117,6 +117,10 @@ class CpuBackend final : public Backend {
   std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) override {
     CHECK(table.shape.rank() == 2, "{}: {} is not a table", table.name, table.shape.to_string());
     return std::make_unique<CpuEmbeddingTable>(table);
+  }
+  bool decodes_embeddings() const override { return true; }
+  std::unique_ptr<EmbeddingTable> make_decoding_embedding(int64_t rows, int64_t cols, ReadRowsFn read) override {
+    return std::make_unique<CpuEmbeddingTable>(rows, cols, std::move(read));
   }
   std::unique_ptr<DeviceVector> make_vector(std::span<const float> values) override {
     return std::make_unique<CpuVector>(values);

@@ -14,6 +14,7 @@
 #include "cpu/w8_interleaved_kernel.h"
 #include "cpu/w8_kernel.h"
 #include "cpu/w4_kernel.h"
+#include "cpu/byte_kernel.h"
 #if defined(__AMX_BF16__)
 #include "cpu/amx_attention_kernel.h"
 #include "cpu/amx_w8a8_channel_kernel.h"
@@ -21,6 +22,7 @@
 #include "cpu/amx_fp8_kernel.h"
 #include "cpu/amx_kernel.h"
 #include "cpu/amx_w4_kernel.h"
+#include "cpu/amx_byte_kernel.h"
 #include "cpu/amx_w8_kernel.h"
 #endif
 
@@ -127,6 +129,12 @@ const Kernels MILLRACE_JOIN(kernels_, MILLRACE_ISA) = {
 #endif
     .gemm_fp8_f32 = gemm_8_bits_f32<Fp8F32Panels>,
     .weigh_scores = weigh_scores,
+#if defined(__AMX_INT8__)
+    .gemm_bytes = gemm_bytes_amx,
+#else
+    .gemm_bytes = gemm_bytes,
+#endif
+    .signed_codes = kSignedW4Tables,
 };
 
 }  // namespace millrace::cpu

@@ -26,11 +26,11 @@
 /// columns, [64] f32, then the codes, [steps][64][depth]. For bf16 rows a step has the order of w8_interleaved_byte().
 /// The last group of a shard may be shorter by units of 32. The scale of a group with a NaN is NaN.
 ///
-/// A 4-bit panel is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
-/// columns, [64], what shifts them, and its units: further factors and the codes. The codes of a unit are [4][64][4]
-/// bytes. A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its
-/// upper half. The last group of a shard may have fewer units. LHS rows hold, per unit, 32 int8 and their
-/// LhsQuantParams.
+/// A panel of codes is cut into groups of units of 32 summed elements (W4PanelFormat). A group holds the scales of the
+/// columns, [64], what shifts them, and its units: further factors and the codes. Codes of 4 bits are [4][64][4] bytes.
+/// A byte has the code of the element 8 · i + j in its lower half, and that of the element 8 · i + 4 + j in its upper
+/// half. Codes of 8 bits are bytes [8][64][4], signed with `signed_codes`. The last group of a shard may have fewer
+/// units. LHS rows hold, per unit, 32 int8 and their LhsQuantParams.
 ///
 /// A channel panel has one scale per column and holds uint8 [steps][64][4] with an offset of 128; with `tiles` it is
 /// cut into tiles like a bf16 panel. The scales, [64] f32, are stored separately. Its LHS rows are int8 in the kernel's
@@ -62,6 +62,7 @@ inline constexpr int kMaxBlock = 64;    ///< logits per maximum of block_max
 
 inline constexpr int kW4UnitSteps = kW8GroupElements / kInt8Depth;  ///< steps of a unit of a 4-bit panel
 inline constexpr int kW4UnitCodeBytes = kW8GroupElements / 2 * kPanelColumns;
+inline constexpr int kByteUnitCodeBytes = kW8GroupElements * kPanelColumns;  ///< the same with codes of 8 bits
 inline constexpr int kMaxW4GroupUnits = 8;
 
 /// The type of the scales, and of the minimums, of a 4-bit panel.
@@ -69,15 +70,19 @@ enum class W4ScaleType : uint8_t { kF16, kBF16, kF32 };
 /// What shifts the weights of a 4-bit panel: a constant for all, an integer or a number per group and column.
 enum class W4OffsetType : uint8_t { kConstant, kZeroPoints, kMinimums };
 
-/// The groups of a 4-bit panel. A code stands for an integer from 0 to 255 minus `offset` or a zero point.
+/// The factors of the halves of units, [2][64].
+enum class W4HalfType : uint8_t { kNone, kE4M3, kInt8 };
+
+/// The groups of a panel of codes. A code stands for an integer from 0 to 255 minus `offset` or a zero point.
 struct W4PanelFormat {
   int units = 1;  ///< per group: 1, 2, 4 or 8
   W4ScaleType scale_type = W4ScaleType::kBF16;
   W4OffsetType offset_type = W4OffsetType::kConstant;
-  bool has_factors = false;       ///< units have int8 factors of the scales, and of the minimums
-  bool has_half_factors = false;  ///< the halves of units have E4M3 factors of the scales, [2][64]
-  bool has_table = false;         ///< integers differ from their codes
-  int offset = 8;                 ///< of kConstant; otherwise 0
+  bool has_factors = false;  ///< units have int8 factors of the scales, and of the minimums
+  W4HalfType half_type = W4HalfType::kNone;
+  bool has_bytes = false;  ///< codes have 8 bits
+  bool has_table = false;  ///< integers differ from their codes, which have 4 bits
+  int offset = 8;          ///< of kConstant and of codes of 8 bits with minimums; otherwise 0
   uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};  ///< the integers of the codes
 
   [[nodiscard]] constexpr int vectors() const { return offset_type == W4OffsetType::kMinimums ? 2 : 1; }
@@ -87,9 +92,11 @@ struct W4PanelFormat {
     return kPanelColumns * (vectors() * scale_bytes() + (offset_type == W4OffsetType::kZeroPoints ? 1 : 0));
   }
   [[nodiscard]] constexpr int factor_bytes() const {
-    return kPanelColumns * (has_half_factors ? 2 : has_factors ? vectors() : 0);
+    return kPanelColumns * (has_half_factors() ? 2 : has_factors ? vectors() : 0);
   }
-  [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + kW4UnitCodeBytes; }
+  [[nodiscard]] constexpr bool has_half_factors() const { return half_type != W4HalfType::kNone; }
+  [[nodiscard]] constexpr int code_bytes() const { return has_bytes ? kByteUnitCodeBytes : kW4UnitCodeBytes; }
+  [[nodiscard]] constexpr int unit_bytes() const { return factor_bytes() + code_bytes(); }
   [[nodiscard]] constexpr int group_bytes() const { return header_bytes() + units * unit_bytes(); }
 };
 
@@ -335,6 +342,9 @@ struct Kernels {
   /// out[key] = Σ_h weights[h] · max(scores[h][key], 0) of 64 keys, in ascending order of h. `scores` is [heads][64]. A
   /// NaN stays.
   void (*weigh_scores)(const float* scores, const float* weights, int heads, float* out);
+  /// GEMM with panels of codes of 8 bits and LHS rows as for gemm_w4.
+  void (*gemm_bytes)(const GemmTask&);
+  bool signed_codes = false;  ///< codes of 8 bits in panels are less by 128
 };
 
 /// Returns the byte in an interleaved step of the `element`th (0 or 1) value of a column. A vector of bytes unpacks to

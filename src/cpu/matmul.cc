@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "cpu/blocked_gemm.h"
@@ -13,17 +14,59 @@ namespace {
 using tensor::DType;
 using tensor::Matrix;
 
+/// The GEMMs of one operand with all layouts of a weight, as one sequence of blocks.
+class GemmSequence {
+ public:
+  GemmSequence(const Device& device, const PackedLhs& lhs, int64_t rows, const CpuPackedWeight& weight,
+               bool integer_sums) {
+    int64_t feature = 0;
+    for (const CpuPackedWeight* part = &weight; part != nullptr; part = part->rest()) {
+      parts_.push_back({BlockedGemm(device, lhs, rows, *part, integer_sums), block_count_, feature});
+      block_count_ += parts_.back().product.block_count();
+      scratch_bytes_ = std::max(scratch_bytes_, parts_.back().product.scratch_bytes());
+      feature += part->own_features();
+    }
+  }
+
+  [[nodiscard]] int64_t block_count() const { return block_count_; }
+  [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
+
+  /// Computes some blocks and hands the sums of their panels to finish(PanelResult).
+  template <class Epilogue>
+  void run(int64_t begin, int64_t end, std::byte* scratch, const Epilogue& finish) const {
+    for (const Part& part : parts_) {
+      const int64_t last = std::min(end - part.first_block, part.product.block_count());
+      for (int64_t block = std::max<int64_t>(begin - part.first_block, 0); block < last; ++block) {
+        part.product.run(block, scratch, [&](PanelResult sums) {
+          sums.feature += part.first_feature;
+          finish(sums);
+        });
+      }
+    }
+  }
+
+ private:
+  struct Part {
+    BlockedGemm product;
+    int64_t first_block = 0;
+    int64_t first_feature = 0;
+  };
+  std::vector<Part> parts_;
+  int64_t block_count_ = 0;
+  size_t scratch_bytes_ = 0;
+};
+
 /// Computes every panel for every block of rows and hands the sums to finish(PanelResult). With `magnitudes`, those of
 /// pack_lhs(), the sums are integers.
 template <class Epilogue>
 void for_each_panel(Device& device, const Matrix& x, const CpuPackedWeight& weight, const Epilogue& finish,
                     const float* magnitudes = nullptr) {
   check_matrix("x", x, device.compute_dtype, x.rows, weight.in_features());
-  const BlockedGemm product(device, pack_lhs(device, x, weight.layout(), magnitudes), x.rows, weight,
-                            magnitudes != nullptr);
+  const GemmSequence product(device, pack_lhs(device, x, weight.layout(), magnitudes), x.rows, weight,
+                             magnitudes != nullptr);
   device.pool.run_ranges(product.block_count(), [&](int64_t begin, int64_t end, int slot) {
     std::byte* const scratch = device.slot_scratch[static_cast<size_t>(slot)].reserve(product.scratch_bytes());
-    for (int64_t block = begin; block < end; ++block) product.run(block, scratch, finish);
+    product.run(begin, end, scratch, finish);
   });
 }
 

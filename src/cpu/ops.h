@@ -12,14 +12,20 @@
 /// The ops of tensor::Backend, each in the file of its name. Contracts: tensor/backend.h.
 namespace millrace::cpu {
 
-/// An embedding table that reads its rows from the checkpoint's mapping.
+/// An embedding table that reads its rows from the checkpoint's mapping, or lets a function decode them from there.
 class CpuEmbeddingTable final : public tensor::EmbeddingTable {
  public:
   explicit CpuEmbeddingTable(const tensor::HostTensor& table) : table_(table) {}
-  [[nodiscard]] const tensor::HostTensor& table() const { return table_; }
+  CpuEmbeddingTable(int64_t rows, int64_t cols, tensor::ReadRowsFn read)
+      : table_{.name = "embedding", .shape = {rows, cols}}, read_(std::move(read)) {}
+  [[nodiscard]] int64_t rows() const { return table_.shape[0]; }
+  [[nodiscard]] int64_t cols() const { return table_.shape[1]; }
+  /// Reads a row as f32 [cols].
+  void read_row(const Kernels& kernels, int64_t row, float* out) const;
 
  private:
-  tensor::HostTensor table_;
+  tensor::HostTensor table_;  // without data where `read_` is set
+  tensor::ReadRowsFn read_;
 };
 
 void embed(Device& device, const CpuEmbeddingTable& table, std::span<const TokenId> tokens, tensor::Matrix hidden);

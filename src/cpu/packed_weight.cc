@@ -198,9 +198,9 @@ void pack_panel(const Device& device, std::span<const SourceRow<W8Matrix>> rows,
   }
 }
 
-void pack_panel(const Device&, std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWeight& weight,
+void pack_panel(const Device& device, std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWeight& weight,
                 int64_t index) {
-  pack_w4_panel(rows, weight, index);
+  pack_w4_panel(rows, device.kernels.signed_codes, weight, index);
 }
 
 void pack_panel(const Device&, std::span<const SourceRow<Fp8Matrix>> rows, const CpuPackedWeight& weight,
@@ -401,6 +401,14 @@ CpuPackedWeight::CpuPackedWeight(int64_t out_features, int64_t in_features, cons
   CHECK(out_features > 0 && in_features > 0, "a weight of [{}, {}]", out_features, in_features);
 }
 
+void CpuPackedWeight::set_rest(std::unique_ptr<CpuPackedWeight> rest) {
+  const PanelLayout& other = rest->layout();
+  CHECK(rest->in_features() == in_features_ && other.format == layout_.format && other.shards.size() == 1 &&
+            layout_.shards.size() == 1 && other.steps == layout_.steps && !gate_up() && !rest->gate_up(),
+        "weights of {} and {} inputs do not share an operand", in_features_, rest->in_features());
+  rest_ = std::move(rest);
+}
+
 std::unique_ptr<CpuPackedWeight> pack_weight(Device& device, std::span<const HostTensor> parts) {
   return pack_stack(device, parts, panel_layout);
 }
@@ -439,7 +447,13 @@ std::unique_ptr<CpuPackedWeight> pack_sharded_fp8_weight(Device& device, const F
 }
 
 std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const W4Matrix> parts) {
-  return pack_stack(device, parts, layout_for_w4(parts));
+  CHECK(!parts.empty(), "no matrix to pack");
+  size_t count = 1;
+  while (count < parts.size() && share_w4_layout(parts[count], parts.front())) ++count;
+  const std::span<const W4Matrix> first = parts.first(count);
+  auto weight = pack_stack(device, first, layout_for_w4(first));
+  if (count < parts.size()) weight->set_rest(pack_w4_weight(device, parts.subspan(count)));
+  return weight;
 }
 
 std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const W4Matrix& gate, const W4Matrix& up) {

@@ -10,7 +10,8 @@ namespace millrace::cpu {
 
 /// The content of a panel (see kernels.h). kF32 is f32 where the compute dtype is another. kW8 and kW8A8 have 8-bit
 /// groups for LHS rows of the compute dtype or of 8 bits. kW8A8Channel has a scale per column for 8-bit LHS rows with a
-/// scale each. kFp8 has groups of E4M3 for LHS rows of the compute dtype. kW4 has 4-bit groups for 8-bit LHS rows.
+/// scale each. kFp8 has groups of E4M3 for LHS rows of the compute dtype. kW4 has groups of 4-bit or 8-bit codes for
+/// 8-bit LHS rows.
 enum class PanelFormat : uint8_t { kCompute, kF32, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
 
 /// The part of a panel that sums one shard of the inputs. A shard starts at a whole group of 32 inputs of the model. If
@@ -56,13 +57,20 @@ void assign_steps(PanelLayout& layout, std::vector<PanelShard> shards, int64_t u
 [[nodiscard]] PanelLayout w8a8_channel_panel_layout(const Device& device, std::vector<PanelShard> shards, bool gate_up);
 
 /// Panels of 64 output features: [panels][steps][64][depth], zero where N or K ends inside. The scales of channel
-/// panels follow, [panels][64] f32.
+/// panels follow, [panels][64] f32. Further output features may have panels of another layout, which rest() holds.
 class CpuPackedWeight final : public tensor::PackedWeight {
  public:
   CpuPackedWeight(int64_t out_features, int64_t in_features, const PanelLayout& layout);
-  [[nodiscard]] int64_t out_features() const override { return out_features_; }
+  [[nodiscard]] int64_t out_features() const override {
+    return out_features_ + (rest_ == nullptr ? 0 : rest_->out_features());
+  }
   [[nodiscard]] int64_t in_features() const override { return in_features_; }
   [[nodiscard]] bool has_row_scales() const override { return layout_.format == PanelFormat::kW8A8Channel; }
+  /// Returns the output features in panels of this layout.
+  [[nodiscard]] int64_t own_features() const { return out_features_; }
+  /// Returns the weight of the output features after those, or null. Its GEMMs take the same LHS operand.
+  [[nodiscard]] const CpuPackedWeight* rest() const { return rest_.get(); }
+  void set_rest(std::unique_ptr<CpuPackedWeight> rest);
   [[nodiscard]] const PanelLayout& layout() const { return layout_; }
   [[nodiscard]] bool gate_up() const { return layout_.gate_up; }
   [[nodiscard]] int64_t steps() const { return layout_.steps; }
@@ -84,6 +92,7 @@ class CpuPackedWeight final : public tensor::PackedWeight {
   PanelLayout layout_;
   int64_t panel_count_;
   tensor::Buffer buffer_;
+  std::unique_ptr<CpuPackedWeight> rest_;
 };
 
 /// Stacks [out_i, in] parts along `out` and packs them.
@@ -106,7 +115,8 @@ class CpuPackedWeight final : public tensor::PackedWeight {
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_fp8_weight(Device& device, const tensor::Fp8Matrix& gate,
                                                                        const tensor::Fp8Matrix& up);
 
-/// Packs 4-bit weights without dequantizing them.
+/// Packs weights in codes of 4 or 8 bits without dequantizing them. Neighbouring parts that share a layout share
+/// panels.
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_w4_weight(Device& device, std::span<const tensor::W4Matrix> parts);
 [[nodiscard]] std::unique_ptr<CpuPackedWeight> pack_gate_up_w4_weight(Device& device, const tensor::W4Matrix& gate,
                                                                       const tensor::W4Matrix& up);

@@ -274,7 +274,7 @@ MILLRACE_INLINE void gemm_w4_of(const GemmTask& task) {
 
 /// Returns how the codes of a panel are read. Factors of halves come with tables only.
 MILLRACE_INLINE W4Codes w4_codes(const W4PanelFormat& format) {
-  if (format.has_half_factors) return W4Codes::kTableHalves;
+  if (format.has_half_factors()) return W4Codes::kTableHalves;
   return format.has_table ? W4Codes::kTable : W4Codes::kPlain;
 }
 

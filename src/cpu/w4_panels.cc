@@ -12,12 +12,14 @@ namespace {
 
 using tensor::DType;
 using tensor::kW4Half;
+using tensor::W4HalfScales;
 using tensor::W4Matrix;
 using tensor::W4Offsets;
 using tensor::W4Values;
 
 constexpr int64_t kUnit = tensor::kW4Unit;
 static_assert(kUnit == kW8GroupElements);
+constexpr int kByteOffset = 128;  // of integers that are stored as bytes
 
 W4ScaleType scale_type_of(DType dtype) {
   switch (dtype) {
@@ -38,6 +40,10 @@ W4OffsetType offset_type_of(std::span<const W4Matrix> parts) {
 
 /// Sets the integers of the codes, shifted to be unsigned.
 void set_integers(W4PanelFormat& format, W4Values values) {
+  if (format.has_bytes) {
+    format.offset = format.offset_type == W4OffsetType::kZeroPoints ? 0 : kByteOffset;
+    return;
+  }
   format.offset = format.offset_type == W4OffsetType::kConstant ? 8 : 0;
   if (values == W4Values::kInteger) return;
   const std::array<int8_t, 16> integers = tensor::w4_integers(values, W4Offsets::kNone);
@@ -45,6 +51,18 @@ void set_integers(W4PanelFormat& format, W4Values values) {
   format.offset = -*std::ranges::min_element(integers);
   for (size_t code = 0; code < integers.size(); ++code)
     format.table[code] = static_cast<uint8_t>(integers[code] + format.offset);
+}
+
+/// Sets the factors of units and halves. Where both occur, scales and minimums are products with those of units.
+void set_factors(W4PanelFormat& format, std::span<const W4Matrix> parts) {
+  for (const W4Matrix& part : parts) {
+    format.has_factors = format.has_factors || part.unit_scales != nullptr;
+    if (part.half_kind == W4HalfScales::kE4M3) format.half_type = W4HalfType::kE4M3;
+    if (part.half_kind == W4HalfScales::kInt8) format.half_type = W4HalfType::kInt8;
+  }
+  if (!format.has_half_factors() || !format.has_factors) return;
+  format.has_factors = false;
+  format.scale_type = W4ScaleType::kF32;
 }
 
 /// Returns the most units whose columns share a scale in all parts, and that are whole in all shards but the last.
@@ -62,7 +80,7 @@ int units_per_group(std::span<const W4Matrix> parts, const std::vector<PanelShar
   return static_cast<int>(columns / kUnit);
 }
 
-/// The codes and terms of one unit of a column.
+/// The codes of one unit of a column, or the integers that a panel of 8-bit codes has in their place.
 struct UnitColumn {
   std::array<uint8_t, kUnit> codes{};
 };
@@ -70,9 +88,24 @@ struct UnitColumn {
 /// Reads the codes of stored columns [first, first + 32) of a row, of which a part exists.
 UnitColumn read_codes(const W4Matrix& matrix, int64_t row, int64_t first, int64_t begin, int64_t end) {
   UnitColumn column;
-  const uint8_t* const from = matrix.codes + row * matrix.row_bytes() + (matrix.first_col + first) / 2;
+  const uint8_t* const from = matrix.codes + row * matrix.row_bytes() + (matrix.first_col + first) * matrix.bits / 8;
+  if (matrix.bits == 8) {
+    std::copy(from + begin, from + end, column.codes.begin() + begin);
+    return column;
+  }
   for (int64_t i = begin; i < end; ++i) column.codes[static_cast<size_t>(i)] = from[i / 2] >> (i % 2 * 4) & 15;
   return column;
+}
+
+/// Converts codes to the bytes of a panel of 8-bit codes, whose integers are less by an offset or a zero point.
+void to_bytes(const W4PanelFormat& format, const W4Matrix& matrix, bool is_signed, UnitColumn& column) {
+  const std::array<int8_t, 16> integers = tensor::w4_integers(matrix.values, matrix.offsets);
+  const bool is_shifted = matrix.offsets != W4Offsets::kZeroPoints;  // otherwise panels have zero points, too
+  CHECK(is_shifted || format.offset_type == W4OffsetType::kZeroPoints, "{} has zero points", matrix.name);
+  for (uint8_t& code : column.codes) {
+    if (matrix.bits == 4) code = static_cast<uint8_t>(integers[code] + (is_shifted ? kByteOffset : 0));
+    if (is_signed) code ^= kByteOffset;
+  }
 }
 
 /// Writes codes to a column of a unit: bytes of the codes of an input and of that four further.
@@ -87,11 +120,17 @@ void write_codes(const UnitColumn& column, std::byte* unit, size_t at) {
   }
 }
 
-/// Writes element `at` of an array of scales or minimums, of another or the same type.
-void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype, int64_t index, std::byte* to,
-                 size_t at) {
+void write_bytes(const UnitColumn& column, std::byte* unit, size_t at) {
+  for (size_t step = 0; step < kW4UnitSteps; ++step) {
+    std::memcpy(unit + (step * kPanelColumns + at) * kInt8Depth, column.codes.data() + step * kInt8Depth, kInt8Depth);
+  }
+}
+
+/// Writes element `at` of an array of scales or minimums, of another or the same type, times a factor.
+void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype, int64_t index, float factor,
+                 std::byte* to, size_t at) {
   const auto bytes = static_cast<size_t>(format.scale_bytes());
-  if (scale_type_of(dtype) == format.scale_type) {
+  if (scale_type_of(dtype) == format.scale_type && factor == 1.0f) {
     std::memcpy(to + at * bytes, from + static_cast<size_t>(index) * bytes, bytes);
     return;
   }
@@ -99,6 +138,7 @@ void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype
   const tensor::HostTensor all{.dtype = dtype, .shape = {index + 1}, .data = from};
   float value = 0.0f;
   tensor::read_floats(all, index, 1, &value);
+  value *= factor;  // exact: at most 11 bits times 7
   std::memcpy(to + at * sizeof(float), &value, sizeof(value));
 }
 
@@ -106,24 +146,35 @@ void write_scale(const W4PanelFormat& format, const std::byte* from, DType dtype
 void write_group(const W4PanelFormat& format, const W4Matrix& matrix, int64_t row, int64_t col, std::byte* group,
                  size_t at) {
   const int64_t index = row * matrix.groups() + (matrix.first_col + col) / matrix.group;
-  write_scale(format, matrix.scales, matrix.scale_dtype, index, group, at);
+  const int64_t unit = row * matrix.units() + (matrix.first_col + col) / kUnit;
+  const auto factor = [&](const int8_t* factors) {
+    return format.has_factors || factors == nullptr ? 1.0f : static_cast<float>(factors[unit]);
+  };
+  write_scale(format, matrix.scales, matrix.scale_dtype, index, factor(matrix.unit_scales), group, at);
   std::byte* const offsets = group + kPanelColumns * format.scale_bytes();
   switch (format.offset_type) {
     case W4OffsetType::kConstant: return;
-    case W4OffsetType::kZeroPoints:
-      offsets[at] = std::byte{matrix.zero_points != nullptr ? matrix.zero_points[index] : uint8_t{8}};
+    case W4OffsetType::kZeroPoints: {
+      const auto none = static_cast<uint8_t>(format.has_bytes ? kByteOffset : 8);
+      offsets[at] = std::byte{matrix.zero_points != nullptr ? matrix.zero_points[index] : none};
       return;
-    case W4OffsetType::kMinimums: return write_scale(format, matrix.minimums, matrix.scale_dtype, index, offsets, at);
+    }
+    case W4OffsetType::kMinimums:
+      if (matrix.minimums == nullptr) return;  // packed together with minimums: its own are zeros
+      return write_scale(format, matrix.minimums, matrix.scale_dtype, index, factor(matrix.unit_minimums), offsets, at);
   }
 }
 
+/// Writes the factors of a unit of a column, which are 1 where only other columns have any.
 void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t row, int64_t col, std::byte* unit,
                    size_t at) {
-  if (format.has_half_factors) {
-    const uint8_t* const halves = matrix.half_scales + row * matrix.halves() + (matrix.first_col + col) / kW4Half;
-    const int64_t left = matrix.halves() - (matrix.first_col + col) / kW4Half;
-    for (size_t half = 0; half < 2 && static_cast<int64_t>(half) < left; ++half)
-      unit[half * kPanelColumns + at] = static_cast<std::byte>(halves[half]);
+  if (format.has_half_factors()) {
+    const int64_t first = (matrix.first_col + col) / kW4Half;
+    for (int64_t half = 0; half < std::min<int64_t>(2, matrix.halves() - first); ++half) {
+      const uint8_t factor =
+          matrix.half_scales != nullptr ? matrix.half_scales[row * matrix.halves() + first + half] : uint8_t{1};
+      unit[static_cast<size_t>(half) * kPanelColumns + at] = std::byte{factor};
+    }
     return;
   }
   if (!format.has_factors) return;
@@ -137,19 +188,33 @@ void write_factors(const W4PanelFormat& format, const W4Matrix& matrix, int64_t 
 
 }  // namespace
 
+bool can_pack_w4(std::span<const W4Matrix> parts) {
+  const auto any = [&](auto&& has) { return std::ranges::any_of(parts, has); };
+  const auto all = [&](auto&& has) { return std::ranges::all_of(parts, has); };
+  const auto has_e4m3 = [](const W4Matrix& part) { return part.half_kind == W4HalfScales::kE4M3; };
+  const auto has_zeros = [](const W4Matrix& part) { return part.offsets == W4Offsets::kZeroPoints; };
+  const auto excludes_zeros = [](const W4Matrix& part) {
+    return part.offsets == W4Offsets::kMinimums || part.half_kind != W4HalfScales::kNone;
+  };
+  return (all(has_e4m3) || !any(has_e4m3)) && !(any(has_zeros) && any(excludes_zeros));
+}
+
 PanelLayout w4_panel_layout(std::span<const W4Matrix> parts, std::vector<PanelShard> shards, bool gate_up) {
-  CHECK(!parts.empty() && fit_together_w4(parts), "matrices of 4 bits that do not fit together");
+  CHECK(!parts.empty() && can_pack_w4(parts), "matrices of codes that do not fit together");
   PanelLayout layout{.depth = kInt8Depth, .format = PanelFormat::kW4, .gate_up = gate_up, .shards = {}, .w4 = {}};
   W4PanelFormat& format = layout.w4;
+  format.has_bytes = !fit_together_w4(parts);
   format.offset_type = offset_type_of(parts);
   set_integers(format, parts.front().values);
   format.scale_type = scale_type_of(parts.front().scale_dtype);
   for (const W4Matrix& part : parts) {
     if (scale_type_of(part.scale_dtype) != format.scale_type) format.scale_type = W4ScaleType::kF32;
-    format.has_factors = format.has_factors || part.unit_scales != nullptr;
-    format.has_half_factors = part.half_scales != nullptr;
   }
-  format.units = units_per_group(parts, shards);
+  set_factors(format, parts);
+  const bool has_products = !format.has_factors && std::ranges::any_of(parts, [](const W4Matrix& part) {
+    return part.unit_scales != nullptr;
+  });
+  format.units = has_products ? 1 : units_per_group(parts, shards);
   assign_steps(layout, std::move(shards), format.units * kUnit, kUnit);
   layout.step_bytes = static_cast<size_t>(format.group_bytes() / (format.units * kW4UnitSteps));
   const int64_t units = layout.steps / kW4UnitSteps;
@@ -158,7 +223,8 @@ PanelLayout w4_panel_layout(std::span<const W4Matrix> parts, std::vector<PanelSh
   return layout;
 }
 
-void pack_w4_panel(std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWeight& weight, int64_t index) {
+void pack_w4_panel(std::span<const SourceRow<W4Matrix>> rows, bool signed_codes, const CpuPackedWeight& weight,
+                   int64_t index) {
   const PanelLayout& layout = weight.layout();
   const W4PanelFormat& format = layout.w4;
   for (const PanelShard& shard : layout.shards) {
@@ -178,7 +244,13 @@ void pack_w4_panel(std::span<const SourceRow<W4Matrix>> rows, const CpuPackedWei
         if (matrix == nullptr) continue;
         if (begins_group) write_group(format, *matrix, row, first, group, column);
         write_factors(format, *matrix, row, first, at, column);
-        write_codes(read_codes(*matrix, row, first, begin, end), at + format.factor_bytes(), column);
+        UnitColumn codes = read_codes(*matrix, row, first, begin, end);
+        if (format.has_bytes) {
+          to_bytes(format, *matrix, signed_codes, codes);
+          write_bytes(codes, at + format.factor_bytes(), column);
+        } else {
+          write_codes(codes, at + format.factor_bytes(), column);
+        }
       }
       at += format.unit_bytes();
     }

@@ -7,15 +7,21 @@
 #include "cpu/source_row.h"
 #include "tensor/w4.h"
 
-/// Panels of 4-bit weights (see kernels.h).
+/// Panels of codes of 4 or 8 bits (see kernels.h).
 namespace millrace::cpu {
 
-/// Returns the layout for parts that are packed together. Scales have the narrowest type that holds those of all parts;
-/// groups are the largest that are whole in all parts and shards.
+/// Returns whether one layout can hold all parts without loss: E4M3 factors in all or none, and zero points with
+/// neither minimums nor factors of halves.
+[[nodiscard]] bool can_pack_w4(std::span<const tensor::W4Matrix> parts);
+
+/// Returns the layout for parts that are packed together. Parts that do not share one of 4 bits have codes of 8 bits.
+/// Scales have the narrowest type that holds those of all parts; groups are the largest that are whole in all parts and
+/// shards.
 [[nodiscard]] PanelLayout w4_panel_layout(std::span<const tensor::W4Matrix> parts, std::vector<PanelShard> shards,
                                           bool gate_up);
 
-/// Writes 64 4-bit rows as the columns of a panel.
-void pack_w4_panel(std::span<const SourceRow<tensor::W4Matrix>> rows, const CpuPackedWeight& weight, int64_t index);
+/// Writes 64 rows of codes as the columns of a panel. `signed_codes` is that of the kernels.
+void pack_w4_panel(std::span<const SourceRow<tensor::W4Matrix>> rows, bool signed_codes, const CpuPackedWeight& weight,
+                   int64_t index);
 
 }  // namespace millrace::cpu

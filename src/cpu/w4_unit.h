@@ -1,6 +1,6 @@
 #pragma once
 
-// The units of a 4-bit panel: where their parts lie, their dot products with 8-bit rows, and the values that the
+// The units of a panel of codes: where their parts lie, their dot products with 8-bit rows, and the values that the
 // integer sums stand for. Included only by kernels.cc.
 
 #include "cpu/elementwise_kernels.h"
@@ -25,6 +25,7 @@ class W4Cursor {
         units_(format.units),
         header_bytes_(format.header_bytes()),
         factor_bytes_(format.factor_bytes()),
+        code_bytes_(format.code_bytes()),
         offsets_at_(kPanelColumns * format.scale_bytes()) {}
 
   /// Returns the next unit.
@@ -35,7 +36,7 @@ class W4Cursor {
       left_ = units_;
     }
     const W4Unit unit = {group_, group_ + offsets_at_, at_, at_ + factor_bytes_};
-    at_ = unit.codes + kW4UnitCodeBytes;
+    at_ = unit.codes + code_bytes_;
     --left_;
     return unit;
   }
@@ -49,6 +50,7 @@ class W4Cursor {
   int units_;
   int header_bytes_;
   int factor_bytes_;
+  int code_bytes_;
   int offsets_at_;
 };
 
@@ -173,16 +175,18 @@ struct W4Terms {
   Vec offset;  ///< zero points or minimums
 };
 
-/// `part` is the half of the unit, if halves have factors.
+/// `part` is the half of the unit, if halves have factors. Minimums count with the first half.
 MILLRACE_INLINE W4Terms load_w4_terms(const W4PanelFormat& format, const W4Unit& unit, int vec, int part) {
   W4Terms terms = {load_w4_scales(format.scale_type, unit.scales, vec), {}};
-  if (format.has_half_factors) terms.scale *= widen_e4m3(unit.factors + part * kPanelColumns + vec * kLanes);
+  const char* const half_factors = unit.factors + part * kPanelColumns + vec * kLanes;
+  if (format.half_type == W4HalfType::kE4M3) terms.scale *= widen_e4m3(half_factors);
+  if (format.half_type == W4HalfType::kInt8) terms.scale *= widen_bytes(half_factors);
   if (format.has_factors) terms.scale *= widen_bytes(unit.factors + vec * kLanes);
   if (format.offset_type == W4OffsetType::kZeroPoints) {
     typedef uint8_t Codes __attribute__((vector_size(16)));
     terms.offset =
         __builtin_convertvector(__builtin_convertvector(load_as<Codes>(unit.offsets + vec * kLanes), Ints), Vec);
-  } else if (format.offset_type == W4OffsetType::kMinimums) {
+  } else if (format.offset_type == W4OffsetType::kMinimums && part == 0) {
     terms.offset = load_w4_scales(format.scale_type, unit.offsets, vec);
     if (format.has_factors) terms.offset *= widen_bytes(unit.factors + kPanelColumns + vec * kLanes);
   }
@@ -198,13 +202,12 @@ struct W4Lhs {
   W4Lhs() = default;
   MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset)
       : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(-offset * input_sum) {}
-  /// Takes one half of the inputs of the unit.
+  /// Takes one half of the inputs of the unit for the sums of their products.
   MILLRACE_INLINE W4Lhs(const LhsQuantParams& params, int offset, const char* half)
-      : scale(params.scale), input_sum(0) {
+      : scale(params.scale), input_sum(-(params.compensation >> 7)), addend(0) {
     typedef int8_t Inputs __attribute__((vector_size(16)));
     const Ints inputs = __builtin_convertvector(load_as<Inputs>(half), Ints);
-    if (offset != 0) input_sum = __builtin_reduce_add(inputs);
-    addend = -offset * input_sum;
+    if (offset != 0) addend = -offset * __builtin_reduce_add(inputs);
   }
 };
 
@@ -237,8 +240,9 @@ MILLRACE_INLINE Vec add_w4_sums(Ints sum, const W4Terms& terms, const W4Lhs& lhs
   }
 }
 
-/// Returns the constant that a kernel still subtracts from integers.
+/// Returns the constant that a kernel still subtracts from integers. Codes of 8 bits are signed where tables are.
 MILLRACE_INLINE int w4_offset(const W4PanelFormat& format) {
+  if (kSignedW4Tables && format.has_bytes) return format.offset - 128;
   return kSignedW4Tables && format.has_table ? 0 : format.offset;
 }
 

@@ -13,26 +13,32 @@
 
 namespace millrace::model {
 
-/// The bits of weights in memory: those of the compute dtype, or fewer. kFp8 are those of E4M3, as stored.
+/// The bits of weights in memory: those of the compute dtype, or fewer. kFp8 are those of E4M3, as stored. k4 are codes
+/// of tensor/w4.h: of 4 bits, or of 8 where those are stored.
 enum class PackedBits : uint8_t { kCompute, k8, kFp8, k4 };
 
-/// A rank's part of a weight that may be packed in 4 bits.
+/// A rank's part of a weight that may be packed in codes.
 struct W4Source {
   tensor::HostTensor plain;                       ///< the rows as floating point, where `stored` is null
   const weights::StoredWeight* stored = nullptr;  ///< a weight in a format of its own, whose rows are in order
   tensor::TermRange rows;                         ///< of `stored`
   std::optional<tensor::TermRange> columns = {};  ///< of either, where the rank has not all
-  bool keeps_halves = false;                      ///< groups of 16 columns can be packed
 };
 
-/// Returns whether weights that are packed together can keep the 4 bits in which they are stored. `shards`, unless
-/// null, are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same
-/// bits.
-[[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, const tensor::SumShards* shards);
+/// Which stored codes can be packed.
+struct KeptCodes {
+  bool all = false;  ///< also those of 8 bits, groups of 16 columns, and several kinds together
+  int max_bits = 8;  ///< of codes in memory; others are quantized
+};
 
-/// Returns weights that are packed together as 4 bits: as stored if all are stored so, or quantized. `memory` holds
-/// them. At most `threads` threads work; 0: one per processor.
-[[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, int32_t threads,
-                                                        std::deque<tensor::W4Storage>& memory);
+/// Returns whether weights that are packed together can keep the codes in which they are stored. `shards`, unless null,
+/// are those of the columns. The answer depends on the model alone, so that every count of ranks gives the same bits.
+[[nodiscard]] bool can_keep_w4(std::span<const W4Source> sources, KeptCodes kept, const tensor::SumShards* shards);
+
+/// Returns weights that are packed together in codes. Those that can be kept are as stored, and others are quantized to
+/// 4 bits. Unless `kept.all`, all are quantized if one is. `memory` holds them. At most `threads` threads work; 0: one
+/// per processor.
+[[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const W4Source> sources, KeptCodes kept,
+                                                        int32_t threads, std::deque<tensor::W4Storage>& memory);
 
 }  // namespace millrace::model

@@ -25,7 +25,7 @@ WeightPacker::WeightPacker(const Checkpoint& checkpoint, tensor::Backend& backen
                   backend.compute_dtype() == tensor::DType::kBF16 && config.quantization == Quantization::kNone,
               .keeps_fp8 = backend.packs_fp8() && backend.compute_dtype() == tensor::DType::kBF16,
               .keeps_w4 = backend.packs_w4() && backend.compute_dtype() == tensor::DType::kBF16,
-              .keeps_w4_halves = backend.packs_w4_halves(),
+              .keeps_all_codes = backend.packs_all_codes(),
               .threads = options.threads}) {}
 
 Result<void> WeightPacker::resolve(std::vector<TensorSpec> specs) {
@@ -43,8 +43,19 @@ PackedBits WeightPacker::packed_bits(std::span<const std::string> names, const t
 std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string_view name,
                                                                      std::unique_ptr<DecodedMatrix>& decoded) {
   const WeightPart& found = part(name);
+  const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+  if (found.stored && backend_.decodes_embeddings()) {
+    const auto read = [stored = *found.stored, begin = found.rows.begin, to_bf16](int64_t first, int64_t rows,
+                                                                                  float* out) {
+      weights::decode_rows(stored, begin + first, rows, out);
+      if (!to_bf16) return;
+      for (int64_t i = 0; i < rows * stored.cols; ++i) out[i] = tensor::BFloat16::from_float(out[i]).to_float();
+    };
+    auto table = backend_.make_decoding_embedding(found.rows.size(), found.stored->cols, read);
+    count(name);
+    return table;
+  }
   if (found.stored) {
-    const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
     decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
   }
   auto table = backend_.make_embedding(found.stored ? decoded->view() : found.tensor);

@@ -34,8 +34,8 @@ class WeightPacker {
   [[nodiscard]] PackedBits packed_bits(std::span<const std::string> names,
                                        const tensor::SumShards* shards = nullptr) const;
 
-  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded into
-  /// `decoded`.
+  /// Makes a table, which reads the tensor in place. A tensor that is stored in a format of its own is decoded row by
+  /// row as tokens need it, or into `decoded` where the backend does not do that.
   std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
                                                          std::unique_ptr<DecodedMatrix>& decoded);
 

@@ -165,11 +165,16 @@ PackedBits WeightParts::packed_bits(std::span<const std::string> names, const te
   if (config_.quantization == Quantization::kNone) {
     const auto is_kept = [this](const std::string& name) { return stays_fp8(part(name)); };
     if (options_.keeps_fp8 && std::ranges::all_of(names, is_kept)) return PackedBits::kFp8;
-    return options_.keeps_w4 && can_keep_w4(w4_sources(names), shards) ? PackedBits::k4 : PackedBits::kCompute;
+    return options_.keeps_w4 && can_keep_w4(w4_sources(names), kept_codes(), shards) ? PackedBits::k4
+                                                                                     : PackedBits::kCompute;
   }
   const auto is_stored_so = [this](const std::string& name) { return part(name).matrix.has_value(); };
   const bool is_packed = !config_.keeps_unquantized_projections || std::ranges::any_of(names, is_stored_so);
   return is_packed ? PackedBits::k8 : PackedBits::kCompute;
+}
+
+KeptCodes WeightParts::kept_codes() const {
+  return {.all = options_.keeps_all_codes, .max_bits = config_.quantization == Quantization::kW4 ? 4 : 8};
 }
 
 std::vector<W4Source> WeightParts::w4_sources(std::span<const std::string> names) const {
@@ -179,8 +184,7 @@ std::vector<W4Source> WeightParts::w4_sources(std::span<const std::string> names
     sources.push_back({.plain = {},
                        .stored = found.stored && is_in_order(found) ? &*found.stored : nullptr,
                        .rows = found.rows,
-                       .columns = found.columns,
-                       .keeps_halves = options_.keeps_w4_halves});
+                       .columns = found.columns});
   }
   return sources;
 }
@@ -232,7 +236,7 @@ std::vector<tensor::W4Matrix> WeightParts::w4_matrices(std::span<const std::stri
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].stored == nullptr) sources[i].plain = plain(part(names[i]), memory);
   }
-  return model::w4_matrices(sources, options_.threads, memory.w4);
+  return model::w4_matrices(sources, kept_codes(), options_.threads, memory.w4);
 }
 
 }  // namespace millrace::model

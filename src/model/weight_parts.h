@@ -47,7 +47,7 @@ struct ConversionOptions {
   bool rounds_to_bf16 = false;   ///< decoded weights are rounded to bf16
   bool keeps_fp8 = false;        ///< weights that are stored in E4M3 keep it, without a quantization
   bool keeps_w4 = false;         ///< weights that are stored in 4 bits keep them, without a quantization
-  bool keeps_w4_halves = false;  ///< those with groups of 16 columns too
+  bool keeps_all_codes = false;  ///< those in other codes of tensor/w4.h too, and several kinds together
   int32_t threads = 0;           ///< that decode and quantize; 0: one per processor
 };
 
@@ -75,7 +75,7 @@ class WeightParts {
   [[nodiscard]] tensor::W8Matrix matrix(const WeightPart& part, PackingMemory& memory) const;
   /// Returns a part that is stored in E4M3, in place.
   [[nodiscard]] tensor::Fp8Matrix fp8_matrix(std::string_view name) const;
-  /// Returns weights that are packed together in 4 bits: as stored if all of them are, or quantized.
+  /// Returns weights that are packed together in codes, as stored or quantized: see model::w4_matrices().
   [[nodiscard]] std::vector<tensor::W4Matrix> w4_matrices(std::span<const std::string> names,
                                                           PackingMemory& memory) const;
 
@@ -84,7 +84,8 @@ class WeightParts {
   [[nodiscard]] Result<WeightPart> find(const TensorSpec& spec) const;
   [[nodiscard]] Result<void> find_rows(const TensorSpec& spec, tensor::TermRange own, WeightPart& part) const;
   [[nodiscard]] Result<std::optional<weights::StoredWeight>> find_stored(const TensorSpec& spec) const;
-  /// Returns the parts as sources of 4 bits, without their floating point.
+  [[nodiscard]] KeptCodes kept_codes() const;
+  /// Returns the parts as sources of codes, without their floating point.
   [[nodiscard]] std::vector<W4Source> w4_sources(std::span<const std::string> names) const;
 
   const Checkpoint& checkpoint_;

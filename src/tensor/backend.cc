@@ -51,6 +51,10 @@ std::unique_ptr<PackedWeight> Backend::pack_sharded_fp8(const Fp8Matrix&, const 
   CHECK(false, "{} packs no weights in FP8", description());
 }
 
+std::unique_ptr<EmbeddingTable> Backend::make_decoding_embedding(int64_t, int64_t, ReadRowsFn) {
+  CHECK(false, "{}: does not decode the rows of embeddings", description());
+}
+
 std::unique_ptr<PackedWeight> Backend::pack_w4(std::span<const W4Matrix>) {
   CHECK(false, "{} packs no weights of 4 bits", description());
 }

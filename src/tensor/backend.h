@@ -214,7 +214,7 @@ struct WorkBounds {
 
 /// The revision of the arithmetic. It grows with every change of the bits that any backend computes, so that no build
 /// loads pages that other kernels have stored.
-inline constexpr int kArithmeticRevision = 6;
+inline constexpr int kArithmeticRevision = 7;
 
 /// Interface to one device: memory, streams, and the ops of a decoder layer. Owned by a stage. Ops and uploads run
 /// only inside submitted work; allocation and packing may run on any thread.
@@ -253,11 +253,11 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w8(std::span<const W8Matrix> parts, W8Activations inputs);
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_gate_up_w8(const W8Matrix& gate, const W8Matrix& up,
                                                                       W8Activations inputs);
-  /// Returns whether pack_w4 and its kin exist, which keep weights at 4 bits. Where quantizes_inputs() says so, they
-  /// quantize inputs to int8, 32 neighbours with one f32 scale.
+  /// Returns whether pack_w4 and its kin exist, which keep weights in codes of 4 bits. Where quantizes_inputs() says
+  /// so, they quantize inputs to int8, 32 neighbours with one f32 scale.
   [[nodiscard]] virtual bool packs_w4() const { return false; }
-  /// Returns whether they take matrices with half_scales.
-  [[nodiscard]] virtual bool packs_w4_halves() const { return false; }
+  /// Returns whether they also take codes of 8 bits, half_scales, and matrices of several kinds together.
+  [[nodiscard]] virtual bool packs_all_codes() const { return false; }
   /// Returns whether matrices can be packed together.
   [[nodiscard]] virtual bool fit_together(std::span<const W4Matrix> /*parts*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<PackedWeight> pack_w4(std::span<const W4Matrix> parts);
@@ -284,6 +284,10 @@ class Backend {
                                                                    RankPosition position) = 0;
   /// Makes an embedding table. It may keep reading `table.data`, which must outlive it.
   [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_embedding(const HostTensor& table) = 0;
+  /// Returns whether make_decoding_embedding exists: a table [rows, cols] whose threads call `read` for tokens' rows.
+  [[nodiscard]] virtual bool decodes_embeddings() const { return false; }
+  [[nodiscard]] virtual std::unique_ptr<EmbeddingTable> make_decoding_embedding(int64_t rows, int64_t cols,
+                                                                                ReadRowsFn read);
   /// Packs kv_b_proj's rows of a rank's heads, [heads·(nope_dim + value_dim), latent_dim]. Per head the rows for the
   /// key precede those for the value. It requires Feature::kLatentAttention.
   [[nodiscard]] virtual std::unique_ptr<LatentExpansion> pack_latent_expansion(const HostTensor& kv_b,

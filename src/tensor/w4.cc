@@ -131,12 +131,15 @@ void quantize_rows(const ReadRowsFn& read, int64_t begin, int64_t end, W4Storage
 
 }  // namespace
 
+bool share_w4_layout(const W4Matrix& left, const W4Matrix& right) {
+  return left.bits == right.bits && left.values == right.values && left.half_kind == right.half_kind &&
+         (left.offsets == W4Offsets::kMinimums) == (right.offsets == W4Offsets::kMinimums);
+}
+
 bool fit_together_w4(std::span<const W4Matrix> parts) {
   const W4Matrix& first = parts.front();
-  return std::ranges::all_of(parts, [&first](const W4Matrix& part) {
-    return part.values == first.values && (part.half_scales != nullptr) == (first.half_scales != nullptr) &&
-           (part.offsets == W4Offsets::kMinimums) == (first.offsets == W4Offsets::kMinimums);
-  });
+  return first.bits == 4 &&
+         std::ranges::all_of(parts, [&first](const W4Matrix& part) { return share_w4_layout(part, first); });
 }
 
 std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets) {
@@ -150,13 +153,17 @@ std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets) {
 
 uint8_t W4Matrix::code(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
+  if (bits == 8) return codes[row * row_bytes() + at];
   return codes[row * row_bytes() + at / 2] >> (at % 2 * 4) & 15;
 }
 
 float W4Matrix::scale(int64_t row, int64_t col) const {
   const int64_t at = first_col + col;
   const float scale = element(scales, scale_dtype, row * groups() + at / group);
-  if (half_scales != nullptr) return scale * kE4M3[half_scales[row * halves() + at / kW4Half]];
+  if (half_scales != nullptr) {
+    const uint8_t factor = half_scales[row * halves() + at / kW4Half];
+    return scale * (half_kind == W4HalfScales::kE4M3 ? kE4M3[factor] : static_cast<float>(static_cast<int8_t>(factor)));
+  }
   if (unit_scales == nullptr) return scale;
   return scale * static_cast<float>(unit_scales[row * units() + at / kW4Unit]);
 }
@@ -174,8 +181,8 @@ size_t W4Matrix::bytes() const {
                           (offsets == W4Offsets::kZeroPoints ? 1 : 0);
   const int64_t each_unit =
       (unit_scales != nullptr ? 1 : 0) + (unit_minimums != nullptr ? 1 : 0) + (half_scales != nullptr ? 2 : 0);
-  return static_cast<size_t>(
-      rows * ((cols + 1) / 2 + (cols + group - 1) / group * each_group + (cols + kW4Unit - 1) / kW4Unit * each_unit));
+  return static_cast<size_t>(rows * ((cols * bits + 7) / 8 + (cols + group - 1) / group * each_group +
+                                     (cols + kW4Unit - 1) / kW4Unit * each_unit));
 }
 
 W4Matrix W4Storage::view() const {
@@ -184,6 +191,7 @@ W4Matrix W4Storage::view() const {
           .rows = rows,
           .cols = cols,
           .stored_cols = cols,
+          .bits = bits,
           .values = values,
           .offsets = offsets,
           .group = group,
@@ -194,6 +202,7 @@ W4Matrix W4Storage::view() const {
           .minimums = or_null(minimums),
           .unit_scales = or_null(unit_scales),
           .unit_minimums = or_null(unit_minimums),
+          .half_kind = half_kind,
           .half_scales = or_null(half_scales)};
 }
 
@@ -231,10 +240,12 @@ W4Storage padded_rows(const W4Matrix& matrix, int64_t count) {
   W4Storage storage{.name = matrix.name,
                     .rows = count,
                     .cols = matrix.cols,
+                    .bits = matrix.bits,
                     .values = matrix.values,
                     .offsets = matrix.offsets,
                     .group = matrix.group,
-                    .scale_dtype = matrix.scale_dtype};
+                    .scale_dtype = matrix.scale_dtype,
+                    .half_kind = matrix.half_kind};
   const auto copy = [&](auto& to, const auto* from, int64_t per_row) {
     if (from == nullptr) return;
     to.resize(static_cast<size_t>(count * per_row));
@@ -275,6 +286,7 @@ W4Storage quantize_w4(const std::string& name, int64_t rows, int64_t cols, const
 
 void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out) {
   const std::array<int8_t, 16> integers = w4_integers(matrix.values, matrix.offsets);
+  const int byte_offset = matrix.offsets == W4Offsets::kZeroPoints ? 0 : 128;
   float scale = 0.0f;
   float minimum = 0.0f;
   int zero = 0;
@@ -286,7 +298,9 @@ void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t cou
       if (matrix.offsets == W4Offsets::kZeroPoints)
         zero = matrix.zero_points[row * matrix.groups() + at / matrix.group];
     }
-    out[i] = static_cast<float>(integers[matrix.code(row, col)] - zero) * scale + minimum;
+    const int code = matrix.code(row, col);
+    const int integer = matrix.bits == 4 ? integers[static_cast<size_t>(code)] : code - byte_offset;
+    out[i] = static_cast<float>(integer - zero) * scale + minimum;
   }
 }
 

@@ -11,12 +11,13 @@
 #include "tensor/host_tensor.h"
 #include "tensor/sum_shards.h"
 
-/// Weights of 4 bits. A weight is the integer that its code stands for times the scale of its group, which are
-/// neighbours along the input dimension. Zero points or minimums shift the weights of a group.
+/// Weights in codes of 4 bits, or of 8 that hold integers of 5 to 8 bits. A weight is the integer that its code stands
+/// for times the scale of its group, which are neighbours along the input dimension. Zero points or minimums shift the
+/// weights of a group.
 ///
-/// One description holds the 4-bit formats of other libraries without loss: integers with zero points (compressed-
-/// tensors, GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4. Other formats with groups of fewer than 32
-/// inputs do not fit.
+/// One description holds the formats of other libraries without loss: integers with zero points (compressed-tensors,
+/// GPTQ, AWQ), Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, and in bytes Q5_0, Q5_1, Q5_K, Q6_K and Q8_0. Other
+/// formats with groups of fewer than 32 inputs do not fit.
 namespace millrace::tensor {
 
 /// Inputs per unit, whose activations share a scale. Groups are multiples of it.
@@ -26,7 +27,8 @@ inline constexpr int64_t kW4Half = kW4Unit / 2;
 
 /// The integers that codes stand for.
 enum class W4Values : uint8_t {
-  kInteger,    ///< the code, minus 8 where groups have neither zero points nor minimums
+  kInteger,    ///< the code: of 4 bits minus 8 where groups have neither zero points nor minimums, a byte minus 128
+               ///< where groups have no zero points
   kTwiceE2M1,  ///< twice the values of E2M1, which are whole numbers
   kIq4,        ///< the table of ggml's IQ4_NL
 };
@@ -38,6 +40,9 @@ enum class W4Offsets : uint8_t {
   kMinimums,    ///< a number is added to the weight
 };
 
+/// What the factors of the scales of each 16 columns are.
+enum class W4HalfScales : uint8_t { kNone, kE4M3, kInt8 };
+
 /// Returns the integers of the 16 codes.
 [[nodiscard]] std::array<int8_t, 16> w4_integers(W4Values values, W4Offsets offsets);
 
@@ -48,25 +53,26 @@ struct W4Matrix {
   int64_t cols = 0;
   int64_t first_col = 0;    ///< within the stored rows, a multiple of kW4Unit
   int64_t stored_cols = 0;  ///< of the stored rows
+  int bits = 4;             ///< of a code: 4, or 8 for integers only
   W4Values values = W4Values::kInteger;
   W4Offsets offsets = W4Offsets::kNone;
   int64_t group = kW4Unit;  ///< columns per scale, a multiple of kW4Unit
   DType scale_dtype = DType::kBF16;
-  const uint8_t* codes = nullptr;        // [rows, row_bytes()], the code of an even column in the lower half
+  const uint8_t* codes = nullptr;        // [rows, row_bytes()]; of 4 bits an even column's in the lower half
   const std::byte* scales = nullptr;     // [rows, groups()]
   const uint8_t* zero_points = nullptr;  // [rows, groups()] of kZeroPoints
   const std::byte* minimums = nullptr;   // [rows, groups()] of kMinimums, of scale_dtype
   // Further factors of the scales and minimums of each 32 columns; null: 1.
   const int8_t* unit_scales = nullptr;    // [rows, units()]
   const int8_t* unit_minimums = nullptr;  // [rows, units()]
-  // Further factors of the scales of each 16 columns, in E4M3 without NaN; null: 1. They exclude offsets and
-  // unit_scales.
-  const uint8_t* half_scales = nullptr;  // [rows, halves()]
+  // Further factors of the scales of each 16 columns, none of them NaN. They exclude offsets and unit_scales.
+  W4HalfScales half_kind = W4HalfScales::kNone;
+  const uint8_t* half_scales = nullptr;  // [rows, halves()], or null
 
   [[nodiscard]] int64_t groups() const { return (stored_cols + group - 1) / group; }
   [[nodiscard]] int64_t units() const { return (stored_cols + kW4Unit - 1) / kW4Unit; }
   [[nodiscard]] int64_t halves() const { return (stored_cols + kW4Half - 1) / kW4Half; }
-  [[nodiscard]] int64_t row_bytes() const { return (stored_cols + 1) / 2; }
+  [[nodiscard]] int64_t row_bytes() const { return (stored_cols * bits + 7) / 8; }
   /// Returns the code of a weight.
   [[nodiscard]] uint8_t code(int64_t row, int64_t col) const;
   /// Returns the scale, or the minimum, of a weight with all its factors.
@@ -76,11 +82,12 @@ struct W4Matrix {
   [[nodiscard]] size_t bytes() const;
 };
 
-/// A 4-bit matrix that owns its memory. Members are as in W4Matrix.
+/// Such a matrix that owns its memory. Members are as in W4Matrix.
 struct W4Storage {
   std::string name;
   int64_t rows = 0;
   int64_t cols = 0;
+  int bits = 4;
   W4Values values = W4Values::kInteger;
   W4Offsets offsets = W4Offsets::kNone;
   int64_t group = kW4Unit;
@@ -91,6 +98,7 @@ struct W4Storage {
   std::vector<std::byte> minimums;
   std::vector<int8_t> unit_scales;
   std::vector<int8_t> unit_minimums;
+  W4HalfScales half_kind = W4HalfScales::kNone;
   std::vector<uint8_t> half_scales;
   [[nodiscard]] W4Matrix view() const;
 };
@@ -117,8 +125,10 @@ inline constexpr int64_t kReadRows = 32;
 /// Dequantizes `count` weights of a row from column `first` on.
 void read_floats(const W4Matrix& matrix, int64_t row, int64_t first, int64_t count, float* out);
 
-/// Returns whether matrices can be packed together: codes of the same integers, not minimums with other offsets, and
-/// half_scales in all or none.
+/// Returns whether matrices share a layout: codes of as many bits and of the same integers, not minimums with other
+/// offsets, and the same half_scales.
+[[nodiscard]] bool share_w4_layout(const W4Matrix& left, const W4Matrix& right);
+/// Returns whether matrices have 4-bit codes in one layout.
 [[nodiscard]] bool fit_together_w4(std::span<const W4Matrix> parts);
 
 }  // namespace millrace::tensor

@@ -17,18 +17,26 @@ using tensor::DType;
 using tensor::kW4Half;
 using tensor::kW4Unit;
 using tensor::TermRange;
+using tensor::W4HalfScales;
 using tensor::W4Offsets;
 using tensor::W4Storage;
 using tensor::W4Values;
 
-// ggml's numbers of the types of 4 bits.
+// ggml's numbers of the types in codes of 4 bits or more.
 constexpr uint32_t kQ4_0 = 2;
 constexpr uint32_t kQ4_1 = 3;
+constexpr uint32_t kQ5_0 = 6;
+constexpr uint32_t kQ5_1 = 7;
+constexpr uint32_t kQ8_0 = 8;
 constexpr uint32_t kQ4_K = 12;
+constexpr uint32_t kQ5_K = 13;
+constexpr uint32_t kQ6_K = 14;
 constexpr uint32_t kIq4_NL = 20;
 constexpr uint32_t kIq4_XS = 23;
 constexpr uint32_t kMxfp4 = 39;
+constexpr uint32_t kNvfp4 = 40;
 constexpr int64_t kFactorBlock = 256;
+constexpr int kByteOffset = 128;  // of codes of 8 bits
 
 std::optional<W4Kind> kind_of_blocks(uint32_t type) {
   switch (type) {
@@ -38,6 +46,12 @@ std::optional<W4Kind> kind_of_blocks(uint32_t type) {
     case kIq4_NL:
     case kIq4_XS: return W4Kind{.values = W4Values::kIq4};
     case kMxfp4: return W4Kind{.values = W4Values::kTwiceE2M1};
+    case kNvfp4: return W4Kind{.values = W4Values::kTwiceE2M1, .half_scales = W4HalfScales::kE4M3};
+    case kQ5_0:
+    case kQ8_0: return W4Kind{.bits = 8};
+    case kQ5_1:
+    case kQ5_K: return W4Kind{.bits = 8, .has_minimums = true};
+    case kQ6_K: return W4Kind{.bits = 8, .half_scales = W4HalfScales::kInt8};
     default: return std::nullopt;
   }
 }
@@ -73,8 +87,9 @@ class CodeConverter {
       : weight_(weight),
         is_nvfp4_(is_nvfp4(weight)),
         groups_(is_nvfp4_ ? 1 : weight.group_count()),
-        has_zeros_(weight.codes.kind == CodeKind::kUnsigned &&
-                   !(weight.zeros.order == ZeroArray::Order::kConstant && weight.zeros.constant == 8)) {}
+        bits_(weight.codes.bits > 4 ? 8 : 4),
+        shift_(bits_ == 8 ? kByteOffset - weight.zeros.constant : 0),
+        has_zeros_(weight.codes.kind == CodeKind::kUnsigned && !has_shared_zero(weight)) {}
 
   [[nodiscard]] W4Storage describe(TermRange rows) const {
     const bool is_e2m1 = weight_.codes.kind == CodeKind::kE2M1;
@@ -82,10 +97,12 @@ class CodeConverter {
     W4Storage storage{.name = weight_.name,
                       .rows = rows.size(),
                       .cols = weight_.cols,
+                      .bits = bits_,
                       .values = is_e2m1 ? W4Values::kTwiceE2M1 : W4Values::kInteger,
                       .offsets = has_zeros_ ? W4Offsets::kZeroPoints : W4Offsets::kNone,
                       .group = weight_.group_cols > 0 && !is_nvfp4_ ? weight_.group_cols : whole,
-                      .scale_dtype = scale_dtype(rows)};
+                      .scale_dtype = scale_dtype(rows),
+                      .half_kind = is_nvfp4_ ? W4HalfScales::kE4M3 : W4HalfScales::kNone};
     const auto count = static_cast<size_t>(rows.size() * groups_);
     storage.codes.resize(static_cast<size_t>(rows.size() * storage.view().row_bytes()));
     storage.scales.resize(count * tensor::size_of(storage.scale_dtype));
@@ -110,8 +127,21 @@ class CodeConverter {
   }
 
  private:
+  /// Returns whether the zero point of all codes is the one of codes in memory, or becomes it when they are shifted.
+  static bool has_shared_zero(const StoredWeight& weight) {
+    if (weight.zeros.order != ZeroArray::Order::kConstant) return false;
+    const int bits = weight.codes.bits;
+    return bits > 4 ? (1 << bits) - 1 - weight.zeros.constant < kByteOffset && weight.zeros.constant <= kByteOffset
+                    : weight.zeros.constant == 8;
+  }
+
   void pack(const uint8_t* codes, uint8_t* out) const {
     int64_t k = 0;
+    if (bits_ == 8) {
+      const int shift = has_zeros_ ? 0 : shift_;
+      for (; k < weight_.cols; ++k) out[k] = static_cast<uint8_t>(codes[k] + shift);
+      return;
+    }
     for (; k + 1 < weight_.cols; k += 2) out[k / 2] = static_cast<uint8_t>(codes[k] | codes[k + 1] << 4);
     if (k < weight_.cols) out[k / 2] = codes[k];
   }
@@ -165,6 +195,8 @@ class CodeConverter {
   const StoredWeight& weight_;
   const bool is_nvfp4_;
   const int64_t groups_;
+  const int bits_;   // of a code in memory
+  const int shift_;  // of codes of 8 bits without zero points
   const bool has_zeros_;
 };
 
@@ -182,17 +214,21 @@ class BlockConverter {
     W4Storage storage{.name = weight_.name,
                       .rows = rows.size(),
                       .cols = weight_.cols,
+                      .bits = kind.bits,
                       .values = kind.values,
                       .offsets = kind.has_minimums ? W4Offsets::kMinimums : W4Offsets::kNone,
                       .group = block_weights_,
-                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16};
+                      .scale_dtype = type_ == kMxfp4 ? DType::kBF16 : DType::kF16,
+                      .half_kind = kind.half_scales};
+    if (type_ == kNvfp4) return describe_nvfp4(storage);
     const auto blocks = static_cast<size_t>(rows.size() * weight_.cols / block_weights_);
     const auto units = static_cast<size_t>(rows.size() * weight_.cols / kW4Unit);
-    storage.codes.resize(units * kW4Unit / 2);
+    storage.codes.resize(units * kW4Unit * static_cast<size_t>(kind.bits) / 8);
     storage.scales.resize(blocks * 2);
     if (kind.has_minimums) storage.minimums.resize(blocks * 2);
-    if (block_weights_ == kFactorBlock) storage.unit_scales.resize(units);
-    if (type_ == kQ4_K) storage.unit_minimums.resize(units);
+    if (type_ == kQ6_K) storage.half_scales.resize(2 * units);
+    if (block_weights_ == kFactorBlock && type_ != kQ6_K) storage.unit_scales.resize(units);
+    if (type_ == kQ4_K || type_ == kQ5_K) storage.unit_minimums.resize(units);
     return storage;
   }
 
@@ -207,8 +243,22 @@ class BlockConverter {
   }
 
  private:
+  /// Describes NVFP4: one scale of a row, which is the factor of the tensor.
+  [[nodiscard]] W4Storage describe_nvfp4(W4Storage& storage) const {
+    const float scale = 0.5f * weight_.blocks.factor;
+    storage.group = weight_.cols;
+    storage.scale_dtype = DType::kF32;
+    storage.codes.resize(static_cast<size_t>(storage.rows * weight_.cols / 2));
+    storage.scales.resize(static_cast<size_t>(storage.rows) * sizeof(scale));
+    for (int64_t row = 0; row < storage.rows; ++row)
+      std::memcpy(storage.scales.data() + static_cast<size_t>(row) * sizeof(scale), &scale, sizeof(scale));
+    storage.half_scales.resize(static_cast<size_t>(storage.rows * weight_.cols / kW4Half));
+    return std::move(storage);
+  }
+
   void convert_block(const uint8_t* block, int64_t index, W4Storage& storage) const {
-    uint8_t* const codes = storage.codes.data() + index * block_weights_ / 2;
+    uint8_t* const codes = storage.codes.data() + index * block_weights_ * storage.bits / 8;
+    if (type_ == kNvfp4) return convert_nvfp4(block, index, codes, storage);
     std::byte* const scale = storage.scales.data() + index * 2;
     switch (type_) {
       case kQ4_0:
@@ -222,7 +272,18 @@ class BlockConverter {
         std::memcpy(scale, &value.bits, 2);
         return pack_halves(block + 1, codes);
       }
-      case kQ4_K: return convert_q4_k(block, index, codes, storage);
+      case kQ8_0:
+        std::memcpy(scale, block, 2);
+        for (int i = 0; i < kW4Unit; ++i) codes[i] = static_cast<uint8_t>(block[2 + i] ^ kByteOffset);
+        return;
+      case kQ5_0: std::memcpy(scale, block, 2); return widen_fifths(block + 2, kByteOffset - 16, codes);
+      case kQ5_1:
+        std::memcpy(scale, block, 2);
+        std::memcpy(storage.minimums.data() + index * 2, block + 2, 2);
+        return widen_fifths(block + 4, kByteOffset, codes);
+      case kQ6_K: return convert_q6_k(block, index, codes, storage);
+      case kQ4_K:
+      case kQ5_K: return convert_q4_k(block, index, codes, storage);
       default: return convert_iq4_xs(block, index, codes, storage);
     }
   }
@@ -237,6 +298,43 @@ class BlockConverter {
     }
   }
 
+  /// Converts 32 codes of 5 bits: the fifth ones, then halves of 4 bits.
+  static void widen_fifths(const uint8_t* from, int offset, uint8_t* out) {
+    uint32_t fifths = 0;
+    std::memcpy(&fifths, from, sizeof(fifths));
+    for (unsigned i = 0; i < 16; ++i) {
+      const unsigned low = (from[4 + i] & 15u) | (fifths >> i & 1u) << 4;
+      const unsigned high = (from[4 + i] >> 4u) | (fifths >> (i + 16) & 1u) << 4;
+      out[i] = static_cast<uint8_t>(low + static_cast<unsigned>(offset));
+      out[16 + i] = static_cast<uint8_t>(high + static_cast<unsigned>(offset));
+    }
+  }
+
+  static void convert_q6_k(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+    std::memcpy(storage.scales.data() + index * 2, block + 208, 2);
+    std::memcpy(storage.half_scales.data() + index * kFactorBlock / kW4Half, block + 192, kFactorBlock / kW4Half);
+    for (int i = 0; i < kFactorBlock; ++i) {
+      const int half = i / 128;
+      const int within = i % 128;
+      const int low = block[half * 64 + within % 64] >> (within / 64 * 4) & 15;
+      const int high = block[128 + half * 32 + within % 32] >> (within / 32 * 2) & 3;
+      codes[i] = static_cast<uint8_t>((low | high << 4) - 32 + kByteOffset);
+    }
+  }
+
+  static void convert_nvfp4(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
+    for (int half = 0; half < 4; ++half) {
+      const auto scale = static_cast<uint8_t>(block[half] & 0x7F);
+      storage.half_scales[static_cast<size_t>(index * 4 + half)] = scale == 0x7F ? uint8_t{0} : scale;
+      const uint8_t* const nibbles = block + 4 + half * 8;
+      for (int i = 0; i < 4; ++i) {
+        codes[half * 8 + i] = static_cast<uint8_t>((nibbles[2 * i] & 15) | (nibbles[2 * i + 1] & 15) << 4);
+        codes[half * 8 + 4 + i] = static_cast<uint8_t>((nibbles[2 * i] >> 4) | (nibbles[2 * i + 1] & 0xF0));
+      }
+    }
+  }
+
+  /// Converts Q4_K, and Q5_K, which has fifth bits of all blocks before the other four.
   static void convert_q4_k(const uint8_t* block, int64_t index, uint8_t* codes, W4Storage& storage) {
     std::memcpy(storage.scales.data() + index * 2, block, 2);
     uint16_t minimum = 0;
@@ -250,9 +348,13 @@ class BlockConverter {
       const int least = unit < 4 ? packed[unit + 4] & 63 : (packed[unit + 4] >> 4) | (packed[unit] >> 6) << 4;
       storage.unit_scales[at] = static_cast<int8_t>(scale);
       storage.unit_minimums[at] = static_cast<int8_t>(least);
-      const uint8_t* const nibbles = block + 16 + unit / 2 * kW4Unit;
+      const uint8_t* const nibbles = block + (storage.bits == 8 ? 48 : 16) + unit / 2 * kW4Unit;
       const int shift = unit % 2 * 4;
-      for (int i = 0; i < 16; ++i) {
+      for (int i = 0; storage.bits == 8 && i < kW4Unit; ++i) {
+        const int code = (nibbles[i] >> shift & 15) | (block[16 + i] >> unit & 1) << 4;
+        codes[unit * kW4Unit + i] = static_cast<uint8_t>(code + kByteOffset);
+      }
+      for (int i = 0; storage.bits == 4 && i < 16; ++i) {
         codes[unit * 16 + i] =
             static_cast<uint8_t>((nibbles[2 * i] >> shift & 15) | (nibbles[2 * i + 1] >> shift & 15) << 4);
       }
@@ -288,21 +390,22 @@ W4Storage convert(const Converter& converter, TermRange rows, int32_t threads) {
 
 std::optional<W4Kind> w4_kind(const StoredWeight& weight) {
   if (weight.has_blocks()) {
-    if (weight.blocks.factor != 1.0f || !weight.blocks.column_order.is_in_order()) return std::nullopt;
+    const bool has_factor = weight.blocks.factor != 1.0f && weight.blocks.ggml_type != kNvfp4;
+    if (has_factor || !weight.blocks.column_order.is_in_order()) return std::nullopt;
     return kind_of_blocks(weight.blocks.ggml_type);
   }
-  if (is_nvfp4(weight)) return W4Kind{.values = W4Values::kTwiceE2M1, .has_half_scales = true};
+  if (is_nvfp4(weight)) return W4Kind{.values = W4Values::kTwiceE2M1, .half_scales = W4HalfScales::kE4M3};
   const ScaleArray& scales = weight.scales;
   const bool has_scales = scales.kind != ScaleKind::kNone && scales.kind != ScaleKind::kE4M3 && scales.factor == 1.0f &&
                           scales.divisor == 1.0f;
-  if (weight.codes.bits > 4 || !has_plain_groups(weight) || !has_scales) return std::nullopt;
+  if (!has_plain_groups(weight) || !has_scales) return std::nullopt;
   if (weight.codes.kind == CodeKind::kE2M1) return W4Kind{.values = W4Values::kTwiceE2M1};
-  if (weight.codes.kind == CodeKind::kUnsigned) return W4Kind{};
+  if (weight.codes.kind == CodeKind::kUnsigned) return W4Kind{.bits = weight.codes.bits > 4 ? 8 : 4};
   return std::nullopt;
 }
 
 W4Storage to_w4(const StoredWeight& weight, TermRange rows, int32_t threads) {
-  CHECK(w4_kind(weight), "{} has no 4 bits", weight.name);
+  CHECK(w4_kind(weight), "{} has no codes that tensor/w4.h describes", weight.name);
   if (weight.has_blocks()) return convert(BlockConverter(weight), rows, threads);
   return convert(CodeConverter(weight), rows, threads);
 }

@@ -9,17 +9,19 @@
 
 namespace millrace::weights {
 
-/// What matrices that are packed together in 4 bits have in common.
+/// What matrices that are packed in one layout of tensor/w4.h have in common.
 struct W4Kind {
+  int bits = 4;  ///< of a code in memory
   tensor::W4Values values = tensor::W4Values::kInteger;
   bool has_minimums = false;
-  bool has_half_scales = false;
+  tensor::W4HalfScales half_scales = tensor::W4HalfScales::kNone;
 
   friend bool operator==(const W4Kind&, const W4Kind&) = default;
 };
 
-/// Returns the kind of a weight that tensor/w4.h describes without loss; nothing for others. Those are formats of more
-/// than 4 bits, with groups of fewer than 32 columns other than NVFP4, or with groups of scattered columns.
+/// Returns the kind of a weight that tensor/w4.h describes without loss; nothing for others. Those are floating point
+/// of more than 4 bits, groups of fewer than 32 columns other than those of NVFP4 and Q6_K, and groups of scattered
+/// columns.
 [[nodiscard]] std::optional<W4Kind> w4_kind(const StoredWeight& weight);
 
 /// Converts some rows of a weight of such a kind, on at most `threads` threads; 0: one per processor. The values are

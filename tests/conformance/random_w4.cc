@@ -5,6 +5,7 @@
 namespace millrace::test {
 
 using tensor::DType;
+using tensor::W4HalfScales;
 using tensor::W4Matrix;
 using tensor::W4Offsets;
 using tensor::W4Storage;
@@ -28,10 +29,18 @@ void append(std::vector<std::byte>& bytes, DType dtype, float value) {
 
 }  // namespace
 
+std::vector<W4Kind> w4_kinds_of(const tensor::Backend& backend) {
+  std::vector<W4Kind> kinds;
+  if (backend.packs_w4()) kinds.assign(std::begin(kW4Kinds), std::end(kW4Kinds));
+  if (backend.packs_all_codes()) kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  return kinds;
+}
+
 W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& kind) {
   W4Storage storage{.name = "weight",
                     .rows = rows,
                     .cols = cols,
+                    .bits = kind.bits,
                     .values = kind.values,
                     .offsets = kind.offsets,
                     .group = kind.group,
@@ -42,19 +51,22 @@ W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& ki
                     .minimums = {},
                     .unit_scales = {},
                     .unit_minimums = {},
+                    .half_kind = kind.half_scales,
                     .half_scales = {}};
   const W4Matrix shape = storage.view();
   const auto number = [&random](int64_t low, int64_t high) { return static_cast<int>(random.integer(low, high)); };
   for (int64_t i = 0; i < rows * shape.row_bytes(); ++i) storage.codes.push_back(static_cast<uint8_t>(number(0, 255)));
   // Weights are about 1 in size.
   const float size = (kind.values == W4Values::kIq4 ? 0x1p-6f : 0x1p-3f) * (kind.has_factors ? 0x1p-4f : 1.0f) *
-                     (kind.has_half_scales ? 0x1p-3f : 1.0f);
+                     (kind.half_scales == W4HalfScales::kE4M3 ? 0x1p-3f : 1.0f) *
+                     (kind.half_scales == W4HalfScales::kInt8 ? 0x1p-5f : 1.0f) * (kind.bits == 8 ? 0x1p-4f : 1.0f);
   const auto draw = [&] {
     return (number(0, 1) == 0 ? -size : size) * (1.0f + static_cast<float>(number(0, 1023)) / 1024.0f);
   };
   for (int64_t i = 0; i < rows * shape.groups(); ++i) {
     append(storage.scales, kind.scale_dtype, draw());
-    if (kind.offsets == W4Offsets::kZeroPoints) storage.zero_points.push_back(static_cast<uint8_t>(number(0, 16)));
+    if (kind.offsets == W4Offsets::kZeroPoints)
+      storage.zero_points.push_back(static_cast<uint8_t>(kind.bits == 8 ? number(100, 160) : number(0, 16)));
     if (kind.offsets == W4Offsets::kMinimums) append(storage.minimums, kind.scale_dtype, 4.0f * draw());
   }
   for (int64_t i = 0; kind.has_factors && i < rows * shape.units(); ++i) {
@@ -62,8 +74,10 @@ W4Storage random_w4(Random& random, int64_t rows, int64_t cols, const W4Kind& ki
     if (kind.offsets == W4Offsets::kMinimums) storage.unit_minimums.push_back(static_cast<int8_t>(number(0, 63)));
   }
   // Factors are 1 to 16, and some are zero.
-  for (int64_t i = 0; kind.has_half_scales && i < rows * shape.halves(); ++i)
+  for (int64_t i = 0; kind.half_scales == W4HalfScales::kE4M3 && i < rows * shape.halves(); ++i)
     storage.half_scales.push_back(static_cast<uint8_t>(number(0, 9) == 0 ? 0 : number(0x38, 0x58)));
+  for (int64_t i = 0; kind.half_scales == W4HalfScales::kInt8 && i < rows * shape.halves(); ++i)
+    storage.half_scales.push_back(static_cast<uint8_t>(number(-64, 63)));
   return storage;
 }
 

@@ -1,6 +1,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <set>
 
 #include "conformance/harness.h"
 
@@ -28,6 +30,36 @@ TEST_CASE("embed reads rows of any dtype and zeros for unknown tokens") {
       const Values wanted = reference::rounded(reference::embed(table.tensor(), tokens), backend_case.table_dtype);
       check_close(got, wanted, 0.0, 0.0);
     }
+  }
+}
+
+TEST_CASE("embed decodes the rows of tokens alone") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 79);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->decodes_embeddings()) continue;
+    INFO(backend_case.name);
+    const int64_t width = random.integer(1, 70);
+    const HostMatrix table(random.normal(50 * width), DType::kF32, 50, width);
+    std::mutex mutex;
+    std::multiset<int64_t> decoded;
+    const auto read = [&](int64_t first, int64_t count, float* out) {
+      const std::scoped_lock lock(mutex);
+      REQUIRE(count == 1);
+      decoded.insert(first);
+      tensor::read_floats(table.tensor(), first * width, count * width, out);
+    };
+    const auto embedding = backend->make_decoding_embedding(50, width, read);
+    const std::vector<TokenId> tokens = {3, 49, 0, -1, 50, 3, 100000};
+    Values got;
+    backend->run_and_wait([&] {
+      const DeviceMatrix hidden = make_matrix(*backend, backend->hidden_dtype(), 7, width);
+      backend->embed(*embedding, backend->upload(tokens), hidden.matrix);
+      got = download(*backend, hidden.matrix);
+    });
+    check_close(got, reference::embed(table.tensor(), tokens), 0.0, 0.0);
+    REQUIRE(decoded == std::multiset<int64_t>{0, 3, 3, 49});
   }
 }
 

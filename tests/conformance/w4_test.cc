@@ -1,4 +1,4 @@
-// Weights of 4 bits: that products with them are products with what they stand for.
+// Weights in codes of 4 and 8 bits: that products with them are products with what they stand for.
 
 #include <array>
 #include <cmath>
@@ -60,8 +60,7 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
   Random random(test_seed() + 70);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->packs_w4()) continue;
-    for (const W4Kind& kind : kW4Kinds) {
+    for (const W4Kind& kind : w4_kinds_of(*backend)) {
       for (const auto& [rows, in, out] : all_sizes(random)) {
         INFO(backend_case.name << ", " << kind.name << ": " << rows << " x " << in << " x " << out);
         const W4Storage storage = random_w4(random, out, in, kind);
@@ -80,7 +79,9 @@ TEST_CASE("a GEMM with 4-bit weights equals one with their real values") {
 TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 71);
-  for (const W4Kind& kind : kW4Kinds) {
+  std::vector<W4Kind> kinds(std::begin(kW4Kinds), std::end(kW4Kinds));
+  kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  for (const W4Kind& kind : kinds) {
     const Sizes sizes{random.integer(1, 40), random.integer(1, 700), random.integer(1, 140)};
     const W4Storage storage = random_w4(random, sizes.out, sizes.in, kind);
     const W4Matrix matrix = storage.view();
@@ -89,7 +90,9 @@ TEST_CASE("4-bit GEMMs have equal bits on every ISA with fused sums") {
     for (const BackendCase& backend_case : backend_cases()) {
       const auto backend = backend_case.make();
       // Without the instruction products are rounded before they are added.
-      if (!backend->packs_w4() || backend_case.name.find("portable") != std::string::npos) continue;
+      if (!(kind.bits == 4 ? backend->packs_w4() : backend->packs_all_codes()) ||
+          backend_case.name.find("portable") != std::string::npos)
+        continue;
       results[backend_case.name] = run(*backend, *backend->pack_w4({&matrix, 1}), false, x);
     }
     for (const auto& [name, result] : results) {
@@ -105,8 +108,7 @@ TEST_CASE("a row of a 4-bit GEMM does not depend on the other rows") {
   Random random(test_seed() + 72);
   for (const BackendCase& backend_case : backend_cases()) {
     const auto backend = backend_case.make();
-    if (!backend->packs_w4()) continue;
-    for (const W4Kind& kind : kW4Kinds) {
+    for (const W4Kind& kind : w4_kinds_of(*backend)) {
       const int64_t in = random.integer(1, 900);
       const int64_t out = random.integer(1, 140);
       const W4Storage storage = random_w4(random, out, in, kind);
@@ -159,12 +161,86 @@ TEST_CASE("4-bit parts with other scales and groups are packed together") {
       const Values wanted = reference::matmul(reference::rounded_to_int8(x, kIn), weights, {}, kIn, out);
       check_close(run(*backend, *backend->pack_w4(parts), false, x), wanted, unit(DType::kF32), error_of_sums(kIn));
     }
+    // CPUs give each kind panels of its own. E4M3 factors exclude other codes everywhere.
     const std::vector<W4Storage> unlike = {random_w4(random, 2, 64, kW4Kinds[0]), random_w4(random, 2, 64, kW4Kinds[5]),
                                            random_w4(random, 2, 64, kW4Kinds[9])};
-    REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}));
-    REQUIRE(!backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}));
+    const bool fits = backend->packs_all_codes();
+    REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[1].view()}) == fits);
+    REQUIRE(backend->fit_together(std::array{unlike[0].view(), unlike[2].view()}) == fits);
     const W4Storage halves = random_w4(random, 2, 64, kW4Kinds[10]);
     REQUIRE(!backend->fit_together(std::array{unlike[2].view(), halves.view()}));
+    const W4Storage zeros = random_w4(random, 2, 64, kW4Kinds[3]);
+    REQUIRE(!backend->fit_together(std::array{unlike[1].view(), zeros.view()}));
+  }
+}
+
+TEST_CASE("parts of several kinds of codes are packed together") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 78);
+  constexpr int64_t kIn = 600;
+  const auto kind = [](std::string_view name) {
+    for (const W4Kind& each : kW4Kinds)
+      if (each.name == name) return each;
+    for (const W4Kind& each : kByteKinds)
+      if (each.name == name) return each;
+    FAIL(name);
+    return W4Kind{};
+  };
+  const std::array<std::array<const char*, 3>, 7> mixtures = {{{"q4_k", "q4_k", "q6_k"},
+                                                               {"q6_k", "q5_k", "q4_k"},
+                                                               {"w4", "q8_0", "q5_1"},
+                                                               {"iq4_xs", "q6_k", "q5_k"},
+                                                               {"mxfp4", "q8_0", "q8_0"},
+                                                               {"gptq", "gptq of 8 bits", "w4"},
+                                                               {"iq4_nl", "q4_1", "q4_0 of none"}}};
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->packs_all_codes()) continue;
+    for (const auto& names : mixtures) {
+      INFO(backend_case.name << ": " << names[0] << ", " << names[1] << ", " << names[2]);
+      std::vector<W4Storage> storages;
+      std::vector<W4Matrix> parts;
+      Values weights;
+      const int64_t pair_rows = random.integer(1, 70);
+      for (size_t i = 0; i < names.size(); ++i) {
+        const int64_t rows = i == 2 ? random.integer(1, 150) : pair_rows;
+        const std::string_view name = names[i] == std::string_view("q4_0 of none") ? "w4" : names[i];
+        storages.push_back(random_w4(random, rows, kIn, kind(name)));
+      }
+      for (const W4Storage& storage : storages) {
+        parts.push_back(storage.view());
+        const Values values = reference::to_floats(parts.back());
+        weights.insert(weights.end(), values.begin(), values.end());
+      }
+      REQUIRE(backend->fit_together(parts));
+      const int64_t out = 2 * pair_rows + parts[2].rows;
+      constexpr int64_t kRows = 45;
+      const Values x = reference::rounded(random.normal(kRows * kIn, 0.2f), backend->compute_dtype());
+      const Values inputs = reference::rounded_to_int8(x, kIn);
+      const auto stack = backend->pack_w4(parts);
+      REQUIRE(stack->out_features() == out);
+      const Values whole = run(*backend, *stack, false, x);
+      check_close(whole, reference::matmul(inputs, weights, {}, kIn, out), unit(DType::kF32), error_of_sums(kIn));
+      const Values first = run(*backend, *stack, false, Values(x.begin(), x.begin() + kIn));
+      const bool same = std::memcmp(first.data(), whole.data(), first.size() * sizeof(float)) == 0;
+      REQUIRE(same);
+      // A part has the bits that it has alone.
+      const Values last = run(*backend, *backend->pack_w4({&parts[2], 1}), false, x);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const bool is_part = std::equal(last.begin() + row * parts[2].rows, last.begin() + (row + 1) * parts[2].rows,
+                                        whole.begin() + row * out + 2 * pair_rows);
+        REQUIRE(is_part);
+      }
+      const auto pair = backend->pack_gate_up_w4(parts[0], parts[1]);
+      const Values wanted =
+          reference::activate({}, reference::matmul(inputs, reference::to_floats(parts[0]), {}, kIn, pair_rows),
+                              reference::matmul(inputs, reference::to_floats(parts[1]), {}, kIn, pair_rows));
+      const Values activated = run(*backend, *pair, true, x);
+      check_close(activated, wanted, unit(backend->compute_dtype()), 4 * error_of_sums(kIn));
+      const Values few = run(*backend, *pair, true, Values(x.begin(), x.begin() + 3 * kIn));
+      const bool equal = std::memcmp(few.data(), activated.data(), few.size() * sizeof(float)) == 0;
+      REQUIRE(equal);
+    }
   }
 }
 
@@ -254,7 +330,9 @@ TEST_CASE("columns and rows of a 4-bit matrix keep their values") {
   INFO("seed " << test_seed());
   Random random(test_seed() + 76);
   constexpr int64_t kCols = 350;
-  for (const W4Kind& kind : kW4Kinds) {
+  std::vector<W4Kind> kinds(std::begin(kW4Kinds), std::end(kW4Kinds));
+  kinds.insert(kinds.end(), std::begin(kByteKinds), std::end(kByteKinds));
+  for (const W4Kind& kind : kinds) {
     INFO(kind.name);
     const W4Storage storage = random_w4(random, 5, kCols, kind);
     const Values all = reference::to_floats(storage.view());

@@ -181,7 +181,9 @@ TEST_CASE("GGUF files give the logits of their decoded weights") {
   REQUIRE(agreement.logits.max() <= max);
   REQUIRE(agreement.logprob_max <= max);
   if (!is_f32) REQUIRE(agreement.logits.rms() <= tolerance.bf16_rms);
-  if (!is_f32) REQUIRE(agreement.logits.kl() <= tolerance.bf16_kl);
+  // Products with codes round their inputs to int8 after bf16.
+  constexpr double kRoundedInputs = 2.0;
+  if (!is_f32) REQUIRE(agreement.logits.kl() <= kRoundedInputs * tolerance.bf16_kl);
   if (is_f32) REQUIRE(agreement.greedy_checked >= 32);
   REQUIRE(agreement.greedy_wrong == 0);
 }

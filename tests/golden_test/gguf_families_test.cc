@@ -108,6 +108,16 @@ TEST_CASE("ranks take their parts of recurrent layers in a file") {
   REQUIRE(test::same_bits({logits_of(model.file, {first.get(), second.get()}, 1)}, {wanted}));
 }
 
+TEST_CASE("mixed codes have the same bits on every count of ranks") {
+  const std::string name = GENERATE(from_range(test::golden_gguf_names()));
+  CAPTURE(name);
+  const std::filesystem::path file = test::read_golden_family(name).folder;
+  const auto first = cpu::make_backend({.threads = 2, .compute_dtype = tensor::DType::kBF16});
+  const auto second = cpu::make_backend({.threads = 1, .compute_dtype = tensor::DType::kBF16});
+  const std::vector<float> wanted = logits_of(file, {first.get()}, 1);
+  REQUIRE(test::same_bits({logits_of(file, {first.get(), second.get()}, 2)}, {wanted}));
+}
+
 TEST_CASE("bf16 arithmetic of GGUF files is near that of safetensors") {
   const GgufConversion conversion = GENERATE(from_range(test::gguf_conversions()));
   CAPTURE(conversion.folder);

@@ -152,7 +152,7 @@ TEST_CASE("Blocks of GGUF decode bit for bit") {
   }
 }
 
-/// Checks that the 4-bit form of a weight stands for the same numbers. Its integers have no negative zero.
+/// Checks that the codes of a weight stand for the same numbers. Its integers have no negative zero.
 void check_w4(const StoredWeight& weight, const std::vector<float>& wanted) {
   for (const int64_t first : {int64_t{0}, weight.rows / 2}) {
     const tensor::W4Storage storage = to_w4(weight, {first, weight.rows}, 2);
@@ -169,7 +169,7 @@ void check_w4(const StoredWeight& weight, const std::vector<float>& wanted) {
   }
 }
 
-TEST_CASE("Weights of 4 bits keep their values as 4 bits") {
+TEST_CASE("Weights of few bits keep their values as codes") {
   struct Case {
     const char* name;
     std::optional<W4Kind> kind;
@@ -178,10 +178,11 @@ TEST_CASE("Weights of 4 bits keep their values as 4 bits") {
        {Case{"ct_w4a16_sym_g32", W4Kind{}}, Case{"ct_w4a16_asym_g32", W4Kind{}}, Case{"gptq_v1_w4_sym_g32", W4Kind{}},
         Case{"gptq_v1_w4_asym_g32", W4Kind{}}, Case{"gptq_v2_w4_asym_g32", W4Kind{}},
         Case{"ct_w3a16_dense_g32", W4Kind{}}, Case{"mxfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1}},
-        Case{"ct_w8a16_channel", {}}, Case{"ct_w4a16_actorder_g8", {}}, Case{"gptq_v1_w4_desc_act_g16", {}},
-        Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
-        Case{"nvfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .has_half_scales = true}},
-        Case{"nvfp4_modelopt", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .has_half_scales = true}}}) {
+        Case{"ct_w8a16_channel", W4Kind{.bits = 8}}, Case{"ct_w4a16_actorder_g8", {}},
+        Case{"gptq_v1_w4_desc_act_g16", {}}, Case{"awq_gemm_w4_g16", {}}, Case{"fp8_block", {}},
+        Case{"nvfp4_ct", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}},
+        Case{"nvfp4_modelopt",
+             W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}}}) {
     CAPTURE(name);
     Vectors vectors(name);
     const element expected = vectors.file["expected"]["a.weight"];
@@ -193,7 +194,7 @@ TEST_CASE("Weights of 4 bits keep their values as 4 bits") {
   }
 }
 
-TEST_CASE("Blocks of GGUF with 4 bits keep their values as 4 bits") {
+TEST_CASE("Blocks of GGUF keep their values as codes") {
   struct Case {
     const char* name;
     std::optional<W4Kind> kind;
@@ -202,8 +203,10 @@ TEST_CASE("Blocks of GGUF with 4 bits keep their values as 4 bits") {
        {Case{"q4_0", W4Kind{}}, Case{"q4_1", W4Kind{.has_minimums = true}}, Case{"q4_k", W4Kind{.has_minimums = true}},
         Case{"iq4_nl", W4Kind{.values = tensor::W4Values::kIq4}},
         Case{"iq4_xs", W4Kind{.values = tensor::W4Values::kIq4}},
-        Case{"mxfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1}}, Case{"q5_0", {}}, Case{"q6_k", {}},
-        Case{"nvfp4", {}}}) {
+        Case{"mxfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1}}, Case{"q5_0", W4Kind{.bits = 8}},
+        Case{"q5_1", W4Kind{.bits = 8, .has_minimums = true}}, Case{"q5_k", W4Kind{.bits = 8, .has_minimums = true}},
+        Case{"q6_k", W4Kind{.bits = 8, .half_scales = tensor::W4HalfScales::kInt8}}, Case{"q8_0", W4Kind{.bits = 8}},
+        Case{"nvfp4", W4Kind{.values = tensor::W4Values::kTwiceE2M1, .half_scales = tensor::W4HalfScales::kE4M3}}}) {
     CAPTURE(name);
     const Vectors vectors(std::string("gguf_") + name);
     const std::vector<float> wanted = floats_of(vectors.file["expected"]["weights"]["f32"]);
