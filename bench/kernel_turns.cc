@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
+#include <ctime>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -65,6 +65,13 @@ Build open_build(const std::string& path, const std::string& isa) {
   return {path.substr(slash, path.find_last_of('.') - slash), kernels, entry->st_size};
 }
 
+/// Returns the processor time of this thread, which other programs do not lengthen.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 /// The alternating measurements of all builds.
 class Turns {
  public:
@@ -78,10 +85,9 @@ class Turns {
     for (int turn = 0; turn <= runs_; ++turn) {
       std::ranges::shuffle(order, dice_);  // a build may gain from the one before it
       for (const size_t i : order) {
-        const auto begin = std::chrono::steady_clock::now();
+        const double begin = thread_seconds();
         body(*builds_[i].kernels);
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-        if (turn > 0) seconds[i].push_back(taken.count());
+        if (turn > 0) seconds[i].push_back(thread_seconds() - begin);
       }
     }
     fmt::print("{:<28}", name);
@@ -145,8 +151,9 @@ std::vector<float> random_values(size_t count) {
   return values;
 }
 
-enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel };
-constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8"};
+enum class Format : uint8_t { kBf16, kW8, kW8A8, kW8A8Channel, kFp8, kW4 };
+constexpr const char* kFormatNames[] = {"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4"};
+constexpr W4PanelFormat kW4Format;
 
 /// The LHS operand of a GemmTask, in memory pages like the backend's scratch.
 struct Lhs {
@@ -217,23 +224,25 @@ Lhs gemm_lhs(const Kernels& kernels, Format format, int rows) {
     lhs.quant_params = std::move(quant_params);
     return lhs;
   }
-  if (format != Format::kW8A8) {
+  if (format != Format::kW8A8 && format != Format::kW4) {
     const size_t row_bytes = static_cast<size_t>(kFeatures) * (kernels.bf16_lhs ? 2 : 4);
     const std::vector<std::byte> data = lhs_rows(kernels, values);
     return tiled ? tile_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
   }
-  const auto row_bytes = static_cast<size_t>(kFeatures / kW8GroupElements * kernels.int8_lhs_group_bytes);
+  const bool has_4_bits = format == Format::kW4;
+  const auto row_bytes =
+      static_cast<size_t>(kFeatures / kW8GroupElements * (has_4_bits ? kW4LhsUnitBytes : kernels.int8_lhs_group_bytes));
   std::vector<std::byte> data(static_cast<size_t>(rows) * row_bytes);
   for (int row = 0; row < rows; ++row) {
-    kernels.quantize_lhs(values.data() + row * kFeatures, kFeatures,
-                         data.data() + static_cast<size_t>(row) * row_bytes);
+    (has_4_bits ? kernels.quantize_lhs_w4 : kernels.quantize_lhs)(values.data() + row * kFeatures, kFeatures,
+                                                                  data.data() + static_cast<size_t>(row) * row_bytes);
   }
   return tiled ? tile_int8_rows(data, row_bytes, rows) : plain_rows(data, row_bytes);
 }
 
 /// Returns the summed elements per step of a panel.
 int64_t depth_of(const Kernels& kernels, Format format) {
-  if (format == Format::kW8A8 || format == Format::kW8A8Channel) return kInt8Depth;
+  if (format == Format::kW8A8 || format == Format::kW8A8Channel || format == Format::kW4) return kInt8Depth;
   return format == Format::kBf16 || kernels.bf16_lhs ? 2 : 1;
 }
 
@@ -241,6 +250,8 @@ size_t panel_bytes(Format format) {
   switch (format) {
     case Format::kBf16: return size_t{kFeatures} * kPanelColumns * 2;
     case Format::kW8A8Channel: return size_t{kFeatures} * kPanelColumns;
+    case Format::kFp8: return size_t{kFeatures / kMaxFp8Group} * kFp8ScaleBytes + size_t{kFeatures} * kPanelColumns;
+    case Format::kW4: return size_t{kFeatures / kW8GroupElements} * static_cast<size_t>(kW4Format.group_bytes());
     default: return size_t{kFeatures / kW8GroupElements} * kW8GroupBytes;
   }
 }
@@ -250,7 +261,19 @@ auto gemm_of(const Kernels& kernels, Format format) {
     case Format::kBf16: return kernels.gemm_bf16;
     case Format::kW8A8: return kernels.gemm_w8a8;
     case Format::kW8A8Channel: return kernels.gemm_w8a8_channel;
+    case Format::kFp8: return kernels.bf16_lhs ? kernels.gemm_fp8_bf16 : kernels.gemm_fp8_f32;
+    case Format::kW4: return kernels.gemm_w4;
     default: return kernels.bf16_lhs ? kernels.gemm_w8_bf16 : kernels.gemm_w8_f32;
+  }
+}
+
+/// Returns the size that a build's table has if it has the kernels of a format.
+size_t needed_table_bytes(Format format) {
+  switch (format) {
+    case Format::kW8A8Channel: return offsetof(Kernels, add_partial_sums);
+    case Format::kW4: return offsetof(Kernels, convolve);
+    case Format::kFp8: return sizeof(Kernels);
+    default: return 0;
   }
 }
 
@@ -269,7 +292,9 @@ void run_gemms(Turns& turns, const Kernels& first, Format format, int rows, Read
                 .c = reinterpret_cast<float*>(sums.data()),
                 .scratch = scratch.data(),
                 .quant_params = lhs.quant_params.data(),
-                .column_scales = column_scales.data()};
+                .column_scales = column_scales.data(),
+                .w4 = &kW4Format,
+                .group_elements = kMaxFp8Group};
   const int panels = rows <= 32 ? 600 : 19200 / rows;
   turns.run(fmt::format("{} product, {} rows", kFormatNames[static_cast<int>(format)], rows),
             2.0 * rows * kFeatures * kPanelColumns * panels, [&](const Kernels& kernels) {
@@ -357,11 +382,13 @@ void compare(const Options& options) {
   const auto asked_for = [&](const char* kind) {
     return std::ranges::find(options.kinds, kind) != options.kinds.end();
   };
-  for (const Format format : {Format::kBf16, Format::kW8, Format::kW8A8, Format::kW8A8Channel}) {
+  for (const Format format :
+       {Format::kBf16, Format::kW8, Format::kW8A8, Format::kW8A8Channel, Format::kFp8, Format::kW4}) {
     if (!asked_for(kFormatNames[static_cast<int>(format)])) continue;
     for (const Build& build : builds) {
-      if (format == Format::kW8A8Channel && build.table_bytes < offsetof(Kernels, add_partial_sums)) {
-        throw std::runtime_error(fmt::format("{} is from before there was w8a8_int8", build.name));
+      if (build.table_bytes < needed_table_bytes(format)) {
+        throw std::runtime_error(
+            fmt::format("{} is from before there was {}", build.name, kFormatNames[static_cast<int>(format)]));
       }
     }
     for (const int rows : options.rows) run_gemms(turns, first, format, rows, memory);
@@ -387,7 +414,7 @@ int main(int argc, char** argv) {
   app.add_option("--kinds", options.kinds, "what to compare")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "w8a8_int8", "attention"}))
+      ->check(CLI::IsMember({"bf16", "w8", "w8a8", "w8a8_int8", "fp8", "w4", "attention"}))
       ->capture_default_str();
   app.add_option("--rows", options.rows, "rows of the products")
       ->delimiter(',')

@@ -21,11 +21,11 @@ FOLDERS = ("src/cpu", "src/tensor", "src/base", "src/model")  # that kernels.cc 
 
 def compile_command(build, isa):
     """The build folder's own for the kernels of this set, without what names its files."""
-    wanted = f"libcpu_{isa}.a.p/kernels.cc.o"
+    wanted = f"libcpu_{isa}.a.p/"
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["output"].endswith(wanted):
+        if wanted in entry["output"]:
             return [word for word in shlex.split(entry["command"]) if not word.startswith(("-I", "-MD", "-MQ", "-MF"))
-                    and not word.endswith((".o", ".o.d", ".cc")) and word not in ("-o", "-c")]
+                    and not word.endswith((".o", ".o.d", ".cc", ".cpp")) and word not in ("-o", "-c")]
     raise SystemExit(f"kernel_turns: {build} does not build kernels for '{isa}'")
 
 
@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--runs", type=positive, default=15)
     parser.add_argument("--memory", type=positive, default=256,
                         help="MiB that weights, keys and values are read from: more than the last cache to measure memory")
-    parser.add_argument("--kinds", default="bf16,w8,w8a8,attention", help="what to compare; w8a8_int8 too")
+    parser.add_argument("--kinds", default="bf16,w8,w8a8,attention", help="what to compare; w8a8_int8, fp8 and w4 too")
     parser.add_argument("--rows", default="1,2,3,4,8,16,32,64,128,512", help="rows of the products")
     add_seed(parser)
     options = parser.parse_args()

@@ -108,14 +108,11 @@ MILLRACE_INLINE void add_dots(Vec (&sum)[R][V], const Lhs& lhs, const __m512bh (
 
 constexpr int kDequantizedStepBytes = kPanelColumns * static_cast<int>(Bf16Format::kColumnStep);
 
-/// Rows of a tile that dequantizes what it reads. More rows dequantize less often, so the tile takes fewer columns.
+/// Rows up to which one tile dequantizes what it reads. More rows dequantize less often, so the tile takes fewer
+/// columns. For more rows, groups are dequantized once.
 constexpr int kInterleavedTileRows = 12;
 template <int R>
 constexpr int kInterleavedTileVecs = R <= 4 ? 4 : 2;
-/// Steps that stay in the first-level cache while such tiles pass over them.
-constexpr int64_t kInterleavedSteps = 64;
-/// Rows up to which that pays. For more rows, groups are dequantized once.
-constexpr int kMaxInterleavedRows = 24;
 /// Rows of a tile over dequantized steps. With short groups it has room for the totals in addition to a group's sums.
 template <class Panels>
 constexpr int kDequantizedTileRows = Panels::kHasLongGroups ? kTileRows : 3;
@@ -123,7 +120,7 @@ constexpr int kDequantizedTileRows = Panels::kHasLongGroups ? kTileRows : 3;
 constexpr int64_t kDequantizedSteps = 64;
 static_assert(kDequantizedSteps <= kW8ScratchSteps);
 constexpr int64_t kMaxGroupSteps = kMaxFp8Group / Bf16Format::kDepth;
-static_assert(kInterleavedSteps % kMaxGroupSteps == 0 && kDequantizedSteps % kMaxGroupSteps == 0);
+static_assert(kDequantizedSteps % kMaxGroupSteps == 0);
 
 /// Adds a group's sums times their scales to c. The scales begin with those of the first vector.
 template <class Panels, int R, int V>
@@ -140,9 +137,9 @@ MILLRACE_INLINE void add_scaled_sums(const Vec (&sum)[R][V], const char* scales,
 }
 
 /// Adds to c [R, V * 16] the GEMM of LHS rows with a group of `count` steps that is dequantized as it is read.
-template <class Panels, int R, int V, PrefetchKind kPrefetchKind, class Count>
+template <class Panels, int R, int V, class Count>
 MILLRACE_INLINE void gemm_interleaved_group(const char* lhs, size_t lhs_stride, const char* steps, Count count,
-                                            const char* scales, float* c, Prefetch& ahead) {
+                                            const char* scales, float* c) {
   constexpr int kNearRows = 6;
   const RowStrides strides(lhs_stride);
   const char* far = lhs + kNearRows * lhs_stride;
@@ -152,11 +149,7 @@ MILLRACE_INLINE void gemm_interleaved_group(const char* lhs, size_t lhs_stride, 
   };
   Vec sum[R][V] = {};
   for (int step = 0; step < count; ++step) {
-    if constexpr (kPrefetchKind == PrefetchKind::kSamePanel) prefetch_next();
-    if constexpr (kPrefetchKind == PrefetchKind::kNextBlock) {
-      __builtin_prefetch(ahead.at, 0, kPrefetchToL2);
-      ahead.at += ahead.step;
-    }
+    prefetch_next();
     __m512bh b[V];
 #pragma clang loop unroll(full)
     for (int v = 0; v < V; v += 2) dequantize_interleaved<Panels::kTable>(steps + v / 2 * 64, b[v], b[v + 1]);
@@ -165,26 +158,22 @@ MILLRACE_INLINE void gemm_interleaved_group(const char* lhs, size_t lhs_stride, 
     far += Bf16Format::kLhsStep;
     steps += kInterleavedStepBytes;
   }
-  if constexpr (kPrefetchKind == PrefetchKind::kSamePanel) {
-    // The bytes of the scales count too, so that no line is skipped.
-    for (int i = 0; i < Panels::kScaleBytes; i += kInterleavedStepBytes, steps += kInterleavedStepBytes)
-      prefetch_next();
-  }
+  // The bytes of the scales count too, so that no line is skipped.
+  for (int i = 0; i < Panels::kScaleBytes; i += kInterleavedStepBytes, steps += kInterleavedStepBytes) prefetch_next();
   asm volatile("" ::: "memory");  // what is loaded below would take the sums' registers above
   add_scaled_sums<Panels>(sum, scales, c);
 }
 
-template <class Panels, int R, PrefetchKind kPrefetchKind>
+template <class Panels, int R>
 void gemm_interleaved_tile(const char* lhs, size_t lhs_stride, const char* panel, int64_t steps,
-                           typename Panels::GroupSteps group_steps, float* c, Prefetch ahead) {
+                           typename Panels::GroupSteps group_steps, float* c) {
   constexpr int V = kInterleavedTileVecs<R>;
   for (int64_t step = 0; step < steps; step += group_steps) {
     const auto count = Panels::shortened(group_steps, steps - step);
 #pragma clang loop unroll(disable)
     for (int first = 0; first < kPanelVecs; first += V) {
-      gemm_interleaved_group<Panels, R, V, kPrefetchKind>(lhs, lhs_stride, panel + Panels::kScaleBytes + first / 2 * 64,
-                                                          count, panel + first * (Panels::kScaleBytes / kPanelVecs),
-                                                          c + first * kLanes, ahead);
+      gemm_interleaved_group<Panels, R, V>(lhs, lhs_stride, panel + Panels::kScaleBytes + first / 2 * 64, count,
+                                           panel + first * (Panels::kScaleBytes / kPanelVecs), c + first * kLanes);
     }
     lhs += count * static_cast<int64_t>(Bf16Format::kLhsStep);
     panel += Panels::kScaleBytes + count * kInterleavedStepBytes;
@@ -194,8 +183,10 @@ void gemm_interleaved_tile(const char* lhs, size_t lhs_stride, const char* panel
 /// Computes sum += LHS rows · `count` dequantized steps, which are contiguous.
 template <int R, class Count>
 MILLRACE_INLINE void add_dequantized(const char* lhs, RowStrides strides, const char* steps, Count count,
-                                     Vec (&sum)[R][kPanelVecs]) {
+                                     Vec (&sum)[R][kPanelVecs], Prefetch& ahead) {
   for (int step = 0; step < count; ++step) {
+    __builtin_prefetch(ahead.at, 0, kPrefetchToL2);
+    ahead.at += ahead.step;
     __m512bh b[kPanelVecs];
 #pragma clang loop unroll(full)
     for (int v = 0; v < kPanelVecs; ++v) b[v] = load_as<__m512bh>(steps + v * 64);
@@ -208,14 +199,14 @@ MILLRACE_INLINE void add_dequantized(const char* lhs, RowStrides strides, const 
 /// Adds to c [R, 64] the GEMM with groups whose dequantized steps are contiguous.
 template <class Panels, int R>
 void gemm_dequantized_tile(const char* lhs, size_t lhs_stride, const char* panel, const char* dequantized,
-                           int64_t steps, typename Panels::GroupSteps group_steps, float* c) {
+                           int64_t steps, typename Panels::GroupSteps group_steps, float* c, Prefetch ahead) {
   const RowStrides strides(lhs_stride);
   Vec total[R][kPanelVecs];
   if constexpr (!Panels::kHasLongGroups) load_tile(total, c, kPanelColumns);
   for (int64_t step = 0; step < steps; step += group_steps) {
     const auto count = Panels::shortened(group_steps, steps - step);
     Vec sum[R][kPanelVecs] = {};
-    add_dequantized(lhs, strides, dequantized, count, sum);
+    add_dequantized(lhs, strides, dequantized, count, sum, ahead);
     if constexpr (Panels::kHasLongGroups) {
       add_scaled_sums<Panels>(sum, panel, c);
     } else {
@@ -250,43 +241,40 @@ MILLRACE_INLINE void dequantize_steps(const char* panel, int64_t steps, typename
   }
 }
 
+/// Multiplies some steps, which are dequantized once, by all rows. Each tile prefetches a part of the next steps, since
+/// memory would idle between two dequantizations.
+template <class Panels>
+void gemm_dequantized(const GemmTask& task, const char* lhs, const char* panel, int64_t steps,
+                      typename Panels::GroupSteps group_steps) {
+  auto* const scratch = reinterpret_cast<char*>(task.scratch);
+  dequantize_steps<Panels>(panel, steps, group_steps, scratch);
+  const auto block_bytes = static_cast<size_t>(interleaved_bytes<Panels>(group_steps, kDequantizedSteps));
+  for_row_tiles<kDequantizedTileRows<Panels>>(task.rows, [&](auto rows, int row) {
+    constexpr int R = decltype(rows)::kCount;
+    const PrefetchShare share = prefetch_share_of_tile(block_bytes, block_bytes / kDequantizedSteps, row, R, task.rows);
+    gemm_dequantized_tile<Panels, R>(lhs + static_cast<size_t>(row) * task.lhs_stride, task.lhs_stride, panel, scratch,
+                                     steps, group_steps, task.c + row * kPanelColumns,
+                                     {PrefetchKind::kNextBlock, panel + block_bytes + share.first, share.step});
+  });
+}
+
 /// Runs a GEMM. A total is the fma of each group's sum and scale in order, whatever the tiles.
 template <class Panels>
 void gemm_interleaved(const GemmTask& task) {
   const auto group_steps = Panels::group_steps(task);
-  const bool alone = task.rows <= kInterleavedTileRows;
-  const bool few = task.rows <= kMaxInterleavedRows;
-  const int64_t block = alone ? task.steps : few ? kInterleavedSteps : kDequantizedSteps;
-  auto* const scratch = reinterpret_cast<char*>(task.scratch);
+  const auto* lhs = reinterpret_cast<const char*>(task.lhs);
   const auto* panel = reinterpret_cast<const char*>(task.panel);
   for (int64_t i = 0; i < int64_t{task.rows} * kPanelColumns; i += kLanes) store(task.c + i, Vec{});
-  for (int64_t step = 0; step < task.steps; step += block) {
-    const int64_t count = task.steps - step < block ? task.steps - step : block;
-    const char* const lhs = reinterpret_cast<const char*>(task.lhs) + step * static_cast<int64_t>(Bf16Format::kLhsStep);
-    const auto lhs_of = [&](int row) { return lhs + static_cast<size_t>(row) * task.lhs_stride; };
-    if (!few) {
-      dequantize_steps<Panels>(panel, count, group_steps, scratch);
-      for_row_tiles<kDequantizedTileRows<Panels>>(task.rows, [&](auto rows, int row) {
-        gemm_dequantized_tile<Panels, decltype(rows)::kCount>(lhs_of(row), task.lhs_stride, panel, scratch, count,
-                                                              group_steps, task.c + row * kPanelColumns);
-      });
-    } else {
-      for_row_tiles<kInterleavedTileRows>(task.rows, [&](auto rows, int row) {
-        constexpr int R = decltype(rows)::kCount;
-        constexpr size_t kTileSteps = kInterleavedSteps * kPanelVecs / kInterleavedTileVecs<R>;
-        float* const c = task.c + row * kPanelColumns;
-        if (alone) {
-          gemm_interleaved_tile<Panels, R, PrefetchKind::kSamePanel>(lhs_of(row), task.lhs_stride, panel, count,
-                                                                     group_steps, c, {});
-        } else {
-          const auto block_bytes = static_cast<size_t>(interleaved_bytes<Panels>(group_steps, kInterleavedSteps));
-          const PrefetchShare share = prefetch_share_of_tile(block_bytes, block_bytes / kTileSteps, row, R, task.rows);
-          gemm_interleaved_tile<Panels, R, PrefetchKind::kNextBlock>(
-              lhs_of(row), task.lhs_stride, panel, count, group_steps, c,
-              {PrefetchKind::kNextBlock, panel + kPrefetchBlocks * block_bytes + share.first, share.step});
-        }
-      });
-    }
+  if (task.rows <= kInterleavedTileRows) {
+    return with_rows<kInterleavedTileRows>(task.rows, [&](auto rows) {
+      gemm_interleaved_tile<Panels, decltype(rows)::kCount>(lhs, task.lhs_stride, panel, task.steps, group_steps,
+                                                            task.c);
+    });
+  }
+  for (int64_t step = 0; step < task.steps; step += kDequantizedSteps) {
+    const int64_t count = task.steps - step < kDequantizedSteps ? task.steps - step : kDequantizedSteps;
+    gemm_dequantized<Panels>(task, lhs, panel, count, group_steps);
+    lhs += count * static_cast<int64_t>(Bf16Format::kLhsStep);
     panel += interleaved_bytes<Panels>(group_steps, count);
   }
 }
