@@ -247,6 +247,7 @@ void measure_all(const OpsOptions& options) {
     measure_attention(stream, options, cuda::KvElement::kE4M3, "fp8_e4m3");
   }
   if (wants("latents")) measure_latents(stream, options, copy_rate);
+  if (wants("indexers")) measure_indexers(stream, options, copy_rate);
   if (wants("states")) measure_states(stream, options, copy_rate);
   if (wants("rows")) measure_rows(stream, options);
   if (wants("pages")) measure_pages(stream, options);

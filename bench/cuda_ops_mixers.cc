@@ -2,12 +2,15 @@
 
 #include <cmath>
 
+#include "cuda/indexer_kernels.h"
 #include "cuda/latent_kernels.h"
 #include "cuda/recurrent_kernels.h"
 #include "cuda_ops_parts.h"
 
 namespace millrace::bench {
 namespace {
+
+constexpr int32_t kIndexedPageSize = 64;
 
 /// A batch of sequences of one length, with pages in order and `rows` new rows each.
 class EqualSequences {
@@ -23,7 +26,8 @@ class EqualSequences {
         bounds_{.rows = sequences * rows,
                 .sequences = sequences,
                 .sequence_rows = rows,
-                .splits = sequences * cuda::splits_of(rows, context)} {}
+                .splits = sequences * cuda::splits_of(rows, context),
+                .context = context} {}
   [[nodiscard]] int32_t pages() const { return pages_; }
   [[nodiscard]] const cuda::BatchBounds& bounds() const { return bounds_; }
   [[nodiscard]] cuda::DeviceBatch get() const {
@@ -84,6 +88,64 @@ double latent_time(cudaStream_t stream, const OpsOptions& options, const tensor:
                                workspace.as<>(), workspace.bytes());
       },
       rows > 1 ? 3 : 20);
+}
+
+/// The seconds of an indexer's choice, and of attention over what it has chosen.
+struct IndexerTimes {
+  double choice = 0.0;
+  double attention = 0.0;
+};
+
+/// Measures sequences with `rows` new rows each. Keys alternate between copies.
+IndexerTimes indexer_times(cudaStream_t stream, const OpsOptions& options, const tensor::IndexerShape& indexer,
+                           const tensor::LatentShape& shape, const EqualSequences& batch, cuda::MatrixInstruction by) {
+  const cuda::DeviceKvCache cache{.layer_count = 1,
+                                  .kv_head_count = 1,
+                                  .head_dim = shape.key_dim(),
+                                  .latent_dim = shape.latent_dim,
+                                  .index_dim = indexer.head_dim,
+                                  .page_size = kIndexedPageSize};
+  const size_t bytes = cuda::kv_page_bytes(cache) * static_cast<size_t>(batch.pages());
+  const size_t copies = options.cold_copies(bytes);
+  const DeviceBytes pages = random_bf16(bytes / 2 * copies);
+  const auto rows = static_cast<size_t>(batch.bounds().rows);
+  const auto heads = static_cast<size_t>(shape.head_count);
+  const DeviceBytes to_latents =
+      random_bf16(heads * cuda::packed_weight_bytes(shape.latent_dim, shape.nope_dim, false) / 2);
+  const DeviceBytes to_values =
+      random_bf16(heads * cuda::packed_weight_bytes(shape.value_dim, shape.latent_dim, false) / 2);
+  const DeviceBytes frequencies(static_cast<size_t>(shape.rope_dim / 2) * sizeof(float));
+  const DeviceBytes index_q(std::vector<float>(rows * static_cast<size_t>(indexer.query_width()), 0.1f));
+  const DeviceBytes weights(std::vector<float>(rows * static_cast<size_t>(indexer.head_count), 0.1f));
+  const DeviceBytes q(std::vector<float>(rows * static_cast<size_t>(shape.query_width()), 0.1f));
+  const DeviceBytes out(rows * static_cast<size_t>(shape.output_width()) * sizeof(uint16_t));
+  const DeviceBytes chosen(rows * static_cast<size_t>(indexer.chosen_count) * sizeof(int32_t));
+  const DeviceBytes workspace(
+      std::max(cuda::choose_tokens_workspace_bytes(indexer, batch.bounds()),
+               cuda::sparse_latent_attention_workspace_bytes(shape, indexer.chosen_count, batch.bounds(), by)));
+  const auto turn = [&](int i) {
+    cuda::DeviceKvCache own = cache;
+    own.data = pages.as<std::byte>() + static_cast<size_t>(i) % copies * bytes;
+    return own;
+  };
+  const int repetitions = batch.bounds().sequence_rows > 1 ? 3 : 20;
+  const cuda::DeviceRotary rotary{frequencies.as<float>(), shape.rope_dim};
+  const double choice = seconds(
+      stream,
+      [&](int i) {
+        cuda::choose_tokens(stream, index_q.as<float>(), weights.as<float>(), indexer, rotary, batch.get(),
+                            batch.bounds(), turn(i), 0, chosen.as<int32_t>(), workspace.as<>(), workspace.bytes());
+      },
+      repetitions);
+  const double attention = seconds(
+      stream,
+      [&](int i) {
+        cuda::sparse_latent_attention(stream, q.as<float>(), shape, rotary, {to_latents.as<>(), to_values.as<>()},
+                                      chosen.as<int32_t>(), indexer.chosen_count, batch.get(), batch.bounds(), turn(i),
+                                      0, by, out.as<>(), workspace.as<>(), workspace.bytes());
+      },
+      repetitions);
+  return {choice, attention};
 }
 
 /// Returns the seconds of a delta net whose states alternate between copies.
@@ -151,6 +213,41 @@ void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy
       fmt::print("\nlatent attention by {}, one layer, {} heads over latents of {}+{}\n", is_mma ? "mma" : "wgmma",
                  heads, shape.latent_dim, shape.rope_dim);
       measure_latents_by(stream, options, shape, by, copy_rate);
+    }
+  }
+}
+
+void measure_indexers(cudaStream_t stream, const OpsOptions& options, double copy_rate) {
+  const auto by = options.has_wgmma() ? cuda::MatrixInstruction::kWgmma : cuda::MatrixInstruction::kMma;
+  for (const int32_t heads : options.latent_heads) {
+    const tensor::LatentShape shape{.head_count = heads,
+                                    .nope_dim = options.head_dim,
+                                    .rope_dim = options.head_dim / 2,
+                                    .value_dim = options.head_dim,
+                                    .latent_dim = 4 * options.head_dim,
+                                    .scale = 0.07f};
+    const tensor::IndexerShape indexer{.head_count = 64,
+                                       .head_dim = options.head_dim,
+                                       .rope_dim = options.head_dim / 2,
+                                       .chosen_count = 16 * options.head_dim};
+    fmt::print("\nindexer of {} heads of {} that chooses {} tokens, attention of {} heads\n", indexer.head_count,
+               indexer.head_dim, indexer.chosen_count, heads);
+    for (const int32_t sequences : options.sequences) {
+      for (const int32_t context : options.contexts) {
+        if (context <= indexer.chosen_count || int64_t{sequences} * context > int64_t{1} << 20) continue;
+        const EqualSequences batch(sequences, context, 1, kIndexedPageSize);
+        const auto [choice, attention] = indexer_times(stream, options, indexer, shape, batch, by);
+        const double bytes = 2.0 * indexer.head_dim * sequences * context;
+        fmt::print("decode, {:>3} sequences of {:>6}: choice {:8.1f} us, {:.2f} of copying; attention {:8.1f} us\n",
+                   sequences, context, choice * 1e6, bytes / choice / copy_rate, attention * 1e6);
+      }
+    }
+    for (const int32_t prefix : options.prefixes) {
+      const int32_t rows = options.prompt_rows;
+      const EqualSequences batch(1, prefix + rows, rows, kIndexedPageSize);
+      const auto [choice, attention] = indexer_times(stream, options, indexer, shape, batch, by);
+      fmt::print("prefill, {} rows after {:>5}: choice {:8.1f} us, attention {:8.1f} us\n", rows, prefix, choice * 1e6,
+                 attention * 1e6);
     }
   }
 }

@@ -29,7 +29,8 @@ struct OpsOptions {
   std::vector<int32_t> latent_heads = {16, 128};               ///< of latent attention
   std::vector<int> drawn_rows = {1, 64, 256};                  ///< that are sampled
   int32_t prompt_rows = 2048;
-  std::vector<std::string> parts = {"gemm", "coded", "experts", "attention", "latents", "states", "rows", "pages"};
+  std::vector<std::string> parts = {"gemm",     "coded",  "experts", "attention", "latents",
+                                    "indexers", "states", "rows",    "pages"};
   bool wgmma = true;               ///< also measure wgmma where the device has it
   size_t cold_bytes = kColdBytes;  ///< larger than any cache
 
@@ -47,6 +48,7 @@ void measure_coded(cudaStream_t stream, const OpsOptions& options, double copy_r
 
 /// Measures latent attention, and compares it with reading the latents at `copy_rate`.
 void measure_latents(cudaStream_t stream, const OpsOptions& options, double copy_rate);
+void measure_indexers(cudaStream_t stream, const OpsOptions& options, double copy_rate);
 
 /// Measures delta nets, and compares them with reading and writing the states at `copy_rate`.
 void measure_states(cudaStream_t stream, const OpsOptions& options, double copy_rate);

@@ -47,25 +47,6 @@ Result<DeviceKind> resolve_device(EngineOptions& options) {
   return device;
 }
 
-/// Limits the context of a model with indexers on a GPU, which computes none, to what they choose.
-Result<void> limit_context(const model::ModelConfig& config, EngineOptions& options) {
-  const auto chosen = model::chosen_tokens(config);
-  if (!chosen || (options.context_length > 0 && options.context_length <= *chosen)) return {};
-  const auto device = resolve_device(options);
-  if (device.has_error()) return device.error();
-  if (*device != DeviceKind::kCuda) return {};
-  if (options.context_length > 0) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--context-length {}: {} has indexers, which a GPU does not compute; wanted at most {} or "
-                      "--device cpu",
-                      options.context_length, config.architecture, *chosen);
-  }
-  log::info("the context is limited to {} tokens, up to which {} needs no indexers: a GPU computes none", *chosen,
-            config.architecture);
-  options.context_length = *chosen;
-  return {};
-}
-
 }  // namespace
 
 LocalEngine::LocalEngine(const EngineOptions& options, const ClusterOptions& cluster_options, model::ModelConfig config,
@@ -99,7 +80,6 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const EngineOptions& op
     const bool on_gpu = *device == DeviceKind::kCuda;
     resolved.tp_size = on_gpu ? 1 : ranks_for(*config, Machine().numa_nodes().size());
   }
-  RETURN_IF_ERROR(limit_context(*config, resolved));
   const auto divides = model::check_ranks(*config, resolved.tp_size);
   if (divides.has_error()) {
     return make_error(divides.error().code, "--tp-size {}: {}", resolved.tp_size, divides.error().message);

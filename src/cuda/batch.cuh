@@ -43,4 +43,11 @@ __device__ inline uint16_t* head_in_page(const DeviceKvCache& cache, uint32_t pa
          block * head_elements;
 }
 
+/// Returns the indexer's key of a token in a page of latents, [channel_stride(index_dim)].
+__device__ inline uint16_t* index_key_in_page(const DeviceKvCache& cache, uint32_t page, int32_t layer, int32_t token) {
+  return head_in_page(cache, page, layer, KeyOrValue::kKey, 0) +
+         static_cast<size_t>(cache.page_size) * channel_stride(cache.head_dim) +
+         static_cast<size_t>(token) * channel_stride(cache.index_dim);
+}
+
 }  // namespace millrace::cuda

@@ -35,14 +35,20 @@ constexpr size_t kLoadLane = 1;
 constexpr size_t kStoreLane = 2;
 
 /// What the ops compute. A feature that other backends get is missing here until it is named.
-constexpr std::array kFeatures = {
-    Feature::kEncoders,       Feature::kLayerNorm,         Feature::kConversion,      Feature::kScaledSums,
-    Feature::kScaling,        Feature::kSoftCap,           Feature::kGeluTanh,        Feature::kAttentionSoftCap,
-    Feature::kReluSquared,    Feature::kScaledGates,       Feature::kAttentionSinks,  Feature::kQueryScaling,
-    Feature::kNormOfAllHeads, Feature::kAttentionGates,    Feature::kAttentionChunks, Feature::kValueNorms,
-    Feature::kWeighedInputs,  Feature::kExpertNorms,       Feature::kRecurrence,      Feature::kLatentAttention,
-    Feature::kRouting,        Feature::kExpertActivation,  Feature::kExpertBiases,    Feature::kF32Weights,
-    Feature::kGatedSums,      Feature::kStatesBeforeDrafts};
+constexpr std::array kFeatures = {Feature::kEncoders,        Feature::kLayerNorm,
+                                  Feature::kConversion,      Feature::kScaledSums,
+                                  Feature::kScaling,         Feature::kSoftCap,
+                                  Feature::kGeluTanh,        Feature::kAttentionSoftCap,
+                                  Feature::kReluSquared,     Feature::kScaledGates,
+                                  Feature::kAttentionSinks,  Feature::kQueryScaling,
+                                  Feature::kNormOfAllHeads,  Feature::kAttentionGates,
+                                  Feature::kAttentionChunks, Feature::kValueNorms,
+                                  Feature::kWeighedInputs,   Feature::kExpertNorms,
+                                  Feature::kRecurrence,      Feature::kLatentAttention,
+                                  Feature::kRouting,         Feature::kExpertActivation,
+                                  Feature::kExpertBiases,    Feature::kF32Weights,
+                                  Feature::kGatedSums,       Feature::kStatesBeforeDrafts,
+                                  Feature::kIndexers};
 
 class CudaBackend final : public Backend {
  public:
@@ -279,6 +285,23 @@ class CudaBackend final : public Backend {
                         const UploadedBatch& batch, const KvCache& cache, int32_t layer, Matrix out) override {
     check_inside();
     attend_to_latents(device_, q, shape, rotary, expansion, batch, cache, layer, out);
+  }
+  void store_index_key(Matrix key, const IndexerShape& shape, const RotaryTable& rotary, const DeviceVector& norm,
+                       const DeviceVector& norm_bias, float norm_epsilon, const UploadedBatch& batch, KvCache& cache,
+                       int32_t layer) override {
+    check_inside();
+    store_index_keys(device_, key, shape, rotary, norm, norm_bias, norm_epsilon, batch, cache, layer);
+  }
+  void choose_tokens(Matrix q, Matrix weights, const IndexerShape& shape, const RotaryTable& rotary,
+                     const UploadedBatch& batch, const KvCache& cache, int32_t layer, IntMatrix chosen) override {
+    check_inside();
+    choose_by_index(device_, q, weights, shape, rotary, batch, cache, layer, chosen);
+  }
+  void sparse_latent_attention(Matrix q, const LatentShape& shape, const RotaryTable& rotary,
+                               const LatentExpansion& expansion, IntMatrix chosen, const UploadedBatch& batch,
+                               const KvCache& cache, int32_t layer, Matrix out) override {
+    check_inside();
+    attend_to_chosen(device_, q, shape, rotary, expansion, chosen, batch, cache, layer, out);
   }
   void causal_conv(Matrix in, const ConvShape& shape, const DeviceVector& weight, const DeviceVector* bias,
                    const UploadedBatch& batch, KvCache& states, int32_t layer, Matrix out) override {

@@ -51,6 +51,7 @@ struct BatchBounds {
   int32_t sequences = 0;
   int32_t sequence_rows = 0;  ///< of one sequence; 1 when all decode
   int32_t splits = 0;         ///< of the batch
+  int32_t context = 0;        ///< tokens of one sequence, new rows included
 };
 
 /// Maximum of channels per head that attention supports.
@@ -63,8 +64,9 @@ enum class KvElement : int32_t {
   kE4M3,  ///< a scale per head
 };
 /// KV pages: page p begins at data + p · kv_page_bytes. A page is bf16 [layer][K|V][kv_head][token][channel_stride], so
-/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros. A page of latents is bf16
-/// [layer][token][channel_stride], a page of states f32 [layer][state_values].
+/// that one layer of it is contiguous. Channels from head_dim to channel_stride are zeros. A layer of a page of latents
+/// is bf16 [token][channel_stride], then [token][channel_stride of index_dim]. A page of states is f32
+/// [layer][state_values].
 ///
 /// A layer of codes is [K|V][kv_head][token][code_stride], then scales [kv_head][token][kv_scale_count][K|V] in bf16.
 struct DeviceKvCache {
@@ -73,6 +75,7 @@ struct DeviceKvCache {
   int32_t kv_head_count = 0;
   int32_t head_dim = 0;      ///< at most kMaxHeadDim, except for latents
   int32_t latent_dim = 0;    ///< above 0: a cache of latents, as tensor::KvCacheShape has them
+  int32_t index_dim = 0;     ///< above 0: a cache of latents with the keys of an indexer
   int64_t state_values = 0;  ///< above 0: a cache of states
   int32_t page_size = 0;
   KvElement element = KvElement::kBf16;
@@ -97,7 +100,7 @@ inline constexpr int32_t kInt8ScaleChannels = 32;
   const auto page_size = static_cast<size_t>(cache.page_size);
   const size_t tokens = static_cast<size_t>(cache.kv_head_count) * page_size;
   const auto stride = static_cast<size_t>(channel_stride(cache.head_dim));
-  if (cache.latent_dim > 0) return 2 * page_size * stride;
+  if (cache.latent_dim > 0) return 2 * page_size * (stride + static_cast<size_t>(channel_stride(cache.index_dim)));
   if (cache.element == KvElement::kBf16) return 4 * tokens * stride;
   const auto token_bytes = static_cast<size_t>(2 * code_stride(cache.head_dim) + 4 * kv_scale_count(cache));
   return (tokens * token_bytes + 15) / 16 * 16;

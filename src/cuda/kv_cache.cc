@@ -23,6 +23,7 @@ DeviceKvCache layout_of(const tensor::KvCacheShape& shape, tensor::KvDType store
           .kv_head_count = shape.kv_head_count,
           .head_dim = shape.head_dim,
           .latent_dim = shape.latent_dim,
+          .index_dim = shape.index_dim,
           .state_values = shape.state_values,
           .page_size = shape.page_size,
           .element = element_of(shape, stored)};

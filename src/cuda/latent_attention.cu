@@ -1,5 +1,5 @@
 #include "cuda/head_matmul.cuh"
-#include "cuda/latent_merge.cuh"
+#include "cuda/latent_narrow.cuh"
 #include "cuda/latent_wide.cuh"
 #include "cuda/rotary.cuh"
 
@@ -53,98 +53,6 @@ __global__ void __launch_bounds__(kQueryThreads) split_queries_kernel(QueryParam
       to[half] = float_to_bf16(y * cos_table[channel] + x * sin_table[channel]);
     }
   }
-}
-
-/// Stores one of a lane's rows of a tile's results.
-template <class Tile>
-__device__ void store_row(const LatentParams& a, const LatentRows& rows, int32_t pair, int row, int lane, int quarter,
-                          const typename Tile::State& state) {
-  const float inverse = 1.0f / state.sum[row];
-  uint16_t* const out = a.out + rows.matrix_row(a, pair) * a.latent_dim;
-#pragma unroll
-  for (int tile = 0; tile < Tile::kWarpChannels / 8; ++tile) {
-    const int channel = quarter * Tile::kWarpChannels + tile * 8 + lane % 4 * 2;
-    const float low = state.acc[tile][row * 2] * inverse;
-    const float high = state.acc[tile][row * 2 + 1] * inverse;
-    if (a.latent_dim % 2 == 0) {
-      if (channel < a.latent_dim) *reinterpret_cast<uint32_t*>(out + channel) = pack_bf16(low, high);
-    } else {
-      if (channel < a.latent_dim) out[channel] = float_to_bf16(low);
-      if (channel + 1 < a.latent_dim) out[channel + 1] = float_to_bf16(high);
-    }
-  }
-}
-
-/// Stores one of a lane's rows of a split.
-template <class Tile>
-__device__ void store_partial(const LatentParams& a, size_t partial, int row, int lane, int quarter,
-                              const typename Tile::State& state) {
-  if (quarter == 0 && lane % 4 == 0) a.partial_sums[partial] = float2{state.max[row], state.sum[row]};
-  float* const to = a.partial_acc + partial * Tile::kLatent + quarter * Tile::kWarpChannels + lane % 4 * 2;
-#pragma unroll
-  for (int tile = 0; tile < Tile::kWarpChannels / 8; ++tile)
-    *reinterpret_cast<float2*>(to + tile * 8) = float2{state.acc[tile][row * 2], state.acc[tile][row * 2 + 1]};
-}
-
-/// Calls store(pair, row of the lane) for the lane's rows that exist.
-template <class Store>
-__device__ void for_own_rows(const LatentRows& rows, int lane, const Store& store) {
-  const int32_t first = rows.first + static_cast<int32_t>(threadIdx.x) / kLanes / kQuarters * kWarpRows + lane / 4;
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    if (first + row * 8 < rows.total) store(first + row * 8, row);
-  }
-}
-
-/// Grid: [tiles]. A block's pairs walk over all their keys.
-template <class Tile>
-__global__ void __launch_bounds__(kLatentThreads, 1) latent_tile_kernel(LatentParams a) {
-  // The last tiles have the most keys, so they start first.
-  const LatentRows rows = find_tile<kTileRows>(a, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x));
-  if (rows.sequence < 0 || takes_splits(a, rows.sequence)) return;
-  const int lane = threadIdx.x % kLanes;
-  const int quarter = threadIdx.x / kLanes % kQuarters;
-  typename Tile::State state;
-  typename Tile::State total;
-  walk_latents<Tile>(a, rows, 0, rows.position(a, rows.first + kTileRows - 1) + 1, state,
-                     [&](typename Tile::State& split) {
-                       reduce_row_sums<Tile::kWarpChannels>(split);
-                       SoftmaxMerge merge[2];
-#pragma unroll
-                       for (int i = 0; i < 2; ++i) {
-                         merge[i] = merge_max(total.max[i], split.max[i]);
-                         total.sum[i] = merge_value(merge[i], total.sum[i], split.sum[i]);
-                       }
-#pragma unroll
-                       for (int tile = 0; tile < Tile::kWarpChannels / 8; ++tile) {
-#pragma unroll
-                         for (int i = 0; i < 4; ++i)
-                           total.acc[tile][i] = merge_value(merge[i / 2], total.acc[tile][i], split.acc[tile][i]);
-                       }
-                       split = {};
-                     });
-  for_own_rows(rows, lane, [&](int32_t pair, int row) { store_row<Tile>(a, rows, pair, row, lane, quarter, total); });
-}
-
-/// Grid: [splits of all sequences, tiles of a sequence's pairs]: one split of 32 pairs per block.
-template <class Tile>
-__global__ void __launch_bounds__(kLatentThreads, 1) latent_split_kernel(LatentParams a) {
-  const auto slot = static_cast<int32_t>(blockIdx.x);
-  const int32_t sequence = range_of(a.batch.split_begin, *a.batch.sequence_count, slot);
-  if (sequence < 0 || !takes_splits(a, sequence)) return;
-  const LatentRows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.y) * kTileRows);
-  if (rows.first >= rows.total) return;
-  const int32_t begin = (slot - a.batch.split_begin[sequence]) * kSplitKeys;
-  const int32_t end = min(begin + kSplitKeys, rows.position(a, rows.first + kTileRows - 1) + 1);
-  if (begin >= end) return;
-  const int lane = threadIdx.x % kLanes;
-  const int quarter = threadIdx.x / kLanes % kQuarters;
-  typename Tile::State state;
-  walk_latents<Tile>(a, rows, begin, end, state,
-                     [](typename Tile::State& split) { reduce_row_sums<Tile::kWarpChannels>(split); });
-  for_own_rows(rows, lane, [&](int32_t pair, int row) {
-    store_partial<Tile>(a, partial_of(a, slot, pair), row, lane, quarter, state);
-  });
 }
 
 using SmallTile = LatentTile<128, 192>;
@@ -204,6 +112,37 @@ int32_t split_rows_of(const PartialSizes& sizes, const BatchBounds& bounds) {
   return rows;
 }
 
+/// The sizes of what blocks leave for each other where rows have chosen tokens. Few rows go split by split.
+struct SparseSizes {
+  SparseSizes(const tensor::LatentShape& shape, int32_t chosen_count, MatrixInstruction by) {
+    const PartialSizes sizes(shape, {.sequence_rows = 1}, by);
+    channels = sizes.channels;
+    total_bytes = sizes.total_bytes;
+    wanted_splits = ceil_div(chosen_count, sizes.split_keys);
+    row_pairs = static_cast<size_t>(shape.head_count) * static_cast<size_t>(wanted_splits);
+    const size_t row_bytes = partial_bytes(1);
+    split_rows = kMaxSplitTiles / ceil_div(shape.head_count, kTileRows);
+    if (wanted_splits < 2) split_rows = 0;
+    if (static_cast<size_t>(split_rows) * row_bytes > kMaxPartialBytes)
+      split_rows = static_cast<int32_t>(kMaxPartialBytes / row_bytes);
+  }
+  /// Returns the splits of a row in a batch of `rows`; 0: rows walk over all their keys.
+  [[nodiscard]] int32_t splits(int32_t rows) const { return rows <= split_rows ? wanted_splits : 0; }
+  [[nodiscard]] size_t pairs(int32_t rows) const {
+    return splits(rows) == 0 ? 0 : static_cast<size_t>(rows) * row_pairs;
+  }
+  /// Returns the bytes of the partial results of `rows` rows.
+  [[nodiscard]] size_t partial_bytes(int32_t rows) const {
+    return static_cast<size_t>(rows) * row_pairs * static_cast<size_t>(channels + 2) * sizeof(float);
+  }
+  static constexpr int32_t kMaxSplitTiles = 132;  ///< more make enough blocks without splits
+  int32_t wanted_splits = 0;
+  int32_t split_rows = 0;  ///< rows of a batch up to which they go split by split
+  int32_t channels = 0;
+  size_t row_pairs = 0;
+  size_t total_bytes = 0;
+};
+
 /// The parts of the workspace that a slice of rows uses. The plain queries are read before the results are written.
 struct SliceLayout {
   explicit SliceLayout(const tensor::LatentShape& shape)
@@ -230,38 +169,6 @@ std::byte* aligned(std::byte* at) {
   return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(at) + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-template <class Tile>
-void launch_attention(cudaStream_t stream, const LatentParams& a, const BatchBounds& bounds) {
-  if (a.split_rows > 0) {
-    launch<latent_split_kernel<Tile>>({.name = "latent attention over splits",
-                                       .grid = dim3(bounds.splits, ceil_div(a.split_rows * a.head_count, kTileRows)),
-                                       .block = dim3(kLatentThreads),
-                                       .shared_bytes = Tile::kSharedBytes},
-                                      stream, a);
-    launch_latent_merge<Tile>(stream, a, bounds);
-    if (bounds.sequence_rows <= a.split_rows) return;
-  }
-  const auto tiles = static_cast<int32_t>(static_cast<int64_t>(a.rows) * a.head_count / kTileRows) + bounds.sequences;
-  launch<latent_tile_kernel<Tile>>({.name = "latent attention",
-                                    .grid = dim3(tiles),
-                                    .block = dim3(kLatentThreads),
-                                    .shared_bytes = Tile::kSharedBytes},
-                                   stream, a);
-}
-
-/// Computes the results in the space of latents.
-void attend(cudaStream_t stream, const tensor::LatentShape& shape, const LatentParams& a, const BatchBounds& bounds,
-            MatrixInstruction by) {
-  with_tile(shape, bounds, by, [&](auto tile) {
-    using Tile = decltype(tile);
-    if constexpr (Tile::kByWarpgroup) {
-      launch_wide_attention<Tile>(stream, a, bounds);
-    } else {
-      launch_attention<Tile>(stream, a, bounds);
-    }
-  });
-}
-
 void split_queries(cudaStream_t stream, const QueryParams& p) {
   launch<split_queries_kernel>({.name = "latent queries",
                                 .grid = dim3(p.rows, ceil_div(p.head_count, kBlockHeads)),
@@ -277,6 +184,90 @@ void check_shape(const tensor::LatentShape& shape) {
                               std::to_string(kMaxLatentDim) + " and " + std::to_string(kMaxLatentKeyDim));
 }
 
+/// The arguments of either op.
+struct LatentOperands {
+  const float* q = nullptr;
+  const tensor::LatentShape& shape;
+  const DeviceRotary& rotary;
+  const DeviceExpansion& expansion;
+  void* out = nullptr;
+};
+
+/// Computes an op slice by slice of the rows: attend(params) computes the results in the space of latents. `slices` is
+/// memory for max_rows rows.
+template <class Attend>
+void for_slices(cudaStream_t stream, const LatentOperands& o, LatentParams a, int32_t batch_rows, std::byte* slices,
+                int32_t max_rows, const Attend& attend) {
+  const SliceLayout layout(o.shape);
+  const int32_t heads = o.shape.head_count;
+  for (int32_t first = 0; first < batch_rows; first += max_rows) {
+    a.first_row = first;
+    a.rows = batch_rows - first < max_rows ? batch_rows - first : max_rows;
+    const auto rows = static_cast<size_t>(a.rows);
+    auto* const latents = reinterpret_cast<uint16_t*>(slices);
+    auto* const keys = reinterpret_cast<uint16_t*>(aligned(slices + rows * layout.latents * sizeof(uint16_t)));
+    a.latents = latents;
+    a.keys = keys;
+    a.out = reinterpret_cast<uint16_t*>(
+        aligned(reinterpret_cast<std::byte*>(keys) + rows * layout.keys * sizeof(uint16_t)));
+    uint16_t* const plain = a.out;
+    split_queries(stream, {.q = o.q + static_cast<size_t>(first) * o.shape.query_width(),
+                           .head_count = heads,
+                           .nope_dim = o.shape.nope_dim,
+                           .rotary = o.rotary,
+                           .batch = a.batch,
+                           .first_row = first,
+                           .rows = a.rows,
+                           .plain = plain,
+                           .rotated = keys});
+    head_matmul(stream, {.x = plain,
+                         .weights = o.expansion.queries,
+                         .out = latents,
+                         .heads = heads,
+                         .rows = a.rows,
+                         .in_features = o.shape.nope_dim,
+                         .out_features = o.shape.latent_dim,
+                         .head_stride = rows * static_cast<size_t>(o.shape.latent_dim)});
+    attend(a);
+    head_matmul(stream, {.x = a.out,
+                         .weights = o.expansion.values,
+                         .out = static_cast<uint16_t*>(o.out) + static_cast<size_t>(first) * o.shape.output_width(),
+                         .heads = heads,
+                         .rows = a.rows,
+                         .in_features = o.shape.latent_dim,
+                         .out_features = o.shape.value_dim,
+                         .head_stride = static_cast<size_t>(o.shape.value_dim),
+                         .row_stride = heads});
+  }
+}
+
+/// Returns the rows of a slice for which the scratch after `partial` bytes suffices.
+int32_t slice_rows_within(const SliceLayout& layout, size_t workspace_bytes, size_t partial, int32_t rows) {
+  const int32_t found = layout.rows_within(workspace_bytes < partial ? 0 : workspace_bytes - partial, rows);
+  if (found >= 1 || rows == 0) return found;
+  throw std::invalid_argument("latent attention: found " + std::to_string(workspace_bytes) +
+                              " bytes of scratch, wanted at least " + std::to_string(layout.bytes(1) + partial));
+}
+
+LatentParams params_of(const tensor::LatentShape& shape, const DeviceBatch& batch, const DeviceKvCache& cache,
+                       int32_t layer, void* workspace) {
+  return {.head_count = shape.head_count,
+          .latent_dim = shape.latent_dim,
+          .rope_dim = shape.rope_dim,
+          .scale_log2 = shape.scale * kLog2E,
+          .batch = batch,
+          .cache = cache,
+          .layer = layer,
+          .totals = static_cast<float*>(workspace)};
+}
+
+/// Gives partial results their memory, and returns what follows it.
+std::byte* put_partials(LatentParams& a, size_t total_bytes, size_t pairs, int32_t channels) {
+  a.partial_acc = a.totals + total_bytes / sizeof(float);
+  a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + pairs * static_cast<size_t>(channels));
+  return aligned(reinterpret_cast<std::byte*>(a.partial_sums + pairs));
+}
+
 }  // namespace
 
 size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const BatchBounds& bounds,
@@ -290,6 +281,16 @@ size_t latent_attention_workspace_bytes(const tensor::LatentShape& shape, const 
          (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
 }
 
+size_t sparse_latent_attention_workspace_bytes(const tensor::LatentShape& shape, int32_t chosen_count,
+                                               const BatchBounds& bounds, MatrixInstruction by) {
+  const SliceLayout layout(shape);
+  const SparseSizes sizes(shape, chosen_count, by);
+  const int32_t rows = layout.rows_within(kMaxSliceBytes, bounds.rows);
+  // Smaller batches may go split by split where this one does not.
+  const int32_t split_rows = bounds.rows < sizes.split_rows ? bounds.rows : sizes.split_rows;
+  return layout.bytes(rows < 1 ? 1 : rows) + sizes.total_bytes + sizes.partial_bytes(split_rows);
+}
+
 size_t latent_attention_shared_bytes(const tensor::LatentShape& shape) {
   return is_small(shape) ? SmallTile::kSharedBytes : LargeTile::kSharedBytes;
 }
@@ -299,68 +300,51 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                       const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out, void* workspace,
                       size_t workspace_bytes) {
   check_shape(shape);
-  const SliceLayout layout(shape);
   const PartialSizes sizes(shape, bounds, by);
-  const int32_t heads = shape.head_count;
-  LatentParams a{.head_count = heads,
-                 .latent_dim = shape.latent_dim,
-                 .rope_dim = shape.rope_dim,
-                 .scale_log2 = shape.scale * kLog2E,
-                 .batch = batch,
-                 .cache = cache,
-                 .layer = layer,
-                 .split_rows = split_rows_of(sizes, bounds),
-                 .split_keys = sizes.split_keys,
-                 .totals = static_cast<float*>(workspace)};
-  a.partial_acc = a.totals + sizes.total_bytes / sizeof(float);
-  const size_t partials = sizes.pairs(a.split_rows);
-  a.partial_sums = reinterpret_cast<float2*>(a.partial_acc + partials * static_cast<size_t>(sizes.channels));
-  std::byte* const slices = aligned(reinterpret_cast<std::byte*>(a.partial_sums + partials));
-  const size_t partial = sizes.total_bytes + sizes.bytes(a.split_rows);
-  const int32_t max_rows = layout.rows_within(workspace_bytes < partial ? 0 : workspace_bytes - partial, bounds.rows);
-  if (max_rows < 1 && bounds.rows > 0) {
-    throw std::invalid_argument("latent attention: found " + std::to_string(workspace_bytes) +
-                                " bytes of scratch, wanted at least " + std::to_string(layout.bytes(1) + partial));
-  }
-  for (int32_t first = 0; first < bounds.rows; first += max_rows) {
-    a.first_row = first;
-    a.rows = bounds.rows - first < max_rows ? bounds.rows - first : max_rows;
-    const auto rows = static_cast<size_t>(a.rows);
-    auto* const latents = reinterpret_cast<uint16_t*>(slices);
-    auto* const keys = reinterpret_cast<uint16_t*>(aligned(slices + rows * layout.latents * sizeof(uint16_t)));
-    a.latents = latents;
-    a.keys = keys;
-    a.out = reinterpret_cast<uint16_t*>(
-        aligned(reinterpret_cast<std::byte*>(keys) + rows * layout.keys * sizeof(uint16_t)));
-    uint16_t* const plain = a.out;
-    split_queries(stream, {.q = q + static_cast<size_t>(first) * shape.query_width(),
-                           .head_count = heads,
-                           .nope_dim = shape.nope_dim,
-                           .rotary = rotary,
-                           .batch = batch,
-                           .first_row = first,
-                           .rows = a.rows,
-                           .plain = plain,
-                           .rotated = keys});
-    head_matmul(stream, {.x = plain,
-                         .weights = expansion.queries,
-                         .out = latents,
-                         .heads = heads,
-                         .rows = a.rows,
-                         .in_features = shape.nope_dim,
-                         .out_features = shape.latent_dim,
-                         .head_stride = rows * static_cast<size_t>(shape.latent_dim)});
-    attend(stream, shape, a, bounds, by);
-    head_matmul(stream, {.x = a.out,
-                         .weights = expansion.values,
-                         .out = static_cast<uint16_t*>(out) + static_cast<size_t>(first) * shape.output_width(),
-                         .heads = heads,
-                         .rows = a.rows,
-                         .in_features = shape.latent_dim,
-                         .out_features = shape.value_dim,
-                         .head_stride = static_cast<size_t>(shape.value_dim),
-                         .row_stride = heads});
-  }
+  LatentParams params = params_of(shape, batch, cache, layer, workspace);
+  params.split_rows = split_rows_of(sizes, bounds);
+  params.split_keys = sizes.split_keys;
+  std::byte* const slices = put_partials(params, sizes.total_bytes, sizes.pairs(params.split_rows), sizes.channels);
+  const int32_t max_rows = slice_rows_within(SliceLayout(shape), workspace_bytes,
+                                             sizes.total_bytes + sizes.bytes(params.split_rows), bounds.rows);
+  for_slices(stream, {q, shape, rotary, expansion, out}, params, bounds.rows, slices, max_rows,
+             [&](const LatentParams& a) {
+               with_tile(shape, bounds, by, [&](auto tile) {
+                 using Tile = decltype(tile);
+                 if constexpr (Tile::kByWarpgroup) {
+                   launch_wide_attention<Tile>(stream, a, bounds);
+                 } else {
+                   launch_attention<Tile>(stream, a, bounds);
+                 }
+               });
+             });
+}
+
+void sparse_latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape,
+                             const DeviceRotary& rotary, const DeviceExpansion& expansion, const int32_t* chosen,
+                             int32_t chosen_count, const DeviceBatch& batch, const BatchBounds& bounds,
+                             const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out,
+                             void* workspace, size_t workspace_bytes) {
+  check_shape(shape);
+  const SparseSizes sizes(shape, chosen_count, by);
+  LatentParams params = params_of(shape, batch, cache, layer, workspace);
+  params.split_rows = 1;  // partial results of rows are counted row by row
+  std::byte* const slices = put_partials(params, sizes.total_bytes, sizes.pairs(bounds.rows), sizes.channels);
+  const size_t partial = sizes.splits(bounds.rows) == 0 ? 0 : sizes.partial_bytes(bounds.rows);
+  const int32_t max_rows =
+      slice_rows_within(SliceLayout(shape), workspace_bytes, sizes.total_bytes + partial, bounds.rows);
+  const SparseRows sparse{.chosen = chosen, .count = chosen_count, .splits = sizes.splits(bounds.rows)};
+  for_slices(stream, {q, shape, rotary, expansion, out}, params, bounds.rows, slices, max_rows,
+             [&](const LatentParams& a) {
+               with_tile(shape, {.sequence_rows = 1}, by, [&](auto tile) {
+                 using Tile = decltype(tile);
+                 if constexpr (Tile::kByWarpgroup) {
+                   launch_sparse_wide_attention<Tile>(stream, a, sparse);
+                 } else {
+                   launch_sparse_attention<Tile>(stream, a, sparse);
+                 }
+               });
+             });
 }
 
 }  // namespace millrace::cuda

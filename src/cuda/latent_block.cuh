@@ -56,13 +56,16 @@ struct LatentParams {
   float2* partial_sums = nullptr;  // the same without channels: maximum, sum
 };
 
-/// The pairs of row and head of one sequence that a slice has. Pair i is head i % heads of row i / heads.
+/// The pairs of row and head of one sequence that a slice has. Pair i is head i % heads of row i / heads. A row that
+/// has chosen its tokens is alone: its keys are the chosen ones, in ascending order, and its position is the last of
+/// them.
 struct LatentRows {
   int32_t sequence = -1;
-  int32_t first = 0;      ///< first pair of the block
-  int32_t total = 0;      ///< pairs of the sequence
-  int32_t row_begin = 0;  ///< its first row in the slice
-  int32_t prefix = 0;     ///< the position of that row
+  int32_t first = 0;                ///< first pair of the block
+  int32_t total = 0;                ///< pairs of the sequence
+  int32_t row_begin = 0;            ///< its first row in the slice
+  int32_t prefix = 0;               ///< the position of that row
+  const int32_t* chosen = nullptr;  ///< the tokens that the only row sees; null: all
   [[nodiscard]] __device__ int32_t position(const LatentParams& a, int32_t pair) const {
     return prefix + min(pair, total - 1) / a.head_count;
   }
@@ -81,6 +84,48 @@ __device__ LatentRows rows_of(const LatentParams& a, int32_t sequence, int32_t f
           .total = max(0, end - begin) * a.head_count,
           .row_begin = begin - a.first_row,
           .prefix = a.batch.prefix[sequence] + begin - whole};
+}
+
+/// What rows see of their sequences: rows at positions from `count` on the tokens that they have chosen, the others
+/// all.
+struct SparseRows {
+  const int32_t* chosen = nullptr;  // [rows of the batch, count]
+  int32_t count = 0;
+  int32_t splits = 0;  ///< of a row; 0: rows walk over all their keys
+
+  /// Returns the pairs of a block, which has kPairs heads of one row. Padding has the sequence -1.
+  template <int kPairs>
+  [[nodiscard]] __device__ LatentRows rows_of(const LatentParams& a, int32_t tile) const {
+    const int32_t tiles = ceil_div(a.head_count, kPairs);
+    return row_of(a, tile / tiles, tile % tiles * kPairs);
+  }
+  /// Returns the pairs of a row of the slice, from pair `first` on.
+  [[nodiscard]] __device__ LatentRows row_of(const LatentParams& a, int32_t row, int32_t first) const {
+    const int32_t in_batch = a.first_row + row;
+    const int32_t sequence = sequence_of(a.batch, in_batch);
+    if (sequence < 0) return {};
+    const int32_t position = a.batch.prefix[sequence] + in_batch - a.batch.row_begin[sequence];
+    const bool sees_all = position < count;
+    return {.sequence = sequence,
+            .first = first,
+            .total = a.head_count,
+            .row_begin = row,
+            .prefix = sees_all ? position : count - 1,
+            .chosen = sees_all ? nullptr : chosen + static_cast<size_t>(in_batch) * count};
+  }
+  /// Returns the number of a row's split among those of all rows.
+  [[nodiscard]] __device__ int32_t slot(const LatentRows& rows, int32_t split) const {
+    return rows.row_begin * splits + split;
+  }
+};
+
+/// Returns the offset of the key that is number `key` of those that rows see; contract: key_offset.
+__device__ inline size_t latent_offset(const KvSource& source, const int32_t* chosen, int32_t key) {
+  if (chosen == nullptr || key >= source.limit) return key_offset(source, key);
+  const int32_t token = chosen[key];
+  return key_offset(
+      {.cache = source.cache, .pages = source.pages, .layer = source.layer, .head = source.head, .limit = token + 1},
+      token);
 }
 
 /// Returns whether a sequence goes split by split.
@@ -244,9 +289,9 @@ __device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int3
     sees.last_visible[i] = rows.position(a, rows.first + group * kWarpRows + lane / 4 + i * 8);
   load_queries<Tile, kTileRows, kLatentThreads>(
       a, rows, [&](int own, int chunk) { return queries + own * Tile::kRowBytes + chunk * 16; });
-  load_latents<Tile>(source, key_offset(source, begin + lane), stages);
+  load_latents<Tile>(source, latent_offset(source, rows.chosen, begin + lane), stages);
   commit_copies();
-  size_t next_offset = key_offset(source, begin + kBlockKeys + lane);
+  size_t next_offset = latent_offset(source, rows.chosen, begin + kBlockKeys + lane);
   for (int32_t key = begin; key < end; key += kBlockKeys) {
     const std::byte* const stage = stages + (key - begin) / kBlockKeys % 2 * Tile::kStageBytes;
     wait_copies<0>();
@@ -255,7 +300,7 @@ __device__ void walk_latents(const LatentParams& a, const LatentRows& rows, int3
     if (next < end)
       load_latents<Tile>(source, next_offset, stages + (next - begin) / kBlockKeys % 2 * Tile::kStageBytes);
     commit_copies();
-    next_offset = key_offset(source, next + kBlockKeys + lane);
+    next_offset = latent_offset(source, rows.chosen, next + kBlockKeys + lane);
     score_quarter<Tile>(queries + group * kWarpRows * Tile::kRowBytes, stage, lane, quarter, scores);
     __syncthreads();
     float block[4][4];

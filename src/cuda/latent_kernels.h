@@ -37,4 +37,15 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                       const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out, void* workspace,
                       size_t workspace_bytes);
 
+/// Returns the scratch bytes of sparse_latent_attention; rules: latent_attention_workspace_bytes.
+[[nodiscard]] size_t sparse_latent_attention_workspace_bytes(const tensor::LatentShape& shape, int32_t chosen_count,
+                                                             const BatchBounds& bounds, MatrixInstruction by);
+/// Computes latent_attention where rows at positions from chosen_count on see only the tokens in their row of `chosen`
+/// [rows, chosen_count]. A block has heads of one row, and the sums are those of latent_attention over as many tokens.
+void sparse_latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape,
+                             const DeviceRotary& rotary, const DeviceExpansion& expansion, const int32_t* chosen,
+                             int32_t chosen_count, const DeviceBatch& batch, const BatchBounds& bounds,
+                             const DeviceKvCache& cache, int32_t layer, MatrixInstruction by, void* out,
+                             void* workspace, size_t workspace_bytes);
+
 }  // namespace millrace::cuda

@@ -9,20 +9,14 @@ namespace {
 
 constexpr int kMergeThreads = 128;
 
-/// Grid: [split_rows · heads, sequences]: merges the splits of one pair in order.
+/// Merges the splits of one pair in order, from slot `first_slot` on.
 template <class Tile>
-__global__ void __launch_bounds__(kMergeThreads) latent_merge_kernel(LatentParams a) {
-  const auto sequence = static_cast<int32_t>(blockIdx.y);
-  if (sequence >= *a.batch.sequence_count || !takes_splits(a, sequence)) return;
-  const auto pair = static_cast<int32_t>(blockIdx.x);
-  const LatentRows rows = rows_of(a, sequence, 0);
-  if (pair >= rows.total) return;
+__device__ void merge_pair(const LatentParams& a, const LatentRows& rows, int32_t pair, int32_t first_slot) {
   const int channel = static_cast<int>(threadIdx.x) * (Tile::kLatent / kMergeThreads);
   constexpr int kOwn = Tile::kLatent / kMergeThreads;
   float best = kInitialMax;
   float sum = 0.0f;
   float acc[kOwn] = {};
-  const int32_t first_slot = split_slot(a, sequence, 0);
   const int32_t end = rows.position(a, pair) / Tile::kTileSplitKeys + 1;
 #pragma unroll 4
   for (int32_t split = 0; split < end; ++split) {
@@ -40,6 +34,29 @@ __global__ void __launch_bounds__(kMergeThreads) latent_merge_kernel(LatentParam
   for (int i = 0; i < kOwn; ++i) {
     if (channel + i < a.latent_dim) out[channel + i] = float_to_bf16(acc[i] * inverse);
   }
+}
+
+/// Grid: [split_rows · heads, sequences].
+template <class Tile>
+__global__ void __launch_bounds__(kMergeThreads) latent_merge_kernel(LatentParams a) {
+  const auto sequence = static_cast<int32_t>(blockIdx.y);
+  if (sequence >= *a.batch.sequence_count || !takes_splits(a, sequence)) return;
+  const auto pair = static_cast<int32_t>(blockIdx.x);
+  const LatentRows rows = rows_of(a, sequence, 0);
+  if (pair < rows.total) merge_pair<Tile>(a, rows, pair, split_slot(a, sequence, 0));
+}
+
+/// Grid: [heads, rows].
+template <class Tile>
+__global__ void __launch_bounds__(kMergeThreads) sparse_latent_merge_kernel(LatentParams a, SparseRows sparse) {
+  const LatentRows rows = sparse.row_of(a, static_cast<int32_t>(blockIdx.y), 0);
+  if (rows.sequence >= 0) merge_pair<Tile>(a, rows, static_cast<int32_t>(blockIdx.x), sparse.slot(rows, 0));
+}
+
+template <class Tile>
+void launch_sparse_merge(cudaStream_t stream, const LatentParams& a, const SparseRows& sparse) {
+  launch<sparse_latent_merge_kernel<Tile>>(
+      {"sparse latent attention merge", dim3(a.head_count, a.rows), dim3(kMergeThreads)}, stream, a, sparse);
 }
 
 template <class Tile>

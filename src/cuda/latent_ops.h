@@ -36,4 +36,19 @@ void attend_to_latents(Device& device, tensor::Matrix q, const tensor::LatentSha
                        const tensor::UploadedBatch& batch, const tensor::KvCache& cache, int32_t layer,
                        tensor::Matrix out);
 
+/// Implements Backend::sparse_latent_attention.
+void attend_to_chosen(Device& device, tensor::Matrix q, const tensor::LatentShape& shape,
+                      const tensor::RotaryTable& rotary, const tensor::LatentExpansion& expansion,
+                      tensor::IntMatrix chosen, const tensor::UploadedBatch& batch, const tensor::KvCache& cache,
+                      int32_t layer, tensor::Matrix out);
+/// Implements Backend::store_index_key.
+void store_index_keys(Device& device, tensor::Matrix key, const tensor::IndexerShape& shape,
+                      const tensor::RotaryTable& rotary, const tensor::DeviceVector& norm,
+                      const tensor::DeviceVector& norm_bias, float norm_epsilon, const tensor::UploadedBatch& batch,
+                      tensor::KvCache& cache, int32_t layer);
+/// Implements Backend::choose_tokens.
+void choose_by_index(Device& device, tensor::Matrix q, tensor::Matrix weights, const tensor::IndexerShape& shape,
+                     const tensor::RotaryTable& rotary, const tensor::UploadedBatch& batch,
+                     const tensor::KvCache& cache, int32_t layer, tensor::IntMatrix chosen);
+
 }  // namespace millrace::cuda

@@ -71,49 +71,34 @@ __device__ int wide_channel(const WideThread& me, int panel, int i) {
   return (me.group * Tile::kGroupPanels + panel) * kStepInputs + me.warp * 16 + me.lane / 4 + i / 2 * 8;
 }
 
-/// Grid: blocks that take the tiles of kPairs pairs in turn, and walk over all their keys.
+/// Computes the results of a block's pairs, which walk over all their keys.
 template <class Tile>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_latent_tile_kernel(LatentParams a, int32_t tiles) {
+__device__ void compute_wide_tile(const LatentParams& a, const LatentRows& rows) {
   const WideThread me;
-  // The last tiles have the most keys, so they start first.
-  for (int32_t tile = tiles - 1 - static_cast<int32_t>(blockIdx.x); tile >= 0;
-       tile -= static_cast<int32_t>(gridDim.x)) {
-    const LatentRows rows = find_tile<Tile::kPairs>(a, tile);
-    if (rows.sequence < 0 || takes_splits(a, rows.sequence)) continue;
-    const int32_t end = rows.position(a, rows.first + Tile::kPairs - 1) + 1;
-    WideState<Tile> state;
-    WideTotals<Tile> totals(a.totals);
-    walk_wide_latents<Tile>(a, rows, 0, end, state, [&](int32_t next) {
-      reduce_wide_sums<Tile>(me, state);
-      totals.merge(me, (next - 1) / kWideSplitKeys * kWideSplitKeys, next >= end, state);
-    });
-    state.for_acc([&](float value, int panel, int pair_tile, int i) {
-      const int own = pair_tile * 8 + me.lane % 4 * 2 + i % 2;
-      const int channel = wide_channel<Tile>(me, panel, i);
-      if (rows.first + own >= rows.total || channel >= a.latent_dim) return;
-      a.out[rows.matrix_row(a, rows.first + own) * a.latent_dim + channel] =
-          float_to_bf16(value * Tile::factors(0)[own]);
-    });
-    __syncthreads();  // no warp reads the factors any more
-  }
+  const int32_t end = rows.position(a, rows.first + Tile::kPairs - 1) + 1;
+  WideState<Tile> state;
+  WideTotals<Tile> totals(a.totals);
+  walk_wide_latents<Tile>(a, rows, 0, end, state, [&](int32_t next) {
+    reduce_wide_sums<Tile>(me, state);
+    totals.merge(me, (next - 1) / kWideSplitKeys * kWideSplitKeys, next >= end, state);
+  });
+  state.for_acc([&](float value, int panel, int pair_tile, int i) {
+    const int own = pair_tile * 8 + me.lane % 4 * 2 + i % 2;
+    const int channel = wide_channel<Tile>(me, panel, i);
+    if (rows.first + own >= rows.total || channel >= a.latent_dim) return;
+    a.out[rows.matrix_row(a, rows.first + own) * a.latent_dim + channel] = float_to_bf16(value * Tile::factors(0)[own]);
+  });
+  __syncthreads();  // no warp reads the factors any more
 }
 
-/// Grid: [splits of all sequences, tiles of a sequence's pairs]: one split of kPairs pairs per block. A block takes as
-/// many splits of DeviceBatch as its own split has, and the blocks of the others end at once.
+/// Computes one split of a block's pairs, from key `begin` on, if they see it. `slot` is its number among the partial
+/// results.
 template <class Tile>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_latent_split_kernel(LatentParams a) {
-  const auto slot = static_cast<int32_t>(blockIdx.x);
-  const int32_t sequence = range_of(a.batch.split_begin, *a.batch.sequence_count, slot);
-  if (sequence < 0 || !takes_splits(a, sequence)) return;
-  const int32_t begin = (slot - a.batch.split_begin[sequence]) * kSplitKeys;
-  const LatentRows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.y) * Tile::kPairs);
-  if (begin % kWideSplitKeys != 0 || rows.first >= rows.total) return;
+__device__ void compute_wide_split(const LatentParams& a, const LatentRows& rows, int32_t begin, int32_t slot) {
   const int32_t end = min(begin + kWideSplitKeys, rows.position(a, rows.first + Tile::kPairs - 1) + 1);
   if (begin >= end) return;
   const WideThread me;
-  const auto partial = [&](int own) {
-    return partial_of(a, split_slot(a, sequence, begin / kWideSplitKeys), rows.first + own);
-  };
+  const auto partial = [&](int own) { return partial_of(a, slot, rows.first + own); };
   WideState<Tile> state;
   walk_wide_latents<Tile>(a, rows, begin, end, state, [&](int32_t) { reduce_wide_sums<Tile>(me, state); });
   for_own_pairs<Tile>([&](int tile, int i) {
@@ -126,6 +111,61 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_latent_split_kernel(Late
     if (rows.first + own < rows.total)
       a.partial_acc[partial(own) * Tile::kLatent + wide_channel<Tile>(me, panel, i)] = value;
   });
+}
+
+/// Grid: blocks that take the tiles of kPairs pairs in turn.
+template <class Tile>
+__global__ void __launch_bounds__(kWideThreads, 1) wide_latent_tile_kernel(LatentParams a, int32_t tiles) {
+  // The last tiles have the most keys, so they start first.
+  for (int32_t tile = tiles - 1 - static_cast<int32_t>(blockIdx.x); tile >= 0;
+       tile -= static_cast<int32_t>(gridDim.x)) {
+    const LatentRows rows = find_tile<Tile::kPairs>(a, tile);
+    if (rows.sequence >= 0 && !takes_splits(a, rows.sequence)) compute_wide_tile<Tile>(a, rows);
+  }
+}
+
+/// Grid: [splits of all sequences, tiles of a sequence's pairs]: one split of kPairs pairs per block. A block takes as
+/// many splits of DeviceBatch as its own split has, and the blocks of the others end at once.
+template <class Tile>
+__global__ void __launch_bounds__(kWideThreads, 1) wide_latent_split_kernel(LatentParams a) {
+  const auto slot = static_cast<int32_t>(blockIdx.x);
+  const int32_t sequence = range_of(a.batch.split_begin, *a.batch.sequence_count, slot);
+  if (sequence < 0 || !takes_splits(a, sequence)) return;
+  const int32_t begin = (slot - a.batch.split_begin[sequence]) * kSplitKeys;
+  const LatentRows rows = rows_of(a, sequence, static_cast<int32_t>(blockIdx.y) * Tile::kPairs);
+  if (begin % kWideSplitKeys == 0 && rows.first < rows.total)
+    compute_wide_split<Tile>(a, rows, begin, split_slot(a, sequence, begin / kWideSplitKeys));
+}
+
+/// Grid: blocks that take the tiles of all rows in turn. Each tile has heads of one row.
+template <class Tile>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    sparse_wide_latent_tile_kernel(LatentParams a, SparseRows sparse, int32_t tiles) {
+  for (auto tile = static_cast<int32_t>(blockIdx.x); tile < tiles; tile += static_cast<int32_t>(gridDim.x)) {
+    const LatentRows rows = sparse.rows_of<Tile::kPairs>(a, tile);
+    if (rows.sequence >= 0) compute_wide_tile<Tile>(a, rows);
+  }
+}
+
+/// Grid: [tiles of all rows, splits].
+template <class Tile>
+__global__ void __launch_bounds__(kWideThreads, 1) sparse_wide_latent_split_kernel(LatentParams a, SparseRows sparse) {
+  const LatentRows rows = sparse.rows_of<Tile::kPairs>(a, static_cast<int32_t>(blockIdx.x));
+  const auto split = static_cast<int32_t>(blockIdx.y);
+  if (rows.sequence >= 0) compute_wide_split<Tile>(a, rows, split * kWideSplitKeys, sparse.slot(rows, split));
+}
+
+template <class Tile>
+void launch_sparse_wide_attention(cudaStream_t stream, const LatentParams& a, const SparseRows& sparse) {
+  const int32_t tiles = a.rows * ceil_div(a.head_count, Tile::kPairs);
+  LaunchShape shape{.name = "sparse latent attention by wgmma",
+                    .grid = dim3(tiles < kWideBlocks ? tiles : kWideBlocks),
+                    .block = dim3(kWideThreads),
+                    .shared_bytes = Tile::kSharedBytes};
+  if (sparse.splits == 0) return launch<sparse_wide_latent_tile_kernel<Tile>>(shape, stream, a, sparse, tiles);
+  shape.grid = dim3(tiles, sparse.splits);
+  launch<sparse_wide_latent_split_kernel<Tile>>(shape, stream, a, sparse);
+  launch_sparse_merge<Tile>(stream, a, sparse);
 }
 
 template <class Tile>

@@ -117,9 +117,9 @@ __device__ void for_own_pairs(const Use& use) {
 }
 
 /// Returns the offset of the key that this lane names to its warp, of the block of keys from `first` on.
-__device__ inline size_t wide_key_offset(const KvSource& source, int32_t first) {
+__device__ inline size_t wide_key_offset(const KvSource& source, const int32_t* chosen, int32_t first) {
   const int warp = threadIdx.x / kLanes;
-  return key_offset(source, first + warp * kWarpKeys + static_cast<int>(threadIdx.x % kWarpKeys));
+  return latent_offset(source, chosen, first + warp * kWarpKeys + static_cast<int>(threadIdx.x % kWarpKeys));
 }
 
 /// Starts the copies of a block of latents with their keys. Missing ones become zeros.
@@ -261,15 +261,15 @@ __device__ void walk_wide_latents(const LatentParams& a, const LatentRows& rows,
     if (key < end) load_wide_latents<Tile>(source, offset, Tile::stage((key - begin) / kWideKeys % 2));
     commit_copies();
   };
-  start(begin, wide_key_offset(source, begin));
-  start(begin + kWideKeys, wide_key_offset(source, begin + kWideKeys));
+  start(begin, wide_key_offset(source, rows.chosen, begin));
+  start(begin + kWideKeys, wide_key_offset(source, rows.chosen, begin + kWideKeys));
   load_queries<Tile, Tile::kPairs, kWideThreads>(a, rows, [](int own, int chunk) {
     return Tile::queries() + chunk / 8 * Tile::kQueryPanelBytes + chunk_offset(own, chunk % 8);
   });
   for (int32_t key = begin; key < end; key += kWideKeys) {
     const std::byte* const stage = Tile::stage((key - begin) / kWideKeys % 2);
     const int32_t later = key + 2 * kWideKeys;
-    const size_t later_offset = wide_key_offset(source, later);
+    const size_t later_offset = wide_key_offset(source, rows.chosen, later);
     wait_copies<1>();
     fence_async_proxy();
     __syncthreads();

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <stdexcept>
 
 #include "cuda/error.h"
 #include "cuda/graph_cache.h"
+#include "cuda/indexer_kernels.h"
 #include "cuda/kv_cache.h"
 #include "cuda/latent_kernels.h"
 #include "cuda/recurrent_kernels.h"
@@ -64,6 +66,14 @@ size_t max_attention_scratch(const tensor::WorkBounds& bounds, const DeviceKvCac
     for (int32_t rows = bounds.rows; rows > 0; rows /= 2)
       most = std::max(most, latent_attention_workspace_bytes(latent, batch_of(rows), products));
   }
+  if (const tensor::IndexerShape& indexer = bounds.indexer; indexer.head_count > 0) {
+    BatchBounds batch = batch_of(bounds.rows);
+    batch.context = static_cast<int32_t>(std::min<uint32_t>(std::bit_ceil(static_cast<uint32_t>(bounds.context)),
+                                                            std::numeric_limits<int32_t>::max()));  // as graphs pad it
+    most = std::max(most, choose_tokens_workspace_bytes(indexer, batch));
+    for (const tensor::LatentShape& latent : bounds.latent_attention)
+      most = std::max(most, sparse_latent_attention_workspace_bytes(latent, indexer.chosen_count, batch, products));
+  }
   for (const tensor::AttentionShape& attention : bounds.attention) {
     const AttentionSizes sizes{
         .head_count = attention.head_count, .scale = attention.scale, .sliding_window = attention.sliding_window};
@@ -107,6 +117,10 @@ void check_model(const Device& device, const tensor::WorkBounds& bounds, const D
     }
     check_shared_bytes(device, fmt::format("latents of {} values", latent.latent_dim),
                        latent_attention_shared_bytes(latent));
+  }
+  if (bounds.indexer.head_dim > kMaxIndexDim) {
+    throw std::runtime_error(
+        fmt::format("CUDA: an indexer of {} channels, wanted at most {}", bounds.indexer.head_dim, kMaxIndexDim));
   }
   if (bounds.state_rows > kMaxStateRows) {
     throw std::runtime_error(

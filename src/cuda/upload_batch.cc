@@ -89,8 +89,11 @@ tensor::UploadedBatch upload_batch(Submissions& submissions, const tensor::Batch
                     .sequence_rows = 0,
                     .splits = splits == 0 ? 0 : split_bound(splits, bound)}};
   handle.bounds.sequence_rows = batch.padded_sequence_rows;
+  handle.bounds.context = batch.padded_context;
   for (size_t s = 0; s < count; ++s) {
-    handle.bounds.sequence_rows = std::max(handle.bounds.sequence_rows, batch.row_begin[s + 1] - batch.row_begin[s]);
+    const int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s];
+    handle.bounds.sequence_rows = std::max(handle.bounds.sequence_rows, rows);
+    handle.bounds.context = std::max(handle.bounds.context, batch.prefix[s] + rows);
   }
   return {batch, submissions.keep(handle)};
 }

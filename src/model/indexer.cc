@@ -1,5 +1,9 @@
 #include "model/indexer.h"
 
+#include <algorithm>
+#include <bit>
+#include <limits>
+
 namespace millrace::model {
 
 using tensor::DType;
@@ -18,6 +22,30 @@ Matrix as_bytes_of(IntMatrix integers) {
 
 }  // namespace
 
+tensor::IndexerShape indexer_shape(const IndexerConfig& config, int32_t rope_dim) {
+  return {.head_count = config.head_count,
+          .head_dim = config.head_dim,
+          .rope_dim = rope_dim,
+          .chosen_count = config.chosen_count};
+}
+
+tensor::IndexerShape indexer_shape(const ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    const auto& latent = layer.attention.latent;
+    if (layer.attends && latent && latent->indexer) return indexer_shape(*latent->indexer, latent->rope_dim);
+  }
+  return {};
+}
+
+int32_t padded_context(const tensor::BatchLayout& batch, int32_t chosen) {
+  int32_t longest = 0;
+  for (size_t s = 0; s < batch.sequence_count(); ++s)
+    longest = std::max(longest, batch.prefix[s] + batch.row_begin[s + 1] - batch.row_begin[s]);
+  if (longest <= chosen) return chosen;
+  const uint64_t padded = std::bit_ceil(static_cast<uint64_t>(longest));
+  return static_cast<int32_t>(std::min<uint64_t>(padded, std::numeric_limits<int32_t>::max()));
+}
+
 Indexer::Indexer(tensor::Backend& backend, const IndexerConfig& config, int64_t rows, int64_t tail_rows)
     : backend_(backend), chosen_count_(config.chosen_count) {
   const auto allocate = [&](int64_t count, int64_t cols) {
@@ -33,10 +61,7 @@ Indexer::Indexer(tensor::Backend& backend, const IndexerConfig& config, int64_t 
 void Indexer::choose(const Layer& layer, Matrix input, Matrix low_rank, const tensor::UploadedBatch& batch,
                      tensor::KvCache& cache) {
   const auto& [weights, config, rotary, cache_layer] = layer;
-  const tensor::IndexerShape shape{.head_count = config.head_count,
-                                   .head_dim = config.head_dim,
-                                   .rope_dim = rotary.rotary_dim,
-                                   .chosen_count = config.chosen_count};
+  const tensor::IndexerShape shape = indexer_shape(config, rotary.rotary_dim);
   const auto rows_of = [&](const tensor::Buffer& buffer, int64_t cols) {
     return Matrix{.data = buffer.data(), .dtype = DType::kF32, .rows = input.rows, .cols = cols};
   };
@@ -54,9 +79,12 @@ void Indexer::choose(const Layer& layer, Matrix input, Matrix low_rank, const te
 }
 
 IntMatrix Indexer::chosen(const tensor::BatchLayout& batch) const {
+  const IntMatrix all{
+      .data = reinterpret_cast<int32_t*>(chosen_.data()), .rows = batch.row_count(), .cols = chosen_count_};
+  // A recorded pass must not depend on the batch itself.
+  if (batch.padded_context > 0) return batch.padded_context > chosen_count_ ? all : IntMatrix{};
   for (size_t s = 0; s < batch.sequence_count(); ++s) {
-    if (batch.prefix[s] + batch.row_begin[s + 1] - batch.row_begin[s] > chosen_count_)
-      return {.data = reinterpret_cast<int32_t*>(chosen_.data()), .rows = batch.row_count(), .cols = chosen_count_};
+    if (batch.prefix[s] + batch.row_begin[s + 1] - batch.row_begin[s] > chosen_count_) return all;
   }
   return {};
 }

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "model/layer_config.h"
+#include "model/config.h"
 #include "tensor/backend.h"
 
 namespace millrace::model {
@@ -15,6 +15,14 @@ struct IndexerWeights {
   std::unique_ptr<tensor::DeviceVector> norm_bias;  // [head_dim]
   std::unique_ptr<tensor::PackedWeight> weights;    // [heads, hidden]
 };
+
+/// Returns the dimensions of an indexer for the backend's ops.
+[[nodiscard]] tensor::IndexerShape indexer_shape(const IndexerConfig& config, int32_t rope_dim);
+/// Returns that of a model's layers, which are alike; without heads if it has no indexers.
+[[nodiscard]] tensor::IndexerShape indexer_shape(const ModelConfig& config);
+/// Returns BatchLayout::padded_context for an indexer that chooses `chosen` tokens: few values, since each has graphs
+/// of its own.
+[[nodiscard]] int32_t padded_context(const tensor::BatchLayout& batch, int32_t chosen);
 
 /// Computes which tokens the rows of a pass see, with the scratch that all layers of a stage share. Layers that share a
 /// choice see the last one. Owned by a StageModel and used inside submitted work.

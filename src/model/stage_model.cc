@@ -195,9 +195,8 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   for (int32_t index = 0; index < span_.layers.size(); ++index) {
     const LayerWeights& layer = weights_->layers[static_cast<size_t>(index)];
     const auto add = [&weights](std::initializer_list<const std::unique_ptr<tensor::PackedWeight>*> some) {
-      for (const auto* weight : some) {
+      for (const auto* weight : some)
         if (*weight) weights.push_back(weight->get());
-      }
     };
     add({&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router, &layer.shared_expert_gate,
          &layer.query_gate});
@@ -225,6 +224,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .experts = experts,
                             .attention = attention,
                             .latent_attention = latents,
+                            .indexer = indexer_shape(config_),
                             .state_rows = max_state_rows};
   if (span_.last) {
     if (weights_->head) weights.push_back(weights_->head.get());
@@ -303,8 +303,9 @@ Matrix StageModel::forward(const ForwardInput& input) {
   if (pass.replays) {
     std::function<void()> refill;
     if (span_.first || !pass.received.empty()) refill = [this, &pass] { fill(pass); };
-    graph_stats_->count(replay_->run({pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1},
-                                     pass.batches.front(), refill, [this, &pass] { run_layers(pass); }));
+    const tensor::ReplayKey key{pass.hidden.data, pass.hidden.rows, pass.tails ? pass.tails->hidden.rows : -1,
+                                pass.batches.front().layout.padded_context};
+    graph_stats_->count(replay_->run(key, pass.batches.front(), refill, [this, &pass] { run_layers(pass); }));
   } else {
     fill(pass);
     run_layers(pass);
@@ -334,6 +335,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
     pass.hidden.rows = batch.padded_rows = size.rows;
     batch.padded_sequences = size.sequences;
     batch.padded_sequence_rows = size.sequence_rows;
+    if (const auto chosen = chosen_tokens(config_)) batch.padded_context = padded_context(batch, *chosen);
     if (span_.first && static_cast<size_t>(size.rows) > tokens.size()) {
       pass.padded_tokens.assign(tokens.begin(), tokens.end());
       pass.padded_tokens.resize(static_cast<size_t>(size.rows), -1);  // in no table: zeros

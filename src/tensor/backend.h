@@ -137,6 +137,9 @@ struct BatchLayout {
   int32_t padded_rows = 0;
   int32_t padded_sequences = 0;
   int32_t padded_sequence_rows = 0;
+  /// With an indexer: an upper bound of the tokens of a sequence, new rows included, that is above what the indexer
+  /// chooses if and only if a sequence is longer than that.
+  int32_t padded_context = 0;
   [[nodiscard]] int32_t row_count() const { return padded_rows > 0 ? padded_rows : row_begin.back(); }
   [[nodiscard]] size_t sequence_count() const { return prefix.size(); }
   /// Returns the drafts of a sequence.
@@ -206,9 +209,10 @@ struct WorkBounds {
   std::span<const Experts* const> experts;
   std::span<const AttentionShape> attention;
   std::span<const LatentShape> latent_attention;
-  int32_t state_rows = 0;    ///< of a recurrent head's largest state, its key_dim or state_dim; 0: none
-  int32_t logit_rows = 0;    ///< rows sampled or scored at once; 0: never any
-  int32_t logit_blocks = 0;  ///< blocks of logit_rows per batch
+  IndexerShape indexer = {};  ///< of all layers that have one; without heads: none has
+  int32_t state_rows = 0;     ///< of a recurrent head's largest state, its key_dim or state_dim; 0: none
+  int32_t logit_rows = 0;     ///< rows sampled or scored at once; 0: never any
+  int32_t logit_blocks = 0;   ///< blocks of logit_rows per batch
   int32_t vocab = 0;
 };
 
@@ -378,10 +382,10 @@ class Backend {
                                const DeviceVector& norm, const DeviceVector& norm_bias, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer);
   /// Writes to `chosen` [T, chosen_count], in ascending order, the positions that each row sees: those with the largest
-  /// scores up to its own, of equal scores the lower position. The score of a key k is Σ_h w_h · max(q_h · k, 0) over
-  /// the heads h in ascending order. q (f32) [T, heads·head_dim] is before the rotation of each head's first rope_dim
-  /// channels; `weights` (f32) [T, heads] are the w_h but for a factor above 0. NaN is the largest score. Rows at
-  /// positions below chosen_count see all and are not written.
+  /// scores up to its own, of equal scores the lower position. The score of a key k is Σ_h w_h · max(q_h · k, 0), added
+  /// in an order that follows from the shape alone. q (f32) [T, heads·head_dim] is before the rotation of each head's
+  /// first rope_dim channels; `weights` (f32) [T, heads] are the w_h but for a factor above 0. NaN is the largest
+  /// score. Rows at positions below chosen_count see all and are not written.
   virtual void choose_tokens(Matrix q, Matrix weights, const IndexerShape& shape, const RotaryTable& rotary,
                              const UploadedBatch& batch, const KvCache& cache, int32_t layer, IntMatrix chosen);
   /// Computes latent_attention where rows at positions from chosen.cols on see only the positions in their row of

@@ -25,6 +25,7 @@ struct ReplayKey {
   const std::byte* hidden = nullptr;
   int64_t row_count = 0;   ///< padded rows of the batch
   int64_t tail_count = 0;  ///< padded rows that go on from the last layer's keys and values
+  int32_t context = 0;     ///< BatchLayout::padded_context
   friend auto operator<=>(const ReplayKey&, const ReplayKey&) = default;
 };
 

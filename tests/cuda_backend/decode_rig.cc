@@ -29,7 +29,10 @@ DecodeRig::DecodeRig(std::vector<std::unique_ptr<tensor::Backend>> backends, con
     : options_(options), backends_(std::move(backends)), drawn_(options.sequence_count) {
   const auto folder = golden_dir() / options.family;
   checkpoint_ = model::Checkpoint::open(folder).value();
-  const model::ModelConfig config = model::read_config(folder).value();
+  model::ModelConfig config = model::read_config(folder).value();
+  for (model::LayerConfig& layer : config.layers) {
+    if (options.chosen_tokens > 0) layer.attention.latent->indexer->chosen_count = options.chosen_tokens;
+  }
   const auto stage_count = static_cast<int32_t>(backends_.size());
   const auto spans = model::stage_spans(model::divide_layers(config.layer_count(), stage_count).value());
   const auto sequences = static_cast<int32_t>(options.sequence_count);

@@ -116,7 +116,7 @@ TEST_CASE("launch sizes of a step are the key of its graph") {
       {{&hidden[0], 16, 8}, {16, 4, 2, 16}}, {{&hidden[1], 16, 8}, {16, 4, 2, 16}},
       {{&hidden[0], 32, 8}, {32, 4, 2, 16}}, {{&hidden[0], 16, 16}, {16, 4, 2, 16}},
       {{&hidden[0], 16, 8}, {16, 8, 2, 16}}, {{&hidden[0], 16, 8}, {16, 4, 4, 16}},
-      {{&hidden[0], 16, 8}, {16, 4, 2, 32}}};
+      {{&hidden[0], 16, 8}, {16, 4, 2, 32}}, {{&hidden[0], 16, 8, 128}, {16, 4, 2, 16}}};
   for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == GraphOutcome::kNew);
   for (const auto& [key, bounds] : all) REQUIRE(run(key, bounds) == GraphOutcome::kReplayed);
   REQUIRE(emulator::live_graphs() == static_cast<int64_t>(all.size()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "cuda/emulator/emulator.h"
 #include "cuda/latent_kernels.h"
@@ -19,43 +20,62 @@ uint16_t* latent_at(const DeviceKvCache& cache, uint32_t page, int32_t layer, in
   return reinterpret_cast<uint16_t*>(begin) + static_cast<size_t>(token * channel_stride(cache.head_dim));
 }
 
-/// Rotates [rotary_dim] values to a position and rounds them.
-void rotate(const float* from, const DeviceRotary& rotary, int32_t position, uint16_t* to) {
-  const int32_t half = rotary.rotary_dim / 2;
-  for (int32_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
-    const auto cos = static_cast<float>(std::cos(angle)) * rotary.attention_factor;
-    const auto sin = static_cast<float>(std::sin(angle)) * rotary.attention_factor;
-    to[i] = to_bf16(from[i] * cos - from[i + half] * sin);
-    to[i + half] = to_bf16(from[i + half] * cos + from[i] * sin);
-  }
-}
-
 bool is_fault(uint16_t bits) {
   return !std::isfinite(to_float(bits));
 }
 
-/// Computes one head's result [latent_dim] for a query [latent_dim + rope_dim], in the order of positions.
+/// Computes one head's result [latent_dim] for a query [latent_dim + rope_dim] over some tokens, in their order.
 std::vector<uint16_t> attend(const std::vector<uint16_t>& query, const tensor::LatentShape& shape,
                              const DeviceBatch& batch, const DeviceKvCache& cache, int32_t layer, int32_t sequence,
-                             int32_t position) {
+                             const std::vector<int32_t>& tokens) {
   const auto at = [&](int32_t key) {
     return latent_at(cache, page_of(batch, cache, sequence, key), layer, key % cache.page_size);
   };
   std::vector<float> weights;
-  for (int32_t key = 0; key <= position; ++key)
-    weights.push_back(dot(query.data(), at(key), query.size()) * shape.scale);
+  for (const int32_t key : tokens) weights.push_back(dot(query.data(), at(key), query.size()) * shape.scale);
   const float max = *std::ranges::max_element(weights);
   std::vector<float> sums(static_cast<size_t>(shape.latent_dim), 0.0f);
   float total = 0.0f;
-  for (int32_t key = 0; key <= position; ++key) {
-    const float weight = std::exp(weights[static_cast<size_t>(key)] - max);
+  for (size_t n = 0; n < tokens.size(); ++n) {
+    const float weight = std::exp(weights[n] - max);
     total += weight;
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * to_float(at(key)[i]);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += weight * to_float(at(tokens[n])[i]);
   }
   std::vector<uint16_t> result;
   for (const float sum : sums) result.push_back(to_bf16(sum / total));
   return result;
+}
+
+/// Computes both ops: rows at positions from chosen_count on see what they have chosen, the others all.
+void attend_rows(const float* q, const tensor::LatentShape& shape, const DeviceRotary& rotary,
+                 const DeviceExpansion& expansion, const int32_t* chosen, int32_t chosen_count,
+                 const DeviceBatch& batch, const DeviceKvCache& cache, int32_t layer, void* out) {
+  const auto nope = static_cast<size_t>(shape.nope_dim);
+  const auto latent = static_cast<size_t>(shape.latent_dim);
+  const auto value_dim = static_cast<size_t>(shape.value_dim);
+  each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
+    std::vector<int32_t> tokens(static_cast<size_t>(position) + 1);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    if (chosen != nullptr && position >= chosen_count) {
+      const int32_t* const own = chosen + static_cast<ptrdiff_t>(row) * chosen_count;
+      tokens.assign(own, own + chosen_count);
+    }
+    for (int32_t head = 0; head < shape.head_count; ++head) {
+      const auto of_head = static_cast<size_t>(head);
+      const auto pair = static_cast<size_t>(row) * static_cast<size_t>(shape.head_count) + of_head;
+      const float* from = q + pair * (nope + static_cast<size_t>(shape.rope_dim));
+      std::vector<uint16_t> plain(nope);
+      std::transform(from, from + nope, plain.begin(), to_bf16);
+      std::vector<uint16_t> query(latent + static_cast<size_t>(shape.rope_dim));
+      const uint16_t* to_latents = bf16(expansion.queries) + of_head * latent * nope;
+      for (size_t i = 0; i < latent; ++i) query[i] = to_bf16(dot(plain.data(), to_latents + i * nope, nope));
+      rotate(from + nope, rotary, position, query.data() + latent);
+      const std::vector<uint16_t> result = attend(query, shape, batch, cache, layer, sequence, tokens);
+      const uint16_t* from_latents = bf16(expansion.values) + of_head * value_dim * latent;
+      for (size_t i = 0; i < value_dim; ++i)
+        bf16(out)[pair * value_dim + i] = to_bf16(dot(result.data(), from_latents + i * latent, latent));
+    }
+  });
 }
 
 }  // namespace
@@ -95,26 +115,22 @@ void latent_attention(cudaStream_t stream, const float* q, const tensor::LatentS
                       const DeviceKvCache& cache, int32_t layer, MatrixInstruction, void* out, void*, size_t) {
   emulator::emulated_enqueue(stream, [=] {
     check_bounds("latent_attention", batch, bounds);
-    const auto nope = static_cast<size_t>(shape.nope_dim);
-    const auto latent = static_cast<size_t>(shape.latent_dim);
-    const auto value_dim = static_cast<size_t>(shape.value_dim);
-    each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
-      for (int32_t head = 0; head < shape.head_count; ++head) {
-        const auto of_head = static_cast<size_t>(head);
-        const auto pair = static_cast<size_t>(row) * static_cast<size_t>(shape.head_count) + of_head;
-        const float* from = q + pair * (nope + static_cast<size_t>(shape.rope_dim));
-        std::vector<uint16_t> plain(nope);
-        std::transform(from, from + nope, plain.begin(), to_bf16);
-        std::vector<uint16_t> query(latent + static_cast<size_t>(shape.rope_dim));
-        const uint16_t* to_latents = bf16(expansion.queries) + of_head * latent * nope;
-        for (size_t i = 0; i < latent; ++i) query[i] = to_bf16(dot(plain.data(), to_latents + i * nope, nope));
-        rotate(from + nope, rotary, position, query.data() + latent);
-        const std::vector<uint16_t> result = attend(query, shape, batch, cache, layer, sequence, position);
-        const uint16_t* from_latents = bf16(expansion.values) + of_head * value_dim * latent;
-        for (size_t i = 0; i < value_dim; ++i)
-          bf16(out)[pair * value_dim + i] = to_bf16(dot(result.data(), from_latents + i * latent, latent));
-      }
-    });
+    attend_rows(q, shape, rotary, expansion, nullptr, 0, batch, cache, layer, out);
+  });
+}
+
+size_t sparse_latent_attention_workspace_bytes(const tensor::LatentShape& shape, int32_t, const BatchBounds& bounds,
+                                               MatrixInstruction by) {
+  return latent_attention_workspace_bytes(shape, bounds, by);
+}
+
+void sparse_latent_attention(cudaStream_t stream, const float* q, const tensor::LatentShape& shape,
+                             const DeviceRotary& rotary, const DeviceExpansion& expansion, const int32_t* chosen,
+                             int32_t chosen_count, const DeviceBatch& batch, const BatchBounds& bounds,
+                             const DeviceKvCache& cache, int32_t layer, MatrixInstruction, void* out, void*, size_t) {
+  emulator::emulated_enqueue(stream, [=] {
+    check_bounds("sparse_latent_attention", batch, bounds);
+    attend_rows(q, shape, rotary, expansion, chosen, chosen_count, batch, cache, layer, out);
   });
 }
 

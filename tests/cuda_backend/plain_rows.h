@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "cuda/kernels.h"
+#include "cuda_backend/plain_numbers.h"
 
 /// The rows of a ragged batch, for the plain loops.
 namespace millrace::cuda {
@@ -32,6 +34,18 @@ inline void check_bounds(const char* op, const DeviceBatch& batch, const BatchBo
 
 inline uint32_t page_of(const DeviceBatch& batch, const DeviceKvCache& cache, int32_t sequence, int32_t position) {
   return batch.pages[batch.page_begin[sequence] + position / cache.page_size];
+}
+
+/// Rotates [rotary_dim] values to a position and rounds them.
+inline void rotate(const float* from, const DeviceRotary& rotary, int32_t position, uint16_t* to) {
+  const int32_t half = rotary.rotary_dim / 2;
+  for (int32_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(static_cast<float>(position) * rotary.inverse_frequency[i]);
+    const auto cos = static_cast<float>(std::cos(angle)) * rotary.attention_factor;
+    const auto sin = static_cast<float>(std::sin(angle)) * rotary.attention_factor;
+    to[i] = to_bf16(from[i] * cos - from[i + half] * sin);
+    to[i + half] = to_bf16(from[i + half] * cos + from[i] * sin);
+  }
 }
 
 }  // namespace millrace::cuda

@@ -1,0 +1,103 @@
+// Models with indexers over the ops themselves, emulated or on a GPU. Their indexers choose fewer tokens than the
+// golden models say, so that short prompts need them.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "cuda/cuda_backend.h"
+#include "cuda_backend/decode_rig.h"
+#include "cuda_backend/tested_gemm.h"
+#include "golden_test/feeding.h"
+#include "golden_test/golden_file.h"
+#include "model/families/read_config.h"
+
+using namespace millrace;
+
+namespace {
+
+constexpr int32_t kChosen = 13;
+constexpr size_t kMaxTokens = 36;
+
+model::ModelConfig config_of(const test::GoldenFamily& family) {
+  model::ModelConfig config = model::read_config(family.folder).value();
+  for (model::LayerConfig& layer : config.layers) layer.attention.latent->indexer->chosen_count = kChosen;
+  return config;
+}
+
+test::Sequences short_sequences(const test::GoldenFamily& family, size_t count) {
+  test::Sequences sequences;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<TokenId>& tokens = sequences.emplace_back(family.prompts.at(i).sequence());
+    tokens.resize(std::min(tokens.size(), kMaxTokens));
+  }
+  return sequences;
+}
+
+}  // namespace
+
+TEST_CASE("stages and graphs change no bit of models with indexers") {
+  constexpr size_t kSequences = 3;
+  std::vector<test::DecodeRig::Drawn> drawn;
+  for (const auto& [stages, graphs] : {std::pair{1, false}, std::pair{1, true}, std::pair{2, true}}) {
+    std::vector<std::unique_ptr<tensor::Backend>> backends;
+    std::vector<std::string> graphs_less;
+    const auto warn = [&](const std::string& what) { graphs_less.push_back(what); };
+    for (int s = 0; s < stages; ++s)
+      backends.push_back(cuda::make_backend({.products = test::tested_gemm(), .graphs = graphs, .warn = warn}));
+    test::DecodeRig rig(std::move(backends), {.family = "deepseek-v32-sparse",
+                                              .sequence_count = kSequences,
+                                              .first_prompt = 5,
+                                              .prompt_growth = 8,
+                                              .draft_rows = 18,
+                                              .chosen_tokens = 10});
+    rig.prefill();
+    // The first sequence alone sees all its tokens at first, and chooses later.
+    for (const size_t count : {1, 1, 1, 3, 3, 3, 2, 1, 1, 1}) rig.decode(count);
+    const auto stats = rig.graph_stats();
+    REQUIRE((stats[static_cast<size_t>(tensor::GraphOutcome::kReplayed)] > 0) == graphs);
+    drawn.push_back(rig.drawn());
+    REQUIRE(graphs_less == std::vector<std::string>{});
+  }
+  REQUIRE(drawn[0][0].size() == 11);
+  for (const auto& other : drawn) {
+    for (size_t s = 0; s < other.size(); ++s) {
+      for (size_t i = 0; i < other[s].size(); ++i) {
+        REQUIRE(other[s][i].token == drawn[0][s][i].token);
+        REQUIRE(other[s][i].logprobs.logprob == drawn[0][s][i].logprobs.logprob);
+      }
+    }
+  }
+}
+
+TEST_CASE("stages and chunks change no bit of models with indexers") {
+  const test::GoldenFamily family =
+      test::read_golden_family(GENERATE(as<std::string>(), "deepseek-v32-sparse", "glm-moe-dsa-sparse"));
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = config_of(family);
+  const auto backend = cuda::make_backend({.products = test::tested_gemm()});
+  const test::Sequences sequences = short_sequences(family, 2);
+  test::TestPipeline whole(*checkpoint, config, *backend, {.stage_count = 1});
+  const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
+  test::TestPipeline pipeline(*checkpoint, config, *backend, {.stage_count = 2, .page_size = 5, .page_count = 160});
+  CAPTURE(family.name);
+  REQUIRE(test::same_bits(run_alone(pipeline, sequences, 11, 2), wanted));
+  REQUIRE(test::same_bits(run_batched(pipeline, sequences, 17, 3), wanted));
+}
+
+TEST_CASE("ranks change no bit of models with indexers") {
+  const test::GoldenFamily family = test::read_golden_family("deepseek-v32-sparse");
+  const auto checkpoint = model::Checkpoint::open(family.folder).value();
+  const model::ModelConfig config = config_of(family);
+  const test::Sequences sequences = short_sequences(family, 1);
+  std::vector<std::unique_ptr<tensor::Backend>> backends;
+  std::vector<tensor::Backend*> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    backends.push_back(
+        cuda::make_backend({.products = test::tested_gemm(), .rank_exchange = cuda::RankExchange::kCopies}));
+    ranks.push_back(backends.back().get());
+  }
+  test::TestPipeline whole(*checkpoint, config, *backends[0], {.stage_count = 1});
+  const test::Logits wanted = run_alone(whole, sequences, SIZE_MAX / 2, 1);
+  test::TestPipeline pipeline(*checkpoint, config, ranks, {.stage_count = 1});
+  REQUIRE(test::same_bits(run_alone(pipeline, sequences, 15, 2), wanted));
+}
