@@ -201,6 +201,24 @@ MIXTURES = [
         weights=mixture_weights,
     ),
     Family(
+        "gemma4-e",
+        seed=220,
+        config={
+            **_GEMMA4,
+            "attention_k_eq_v": False,
+            "enable_moe_block": False,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 64,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "vocab_size_per_layer_input": 512,
+        },
+        eos=[1, 5],
+        prompt_lengths=(7, 33, 190),
+        query_norm=0.3,
+        weights=mixture_weights,
+    ),
+    Family(
         "qwen2moe",
         seed=201,
         config={

@@ -178,6 +178,10 @@ class CpuBackend final : public Backend {
     check_stream();
     cpu::gelu_tanh_mul(device_, in, out);
   }
+  void gelu_tanh_gate(Matrix gates, Matrix factors, int64_t first, Matrix out) override {
+    check_stream();
+    cpu::gelu_tanh_gate(device_, gates, factors, first, out);
+  }
   void scaled_silu_mul(Matrix in, float factor, Matrix out) override {
     check_stream();
     cpu::scaled_silu_mul(device_, in, factor, out);

@@ -37,6 +37,7 @@ void convert(Device& device, tensor::Matrix hidden, tensor::Matrix out);
 void scale(Device& device, tensor::Matrix matrix, float factor);
 void soft_cap(Device& device, tensor::Matrix matrix, float cap);
 void gelu_tanh_mul(Device& device, tensor::Matrix in, tensor::Matrix out);
+void gelu_tanh_gate(Device& device, tensor::Matrix gates, tensor::Matrix factors, int64_t first, tensor::Matrix out);
 void scaled_silu_mul(Device& device, tensor::Matrix in, float factor, tensor::Matrix out);
 void relu_squared(Device& device, tensor::Matrix in, tensor::Matrix out);
 void add_scaled_sums(Device& device, tensor::Matrix sums, const CpuVector* bias, const CpuVector* norm, float epsilon,

@@ -36,11 +36,14 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
   const int32_t dim = shape.head_dim;
   const int32_t kv_heads = shape.kv_head_count;
   const int32_t value_head = shape.head_count + (shape.values_are_keys ? 0 : kv_heads);  // head of qkv with the first v
-  check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{value_head + kv_heads} * dim);
+  const int32_t stored_heads = shape.queries_only ? 0 : kv_heads;
+  const int32_t heads = shape.queries_only ? shape.head_count : value_head + kv_heads;
+  check_matrix("qkv", qkv, tensor::DType::kF32, q.rows, int64_t{heads} * dim);
   check_matrix("q", q, device.compute_dtype, qkv.rows, int64_t{shape.head_count} * dim);
   check_batch(batch, q.rows, cache);
-  CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  const bool per_head = q_norm == nullptr || (q_norm->size() == dim && k_norm->size() == dim);
+  CHECK(shape.queries_only || (q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
+  const bool per_head = q_norm == nullptr || (q_norm->size() == dim && (k_norm == nullptr || k_norm->size() == dim));
+  CHECK(per_head || !shape.queries_only, "queries without keys under a norm over all heads");
   CHECK(per_head || (q_norm->size() == q.cols && k_norm->size() == int64_t{kv_heads} * dim),
         "q and k norms are [{}] and [{}], wanted [{}], or [{}] and [{}]", q_norm->size(), k_norm->size(), dim, q.cols,
         kv_heads * dim);
@@ -77,7 +80,7 @@ void rotary_store_kv(Device& device, Matrix qkv, const tensor::AttentionShape& s
     }
     float* const value = values + padded;
     std::fill(values, values + 2 * padded, 0.0f);
-    for (int32_t head = 0; head < kv_heads; ++head) {
+    for (int32_t head = 0; head < stored_heads; ++head) {
       std::memcpy(values, in + (shape.head_count + head) * dim, static_cast<size_t>(dim) * sizeof(float));
       turn(values, k_norm, row);
       std::memcpy(value, in + (value_head + head) * dim, static_cast<size_t>(dim) * sizeof(float));

@@ -27,14 +27,18 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
                  const tensor::DeviceVector* k_norm, float norm_epsilon, const tensor::UploadedBatch& batch,
                  tensor::KvCache& cache, int32_t layer, tensor::Matrix q) {
   const CudaBatch& uploaded = as_cuda(batch);
-  const int32_t heads = shape.head_count + (shape.values_are_keys ? 1 : 2) * shape.kv_head_count;
+  const int32_t kept = shape.queries_only ? 0 : shape.values_are_keys ? 1 : 2;  // keys, values or both
+  const int32_t heads = shape.head_count + kept * shape.kv_head_count;
   check_matrix("qkv", qkv, DType::kF32, uploaded.bounds.rows, int64_t{heads} * shape.head_dim);
   check_matrix("q", q, DType::kBF16, qkv.rows, int64_t{shape.head_count} * shape.head_dim);
   CHECK(rotary.rotary_dim % 2 == 0 && rotary.rotary_dim <= shape.head_dim, "{} rotary channels of {}",
         rotary.rotary_dim, shape.head_dim);
-  CHECK((q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
-  if (q_norm != nullptr && (q_norm->size() != shape.head_dim || k_norm->size() != shape.head_dim)) {
-    CHECK(!shape.values_are_keys, "values that are keys under a norm over all heads");
+  CHECK(shape.queries_only || (q_norm == nullptr) == (k_norm == nullptr), "q and k are normalised both or not at all");
+  const auto is_per_head = [&](const tensor::DeviceVector* norm) {
+    return norm == nullptr || norm->size() == shape.head_dim;
+  };
+  if (!is_per_head(q_norm) || !is_per_head(k_norm)) {
+    CHECK(!shape.values_are_keys && !shape.queries_only, "keys that are not alone under a norm over all heads");
     norm_all_heads(device, qkv, *as_cuda(q_norm), *as_cuda(k_norm), norm_epsilon);
     q_norm = k_norm = nullptr;
   }
@@ -42,7 +46,8 @@ void store_heads(Device& device, tensor::Matrix qkv, const tensor::AttentionShap
                         .k = values_of(k_norm),
                         .epsilon = norm_epsilon,
                         .of_values = shape.value_norm,
-                        .values_are_keys = shape.values_are_keys};
+                        .values_are_keys = shape.values_are_keys,
+                        .queries_only = shape.queries_only};
   rotary_store_kv(device.compute.get(), floats(qkv), shape.head_count, rotary_of(rotary), norms, uploaded.device,
                   uploaded.bounds, heads_in(cache, shape, layer), layer, q.data);
 }

@@ -230,6 +230,10 @@ class CudaBackend final : public Backend {
     check_inside();
     cuda::gelu_tanh_mul(device_, in, out);
   }
+  void gelu_tanh_gate(Matrix gates, Matrix factors, int64_t first, Matrix out) override {
+    check_inside();
+    cuda::gelu_tanh_gate(device_, gates, factors, first, out);
+  }
   void scaled_silu_mul(Matrix in, float factor, Matrix out) override {
     check_inside();
     cuda::scaled_silu_mul(device_, in, factor, out);

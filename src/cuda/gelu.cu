@@ -27,6 +27,18 @@ struct GeluTanhMul {
   }
 };
 
+struct GeluTanhGate {
+  const float* gates;
+  const float* factors;
+  uint16_t* out;
+  int32_t width;
+  int32_t factor_stride;
+  __device__ void operator()(size_t row, int32_t column) const {
+    const size_t at = row * width + column;
+    out[at] = float_to_bf16(gelu_tanh(gates[at]) * factors[row * factor_stride + column]);
+  }
+};
+
 }  // namespace
 
 void gelu(cudaStream_t stream, const float* in, int32_t rows, int32_t width, void* out) {
@@ -35,6 +47,12 @@ void gelu(cudaStream_t stream, const float* in, int32_t rows, int32_t width, voi
 
 void gelu_tanh_mul(cudaStream_t stream, const float* in, int32_t rows, int32_t width, void* out) {
   launch_elements("gelu_tanh_mul", stream, rows, width, GeluTanhMul{in, static_cast<uint16_t*>(out), width});
+}
+
+void gelu_tanh_gate(cudaStream_t stream, const float* gates, const float* factors, int32_t factor_stride, int32_t rows,
+                    int32_t width, void* out) {
+  launch_elements("gelu_tanh_gate", stream, rows, width,
+                  GeluTanhGate{gates, factors, static_cast<uint16_t*>(out), width, factor_stride});
 }
 
 }  // namespace millrace::cuda

@@ -314,6 +314,7 @@ struct HeadNorms {
   float epsilon = 0.0f;
   bool of_values = false;        ///< values are divided by their root mean square
   bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
+  bool queries_only = false;     ///< qkv has no k and no v, and nothing is stored
 };
 /// Splits qkv (f32) [rows, (heads + 2·kv_heads)·head_dim]: q goes to `q` (bf16) [rows, heads·head_dim], k and v to the
 /// pages. A non-finite value is stored as zeros with a NaN key. Codes follow from the key and value in f32; magnitudes

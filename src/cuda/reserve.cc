@@ -152,7 +152,8 @@ void reserve_scratch(Device& device, Submissions& submissions, const tensor::Wor
   (void)device.scratch(device.expert_scratch, max_expert_scratch(bounds));
   const size_t batch_pages = static_cast<size_t>(bounds.sequences) * ((context + page_size - 1) / page_size);
   const size_t batch = uploaded_batch_bytes(sequences, batch_pages);
-  std::vector<size_t> uploads(kBatchUploads, std::max(batch, rows * sizeof(int32_t)));
+  const size_t lookups = rows * static_cast<size_t>(bounds.row_lookups);
+  std::vector<size_t> uploads(kBatchUploads, std::max(batch, lookups * sizeof(int32_t)));
   std::vector<size_t> downloads;
   if (bounds.logit_rows > 0) {
     const auto drawn = static_cast<size_t>(bounds.logit_rows);

@@ -119,12 +119,13 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
   const int32_t kv_heads = r.cache.kv_head_count;
   const int32_t slot = position % r.cache.page_size;
   const uint32_t page = r.batch.pages[r.batch.page_begin[s] + position / r.cache.page_size];
-  const int32_t heads = r.head_count + (r.norms.values_are_keys ? 1 : 2) * kv_heads;  // of qkv
+  const int32_t kept = r.norms.queries_only ? 0 : r.norms.values_are_keys ? 1 : 2;  // keys, values or both
+  const int32_t heads = r.head_count + kept * kv_heads;                             // of qkv
   const float* const in = r.qkv + static_cast<size_t>(row) * heads * dim;
   const int lane = threadIdx.x % kLanes;
   const float query_scale = query_factor(r.rotary, position);
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kBlockHeads;
-  const int32_t end = min(first + kBlockHeads, r.head_count + kv_heads);
+  const int32_t end = min(first + kBlockHeads, r.head_count + (r.norms.queries_only ? 0 : kv_heads));
   for (int32_t head = first + static_cast<int32_t>(threadIdx.x) / kLanes; head < end; head += kWarps) {
     const float* const from = in + head * dim;
     if (head < r.head_count) {
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) rotary_store_kv_kernel(RotaryParams 
 void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, const DeviceRotary& rotary,
                      const HeadNorms& norms, const DeviceBatch& batch, const BatchBounds& bounds,
                      const DeviceKvCache& cache, int32_t layer, void* q) {
-  const int32_t units = ceil_div(head_count + cache.kv_head_count, kBlockHeads);
+  const int32_t units = ceil_div(head_count + (norms.queries_only ? 0 : cache.kv_head_count), kBlockHeads);
   const int32_t code_values = cache.element == KvElement::kBf16 ? 0 : 2 * kWarps * cache.head_dim;
   launch<rotary_store_kv_kernel>({.name = "rotary_store_kv",
                                   .grid = dim3(bounds.rows, units),

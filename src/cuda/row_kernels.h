@@ -28,6 +28,10 @@ void soft_cap(cudaStream_t stream, float* values, int32_t rows, int32_t width, f
 void gelu(cudaStream_t stream, const float* in, int32_t rows, int32_t width, void* out);
 /// out (bf16) [rows, width] = g(in[:, f]) · in[:, width + f] of in (f32) [rows, 2·width], with GELU by tanh.
 void gelu_tanh_mul(cudaStream_t stream, const float* in, int32_t rows, int32_t width, void* out);
+/// out (bf16) [rows, width] = g(gates (f32) [rows, width]) · factors (f32), with GELU by tanh. The rows of `factors`
+/// are `factor_stride` apart.
+void gelu_tanh_gate(cudaStream_t stream, const float* gates, const float* factors, int32_t factor_stride, int32_t rows,
+                    int32_t width, void* out);
 /// out (bf16) [rows, width] = silu(factor · in[:, f]) · in[:, width + f] of in (f32) [rows, 2·width].
 void scaled_silu_mul(cudaStream_t stream, const float* in, float factor, int32_t rows, int32_t width, void* out);
 /// out (bf16) [rows, width] = max(x, 0)² of each x of in (f32).

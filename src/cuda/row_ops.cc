@@ -83,6 +83,17 @@ void gelu_tanh_mul(const Device& device, const Matrix& in, const Matrix& out) {
   cuda::gelu_tanh_mul(device.compute.get(), floats(in), rows_of(out), cols_of(out), out.data);
 }
 
+void gelu_tanh_gate(const Device& device, const Matrix& gates, const Matrix& factors, int64_t first,
+                    const Matrix& out) {
+  check_matrix("gates", gates, DType::kF32, out.rows, out.cols);
+  check_matrix("factors", factors, DType::kF32, out.rows, factors.cols);
+  check_matrix("out", out, DType::kBF16, gates.rows, gates.cols);
+  CHECK(first >= 0 && first + out.cols <= factors.cols, "columns from {} to {} of {}", first, first + out.cols,
+        factors.cols);
+  cuda::gelu_tanh_gate(device.compute.get(), floats(gates), floats(factors) + first, cols_of(factors), rows_of(out),
+                       cols_of(out), out.data);
+}
+
 void scaled_silu_mul(const Device& device, const Matrix& in, float factor, const Matrix& out) {
   check_matrix("in", in, DType::kF32, out.rows, 2 * out.cols);
   check_matrix("out", out, DType::kBF16, in.rows, out.cols);

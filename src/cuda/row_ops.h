@@ -20,6 +20,8 @@ void scale(const Device& device, const tensor::Matrix& matrix, float factor);
 void soft_cap(const Device& device, const tensor::Matrix& matrix, float cap);
 void gelu(const Device& device, const tensor::Matrix& in, const tensor::Matrix& out);
 void gelu_tanh_mul(const Device& device, const tensor::Matrix& in, const tensor::Matrix& out);
+void gelu_tanh_gate(const Device& device, const tensor::Matrix& gates, const tensor::Matrix& factors, int64_t first,
+                    const tensor::Matrix& out);
 void scaled_silu_mul(const Device& device, const tensor::Matrix& in, float factor, const tensor::Matrix& out);
 void relu_squared(const Device& device, const tensor::Matrix& in, const tensor::Matrix& out);
 void rms_norm_in_place(const Device& device, const tensor::Matrix& values, const CudaVector& weight, float epsilon);

@@ -66,6 +66,8 @@ class ConfigWriter {
     // Where all layers have experts, the size of the others may be absent.
     const bool has_dense = metadata_.has(key("feed_forward_length")) || !family_.is_moe;
     if (!has_dense || experts_have_own_width()) return members_.layer_size("expert_feed_forward_length");
+    const auto own = family_.has_own_heads ? members_.integers("feed_forward_length") : std::nullopt;
+    if (own && !own->empty()) return std::max<int64_t>(own->front(), 1);  // write_members() checks the others
     if (!family_.has_recurrent_layers) return members_.layer_size("feed_forward_length");
     const int64_t count = std::min(members_.layer_count(), kMaxLayers);
     for (int64_t layer = 0; layer < count; ++layer) {

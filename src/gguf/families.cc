@@ -69,6 +69,9 @@ constexpr std::array kGemma4Tensors = {
     TensorRule{"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
     TensorRule{"post_ffw_norm_1", "post_feedforward_layernorm_1"},
     TensorRule{"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+    TensorRule{"inp_gate", "per_layer_input_gate"},
+    TensorRule{"proj", "per_layer_projection"},
+    TensorRule{"post_norm", "post_per_layer_input_norm"},
     TensorRule{"layer_output_scale", "layer_scalar", TensorForm::kSame, false},
     TensorRule{"ffn_gate_inp.scale", "router.scale", TensorForm::kSame, false},
     TensorRule{"ffn_down_exps.scale", "router.per_expert_scale", TensorForm::kSame, false}};

@@ -44,7 +44,9 @@ void write_full_heads(ConfigMembers& members, const std::vector<bool>& slides) {
     if (slides[layer] && sliding_count.value_or(count_of(layer)) != count_of(layer))
       members.metadata().fail("{} differs among layers that slide, wanted one number", members.key(kHeadsKey));
     if (slides[layer]) sliding_count = count_of(layer);
-    if (!slides[layer] && !members.has_in_layer(static_cast<int64_t>(layer), "attn_v.weight")) has_values = false;
+    // A layer with the keys of another one has neither.
+    const auto has = [&](std::string_view part) { return members.has_in_layer(static_cast<int64_t>(layer), part); };
+    if (!slides[layer] && has("attn_k.weight") && !has("attn_v.weight")) has_values = false;
   }
   json.member("head_dim", sliding_dim).member("global_head_dim", full_dim);
   json.member("num_key_value_heads", sliding_count.value_or(count_of(0))).member("attention_k_eq_v", !has_values);
@@ -92,6 +94,22 @@ std::vector<bool> gemma4_slides(ConfigMembers& members) {
   return slides;
 }
 
+/// Returns whether layers with the keys of other layers have feed-forward blocks of twice the width.
+bool gemma4_is_doubled(ConfigMembers& members, int64_t sharing) {
+  constexpr std::string_view kWidths = "feed_forward_length";
+  const auto widths = members.integers(kWidths);
+  if (!widths || widths->empty()) return false;
+  const bool is_doubled = widths->back() != widths->front();
+  const int64_t first = members.layer_count() - sharing;
+  for (int64_t layer = 0; layer < std::ssize(*widths); ++layer) {
+    const int64_t wanted = widths->front() * (is_doubled && layer >= first ? 2 : 1);
+    const int64_t found = (*widths)[static_cast<size_t>(layer)];
+    if (found != wanted)
+      members.metadata().fail("{} is {} for layer {}, wanted {}", members.key(kWidths), found, layer, wanted);
+  }
+  return is_doubled;
+}
+
 }  // namespace
 
 void write_gemma2(ConfigMembers& members) {
@@ -121,7 +139,10 @@ void write_gemma4(ConfigMembers& members) {
   write_pattern(members, kUsualPattern);
   members.write_number("final_logit_softcapping", "final_logit_softcapping");
   json.member("hidden_size_per_layer_input", members.optional_size("embedding_length_per_layer_input", 0).value_or(0));
-  json.member("num_kv_shared_layers", members.optional_size("attention.shared_kv_layers", 0).value_or(0));
+  if (const Tensor* table = members.model().find("per_layer_token_embd.weight"); table != nullptr)
+    json.member("vocab_size_per_layer_input", table->shape.empty() ? 0 : table->shape[0]);
+  const int64_t sharing = members.optional_size("attention.shared_kv_layers", 0).value_or(0);
+  json.member("num_kv_shared_layers", sharing).member("use_double_wide_mlp", gemma4_is_doubled(members, sharing));
   const bool has_router = members.has_in_layers("ffn_gate_inp.weight");
   json.member("enable_moe_block", has_router);
   if (!has_router) return;

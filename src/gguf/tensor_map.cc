@@ -18,6 +18,16 @@ constexpr std::string_view kEmbedding = "token_embd.weight";
 constexpr std::string_view kHead = "output.weight";
 /// The second name is that of models whose final norm has the name of an embedding's.
 constexpr std::array<std::string_view, 2> kFinalNorms = {"output_norm.weight", "token_embd_norm.weight"};
+/// A tensor outside of layers, and its name in safetensors.
+struct OuterName {
+  std::string_view stored;
+  std::string_view name;
+};
+/// What makes the own inputs of layers.
+constexpr std::array<OuterName, 3> kLayerInputs = {
+    OuterName{"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    OuterName{"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    OuterName{"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
 /// Tensors that config_json() takes into account, or that follow from config.json.
 constexpr std::array<std::string_view, 2> kRotary = {"rope_freqs.weight", "rope.freqs"};
 constexpr std::array<std::string_view, 2> kLongRotary = {"rope_factors_long.weight", "rope_factors_short.weight"};
@@ -107,6 +117,9 @@ class Mapper {
     const bool has_embedding_norm = family_.has_recurrent_layers;
     if (tensor.name == kEmbedding) {
       add(std::string(family_.embedding), tensor, 0, rows_of(tensor));
+    } else if (const auto own = std::ranges::find(kLayerInputs, tensor.name, &OuterName::stored);
+               own != kLayerInputs.end() && family_.has_own_heads) {
+      add(std::string(own->name), tensor, 0, rows_of(tensor));
     } else if (tensor.name == kHead) {
       add("lm_head.weight", tensor, 0, rows_of(tensor));
     } else if (tensor.name == kFinalNorms[0] || (has_embedding_norm && tensor.name == kFinalNorms[1])) {

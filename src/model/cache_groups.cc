@@ -15,7 +15,7 @@ uint32_t state_tokens(const ModelConfig& config) {
   double token_bytes = 0;
   for (const LayerConfig& layer : config.layers) {
     state_bytes += static_cast<double>(state_values(layer)) * sizeof(float);
-    if (layer.attends && layer.attention.window == 0)
+    if (layer.attends && layer.attention.window == 0 && !layer.attention.keys_of)
       token_bytes += 2.0 * sizeof(uint16_t) * static_cast<double>(layer.attention.kv_width());
   }
   if (token_bytes == 0) return WindowSpec{}.state_tokens;

@@ -26,7 +26,8 @@ class CacheGroups {
   [[nodiscard]] size_t count() const { return 1 + windows_.size(); }
   /// Returns the first layer whose attention belongs to a group; layer 0 where a group has none, as the first one may.
   [[nodiscard]] int32_t first_layer(size_t group) const;
-  /// Returns the group of the keys and values of a layer's attention, if the layer has attention.
+  /// Returns the group of the keys and values of a layer's attention, if the layer has attention. One that sees those
+  /// of another layer has its group.
   [[nodiscard]] std::optional<size_t> attention_group(int32_t layer) const {
     return attention_group_[static_cast<size_t>(layer)];
   }

@@ -26,6 +26,17 @@ struct EncoderConfig {
   friend bool operator==(const EncoderConfig&, const EncoderConfig&) = default;
 };
 
+/// Inputs of each layer's own, besides the residual stream, as in Gemma 4 E2B. Layer l has p = join_factor ·
+/// (norm(projection_factor · W_l · x0) + table_factor · T_l[t]) of token t, whose scaled embedding is x0. The rows of
+/// all W_l are one matrix, and the columns of all T_l one table.
+struct LayerInputsConfig {
+  int32_t width = 0;  ///< of p, in all layers
+  float projection_factor = 1.0f;
+  float table_factor = 1.0f;
+  float join_factor = 1.0f;
+  friend bool operator==(const LayerInputsConfig&, const LayerInputsConfig&) = default;
+};
+
 /// The description of a model: what its config.json says, as a list of layers. All numbers are bounded, so that no
 /// product of two overflows an int64.
 ///
@@ -48,6 +59,7 @@ struct ModelConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;
   std::optional<EncoderConfig> encoder;  ///< the model is an encoder
+  std::optional<LayerInputsConfig> layer_inputs;
   TensorNames names;
   std::vector<TokenId> eos_token_ids;  ///< may be empty
   std::optional<TokenId> bos_token_id;
@@ -65,6 +77,8 @@ struct ModelConfig {
   /// Returns the tokens of prompt and output together: max_position, or the length to which yarn stretches its original
   /// context. It is at most max_plain_attention_context.
   [[nodiscard]] int32_t context_length() const;
+  /// Returns whether a stage with such a part of the model looks up the embeddings of tokens.
+  [[nodiscard]] bool embeds(bool is_first) const { return is_first || layer_inputs.has_value(); }
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 

@@ -81,6 +81,10 @@ void add_attention(Hash& hash, const ModelConfig& config, const AttentionConfig&
   if (attention.chunked) hash.add(std::string_view("chunks"));
   if (attention.value_norm) hash.add(std::string_view("value norm"));
   if (attention.values_are_keys) hash.add(std::string_view("values are keys"));
+  if (attention.keys_of) {
+    hash.add(std::string_view("keys of"));
+    add_integer(hash, *attention.keys_of);
+  }
   add_factor(hash, "attention factor", attention.output_factor);
   if (!attention.latent) return;
   hash.add(std::string_view("latent"));
@@ -148,6 +152,10 @@ void add_feed_forward(Hash& hash, const FeedForwardConfig& feed_forward) {
     hash.add(number);
   add_integer(hash, moe.shared ? moe.shared->width : 0);
   add_integer(hash, moe.shared && moe.shared->has_gate);
+  if (moe.latent_size > 0) {
+    hash.add(std::string_view("latent of experts"));
+    add_integer(hash, moe.latent_size);
+  }
   if (moe.weighs_inputs) hash.add(std::string_view("weighed inputs"));
   if (moe.own_norms) hash.add(std::string_view("norms of experts"));
   if (moe.expert_scales) hash.add(std::string_view("scales of experts"));
@@ -163,6 +171,7 @@ void add_layer(Hash& hash, const ModelConfig& config, const LayerConfig& layer) 
   if (layer.attends) add_attention(hash, config, layer.attention);
   add_feed_forward(hash, layer.feed_forward);
   if (layer.output_scale) hash.add(std::string_view("output scale"));
+  if (layer.input_width > 0) hash.add(std::string_view("own input"));
 }
 
 void add_config(Hash& hash, const ModelConfig& config) {
@@ -176,6 +185,13 @@ void add_config(Hash& hash, const ModelConfig& config) {
   for (const float number : {config.norm_epsilon, config.embedding_scale, config.logit_scale, config.logit_soft_cap})
     hash.add(double{number});
   for (const LayerConfig& layer : config.layers) add_layer(hash, config, layer);
+  if (config.layer_inputs) {
+    hash.add(std::string_view("layer inputs"));
+    const LayerInputsConfig& inputs = *config.layer_inputs;
+    add_integer(hash, inputs.width);
+    for (const float factor : {inputs.projection_factor, inputs.table_factor, inputs.join_factor})
+      hash.add(double{factor});
+  }
   if (!config.encoder) return;
   hash.add(std::string_view("encoder"));
   const EncoderConfig& encoder = *config.encoder;

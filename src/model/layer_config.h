@@ -78,16 +78,17 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;  ///< of o_proj
   QkNorm qk_norm = QkNorm::kNone;
-  std::optional<int32_t> rope = {};  ///< index into ModelConfig::ropes; none: q and k are not rotated
-  float scale = 0.0f;                ///< of the scores, usually head_dim^-0.5
-  float soft_cap = 0.0f;             ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
-  int32_t window = 0;                ///< tokens that a query sees, itself included; 0: all before it
-  bool chunked = false;              ///< a query sees only tokens since the last multiple of `window`
-  bool value_norm = false;           ///< v of each head is divided by its root mean square
-  bool values_are_keys = false;      ///< v is k before its norm and rotation, and has no matrix
-  bool output_gate = false;          ///< sigmoid(Wgate · x) multiplies what o_proj takes
-  bool sinks = false;                ///< each head has a learnt score that takes part in the softmax and has no value
-  float output_factor = 1.0f;        ///< multiplies what the block adds
+  std::optional<int32_t> rope = {};     ///< index into ModelConfig::ropes; none: q and k are not rotated
+  float scale = 0.0f;                   ///< of the scores, usually head_dim^-0.5
+  float soft_cap = 0.0f;                ///< scores s become soft_cap · tanh(s / soft_cap); 0: they do not
+  int32_t window = 0;                   ///< tokens that a query sees, itself included; 0: all before it
+  bool chunked = false;                 ///< a query sees only tokens since the last multiple of `window`
+  bool value_norm = false;              ///< v of each head is divided by its root mean square
+  bool values_are_keys = false;         ///< v is k before its norm and rotation, and has no matrix
+  std::optional<int32_t> keys_of = {};  ///< the layer before it whose keys and values it sees; it has none of its own
+  bool output_gate = false;             ///< sigmoid(Wgate · x) multiplies what o_proj takes
+  bool sinks = false;          ///< each head has a learnt score that takes part in the softmax and has no value
+  float output_factor = 1.0f;  ///< multiplies what the block adds
   std::optional<QueryScaling> query_scaling = {};
   /// head_dim is then that of values, kv_head_count is 1, and q, k and v do not exist.
   std::optional<LatentConfig> latent = {};
@@ -118,7 +119,10 @@ struct MoeConfig {
   int32_t expert_count = 0;
   int32_t experts_per_token = 0;  ///< at most expert_count
   int32_t intermediate_size = 0;  ///< of one expert
-  bool renormalize = false;       ///< the weights of a token's experts are divided by their sum
+  /// Above 0: experts take Win · x, with so many channels, and Wout · (their sum) is what they add, as in Nemotron 3
+  /// Super. Router and shared expert take x. Not with own_norms.
+  int32_t latent_size = 0;
+  bool renormalize = false;  ///< the weights of a token's experts are divided by their sum
   tensor::RouterScore score = tensor::RouterScore::kSoftmax;
   float weight_scale = 1.0f;  ///< Routing::scale
   double sum_epsilon = 0.0;
@@ -138,6 +142,8 @@ struct MoeConfig {
   bool expert_scales = false;  ///< Routing::expert_scales is a tensor
   std::optional<SharedExpertConfig> shared = {};
 
+  /// Returns the channels of what experts take.
+  [[nodiscard]] int32_t input_size(int32_t hidden_size) const { return latent_size > 0 ? latent_size : hidden_size; }
   /// Returns the routing without its choice_bias and expert_scales.
   [[nodiscard]] tensor::Routing routing() const;
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
@@ -177,6 +183,9 @@ struct LayerConfig {
   FeedForwardConfig feed_forward;
   float residual_multiplier = 1.0f;  ///< m
   bool parallel = false;
+  /// Channels of the layer's own input p (ModelConfig::layer_inputs). After the blocks x += norm(Wproj · (g(Wgate·x) ·
+  /// p)), with g of kGeluTanh. 0: there is none.
+  int32_t input_width = 0;
   bool output_scale = false;  ///< a number of the checkpoint multiplies x at the end of the layer
   /// Returns whether the layer has attention or a recurrent mixer.
   [[nodiscard]] bool mixes() const { return attends || recurrent; }

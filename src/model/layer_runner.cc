@@ -31,12 +31,17 @@ int64_t LayerRunner::max_experts() const {
   });
 }
 
+int64_t LayerRunner::expert_inputs(int32_t index) const {
+  const auto& moe = layer_config(index).feed_forward.moe;
+  return moe ? moe->input_size(config_.hidden_size) : 0;
+}
+
 void LayerRunner::set_expert_exchange(tensor::ExpertExchange* exchange) {
   const int64_t experts = max_experts();
   if (exchange != nullptr && experts > 0) {
     exchange->reserve({.rows = max_batch_tokens_,
                        .all_rows = exchanged_rows(),
-                       .hidden = config_.hidden_size,
+                       .hidden = largest([this](int32_t index) { return expert_inputs(index); }),
                        .experts = experts,
                        .compute_dtype = backend_.compute_dtype()});
   }
@@ -74,12 +79,22 @@ void LayerRunner::allocate(const StageLimits& limits) {
   if (count_layers([](const SharedExpertConfig& shared) { return shared.has_gate; }) > 0)
     activations_.shared_gates = batch(DType::kF32, 1);
   if (layout_.shares_experts() && experts > 0) {
-    activations_.all_rows = rows(exchanged_rows(), compute, config_.hidden_size);
+    const int64_t inputs = largest([this](int32_t index) { return expert_inputs(index); });
+    activations_.all_rows = rows(exchanged_rows(), compute, inputs);
     activations_.all_routed = rows(exchanged_rows(), DType::kF32, experts);
-    activations_.all_sums = rows(exchanged_rows(), DType::kF32, config_.hidden_size);
+    activations_.all_sums = rows(exchanged_rows(), DType::kF32, inputs);
   }
+  const int64_t latent = largest([this](int32_t index) {
+    const auto& moe = layer_config(index).feed_forward.moe;
+    return moe ? moe->latent_size : 0;
+  });
+  activations_.latent_rows = batch(compute, latent);
+  activations_.latent_sums = batch(DType::kF32, latent);
   if (largest([this](int32_t index) { return has_own_norms(index); }) > 0)
     activations_.joined_sums = batch(DType::kF32, config_.hidden_size);
+  const int64_t input_width = largest([this](int32_t index) { return layer_config(index).input_width; });
+  activations_.input_gates = batch(DType::kF32, input_width);
+  activations_.gated_inputs = batch(compute, input_width);
   if (has_sums_) activations_.sums = batch(DType::kF32, config_.hidden_size);
   if (has_ranks()) {
     activations_.magnitudes = batch(DType::kF32, 1);
@@ -156,7 +171,8 @@ tensor::AttentionShape LayerRunner::attention_shape(int32_t index) const {
           .soft_cap = attention.soft_cap,
           .sinks = weights_[static_cast<size_t>(index)].sinks.get(),
           .value_norm = attention.value_norm,
-          .values_are_keys = attention.values_are_keys};
+          .values_are_keys = attention.values_are_keys,
+          .queries_only = attention.keys_of.has_value()};
 }
 
 tensor::RotaryTable LayerRunner::rotary_table(const AttentionConfig& attention) const {
@@ -237,10 +253,11 @@ Matrix LayerRunner::begin_attention(int32_t index, Matrix input, const LayerCach
       .data = activations_.query.data(), .dtype = backend_.compute_dtype(), .rows = rows, .cols = layout.query_width()};
   if (layer.latent) return latent_->project(latent_layer(index, kept.layer), input, kept.batch, kept.cache);
   const AttentionConfig& attention = layer_config(index).attention;
+  const int64_t stored = attention.keys_of ? 0 : attention.values_are_keys ? 1 : 2;  // keys, values or both
   const Matrix qkv{.data = activations_.qkv.data(),
                    .dtype = DType::kF32,
                    .rows = rows,
-                   .cols = layout.query_width() + (attention.values_are_keys ? 1 : 2) * layout.kv_width()};
+                   .cols = layout.query_width() + stored * layout.kv_width()};
   backend_.matmul(input, *layer.qkv, layer.qkv_bias.get(), qkv);
   if (layer.query_gate) backend_.matmul(input, *layer.query_gate, nullptr, gates_in(activations_.gates, index, rows));
   backend_.rotary_store_kv(qkv, attention_shape(index), rotary_table(attention), layer.q_norm.get(), layer.k_norm.get(),
@@ -255,6 +272,7 @@ Matrix LayerRunner::gates_in(const tensor::Buffer& buffer, int32_t index, int64_
 void LayerRunner::finish(int32_t index, const BegunLayer& begun, const LayerCaches& kept, Matrix hidden) {
   add_mixed(index, begun, activations_.gates, kept, hidden);
   feed_forward(index, kept.batch, normed_rows(hidden.rows), hidden);
+  end_layer(index, kept.inputs, hidden);
 }
 
 void LayerRunner::finish_tails(int32_t index, const BegunLayer& begun, Matrix hidden,
@@ -281,6 +299,7 @@ void LayerRunner::finish_tails(int32_t index, const BegunLayer& begun, Matrix hi
   }
   add_mixed(index, tail, activations_.tail_gates, kept, tails);
   feed_forward(index, kept.batch, attention_input, tails);
+  end_layer(index, kept.inputs, tails);
 }
 
 Matrix LayerRunner::attended(int32_t index, const BegunLayer& begun, const LayerCache& kept) {
@@ -376,6 +395,24 @@ void LayerRunner::feed_forward(int32_t index, const tensor::UploadedBatch& batch
                  .multiplier = config.residual_multiplier * config.feed_forward.output_factor},
                 hidden);
   }
+}
+
+void LayerRunner::end_layer(int32_t index, Matrix inputs, Matrix hidden) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  if (layer.input_gate) {
+    const int64_t width = layer_config(index).input_width;
+    const Matrix gates{
+        .data = activations_.input_gates.data(), .dtype = DType::kF32, .rows = hidden.rows, .cols = width};
+    const Matrix gated{.data = activations_.gated_inputs.data(),
+                       .dtype = backend_.compute_dtype(),
+                       .rows = hidden.rows,
+                       .cols = width};
+    backend_.matmul(block_input(hidden, nullptr, nullptr), *layer.input_gate, nullptr, gates);
+    backend_.gelu_tanh_gate(gates, inputs, index * width, gated);
+    const Matrix sums = block_sums(hidden.rows);
+    backend_.matmul(gated, *layer.input_projection, nullptr, sums);
+    add_sums(sums, {.norm = layer.input_output_norm.get()}, hidden);
+  }
   if (layer.output_scale != 1.0f) backend_.scale(hidden, layer.output_scale);
 }
 
@@ -413,6 +450,10 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
                      .multiplier = config.residual_multiplier * config.feed_forward.output_factor};
   const bool has_shared = config.feed_forward.moe->shared.has_value();
   backend_.matmul(x, *layer.router, layer.router_bias.get(), routed);
+  if (layer.experts_input) {
+    add_latent_experts(index, x, routed, batch, end, hidden);
+    return;
+  }
   if (!has_ranks() && expert_exchange_ == nullptr && end.is_plain()) {
     backend_.fused_moe(x, routed, *layer.experts, batch, hidden);
     if (has_shared) add_shared_expert(index, x, hidden);
@@ -430,6 +471,30 @@ void LayerRunner::run_experts(int32_t index, Matrix x, const tensor::UploadedBat
   add_sums(sums, end, hidden);
 }
 
+void LayerRunner::add_latent_experts(int32_t index, Matrix x, Matrix routed, const tensor::UploadedBatch& batch,
+                                     const BlockEnd& end, Matrix hidden) {
+  const LayerWeights& layer = weights_[static_cast<size_t>(index)];
+  const int64_t latent = expert_inputs(index);
+  const Matrix rows{
+      .data = activations_.latent_rows.data(), .dtype = backend_.compute_dtype(), .rows = x.rows, .cols = latent};
+  const Matrix latent_sums{
+      .data = activations_.latent_sums.data(), .dtype = DType::kF32, .rows = x.rows, .cols = latent};
+  backend_.matmul(x, *layer.experts_input, nullptr, latent_sums);
+  backend_.convert(latent_sums, rows);
+  sum_experts(*layer.experts, rows, routed, batch, latent_sums);
+  backend_.convert(latent_sums, rows);
+  const bool has_shared = layer_config(index).feed_forward.moe->shared.has_value();
+  if (end.is_plain()) {
+    backend_.matmul_add(rows, *layer.experts_output, nullptr, hidden);
+    if (has_shared) add_shared_expert(index, x, hidden);
+    return;
+  }
+  const Matrix sums = block_sums(hidden.rows);
+  backend_.matmul(rows, *layer.experts_output, nullptr, sums);
+  if (has_shared) add_shared_expert(index, x, sums);
+  add_sums(sums, end, hidden);
+}
+
 void LayerRunner::sum_experts(const tensor::Experts& experts, Matrix x, Matrix routed,
                               const tensor::UploadedBatch& batch, Matrix sums) {
   if (expert_exchange_ != nullptr) return exchange_experts(experts, x, routed, sums);
@@ -444,8 +509,7 @@ void LayerRunner::exchange_experts(const tensor::Experts& experts, Matrix x, Mat
   const int64_t rows = expert_exchange_->dispatch(x, routed, all_rows, all_routed);
   all_rows.rows = all_routed.rows = rows;
   if (rows == 0) return;
-  const Matrix all_sums{
-      .data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = config_.hidden_size};
+  const Matrix all_sums{.data = activations_.all_sums.data(), .dtype = DType::kF32, .rows = rows, .cols = x.cols};
   backend_.fused_moe_sums(all_rows, all_routed, experts, exchanged_batch_.of(rows, backend_), all_sums);
   expert_exchange_->combine(all_sums, sums);
 }
@@ -455,7 +519,10 @@ void LayerRunner::exchange_without_rows(int32_t index) {
   if (!layer.experts) return;
   const Matrix routed{
       .data = activations_.routed.data(), .dtype = DType::kF32, .rows = 0, .cols = layer.experts->count()};
-  exchange_experts(*layer.experts, normed_rows(0), routed, block_sums(0));
+  Matrix rows = normed_rows(0);
+  Matrix sums = block_sums(0);
+  rows.cols = sums.cols = expert_inputs(index);
+  exchange_experts(*layer.experts, rows, routed, sums);
 }
 
 void LayerRunner::add_shared_expert(int32_t index, Matrix x, Matrix hidden) {

@@ -39,6 +39,7 @@ struct LayerCaches {
   const tensor::UploadedBatch& batch;  ///< the rows, with the pages of the first group
   std::optional<LayerCache> attention = {};
   std::optional<LayerCache> states = {};
+  tensor::Matrix inputs = {};  ///< the rows' own inputs of all layers of the stage, where layers have them
 };
 /// What the second half of a layer takes from the first: queries (compute) of its attention, and what the last matrix
 /// of its mixer takes. A matrix that the layer lacks has no rows.
@@ -72,6 +73,8 @@ class LayerRunner {
   void norm(tensor::Matrix hidden, const tensor::DeviceVector& weight, const tensor::DeviceVector* bias,
             tensor::Matrix out);
 
+  /// Returns whether the layer sees the keys and values of another one, and stores nothing.
+  [[nodiscard]] bool shares_keys(int32_t index) const { return layer_config(index).attention.keys_of.has_value(); }
   /// Returns whether begin() reads what earlier passes stored: a state, or the keys of an indexer.
   [[nodiscard]] bool begins_with_reads(int32_t index) const {
     return layer_config(index).recurrent.has_value() || has_indexer(index);
@@ -108,11 +111,15 @@ class LayerRunner {
     tensor::Buffer activated;        // compute [max_batch_tokens, intermediate], if a layer is not sparse
     tensor::Buffer expanded;         // f32     [max_batch_tokens, expanded_columns()]
     tensor::Buffer routed;           // f32     [max_batch_tokens, experts], if a layer is sparse
-    tensor::Buffer all_rows;         // compute [exchanged_rows(), hidden], if rings share experts, as the next two
-    tensor::Buffer all_routed;       // f32     [exchanged_rows(), experts]
-    tensor::Buffer all_sums;         // f32     [exchanged_rows(), hidden]
+    tensor::Buffer all_rows;         // compute [exchanged_rows(), expert_inputs()], if rings share experts
+    tensor::Buffer all_routed;       // f32     [exchanged_rows(), experts], if rings share experts
+    tensor::Buffer all_sums;         // f32     [exchanged_rows(), expert_inputs()], if rings share experts
+    tensor::Buffer latent_rows;      // compute [max_batch_tokens, latent], if experts have one, as the next one
+    tensor::Buffer latent_sums;      // f32     [max_batch_tokens, latent]
     tensor::Buffer shared_sums;      // f32     [max_batch_tokens, hidden], if a layer has a shared expert
     tensor::Buffer shared_gates;     // f32     [max_batch_tokens, 1], if a shared expert has a gate
+    tensor::Buffer input_gates;      // f32     [max_batch_tokens, width of own inputs]
+    tensor::Buffer gated_inputs;     // compute [max_batch_tokens, width of own inputs]
     tensor::Buffer tail_query;       // as `query`, or what LatentProjection returns, of max_tail_rows
     tensor::Buffer tail_mixed;       // as `mixed`, of max_tail_rows
     tensor::Buffer tail_normed;      // compute [max_tail_rows, hidden], if a layer is parallel
@@ -138,6 +145,8 @@ class LayerRunner {
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
   /// Returns the most experts of a layer; 0: no layer is sparse.
   [[nodiscard]] int64_t max_experts() const;
+  /// Returns the channels of what the experts of a layer take; 0: it is not sparse.
+  [[nodiscard]] int64_t expert_inputs(int32_t index) const;
   void make_rotations();
   void allocate(const StageLimits& limits);
   /// Allocates what attention and recurrent mixers need.
@@ -177,10 +186,15 @@ class LayerRunner {
   /// Computes a layer's feed-forward block, if it has one. In a parallel layer `attention_input` is its input.
   void feed_forward(int32_t index, const tensor::UploadedBatch& batch, tensor::Matrix attention_input,
                     tensor::Matrix hidden);
+  /// Ends a layer: adds what its own input gives, and scales its output.
+  void end_layer(int32_t index, tensor::Matrix inputs, tensor::Matrix hidden);
   void run_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
   [[nodiscard]] bool has_own_norms(int32_t index) const;
   /// Computes a block of experts and a shared expert with norms of their own. `x` is the shared expert's input.
   void run_normed_experts(int32_t index, tensor::Matrix x, const tensor::UploadedBatch& batch, tensor::Matrix hidden);
+  /// Adds the outputs of experts with a latent to hidden. `x` is the block's input.
+  void add_latent_experts(int32_t index, tensor::Matrix x, tensor::Matrix routed, const tensor::UploadedBatch& batch,
+                          const BlockEnd& end, tensor::Matrix hidden);
   /// Computes the sums of a layer's experts over all ranks that have some.
   void sum_experts(const tensor::Experts& experts, tensor::Matrix x, tensor::Matrix routed,
                    const tensor::UploadedBatch& batch, tensor::Matrix sums);

@@ -28,6 +28,7 @@ class LayerLister {
     else if (layer_.has_feed_forward())
       list_feed_forward();
     if (norms.after_feed_forward) add_norm(names_.feed_forward_output_norm);
+    if (layer_.input_width > 0) list_own_input();
     if (layer_.output_scale) add(names_.plain(index_, names_.output_scale), {1});
   }
 
@@ -138,9 +139,9 @@ class LayerLister {
     const int64_t kv = attention.kv_width();
     const PairedRows paired = paired_rows(attention.head_dim, 0, rotary_dim(config_, attention));
     if (attention.output_gate) return list_gated_projections();
-    std::vector<Rows> parts{{names_.query, query, Division::kHeadRows, paired},
-                            {names_.key, kv, Division::kKvHeadRows, paired}};
-    if (!attention.values_are_keys) parts.push_back({names_.value, kv, Division::kKvHeadRows});
+    std::vector<Rows> parts{{names_.query, query, Division::kHeadRows, paired}};
+    if (!attention.keys_of) parts.push_back({names_.key, kv, Division::kKvHeadRows, paired});
+    if (!attention.keys_of && !attention.values_are_keys) parts.push_back({names_.value, kv, Division::kKvHeadRows});
     add_rows(parts, names_.fused_qkv, attention.qkv_bias);
     list_head_norms();
   }
@@ -169,7 +170,15 @@ class LayerLister {
     if (attention.qk_norm == QkNorm::kNone || attention.qk_norm == QkNorm::kUnit) return;
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     add(names_.weight(index_, names_.query_norm), {per_head ? attention.head_dim : attention.query_width()});
+    if (attention.keys_of) return;
     add(names_.weight(index_, names_.key_norm), {per_head ? attention.head_dim : attention.kv_width()});
+  }
+
+  /// Lists what takes the layer's own input, which every rank has as a whole.
+  void list_own_input() {
+    add(names_.weight(index_, names_.input_gate), {layer_.input_width, config_.hidden_size});
+    add(names_.weight(index_, names_.input_projection), {config_.hidden_size, layer_.input_width});
+    add_norm(names_.input_output_norm);
   }
 
   void list_feed_forward() {
@@ -202,18 +211,22 @@ class LayerLister {
       add(names_.plain(index_, names_.router_scale), {hidden});
     }
     if (moe.expert_scales) add(names_.plain(index_, names_.expert_scales), {count});
+    if (moe.latent_size > 0) {
+      add(names_.weight(index_, names_.experts_input), {moe.latent_size, hidden});
+      add(names_.weight(index_, names_.experts_output), {hidden, moe.latent_size});
+    }
     for (int32_t expert = 0; expert < moe.expert_count; ++expert) {
       for (const ExpertPart part : expert_parts(layer_.feed_forward)) list_expert_part(moe, expert, part);
     }
     if (moe.biases) {
       add_plain(fused_bias_name(config_, index_, ExpertPart::kGate), {count, 2 * int64_t{moe.intermediate_size}});
-      add_plain(fused_bias_name(config_, index_, ExpertPart::kDown), {count, hidden});
+      add_plain(fused_bias_name(config_, index_, ExpertPart::kDown), {count, moe.input_size(config_.hidden_size)});
     }
     if (moe.shared) list_shared_expert(*moe.shared);
   }
 
   void list_expert_part(const MoeConfig& moe, int32_t expert, ExpertPart part) {
-    const int64_t hidden = config_.hidden_size;
+    const int64_t hidden = moe.input_size(config_.hidden_size);
     const int64_t inner = moe.intermediate_size;
     const bool is_down = part == ExpertPart::kDown;
     const tensor::Shape shape = is_down ? tensor::Shape{hidden, inner} : tensor::Shape{inner, hidden};

@@ -60,11 +60,17 @@ bool feed_forward_needs(const FeedForwardConfig& feed_forward, Feature feature) 
 
 bool layer_needs(const LayerConfig& layer, Feature feature) {
   const LayerNorms& norms = layer.norms;
+  const bool has_input = layer.input_width > 0;
+  if (has_input &&
+      (feature == Feature::kGeluTanh || feature == Feature::kExpertNorms || feature == Feature::kConversion))
+    return true;
+  const auto& moe = layer.feed_forward.moe;
+  if (feature == Feature::kConversion && moe && moe->latent_size > 0) return true;
   if (feature == Feature::kConversion)
     return (layer.mixes() && !norms.before_attention) ||
            (layer.has_feed_forward() && !norms.before_feed_forward && !layer.parallel);
   if (feature == Feature::kScaledSums &&
-      (norms.after_attention || norms.after_feed_forward || layer.residual_multiplier != 1.0f))
+      (has_input || norms.after_attention || norms.after_feed_forward || layer.residual_multiplier != 1.0f))
     return true;
   return (layer.attends && attention_needs(layer.attention, feature)) ||
          (layer.recurrent && mixer_needs(*layer.recurrent, feature)) ||
@@ -81,7 +87,7 @@ bool needs(const ModelConfig& config, Feature feature) {
     case Feature::kLayerNorm: return config.norm == NormKind::kLayer || config.norm == NormKind::kLayerInPlace;
     case Feature::kScaling:
       return is_of_layer || config.embedding_scale != 1.0f || (config.has_output_head && config.logit_scale != 1.0f) ||
-             std::ranges::any_of(config.layers, &LayerConfig::output_scale);
+             config.layer_inputs || std::ranges::any_of(config.layers, &LayerConfig::output_scale);
     case Feature::kSoftCap: return config.has_output_head && config.logit_soft_cap != 0.0f;
     default: return is_of_layer;
   }

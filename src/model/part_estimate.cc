@@ -16,12 +16,11 @@ double matrix_cost(double parameters, double rows) {
 }
 
 double layer_cost(const ModelConfig& config, int32_t layer, double rows) {
-  const auto parameters =
-      static_cast<double>(parameter_count(config, {.layers = {layer, layer + 1}, .first = false, .last = false}));
+  const auto parameters = static_cast<double>(layer_parameter_count(config, layer));
   if (!config.is_sparse(layer)) return matrix_cost(parameters, rows);
   const MoeConfig& moe = *config.layer(layer).feed_forward.moe;
   const double matrices = config.layer(layer).feed_forward.gated ? 3 : 2;
-  const double expert = matrices * config.hidden_size * moe.intermediate_size;
+  const double expert = matrices * moe.input_size(config.hidden_size) * moe.intermediate_size;
   const double expert_count = moe.expert_count;
   const double used_by_row = moe.experts_per_token / expert_count;
   const double used = expert_count * (1 - std::pow(1 - used_by_row, rows));  // where rows choose independently

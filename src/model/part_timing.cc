@@ -129,7 +129,7 @@ class PartTimer {
     const tensor::Matrix hidden = ends_->hidden_view(hidden_, layout.row_count());
     times.embedding.push_back(seconds_of([&] { ends_->forward({batch.tokens(), layout, hidden}); }));
     for (const TimedLayer& layer : layers_)
-      times.layers[layer.kind].push_back(seconds_of([&] { layer.model->forward({{}, layout, hidden}); }));
+      times.layers[layer.kind].push_back(seconds_of([&] { layer.model->forward({batch.tokens(), layout, hidden}); }));
     if (!config_.has_output_head) {
       times.head.push_back(seconds_of([&] { ends_->normed_rows(hidden, batch.last_rows(), [](size_t, auto) {}); }));
       return;

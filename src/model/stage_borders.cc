@@ -4,10 +4,23 @@
 
 namespace millrace::model {
 
-bool can_begin_stage(const ModelConfig& config, int32_t layer) {
+namespace {
+
+/// Returns the first layer before `layer` that must be in its stage; `layer` itself where there is none.
+int32_t first_of_stage(const ModelConfig& config, int32_t layer) {
   const LayerConfig& own = config.layer(layer);
   const auto& latent = own.attention.latent;
-  return !(own.attends && latent && latent->indexer && latent->indexer->is_shared);
+  if (own.attends && latent && latent->indexer && latent->indexer->is_shared) return layer - 1;
+  int32_t first = layer;
+  for (int32_t later = layer; later < config.layer_count(); ++later)
+    first = std::min(first, config.layer(later).attention.keys_of.value_or(first));
+  return first;
+}
+
+}  // namespace
+
+bool can_begin_stage(const ModelConfig& config, int32_t layer) {
+  return first_of_stage(config, layer) == layer;
 }
 
 int32_t largest_stage_count(const ModelConfig& config) {
@@ -23,7 +36,7 @@ Result<std::vector<LayerRange>> move_borders(const ModelConfig& config, std::vec
   }
   if (ranges.size() > begins.size())
     return make_error(ErrorCode::kInvalidArgument,
-                      "{} pipeline stages, wanted at most {}: other layers see what the layer before them sees",
+                      "{} pipeline stages, wanted at most {}: other layers see what a layer before them sees",
                       ranges.size(), begins.size());
   size_t next = 1;  // of begins, the first that the stage may have
   for (size_t stage = 1; stage < ranges.size(); ++stage) {
@@ -40,9 +53,11 @@ Result<std::vector<LayerRange>> move_borders(const ModelConfig& config, std::vec
 Result<void> check_borders(const ModelConfig& config, const std::vector<LayerRange>& ranges) {
   for (const LayerRange& range : ranges) {
     if (range.size() == 0 || can_begin_stage(config, range.begin)) continue;
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a stage begins with layer {}, which sees what layer {} sees, wanted both in one stage",
-                      range.begin, range.begin - 1);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "a stage begins with layer {}, but it or a later layer sees what layer {} sees or stores, wanted both in one "
+        "stage",
+        range.begin, first_of_stage(config, range.begin));
   }
   return {};
 }

@@ -7,7 +7,8 @@
 
 namespace millrace::model {
 
-/// Returns whether a stage can begin with a layer: one that sees what the layer before it sees belongs to its stage.
+/// Returns whether a stage can begin with a layer. One that sees what the layer before it sees belongs to its stage; so
+/// do all layers from one whose keys and values a later layer sees to that layer.
 [[nodiscard]] bool can_begin_stage(const ModelConfig& config, int32_t layer);
 /// Returns the largest number of stages of a model.
 [[nodiscard]] int32_t largest_stage_count(const ModelConfig& config);

@@ -121,9 +121,24 @@ StageModel::StageModel(const ModelConfig& config, StageSpan span, tensor::Backen
       if (!group) return std::nullopt;
       return CacheLayer{.group = *group, .layer = cache_layers_[*group]++};
     };
-    layer_caches_.push_back(
-        {.attention = next_in(groups_.attention_group(layer)), .states = next_in(groups_.state_group(layer))});
+    CachesOfLayer& own = layer_caches_.emplace_back();
+    own.states = next_in(groups_.state_group(layer));
+    const std::optional<int32_t> source = config_.layer(layer).attention.keys_of;
+    if (!source) {
+      own.attention = next_in(groups_.attention_group(layer));
+      if (own.attention || own.states) last_storing_ = layer - span_.layers.begin;
+      continue;
+    }
+    if (*source < span_.layers.begin) {
+      // A layer that is timed by itself sees pages that nothing writes. Rings have no such stage: see check_borders.
+      own.attention = next_in(groups_.attention_group(layer));
+      continue;
+    }
+    own.attention = layer_caches_[static_cast<size_t>(*source - span_.layers.begin)].attention;
   }
+  if (weights_->layer_inputs)
+    layer_inputs_.emplace(config_, span_, backend_, *weights_, limits_.max_batch_tokens,
+                          span_.last ? limits_.max_tail_rows : 0);
   replay_ = backend_.make_replay();
   allocate_activations();
 }
@@ -198,6 +213,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
       for (const auto* weight : some)
         if (*weight) weights.push_back(weight->get());
     };
+    add({&layer.input_gate, &layer.input_projection, &layer.experts_input, &layer.experts_output});
     add({&layer.qkv, &layer.output, &layer.gate_up, &layer.up, &layer.down, &layer.router, &layer.shared_expert_gate,
          &layer.query_gate});
     if (layer.experts) experts.push_back(layer.experts.get());
@@ -217,6 +233,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
   cache.layer_count = span_.layers.size();
   tensor::WorkBounds bounds{.rows = limits_.max_batch_tokens,
                             .expert_rows = static_cast<int32_t>(runner_.exchanged_rows()),
+                            .row_lookups = layer_inputs_ ? span_.layers.size() : 1,
                             .sequences = sequences,
                             .context = context,
                             .cache = cache,
@@ -226,6 +243,7 @@ void StageModel::reserve(int32_t sequences, int32_t context, int32_t page_size) 
                             .latent_attention = latents,
                             .indexer = indexer_shape(config_),
                             .state_rows = max_state_rows};
+  if (layer_inputs_) weights.push_back(weights_->layer_inputs->projection.get());
   if (span_.last) {
     if (weights_->head) weights.push_back(weights_->head.get());
     bounds.logit_rows = limits_.max_logit_rows;
@@ -289,8 +307,8 @@ Matrix StageModel::forward(const ForwardInput& input) {
             input.hidden.dtype == backend_.hidden_dtype(),
         "hidden is {} [{}, {}], wanted {} [{}, {}]", tensor::to_string(input.hidden.dtype), input.hidden.rows,
         input.hidden.cols, tensor::to_string(backend_.hidden_dtype()), rows, config_.hidden_size);
-  CHECK(!span_.first || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows", input.tokens.size(),
-        rows);
+  CHECK(!takes_tokens() || static_cast<int64_t>(input.tokens.size()) == rows, "{} tokens for {} rows",
+        input.tokens.size(), rows);
   CHECK(input.received.empty() || (!span_.first && input.received.size() == input.hidden.bytes()),
         "{} bytes arrived for a hidden of {}", input.received.size(), input.hidden.bytes());
   const bool is_decode = input.is_decode || batch_size(input.batch).sequence_rows == 1;
@@ -336,7 +354,7 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
     batch.padded_sequences = size.sequences;
     batch.padded_sequence_rows = size.sequence_rows;
     if (const auto chosen = chosen_tokens(config_)) batch.padded_context = padded_context(batch, *chosen);
-    if (span_.first && static_cast<size_t>(size.rows) > tokens.size()) {
+    if (takes_tokens() && static_cast<size_t>(size.rows) > tokens.size()) {
       pass.padded_tokens.assign(tokens.begin(), tokens.end());
       pass.padded_tokens.resize(static_cast<size_t>(size.rows), -1);  // in no table: zeros
       tokens = pass.padded_tokens;
@@ -349,7 +367,8 @@ void StageModel::upload_inputs(const ForwardInput& input, ForwardPass& pass) {
     pass.batches.push_back(input.windows.empty() ? pass.batches.front()
                                                  : backend_.upload(with_pages_of(input.windows[i], batch)));
   }
-  if (span_.first) pass.tokens = backend_.upload(tokens);
+  if (takes_tokens()) pass.tokens = backend_.upload(tokens);
+  if (layer_inputs_) layer_inputs_->upload(tokens);
   if (span_.first && config_.encoder) {
     pass.position_rows = position_rows(batch, config_.encoder->first_position);
     pass.type_rows = type_rows(input, config_.encoder->type_rows);
@@ -368,19 +387,19 @@ void StageModel::fill(const ForwardPass& pass) {
 std::vector<StageModel::CacheLayer> StageModel::cache_layers(int32_t index) const {
   const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
   std::vector<CacheLayer> layers;
-  for (const auto& each : {own.attention, own.states}) {
-    if (each) layers.push_back(*each);
-  }
+  if (own.attention && !runner_.shares_keys(index)) layers.push_back(*own.attention);
+  if (own.states) layers.push_back(*own.states);
   return layers;
 }
 
-LayerCaches StageModel::layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches) const {
+LayerCaches StageModel::layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches,
+                                     Matrix inputs) const {
   const auto at = [&](const std::optional<CacheLayer>& layer) -> std::optional<LayerCache> {
     if (!layer) return std::nullopt;
     return LayerCache{.batch = batches[layer->group], .cache = cache(layer->group), .layer = layer->layer};
   };
   const CachesOfLayer& own = layer_caches_[static_cast<size_t>(index)];
-  return {.batch = batches.front(), .attention = at(own.attention), .states = at(own.states)};
+  return {.batch = batches.front(), .attention = at(own.attention), .states = at(own.states), .inputs = inputs};
 }
 
 void StageModel::wait_for_loads(const ForwardPass& pass, int32_t index) {
@@ -394,23 +413,46 @@ void StageModel::run_layers(const ForwardPass& pass) {
     backend_.add_embedding(*weights_->positions, pass.positions, pass.hidden);
   }
   if (span_.first && config_.embedding_scale != 1.0f) backend_.scale(pass.hidden, config_.embedding_scale);
-  for (int32_t index = 0; index < span_.layers.size(); ++index) {
-    const LayerCaches kept = layer_caches(index, pass.batches);
-    const bool begins_with_reads = runner_.begins_with_reads(index);
-    if (begins_with_reads) wait_for_loads(pass, index);
-    const BegunLayer begun = runner_.begin(index, pass.hidden, kept);
-    if (!begins_with_reads) wait_for_loads(pass, index);
-    if (pass.tails && index + 1 == span_.layers.size()) {
-      if (pass.tails->hidden.rows > 0) {
-        runner_.finish_tails(index, begun, pass.hidden, pass.tails->rows, layer_caches(index, pass.tails->batches),
-                             pass.tails->hidden);
-      } else if (expert_exchange_ != nullptr) {
-        runner_.exchange_without_rows(index);
-      }
-    } else {
-      runner_.finish(index, begun, kept, pass.hidden);
-    }
+  if (layer_inputs_ && span_.first) layer_inputs_->compute(pass.hidden);
+  if (layer_inputs_ && !span_.first) layer_inputs_->compute(pass.tokens);
+  const int32_t whole_layers = pass.tails ? last_storing_ : span_.layers.size();
+  for (int32_t index = 0; index < whole_layers; ++index) {
+    const BegunLayer begun = begin_layer(pass, index);
+    runner_.finish(index, begun, layer_caches(index, pass.batches, own_inputs()), pass.hidden);
   }
+  if (pass.tails) run_tails(pass);
+}
+
+BegunLayer StageModel::begin_layer(const ForwardPass& pass, int32_t index) {
+  const LayerCaches kept = layer_caches(index, pass.batches, {});
+  const bool begins_with_reads = runner_.begins_with_reads(index);
+  if (begins_with_reads) wait_for_loads(pass, index);
+  const BegunLayer begun = runner_.begin(index, pass.hidden, kept);
+  if (!begins_with_reads) wait_for_loads(pass, index);
+  return begun;
+}
+
+/// Runs the layers from the last one that stores keys and values. What they compute after that, no other row sees.
+void StageModel::run_tails(const ForwardPass& pass) {
+  const Tails& tails = *pass.tails;
+  const bool has_rows = tails.hidden.rows > 0;
+  const Matrix inputs = layer_inputs_ && has_rows ? layer_inputs_->gathered(tails.rows, tails.hidden.rows) : Matrix{};
+  const BegunLayer first = begin_layer(pass, last_storing_);
+  for (int32_t index = last_storing_; index < span_.layers.size(); ++index) {
+    if (!has_rows) {
+      if (expert_exchange_ != nullptr) runner_.exchange_without_rows(index);
+      continue;
+    }
+    const LayerCaches kept = layer_caches(index, tails.batches, inputs);
+    if (index == last_storing_)
+      runner_.finish_tails(index, first, pass.hidden, tails.rows, kept, tails.hidden);
+    else
+      runner_.finish(index, runner_.begin(index, tails.hidden, kept), kept, tails.hidden);
+  }
+}
+
+Matrix StageModel::own_inputs() const {
+  return layer_inputs_ ? layer_inputs_->all() : Matrix{};
 }
 
 void StageModel::step_without_rows(uint64_t step) {

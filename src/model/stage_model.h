@@ -10,6 +10,7 @@
 #include "model/cache_groups.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/layer_inputs.h"
 #include "model/layer_range.h"
 #include "model/layer_runner.h"
 #include "model/weights.h"
@@ -21,7 +22,7 @@ namespace millrace::model {
 
 /// The inputs of one forward pass, borrowed for the duration of the call.
 struct ForwardInput {
-  std::span<const TokenId> tokens;   ///< [T], first stage only
+  std::span<const TokenId> tokens;   ///< [T]; unused by later stages, unless layers have inputs of their own
   const tensor::BatchLayout& batch;  ///< of T rows, with the pages of cache group 0
   /// The residual stream, computed in place, in a buffer from allocate_hidden. The first stage computes it from the
   /// tokens; the others start from what the previous stage sent. On return it holds the input of the next stage, or of
@@ -114,7 +115,7 @@ class StageModel {
     size_t group = 0;
     int32_t layer = 0;
   };
-  /// Returns where the `index`th layer of the stage keeps its keys and values, and its states.
+  /// Returns where the `index`th layer of the stage keeps keys and values, and states, of its own.
   [[nodiscard]] std::vector<CacheLayer> cache_layers(int32_t index) const;
   /// Returns the bytes of the stage's weights as stored in the checkpoint.
   [[nodiscard]] uint64_t checkpoint_bytes() const { return weights_->checkpoint_bytes; }
@@ -141,9 +142,11 @@ class StageModel {
   StageModel(const ModelConfig& config, StageSpan span, tensor::Backend& backend, StageLimits limits,
              const RankLayout& layout, std::shared_ptr<const StageWeights> weights);
   [[nodiscard]] bool has_ranks() const { return layout_.position.size > 1; }
+  [[nodiscard]] bool takes_tokens() const { return config_.embeds(span_.first); }
   void allocate_activations();
   [[nodiscard]] tensor::KvCacheShape cache_shape(int32_t page_size, int32_t page_count, size_t group) const;
-  [[nodiscard]] LayerCaches layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches) const;
+  [[nodiscard]] LayerCaches layer_caches(int32_t index, std::span<const tensor::UploadedBatch> batches,
+                                         tensor::Matrix inputs) const;
   struct Tails;
   struct ForwardPass;
   /// Returns the size to which a replay pads a batch when the buffers hold `max_rows`.
@@ -153,6 +156,10 @@ class StageModel {
   void fill(const ForwardPass& pass);
   static void wait_for_loads(const ForwardPass& pass, int32_t index);
   void run_layers(const ForwardPass& pass);
+  [[nodiscard]] BegunLayer begin_layer(const ForwardPass& pass, int32_t index);
+  void run_tails(const ForwardPass& pass);
+  /// Returns the own inputs of all layers; an empty matrix where there are none.
+  [[nodiscard]] tensor::Matrix own_inputs() const;
 
   ModelConfig config_;
   StageSpan span_;
@@ -163,10 +170,12 @@ class StageModel {
   tensor::ExpertExchange* expert_exchange_ = nullptr;
   const std::shared_ptr<const StageWeights> weights_;  // of all models that share() them
   LayerRunner runner_;
+  std::optional<LayerInputs> layer_inputs_;  // of a model whose layers have inputs of their own
   Activations activations_;
   const CacheGroups groups_;
   std::vector<CachesOfLayer> layer_caches_;               // [layers of the stage]
   std::vector<int32_t> cache_layers_;                     // [groups]: layers of the stage
+  int32_t last_storing_ = 0;                              // the last layer with keys and values, or states, of its own
   std::vector<std::unique_ptr<tensor::KvCache>> caches_;  // [groups]; null for a group without layers here
   std::unique_ptr<tensor::Replay> replay_;                // of decode steps
   const std::shared_ptr<tensor::GraphStats> graph_stats_ = std::make_shared<tensor::GraphStats>();

@@ -26,8 +26,16 @@ std::string_view module_of(std::string_view name) {
   return name.substr(0, name.rfind('.') + 1);
 }
 
+/// Returns whether a part of a layer makes keys and values.
+bool is_of_keys(std::string_view part, const TensorNames& names) {
+  return std::ranges::any_of(std::array{names.key, names.value, names.key_norm}, [part](std::string_view name) {
+    return part.starts_with(name) && part.substr(name.size()).starts_with('.');
+  });
+}
+
 /// Returns whether a tensor belongs to the span's layers, or to its embedding, last norm or head besides the weight.
-bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span) {
+bool is_of_span(std::string_view name, const ModelConfig& config, StageSpan span) {
+  const TensorNames& names = config.names;
   if (name.starts_with(module_of(names.embedding))) return span.first && name != names.embedding;
   if (name.starts_with(module_of(names.final_norm))) return span.last && name != names.final_norm;
   if (name.starts_with(module_of(names.head))) return span.last && name != names.head;
@@ -37,6 +45,7 @@ bool is_of_span(std::string_view name, const TensorNames& names, StageSpan span)
   const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
   if (failure != std::errc() || layer < span.layers.begin || layer >= span.layers.end) return false;
   const std::string_view part(end, rest.data() + rest.size());  // with the dot before it
+  if (config.layer(layer).attention.keys_of && is_of_keys(part.substr(1), names)) return false;
   if (!names.ignored_layer_part.empty() && part.starts_with(names.ignored_layer_part)) return false;
   return std::ranges::find(kDerived, part) == kDerived.end();
 }
@@ -171,13 +180,34 @@ std::string_view head_name(const ModelConfig& config) {
   return config.tied_embeddings ? config.names.embedding : config.names.head;
 }
 
+namespace {
+
+/// Lists what makes the own inputs of a span's layers: the whole table, and the layers' rows of the projection, which
+/// keeps its precision.
+void add_layer_inputs(const ModelConfig& config, StageSpan span, std::vector<TensorSpec>& specs) {
+  const int64_t width = config.layer_inputs->width;
+  const int64_t all = config.layer_count() * width;
+  const std::string projection(config.names.layer_input_projection);
+  specs.push_back({.name = std::string(config.names.layer_input_embedding), .shape = {config.vocab_size, all}});
+  specs.push_back(
+      {.name = projection,
+       .shape = {span.layers.size() * width, config.hidden_size},
+       .projection = true,
+       .keeps_precision = true,
+       .part = TensorPart{
+           .tensor = projection, .shape = {all, config.hidden_size}, .first_row = span.layers.begin * width}});
+  specs.push_back({.name = std::string(config.names.layer_input_norm), .shape = {width}});
+}
+
+}  // namespace
+
 std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span) {
   CHECK(0 <= span.layers.begin && span.layers.begin <= span.layers.end && span.layers.end <= config.layer_count(),
         "layers [{}, {}) of {}", span.layers.begin, span.layers.end, config.layer_count());
   const int64_t hidden = config.hidden_size;
   const tensor::Shape table{config.vocab_size, hidden};
   std::vector<TensorSpec> specs;
-  if (span.first) {
+  if (config.embeds(span.first)) {
     specs.push_back({.name = std::string(config.names.embedding), .shape = table});
     if (config.encoder) {
       specs.push_back(
@@ -185,10 +215,11 @@ std::vector<TensorSpec> stage_tensors(const ModelConfig& config, StageSpan span)
       specs.push_back({.name = std::string(config.names.type_embedding), .shape = {config.encoder->type_rows, hidden}});
     }
   }
+  if (config.layer_inputs && span.layers.size() > 0) add_layer_inputs(config, span, specs);
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer) add_layer_tensors(config, layer, specs);
   if (span.last) {
     add_norm_before_layer(config, config.layer_count(), specs);
-    if (config.has_output_head && !(span.first && config.tied_embeddings))
+    if (config.has_output_head && !(config.embeds(span.first) && config.tied_embeddings))
       specs.push_back({.name = std::string(head_name(config)),
                        .shape = table,
                        .projection = !config.tied_embeddings,
@@ -227,9 +258,9 @@ Result<void> reject_unknown_tensors(const Checkpoint& checkpoint, const ModelCon
   const bool is_decoded = config.weight_format.method != weights::QuantMethod::kNone;
   std::string unknown;  // the first in the order of names
   for (const std::string& name : checkpoint.names()) {
-    const bool is_checked =
-        config.encoder ? is_of_encoder(name, config.names)
-                       : is_of_span(name, config.names, span) || (span.first && is_of_no_part(name, config.names));
+    const bool is_checked = config.encoder
+                                ? is_of_encoder(name, config.names)
+                                : is_of_span(name, config, span) || (span.first && is_of_no_part(name, config.names));
     if (!is_checked || known.contains(name)) continue;
     if (is_decoded && belongs_to_weight(checkpoint, name, known)) continue;
     if (unknown.empty() || name < unknown) unknown = name;
@@ -253,6 +284,14 @@ bool stored_in_w8(const Checkpoint& checkpoint, const ModelConfig& config, const
 uint64_t parameter_count(const ModelConfig& config, StageSpan span) {
   uint64_t count = 0;
   for (const TensorSpec& spec : stage_tensors(config, span)) count += static_cast<uint64_t>(spec.shape.elements());
+  return count;
+}
+
+uint64_t layer_parameter_count(const ModelConfig& config, int32_t layer) {
+  std::vector<TensorSpec> specs;
+  add_layer_tensors(config, layer, specs);
+  uint64_t count = 0;
+  for (const TensorSpec& spec : specs) count += static_cast<uint64_t>(spec.shape.elements());
   return count;
 }
 

@@ -111,6 +111,8 @@ enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 
 /// Returns the parameters of a span. Over several stages a tied embedding counts on the first and on the last.
 [[nodiscard]] uint64_t parameter_count(const ModelConfig& config, StageSpan span);
+/// Returns the parameters of one layer, without tables.
+[[nodiscard]] uint64_t layer_parameter_count(const ModelConfig& config, int32_t layer);
 /// Returns the parameters of the whole model; a tied embedding counts once.
 [[nodiscard]] uint64_t parameter_count(const ModelConfig& config);
 

@@ -30,6 +30,10 @@ struct TensorNames {
   /// The norm after an encoder's embeddings; the norm before its other layers, and the final one, is the previous
   /// layer's `attention_norm`. Empty in a decoder.
   std::string_view embedding_norm = {};
+  // Names of the table, the projection and its norm that make the layers' own inputs.
+  std::string_view layer_input_embedding = "model.embed_tokens_per_layer.weight";
+  std::string_view layer_input_projection = "model.per_layer_model_projection.weight";
+  std::string_view layer_input_norm = "model.per_layer_projection_norm.weight";
   std::string_view final_norm = kFinalNormName;
   std::string_view head = kHeadName;
   std::string_view layers = "model.layers.";
@@ -85,7 +89,12 @@ struct TensorNames {
   std::string_view experts_output_norm = {};
   std::string_view router_scale = {};
   std::string_view expert_scales = {};
+  std::string_view input_gate = "per_layer_input_gate";  ///< these three take a layer's own input
+  std::string_view input_projection = "per_layer_projection";
+  std::string_view input_output_norm = "post_per_layer_input_norm";
   std::string_view output_scale = {};         ///< of a layer; has no ending
+  std::string_view experts_input = {};        ///< of experts with a latent
+  std::string_view experts_output = {};       ///< of experts with a latent
   std::string_view experts = "mlp.experts.";  ///< before an expert's number
   std::string_view expert_gate = "gate_proj";
   std::string_view expert_up = "up_proj";

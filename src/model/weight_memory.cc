@@ -89,14 +89,17 @@ WeightMemory memory_of_rank(const ModelConfig& config, StageSpan span, const std
                   .projection = !config.tied_embeddings,
                   .division = Division::kVocabularyRows};
   for (const TensorSpec& spec : specs) {
-    if (spec.name != config.names.embedding && spec.name != head.name) {
+    const bool is_table = spec.name == config.names.embedding || spec.name == config.names.layer_input_embedding;
+    if (!is_table && spec.name != head.name) {
       add_weight(config, spec, layout, kept_bits, memory);
     }
   }
-  if (span.first) {
-    memory.embedding_bytes = table * kPlainBits / 8;
-    memory.bytes += memory.embedding_bytes;
+  if (span.first) memory.embedding_bytes = table * kPlainBits / 8;
+  if (config.layer_inputs) {
+    const double inputs = static_cast<double>(config.layer_inputs->width) * span.layers.size();
+    memory.embedding_bytes += inputs * config.vocab_size * kPlainBits / 8;
   }
+  memory.bytes += memory.embedding_bytes;
   // A backend packs the head for itself, also where it is the embedding.
   if (span.last && config.has_output_head) add_weight(config, head, layout, kept_bits, memory);
   return memory;
@@ -145,7 +148,7 @@ WeightMemory weight_memory(const ModelConfig& config, StageSpan span, const Rank
 }
 
 double cache_bytes_per_token(const ModelConfig& config, int32_t layer, int32_t rank_count) {
-  if (!config.layer(layer).attends) return 0;
+  if (!config.layer(layer).attends || config.layer(layer).attention.keys_of) return 0;
   const AttentionConfig& attention = config.layer(layer).attention;
   constexpr double kBytes = kPlainBits / 8;
   if (attention.latent) {

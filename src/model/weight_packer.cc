@@ -55,12 +55,17 @@ std::unique_ptr<tensor::EmbeddingTable> WeightPacker::make_embedding(std::string
     count(name);
     return table;
   }
-  if (found.stored) {
-    decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
-  }
-  auto table = backend_.make_embedding(found.stored ? decoded->view() : found.tensor);
+  auto table = backend_.make_embedding(host_table(name, decoded));
   count(name);
   return table;
+}
+
+HostTensor WeightPacker::host_table(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) const {
+  const WeightPart& found = part(name);
+  if (!found.stored) return found.tensor;
+  const bool to_bf16 = backend_.compute_dtype() == tensor::DType::kBF16;
+  decoded = std::make_unique<DecodedMatrix>(*found.stored, found.rows, to_bf16, options_.threads);
+  return decoded->view();
 }
 
 std::vector<float> WeightPacker::values(const std::string& name) {

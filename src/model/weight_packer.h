@@ -39,6 +39,9 @@ class WeightPacker {
   std::unique_ptr<tensor::EmbeddingTable> make_embedding(std::string_view name,
                                                          std::unique_ptr<DecodedMatrix>& decoded);
 
+  /// Returns the rows of such a table in host memory, without counting them.
+  [[nodiscard]] tensor::HostTensor host_table(std::string_view name, std::unique_ptr<DecodedMatrix>& decoded) const;
+
   /// Returns the values of a tensor that is not quantized.
   std::vector<float> values(const std::string& name);
 

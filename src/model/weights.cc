@@ -81,6 +81,7 @@ class LayerLoader {
     else if (layer_.has_feed_forward())
       load_feed_forward();
     if (norms.after_feed_forward) weights_.output_norm = norm(weight(names_.feed_forward_output_norm));
+    if (layer_.input_width > 0) load_own_input();
     if (layer_.output_scale) weights_.output_scale = packer_.values(names_.plain(index_, names_.output_scale)).front();
     return std::move(weights_);
   }
@@ -144,8 +145,9 @@ class LayerLoader {
   }
 
   void load_projections(const AttentionConfig& attention) {
-    std::vector<std::string_view> parts{names_.query, names_.key};
-    if (!attention.values_are_keys) parts.push_back(names_.value);
+    std::vector<std::string_view> parts{names_.query};
+    if (!attention.keys_of) parts.push_back(names_.key);
+    if (!attention.keys_of && !attention.values_are_keys) parts.push_back(names_.value);
     std::vector<std::string> matrices;
     std::vector<std::string> biases;
     for (const std::string_view part : parts) {
@@ -161,8 +163,14 @@ class LayerLoader {
       weights_.k_norm = backend_.make_vector(ones);
     } else if (attention.qk_norm != QkNorm::kNone) {
       weights_.q_norm = norm(weight(names_.query_norm));
-      weights_.k_norm = norm(weight(names_.key_norm));
+      if (!attention.keys_of) weights_.k_norm = norm(weight(names_.key_norm));
     }
+  }
+
+  void load_own_input() {
+    weights_.input_gate = packer_.pack({weight(names_.input_gate)});
+    weights_.input_projection = packer_.pack({weight(names_.input_projection)});
+    weights_.input_output_norm = norm(weight(names_.input_output_norm));
   }
 
   void load_feed_forward() {
@@ -190,6 +198,10 @@ class LayerLoader {
     if (moe.choice_bias) routing.choice_bias = packer_.values(names_.plain(index_, names_.choice_bias));
     if (moe.expert_scales) routing.expert_scales = packer_.values(names_.plain(index_, names_.expert_scales));
     if (moe.own_norms) load_expert_norms();
+    if (moe.latent_size > 0) {
+      weights_.experts_input = packer_.pack({weight(names_.experts_input)});
+      weights_.experts_output = packer_.pack({weight(names_.experts_output)});
+    }
     const auto experts = backend_.pack_experts(moe.expert_count,
                                                {.routing = routing,
                                                 .activation = moe.activation,
@@ -203,7 +215,7 @@ class LayerLoader {
       for (const ExpertPart part : parts) names.push_back(expert_tensor_name(config_, index_, expert, part));
     }
     const PackedBits bits = expert_bits(names);
-    ExpertBiasReader biases(moe.intermediate_size, config_.hidden_size);
+    ExpertBiasReader biases(moe.intermediate_size, moe.input_size(config_.hidden_size));
     if (moe.biases)
       biases.set(packer_.values(fused_bias_name(config_, index_, ExpertPart::kGate)),
                  packer_.values(fused_bias_name(config_, index_, ExpertPart::kDown)));
@@ -254,9 +266,37 @@ class LayerLoader {
   LayerWeights weights_;
 };
 
+/// Loads what makes the own inputs of a stage's layers. A table in host memory is read in place; elsewhere, or where
+/// not all layers are the stage's and the table is decoded, it has the stage's layers only.
+LayerInputWeights load_layer_inputs(WeightPacker& packer, tensor::Backend& backend, const ModelConfig& config,
+                                    StageSpan span) {
+  const LayerInputsConfig& inputs = *config.layer_inputs;
+  LayerInputWeights weights;
+  HostTensor table = packer.host_table(config.names.layer_input_embedding, weights.decoded_table);
+  weights.table_layers = config.layer_count();
+  weights.table_first = span.layers.begin;
+  if (span.layers.size() < config.layer_count() && (!backend.is_host() || weights.decoded_table)) {
+    weights.slice = tensor::column_slice(
+        table, {int64_t{span.layers.begin} * inputs.width, int64_t{span.layers.end} * inputs.width});
+    table = weights.slice.tensor;
+    weights.decoded_table.reset();
+    weights.table_layers = span.layers.size();
+    weights.table_first = 0;
+  }
+  table.shape = {int64_t{config.vocab_size} * weights.table_layers, inputs.width};
+  weights.table = backend.make_embedding(table);
+  packer.count(config.names.layer_input_embedding);
+  if (!backend.is_host()) weights.slice = {};
+  weights.projection = packer.pack_plain({std::string(config.names.layer_input_projection)});
+  std::vector<float> norm = packer.values(std::string(config.names.layer_input_norm));
+  for (float& value : norm) value = (value + norm_addend(config)) * inputs.join_factor;
+  weights.norm = backend.make_vector(norm);
+  return weights;
+}
+
 std::unique_ptr<tensor::PackedWeight> load_head(WeightPacker& packer, const ModelConfig& config, StageSpan span) {
   auto head = packer.pack_head(std::string(head_name(config)));
-  if (span.first && config.tied_embeddings)
+  if (config.embeds(span.first) && config.tied_embeddings)
     packer.release(head_name(config));  // counted as the embedding
   else
     packer.count(head_name(config));
@@ -271,7 +311,7 @@ void load_parts(WeightPacker& packer, tensor::Backend& backend, const ModelConfi
     packer.count(name);
     return made;
   };
-  if (span.first) {
+  if (config.embeds(span.first)) {
     weights.embedding = packer.make_embedding(names.embedding, weights.decoded_embedding);
     if (config.encoder) {
       weights.positions = table(names.position_embedding);
@@ -285,6 +325,8 @@ void load_parts(WeightPacker& packer, tensor::Backend& backend, const ModelConfi
     weights.final_norm = packer.vector({norm + ".weight"}, norm_addend(config));
     if (config.norm == NormKind::kLayerInPlace) weights.final_norm_bias = packer.vector({norm + ".bias"});
   }
+  if (config.layer_inputs && span.layers.size() > 0)
+    weights.layer_inputs = load_layer_inputs(packer, backend, config, span);
   for (int32_t layer = span.layers.begin; layer < span.layers.end; ++layer)
     weights.layers.push_back(LayerLoader(packer, backend, config, layer).load());
 }

@@ -17,6 +17,7 @@
 #include "model/rank_layout.h"
 #include "model/recurrent_mixer.h"
 #include "tensor/backend.h"
+#include "tensor/slices.h"
 
 namespace millrace::model {
 
@@ -64,11 +65,17 @@ struct LayerWeights {
   std::unique_ptr<tensor::PackedWeight> down;         // [hidden, intermediate]
   std::unique_ptr<tensor::DeviceVector> down_bias;    // [hidden]
   std::unique_ptr<tensor::DeviceVector> output_norm;  // [hidden], after the feed-forward block
-  float output_scale = 1.0f;                          ///< of the layer
+  // A layer with an input of its own has these as well.
+  std::unique_ptr<tensor::PackedWeight> input_gate;         // [width, hidden]
+  std::unique_ptr<tensor::PackedWeight> input_projection;   // [hidden, width]
+  std::unique_ptr<tensor::DeviceVector> input_output_norm;  // [hidden]
+  float output_scale = 1.0f;                                ///< of the layer
   // A sparse layer has these as well; gate_up and down are then the shared expert's.
   std::unique_ptr<tensor::PackedWeight> router;              // [experts, hidden]
   std::unique_ptr<tensor::DeviceVector> router_bias;         // [experts]
-  std::unique_ptr<tensor::Experts> experts;                  // of [moe.intermediate_size, hidden]
+  std::unique_ptr<tensor::Experts> experts;                  // of [moe.intermediate_size, moe.input_size()]
+  std::unique_ptr<tensor::PackedWeight> experts_input;       // [latent, hidden], of experts with a latent
+  std::unique_ptr<tensor::PackedWeight> experts_output;      // [hidden, latent], of experts with a latent
   std::unique_ptr<tensor::PackedWeight> shared_expert_gate;  // [1, hidden]
   // Norms of a block of experts that has its own.
   std::unique_ptr<tensor::DeviceVector> shared_output_norm;   // [hidden]
@@ -77,12 +84,24 @@ struct LayerWeights {
   std::unique_ptr<tensor::DeviceVector> experts_output_norm;  // [hidden]
 };
 
+/// What makes the own inputs of a stage's layers.
+struct LayerInputWeights {
+  std::unique_ptr<DecodedMatrix> decoded_table;      ///< what `table` reads where it is not stored as floats
+  tensor::HostSlice slice;                           ///< what `table` reads where the stage has a part of the columns
+  std::unique_ptr<tensor::EmbeddingTable> table;     // [vocab · table_layers, width]
+  int32_t table_layers = 0;                          ///< layers of which the table has rows
+  int32_t table_first = 0;                           ///< row of the stage's first layer among those of a token
+  std::unique_ptr<tensor::PackedWeight> projection;  // [layers of the stage · width, hidden]
+  std::unique_ptr<tensor::DeviceVector> norm;        // [width], times the factor of the whole sum
+};
+
 /// The weights of one stage on its device.
 struct StageWeights {
   std::unique_ptr<DecodedMatrix> decoded_embedding;   ///< what `embedding` reads where it is not stored as floats
-  std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage
+  std::unique_ptr<tensor::EmbeddingTable> embedding;  ///< first stage, or any with `layer_inputs`
   std::unique_ptr<tensor::EmbeddingTable> positions;  ///< first stage of an encoder
   std::unique_ptr<tensor::EmbeddingTable> types;      ///< first stage of an encoder
+  std::optional<LayerInputWeights> layer_inputs;      ///< of a model whose layers have inputs of their own
   std::vector<LayerWeights> layers;
   std::unique_ptr<tensor::DeviceVector> final_norm;       // [hidden], last stage
   std::unique_ptr<tensor::DeviceVector> final_norm_bias;  // [hidden], last stage of an encoder

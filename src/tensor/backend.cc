@@ -127,6 +127,10 @@ void Backend::gelu_tanh_mul(Matrix, Matrix) {
   CHECK(false, "{} computes no GELU with tanh", description());
 }
 
+void Backend::gelu_tanh_gate(Matrix, Matrix, int64_t, Matrix) {
+  CHECK(false, "{} computes no GELU with tanh", description());
+}
+
 void Backend::scaled_silu_mul(Matrix, float, Matrix) {
   CHECK(false, "{} computes no {}", description(), enum_name(Feature::kScaledGates));
 }

@@ -174,6 +174,7 @@ struct AttentionShape {
   // What rotary_store_kv makes of values.
   bool value_norm = false;       ///< values are divided by their root mean square per head
   bool values_are_keys = false;  ///< a value is its head's key before norm and rotation, and qkv has no v
+  bool queries_only = false;     ///< qkv has no k and no v, since the cache has those of another layer
 };
 
 /// The rotary embedding of the first `rotary_dim` channels of a head, in pairs (i, i + rotary_dim/2).
@@ -202,6 +203,7 @@ struct DeviceMemory {
 struct WorkBounds {
   int32_t rows = 0;         ///< per batch
   int32_t expert_rows = 0;  ///< per mixture of experts, if more than `rows`: those of all rings that share experts
+  int32_t row_lookups = 1;  ///< rows of a table that a row of a batch looks up at once
   int32_t sequences = 0;    ///< per batch
   int32_t context = 0;      ///< tokens per sequence
   KvCacheShape cache;       ///< page_count is ignored
@@ -404,6 +406,8 @@ class Backend {
   /// out (compute) [T, F] = g(in[:, f]) · in[:, F + f] of in (f32) [T, 2F], g(x) = x/2 · (1 + tanh(√(2/π) · (x +
   /// 0.044715 x³))).
   virtual void gelu_tanh_mul(Matrix in, Matrix out);
+  /// out (compute) [T, F] = g(gates[:, f]) · factors[:, first + f] of gates (f32) [T, F] and factors (f32) [T, N].
+  virtual void gelu_tanh_gate(Matrix gates, Matrix factors, int64_t first, Matrix out);
   /// out (compute) [T, F] = silu(factor · in[:, f]) · in[:, F + f] of in (f32) [T, 2F].
   virtual void scaled_silu_mul(Matrix in, float factor, Matrix out);
   /// out (compute) [T, F] = max(x, 0)² of every element x of in (f32) [T, F].
@@ -441,8 +445,8 @@ class Backend {
   /// Splits qkv (f32) [T, (heads + 2·kv_heads)·head_dim] into q, k and v and rotates q and k. An RMS norm of q and k
   /// precedes the rotation when both weights are given: per head with weights [head_dim], over all heads with weights
   /// [heads·head_dim] and [kv_heads·head_dim]. The shape may have a norm of v with the same epsilon, and values that
-  /// are keys. The contents of `qkv` are lost. q goes to `q` (compute) [T, heads·head_dim]; k and v go to the pages of
-  /// `layer`, an index into this cache's layers.
+  /// are keys, or qkv has queries only and nothing is stored. The contents of `qkv` are lost. q goes to `q` (compute)
+  /// [T, heads·head_dim]; k and v go to the pages of `layer`, an index into this cache's layers.
   virtual void rotary_store_kv(Matrix qkv, const AttentionShape& shape, const RotaryTable& rotary,
                                const DeviceVector* q_norm, const DeviceVector* k_norm, float norm_epsilon,
                                const UploadedBatch& batch, KvCache& cache, int32_t layer, Matrix q) = 0;

@@ -15,7 +15,7 @@ enum class Feature : uint8_t {
   kScaledSums,          ///< add_scaled_sums
   kScaling,             ///< scale
   kSoftCap,             ///< soft_cap
-  kGeluTanh,            ///< gelu_tanh_mul
+  kGeluTanh,            ///< gelu_tanh_mul and gelu_tanh_gate
   kReluSquared,         ///< relu_squared, and experts without a gate
   kScaledGates,         ///< scaled_silu_mul, and gated norms without a weight or with a gate_factor
   kAttentionSoftCap,    ///< AttentionShape::soft_cap

@@ -49,6 +49,39 @@ TEST_CASE("gelu_tanh_mul agrees with the reference") {
       [](const Values& gate, const Values& up) { return reference::gelu_tanh_mul(gate, up); });
 }
 
+TEST_CASE("gelu_tanh_gate takes some columns of its factors") {
+  INFO("seed " << test_seed());
+  Random random(test_seed() + 23);
+  for (const BackendCase& backend_case : backend_cases()) {
+    const auto backend = backend_case.make();
+    if (!backend->computes(tensor::Feature::kGeluTanh)) continue;
+    constexpr int64_t kRows = 5;
+    constexpr int64_t kWidth = 20;
+    constexpr int64_t kLayers = 3;
+    const Values gates = random.normal(kRows * kWidth, 3.0f);
+    const Values factors = random.normal(kRows * kLayers * kWidth);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      INFO(backend_case.name << ": layer " << layer);
+      Values own;
+      for (int64_t row = 0; row < kRows; ++row) {
+        const auto begin = factors.begin() + (row * kLayers + layer) * kWidth;
+        own.insert(own.end(), begin, begin + kWidth);
+      }
+      Values got;
+      backend->run_and_wait([&] {
+        const DeviceMatrix gate = make_matrix(*backend, DType::kF32, kRows, kWidth);
+        const DeviceMatrix factor = make_matrix(*backend, DType::kF32, kRows, kLayers * kWidth);
+        const DeviceMatrix out = make_matrix(*backend, backend->compute_dtype(), kRows, kWidth);
+        upload(*backend, gates, gate);
+        upload(*backend, factors, factor);
+        backend->gelu_tanh_gate(gate.matrix, factor.matrix, layer * kWidth, out.matrix);
+        got = download(*backend, out.matrix);
+      });
+      check_close(got, reference::gelu_tanh_mul(gates, own), unit(backend->compute_dtype()) + 2e-6, 1e-6);
+    }
+  }
+}
+
 TEST_CASE("scaled_silu_mul agrees with the reference") {
   check_gated_op(
       tensor::Feature::kScaledGates, 21,

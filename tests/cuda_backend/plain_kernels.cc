@@ -414,7 +414,8 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
   emulator::emulated_enqueue(stream, [=] {
     check_bounds("rotary_store_kv", batch, bounds);
     const int32_t dim = cache.head_dim;
-    const int32_t all_heads = head_count + (norms.values_are_keys ? 1 : 2) * cache.kv_head_count;
+    const int32_t kept = norms.queries_only ? 0 : norms.values_are_keys ? 1 : 2;
+    const int32_t all_heads = head_count + kept * cache.kv_head_count;
     const std::vector<float> ones(static_cast<size_t>(dim), 1.0f);
     each_row(batch, [&](int32_t row, int32_t sequence, int32_t position) {
       const float* heads = qkv + static_cast<size_t>(row * all_heads * dim);
@@ -423,6 +424,7 @@ void rotary_store_kv(cudaStream_t stream, const float* qkv, int32_t head_count, 
         for (float& value : query) value *= query_factor(rotary, position);
         store(query, bf16(q) + (row * head_count + head) * dim);
       }
+      if (norms.queries_only) return;
       const uint32_t page = page_of(batch, cache, sequence, position);
       const int32_t token = position % cache.page_size;
       for (int32_t head = 0; head < cache.kv_head_count; ++head) {

@@ -116,6 +116,15 @@ void gelu_tanh_mul(cudaStream_t stream, const float* in, int32_t rows, int32_t w
   });
 }
 
+void gelu_tanh_gate(cudaStream_t stream, const float* gates, const float* factors, int32_t factor_stride, int32_t rows,
+                    int32_t width, void* out) {
+  enqueue_elements(stream, rows, width, [=](size_t at, size_t row, size_t i) {
+    const float x = gates[at];
+    const float value = 0.5f * x * (1.0f + std::tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    bf16(out)[at] = to_bf16(value * factors[row * static_cast<size_t>(factor_stride) + i]);
+  });
+}
+
 void scaled_silu_mul(cudaStream_t stream, const float* in, float factor, int32_t rows, int32_t width, void* out) {
   enqueue_elements(stream, rows, width, [=](size_t at, size_t row, size_t i) {
     const float* const both = in + row * 2 * static_cast<size_t>(width) + i;

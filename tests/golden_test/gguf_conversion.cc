@@ -48,6 +48,9 @@ class Converter {
     if (name == "model.norm.weight" || name == "backbone.norm_f.weight" || name == "model.final_layernorm.weight")
       return add("output_norm.weight", tensor);
     if (name == "model.embedding_norm.weight") return add("token_embd_norm.weight", tensor);
+    if (name == "model.embed_tokens_per_layer.weight") return add("per_layer_token_embd.weight", tensor);
+    if (name == "model.per_layer_model_projection.weight") return add("per_layer_model_proj.weight", tensor);
+    if (name == "model.per_layer_projection_norm.weight") return add("per_layer_proj_norm.weight", tensor);
     const std::string rest = name.substr(name.find(".layers.") + std::string(".layers.").size());
     const size_t dot = rest.find('.');
     const std::string prefix = "blk." + rest.substr(0, dot) + '.';
@@ -331,6 +334,7 @@ const std::vector<GgufConversion>& gguf_conversions() {
       {.folder = "glm4-moe-lite", .architecture = "deepseek2"},
       {.folder = "gemma4", .architecture = "gemma4"},
       {.folder = "gemma4-moe", .architecture = "gemma4"},
+      {.folder = "gemma4-e", .architecture = "gemma4"},
       {.folder = "granitemoehybrid", .architecture = "granitehybrid"},
       {.folder = "granite4-dense",
        .architecture = "granitehybrid",

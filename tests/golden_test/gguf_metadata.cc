@@ -28,6 +28,14 @@ class MetadataWriter {
     } else if (source_.is("lfm2")) {
       text_.add(key("feed_forward_length"),
                 static_cast<uint32_t>(source_.tensors().at("model.layers.0.feed_forward.w1.weight").shape[0]));
+    } else if (source_.has("use_double_wide_mlp")) {
+      text_.add(key("feed_forward_length"), [&] {
+        std::vector<int32_t> widths;
+        for (int64_t layer = 0; layer < source_.layer_count(); ++layer)
+          widths.push_back(static_cast<int32_t>(
+              source_.tensors().at(fmt::format("model.layers.{}.mlp.up_proj.weight", layer)).shape[0]));
+        return widths;
+      }());
     } else {
       add_integer("feed_forward_length", "intermediate_size");
     }
@@ -103,9 +111,14 @@ class MetadataWriter {
     text_.add(key("attention.head_count_kv"), [&] {
       std::vector<int32_t> counts;
       for (int64_t layer = 0; layer < source_.layer_count(); ++layer)
-        counts.push_back(static_cast<int32_t>(
-            source_.tensors().at(fmt::format("model.layers.{}.self_attn.k_proj.weight", layer)).shape[0] /
-            source_.tensors().at(fmt::format("model.layers.{}.self_attn.k_norm.weight", layer)).shape[0]));
+        if (const auto keys = source_.tensors().find(fmt::format("model.layers.{}.self_attn.k_proj.weight", layer));
+            keys != source_.tensors().end()) {
+          counts.push_back(static_cast<int32_t>(
+              keys->second.shape[0] /
+              source_.tensors().at(fmt::format("model.layers.{}.self_attn.k_norm.weight", layer)).shape[0]));
+        } else {
+          counts.push_back(static_cast<int32_t>(source_.integer("num_key_value_heads")));
+        }
       return counts;
     }());
     constexpr uint32_t kFullDim = 32;  // of all golden models

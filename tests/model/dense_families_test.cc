@@ -8,10 +8,13 @@
 #include "cpu/cpu_backend.h"
 #include "model/families/families.h"
 #include "model/families/read_config.h"
+#include "model/fingerprint.h"
 #include "model/plain_model.h"
 #include "model/random_model.h"
+#include "model/stage_borders.h"
 #include "model/stage_model.h"
 #include "model/tensor_list.h"
+#include "model/weight_memory.h"
 #include "support/captured_log.h"
 #include "support/mentions.h"
 #include "support/paths.h"
@@ -188,10 +191,37 @@ TEST_CASE("Gemma 4 has heads of two sizes and values that are keys") {
     REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", per_layer(members)), Mentions("per_layer_config"));
   REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", per_layer(R"("1":{"head_dim":32},"3":{"head_dim":64})")),
                Mentions("per_layer_config", "layer 3"));
-  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", common), Mentions("hidden_size_per_layer_input 256", "wanted 0"));
-  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", large + R"(,"num_kv_shared_layers":2)"),
-               Mentions("num_kv_shared_layers 2", "wanted 0"));
+  REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", common), Mentions("vocab_size_per_layer_input 262144"));
   REQUIRE(family_config("Gemma4UnifiedForCausalLM", common).layer(1).attention.head_dim == 512);
+}
+
+TEST_CASE("the last layers of Gemma 4 E2B see the keys of earlier ones") {
+  const std::string common =
+      R"("head_dim":16,"sliding_window":24,"hidden_size_per_layer_input":32,"vocab_size_per_layer_input":512,)"
+      R"("layer_types":["sliding_attention","full_attention","sliding_attention","full_attention",)"
+      R"("sliding_attention","sliding_attention","sliding_attention","full_attention"],"num_kv_shared_layers":)";
+  const ModelConfig config = family_config("Gemma4ForCausalLM", common + R"(3,"use_double_wide_mlp":true)");
+  std::vector<std::optional<int32_t>> sources;
+  std::vector<int32_t> widths;
+  std::vector<int32_t> begins;
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+    sources.push_back(config.layer(layer).attention.keys_of);
+    widths.push_back(config.layer(layer).feed_forward.width);
+    if (can_begin_stage(config, layer)) begins.push_back(layer);
+    REQUIRE(config.layer(layer).input_width == 32);
+  }
+  const int32_t width = config.layer(0).feed_forward.width;
+  REQUIRE(sources == std::vector<std::optional<int32_t>>{{}, {}, {}, {}, {}, 4, 4, 3});
+  REQUIRE(widths == std::vector{width, width, width, width, width, 2 * width, 2 * width, 2 * width});
+  REQUIRE(begins == std::vector{0, 1, 2, 3});
+  REQUIRE(move_borders(config, divide_layers(8, 2).value()).value() == std::vector<LayerRange>{{0, 3}, {3, 8}});
+  REQUIRE_THAT(check_borders(config, {{0, 5}, {5, 8}}).error().message, Mentions("layer 5", "layer 3"));
+  REQUIRE(cache_bytes_per_token(config, 4, 1) > 0);
+  REQUIRE(cache_bytes_per_token(config, 5, 1) == 0);
+  REQUIRE(config.layer_inputs->table_factor * config.layer_inputs->table_factor == Approx(32).epsilon(0.01));
+  REQUIRE(fingerprint(config) != fingerprint(family_config("Gemma4ForCausalLM", common + "3")));
+  for (const char* count : {"7", "8", "9"})
+    REQUIRE_THAT(family_refusal("Gemma4ForCausalLM", common + count), Mentions("num_kv_shared_layers", count));
 }
 
 TEST_CASE("Llama 4 has chunks where it rotates") {

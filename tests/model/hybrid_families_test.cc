@@ -5,6 +5,7 @@
 
 #include "model/cache_groups.h"
 #include "model/families/read_config.h"
+#include "model/fingerprint.h"
 #include "model/layer_state.h"
 #include "model/needed_features.h"
 #include "model/rank_layout.h"
@@ -397,7 +398,11 @@ TEST_CASE("hybrids refuse what they do not compute") {
   REQUIRE_THAT(refused(kNemotronNano2, {{"mlp_hidden_act", "\"silu\""}}), Mentions("mlp_hidden_act", "'silu'"));
   Members super = kNemotronNano3;
   super["moe_latent_size"] = "1024";
-  REQUIRE_THAT(refused(kNemotronNano2, super), Mentions("moe_latent_size"));
+  const ModelConfig latent = hybrid(kNemotronNano2, super);
+  const auto sparse =
+      std::ranges::find_if(latent.layers, [](const LayerConfig& layer) { return layer.feed_forward.moe.has_value(); });
+  REQUIRE(sparse->feed_forward.moe->input_size(latent.hidden_size) == 1024);
+  REQUIRE(fingerprint(latent) != fingerprint(hybrid(kNemotronNano2, kNemotronNano3)));
   REQUIRE_THAT(refused(kFalconH1, {{"ssm_multipliers", "[1.0, 2.0]"}}), Mentions("ssm_multipliers", "2", "5"));
   REQUIRE_THAT(refused(kFalconH1, {{"mamba_d_ssm", "1000"}}), Mentions("mamba_d_ssm", "1000", "24"));
   REQUIRE_THAT(refused(kFalconH1, {{"projectors_bias", "true"}}), Mentions("projectors_bias"));

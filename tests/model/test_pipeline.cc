@@ -165,7 +165,7 @@ void TestPipeline::run(const std::vector<Piece>& pieces, const LogitsFn& block) 
     run_on_ranks(stages_[s], [&](size_t rank) {
       model::StageModel& model = *stages_[s].ranks[rank].model;
       const Matrix hidden = model.hidden_view(stages_[s].ranks[rank].hidden, layout.row_count());
-      model.forward({.tokens = s == 0 ? std::span(batch.tokens) : std::span<const TokenId>(),
+      model.forward({.tokens = batch.tokens,
                      .batch = layout,
                      .hidden = hidden,
                      .received = wire,

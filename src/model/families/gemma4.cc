@@ -1,7 +1,10 @@
 #include <charconv>
+#include <cmath>
+#include <limits>
 
 #include "model/families/families.h"
 #include "model/families/gemma.h"
+#include "tensor/dtype.h"
 
 namespace millrace::model {
 namespace {
@@ -18,11 +21,44 @@ struct FullHeads {
   friend bool operator==(const FullHeads&, const FullHeads&) = default;
 };
 
-/// Refuses what the small models have: embeddings of each layer's own, and layers with the keys of other layers.
-void refuse_per_layer_inputs(FieldReader& fields, int32_t silent) {
-  for (const auto& [key, fallback] : {std::pair{"hidden_size_per_layer_input", silent}, {"num_kv_shared_layers", 0}}) {
-    const int32_t found = fields.integer_or(key, fallback, 0, kMaxWidth);
-    if (found != 0) fields.fail_with("{} {} is not computed here, wanted 0, as in the larger Gemma 4", key, found);
+/// Reads the inputs of the layers' own, which the small models have. Factors are rounded as the checkpoint's dtype
+/// rounds them.
+void read_layer_inputs(FieldReader& fields, ModelConfig& config, int32_t silent, LayerConfig& layer) {
+  layer.input_width = fields.integer_or("hidden_size_per_layer_input", silent, 0, kMaxWidth / kMaxLayerCount);
+  const int32_t rows = fields.integer_or("vocab_size_per_layer_input", 262144, 1, kMaxVocab);
+  if (layer.input_width == 0) return;
+  if (rows != config.vocab_size)
+    fields.fail_with("vocab_size_per_layer_input {} is not vocab_size {}", rows, config.vocab_size);
+  const int64_t lookups = int64_t{config.vocab_size} * config.layer_count();
+  if (lookups > std::numeric_limits<int32_t>::max())
+    fields.fail_with("vocab_size_per_layer_input {} for {} layers is above {} rows", rows, config.layer_count(),
+                     std::numeric_limits<int32_t>::max());
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(layer.input_width)));
+  config.layer_inputs = {
+      .width = layer.input_width,
+      .projection_factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.hidden_size))),
+      .table_factor = config.dtype == tensor::DType::kBF16 ? tensor::BFloat16::from_float(root).to_float() : root,
+      .join_factor = static_cast<float>(std::sqrt(0.5))};
+}
+
+/// Makes the last layers see the keys and values of the last layer of their kind before them.
+void share_keys(FieldReader& fields, ModelConfig& config, const std::vector<bool>& slides) {
+  constexpr const char* kKey = "num_kv_shared_layers";
+  const int32_t shared = fields.integer_or(kKey, 0, 0, kMaxLayerCount);
+  const bool doubles = fields.flag_or("use_double_wide_mlp", false);
+  if (shared == 0) return;
+  const int32_t first = config.layer_count() - shared;
+  for (int32_t index = std::max(first, 0); index < config.layer_count(); ++index) {
+    LayerConfig& layer = config.layers[static_cast<size_t>(index)];
+    int32_t source = first - 1;
+    while (source >= 0 && slides[static_cast<size_t>(source)] != slides[static_cast<size_t>(index)]) --source;
+    if (source < 0)
+      return fields.fail_with("{} {} leaves layer {} without a layer before them whose keys it could see", kKey, shared,
+                              index);
+    layer.attention.keys_of = source;
+    if (!doubles) continue;
+    layer.feed_forward.width *= 2;
+    if (layer.feed_forward.moe) layer.feed_forward.moe->shared->width *= 2;
   }
 }
 
@@ -115,11 +151,11 @@ MoeConfig read_experts(FieldReader& fields, ModelConfig& config, const LayerConf
 }
 
 /// Gemma's block with norms of the heads of q, k and v, unscaled scores, and a number that multiplies each layer's
-/// output. Full layers have larger heads than sliding ones, and values that are keys.
+/// output. Full layers have larger heads than sliding ones, and values that may be keys.
 void describe_text(FieldReader& fields, ModelConfig& config, const BlockDefaults& defaults, int32_t window,
                    int32_t per_layer_input) {
   LayerConfig layer = read_gemma_block(fields, config, defaults);
-  refuse_per_layer_inputs(fields, per_layer_input);
+  read_layer_inputs(fields, config, per_layer_input, layer);
   config.norm = NormKind::kRms;
   config.logit_soft_cap = read_gemma_cap(fields, "final_logit_softcapping", 0.0);
   config.names.output_scale = "layer_scalar";
@@ -142,6 +178,7 @@ void describe_text(FieldReader& fields, ModelConfig& config, const BlockDefaults
   config.ropes.back().rotary_dim = layer.attention.head_dim;
   layer.attention.window = fields.integer_or("sliding_window", window, 1, kMaxPosition);
   for (size_t index = 0; index < slides.size(); ++index) config.layers[index] = slides[index] ? layer : full;
+  share_keys(fields, config, slides);
 }
 
 constexpr std::string_view kOtherParts =

@@ -63,9 +63,8 @@ MambaConfig read_nemotron_mamba(FieldReader& fields) {
 
 /// Reads DeepSeek-V3's router and experts without gates.
 MoeConfig read_nemotron_experts(FieldReader& fields) {
-  if (fields.has("moe_latent_size"))
-    fields.fail("moe_latent_size is not supported, wanted experts as wide as the model");
   MoeConfig moe = read_grouped_experts(fields);
+  moe.latent_size = fields.optional_integer("moe_latent_size", 1, kMaxWidth).value_or(0);
   if (moe.shared) moe.shared->width = fields.integer("moe_shared_expert_intermediate_size", 1, kMaxIntermediate);
   return moe;
 }
@@ -96,6 +95,8 @@ TensorNames nemotron_names() {
           .down = "mixer.down_proj",
           .router = "mixer.gate",
           .choice_bias = "mixer.gate.e_score_correction_bias",
+          .experts_input = "mixer.fc1_latent_proj",
+          .experts_output = "mixer.fc2_latent_proj",
           .experts = "mixer.experts.",
           .shared_up = "mixer.shared_experts.up_proj",
           .shared_down = "mixer.shared_experts.down_proj"};

@@ -8,6 +8,7 @@
 
 #include "model/checkpoint.h"
 #include "model/families/read_config.h"
+#include "model/stage_borders.h"
 #include "model/stage_model.h"
 #include "model/tensor_list.h"
 
@@ -65,9 +66,11 @@ class LayerwiseModel {
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
 
-  /// Runs all prompts through a layer other than the last one.
-  Result<void> advance(int32_t layer) {
-    RETURN_IF_ERROR(load(layer));
+  /// Returns the parts that are loaded one after the other: single layers, or layers that belong to one stage.
+  [[nodiscard]] size_t part_count() const { return parts_.size(); }
+  /// Runs all prompts through a part other than the last one.
+  Result<void> advance(size_t part) {
+    RETURN_IF_ERROR(load(part));
     for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
       run_on(backend_, [&] {
         const tensor::Matrix hidden = forward(prompt);
@@ -79,9 +82,9 @@ class LayerwiseModel {
     return {};
   }
 
-  /// Loads the last layer and the head.
-  Result<void> load_last() { return load(config_.layer_count() - 1); }
-  /// Runs a prompt through the last layer.
+  /// Loads the last part and the head.
+  Result<void> load_last() { return load(parts_.size() - 1); }
+  /// Runs a prompt through the last part.
   void finish(size_t prompt) {
     run_on(backend_, [&] { last_ = forward(prompt); });
     states_[prompt] = {};
@@ -113,12 +116,17 @@ class LayerwiseModel {
         states_(prompts.size()) {
     for (const auto& prompt : prompts) longest_ = std::max(longest_, static_cast<int32_t>(prompt.size()));
     pages_.resize(static_cast<size_t>((longest_ + kPageSize - 1) / kPageSize));
+    std::vector<LayerRange> ranges;
+    for (int32_t layer = 0; layer < config_.layer_count(); ++layer) {
+      if (can_begin_stage(config_, layer)) ranges.push_back({layer, layer});
+      ranges.back().end = layer + 1;
+    }
+    parts_ = stage_spans(ranges);
     for (size_t page = 0; page < pages_.size(); ++page) pages_[page] = PageId(static_cast<uint32_t>(page));
   }
 
-  Result<void> load(int32_t layer) {
-    const StageSpan span{.layers = {layer, layer + 1}, .first = layer == 0, .last = layer + 1 == config_.layer_count()};
-    auto loaded = StageModel::load(*checkpoint_, config_, span, backend_,
+  Result<void> load(size_t part) {
+    auto loaded = StageModel::load(*checkpoint_, config_, parts_[part], backend_,
                                    {.max_batch_tokens = longest_, .max_logit_rows = kLogitRows});
     if (!loaded) return loaded.error();
     stage_ = std::move(*loaded);
@@ -138,7 +146,7 @@ class LayerwiseModel {
                                     .page_begin = page_begin,
                                     .pages = std::span(pages_).first(static_cast<size_t>(page_begin.back()))};
     const bool is_first = stage_->span().first;
-    return stage_->forward({.tokens = is_first ? std::span(prompts_[prompt]) : std::span<const TokenId>(),
+    return stage_->forward({.tokens = prompts_[prompt],
                             .batch = batch,
                             .hidden = stage_->hidden_view(hidden_, rows),
                             .received = is_first ? std::span<const std::byte>() : std::span(states_[prompt])});
@@ -146,6 +154,7 @@ class LayerwiseModel {
 
   std::unique_ptr<Checkpoint> checkpoint_;
   ModelConfig config_;
+  std::vector<StageSpan> parts_;
   const Prompts& prompts_;
   tensor::Backend& backend_;
   int32_t longest_ = 1;
@@ -197,9 +206,12 @@ Result<OutputError> measure_output_error(const fs::path& original, const fs::pat
     return make_error(ErrorCode::kInvalidArgument, "{}: has {} tokens and {} layers, {}: {} and {}, wanted equal ones",
                       original.string(), config.vocab_size, config.layer_count(), quantized.string(),
                       right->config().vocab_size, right->config().layer_count());
-  for (int32_t layer = 0; layer + 1 < config.layer_count(); ++layer) {
-    RETURN_IF_ERROR(left->advance(layer));
-    RETURN_IF_ERROR(right->advance(layer));
+  if (left->part_count() != right->part_count())
+    return make_error(ErrorCode::kInvalidArgument, "{} and {} divide their layers differently, wanted one model",
+                      original.string(), quantized.string());
+  for (size_t part = 0; part + 1 < left->part_count(); ++part) {
+    RETURN_IF_ERROR(left->advance(part));
+    RETURN_IF_ERROR(right->advance(part));
   }
   RETURN_IF_ERROR(left->load_last());
   RETURN_IF_ERROR(right->load_last());
