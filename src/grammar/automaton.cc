@@ -1,11 +1,14 @@
 #include "grammar/automaton.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <span>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace millrace::grammar {
 namespace {
@@ -25,7 +28,14 @@ Error invalid(std::string message) {
 /// removes states that lead to no end. Lives for one compile() call.
 class AutomatonBuilder {
  public:
-  explicit AutomatonBuilder(const Definition& definition) : definition_(definition) {}
+  AutomatonBuilder(const Definition& definition, const Vocabulary& vocabulary)
+      : definition_(definition), vocabulary_(vocabulary), unspellable_(vocabulary.spellable().complement()) {
+    for (std::string_view prefix = definition.prefix; !prefix.empty() && !unspellable_.empty();) {
+      const DecodedUtf8 next = decode_utf8(prefix);
+      if (next.valid) unspellable_ = unspellable_.without(CharSet(next.code_point));
+      prefix.remove_prefix(next.length);
+    }
+  }
 
   Result<Automaton> build() {
     CHECK(definition_.root != nullptr, "a definition without a root");
@@ -42,7 +52,7 @@ class AutomatonBuilder {
       return invalid(fmt::format("it takes more than {} states (large counts, or many parts)", Automaton::kMaxStates));
     }
     is_productive_ = states_reaching_end(true);
-    if (!is_productive_[rules_[root_].begin]) return invalid("no text matches it");
+    if (!is_productive_[rules_[root_].begin]) return invalid(no_text_reason());
     is_nullable_ = states_reaching_end(false);
     RETURN_IF_ERROR(check_recursion());
     Automaton automaton = flatten();
@@ -98,7 +108,35 @@ class AutomatonBuilder {
     }
   }
 
+  [[nodiscard]] std::string no_text_reason() const {
+    if (missing_.empty()) return "no text matches it";
+    return fmt::format("no tokens of the model spell a text that matches it: no token is '{}' alone",
+                       fmt::join(missing_, "' or '"));
+  }
+
+  /// Notes some characters that the grammar asks for and no tokens spell.
+  void note_missing(char32_t c) {
+    std::string spelling;
+    append_utf8(spelling, c);
+    if (missing_.size() < kMaxMissing && std::ranges::find(missing_, spelling) == missing_.end())
+      missing_.push_back(std::move(spelling));
+  }
+
+  [[nodiscard]] bool is_spellable(std::string_view text) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const DecodedUtf8 next = decode_utf8(rest);
+      if (next.valid && unspellable_.contains(next.code_point)) {
+        if (vocabulary_.can_spell(text)) return true;
+        note_missing(next.code_point);
+        return false;
+      }
+      rest.remove_prefix(next.length);
+    }
+    return true;
+  }
+
   void build_literal(const std::string& text, StateId from, StateId to) {
+    if (!unspellable_.empty() && !is_spellable(text)) return;
     if (text.empty()) states_[from].epsilons.push_back(to);
     for (size_t i = 0; i < text.size(); ++i) {
       const StateId next = i + 1 == text.size() ? to : add_state();
@@ -108,7 +146,9 @@ class AutomatonBuilder {
     }
   }
 
-  void build_char(const CharSet& chars, StateId from, StateId to) {
+  void build_char(const CharSet& all, StateId from, StateId to) {
+    const CharSet chars = unspellable_.empty() ? all : all.without(unspellable_);
+    if (chars.empty() && !all.empty()) note_missing(all.ranges().front().low);
     const std::vector<Utf8ByteRange> runs = utf8_byte_ranges(chars);
     std::map<ByteEdges, StateId> known;
     const ByteEdges edges = utf8_edges(runs, 0, to, known);
@@ -383,8 +423,12 @@ class AutomatonBuilder {
   }
 
   static constexpr RuleIndex kNoRule = UINT32_MAX;
+  static constexpr size_t kMaxMissing = 8;
 
   const Definition& definition_;
+  const Vocabulary& vocabulary_;
+  CharSet unspellable_;               // except those of the prefix, which no token spells
+  std::vector<std::string> missing_;  // characters of unspellable_ without which some part has no text
   std::vector<State> states_;
   std::vector<Rule> rules_;
   RuleIndex root_ = 0;
@@ -400,8 +444,8 @@ size_t Automaton::bytes() const {
          calls_.size() * sizeof(Call);
 }
 
-Result<Automaton> Automaton::compile(const Definition& definition) {
-  return AutomatonBuilder(definition).build();
+Result<Automaton> Automaton::compile(const Definition& definition, const Vocabulary& vocabulary) {
+  return AutomatonBuilder(definition, vocabulary).build();
 }
 
 }  // namespace millrace::grammar

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "grammar/expression.h"
+#include "grammar/vocabulary.h"
 
 namespace millrace::grammar {
 
@@ -41,9 +42,9 @@ class Automaton {
   static constexpr uint32_t kUnbounded = UINT32_MAX;
   static constexpr size_t kMaxStates = 200'000;
 
-  /// Compiles a definition. Fails with kInvalidArgument if no text or only the empty text matches, for left recursion,
-  /// and beyond kMaxStates states.
-  [[nodiscard]] static Result<Automaton> compile(const Definition& definition);
+  /// Compiles a definition, without the texts that the vocabulary may be unable to spell to their end. Fails with
+  /// kInvalidArgument if no text or only the empty text is left, for left recursion, and beyond kMaxStates states.
+  [[nodiscard]] static Result<Automaton> compile(const Definition& definition, const Vocabulary& vocabulary);
 
   [[nodiscard]] StateId begin() const { return begin_; }
   [[nodiscard]] size_t state_count() const { return is_end_.size(); }

@@ -55,7 +55,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::compile(const Definition& defini
                                                         std::shared_ptr<const Vocabulary> vocabulary,
                                                         std::vector<TokenId> stop_token_ids,
                                                         const GrammarLimits& limits) {
-  auto automaton = Automaton::compile(definition);
+  auto automaton = Automaton::compile(definition, *vocabulary);
   if (automaton.has_error()) return automaton.error();
   std::ranges::sort(stop_token_ids);
   std::erase_if(stop_token_ids,

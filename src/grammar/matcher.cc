@@ -141,7 +141,7 @@ bool Matcher::advance(TokenId token) {
   if (token < 0 || token >= static_cast<TokenId>(vocabulary.size())) return false;
   if (is_stop_token(token)) return samples_end_token_ && may_end();
   const std::string_view text = vocabulary.text_of(token);
-  if (text.empty()) return false;
+  if (!vocabulary.is_used(token)) return false;
   settle_text_at_once();
   if (is_too_large_) return false;
   WorkBudget whole = WorkBudget::unlimited();

@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "grammar/char_set.h"
 
 namespace millrace::grammar {
 
 /// The texts of a model's tokens as a tree of bytes, so that a common prefix is walked once. Shared by all grammars of
-/// a model; immutable. Takes about 16 bytes per node: some 10 MB for 150,000 tokens.
+/// a model; immutable. Takes about 16 bytes per node: some 10 MB for 150,000 tokens. Where some byte that continues a
+/// character has no token, tokens of parts of characters count as unused, since nothing may follow them.
 class Vocabulary {
  public:
   /// Takes the bytes of each token by id. Special tokens and unused ids have an empty text and are never legal.
@@ -39,13 +41,24 @@ class Vocabulary {
   /// Returns the text of a token that begins with the node's text.
   [[nodiscard]] std::string_view first_text(size_t at) const { return text_of(tokens_[nodes_[at].first_token]); }
   [[nodiscard]] size_t max_token_bytes() const { return max_token_bytes_; }
+  /// Returns the characters that tokens can spell after any text: by a token each, or by a token for each byte.
+  [[nodiscard]] const CharSet& spellable() const { return spellable_; }
+  /// Returns whether tokens spell the text from each position that a token may lead to. Takes time where its characters
+  /// are not all spellable().
+  [[nodiscard]] bool can_spell(std::string_view text) const;
+  /// Returns whether a token is in the tree.
+  [[nodiscard]] bool is_used(TokenId token) const;
 
  private:
+  [[nodiscard]] bool find_spellable(std::span<const std::string> texts);
+
   uint32_t size_;
   size_t max_token_bytes_ = 0;
   std::vector<Node> nodes_;      // and one after the last
   std::vector<TokenId> tokens_;  // by text
   std::string bytes_;            // all texts
+  CharSet spellable_;
+  bool cuts_characters_;         // tokens of parts of characters are used
   std::vector<uint32_t> begin_;  // [size + 1], of each text in bytes_
 };
 

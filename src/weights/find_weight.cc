@@ -123,7 +123,7 @@ class WeightFinder {
       weight_.group_cols = 0;
       return {};
     }
-    const int64_t size = format_.group_size > 0 ? format_.group_size : weight_.cols / groups;
+    const int64_t size = format_.group_size > 0 && !format_.has_exceptions ? format_.group_size : weight_.cols / groups;
     if (size < 1 || (weight_.cols + size - 1) / size != groups)
       return scales.wrong(fmt::format("the scales of {} columns in groups of {}", weight_.cols, size));
     weight_.group_cols = size;
@@ -150,8 +150,15 @@ class WeightFinder {
 
   Result<void> set_block_scales(const Found& scales) {
     constexpr int64_t kUsualBlock = 128;
+    constexpr int64_t kMxColumns = 32;
     weight_.group_rows = format_.block_rows > 0 ? format_.block_rows : kUsualBlock;
     weight_.group_cols = format_.block_cols > 0 ? format_.block_cols : kUsualBlock;
+    // MXFP8 beside other formats of one checkpoint, as ModelOpt writes it.
+    const bool has_powers = scales.tensor.dtype == "U8" || scales.tensor.dtype == "F8_E8M0";
+    if (has_powers && weight_.cols % kMxColumns == 0 && scales.has_shape({weight_.rows, weight_.cols / kMxColumns})) {
+      weight_.group_rows = 1;
+      weight_.group_cols = kMxColumns;
+    }
     const int64_t row_groups = (weight_.rows + weight_.group_rows - 1) / weight_.group_rows;
     const bool is_plain = scales.has_shape({row_groups, weight_.group_count()});
     const bool has_ones = scales.has_shape({row_groups, 1, weight_.group_count(), 1});  // ModelOpt
@@ -185,9 +192,17 @@ class WeightFinder {
     return std::optional(weight_);
   }
 
+  /// Returns the bits of codes in `words` words; those of the format where none fit.
+  [[nodiscard]] int bits_of(int64_t words) const {
+    for (int bits = 2; format_.has_exceptions && bits <= 8; ++bits) {
+      if ((format_.widths >> bits & 1) != 0 && (weight_.cols * bits + 31) / 32 == words) return bits;
+    }
+    return format_.bits;
+  }
+
   /// compressed-tensors' pack-quantized: words along the columns.
   Outcome find_packed(const Found& codes) {
-    const int bits = format_.bits;
+    const int bits = codes.tensor.shape.size() == 2 ? bits_of(codes.tensor.shape[1]) : 0;
     const int64_t words = (weight_.cols * bits + 31) / 32;
     if (codes.tensor.dtype != "I32" || bits == 0 || !codes.has_shape({weight_.rows, words}))
       return codes.wrong(fmt::format("I32 [{}, {}] of {} bits", weight_.rows, words, bits));
@@ -241,12 +256,12 @@ class WeightFinder {
   }
 
   Outcome find_gptq(const Found& codes) {
-    const int bits = format_.bits;
+    const int bits = codes.tensor.shape.size() == 2 ? bits_of(codes.tensor.shape[0]) : 0;
     if (format_.method != QuantMethod::kGptq)
       return make_error(ErrorCode::kData, "tensor '{}' is of GPTQ or AWQ, which quantization_config does not say",
                         codes.name);
     const int64_t words = weight_.cols * bits / 32;
-    if (codes.tensor.dtype != "I32" || weight_.cols * bits % 32 != 0 || weight_.rows * bits % 32 != 0 ||
+    if (codes.tensor.dtype != "I32" || weight_.cols * bits % 32 != 0 || weight_.rows * bits % 32 != 0 || bits == 0 ||
         !codes.has_shape({words, weight_.rows}))
       return codes.wrong(fmt::format("I32 [{}, {}] of {} bits", words, weight_.rows, bits));
     weight_.codes = {
@@ -262,7 +277,7 @@ class WeightFinder {
                      .offset = format_.is_gptq_v2 ? 0 : 1,
                      .bytes = zeros->tensor.bytes,
                      .group_count = *groups};
-    RETURN_IF_ERROR(refuse_wrapped_zeros(*zeros));
+    RETURN_IF_ERROR(refuse_wrapped_zeros(*zeros, bits));
     const auto indices = optional(".g_idx");
     if (!indices) return indices.error();
     if (*indices) RETURN_IF_ERROR(set_group_index(**indices));
@@ -270,13 +285,13 @@ class WeightFinder {
   }
 
   /// Version 1 stores a zero point minus one, so that 0 wraps: writers and readers disagree on what it means.
-  Result<void> refuse_wrapped_zeros(const Found& zeros) const {
-    if (format_.is_gptq_v2 || 32 % format_.bits != 0) return {};
-    const uint32_t largest = (1u << format_.bits) - 1;
+  Result<void> refuse_wrapped_zeros(const Found& zeros, int bits) const {
+    if (format_.is_gptq_v2 || 32 % bits != 0) return {};
+    const uint32_t largest = (1u << bits) - 1;
     for (size_t at = 0; at + 4 <= zeros.tensor.bytes.size(); at += 4) {
       uint32_t word = 0;
       std::copy_n(zeros.tensor.bytes.data() + at, sizeof(word), reinterpret_cast<std::byte*>(&word));
-      for (int shift = 0; shift < 32; shift += format_.bits) {
+      for (int shift = 0; shift < 32; shift += bits) {
         if ((word >> shift & largest) == largest)
           return make_error(ErrorCode::kData,
                             "tensor '{}' stores the zero point {}, which readers of this format take for different "

@@ -8,6 +8,8 @@
 namespace millrace::weights {
 namespace {
 
+constexpr int64_t kMxColumns = 32;
+
 template <class... Args>
 Error bad(fmt::format_string<Args...> format, Args&&... args) {
   return Error{ErrorCode::kData, "quantization_config: " + fmt::format(format, std::forward<Args>(args)...)};
@@ -41,6 +43,20 @@ Result<WeightFormat> parse_fp8(JsonObject config) {
   return format;
 }
 
+/// MXFP8: a scale of 8 bits, a power of two, for 32 columns of a row.
+Result<WeightFormat> parse_mxfp8(JsonObject config) {
+  auto format = parse_fp8(config);
+  if (!format) return format;
+  if (format->block_rows == 0) {
+    format->block_rows = 1;
+    format->block_cols = kMxColumns;
+  }
+  if (format->block_rows != 1 || format->block_cols != kMxColumns)
+    return bad("weight_block_size is [{}, {}], wanted [1, {}] of MXFP8", format->block_rows, format->block_cols,
+               kMxColumns);
+  return format;
+}
+
 Result<WeightFormat> parse_gptq(JsonObject config) {
   WeightFormat format{.method = QuantMethod::kGptq};
   const auto bits = integer(config, "bits", 4);
@@ -55,6 +71,18 @@ Result<WeightFormat> parse_gptq(JsonObject config) {
   if (stored != "gptq" && stored != "gptq_v2")
     return bad("checkpoint_format is '{}', wanted 'gptq' or 'gptq_v2'", stored);
   format.is_gptq_v2 = stored == "gptq_v2";
+  JsonObject rules;  // patterns of modules, with what differs there
+  format.has_exceptions = config["dynamic"].get(rules) && rules.size() > 0;
+  format.widths = 1u << format.bits;
+  for (const JsonMember rule : rules) {
+    JsonObject members;
+    if (!rule.value.get(members)) continue;
+    const auto other = integer(members, "bits", *bits);
+    if (!other) return other.error();
+    if (std::ranges::find(kBits, *other) == kBits.end())
+      return bad("dynamic: bits of '{}' is {}, wanted 2, 3, 4 or 8", rule.key, *other);
+    format.widths |= 1u << *other;
+  }
   return format;
 }
 
@@ -73,7 +101,7 @@ Result<WeightFormat> parse_awq(JsonObject config) {
 }
 
 /// Reads the weights' part of one group of compressed-tensors into `format`, which other groups may have filled.
-Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& format) {
+Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& format, bool& has_integers) {
   JsonObject members;
   JsonObject scheme;
   if (!group.get(members) || !members["weights"].get(scheme))
@@ -81,12 +109,18 @@ Result<void> read_group(std::string_view name, JsonValue group, WeightFormat& fo
   const auto bits = integer(scheme, "num_bits", 8);
   if (!bits) return bits.error();
   if (*bits < 2 || *bits > 8) return bad("config_groups.{}: num_bits is {}, wanted 2 to 8", name, *bits);
-  if (format.bits != 0 && format.bits != *bits && text(scheme, "type", "int") == "int")
-    return bad("config_groups has weights of {} and of {} bits, wanted one", format.bits, *bits);
-  format.bits = static_cast<int>(*bits);
   const auto group_size = integer(scheme, "group_size", 0);
   if (!group_size) return group_size.error();
-  format.group_size = std::max<int64_t>(*group_size, 0);
+  const bool is_integer = text(scheme, "type", "int") == "int";
+  const int64_t columns = std::max<int64_t>(*group_size, 0);
+  if (is_integer && has_integers && (format.bits != *bits || format.group_size != columns))
+    format.has_exceptions = true;
+  if (!has_integers) {
+    format.bits = static_cast<int>(*bits);
+    format.group_size = columns;
+  }
+  has_integers = has_integers || is_integer;
+  if (is_integer) format.widths |= 1u << *bits;
   JsonArray block;
   if (scheme["block_structure"].get(block) && block.size() == 2) {
     if (!block.at(0).get(format.block_rows) || !block.at(1).get(format.block_cols) || format.block_rows < 1 ||
@@ -108,8 +142,9 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
   JsonObject groups;
   if (!config["config_groups"].get(groups) || groups.size() == 0)
     return bad("config_groups is missing, wanted an object of groups");
+  bool has_integers = false;
   for (const JsonMember member : groups) {
-    const auto read = read_group(member.key, member.value, format);
+    const auto read = read_group(member.key, member.value, format, has_integers);
     if (!read) return read.error();
   }
   return format;
@@ -119,13 +154,17 @@ Result<WeightFormat> parse_compressed_tensors(JsonObject config) {
 
 Result<WeightFormat> parse_weight_format(JsonObject config) {
   const std::string method = text(config, "quant_method", "");
-  if (method == "fp8") return parse_fp8(config);
+  if (method == "fp8" || method == "fbgemm_fp8") return parse_fp8(config);
+  if (method == "mxfp8") return parse_mxfp8(config);
   if (method == "compressed-tensors") return parse_compressed_tensors(config);
   if (method == "gptq") return parse_gptq(config);
   if (method == "awq") return parse_awq(config);
   if (method == "modelopt") return WeightFormat{.method = QuantMethod::kModelOpt};
   if (method == "mxfp4") return WeightFormat{.method = QuantMethod::kMxfp4};
-  return bad("quant_method is '{}', wanted fp8, compressed-tensors, gptq, awq, modelopt, mxfp4 or millrace-w8", method);
+  return bad(
+      "quant_method is '{}', wanted fp8, fbgemm_fp8, mxfp8, compressed-tensors, gptq, awq, modelopt, mxfp4 or "
+      "millrace-w8",
+      method);
 }
 
 }  // namespace millrace::weights

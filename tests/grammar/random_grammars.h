@@ -59,6 +59,24 @@ class Dice {
   return std::make_shared<const grammar::Vocabulary>(texts);
 }
 
+/// Returns a vocabulary in which some bytes, characters or tokens of the model's are missing.
+[[nodiscard]] inline VocabularyPtr incomplete_vocabulary(std::mt19937_64& random) {
+  Dice dice(random);
+  const grammar::Vocabulary& whole = *books_vocabulary();
+  const size_t kind = dice.below(3);
+  std::vector<std::string> texts(whole.size());
+  for (TokenId token = 0; token < static_cast<TokenId>(whole.size()); ++token) {
+    const std::string_view text = whole.text_of(token);
+    const bool is_ascii = text.size() == 1 && static_cast<uint8_t>(text[0]) < 0x80;
+    const bool is_missing = kind == 0 ? text.size() == 1 && !is_ascii : text.size() == 1 && dice.is_one_in(kind * 40);
+    if (!is_missing) texts[static_cast<size_t>(token)] = text;
+  }
+  for (const char* character : {"\u00e9", "\u20ac", "\u65e5", "\U0001F600"}) {
+    if (dice.is_one_in(2)) texts.emplace_back(character);
+  }
+  return std::make_shared<const grammar::Vocabulary>(texts);
+}
+
 [[nodiscard]] inline std::string random_count(Dice& dice) {
   constexpr size_t kCounts[] = {0, 1, 2, 3, 4, 5, 16, 17, 20};
   const size_t min = dice.one_of(kCounts);

@@ -109,7 +109,10 @@ void check_random_grammars(const VocabularyPtr& vocabulary, std::mt19937_64& ran
 
 TEST_CASE("A token that leaves a counted group is followed", "[mask]") {
   const auto vocabulary = std::make_shared<const grammar::Vocabulary>(std::vector<std::string>{
-      "a", "ab", "abcd", "abcde", "ation", "abcd efg", "x y", " ", "x", "=", "abcdefghijklmnopqrstuvwx"});
+      "a", "ab", "abcd", "abcde", "ation", "abcd efg", "x y", " ", "x", "=", "abcdefghijklmnopqrstuvwx",
+      "b", "c",  "d",    "e",     "f",     "g",        "h",   "i", "j", "k", "l",
+      "m", "n",  "o",    "p",     "q",     "r",        "s",   "t", "u", "v", "w",
+      "y"});
   std::mt19937_64 random(1);
   unknown_masks = 0;
   for (const char* pattern :
@@ -122,6 +125,32 @@ TEST_CASE("A token that leaves a counted group is followed", "[mask]") {
   CHECK(unknown_masks == 0);
   const auto base64 = grammar_from_regex("[A-Za-z0-9+/]{4}.*", vocabulary, {}).value();
   CHECK(grammar::Matcher(base64, false).allowed()->contains(4));
+}
+
+TEST_CASE("No output comes to where no token can follow", "[mask]") {
+  INFO("seed " << test_seed());
+  std::mt19937_64 random(test_seed());
+  size_t refused = 0;
+  size_t steps = 0;
+  const uint64_t count = repetitions(200);
+  for (uint64_t i = 0; i < count; ++i) {
+    Dice dice(random);
+    const RandomGrammar drawn = random_grammar(dice, incomplete_vocabulary(random));
+    INFO("grammar " << i << ": " << drawn.notation);
+    if (drawn.grammar.has_error()) {
+      ++refused;
+      continue;
+    }
+    grammar::Matcher matcher(*drawn.grammar, false);
+    for (int step = 0; step < 30 && !matcher.must_end(); ++step, ++steps) {
+      const auto allowed = matcher.allowed();
+      REQUIRE(allowed != nullptr);
+      const std::vector<TokenId> tokens = allowed->members(allowed->count());
+      REQUIRE(matcher.advance(tokens[random() % tokens.size()]));
+    }
+  }
+  CHECK(refused < count / 2);
+  CHECK(steps > 2 * count);
 }
 
 TEST_CASE("Masks near the depth limit equal the tokens that advance", "[mask]") {

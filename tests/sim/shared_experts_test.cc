@@ -52,7 +52,10 @@ void require_within_lookahead(SeveralRings& world, uint64_t lookahead) {
 
 /// Rings that are idle have all come to the same step: none waits for another.
 void require_same_step(SeveralRings& world) {
-  for (size_t ring = 1; ring < world.size(); ++ring) REQUIRE(world.steps(ring).newest == world.steps(0).newest);
+  for (size_t ring = 0; ring < world.size(); ++ring) {
+    REQUIRE(world.steps(ring).newest == world.steps(0).newest);
+    REQUIRE(world.steps(ring).in_flight == 0);
+  }
 }
 
 struct Happened {

@@ -46,6 +46,12 @@ class FakeRingView final : public sched::RingView {
     const std::lock_guard lock(mutex_);
     costs_ = std::move(costs);
   }
+  /// Says how many steps with the other rings have begun, and whether the last one goes on.
+  void set_steps(uint64_t count, bool goes_on) {
+    const std::lock_guard lock(mutex_);
+    snapshot_.steps.without_rows = count;
+    snapshot_.steps.in_flight = goes_on ? 1 : 0;
+  }
   /// Describes a later moment from now on. Without a call, as_of_ns() follows the clock.
   void set_as_of_ns(int64_t ns) {
     const std::lock_guard lock(mutex_);

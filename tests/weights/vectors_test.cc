@@ -223,6 +223,72 @@ TEST_CASE("Blocks of GGUF keep their values as codes") {
   }
 }
 
+TEST_CASE("Tensors of several widths in one checkpoint decode") {
+  const std::string integers = R"("config_groups": {
+      "group_0": {"targets": ["re:.*attn.*"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}},
+      "group_1": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}},
+      "group_2": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "group_size": null}}})";
+  const std::string packed = R"({"quant_method": "compressed-tensors", "format": "mixed-precision", )" + integers + "}";
+  const std::string ordered = R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
+      "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32}},
+      "group_1": {"targets": ["re:.*q_proj"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}})";
+  const std::string dynamic = R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic":
+      {"-:.*down.*": {}, "+:.*up.*": {"bits": 8, "group_size": 32}}})";
+  for (const auto& [name, config] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"ct_w4a16_sym_g32", packed},
+           {"ct_w8a16_channel", packed},
+           {"ct_fp8_channel", packed},
+           {"ct_w4a16_asym_g32", ordered},
+           {"ct_fp8_channel", ordered},
+           {"gptq_v1_w4_sym_g32", dynamic},
+           {"gptq_v1_w8_sym_g32", dynamic},
+           {"ct_fp8_channel", R"({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]})"}}) {
+    CAPTURE(name);
+    const Vectors vectors(name);
+    const auto document = JsonDocument::parse(config).value();
+    JsonObject object;
+    REQUIRE(document.root().get(object));
+    const element expected = vectors.file["expected"]["a.weight"];
+    const int64_t rows = expected["shape"].at(0).get_int64();
+    const int64_t cols = expected["shape"].at(1).get_int64();
+    const auto stored =
+        find_stored_weight(vectors.lookup(), parse_weight_format(object).value(), "a.weight", rows, cols);
+    REQUIRE(stored.has_value());
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    decode_rows(**stored, 0, rows, values.data());
+    check_equal(values, floats_of(expected["f32"]));
+  }
+}
+
+TEST_CASE("MXFP8 decodes with a scale for 32 columns of a row") {
+  constexpr int64_t kRows = 4;
+  constexpr int64_t kCols = 64;
+  std::vector<std::byte> codes(kRows * kCols);
+  std::vector<std::byte> scales(kRows * kCols / 32);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i % 120);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(120 + i);
+  const TensorLookup lookup = [&](const std::string& name) -> Result<RawTensor> {
+    if (name == "a.weight") return RawTensor{.dtype = "F8_E4M3", .shape = {kRows, kCols}, .bytes = codes};
+    if (name == "a.weight_scale") return RawTensor{.dtype = "U8", .shape = {kRows, kCols / 32}, .bytes = scales};
+    return make_error(ErrorCode::kNotFound, "there is no '{}'", name);
+  };
+  for (const char* config :
+       {R"({"quant_method": "mxfp8"})", R"({"quant_method": "mxfp8", "weight_block_size": [1, 32]})",
+        R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})"}) {
+    const auto document = JsonDocument::parse(config).value();
+    JsonObject object;
+    REQUIRE(document.root().get(object));
+    const auto stored = find_stored_weight(lookup, parse_weight_format(object).value(), "a.weight", kRows, kCols);
+    REQUIRE(stored.has_value());
+    std::vector<float> values(codes.size());
+    decode_rows(**stored, 0, kRows, values.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float scale = kE8M0[static_cast<size_t>(scales[i / 32])];
+      REQUIRE(values[i] == kE4M3[static_cast<size_t>(codes[i])] * scale);
+    }
+  }
+}
+
 TEST_CASE("Damaged parts of a weight are named") {
   Vectors vectors("gptq_v1_w4_asym_g32");
   const element expected = vectors.file["expected"]["a.weight"];
@@ -261,7 +327,9 @@ TEST_CASE("A config that cannot be read names the member") {
            {R"({})", "quant_method"},
            {R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt"},
            {R"({"quant_method": "fp8", "weight_block_size": [128]})", "weight_block_size"},
+           {R"({"quant_method": "mxfp8", "weight_block_size": [128, 128]})", "128"},
            {R"({"quant_method": "gptq", "bits": 5})", "bits"},
+           {R"({"quant_method": "gptq", "bits": 4, "dynamic": {"+:up": {"bits": 5}}})", "up"},
            {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "marlin"},
            {R"({"quant_method": "awq", "version": "gemv"})", "gemv"},
            {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "marlin-24"},

@@ -10,6 +10,7 @@
 #include "grammar/grammar.h"
 #include "grammar/vocabulary.h"
 #include "sched/head/ring_view.h"
+#include "sched/steps/step_watch.h"
 
 namespace millrace::cluster::remote {
 namespace {
@@ -25,6 +26,8 @@ constexpr async::Duration kFrontReminder = 5s;
 constexpr async::Duration kStateInterval = 20ms;
 constexpr async::Duration kFiguresInterval = 100ms;
 constexpr async::Duration kMetricsInterval = 1s;
+/// Interval between looks at whether other rings still need the experts of a ring that drains.
+constexpr async::Duration kStepsInterval = 50ms;
 /// Records in the first figures of a connection: the live page shows no more at once.
 constexpr size_t kFirstRecords = 512;
 constexpr const char* kNodeStops = "its node is stopping";
@@ -63,7 +66,31 @@ asio::awaitable<void> RingServer::drain(async::Duration limit) {
   }
   if (!requests_.empty()) log::info("{} requests are ending; another signal ends at once", requests_.size());
   while (!stopping_ && !requests_.empty() && runtime_.now() < deadline) (void)co_await changed_.wait_until(deadline);
+  if (options_.steps != nullptr) co_await step_along(deadline);
   stop();
+}
+
+/// Waits until the rings that share this one's experts have no running requests, which would end with it.
+asio::awaitable<void> RingServer::step_along(async::TimePoint deadline) {
+  sched::StepWatch watch(options_.quiet_steps);
+  const auto is_needed = [this, &watch] {
+    const auto stats = engine_.ring_stats();
+    if (!is_serving_ || stats == nullptr) return false;
+    const sched::StepCounts steps = stats->snapshot(async::nanoseconds(runtime_.now())).steps;
+    return watch.is_active(steps.with_rows + steps.without_rows, steps.in_flight > 0, runtime_.now());
+  };
+  bool is_logged = false;
+  while (!stopping_ && is_needed()) {
+    if (runtime_.now() >= deadline) {
+      log::warn("leaving rings that share experts while they have requests: the drain timeout has passed");
+      co_return;
+    }
+    if (!std::exchange(is_logged, true)) {
+      log::info(
+          "stepping along until the rings that share experts have no running requests; another signal ends at once");
+    }
+    (void)co_await changed_.wait_until(std::min(deadline, runtime_.now() + kStepsInterval));
+  }
 }
 
 asio::awaitable<void> RingServer::run() {

@@ -20,6 +20,8 @@ struct RingServerOptions {
   RingHello hello;
   ControlTiming timing;
   sched::RemoteStepGroup* steps = nullptr;  ///< of a ring that shares experts; outlives the server
+  /// A time without common steps after which the rings that share experts have no work.
+  async::Duration quiet_steps = std::chrono::seconds(1);
 };
 
 /// Serves the ring of this process to a front in another one: it connects to the front, again whenever the connection
@@ -31,7 +33,8 @@ class RingServer {
 
   /// Serves until stop().
   [[nodiscard]] asio::awaitable<void> run();
-  /// Takes no more requests, lets those that run end for at most `limit`, and then stops.
+  /// Takes no more requests, lets those that run end for at most `limit`, and then stops. With shared experts those are
+  /// the running requests of all rings.
   [[nodiscard]] asio::awaitable<void> drain(async::Duration limit);
   /// Ends run(): requests that have not ended fail at the front.
   void stop();
@@ -49,6 +52,7 @@ class RingServer {
   void handle(Content content);
   void join_steps();
   void abort(uint64_t number);
+  [[nodiscard]] asio::awaitable<void> step_along(async::TimePoint deadline);
   [[nodiscard]] asio::awaitable<void> run_request(SubmitRequest submit);
   [[nodiscard]] asio::awaitable<Result<void>> complete(sched::GenerateRequest& request);
   [[nodiscard]] asio::awaitable<void> flush(FlushRing wanted);

@@ -43,6 +43,7 @@ void PlanRecorder::plan_sent(const Plan& plan, const PlanSent& sent) {
   OpenRecord& open = open_.emplace_back();
   open.plan_bytes = sent.bytes;
   open.profile = sent.profile;
+  open.is_step = plan.step > 0;
   PlanRecord& record = open.record;
   record.plan = plan.id;
   record.sent_ns = sent.sent_ns;

@@ -33,6 +33,7 @@ struct OpenRecord {
   size_t rank_count = 1;             // of each stage
   uint64_t plan_bytes = 0;
   bool profile = false;
+  bool is_step = false;  // that rings with shared experts run together
   bool has_output = false;
   /// Returns whether the output and the reports of all ranks have come; a plan without slices has no reports.
   [[nodiscard]] bool complete() const {

@@ -34,12 +34,13 @@ RingCounters::RingCounters(size_t stage_count, size_t window)
 
 void RingCounters::ring_attached(int64_t now_ns) {
   if (epochs_++ == 0) attached_ns_ = in_flight_since_ = now_ns;
-  steps_.newest = steps_.newest_with_rows = 0;
+  steps_.newest = steps_.newest_with_rows = steps_.in_flight = 0;
 }
 
 void RingCounters::add_step(uint64_t step, bool has_rows) {
   ++(has_rows ? steps_.with_rows : steps_.without_rows);
   steps_.newest = step;
+  ++steps_.in_flight;
   if (has_rows) steps_.newest_with_rows = step;
 }
 

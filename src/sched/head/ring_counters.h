@@ -24,6 +24,7 @@ struct StepCounts {
   uint64_t without_rows = 0;
   uint64_t newest = 0;            ///< number of the last one, in the newest epoch
   uint64_t newest_with_rows = 0;  ///< number of the last one that had rows
+  uint64_t in_flight = 0;         ///< those that have not ended
 };
 
 /// A copy of all counters at one moment.
@@ -54,6 +55,8 @@ class RingCounters {
   void ring_attached(int64_t now_ns);
   /// Counts a step that begins, by its number in this epoch.
   void add_step(uint64_t step, bool has_rows);
+  void end_step() { --steps_.in_flight; }
+  void end_all_steps() { steps_.in_flight = 0; }
   /// Adds a plan whose output has been booked.
   void add_output(const OpenRecord& open, const PlanOutput& output, uint64_t output_bytes);
   /// Adds what the stages and links did for a plan whose record is complete.

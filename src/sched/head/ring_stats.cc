@@ -24,6 +24,7 @@ void RingStats::ring_attached(RingEpoch epoch, int64_t now_ns) {
 void RingStats::ring_broken(int64_t now_ns) {
   recorder_.ring_broken();
   const std::lock_guard lock(mutex_);
+  counters_.end_all_steps();
   counters_.set_in_flight(0, now_ns, false);
 }
 
@@ -40,6 +41,7 @@ void RingStats::output_booked(const PlanOutput& output, uint64_t bytes, int64_t 
   if (const OpenRecord* open = recorder_.output_booked(output, arrived_ns, booked_ns)) {
     const std::lock_guard lock(mutex_);
     counters_.add_output(*open, output, bytes);
+    if (open->is_step) counters_.end_step();
     if (open->record.sequences > 0) counters_.set_in_flight(recorder_.in_flight(), arrived_ns, open->profile);
   }
   while (auto complete = recorder_.take_complete()) {

@@ -79,7 +79,8 @@ struct Ring {
                {.front = {.host = "127.0.0.1", .port = port},
                 .hello = {number, std::move(facts)},
                 .timing = {},
-                .steps = steps},
+                .steps = steps,
+                .quiet_steps = 30ms},
                engine, host) {
     engine.model.architecture = "LlamaForCausalLM";
     asio::post(thread.context(), [this] { tasks.spawn("server", server.run()); });
@@ -447,4 +448,39 @@ TEST_CASE("rings of two processes step together until one is lost") {
     group.leave(0);
     elsewhere.leave(1);
   }
+}
+
+TEST_CASE("a draining ring steps along while others need its experts") {
+  sched::StepGroup group(2, 24, {}, 40);
+  sched::RemoteStepGroup elsewhere(1, 2, {});
+  const Front front(&group);
+  const auto view = std::make_shared<test::FakeRingView>(1);
+  Ring ring(front.listener.port(), kFacts, 1, &elsewhere);
+  on(ring.thread, [&] { ring.engine.stats = view; });
+  wait_until_ready(front);
+  SteppingHead first;
+  SteppingHead second;
+  first.join(group, 0);
+  second.join(elsewhere, 1);
+  wait_for([&] { return first.has_joined() && second.has_joined(); });
+  view->set_steps(1, true);
+  std::atomic<bool> has_left = false;
+  const auto drain = [&]() -> asio::awaitable<void> {
+    co_await ring.server.drain(3600s);
+    has_left = true;
+  };
+  on(ring.thread, [&] { ring.tasks.spawn("drain", drain()); });
+  wait_for([&] { return !front.engine.status().ready; });
+  // More time than without steps: one that lasts long, then short ones.
+  std::this_thread::sleep_for(100ms);
+  for (uint64_t step = 2; step < 20; ++step) {
+    view->set_steps(step, false);
+    std::this_thread::sleep_for(5ms);
+  }
+  const bool left_early = has_left;
+  REQUIRE_FALSE(left_early);
+  wait_for([&] { return has_left.load(); });
+  REQUIRE_THAT(first.end(), test::Mentions("ring 1: "));
+  group.leave(0);
+  elsewhere.leave(1);
 }

@@ -104,7 +104,7 @@ RingFigures full_figures() {
       .rank_count = 2, .as_of_ns = 21, .snapshot = ring.snapshot(0), .costs = {}, .records = ring.records_after(0)};
   figures.snapshot.in_flight = 1;
   figures.snapshot.epochs = 22;
-  figures.snapshot.steps = {.with_rows = 23, .without_rows = 24, .newest = 25, .newest_with_rows = 26};
+  figures.snapshot.steps = {.with_rows = 23, .without_rows = 24, .newest = 25, .newest_with_rows = 26, .in_flight = 27};
   figures.snapshot.recent.stages[1].wait[sched::WaitCause::kOverhead] = 27;
   figures.snapshot.recent.stages[1].rank_busy_ns = {28};
   figures.snapshot.since_start.links[2] = {.messages = 29, .bytes = 30, .timed = 31, .latency_ns = 32};
@@ -234,6 +234,7 @@ TEST_CASE("all statistics of a ring travel") {
   REQUIRE(got.snapshot.in_flight == 1);
   REQUIRE(got.snapshot.epochs == 22);
   REQUIRE(got.snapshot.steps.newest_with_rows == 26);
+  REQUIRE(got.snapshot.steps.in_flight == 27);
   REQUIRE(got.snapshot.since_start.plans == 2);
   REQUIRE(got.snapshot.since_start.links[2].latency_ns == 32);
   REQUIRE(got.snapshot.recent.stages[1].wait[sched::WaitCause::kOverhead] == 27);

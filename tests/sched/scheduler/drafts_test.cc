@@ -285,6 +285,8 @@ std::shared_ptr<const grammar::Grammar> some_grammar(const char* text) {
   texts[15] = "y";
   texts[16] = "m";
   texts[17] = "me";
+  texts[18] = "a";
+  texts[19] = "e";
   grammar::Definition definition;
   definition.root = grammar::parse_ebnf(text, definition).value();
   return grammar::Grammar::compile(definition, std::make_shared<const grammar::Vocabulary>(texts), {}).value();
