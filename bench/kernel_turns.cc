@@ -65,7 +65,7 @@ Build open_build(const std::string& path, const std::string& isa) {
   return {path.substr(slash, path.find_last_of('.') - slash), kernels, entry->st_size};
 }
 
-/// Returns the processor time of this thread, which other programs do not lengthen.
+/// Returns the processor time of this thread, which excludes waiting for a core.
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -272,7 +272,7 @@ size_t needed_table_bytes(Format format) {
   switch (format) {
     case Format::kW8A8Channel: return offsetof(Kernels, add_partial_sums);
     case Format::kW4: return offsetof(Kernels, convolve);
-    case Format::kFp8: return sizeof(Kernels);
+    case Format::kFp8: return offsetof(Kernels, gemm_fp8_f32) + sizeof(Kernels::gemm_fp8_f32);
     default: return 0;
   }
 }

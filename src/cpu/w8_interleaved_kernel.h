@@ -108,9 +108,9 @@ MILLRACE_INLINE void add_dots(Vec (&sum)[R][V], const Lhs& lhs, const __m512bh (
 
 constexpr int kDequantizedStepBytes = kPanelColumns * static_cast<int>(Bf16Format::kColumnStep);
 
-/// Rows up to which one tile dequantizes what it reads. More rows dequantize less often, so the tile takes fewer
-/// columns. For more rows, groups are dequantized once.
+/// Rows up to which one tile dequantizes what it reads. For more rows, groups are dequantized once.
 constexpr int kInterleavedTileRows = 12;
+/// Vectors of columns in such a tile. With many rows it dequantizes less often, so it takes fewer columns.
 template <int R>
 constexpr int kInterleavedTileVecs = R <= 4 ? 4 : 2;
 /// Rows of a tile over dequantized steps. With short groups it has room for the totals in addition to a group's sums.
@@ -248,10 +248,11 @@ void gemm_dequantized(const GemmTask& task, const char* lhs, const char* panel, 
                       typename Panels::GroupSteps group_steps) {
   auto* const scratch = reinterpret_cast<char*>(task.scratch);
   dequantize_steps<Panels>(panel, steps, group_steps, scratch);
-  const auto block_bytes = static_cast<size_t>(interleaved_bytes<Panels>(group_steps, kDequantizedSteps));
+  const auto block_bytes = static_cast<size_t>(interleaved_bytes<Panels>(group_steps, steps));
   for_row_tiles<kDequantizedTileRows<Panels>>(task.rows, [&](auto rows, int row) {
     constexpr int R = decltype(rows)::kCount;
-    const PrefetchShare share = prefetch_share_of_tile(block_bytes, block_bytes / kDequantizedSteps, row, R, task.rows);
+    const PrefetchShare share =
+        prefetch_share_of_tile(block_bytes, block_bytes / static_cast<size_t>(steps), row, R, task.rows);
     gemm_dequantized_tile<Panels, R>(lhs + static_cast<size_t>(row) * task.lhs_stride, task.lhs_stride, panel, scratch,
                                      steps, group_steps, task.c + row * kPanelColumns,
                                      {PrefetchKind::kNextBlock, panel + block_bytes + share.first, share.step});
